@@ -1,0 +1,57 @@
+# Each target does its own set-up: on a fresh machine `make train` or `make test` is the only command.
+#   make train [CONFIG=cartpole_ppo] [ARGS='seed=1']     train a bundled config
+#   make test  [PYTEST_ARGS='-k gae']                    the test suite
+#   make lint | make bench | make clean
+
+PYTHON ?= python3
+VENV ?= .venv
+CONFIG ?= cartpole_ppo
+ARGS ?=
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+# Stamps: newer than setup.py and constraints.txt means nothing to install.
+CORE := $(VENV)/.installed-core
+DEV := $(VENV)/.installed-dev
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
+
+.DEFAULT_GOAL := train
+.PHONY: train test lint bench clean
+
+train: $(CORE)
+	$(BIN)/zoo train $(CONFIG) $(ARGS)
+
+# One thread per worker: two workers with two threads each fight over the cores.
+test: $(DEV)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/mypy zoo
+
+bench: $(DEV)
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/learning.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "make: no '$(PYTHON)' found; install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: '$(PYTHON)' is $$($(PYTHON) --version 2>&1), zoo needs Python 3.10 or newer; name one: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: '$(PYTHON)' cannot create virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# torch first and alone: it is by far the largest, and an interrupted set-up then finds it installed.
+$(CORE): setup.py constraints.txt | $(BIN)/python
+	@echo 'installing zoo into $(VENV) (first time: some minutes, mostly torch)'
+	$(PIP) torch
+	$(PIP) -e .
+	@touch $@
+
+$(DEV): setup.py constraints.txt | $(BIN)/python
+	@echo 'installing zoo and its development tools into $(VENV) (first time: some minutes, mostly torch)'
+	$(PIP) torch
+	$(PIP) -e '.[box2d,mujoco,dev]'
+	@touch $(CORE) $@

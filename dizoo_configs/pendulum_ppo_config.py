@@ -1,0 +1,22 @@
+"""Pendulum-v1: upright from any start; settings after rl-zoo3, without its state-dependent exploration."""
+config = dict(
+    exp_name='pendulum_ppo',
+    max_env_step=200_000,
+    env=dict(id='Pendulum-v1', collector_env_num=4),
+    policy=dict(
+        type='ppo',
+        learn=dict(
+            epoch_per_collect=10,
+            batch_size=64,
+            learning_rate=dict(start=1e-3, end=0.0),
+            entropy_weight=0.0,
+        ),
+        collect=dict(n_step=1024, discount_factor=0.9, gae_lambda=0.95),
+    ),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

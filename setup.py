@@ -1,0 +1,50 @@
+"""The package `policy-zoo`: the library `zoo`, its bundled configs and the command `zoo`."""
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+CORE = [
+    'torch>=2.10',  # networks; older versions have a known hole in loading weights
+    'numpy>=1.26',  # arrays of the environments, seed streams
+    'gymnasium>=1.0',  # environments and vector environments with explicit autoreset modes
+    'tensordict>=0.10',  # named tensors with common leading dimensions: rollouts and minibatches
+    'easydict>=1.10',  # attribute access to the resolved config
+    'tensorboardX>=2.6',  # TensorBoard event files without TensorFlow
+    'pydantic>=2.6',  # typed, ranged sections of the config
+    'safetensors>=0.4.3',  # checkpoints without pickle
+    'rich>=13.0',  # the live line on the console
+    'pyyaml>=6.0',  # config files and command-line values
+]
+EXTRAS = {
+    'box2d': ['gymnasium[box2d]>=1.0'],  # LunarLander, BipedalWalker
+    'mujoco': ['gymnasium[mujoco]>=1.0', 'mujoco>=3.1.3'],  # HalfCheetah, Hopper, Walker2d, Ant
+    'dev': [
+        'pytest>=8.0',  # tests
+        'pytest-xdist>=3.5',  # tests in parallel
+        'hypothesis>=6.100',  # property tests
+        'ruff>=0.6',  # lint
+        'mypy>=1.11',  # types
+        'types-PyYAML',  # types of pyyaml
+    ],
+}
+EXTRAS['all'] = [requirement for name in ('box2d', 'mujoco') for requirement in EXTRAS[name]]
+README = Path(__file__).with_name('README.md')
+
+setup(
+    name='policy-zoo',
+    version='0.1.0',
+    description='PPO and PPG policies for PyTorch: train, evaluate and ship them by name',
+    long_description=README.read_text(encoding='utf-8') if README.exists() else '',
+    long_description_content_type='text/markdown',
+    license='Apache-2.0',
+    license_files=['LICENSE'],
+    python_requires='>=3.10',
+    packages=find_packages(include=['zoo', 'zoo.*', 'dizoo_configs', 'dizoo_configs.*']),
+    install_requires=CORE,
+    extras_require=EXTRAS,
+    entry_points={'console_scripts': ['zoo = zoo.cli:main']},
+    classifiers=[
+        'Programming Language :: Python :: 3',
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+    ],
+)

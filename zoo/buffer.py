@@ -1,0 +1,43 @@
+"""Buffers between collecting and learning: what is pushed, and what the learner is given of it."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from pydantic import Field
+from tensordict import TensorDict
+
+from zoo.config import Section
+from zoo.registry import BUFFER_REGISTRY
+
+
+class BufferConfig(Section):
+    """Section `buffer`."""
+
+    type: str = Field('rollout', description='registered name of the buffer')
+
+
+@BUFFER_REGISTRY.register('rollout')
+class RolloutBuffer:
+    """On-policy: yields what was pushed since the last time, once, and keeps nothing."""
+
+    config: ClassVar[type[Section]] = BufferConfig
+
+    def __init__(self, cfg: Any = None) -> None:
+        self._samples: list[TensorDict] = []
+
+    def push(self, samples: TensorDict) -> None:
+        """Takes samples [N]; they are not copied, so use them before the next rollout is collected."""
+        self._samples.append(samples)
+
+    def batches(self) -> Iterator[TensorDict]:
+        """Each pushed block, once, in order."""
+        samples, self._samples = self._samples, []
+        yield from samples
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: between updates it is empty."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to load."""

@@ -1,0 +1,154 @@
+"""The `zoo` command: a thin skin over the public functions. torch is imported only by the commands that need it."""
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+EXIT_FAILED, EXIT_USER = 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code: 0, 1 (the run failed), 2 (the user's mistake); signals exit with 128 + number."""
+    args = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.DEBUG if args.debug else logging.INFO, format='zoo: %(message)s', stream=sys.stderr)
+    if args.debug:
+        return args.run(args) or 0
+    from zoo.errors import RunError, UserError  # light: no torch
+    try:
+        return args.run(args) or 0
+    except UserError as error:
+        return _report(error, EXIT_USER)
+    except RunError as error:
+        return _report(error, EXIT_FAILED)
+
+
+def _report(error: Exception, code: int) -> int:
+    problems = str(error).splitlines() or [type(error).__name__]
+    more = f' (and {len(problems) - 1} more; --debug shows all)' if len(problems) > 1 else ''
+    sys.stderr.write(f'zoo: error: {problems[0]}{more}\n')
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument('--debug', action='store_true', help='show the traceback of an error')
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument('--json', action='store_true', help='print one JSON object on stdout')
+    parser = argparse.ArgumentParser('zoo', description='Train and evaluate PPO and PPG policies.')
+    commands = parser.add_subparsers(required=True, metavar='COMMAND')
+
+    train = commands.add_parser('train', parents=[common, as_json], help='train a policy from a config, or continue a run')
+    train.add_argument('config', nargs='?', metavar='CONFIG', help='name of a bundled config (zoo list configs), or a .py or .yaml file')
+    train.add_argument('overrides', nargs='*', metavar='KEY=VALUE', help='e.g. policy.learn.learning_rate=1e-3 seed=1')
+    train.add_argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue')
+    train.set_defaults(run=_train)
+
+    evaluate = commands.add_parser('eval', parents=[common, as_json], help='evaluate a checkpoint on its env')
+    evaluate.add_argument('checkpoint', metavar='CHECKPOINT', help='a checkpoint file, or a run folder (its newest)')
+    evaluate.add_argument('--episodes', type=int, default=20, help='episodes to run (default 20)')
+    evaluate.add_argument('--seed', type=int, default=0, help='seed of the envs (default 0)')
+    evaluate.set_defaults(run=_eval)
+
+    names = commands.add_parser('list', parents=[common, as_json], help='list what is registered')
+    names.add_argument('kind', choices=['policies', 'models', 'envs', 'buffers', 'configs'])
+    names.set_defaults(run=_list)
+
+    config = commands.add_parser('config', parents=[common, as_json], help='print a resolved config and where each value comes from')
+    config.add_argument('config', metavar='CONFIG', help='as for train')
+    config.add_argument('overrides', nargs='*', metavar='KEY=VALUE')
+    config.set_defaults(run=_config)
+
+    check = commands.add_parser('check-env', parents=[common], help="check an env's contract for some steps")
+    check.add_argument('id', metavar='ID', help="gymnasium id, registered name, or 'module:function'")
+    check.add_argument('--steps', type=int, default=1000, help='steps to take (default 1000)')
+    check.set_defaults(run=_check_env)
+    return parser
+
+
+def _train(args: argparse.Namespace) -> int:
+    from zoo.errors import UserError
+    if args.config is not None and '=' in args.config:  # no config given: all are overrides
+        args.config, args.overrides = None, [args.config, *args.overrides]
+    if args.config is None and args.resume is None:
+        raise UserError('zoo train got neither a config nor --resume; name a config (zoo list configs shows the bundled ones)')
+    from zoo.pipeline import serial_pipeline
+    result = serial_pipeline(args.config, resume=args.resume, overrides=args.overrides)
+    summary = {'run_dir': str(result.run_dir), 'env_step': result.env_step, 'train_iter': result.train_iter, 'best_return': result.best_return,
+               'last_return': result.last_return, 'wall_s': round(result.wall_s, 3), 'env_step_per_s': round(result.env_step_per_s, 1)}
+    if args.json:
+        _print_json(summary)
+    else:
+        _print(f'{result.env_step} env steps in {result.wall_s:.1f} s; return: last {result.last_return:.1f}, best {result.best_return:.1f}\n'
+               f'run folder: {result.run_dir}\nevaluate it: zoo eval {result.run_dir}')
+    return 0
+
+
+def _eval(args: argparse.Namespace) -> int:
+    from zoo.errors import UserError
+    if args.episodes < 1 or args.seed < 0:
+        raise UserError(f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more')
+    from zoo.checkpoint import load_checkpoint, policy_of
+    from zoo.config import Config
+    from zoo.evaluator import evaluate
+    checkpoint = load_checkpoint(args.checkpoint)
+    policy = policy_of(checkpoint)
+    evaluation = evaluate(policy, Config(checkpoint.meta['config']).env, args.episodes, args.seed)
+    summary = {'return_mean': evaluation.return_mean, 'return_std': evaluation.return_std, 'episodes': len(evaluation.returns),
+               'env_step': checkpoint.meta['env_step']}
+    if args.json:
+        _print_json(summary)
+    else:
+        _print(f"return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} over {len(evaluation.returns)} episodes, "
+               f"policy of env step {checkpoint.meta['env_step']}")
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    names = _names(args.kind)
+    if args.json:
+        _print_json({args.kind: names})
+    else:
+        _print('\n'.join(names))
+    return 0
+
+
+def _names(kind: str) -> list[str]:
+    from zoo import registry
+    if kind == 'configs':
+        from zoo.config_source import bundled_configs
+        return sorted(bundled_configs())
+    if kind == 'envs':
+        from zoo.env import known_ids
+        return known_ids()
+    return {'policies': registry.POLICY_REGISTRY, 'models': registry.MODEL_REGISTRY, 'buffers': registry.BUFFER_REGISTRY}[kind].names()
+
+
+def _config(args: argparse.Namespace) -> int:
+    from zoo.job import explain_config
+    rows = explain_config(args.config, args.overrides)
+    if args.json:
+        _print_json({row.key: {'value': row.value, 'description': row.description, 'range': row.wanted, 'origin': row.origin} for row in rows})
+        return 0
+    width = min(max(len(f'{row.key} = {row.value!r}') for row in rows), 60)
+    for row in rows:
+        _print(f'{f"{row.key} = {row.value!r}":<{width}}  # {row.description}; {row.wanted}; from {row.origin}')
+    return 0
+
+
+def _check_env(args: argparse.Namespace) -> int:
+    from zoo.env import EnvConfig, check_env
+    check_env(EnvConfig(id=args.id), n_step=args.steps)
+    _print(f'{args.id}: nothing found in {args.steps} steps')
+    return 0
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + '\n')
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    _print(json.dumps(value, default=str))

@@ -1,0 +1,48 @@
+"""The env section of the config."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from zoo.config import Section
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class EnvConfig(Section):
+    """Which env to train in, how many of it, and how they run."""
+
+    id: str | Callable[..., Any] = Field(
+        description="gymnasium id, registered name, 'module:function', or a callable that makes one env")
+    kwargs: dict[str, Any] = Field({}, description='keyword arguments for whatever makes the env')
+    collector_env_num: Count = Field(8, description='training envs that step together')
+    evaluator_env_num: Count = Field(4, description='evaluation envs that step together')
+    vectorization: Literal['auto', 'sync', 'async', 'batched'] = Field(
+        'auto', description='one after the other, one process each, or the batched version that the env registers; '
+                            'auto: batched where there is one, else sync')
+    autoreset: Literal['auto', 'same_step', 'next_step', 'disabled'] = Field(
+        'auto', description='when an ended env starts anew; auto: same_step, but batched envs have a mode of their own')
+    action_mode: Literal['clip', 'rescale'] = Field(
+        'clip', description='clip Box actions to their bounds, or rescale [-1, 1] to the bounds that are finite')
+    max_episode_steps: Count | None = Field(None, description="env steps per episode; null: the env's own limit")
+    check: bool = Field(True, description="check the env's contract for a few steps at the start of a run")
+    step_timeout: Annotated[float, Field(gt=0)] = Field(60.0, description='seconds an async env may take for one step')
+
+    @field_validator('kwargs')
+    @classmethod
+    def _plain_kwargs(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return _plain(kwargs)
+
+
+def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:
+    """`cfg` itself, or the validated EnvConfig of a mapping with the same fields."""
+    return cfg if isinstance(cfg, EnvConfig) else EnvConfig.model_validate(dict(cfg))
+
+
+def _plain(value: Any) -> Any:
+    # an env may copy or change what it is given, which a read-only config does not allow
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value

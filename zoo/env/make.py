@@ -1,0 +1,120 @@
+"""From an env id to an env."""
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from zoo.env.adapter import OldGymEnv, env_spaces
+from zoo.env.config import EnvConfig, env_config
+from zoo.env.errors import MissingExtraError, UnknownEnvError
+from zoo.registry import ENV_REGISTRY, closest
+
+EXTRAS = {'gymnasium.envs.box2d': 'box2d', 'gymnasium.envs.mujoco': 'mujoco'}
+
+
+def make_env(cfg: EnvConfig | Mapping[str, Any]) -> gymnasium.Env:
+    """One env with the gymnasium interface; envs of other libraries are adapted.
+
+    Raises: UnknownEnvError if the id leads to no env; MissingExtraError if it needs what is not installed;
+      what the env's own constructor raises passes through.
+    """
+    cfg = env_config(cfg)
+    name = env_name(cfg)
+    source = find_env(cfg.id)
+    env = _make_gymnasium(source, cfg) if isinstance(source, EnvSpec) else source(**cfg.kwargs)
+    if not isinstance(env, gymnasium.Env):
+        env = OldGymEnv(env, name)
+    env_spaces(env, name)
+    return env if cfg.max_episode_steps is None else _limit(env, cfg.max_episode_steps)
+
+
+def env_name(cfg: EnvConfig) -> str:
+    """What messages call the env: its id, or where its callable is defined."""
+    if isinstance(cfg.id, str):
+        return cfg.id
+    return f"{getattr(cfg.id, '__module__', '?')}:{getattr(cfg.id, '__qualname__', repr(cfg.id))}"
+
+
+def find_env(env_id: str | Callable[..., Any]) -> EnvSpec | Callable[..., Any]:
+    """What makes the env: a gymnasium spec, or a callable (itself, a registered one, or 'module:function').
+
+    Raises: UnknownEnvError with the closest known ids.
+    """
+    if callable(env_id):
+        return env_id
+    if env_id in ENV_REGISTRY:
+        return ENV_REGISTRY.get(env_id)
+    if ':' in env_id:
+        return _find_in_module(env_id)
+    if env_id in gymnasium.registry:
+        return gymnasium.registry[env_id]
+    raise UnknownEnvError(_unknown(env_id))
+
+
+def _find_in_module(env_id: str) -> EnvSpec | Callable[..., Any]:
+    module_name, _, attribute = env_id.partition(':')
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f'{module_name}.'.startswith(f'{error.name}.'):
+            raise  # the module is there; one that it imports is not
+        raise UnknownEnvError(f'env {env_id!r} names the module {error.name!r}, which is not found; '
+                              'check the spelling, or install the package that has it.') from error
+    if attribute in gymnasium.registry:  # the import registered it
+        return gymnasium.registry[attribute]
+    for part in attribute.split('.'):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UnknownEnvError(f'env {env_id!r}: module {module_name!r} has no function or class {attribute!r}, and '
+                              'registers no gymnasium env of that id; check the spelling.')
+    return found
+
+
+def _make_gymnasium(spec: EnvSpec, cfg: EnvConfig) -> gymnasium.Env:
+    try:
+        return gymnasium.make(spec, max_episode_steps=cfg.max_episode_steps, disable_env_checker=True, **cfg.kwargs)
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise_missing_extra(spec, error)
+        raise
+
+
+def raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
+    """Raise what says which extra to install, or which newer version to use, if that is what `error` comes from."""
+    extra = next((extra for module, extra in EXTRAS.items() if str(spec.entry_point).startswith(module)), None)
+    if extra and isinstance(error, gymnasium.error.DependencyNotInstalled):
+        raise MissingExtraError(f"env {spec.id!r} needs the {extra} extra, which is not installed; "
+                                f"run: pip install 'policy-zoo[{extra}]'") from error
+    latest = _versions(spec.id)[-1]
+    if latest.id != spec.id:
+        raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); use {latest.id!r}.') from error
+
+
+def _limit(env: gymnasium.Env, max_episode_steps: int) -> gymnasium.Env:
+    layer: Any = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, gymnasium.wrappers.TimeLimit):
+            layer._max_episode_steps = max_episode_steps  # a second limit around it could only shorten the episodes
+            return env
+        layer = layer.env
+    return gymnasium.wrappers.TimeLimit(env, max_episode_steps)
+
+
+def _versions(env_id: str) -> list[EnvSpec]:
+    base = env_id.rpartition('-v')[0] or env_id
+    same = [s for s in gymnasium.registry.values() if s.id.rpartition('-v')[0] == base]
+    return sorted(same, key=lambda s: s.version or 0)
+
+
+def _unknown(env_id: str) -> str:
+    versions = [s.id for s in _versions(env_id)]
+    if versions:
+        return (f'unknown env {env_id!r}: gymnasium {gymnasium.__version__} has {", ".join(versions)}; '
+                f'use {versions[-1]!r}.')
+    close = closest(env_id, (*ENV_REGISTRY.names(), *gymnasium.registry))
+    hint = f'did you mean {" or ".join(repr(c) for c in close)}?' if close else 'no known id is close.'
+    return (f"unknown env {env_id!r}: {hint} `zoo list envs` shows the known ones; write 'module:function' for "
+            "your own, and 'package:id' for an id that a package registers with gymnasium when it is imported.")

@@ -1,0 +1,23 @@
+"""What one step of a vector of envs returns."""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class Timestep(NamedTuple):
+    """One step of B envs, in one form for every autoreset mode; CPU tensors that the next step may overwrite.
+
+    Where an episode ended, the true final observation is in `final_obs` if `obs` is already the first of the next
+    episode (same_step, disabled), and is `obs` itself if the reset comes with the next step (next_step).
+    """
+
+    obs: Tensor  # [B, *O] f32 (Box) or [B] int64 index (Discrete)
+    reward: Tensor  # [B] f32
+    terminated: Tensor  # [B] bool, the reached state is terminal
+    truncated: Tensor  # [B] bool, cut off from outside, such as by a time limit
+    final_obs: Tensor | None  # [K, *O], of the K envs whose episode ended; None if none did or `obs` is it
+    final_index: Tensor | None  # [K] int64, which envs those are
+    info: dict[str, Any]  # as the vector env gave it
+    is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None where no such rows exist

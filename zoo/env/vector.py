@@ -1,0 +1,216 @@
+"""A vector of envs that returns Timesteps, whatever library, vectorization and autoreset mode is behind it."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from zoo.env.adapter import convert_space
+from zoo.env.config import EnvConfig, env_config
+from zoo.env.errors import EnvContractError, EnvError
+from zoo.env.make import env_name, find_env, make_env, raise_missing_extra
+from zoo.env.timestep import Timestep
+from zoo.env.workers import WorkerVectorEnv
+from zoo.spaces import ActionMap, Box, Discrete
+
+
+class VectorEnv:
+    """B envs that step together: tensors in, Timesteps out, every observation and reward known to be finite."""
+
+    def __init__(self, env: gymnasium.vector.VectorEnv, cfg: EnvConfig, name: str, one_seed: bool = False) -> None:
+        """
+        Args:
+          env: any gymnasium vector env that says its autoreset mode in its metadata.
+          one_seed: its reset takes one int rather than one for each env.
+        """
+        self.name = name
+        self.n_env: int = env.num_envs
+        self.obs_space = convert_space(env.single_observation_space, 'observation', name)
+        self.action_space = convert_space(env.single_action_space, 'action', name)
+        self.autoreset = _autoreset(env.metadata.get('autoreset_mode'))
+        self._env = env
+        self._one_seed = one_seed
+        self._to_env = ActionMap(self.action_space, cfg.action_mode)
+        self._discrete = self.obs_space if isinstance(self.obs_space, Discrete) else None
+        self._ended = np.zeros(self.n_env, dtype=bool)
+        self._step_count = 0
+
+    def reset(self, seed: np.random.SeedSequence | int) -> Tensor:
+        """Start new episodes; returns their first observations.
+
+        Args:
+          seed: env i is seeded from the i-th child of this sequence, the same whenever it is called; a batched env,
+            which draws for all its envs together, from the first child.
+        """
+        seeds = _child_seeds(seed, self.n_env)
+        raw, _ = self._env.reset(seed=seeds[0] if self._one_seed else seeds)  # type: ignore[arg-type]
+        shape = (self.n_env, *(self.obs_space.shape if isinstance(self.obs_space, Box) else ()))
+        if np.shape(raw) != shape:
+            raise EnvContractError(f'env {self.name!r}: reset returned observations of shape {np.shape(raw)}, '
+                                   f'wanted {shape}; make them fit its single_observation_space.')
+        self._ended = np.zeros(self.n_env, dtype=bool)
+        self._step_count = 0
+        obs = self._convert(raw)
+        self._check_obs(obs)
+        return torch.from_numpy(obs)
+
+    def step(self, action: Tensor) -> Timestep:
+        """action: [B] int64 index or [B, *A] f32, as the policy made it; what the env is sent is a mapped copy.
+
+        Raises: EnvError if an observation or reward is not finite, or a worker died or hung.
+        """
+        self._step_count += 1
+        sent = self._to_env(action)
+        raw, raw_reward, terminated, truncated, info = self._env.step(sent)
+        terminated, truncated = np.asarray(terminated, dtype=bool), np.asarray(truncated, dtype=bool)
+        obs, reward = self._convert(raw), np.asarray(raw_reward).astype(np.float32)
+        self._check_obs(obs, sent)
+        if np.count_nonzero(np.isfinite(reward)) != self.n_env:
+            self._refuse('reward', reward, sent)
+        ended = terminated | truncated
+        final_obs = final_index = is_reset = None
+        if self.autoreset == 'next_step':
+            is_reset = torch.from_numpy(self._ended)
+            self._ended = ended
+        elif np.count_nonzero(ended):
+            index = np.flatnonzero(ended)
+            if self.autoreset == 'disabled':
+                final = obs[index]  # a copy: the reset writes into the same array
+                raw, _ = self._env.reset(options={'reset_mask': ended})
+                obs = self._convert(raw)
+                self._check_obs(obs, sent)
+            else:
+                final = self._convert(_final_rows(info, index))
+                self._check_obs(final, sent, index)
+            final_obs, final_index = torch.from_numpy(final), torch.from_numpy(index)
+        return Timestep(torch.from_numpy(obs), torch.from_numpy(reward), torch.from_numpy(terminated),
+                        torch.from_numpy(truncated), final_obs, final_index, info, is_reset)
+
+    def close(self) -> None:
+        """End the envs and their processes; may be called again."""
+        self._env.close()
+
+    def _convert(self, raw: Any) -> np.ndarray:
+        if self._discrete is None:
+            return np.asarray(raw, dtype=np.float32)  # no copy where it is f32 already
+        return np.asarray(raw).astype(np.int64) - self._discrete.start
+
+    def _check_obs(self, obs: np.ndarray, sent: np.ndarray | None = None, index: np.ndarray | None = None) -> None:
+        if self._discrete is None:
+            if np.count_nonzero(np.isfinite(obs)) != obs.size:
+                self._refuse('observation', obs, sent, index)
+        elif obs.min() < 0 or obs.max() >= self._discrete.n:
+            row = int(np.flatnonzero((obs < 0) | (obs >= self._discrete.n))[0])
+            start, n = self._discrete.start, self._discrete.n
+            raise EnvError(f'{self._where(row, index)}: observation is {obs[row] + start}, outside of the space '
+                           f'{start} .. {start + n - 1}; make the space as large as what the env returns.')
+
+    def _refuse(self, what: str, values: np.ndarray, sent: np.ndarray | None, index: np.ndarray | None = None) -> None:
+        row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
+        env = row if index is None else int(index[row])
+        after = '' if sent is None else f' after action {sent[env]}'
+        blame_policy = sent is not None and not np.isfinite(sent[env]).all()
+        cause = 'the action is not finite: look at the policy' if blame_policy else 'fix the env, or wrap it'
+        raise EnvError(f'{self._where(row, index)}: {what} is {values[row]}{after}, wanted finite numbers; {cause}.')
+
+    def _where(self, row: int, index: np.ndarray | None) -> str:
+        return f'env {self.name!r}, index {row if index is None else index[row]}, step {self._step_count}'
+
+
+def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int) -> VectorEnv:
+    """`n_env` envs of the config, vectorized as it says.
+
+    Raises: UnknownEnvError, MissingExtraError; EnvError if the env lacks the vectorization, the autoreset mode or
+      supported spaces.
+    """
+    cfg = env_config(cfg)
+    name = env_name(cfg)
+    source = find_env(cfg.id)
+    how = _vectorization(cfg, source)
+    env: gymnasium.vector.VectorEnv
+    if how == 'batched':
+        assert isinstance(source, EnvSpec)
+        env = _make_batched(cfg, source, n_env)
+    else:
+        mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
+        env_fns = [partial(make_env, cfg) for _ in range(n_env)]
+        env = (SyncVectorEnv(env_fns, copy=False, autoreset_mode=mode) if how == 'sync'
+               else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name))
+    vector = VectorEnv(env, cfg, name, one_seed=how == 'batched')
+    if cfg.autoreset not in ('auto', vector.autoreset):
+        vector.close()
+        raise EnvError(f'env.autoreset is {cfg.autoreset!r} but the batched {name!r} does {vector.autoreset!r}; '
+                       "use 'auto', or env.vectorization 'sync'.")
+    return vector
+
+
+def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'batched']:
+    has_batched = isinstance(source, EnvSpec) and source.vector_entry_point is not None
+    if cfg.vectorization == 'batched' and not has_batched:
+        raise EnvError(f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
+                       "use 'auto', 'sync' or 'async'.")
+    if cfg.vectorization != 'auto':
+        return cfg.vectorization
+    return 'batched' if has_batched and _batched_fits(cfg, source) else 'sync'
+
+
+def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
+    """Whether the batched version takes what the config asks for; only for 'auto', which then falls back on sync."""
+    entry: Any = spec.vector_entry_point
+    if isinstance(entry, str):
+        try:
+            entry = load_env_creator(entry)
+        except ImportError:
+            return False
+    mode = getattr(entry, 'metadata', {}).get('autoreset_mode')
+    if spec.additional_wrappers or mode is None or cfg.autoreset not in ('auto', _autoreset(mode)):
+        return False
+    try:
+        inspect.signature(entry).bind(num_envs=1, **_batched_kwargs(cfg, spec))
+    except TypeError:
+        return False
+    return True
+
+
+def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
+    limit = spec.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
+    return {**spec.kwargs, **({} if limit is None else {'max_episode_steps': limit}), **cfg.kwargs}
+
+
+def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector.VectorEnv:
+    try:
+        return gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **_batched_kwargs(cfg, spec))
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise_missing_extra(spec, error)
+        raise
+
+
+def _autoreset(mode: Any) -> Literal['same_step', 'next_step', 'disabled']:
+    names: dict[AutoresetMode, Literal['same_step', 'next_step', 'disabled']] = {
+        AutoresetMode.SAME_STEP: 'same_step', AutoresetMode.NEXT_STEP: 'next_step', AutoresetMode.DISABLED: 'disabled'}
+    if mode not in names:
+        raise EnvError(f"metadata['autoreset_mode'] of the vector env is {mode!r}; "
+                       'set it to one of gymnasium.vector.AutoresetMode.')
+    return names[mode]
+
+
+def _final_rows(info: dict[str, Any], index: np.ndarray) -> np.ndarray:
+    rows = info['final_obs'][index]
+    return np.stack(rows) if rows.dtype == object else rows  # one array per env (gymnasium) or one for all
+
+
+def _child_seeds(seed: np.random.SeedSequence | int, n: int) -> list[int]:
+    """One 31-bit int (some simulators take no more) for each of the first `n` children of a seed sequence."""
+    parent = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    # spawn() would count up, and give other children the next time
+    children = (np.random.SeedSequence(parent.entropy, spawn_key=(*parent.spawn_key, i), pool_size=parent.pool_size)
+                for i in range(n))
+    return [int(child.generate_state(1)[0]) >> 1 for child in children]

@@ -1,0 +1,104 @@
+"""gymnasium's vector of one process per env; if a worker dies or hangs, the error says which, when and how."""
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import connection
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from zoo.env.errors import EnvError
+
+GRACE = 2.0  # seconds in which a worker whose pipe broke is expected to be gone, or one told to close to do so
+
+
+class WorkerVectorEnv(AsyncVectorEnv):
+    """An AsyncVectorEnv whose reset and step wait no longer than `timeout` seconds."""
+
+    def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode, timeout: float,
+                 name: str) -> None:
+        self._timeout = timeout
+        self._name = name
+        self._step_count = 0
+        parent = os.getpid()
+        with self._blame('its construction'):
+            super().__init__([partial(_make_in_worker, parent, env_fn) for env_fn in env_fns], copy=False,
+                             autoreset_mode=autoreset_mode)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        with self._blame(f'the reset after step {self._step_count}'):
+            self.reset_async(seed=seed, options=options)
+            result = self.reset_wait(self._timeout)
+        self._step_count = self._step_count if options else 0
+        return result
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._step_count += 1
+        with self._blame(f'step {self._step_count}'):
+            self.step_async(actions)
+            return self.step_wait(self._timeout)
+
+    def close_extras(self, timeout: float | None = GRACE, terminate: bool = False) -> None:
+        """Ask every worker to close, then end those that are still there."""
+        pipes = [pipe for pipe in self.parent_pipes if pipe is not None and not pipe.closed]
+        for pipe in pipes if not terminate else ():
+            try:
+                pipe.send(('close', None))
+            except OSError:  # that worker is gone already
+                pass
+        for process in self.processes:
+            process.join(0 if terminate else timeout)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in pipes:
+            pipe.close()
+
+    @contextmanager
+    def _blame(self, when: str) -> Iterator[None]:
+        try:
+            yield
+        except multiprocessing.TimeoutError as error:
+            late = [i for i, pipe in enumerate(self.parent_pipes) if pipe is not None and not pipe.poll(0)]
+            self.close(terminate=True)
+            raise EnvError(f'env {self._name!r}, index {_join(late)}: no answer to {when} within {self._timeout:g} s; '
+                           'find out where it hangs (env.vectorization=sync), or raise env.step_timeout.') from error
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            dead = self._dead()
+            self.close(terminate=True)
+            raise EnvError(f'env {self._name!r}, index {_join(dead)}: its worker process died during {when} '
+                           f'({", ".join(map(_cause, dead.values())) or "cause unknown"}); '
+                           'find out where (env.vectorization=sync), or run fewer envs if memory ran out.') from error
+
+    def _dead(self) -> dict[int, int | None]:
+        """Index and exit code of the workers that ended, or are about to: a pipe breaks before its process is gone."""
+        ready = connection.wait([process.sentinel for process in self.processes], GRACE)
+        dead = {i: process for i, process in enumerate(self.processes) if process.sentinel in ready}
+        for process in dead.values():
+            process.join(GRACE)
+        return {i: process.exitcode for i, process in dead.items()}
+
+
+def _make_in_worker(parent: int, env_fn: Callable[[], gymnasium.Env]) -> gymnasium.Env:
+    if os.getpid() != parent:  # the first env is made in the parent, for its spaces
+        # Ctrl-C reaches the whole process group, but the run's own handler decides when the workers end;
+        # that handler is inherited, and must not keep a worker from being terminated
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return env_fn()
+
+
+def _join(indices: Any) -> str:
+    return ', '.join(map(str, indices)) or 'unknown'
+
+
+def _cause(exitcode: int | None) -> str:
+    if exitcode is None:
+        return 'exit code unknown'
+    return f'killed by {signal.Signals(-exitcode).name}' if exitcode < 0 else f'exit code {exitcode}'

@@ -1,0 +1,84 @@
+"""What follows from other values of a config, and what contradicts them or this machine."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from zoo.config import ConfigError, Section, fields_of, sections_of, value_at
+from zoo.env import UnknownEnvError
+from zoo.env.make import find_env
+from zoo.schedule import Linear
+
+N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
+
+
+def fill_schedules(config: dict[str, Any], schema: type[Section]) -> None:
+    """Linear schedules without a length last as long as the run."""
+    for path, field in fields_of(schema):
+        value = value_at(config, path)
+        if Linear in sections_of(field.annotation) and isinstance(value, dict) and value.get('over', 0) is None:
+            value['over'] = config['max_env_step']
+
+
+def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    """n_step from n_sample, or n_sample from n_step, in policies that have them; returns the paths filled.
+
+    Args: given: what the user, not a default, says in policy.collect.
+    Raises: ConfigError if they contradict each other, or n_sample leaves some envs a step short.
+    """
+    collect, n_env = value_at(config, 'policy.collect'), config['env']['collector_env_num']
+    if not isinstance(collect, dict) or not {'n_step', 'n_sample'} <= collect.keys():
+        return []
+    n_step, n_sample = given.get('n_step'), given.get('n_sample')
+    filled = [path for path, value in ((N_STEP, n_step), (N_SAMPLE, n_sample)) if value is None]
+    if n_step is None and n_sample is None:
+        n_step, n_sample = collect['n_step'], collect['n_sample'] if collect['n_step'] is None else None
+        filled = [N_SAMPLE] if n_sample is None else [N_STEP]
+    if n_step is None and n_sample is None:
+        raise ConfigError(f'{N_STEP} is missing: give the env steps per rollout and env, or {N_SAMPLE}, over all envs.')
+    if n_step is None and n_sample % n_env:
+        raise ConfigError(f'{N_SAMPLE} is {n_sample} but env.collector_env_num is {n_env}: {n_sample} % {n_env} = '
+                          f'{n_sample % n_env}; use a multiple, e.g. {max(n_sample // n_env, 1) * n_env}.')
+    n_step = n_step or n_sample // n_env
+    if n_sample not in (None, n_step * n_env):
+        raise ConfigError(f'{N_SAMPLE} is {n_sample} but {N_STEP} is {n_step} and env.collector_env_num is {n_env}: '
+                          f'{n_step} * {n_env} = {n_step * n_env}; give one of the two, the other follows.')
+    collect |= {'n_step': n_step, 'n_sample': n_step * n_env}
+    return filled
+
+
+def cross_check(config: dict[str, Any]) -> Iterator[str]:
+    """A sentence for every contradiction between keys, and for every name or device that is not there."""
+    n_sample, batch_size = value_at(config, N_SAMPLE), value_at(config, 'policy.learn.batch_size')
+    if isinstance(n_sample, int):
+        size = f"{n_sample} samples ({value_at(config, N_STEP)} x {config['env']['collector_env_num']} envs)"
+        if isinstance(batch_size, int) and config['buffer']['type'] == 'rollout' and n_sample % batch_size:
+            yield (f'policy.learn.batch_size is {batch_size} but a rollout has {size}: '
+                   f'{_dropped(n_sample, batch_size)}; use a divisor, e.g. {_divisors_around(n_sample, batch_size)}.')
+        if config['max_env_step'] < n_sample:
+            yield (f"max_env_step is {config['max_env_step']} but a rollout has {size}: nothing would be trained; "
+                   f'use {n_sample} or more, or a smaller {N_STEP}.')
+    device = str(config['policy'].get('device', 'auto'))
+    if device.startswith('cuda'):
+        n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if int(device.partition(':')[2] or 0) >= n_cuda:
+            yield f"policy.device is {device!r} but torch finds {n_cuda} CUDA devices here; use 'auto' or 'cpu'."
+    try:
+        find_env(config['env']['id'])
+    except UnknownEnvError as error:
+        yield str(error)
+
+
+def _dropped(n_sample: int, batch_size: int) -> str:
+    if batch_size > n_sample:
+        return 'that fills no minibatch'
+    return f'{n_sample} % {batch_size} = {n_sample % batch_size} would be dropped'
+
+
+def _divisors_around(n_sample: int, batch_size: int) -> str:
+    """'64 or 128': the nearest divisors of n_sample on both sides of batch_size."""
+    below = next(d for d in range(min(batch_size, n_sample), 0, -1) if n_sample % d == 0)
+    above = next((d for d in range(batch_size, n_sample + 1) if n_sample % d == 0), None)
+    return f'{below}' if above is None else f'{below} or {above}'

@@ -1,0 +1,51 @@
+"""Encoders: observation -> features."""
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.spaces import Box, Space
+
+Activation = Literal['tanh', 'relu']
+_ACTIVATIONS: dict[str, type[nn.Module]] = {'tanh': nn.Tanh, 'relu': nn.ReLU}
+
+
+def linear(n_in: int, n_out: int, gain: float) -> nn.Linear:
+    """A linear layer with orthogonal weights of the given gain and zero bias (arXiv:2006.05990 measures why it matters)."""
+    layer = nn.Linear(n_in, n_out)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class OneHot(nn.Module):
+    """[...] int64 index below n -> [..., n] f32."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self._n = n
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return nn.functional.one_hot(obs, self._n).to(torch.float32)
+
+
+def make_input(obs_space: Space, obs_norm: bool) -> tuple[nn.Module, int]:
+    """The first stage of a model: one-hot, normalisation or nothing; and how many features it gives."""
+    if isinstance(obs_space, Box):
+        if len(obs_space.shape) != 1:
+            raise ValueError(f'an MLP encoder takes observations of shape [O] but the space has shape {obs_space.shape}; flatten them in the env')
+        return (RunningMeanStd(obs_space.shape) if obs_norm else nn.Identity()), obs_space.shape[0]
+    return OneHot(obs_space.n), obs_space.n  # one-hot inputs are of unit scale: nothing to normalise
+
+
+def mlp(n_in: int, hidden_sizes: list[int], activation: Activation) -> nn.Sequential:
+    """Fully connected layers, each followed by the activation; output width hidden_sizes[-1]."""
+    layers: list[nn.Module] = []
+    for a, b in pairwise([n_in, *hidden_sizes]):
+        layers += [linear(a, b, math.sqrt(2)), _ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers)

@@ -1,0 +1,287 @@
+"""The serial pipeline: config -> parts -> evaluate, collect, sample, push, train, log, checkpoint, and again."""
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+import zoo
+from zoo.checkpoint import Checkpoint, CheckpointManager, fit_state, load_checkpoint
+from zoo.collector import Collector
+from zoo.config import Config
+from zoo.config_source import save_yaml, storable
+from zoo.env import check_env, make_vector_env
+from zoo.evaluator import Evaluation, Evaluator
+from zoo.job import resolve_config
+from zoo.learner import Learner
+from zoo.logger import Logger
+from zoo.policy.base import Policy, stream
+from zoo.registry import BUFFER_REGISTRY, POLICY_REGISTRY
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TrainResult:
+    """What a run leaves: the policy as last trained, where its files are, and how it went."""
+
+    policy: Policy
+    run_dir: Path
+    env_step: int
+    train_iter: int
+    best_return: float | None
+    last_return: float | None
+    wall_s: float
+    env_step_per_s: float
+
+
+class Interrupted(SystemExit):
+    """The run was stopped by a signal after its update was finished and saved; exits with 128 + signal."""
+
+
+def serial_pipeline(config: Any = None, seed: int | None = None, max_env_step: int | None = None, max_train_iter: int | None = None,
+                    policy: Policy | None = None, resume: str | os.PathLike[str] | None = None, overrides: tuple[str, ...] | list[str] = (),
+                    ) -> TrainResult:
+    """Trains a policy from a config.
+
+    Args:
+      config: a dict, an EasyDict, a path to a .py or .yaml file, or the name of a bundled config; None only with resume.
+      seed, max_env_step: replace those of the config.
+      max_train_iter: also stop after this many optimiser steps (checked between rollouts).
+      policy: a policy to train in place of a new one, with all its modes.
+      resume: a run folder or checkpoint file to continue from; without a config, its own is used. The learner's state is
+        as it was; envs start new episodes, from seeds that depend on the seed and the env step.
+      overrides: 'a.b.c=value' strings, applied last.
+    Returns: TrainResult. Raises: ConfigError before anything is made; EnvError, CheckpointError, NonFiniteGradientError;
+      Interrupted (SystemExit, 130 or 143) after SIGINT or SIGTERM, with the state saved.
+    """
+    checkpoint = None if resume is None else load_checkpoint(resume)
+    if config is None and checkpoint is None:
+        raise ValueError('serial_pipeline got neither a config nor a run to resume; pass one')
+    source = config if config is not None or checkpoint is None else checkpoint.meta['config']
+    cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
+    with SerialJob(cfg, policy, checkpoint) as job, _signals() as received:
+        while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
+            job.iteration()
+        job.finish(evaluate=not received)
+        if received:
+            logger.warning('stopped by signal %d at env step %d; continue with: zoo train --resume %s', received[0], job.env_step, job.run_dir)
+            raise Interrupted(128 + received[0])
+        return job.result()
+
+
+class SerialJob:
+    """A run, one `iteration` at a time; `serial_pipeline` is this and a loop.
+
+    Args: cfg: a resolved config (frozen here); policy, checkpoint: to continue from instead of starting anew.
+    """
+
+    def __init__(self, cfg: Config, policy: Policy | None = None, checkpoint: Checkpoint | None = None) -> None:
+        self.cfg = cfg.freeze()
+        self._threads = torch.get_num_threads()
+        if cfg.policy.n_thread is not None:
+            torch.set_num_threads(cfg.policy.n_thread)
+        if cfg.env.check:
+            check_env(cfg.env)
+        self._env = make_vector_env(cfg.env, cfg.env.collector_env_num)
+        self._eval_env = make_vector_env(cfg.env, min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode))
+        self.policy = policy if policy is not None else POLICY_REGISTRY.get(cfg.policy.type)(
+            cfg.policy, self._env.obs_space, self._env.action_space, seed=cfg.seed, action_mode=cfg.env.action_mode)
+        self._buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer)
+        self._collector = Collector(self._env, self.policy.collect_mode)
+        self._learner = Learner(self.policy.learn_mode, self._buffer)
+        self._evaluator = Evaluator(self._eval_env, self.policy.eval_mode, cfg.policy.eval.n_episode)
+        self._time = {'sample': 0.0, 'learn': 0.0, 'evaluate': 0.0, 'log': 0.0}
+        self._eval_step, self._save_step, self._write_step = 0, 0, 0
+        self._stopped, self._wall_before = False, 0.0
+        self.best_return: float | None = None
+        self.last_return: float | None = None
+        if checkpoint is not None:
+            self._load(checkpoint)
+        self.run_dir = _run_dir(cfg, checkpoint)
+        save_yaml(cfg, self.run_dir / 'config.yaml')
+        self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint)
+        self._logger = Logger(self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, start_env_step=self.env_step)
+        self._start, self._start_step = time.perf_counter(), self.env_step
+        self.reset_env()
+
+    @property
+    def env_step(self) -> int:
+        """Transitions received from training envs."""
+        return self._collector.env_step
+
+    @property
+    def train_iter(self) -> int:
+        """Optimiser steps."""
+        return self._learner.train_iter
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self._wall_before + time.perf_counter() - self._start
+
+    @property
+    def done(self) -> bool:
+        """The next rollout would pass max_env_step, or stop_value was reached."""
+        return self._stopped or self.env_step + self.cfg.policy.collect.n_step * self._env.n_env > self.cfg.max_env_step
+
+    def reset_env(self) -> None:
+        """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
+        self._collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
+
+    def iteration(self) -> None:
+        """Evaluate if due; collect; make samples; push; train; log; checkpoint if due."""
+        if self.env_step // self.cfg.policy.eval.eval_freq > self._eval_step // self.cfg.policy.eval.eval_freq:
+            self.evaluate()
+            if self._stopped:
+                return
+        start_step = self.env_step
+        rollout = self._collector.collect()
+        with self._timed('sample'):
+            self._buffer.push(self.policy.collect_mode.get_train_sample(rollout))
+        with self._timed('learn'):
+            metrics = self._learner.train(start_step)
+        with self._timed('log'):
+            if self.env_step - self._write_step >= self.cfg.logger.freq:
+                self._write(metrics)
+            self._progress()
+            if self.env_step - self._save_step >= self.cfg.checkpoint.freq:
+                self.save()
+
+    def evaluate(self) -> Evaluation:
+        """Greedy episodes on the evaluation envs; keeps the policy if it is the best so far, and marks the run stopped at stop_value."""
+        self._eval_step = self.env_step
+        with self._timed('evaluate'):
+            evaluation = self._evaluator.evaluate(stream(self.cfg.seed, 'evaluate', self.env_step))
+        self.last_return = evaluation.return_mean
+        self._logger.write(self.env_step, {'eval/return_mean': evaluation.return_mean, 'eval/return_std': evaluation.return_std,
+                                           'eval/episode_len_mean': sum(evaluation.lengths) / len(evaluation.lengths)})
+        if self.best_return is None or self.last_return > self.best_return:
+            self.best_return = self.last_return
+            if self.cfg.checkpoint.keep_best:
+                self._checkpoints.save_best(self.env_step, self.state_dict(), self._meta())
+        stop_value = self.cfg.policy.eval.stop_value
+        self._stopped = stop_value is not None and self.last_return >= stop_value
+        self._progress()
+        return evaluation
+
+    def save(self) -> None:
+        """Writes a checkpoint of everything."""
+        self._save_step = self.env_step
+        self._checkpoints.save(self.env_step, self.state_dict(), self._meta())
+
+    def finish(self, evaluate: bool = True) -> None:
+        """Evaluates the last policy, unless that was just done, and saves."""
+        if evaluate and (self._eval_step != self.env_step or self.last_return is None):
+            self.evaluate()
+        self.save()
+
+    def result(self) -> TrainResult:
+        """The run so far."""
+        speed = (self.env_step - self._start_step) / max(time.perf_counter() - self._start, 1e-9)
+        return TrainResult(self.policy, self.run_dir, self.env_step, self.train_iter, self.best_return, self.last_return, self.wall_s, speed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resume needs; the envs' own state is not part of it."""
+        counters = {'env_step': self.env_step, 'collect_iter': self._collector.collect_iter, 'eval_step': self._eval_step,
+                    'best_return': self.best_return, 'last_return': self.last_return, 'wall_s': self.wall_s}
+        return {'policy': self.policy.state_dict(), 'buffer': self._buffer.state_dict(), 'counter': counters}
+
+    def close(self) -> None:
+        """Ends envs and logs, and gives torch its threads back."""
+        self._env.close()
+        self._eval_env.close()
+        self._logger.close()
+        torch.set_num_threads(self._threads)
+
+    def __enter__(self) -> SerialJob:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        fit_state(self.policy.state_dict(), checkpoint.state['policy'], checkpoint.path)
+        self.policy.load_state_dict(checkpoint.state['policy'])
+        self._buffer.load_state_dict(checkpoint.state.get('buffer', {}))
+        counter = checkpoint.state['counter']
+        self._collector.env_step, self._collector.collect_iter = counter['env_step'], counter['collect_iter']
+        self._eval_step, self._save_step, self._write_step = counter['eval_step'], counter['env_step'], counter['env_step']
+        self.best_return, self.last_return, self._wall_before = counter['best_return'], counter['last_return'], counter['wall_s']
+
+    def _meta(self) -> dict[str, Any]:
+        return {'config': storable(self.cfg), 'env_step': self.env_step, 'train_iter': self.train_iter, 'best_return': self.best_return,
+                'obs_space': self.policy.obs_space.to_json(), 'action_space': self.policy.action_space.to_json(),
+                'version': {'zoo': zoo.__version__, 'torch': torch.__version__}}
+
+    def _write(self, metrics: dict[str, Any]) -> None:
+        self._write_step = self.env_step
+        episodes = self._collector.episodes
+        row: dict[str, Any] = {f'learn/{name}': value for name, value in metrics.items()}
+        row |= {'learn/train_iter': self.train_iter, 'collect/iter': self._collector.collect_iter, 'collect/episode': episodes.n_episode}
+        if episodes.returns:
+            row['collect/return_mean'] = sum(episodes.returns) / len(episodes.returns)
+            row['collect/episode_len_mean'] = sum(episodes.lengths) / len(episodes.lengths)
+        spent = {**self._collector.time, **self._time}
+        total = max(sum(spent.values()), 1e-9)
+        row |= {'time/env_step_per_s': self.result().env_step_per_s, **{f'time/share_{name}': value / total for name, value in spent.items()}}
+        self._logger.write(self.env_step, row)
+
+    def _progress(self) -> None:
+        episodes = self._collector.episodes.returns
+        last = self.last_return if self.last_return is not None or not episodes else sum(episodes) / len(episodes)
+        self._logger.progress(self.env_step, last, self.best_return, self.result().env_step_per_s)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._time[name] += time.perf_counter() - start
+
+
+def _run_dir(cfg: Config, checkpoint: Checkpoint | None) -> Path:
+    """The folder of the resumed run, or a new one: <root>/<exp_name>/<time>_seed<k>."""
+    if checkpoint is not None and checkpoint.path.parent.name == 'checkpoints':
+        return checkpoint.path.parent.parent
+    base = Path(cfg.logger.root) / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
+    for n in range(1, 1000):
+        path = base if n == 1 else base.with_name(f'{base.name}_{n}')
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+    raise FileExistsError(f'{base} and 998 numbered variants exist')
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects the first SIGINT or SIGTERM for the loop to look at; the second ends the process at once."""
+    received: list[int] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        logger.warning('signal %d: finishing the update, then saving; send it again to stop at once', number)
+
+    try:
+        old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: signals belong to somebody else
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for number, previous in old.items():
+            signal.signal(number, previous)

@@ -1,0 +1,79 @@
+"""How parameters move: Adam over one flat buffer."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+
+
+class NonFiniteGradientError(RuntimeError):
+    """Too many gradient steps in a row were not finite."""
+
+
+class FlatAdam:
+    """Adam whose parameters, gradients and moments are views of flat buffers.
+
+    Zeroing, the global norm, the finite check and the update are then one operation each. A step whose gradient is not
+    finite changes nothing and is counted; nothing here waits for the device but `raise_if_stuck`.
+    Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views of one buffer.
+    Source: Kingma & Ba 2015, arXiv:1412.6980.
+    """
+
+    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], lr: float = 1e-3,
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5) -> None:
+        self.lr, self._betas, self._eps = lr, betas, eps
+        self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
+        first = self._named[0][1]
+        size = sum(p.numel() for _, p in self._named)
+        self.param = torch.empty(size, dtype=first.dtype, device=first.device)
+        self.grad, self.exp_avg, self.exp_avg_sq = (torch.zeros_like(self.param) for _ in range(3))
+        self.step_count, self.n_skipped, self._n_in_row = (torch.zeros((), device=first.device) for _ in range(3))
+        offset = 0
+        for _, p in self._named:
+            view = slice(offset, offset + p.numel())
+            self.param[view].copy_(p.detach().reshape(-1))
+            p.data = self.param[view].view_as(p)
+            p.grad = self.grad[view].view_as(p)
+            offset += p.numel()
+
+    def zero_grad(self) -> None:
+        """Sets the gradient to zero, in place."""
+        self.grad.zero_()
+
+    @torch.no_grad()
+    def step(self, grad_clip: float | None = None) -> Tensor:
+        """One Adam step with the accumulated gradient, its global norm limited to grad_clip.
+
+        Returns: the norm before the limit, 0-dim; when it is not finite the step was skipped.
+        """
+        norm = torch.linalg.vector_norm(self.grad)
+        bad = norm.isfinite().logical_not_().to(norm.dtype)
+        if grad_clip is not None:
+            # a NaN norm must not spread over the finite gradients: raise_if_stuck looks for the culprit in them
+            self.grad.mul_((grad_clip / (norm + 1e-6)).clamp(max=1.0).nan_to_num(nan=1.0))
+        adam([self.param], [self.grad], [self.exp_avg], [self.exp_avg_sq], [], [self.step_count], fused=True, found_inf=bad,
+             amsgrad=False, beta1=self._betas[0], beta2=self._betas[1], lr=self.lr, weight_decay=0.0, eps=self._eps, maximize=False)
+        self.n_skipped.add_(bad)
+        self._n_in_row.add_(1).mul_(bad)
+        return norm
+
+    def raise_if_stuck(self, limit: int) -> None:
+        """Raises NonFiniteGradientError if the last `limit` steps or more were all skipped. Waits for the device."""
+        if int(self._n_in_row) < limit:
+            return
+        name = next((n for n, p in self._named if p.grad is not None and not bool(p.grad.isfinite().all())), 'unknown')
+        raise NonFiniteGradientError(
+            f'the gradient of {int(self._n_in_row)} steps in a row was not finite, first in parameter {name!r}; '
+            'lower policy.learn.learning_rate, set policy.learn.grad_clip, or look at the scale of rewards and observations')
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Moments and counters; the parameters are the model's own state."""
+        return {'exp_avg': self.exp_avg, 'exp_avg_sq': self.exp_avg_sq, 'step_count': self.step_count,
+                'n_skipped': self.n_skipped, 'n_in_row': self._n_in_row}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Copies a `state_dict` in; shapes must be equal."""
+        for key, tensor in self.state_dict().items():
+            tensor.copy_(state[key])

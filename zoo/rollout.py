@@ -1,0 +1,42 @@
+"""What a collector hands to a policy: a block of transitions and the observations that follow it."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+
+@dataclass
+class Rollout:
+    """Transitions of B envs over T steps.
+
+    data: [T, B], the keys that the policy's `_process_transition` gave; row t holds obs_t, action_t and what the step returned.
+    last_obs: [B, *O], what each env showed after row T - 1.
+    final_obs: [K, *O], the true last observations of the K episodes whose end the next row of the block does not show.
+    final_index: [K, 2] int64, (t, b) of these ends.
+    """
+
+    data: TensorDict
+    last_obs: Tensor
+    final_obs: Tensor
+    final_index: Tensor
+
+    def column(self, b: int) -> Rollout:
+        """The rollout of env b alone, T x 1."""
+        mine = self.final_index[:, 1] == b
+        index = self.final_index[mine].clone()
+        index[:, 1] = 0
+        return Rollout(self.data[:, b:b + 1], self.last_obs[b:b + 1], self.final_obs[mine], index)
+
+    def to(self, device: torch.device) -> Rollout:
+        """The same on a device."""
+        return Rollout(self.data.to(device), self.last_obs.to(device), self.final_obs.to(device), self.final_index.to(device))
+
+    def next_obs(self) -> Tensor:
+        """[T, B, *O]: the true successor of every row."""
+        following = torch.cat((self.data['obs'][1:], self.last_obs.unsqueeze(0)))
+        if len(self.final_index):
+            following[self.final_index[:, 0], self.final_index[:, 1]] = self.final_obs
+        return following

@@ -1,0 +1,97 @@
+"""Observation and action spaces as plain data, so that models and checkpoints need no environment library."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """The integers start .. start + n - 1. Inside zoo an action is its index, 0 .. n - 1."""
+
+    n: int
+    start: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {'kind': 'discrete', 'n': self.n, 'start': self.start}
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Arrays of `shape` between `low` and `high` (arrays of that shape; infinite where unbounded)."""
+
+    low: np.ndarray
+    high: np.ndarray
+    dtype: str = 'float32'
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.low.shape
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, Box) and self.dtype == other.dtype and self.shape == other.shape
+                and bool(np.all(self.low == other.low)) and bool(np.all(self.high == other.high)))
+
+    def to_json(self) -> dict[str, Any]:
+        # JSON has no infinity: bounds are written as strings that float() reads back exactly
+        return {'kind': 'box', 'shape': list(self.shape), 'dtype': self.dtype,
+                'low': [repr(float(x)) for x in self.low.ravel()], 'high': [repr(float(x)) for x in self.high.ravel()]}
+
+
+Space = Discrete | Box
+
+
+def space_from_json(spec: dict[str, Any]) -> Space:
+    """Inverse of `to_json`."""
+    if spec['kind'] == 'discrete':
+        return Discrete(spec['n'], spec['start'])
+    low, high = (np.array([float(x) for x in spec[key]]).reshape(spec['shape']) for key in ('low', 'high'))
+    return Box(low, high, spec['dtype'])
+
+
+class ActionMap:
+    """Turns the actions of a policy into those an env takes; the one place where that is done.
+
+    Discrete: index -> index + start. Box, mode 'clip': clamped to [low, high], dimension by dimension, infinite
+    bounds included. Box, mode 'rescale': where both bounds are finite, [-1, 1] -> [low, high] and clamped; elsewhere as 'clip'.
+    The policy keeps the raw action: the log-probability belongs to it, never to the copy made here.
+    """
+
+    def __init__(self, space: Space, mode: Literal['clip', 'rescale'] = 'clip') -> None:
+        self.space = space
+        self._box = isinstance(space, Box)
+        if isinstance(space, Box):
+            self._dtype = np.dtype(space.dtype)
+            bounded = np.isfinite(space.low) & np.isfinite(space.high) & (mode == 'rescale')
+            with np.errstate(invalid='ignore'):
+                half, centre = (space.high - space.low) / 2, (space.high + space.low) / 2
+            self._scale = np.where(bounded, half, 1.0).astype(np.float32)
+            self._shift = np.where(bounded, centre, 0.0).astype(np.float32)
+            self._rescale = bool(bounded.any())
+            low, high = space.low, space.high
+            if self._dtype.kind == 'f':  # an env's bounds are compared in its own dtype
+                low, high = low.astype(self._dtype), high.astype(self._dtype)
+            self._low, self._high = low, high
+
+    def __call__(self, action: Tensor) -> np.ndarray:
+        """action: [B] int64 (Discrete) or [B, *A] f32 (Box) -> an array for the env, same leading shape."""
+        array = action.numpy(force=True)
+        if not self._box:
+            return array + self.space.start if self.space.start else array  # type: ignore[union-attr]
+        if self._rescale:
+            array = array * self._scale + self._shift
+        if self._dtype.kind in 'iu':
+            array = np.rint(array)
+        return np.clip(array.astype(np.float64, copy=False) if self._dtype.kind in 'iu' else array,
+                       self._low, self._high).astype(self._dtype, copy=False)
+
+
+def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu') -> Tensor:
+    """Raw observations of an env -> what a model takes: [B, *O] f32 (Box) or [B] int64 index (Discrete)."""
+    if isinstance(space, Discrete):
+        return torch.as_tensor(np.asarray(obs) - space.start, dtype=torch.int64, device=device)
+    return torch.as_tensor(np.asarray(obs), dtype=torch.float32, device=device)
