@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from zoo.config import Section
+from zoo.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class CheckpointConfig(Section):
     keep_best: bool = Field(True, description='also keep the checkpoint with the best evaluation')
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UserError):
     """A checkpoint that can't be used, with its path and the reason."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(error, EXIT_USER)
     except RunError as error:
         return _report(error, EXIT_FAILED)
+    except BrokenPipeError:  # `zoo list envs | head`: whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _report(error: Exception, code: int) -> int:
@@ -91,9 +95,10 @@ def _eval(args: argparse.Namespace) -> int:
     from zoo.errors import UserError
     if args.episodes < 1 or args.seed < 0:
         raise UserError(f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more')
-    from zoo.checkpoint import load_checkpoint, policy_of
+    from zoo.checkpoint import load_checkpoint
     from zoo.config import Config
     from zoo.evaluator import evaluate
+    from zoo.saved import policy_of
     checkpoint = load_checkpoint(args.checkpoint)
     policy = policy_of(checkpoint)
     evaluation = evaluate(policy, Config(checkpoint.meta['config']).env, args.episodes, args.seed)

@@ -9,10 +9,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from zoo.config_errors import RESERVED, bad_value, missing_value, unknown_key
+from zoo.errors import UserError
 from zoo.registry import closest
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """All problems of a config, one sentence each."""
 
     def __init__(self, problems: str | Iterable[str]) -> None:

@@ -113,7 +113,7 @@ def missing_value(path: str, field: FieldInfo) -> str:
 
 
 def _advice(field: FieldInfo) -> str:
-    default = field.get_default(call_default_factory=True, validated_data={})
+    default = field.default
     if default is PydanticUndefined or isinstance(default, BaseModel):
         return f'it is the {field.description}' if field.description else 'change it'
     return f"leave it out for {'null' if default is None else repr(default)}, the default"

@@ -114,6 +114,12 @@ _SCALARS = {
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if doubled := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f'key {doubled[0]!r} is there twice', node.start_mark)
+        return super().construct_mapping(node, deep)
+
     def construct_int(self, node: yaml.ScalarNode) -> int:
         return int(self.construct_scalar(node).replace('_', ''), 0)
 
@@ -143,7 +149,7 @@ def _from_yaml(path: Path) -> dict[str, Any]:
 
 def save_yaml(config: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a config so that load_config reads an equal one; functions are written as 'module:function'."""
-    text = yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    text = yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)  # ASCII: exact for every character
     Path(path).write_text(text, encoding='utf-8')
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import Field, create_model, field_validator
+from pydantic.fields import FieldInfo
 
 from zoo.buffer import BufferConfig
 from zoo.checkpoint import CheckpointConfig
@@ -12,7 +13,7 @@ from zoo.config import Config, ConfigError, Section, bad_keys, fields_of, is_sec
 from zoo.config_errors import describe
 from zoo.config_source import load_config, parse_value, split_override
 from zoo.env import EnvConfig
-from zoo.job_check import cross_check, fill_rollout, fill_schedules
+from zoo.job_check import N_SAMPLE, N_STEP, cross_check, fill_rollout, fill_schedules
 from zoo.logger import LoggerConfig
 from zoo.policy.base import PolicyConfig
 from zoo.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
@@ -97,16 +98,16 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
     texts = [split_override(text) for text in overrides]
     for path, raw in texts:
         if path in ('policy.type', 'policy.model.type', 'buffer.type'):  # which fields there are depends on these
-            _put(data, path, raw)
-    schema = _job_schema(data)
-    fields = dict(fields_of(schema))
+            _put(data, path, raw, {})
+    fields = dict(fields_of(_job_schema(data)))
     given = [(path, parse_value(raw, fields.get(path)), 'command line') for path, raw in texts]
     given += [(name, plain(value), 'argument') for name, value in top_level.items() if value is not None]
     for path, value, origin in given:
-        _put(data, path, value, merge=path in fields and is_section(fields[path]))
+        _put(data, path, value, fields)
         origins |= dict.fromkeys(_leaf_paths(value, path), origin)
-    _drop_overridden_size(data, origins, {path for path, _, _ in given})
-    config = plain(validate(schema, data, known=fields))
+    _drop_overridden_size(data, origins)
+    schema = _job_schema(data)  # a whole section may have been given, and with it another type
+    config = plain(validate(schema, data, known=[path for path, _ in fields_of(schema)]))
     fill_schedules(config, schema)
     origins |= dict.fromkeys(fill_rollout(config, value_at(data, 'policy.collect') or {}), 'derived')
     if problems := list(cross_check(config)):
@@ -116,11 +117,10 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
 
 def _job_schema(data: dict[str, Any]) -> type[Section]:
     """JobConfig with the sections of the policy, model and buffer that the config names."""
-    sections: dict[str, Any] = {
-        'env': EnvConfig, 'policy': _policy_schema(data.get('policy')),
-        'buffer': _named_section(BUFFER_REGISTRY, data.get('buffer'), 'rollout'),
-        'checkpoint': CheckpointConfig, 'logger': LoggerConfig}
-    return create_model('JobConfig', __base__=JobConfig, **{name: (cls, {}) for name, cls in sections.items()})
+    policy = _policy_schema(data.get('policy'))
+    buffer = _named_section(BUFFER_REGISTRY, data.get('buffer'), 'rollout')
+    return create_model('JobConfig', __base__=JobConfig, env=(EnvConfig, {}), policy=(policy, {}), buffer=(buffer, {}),
+                        checkpoint=(CheckpointConfig, {}), logger=(LoggerConfig, {}))
 
 
 def _policy_schema(data: Any) -> type[Section]:
@@ -146,27 +146,25 @@ def _named_section(registry: Registry[Any], data: Any, default: str) -> type[Sec
     return create_model(section.__name__, __base__=section, type=(str, field))
 
 
-def _drop_overridden_size(data: dict[str, Any], origins: dict[str, str], given: set[str]) -> None:
+def _drop_overridden_size(data: dict[str, Any], origins: dict[str, str]) -> None:
     """An override of n_step or n_sample alone replaces the other one too, which the source may have given."""
-    names = ['policy.collect.n_step', 'policy.collect.n_sample']
-    for path, other in (names, names[::-1]):
-        collect = value_at(data, 'policy.collect')
-        if path in given and other not in given and isinstance(collect, dict):
-            collect.pop(other.rsplit('.')[-1], None)
-            origins.pop(other, None)
+    late = {path for path in (N_STEP, N_SAMPLE) if origins.get(path) in ('command line', 'argument')}
+    for path in {N_STEP, N_SAMPLE} - late if late else ():
+        data['policy']['collect'].pop(path.rsplit('.')[-1], None)
+        origins.pop(path, None)
 
 
-def _put(data: dict[str, Any], path: str, value: Any, merge: bool = False) -> None:
-    """Set the value at a dotted path; with merge, a dict goes into the dict that is there, key by key."""
+def _put(data: dict[str, Any], path: str, value: Any, fields: dict[str, FieldInfo]) -> None:
+    """Set the value at a dotted path; what is given for a section goes into the one that is there, key by key."""
+    if isinstance(value, dict) and path in fields and is_section(fields[path]):
+        for key, item in value.items():
+            _put(data, join(path, key), item, fields)
+        return
     *parents, last = path.split('.')
     for key in parents:
         data[key] = data[key] if isinstance(data.get(key), dict) else {}
         data = data[key]
-    if merge and isinstance(value, dict) and isinstance(data.get(last), dict):
-        for key, item in value.items():
-            _put(data[last], key, item, merge)
-    else:
-        data[last] = value
+    data[last] = value
 
 
 def _leaf_paths(data: Any, path: str = '') -> Iterator[str]:

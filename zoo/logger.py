@@ -31,7 +31,7 @@ class LoggerConfig(Section):
     freq: int = Field(1_000, gt=0, description='env steps between writes of metrics; at most one write per rollout')
     tensorboard: bool = Field(True, description='write TensorBoard files to the tb folder of the run')
     console: Literal['auto', 'live', 'plain', 'off'] = Field(
-        'auto', description='progress on stderr: a live line, plain lines, nothing; auto: live on a terminal, else plain')
+        'auto', description='progress on stderr: live line, plain lines or none; auto: live on a terminal, else plain')
     console_freq: float | None = Field(
         None, gt=0, description='seconds between updates of the console; null: 0.5 for live, 5 for plain')
 
@@ -79,8 +79,10 @@ class Logger:
         if self._console is None:
             return
         left = (self._max_env_step - env_step) / env_step_per_s if env_step_per_s > 0 else math.inf
-        parts = [f'{env_step:,}/{self._max_env_step:,} env steps', f'{env_step_per_s:,.0f}/s',
-                 f'last {_number(last_return)}', f'best {_number(best_return)}', f'left {_duration(left)}']
+        # a narrow terminal cuts the end of this off
+        parts = [f'{min(env_step / self._max_env_step, 1.0):4.0%}', f'left {_duration(left)}',
+                 f'last {_number(last_return)}', f'best {_number(best_return)}', f'{env_step_per_s:,.0f}/s',
+                 f'{env_step:,}/{self._max_env_step:,} env steps']
         console = self._console
         if not self._try('console', lambda: console.show(env_step, '  '.join(parts))):
             self._console = None
@@ -170,12 +172,12 @@ class _Console(Protocol):
 class _PlainConsole:
     """A line on stderr every so many seconds, and a last one at the end."""
 
-    def __init__(self, exp_name: str, max_env_step: int, freq: float) -> None:
-        self._exp_name, self._max_env_step, self._freq = exp_name, max_env_step, freq
+    def __init__(self, exp_name: str, freq: float) -> None:
+        self._exp_name, self._freq = exp_name, freq
         self._next, self._pending = -math.inf, ''
 
     def show(self, env_step: int, text: str) -> None:
-        self._pending = f'{self._exp_name}  {min(env_step / self._max_env_step, 1.0):4.0%}  {text}\n'
+        self._pending = f'{self._exp_name}  {text}\n'
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._freq
             self._print()
@@ -194,11 +196,13 @@ class _LiveConsole:
 
     def __init__(self, exp_name: str, max_env_step: int, freq: float) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
         console = Console(stderr=True)
-        self._progress = Progress(TextColumn('{task.description}', markup=False), BarColumn(16), TaskProgressColumn(),
-                                  TextColumn('{task.fields[text]}', markup=False),
-                                  console=console, auto_refresh=False, redirect_stdout=False)
+        name, text = (TextColumn(f'{{task.{field}}}', markup=False, table_column=Column(no_wrap=True))
+                      for field in ('description', 'fields[text]'))
+        columns = [name, *([BarColumn(16)] if console.width >= 120 else []), text]
+        self._progress = Progress(*columns, console=console, auto_refresh=False, redirect_stdout=False)
         self._task = self._progress.add_task(exp_name, total=max_env_step, text='')
         self._freq, self._next = freq, -math.inf
         self._progress.start()
@@ -218,7 +222,7 @@ def _make_console(cfg: LoggerConfig, exp_name: str, max_env_step: int) -> _Conso
     kind = ('live' if sys.stderr.isatty() else 'plain') if cfg.console == 'auto' else cfg.console
     if kind == 'live':
         return _LiveConsole(exp_name, max_env_step, cfg.console_freq or 0.5)
-    return _PlainConsole(exp_name, max_env_step, cfg.console_freq or 5.0) if kind == 'plain' else None
+    return _PlainConsole(exp_name, cfg.console_freq or 5.0) if kind == 'plain' else None
 
 
 def _to_numbers(metrics: Mapping[str, Tensor | float | int]) -> dict[str, float]:
@@ -246,7 +250,7 @@ def _cut_log(path: Path, env_step: int) -> float:
         for line in file:
             try:
                 row = json.loads(line)
-                if row['env_step'] > env_step:
+                if row['env_step'] > env_step or not line.endswith(b'\n'):
                     break
                 wall_s = float(row['wall_s'])
             except (ValueError, LookupError, TypeError):

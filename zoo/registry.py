@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Any, Generic, TypeVar
 
+from zoo.errors import UserError
+
 T = TypeVar('T')
 Item = TypeVar('Item')  # what is registered keeps its own, narrower type
 
 logger = logging.getLogger(__name__)
 
 
-class UnknownNameError(ValueError):
+class UnknownNameError(UserError):
     """A name that nothing is registered under."""
 
 
@@ -37,7 +39,7 @@ class Registry(Generic[T]):
     def register(self, name: str, force: bool = False) -> Callable[[Item], Item]:
         """Decorator that registers a class or function under `name` and returns it unchanged.
 
-        Raises: ValueError if the name is taken (names both places), unless `force` says to replace it.
+        Raises: UserError (a ValueError) if the name is taken, naming both places, unless `force` says to replace it.
         """
         if not isinstance(name, str) or not name:
             raise TypeError(f'a {self.kind} is registered under a non-empty string, got {name!r}; '
@@ -75,8 +77,8 @@ class Registry(Generic[T]):
 
     def _add(self, name: str, item: Any, place: str, force: bool = False) -> None:
         if name in self._items and not force:
-            raise ValueError(f'{self.kind} {name!r} is registered at {self._places[name]} and again at {place}; '
-                             'choose another name, or register(name, force=True) to replace the first.')
+            raise UserError(f'{self.kind} {name!r} is registered at {self._places[name]} and again at {place}; '
+                            'choose another name, or register(name, force=True) to replace the first.')
         self._items[name] = item
         self._places[name] = place
 
@@ -119,9 +121,10 @@ def unknown_name(kind: str, name: object, known: Iterable[str], listed: str = 'r
 
 
 def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
-    """Up to `n` of the known names that resemble `name`, best first; case does not count."""
-    by_lower = {k.lower(): k for k in known}
-    return [by_lower[k] for k in difflib.get_close_matches(name.lower(), list(by_lower), n=n, cutoff=0.6)]
+    """Up to `n` of the known names that resemble `name` about equally well, best first; case does not count."""
+    scores = {k: difflib.SequenceMatcher(None, k.lower(), name.lower()).ratio() for k in known}
+    best = sorted(scores, key=lambda k: (-scores[k], k))[:n]
+    return [k for k in best if scores[k] >= max(0.6, scores[best[0]] - 0.1)]  # 0.6: what difflib calls close
 
 
 POLICY_REGISTRY: Registry[Any] = Registry('policy', 'zoo.policies', ('zoo.policy',))

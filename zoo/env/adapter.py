@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from zoo.env.errors import EnvContractError, EnvError
+from zoo.env.errors import EnvContractError, UnsupportedEnvError
 from zoo.spaces import Box, Discrete, Space
 
 
@@ -16,7 +16,7 @@ def convert_space(space: Any, role: str, name: str) -> Space:
 
     Args:
       role: 'observation' or 'action';  name: of the env; both for the error.
-    Raises: EnvError if it is neither a Discrete nor a Box of vectors.
+    Raises: UnsupportedEnvError if it is neither a Discrete nor a Box of vectors.
     """
     shape = getattr(space, 'shape', None)
     if hasattr(space, 'n') and not shape:  # MultiBinary has an `n` too, and a shape
@@ -25,12 +25,12 @@ def convert_space(space: Any, role: str, name: str) -> Space:
         dtype = np.dtype(space.dtype)
         if dtype.kind in 'iuf':
             return Box(np.array(space.low, dtype=np.float64), np.array(space.high, dtype=np.float64), dtype.name)
-    raise EnvError(f'env {name!r} has the {role} space {space}, but supported are Discrete and one-dimensional Box '
+    raise UnsupportedEnvError(f'env {name!r} has the {role} space {space}, but supported are Discrete and one-dimensional Box '
                    f'spaces of numbers; wrap the env so that its {role}s are one of these, e.g. flatten them.')
 
 
 def env_spaces(env: Any, name: str) -> tuple[Space, Space]:
-    """The zoo spaces of an env's observations and actions. Raises: EnvError if one is missing or not supported."""
+    """The zoo spaces of an env's observations and actions. Raises: an EnvError if one is missing or not known."""
     for role in ('observation', 'action'):
         if not hasattr(env, f'{role}_space'):
             kind = type(getattr(env, 'unwrapped', env)).__name__

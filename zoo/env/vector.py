@@ -15,7 +15,7 @@ from torch import Tensor
 
 from zoo.env.adapter import convert_space
 from zoo.env.config import EnvConfig, env_config
-from zoo.env.errors import EnvContractError, EnvError
+from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError
 from zoo.env.make import env_name, find_env, make_env, raise_missing_extra
 from zoo.env.timestep import Timestep
 from zoo.env.workers import WorkerVectorEnv
@@ -83,7 +83,8 @@ class VectorEnv:
         elif np.count_nonzero(ended):
             index = np.flatnonzero(ended)
             if self.autoreset == 'disabled':
-                final = obs[index]  # a copy: the reset writes into the same array
+                # copies: the reset may write into the same arrays
+                final, terminated, truncated = obs[index], terminated.copy(), truncated.copy()
                 raw, _ = self._env.reset(options={'reset_mask': ended})
                 obs = self._convert(raw)
                 self._check_obs(obs, sent)
@@ -128,8 +129,8 @@ class VectorEnv:
 def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int) -> VectorEnv:
     """`n_env` envs of the config, vectorized as it says.
 
-    Raises: UnknownEnvError, MissingExtraError; EnvError if the env lacks the vectorization, the autoreset mode or
-      supported spaces.
+    Raises: UnknownEnvError, MissingExtraError; UnsupportedEnvError if the env lacks the vectorization, the autoreset
+      mode or spaces that zoo knows.
     """
     cfg = env_config(cfg)
     name = env_name(cfg)
@@ -147,7 +148,7 @@ def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int) -> VectorEnv
     vector = VectorEnv(env, cfg, name, one_seed=how == 'batched')
     if cfg.autoreset not in ('auto', vector.autoreset):
         vector.close()
-        raise EnvError(f'env.autoreset is {cfg.autoreset!r} but the batched {name!r} does {vector.autoreset!r}; '
+        raise UnsupportedEnvError(f'env.autoreset is {cfg.autoreset!r} but the batched {name!r} does {vector.autoreset!r}; '
                        "use 'auto', or env.vectorization 'sync'.")
     return vector
 
@@ -155,7 +156,7 @@ def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int) -> VectorEnv
 def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'batched']:
     has_batched = isinstance(source, EnvSpec) and source.vector_entry_point is not None
     if cfg.vectorization == 'batched' and not has_batched:
-        raise EnvError(f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
+        raise UnsupportedEnvError(f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
                        "use 'auto', 'sync' or 'async'.")
     if cfg.vectorization != 'auto':
         return cfg.vectorization

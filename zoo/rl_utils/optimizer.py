@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from zoo.errors import RunError
 
-class NonFiniteGradientError(RuntimeError):
+
+class NonFiniteGradientError(RunError):
     """Too many gradient steps in a row were not finite."""
 
 

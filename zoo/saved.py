@@ -1,0 +1,33 @@
+"""A policy from a checkpoint file alone: no env, no config file, no pickle."""
+from __future__ import annotations
+
+import os
+
+from zoo.checkpoint import Checkpoint, fit_state, load_checkpoint
+from zoo.config import Config
+from zoo.policy.base import Policy
+from zoo.registry import POLICY_REGISTRY
+from zoo.spaces import space_from_json
+
+
+def load_policy(path: str | os.PathLike[str], device: str | None = None) -> Policy:
+    """The policy of a checkpoint file or run folder, ready to evaluate: `policy.act(obs)` acts as it did in evaluation.
+
+    Args: device: as `policy.device`; None: the one it was trained on, where there is one, else the CPU.
+    Raises: CheckpointError (path and reason); UnknownNameError if it needs a policy or model that was not imported.
+    """
+    return policy_of(load_checkpoint(path), device)
+
+
+def policy_of(checkpoint: Checkpoint, device: str | None = None) -> Policy:
+    """As `load_policy`, from a checkpoint that was read already."""
+    meta = checkpoint.meta
+    cfg = Config(meta['config'])
+    cfg.policy.device = device or 'auto'
+    policy = POLICY_REGISTRY.get(cfg.policy.type)(
+        cfg.policy, space_from_json(meta['obs_space']), space_from_json(meta['action_space']),
+        seed=cfg.seed, enable_field=['eval'], action_mode=cfg.env.action_mode)
+    expected = policy.state_dict()
+    fit_state(expected, {key: checkpoint.state['policy'][key] for key in expected}, checkpoint.path)
+    policy.load_state_dict(checkpoint.state['policy'])
+    return policy
