@@ -15,6 +15,8 @@ EXIT_FAILED, EXIT_USER = 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, 1 (the run failed), 2 (the user's mistake); signals exit with 128 + number."""
     args = _parser().parse_args(argv)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # 'module:function' names one's own module, as it does under `python -m zoo`
     logging.basicConfig(level=logging.DEBUG if args.debug else logging.INFO, format='zoo: %(message)s', stream=sys.stderr)
     if args.debug:
         return args.run(args) or 0

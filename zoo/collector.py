@@ -54,7 +54,7 @@ class Collector:
                 value = transition[path[0]]
                 rows[t].copy_(value if len(path) == 1 else value[path[1]])
             self.episodes.record(timestep.reward, timestep.terminated | timestep.truncated, timestep.is_reset)
-            if timestep.final_obs is not None:
+            if timestep.final_obs is not None and timestep.final_index is not None:
                 final_obs.append(timestep.final_obs.clone())
                 final_index.append(torch.stack((torch.full_like(timestep.final_index, t), timestep.final_index), 1))
             obs.copy_(timestep.obs)

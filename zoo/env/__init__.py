@@ -6,6 +6,7 @@ from zoo.env.errors import EnvError as EnvError
 from zoo.env.errors import MissingExtraError as MissingExtraError
 from zoo.env.errors import UnknownEnvError as UnknownEnvError
 from zoo.env.errors import UnsupportedEnvError as UnsupportedEnvError
+from zoo.env.make import known_ids as known_ids
 from zoo.env.make import make_env as make_env
 from zoo.env.timestep import Timestep as Timestep
 from zoo.env.vector import VectorEnv as VectorEnv

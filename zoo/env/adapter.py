@@ -25,8 +25,9 @@ def convert_space(space: Any, role: str, name: str) -> Space:
         dtype = np.dtype(space.dtype)
         if dtype.kind in 'iuf':
             return Box(np.array(space.low, dtype=np.float64), np.array(space.high, dtype=np.float64), dtype.name)
-    raise UnsupportedEnvError(f'env {name!r} has the {role} space {space}, but supported are Discrete and one-dimensional Box '
-                   f'spaces of numbers; wrap the env so that its {role}s are one of these, e.g. flatten them.')
+    raise UnsupportedEnvError(
+        f'env {name!r} has the {role} space {space}, but supported are Discrete and one-dimensional Box spaces; '
+        f'wrap the env so that it has one of these, e.g. flatten its {role}s.')
 
 
 def env_spaces(env: Any, name: str) -> tuple[Space, Space]:

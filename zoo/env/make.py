@@ -32,6 +32,11 @@ def make_env(cfg: EnvConfig | Mapping[str, Any]) -> gymnasium.Env:
     return env if cfg.max_episode_steps is None else _limit(env, cfg.max_episode_steps)
 
 
+def known_ids() -> list[str]:
+    """Registered names, then the ids that gymnasium knows."""
+    return [*ENV_REGISTRY.names(), *sorted(gymnasium.registry)]
+
+
 def env_name(cfg: EnvConfig) -> str:
     """What messages call the env: its id, or where its callable is defined."""
     if isinstance(cfg.id, str):

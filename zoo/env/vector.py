@@ -148,8 +148,8 @@ def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int) -> VectorEnv
     vector = VectorEnv(env, cfg, name, one_seed=how == 'batched')
     if cfg.autoreset not in ('auto', vector.autoreset):
         vector.close()
-        raise UnsupportedEnvError(f'env.autoreset is {cfg.autoreset!r} but the batched {name!r} does {vector.autoreset!r}; '
-                       "use 'auto', or env.vectorization 'sync'.")
+        raise UnsupportedEnvError(f'env.autoreset is {cfg.autoreset!r} but the batched {name!r} does '
+                                  f"{vector.autoreset!r}; use 'auto', or env.vectorization 'sync'.")
     return vector
 
 
@@ -157,7 +157,7 @@ def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'bat
     has_batched = isinstance(source, EnvSpec) and source.vector_entry_point is not None
     if cfg.vectorization == 'batched' and not has_batched:
         raise UnsupportedEnvError(f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
-                       "use 'auto', 'sync' or 'async'.")
+                                  "use 'auto', 'sync' or 'async'.")
     if cfg.vectorization != 'auto':
         return cfg.vectorization
     return 'batched' if has_batched and _batched_fits(cfg, source) else 'sync'

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.config import Section
-from zoo.model.encoder import Activation, make_input, mlp
+from zoo.model.encoder import MLP, Activation, make_input
 from zoo.model.head import ValueHead, make_policy_head
 from zoo.registry import MODEL_REGISTRY
 from zoo.rl_utils.distribution import Logit
@@ -40,8 +40,8 @@ class VAC(nn.Module):
         super().__init__()
         self.input, n_in = make_input(obs_space, cfg.obs_norm)
         n_feature = cfg.hidden_sizes[-1]
-        self.actor_encoder = mlp(n_in, cfg.hidden_sizes, cfg.activation)
-        self.critic_encoder = self.actor_encoder if cfg.shared_encoder else mlp(n_in, cfg.hidden_sizes, cfg.activation)
+        self.actor_encoder = MLP(n_in, cfg.hidden_sizes, cfg.activation)
+        self.critic_encoder = self.actor_encoder if cfg.shared_encoder else MLP(n_in, cfg.hidden_sizes, cfg.activation)
         self.policy_head = make_policy_head(n_feature, action_space, cfg.state_dependent_std, cfg.log_std_init)
         self.value_head = ValueHead(n_feature)
 

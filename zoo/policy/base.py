@@ -45,7 +45,7 @@ class PolicyConfig(Section):
     model: dict[str, Any] = Field({}, description='the model: {type: registered name, ...its fields}')
     learn: LearnConfig = LearnConfig()
     collect: CollectConfig = CollectConfig()
-    eval: EvalConfig = EvalConfig()  # type: ignore[call-arg]
+    eval: EvalConfig = EvalConfig()
 
 
 class LearnMode(NamedTuple):
@@ -114,7 +114,7 @@ class Policy(ABC):
                 torch.manual_seed(int(stream(seed, 'model').generate_state(1)[0]))
                 model = MODEL_REGISTRY.get(cfg.model.type)(cfg.model, obs_space, action_space)
         self._model: Any = model.to(self.device)
-        self._normalizers = nn.ModuleDict()
+        self._normalizers: Any = nn.ModuleDict()
         for name, init in (('collect', self._init_collect), ('learn', self._init_learn), ('eval', self._init_eval)):
             if name in self._fields:
                 init()

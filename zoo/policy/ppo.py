@@ -48,9 +48,9 @@ class PPOCollectConfig(OnPolicyCollectConfig):
 class PPOConfig(PolicyConfig):
     """Section `policy` of PPO."""
 
-    learn: PPOLearnConfig = PPOLearnConfig()  # type: ignore[call-arg]
-    collect: PPOCollectConfig = PPOCollectConfig()  # type: ignore[call-arg]
-    eval: EvalConfig = EvalConfig()  # type: ignore[call-arg]
+    learn: PPOLearnConfig = PPOLearnConfig()
+    collect: PPOCollectConfig = PPOCollectConfig()
+    eval: EvalConfig = EvalConfig()
 
 
 @POLICY_REGISTRY.register('ppo')
@@ -90,22 +90,22 @@ class PPOPolicy(ActorCriticPolicy):
             if epoch == 0 or cfg.recompute_adv:
                 targets = self._targets(batch)
             done = [ppo_step(self._model, self._optimizer, minibatch, step)
-                    for minibatch in minibatches(targets, cfg.batch_size, self._order_generator)]
+                    for minibatch in minibatches(targets, cfg.batch_size, self._order_generator, cfg.adv_norm == 'minibatch')]
             self._train_iter += len(done)
             metrics += done
             n_epoch += 1
             if cfg.target_kl is not None and bool(_mean_of(done, 'kl') > 1.5 * cfg.target_kl):
                 break
-        self._optimizer.raise_if_stuck(cfg.nonfinite_limit)
+        n_skipped = self._optimizer.count_skipped(cfg.nonfinite_limit)
         self._update_obs_statistics(batch)
         return {**{name: _mean_of(metrics, name) for name in metrics[0]}, 'explained_variance': explained_variance,
-                'n_epoch': torch.tensor(float(n_epoch)), 'skipped_step': self._optimizer.n_skipped.clone(),
+                'n_epoch': torch.tensor(float(n_epoch)), 'skipped_step': torch.tensor(float(n_skipped)),
                 **{name: torch.tensor(value, dtype=torch.float64) for name, value in self._rates.items()}}
 
     def _step_config(self) -> PPOStep:
         cfg = self.cfg.learn
         return PPOStep(self._rates['clip_ratio'], cfg.value_weight, self._rates['entropy_weight'], cfg.value_clip, cfg.dual_clip,
-                       cfg.adv_norm == 'minibatch', cfg.grad_clip, cfg.target_kl is not None)
+                       cfg.grad_clip, cfg.target_kl is not None)
 
     @torch.no_grad()
     def _targets(self, batch: TensorDict) -> TensorDict:

@@ -22,7 +22,6 @@ class PPOStep(NamedTuple):
     entropy_weight: float = 0.0
     use_value_clip: bool = False
     dual_clip: float | None = None
-    normalize_adv: bool = True
     grad_clip: float | None = 0.5
     measure_kl: bool = False
 
@@ -33,14 +32,13 @@ def ppo_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: PPO
     Args:
       minibatch: [N] with obs, action, logit, value, adv, return_ and, where the rollout had invalid rows, weight;
         value and return_ in the unit of the critic's output.
-      config.normalize_adv: normalise advantages over this minibatch.  config.measure_kl: add 'kl', mean(r - 1 - log r), r = p_new / p_old.
+      config.measure_kl: add 'kl', mean(r - 1 - log r), r = p_new / p_old.
     Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl).
     """
-    weight, adv, logit_old = minibatch.get('weight', None), minibatch['adv'], minibatch['logit']
-    if config.normalize_adv:
-        adv = normalize_advantage(adv, weight)
+    weight, logit_old = minibatch.get('weight', None), minibatch['logit']
     output = model.compute_actor_critic(minibatch['obs'])
-    data = ppo_data(output['logit'], logit_old, minibatch['action'], output['value'], minibatch['value'], adv, minibatch['return_'], weight)
+    data = ppo_data(output['logit'], logit_old, minibatch['action'], output['value'], minibatch['value'], minibatch['adv'],
+                    minibatch['return_'], weight)
     loss, info = ppo_error(data, config.clip_ratio, config.use_value_clip, config.dual_clip)
     optimizer.zero_grad()
     # the gradient of policy_loss + value_weight * value_loss - entropy_weight * entropy_loss, without making the sum
@@ -55,11 +53,16 @@ def ppo_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: PPO
     return metrics
 
 
-def minibatches(batch: TensorDict, batch_size: int, generator: torch.Generator) -> Iterator[TensorDict]:
-    """Each row once, in random order, in blocks of batch_size; batch_size divides N."""
+def minibatches(batch: TensorDict, batch_size: int, generator: torch.Generator, normalize_adv: bool = False) -> Iterator[TensorDict]:
+    """Each row once, in random order, in blocks of batch_size, which divides N; with normalize_adv, adv by its block's own moments.
+
+    The rows are gathered once for all blocks, and the moments of all blocks are taken together: what is left per block are views.
+    """
     order = torch.randperm(batch.shape[0], generator=generator, device=generator.device)
-    for index in order.split(batch_size):
-        yield batch[index]
+    blocks = batch[order].view(-1, batch_size)  # [N] -> [n_block, batch_size]
+    if normalize_adv:
+        blocks['adv'] = normalize_advantage(blocks['adv'], blocks.get('weight', None))
+    yield from blocks.unbind(0)
 
 
 @torch.no_grad()

@@ -62,16 +62,15 @@ class RunningMeanStd(nn.Module):
 
 
 def normalize_advantage(adv: Tensor, weight: Tensor | None = None) -> Tensor:
-    """(adv - mean) / std over all rows of positive weight; a batch of one row, or of equal rows, is only centred.
+    """(adv - mean) / std over the last dimension; one row, or equal rows, are only centred.
 
-    Args: adv [N]; weight [N], rows of weight 0 enter no statistic. Returns: [N], a new tensor.
+    Args: adv [..., N]; weight [..., N], rows of weight 0 enter no statistic. Returns: [..., N], a new tensor.
     """
     if weight is None:
-        centred = adv - adv.mean()
-        var = centred.square().mean()
-    else:
-        valid = weight.gt(0).to(adv.dtype)
-        n = valid.sum().clamp(min=1)
-        centred = adv - (adv * valid).sum() / n
-        var = (centred.square() * valid).sum() / n
-    return centred / (var.sqrt() + 1e-8)
+        std, mean = torch.std_mean(adv, dim=-1, correction=0, keepdim=True)
+        return (adv - mean) / (std + 1e-8)
+    valid = weight.gt(0).to(adv.dtype)
+    n = valid.sum(-1, keepdim=True).clamp(min=1)
+    centred = adv - (adv * valid).sum(-1, keepdim=True) / n
+    std = ((centred.square() * valid).sum(-1, keepdim=True) / n).sqrt()
+    return centred / (std + 1e-8)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ class FlatAdam:
     """Adam whose parameters, gradients and moments are views of flat buffers.
 
     Zeroing, the global norm, the finite check and the update are then one operation each. A step whose gradient is not
-    finite changes nothing and is counted; nothing here waits for the device but `raise_if_stuck`.
+    finite changes nothing and is counted; nothing here waits for the device but `count_skipped`.
     Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views of one buffer.
     Source: Kingma & Ba 2015, arXiv:1412.6980.
     """
@@ -31,7 +32,9 @@ class FlatAdam:
         size = sum(p.numel() for _, p in self._named)
         self.param = torch.empty(size, dtype=first.dtype, device=first.device)
         self.grad, self.exp_avg, self.exp_avg_sq = (torch.zeros_like(self.param) for _ in range(3))
-        self.step_count, self.n_skipped, self._n_in_row = (torch.zeros((), device=first.device) for _ in range(3))
+        self.step_count = torch.zeros((), device=first.device)  # steps taken; the skipped ones are not among them
+        self.n_skipped, self._n_in_row = 0, 0
+        self._norms: list[Tensor] = []
         offset = 0
         for _, p in self._named:
             view = slice(offset, offset + p.numel())
@@ -51,31 +54,37 @@ class FlatAdam:
         Returns: the norm before the limit, 0-dim; when it is not finite the step was skipped.
         """
         norm = torch.linalg.vector_norm(self.grad)
-        bad = norm.isfinite().logical_not_().to(norm.dtype)
-        if grad_clip is not None:
-            # a NaN norm must not spread over the finite gradients: raise_if_stuck looks for the culprit in them
-            self.grad.mul_((grad_clip / (norm + 1e-6)).clamp(max=1.0).nan_to_num(nan=1.0))
-        adam([self.param], [self.grad], [self.exp_avg], [self.exp_avg_sq], [], [self.step_count], fused=True, found_inf=bad,
-             amsgrad=False, beta1=self._betas[0], beta2=self._betas[1], lr=self.lr, weight_decay=0.0, eps=self._eps, maximize=False)
-        self.n_skipped.add_(bad)
-        self._n_in_row.add_(1).mul_(bad)
+        bad = (norm * 0).nan_to_num_(nan=1.0)  # 0, or 1 where the norm is infinite or NaN
+        scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0)
+        adam([self.param], [self.grad], [self.exp_avg], [self.exp_avg_sq], [], [self.step_count], fused=True,
+             grad_scale=scale, found_inf=bad, amsgrad=False, beta1=self._betas[0], beta2=self._betas[1], lr=self.lr,
+             weight_decay=0.0, eps=self._eps, maximize=False)
+        self._norms.append(norm)
         return norm
 
-    def raise_if_stuck(self, limit: int) -> None:
-        """Raises NonFiniteGradientError if the last `limit` steps or more were all skipped. Waits for the device."""
-        if int(self._n_in_row) < limit:
-            return
-        name = next((n for n, p in self._named if p.grad is not None and not bool(p.grad.isfinite().all())), 'unknown')
-        raise NonFiniteGradientError(
-            f'the gradient of {int(self._n_in_row)} steps in a row was not finite, first in parameter {name!r}; '
-            'lower policy.learn.learning_rate, set policy.learn.grad_clip, or look at the scale of rewards and observations')
+    def count_skipped(self, limit: int) -> int:
+        """How many steps were skipped so far. Waits for the device, so call it once per rollout.
 
-    def state_dict(self) -> dict[str, Tensor]:
+        Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; names the first such parameter.
+        """
+        for finite in torch.stack(self._norms).isfinite().tolist() if self._norms else []:
+            self.n_skipped += not finite
+            self._n_in_row = 0 if finite else self._n_in_row + 1
+        self._norms.clear()
+        if self._n_in_row >= limit:
+            name = next((n for n, p in self._named if p.grad is not None and not bool(p.grad.isfinite().all())), 'unknown')
+            raise NonFiniteGradientError(
+                f'the gradient of {self._n_in_row} steps in a row was not finite, first in parameter {name!r}; lower '
+                'policy.learn.learning_rate, set policy.learn.grad_clip, or look at the scale of rewards and observations')
+        return self.n_skipped
+
+    def state_dict(self) -> dict[str, Tensor | int]:
         """Moments and counters; the parameters are the model's own state."""
         return {'exp_avg': self.exp_avg, 'exp_avg_sq': self.exp_avg_sq, 'step_count': self.step_count,
                 'n_skipped': self.n_skipped, 'n_in_row': self._n_in_row}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copies a `state_dict` in; shapes must be equal."""
-        for key, tensor in self.state_dict().items():
-            tensor.copy_(state[key])
+        for name in ('exp_avg', 'exp_avg_sq', 'step_count'):
+            getattr(self, name).copy_(state[name])
+        self.n_skipped, self._n_in_row = state['n_skipped'], state['n_in_row']

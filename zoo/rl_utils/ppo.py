@@ -153,14 +153,15 @@ class _PolicyError(torch.autograd.Function):
         logp_new, entropy, saved = dist.terms(parts_new, action)
         log_ratio = logp_new - dist.log_prob(logit_old, action)
         ratio = log_ratio.exp()
-        unclipped, clipped = ratio * adv, ratio.clamp(1 - clip_ratio, 1 + clip_ratio).mul_(adv)
+        bounded = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
+        unclipped, clipped = ratio * adv, bounded * adv
         surrogate = torch.min(unclipped, clipped)
         grad = unclipped * (unclipped <= clipped)
         if dual_clip is not None:
             bound = torch.where(adv < 0, dual_clip * adv, -torch.inf)
             grad = grad * ((surrogate > bound).to(adv.dtype) + 0.5 * (surrogate == bound))
             surrogate = torch.max(surrogate, bound)
-        outside = ((ratio - 1).abs_() > clip_ratio).to(adv.dtype)
+        outside = (bounded != ratio).to(adv.dtype)
         if weight is not None:
             grad, surrogate, outside, log_ratio, entropy = (x * weight for x in (grad, surrogate, outside, log_ratio, entropy))
         ctx.dist, ctx.has_weight = dist, weight is not None
