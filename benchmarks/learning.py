@@ -1,0 +1,199 @@
+"""What the bundled configs learn: trains each with several seeds and writes benchmarks/results/learning.md.
+
+    python benchmarks/learning.py [--only cartpole_ppo ...] [--seeds 5] [--workers 2] [--force] [--table]
+
+A run is one process with one thread: it trains the whole budget (no early stop), then evaluates the last policy, not
+the best, greedily over 20 episodes whose seeds no training env ever saw. Its raw numbers stay in results/learning_raw/;
+a run with the same config is not repeated unless --force.
+"""
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from report import (
+    REPO,
+    RESULTS,
+    bootstrap_interval,
+    git_commit,
+    interquartile_mean,
+    last_json_line,
+    machine,
+    one_thread_env,
+    table,
+    today,
+    versions,
+    versions_line,
+    write_json,
+)
+
+RAW = RESULTS / 'learning_raw'
+N_EPISODE = 20
+EVAL_SEED = 1_000_000  # root of the final evaluation's seed streams; training uses roots 0 .. n_seed - 1
+COLUMNS = ('config', 'env', 'target', 'seeds passed', 'greedy return of each seed (mean +- std of 20 episodes)',
+           'interquartile mean [95% interval]', 'env steps', 'wall time of a run')
+
+log = logging.getLogger('learning')
+
+
+class Target(NamedTuple):
+    """The mean return a seed has to reach, and how many of how many seeds have to; None: measured only."""
+
+    value: float | None
+    n_seed: int
+    n_pass: int
+    env_step: int
+
+
+TARGETS = {
+    'cartpole_ppo': Target(475, 5, 5, 100_000),
+    'acrobot_ppo': Target(-90, 3, 3, 500_000),
+    'pendulum_ppo': Target(-200, 3, 3, 200_000),
+    'mountaincar_continuous_ppo': Target(None, 3, 0, 300_000),
+    'lunarlander_ppo': Target(200, 3, 2, 1_000_000),
+    'lunarlander_continuous_ppo': Target(None, 3, 0, 1_000_000),
+    'halfcheetah_ppo': Target(2500, 3, 2, 1_000_000),
+    'hopper_ppo': Target(2000, 3, 2, 1_000_000),
+    'walker2d_ppo': Target(None, 3, 0, 1_000_000),
+}
+
+
+def bench_config(name: str) -> dict[str, Any]:
+    """The bundled config without its early stop."""
+    from zoo.config_source import load_config
+
+    config, _ = load_config(name)
+    config['policy'].setdefault('eval', {})['stop_value'] = None
+    return config
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def train_one(name: str, seed: int) -> dict[str, Any]:
+    """One run, in this process: trains, evaluates the last policy, returns the raw record."""
+    import torch
+
+    from zoo import serial_pipeline
+    from zoo.evaluator import evaluate
+    from zoo.job import resolve_config
+
+    torch.set_num_threads(1)
+    config = bench_config(name)
+    resolved = resolve_config(config, seed=seed)
+    result = serial_pipeline(config, seed=seed)
+    returns = np.asarray(evaluate(result.policy, resolved.env, N_EPISODE, EVAL_SEED + seed).returns)
+    return {
+        'config': name, 'env': resolved.env.id, 'seed': seed, 'env_step': result.env_step,
+        'wall_s': round(result.wall_s, 1), 'return_mean': float(returns.mean()), 'return_std': float(returns.std()),
+        'returns': returns.tolist(), 'curve': evaluation_curve(Path(result.run_dir) / 'metrics.jsonl'),
+        'config_hash': config_hash(config), 'commit': git_commit(), 'date': today(), 'machine': machine(),
+        'versions': versions(), 'resolved': resolved.to_dict(),
+    }
+
+
+def evaluation_curve(metrics: Path) -> list[tuple[int, float]]:
+    """(env_step, mean return) of every evaluation in a metrics.jsonl."""
+    lines = [json.loads(line) for line in metrics.read_text(encoding='utf-8').splitlines()]
+    return [(line['env_step'], line['eval/return_mean']) for line in lines if 'eval/return_mean' in line]
+
+
+def raw_path(name: str, seed: int) -> Path:
+    return RAW / f'{name}_seed{seed}.json'
+
+
+def is_done(name: str, seed: int) -> bool:
+    path = raw_path(name, seed)
+    return path.exists() and json.loads(path.read_text())['config_hash'] == config_hash(bench_config(name))
+
+
+def run_child(job: tuple[str, int]) -> bool:
+    """Trains one (config, seed) in a process of its own and stores its record; False if it failed."""
+    name, seed = job
+    command = [sys.executable, __file__, '--one', name, str(seed)]
+    done = subprocess.run(command, cwd=REPO, env=one_thread_env(), capture_output=True, text=True, check=False)
+    record = last_json_line(done.stdout)
+    if done.returncode or record is None:
+        log.error('%s seed %d failed (exit code %d):\n%s', name, seed, done.returncode, done.stderr[-2000:])
+        return False
+    write_json(raw_path(name, seed), record)
+    log.info('%s seed %d: %.1f +- %.1f after %d env steps in %.0f s', name, seed, record['return_mean'],
+             record['return_std'], record['env_step'], record['wall_s'])
+    return True
+
+
+def table_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
+    target = TARGETS[name]
+    means = np.array([run['return_mean'] for run in runs])
+    low, high = bootstrap_interval([means])
+    passed = '-'
+    if target.value is not None:
+        good = [run['return_mean'] >= target.value and run['env_step'] <= target.env_step for run in runs]
+        passed = f'{sum(good)} of {len(runs)} (wanted {target.n_pass} of {target.n_seed})'
+    each = ', '.join(f'{run["return_mean"]:.1f} +- {run["return_std"]:.1f}' for run in runs)
+    steps, walls = [run['env_step'] for run in runs], [run['wall_s'] for run in runs]
+    aim = f'>= {target.value:g} in {target.env_step:,}' if target.value is not None else '-'
+    return [name, runs[0]['env'], aim, passed, each, f'{interquartile_mean(means):.1f} [{low:.1f}, {high:.1f}]',
+            f'{max(steps):,}', f'{min(walls):.0f} to {max(walls):.0f} s']
+
+
+def write_table() -> None:
+    """Rebuilds learning.md from the raw files."""
+    records = [json.loads(path.read_text()) for path in sorted(RAW.glob('*.json'))]
+    groups = {name: sorted((r for r in records if r['config'] == name), key=lambda r: r['seed']) for name in TARGETS}
+    groups = {name: runs for name, runs in groups.items() if runs}
+    stale = [f'{r["config"]} seed {r["seed"]}' for runs in groups.values() for r in runs
+             if not is_done(r['config'], r['seed'])]
+    facts = {key: sorted({str(r[key]) for r in records}) for key in ('machine', 'date', 'commit')}
+    used = sorted({versions_line(r['versions']) for r in records})
+    text = [
+        '# What the bundled configs learn\n',
+        'A run trains its whole budget in one process with one thread. Then the last policy (not the best) acts '
+        f'greedily for {N_EPISODE} episodes on seeds that training never saw. Interquartile mean over seeds; the '
+        'interval is a stratified bootstrap over seeds: a rough one, with so few. Wall times include the evaluations '
+        'of the curve, with other runs on the same machine.\n',
+        table(COLUMNS, [table_row(name, runs) for name, runs in groups.items()]),
+        *(f'- {key}: {"; ".join(values)}' for key, values in facts.items()),
+        f'- versions: {"; ".join(used)}',
+        '- command: `python benchmarks/learning.py`; raw numbers and curves: `learning_raw/`',
+        *([f'- measured with an older config: {", ".join(stale)}'] if stale else []),
+    ]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / 'learning.md').write_text('\n'.join(text) + '\n', encoding='utf-8')
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--only', nargs='+', choices=TARGETS, default=list(TARGETS), help='configs to run')
+    parser.add_argument('--seeds', type=int, help='seeds 0 .. N-1; default: as many as the target asks for')
+    parser.add_argument('--workers', type=int, default=2, help='processes at a time')
+    parser.add_argument('--force', action='store_true', help='run again what is there')
+    parser.add_argument('--table', action='store_true', help='only rebuild learning.md from the raw files')
+    parser.add_argument('--one', nargs=2, metavar=('CONFIG', 'SEED'), help='one run; its record goes to stdout')
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
+    if args.one:
+        sys.stdout.write('\n' + json.dumps(train_one(args.one[0], int(args.one[1]))) + '\n')
+        return 0
+    jobs = [(name, seed) for name in args.only for seed in range(args.seeds or TARGETS[name].n_seed)]
+    todo = [] if args.table else [job for job in jobs if args.force or not is_done(*job)]
+    with ThreadPoolExecutor(args.workers) as pool:
+        done = list(pool.map(run_child, todo))
+    write_table()
+    return 0 if all(done) else 1
+
+
+if __name__ == '__main__':
+    sys.path.insert(0, str(REPO))
+    sys.exit(main())
