@@ -1,0 +1,146 @@
+"""The `zoo` command: what it prints where, and with which code it exits."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zoo.cli import main
+
+QUICK = ['max_env_step=2_048', 'policy.eval.n_episode=2', 'logger.console=off', 'logger.tensorboard=false']
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _zoo(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, '-m', 'zoo', *args], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_train_json_then_eval_json_agree_on_the_run(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['train', 'cartpole_ppo', *QUICK, 'seed=3', '--json']) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert set(trained) == {'run_dir', 'env_step', 'train_iter', 'best_return', 'last_return', 'wall_s',
+                            'env_step_per_s'}
+    assert trained['run_dir'].endswith('_seed3') and 0 < trained['env_step'] <= 2_048
+    assert main(['eval', trained['run_dir'], '--episodes', '3', '--seed', '5', '--json']) == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert set(evaluated) == {'return_mean', 'return_std', 'episodes', 'env_step'}
+    assert evaluated['episodes'] == 3 and evaluated['env_step'] == trained['env_step']
+    assert main(['eval', trained['run_dir'], '--episodes', '3', '--seed', '5', '--json']) == 0
+    assert json.loads(capsys.readouterr().out) == evaluated  # same seed, same episodes
+
+
+def test_resume_continues_the_same_run_folder(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(['train', 'cartpole_ppo', *QUICK, '--json'])
+    first = json.loads(capsys.readouterr().out)
+    assert main(['train', '--resume', first['run_dir'], 'max_env_step=4_096', '--json']) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert second['run_dir'] == str(Path(first['run_dir']).absolute())
+    assert first['env_step'] < second['env_step'] <= 4_096 and second['train_iter'] > first['train_iter']
+    log = (Path(first['run_dir']) / 'metrics.jsonl').read_text().splitlines()
+    steps = [json.loads(line)['env_step'] for line in log]
+    assert steps == sorted(steps)  # one history
+
+
+def test_config_json_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['config', 'cartpole_ppo', 'seed=3', 'policy.learn.learning_rate=1e-3', '--json']) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows['seed'] == {'value': 3, 'description': rows['seed']['description'], 'range': 'an integer >= 0',
+                            'origin': 'command line'}
+    assert rows['policy.learn.learning_rate']['value'] == 1e-3
+    assert rows['env.id']['origin'] == 'cartpole_ppo'
+    assert rows['policy.learn.value_weight']['origin'] == 'default'
+    assert rows['policy.collect.n_sample']['origin'] == 'derived'
+
+
+@pytest.mark.parametrize(('kind', 'name'), [
+    ('policies', 'ppo'), ('models', 'vac'), ('buffers', 'rollout'), ('envs', 'CartPole-v1'),
+    ('configs', 'cartpole_ppo')])
+def test_list_names_what_is_there(kind: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['list', kind]) == 0
+    assert name in capsys.readouterr().out.split()
+    assert main(['list', kind, '--json']) == 0
+    assert name in json.loads(capsys.readouterr().out)[kind]
+
+
+@pytest.mark.parametrize(('args', 'words'), [
+    (['train', 'cartpole_pp'], ['cartpole_pp', "'cartpole_ppo'"]),
+    (['train'], ['--resume', 'zoo list configs']),
+    (['train', 'cartpole_ppo', 'policy.learn.learning_rat=1'], ['policy.learn.learning_rate']),
+    (['train', 'cartpole_ppo', 'policy.type=pgg'], ['pgg', 'registered: ppo']),
+    (['train', 'cartpole_ppo', 'env.id=CartPol-v1'], ['CartPol-v1', 'CartPole-v1']),
+    (['train', 'cartpole_ppo', 'policy.learn.batch_size=96'], ['is 96', 'divisor']),
+    (['train', '--resume', 'nowhere'], ['nowhere', 'does not exist']),
+    (['eval', 'nowhere'], ['nowhere', 'does not exist']),
+    (['eval', 'nowhere', '--episodes', '0'], ['--episodes is 0']),
+    (['check-env', 'Nothing-v0'], ['Nothing-v0']),
+    (['config', 'cartpole_ppo', 'lr=3'], ['policy.learn.learning_rate']),
+])
+def test_a_users_mistake_is_one_line_on_stderr_and_exit_2(
+        args: list[str], words: list[str], in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == '' and err.count('\n') == 1 and 'Traceback' not in err
+    assert all(word in err for word in words), err
+    assert not list(in_tmp.iterdir())  # nothing was made
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = _zoo('train', 'cartpole_pp', '--debug', cwd=tmp_path)
+    assert done.returncode != 0 and 'Traceback' in done.stderr and 'cartpole_pp' in done.stderr
+
+
+BREAKING_ENV = """
+import gymnasium, numpy as np
+class Breaks(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    n = 0
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        self.n += 1
+        reward = float('nan') if self.n > 600 else 1.0
+        return np.zeros(2, np.float32), reward, False, self.n % 10 == 0, {}
+"""
+
+
+def test_a_run_that_fails_is_one_line_and_exit_1_and_leaves_its_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / 'breaking.py').write_text(BREAKING_ENV)
+    done = _zoo('train', 'cartpole_ppo', 'env.id=breaking:Breaks', 'checkpoint.freq=1_024', *QUICK[1:],
+                'max_env_step=20_000', cwd=tmp_path)
+    assert done.returncode == 1 and 'Traceback' not in done.stderr
+    assert 'breaking:Breaks' in done.stderr and 'step 601' in done.stderr and 'nan' in done.stderr
+    run = next(tmp_path.glob('runs/*/*'))
+    assert list(run.glob('checkpoints/step_*.safetensors'))
+    evaluated = _zoo('eval', str(run), '--episodes', '1', '--json', cwd=tmp_path)
+    assert json.loads(evaluated.stdout)['return_mean'] == 10.0  # ten steps of reward 1
+
+
+def test_check_env_names_the_break_and_exits_1(tmp_path: Path) -> None:
+    (tmp_path / 'breaking.py').write_text(BREAKING_ENV.replace('self.n > 600', 'self.n > 3'))
+    done = _zoo('check-env', 'breaking:Breaks', cwd=tmp_path)
+    assert done.returncode == 1 and 'reward' in done.stderr and 'nan' in done.stderr and done.stderr.count('\n') == 1
+    assert _zoo('check-env', 'CartPole-v1', cwd=tmp_path).returncode == 0
+
+
+def test_help_does_not_import_torch() -> None:
+    code = ('import sys\nfrom zoo.cli import main\ntry: main(["--help"])\nexcept SystemExit: pass\n'
+            'assert "torch" not in sys.modules')
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert 'train' in done.stdout
+
+
+def test_output_cut_short_by_its_reader_is_no_error(tmp_path: Path) -> None:
+    command = f'{sys.executable} -m zoo list envs | head -1'
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stderr == '' and done.stdout.count('\n') == 1
