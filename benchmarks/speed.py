@@ -85,7 +85,7 @@ def first_update_s(limit_s: float = 60.0) -> float:
         finally:
             process.kill()
             _, stderr = process.communicate()
-    raise RuntimeError(f'`zoo train cartpole_ppo` wrote no update in {time.perf_counter() - start:.0f} s:\n{stderr[-2000:]}')
+    raise RuntimeError(f'`zoo train cartpole_ppo` ended or took {limit_s:.0f} s without an update:\n{stderr[-2000:]}')
 
 
 def drivers(args: argparse.Namespace) -> dict[str, list[str]]:

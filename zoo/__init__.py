@@ -1,4 +1,7 @@
-"""zoo: PPO and PPG policies by name, trained from one call. Public names load on first use, so that importing zoo is quick."""
+"""zoo: PPO and PPG policies by name, trained from one call.
+
+Public names load on first use, so that importing zoo is quick.
+"""
 from __future__ import annotations
 
 import importlib
@@ -15,14 +18,15 @@ if TYPE_CHECKING:
 __version__ = '0.1.0'
 
 _HOME = {
-    'BUFFER_REGISTRY': 'zoo.registry', 'CheckpointError': 'zoo.checkpoint', 'ConfigError': 'zoo.config', 'ENV_REGISTRY': 'zoo.registry',
-    'MODEL_REGISTRY': 'zoo.registry', 'POLICY_REGISTRY': 'zoo.registry', 'Section': 'zoo.config', 'TrainResult': 'zoo.pipeline',
-    'evaluate': 'zoo.evaluator', 'load_policy': 'zoo.saved', 'serial_pipeline': 'zoo.pipeline',
+    'BUFFER_REGISTRY': 'zoo.registry', 'CheckpointError': 'zoo.checkpoint', 'ConfigError': 'zoo.config',
+    'ENV_REGISTRY': 'zoo.registry', 'MODEL_REGISTRY': 'zoo.registry', 'POLICY_REGISTRY': 'zoo.registry',
+    'Section': 'zoo.config', 'TrainResult': 'zoo.pipeline', 'evaluate': 'zoo.evaluator',
+    'load_policy': 'zoo.saved', 'serial_pipeline': 'zoo.pipeline',
 }
 
 __all__ = [
-    'BUFFER_REGISTRY', 'ENV_REGISTRY', 'MODEL_REGISTRY', 'POLICY_REGISTRY', 'CheckpointError', 'ConfigError', 'Section', 'TrainResult',
-    'evaluate', 'load_policy', 'serial_pipeline',
+    'BUFFER_REGISTRY', 'ENV_REGISTRY', 'MODEL_REGISTRY', 'POLICY_REGISTRY', 'CheckpointError', 'ConfigError', 'Section',
+    'TrainResult', 'evaluate', 'load_policy', 'serial_pipeline',
 ]
 
 

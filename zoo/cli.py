@@ -13,11 +13,12 @@ EXIT_FAILED, EXIT_USER = 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0, 1 (the run failed), 2 (the user's mistake); signals exit with 128 + number."""
+    """Runs one command; exit code 0, 1 (the run failed) or 2 (the user's mistake); signals exit with 128 + number."""
     args = _parser().parse_args(argv)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # 'module:function' names one's own module, as it does under `python -m zoo`
-    logging.basicConfig(level=logging.DEBUG if args.debug else logging.INFO, format='zoo: %(message)s', stream=sys.stderr)
+    level = logging.DEBUG if args.debug else logging.INFO
+    logging.basicConfig(level=level, format='zoo: %(message)s', stream=sys.stderr)
     if args.debug:
         return args.run(args) or 0
     from zoo.errors import RunError, UserError  # light: no torch
@@ -47,8 +48,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser('zoo', description='Train and evaluate PPO and PPG policies.')
     commands = parser.add_subparsers(required=True, metavar='COMMAND')
 
-    train = commands.add_parser('train', parents=[common, as_json], help='train a policy from a config, or continue a run')
-    train.add_argument('config', nargs='?', metavar='CONFIG', help='name of a bundled config (zoo list configs), or a .py or .yaml file')
+    train = commands.add_parser(
+        'train', parents=[common, as_json], help='train a policy from a config, or continue a run')
+    train.add_argument('config', nargs='?', metavar='CONFIG',
+                       help='name of a bundled config (zoo list configs), or a .py or .yaml file')
     train.add_argument('overrides', nargs='*', metavar='KEY=VALUE', help='e.g. policy.learn.learning_rate=1e-3 seed=1')
     train.add_argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue')
     train.set_defaults(run=_train)
@@ -63,7 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     names.add_argument('kind', choices=['policies', 'models', 'envs', 'buffers', 'configs'])
     names.set_defaults(run=_list)
 
-    config = commands.add_parser('config', parents=[common, as_json], help='print a resolved config and where each value comes from')
+    config = commands.add_parser(
+        'config', parents=[common, as_json], help='print a resolved config and where each value comes from')
     config.add_argument('config', metavar='CONFIG', help='as for train')
     config.add_argument('overrides', nargs='*', metavar='KEY=VALUE')
     config.set_defaults(run=_config)
@@ -80,15 +84,18 @@ def _train(args: argparse.Namespace) -> int:
     if args.config is not None and '=' in args.config:  # no config given: all are overrides
         args.config, args.overrides = None, [args.config, *args.overrides]
     if args.config is None and args.resume is None:
-        raise UserError('zoo train got neither a config nor --resume; name a config (zoo list configs shows the bundled ones)')
+        raise UserError(
+            'zoo train got neither a config nor --resume; name a config (zoo list configs shows the bundled ones)')
     from zoo.pipeline import serial_pipeline
     result = serial_pipeline(args.config, resume=args.resume, overrides=args.overrides)
-    summary = {'run_dir': str(result.run_dir), 'env_step': result.env_step, 'train_iter': result.train_iter, 'best_return': result.best_return,
-               'last_return': result.last_return, 'wall_s': round(result.wall_s, 3), 'env_step_per_s': round(result.env_step_per_s, 1)}
+    summary = {'run_dir': str(result.run_dir), 'env_step': result.env_step, 'train_iter': result.train_iter,
+               'best_return': result.best_return, 'last_return': result.last_return,
+               'wall_s': round(result.wall_s, 3), 'env_step_per_s': round(result.env_step_per_s, 1)}
     if args.json:
         _print_json(summary)
     else:
-        _print(f'{result.env_step} env steps in {result.wall_s:.1f} s; return: last {result.last_return:.1f}, best {result.best_return:.1f}\n'
+        _print(f'{result.env_step} env steps in {result.wall_s:.1f} s; '
+               f'return: last {result.last_return:.1f}, best {result.best_return:.1f}\n'
                f'run folder: {result.run_dir}\nevaluate it: zoo eval {result.run_dir}')
     return 0
 
@@ -96,7 +103,8 @@ def _train(args: argparse.Namespace) -> int:
 def _eval(args: argparse.Namespace) -> int:
     from zoo.errors import UserError
     if args.episodes < 1 or args.seed < 0:
-        raise UserError(f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more')
+        raise UserError(
+            f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more')
     from zoo.checkpoint import load_checkpoint
     from zoo.config import Config
     from zoo.evaluator import evaluate
@@ -104,13 +112,13 @@ def _eval(args: argparse.Namespace) -> int:
     checkpoint = load_checkpoint(args.checkpoint)
     policy = policy_of(checkpoint)
     evaluation = evaluate(policy, Config(checkpoint.meta['config']).env, args.episodes, args.seed)
-    summary = {'return_mean': evaluation.return_mean, 'return_std': evaluation.return_std, 'episodes': len(evaluation.returns),
-               'env_step': checkpoint.meta['env_step']}
+    summary = {'return_mean': evaluation.return_mean, 'return_std': evaluation.return_std,
+               'episodes': len(evaluation.returns), 'env_step': checkpoint.meta['env_step']}
     if args.json:
         _print_json(summary)
     else:
-        _print(f"return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} over {len(evaluation.returns)} episodes, "
-               f"policy of env step {checkpoint.meta['env_step']}")
+        _print(f"return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} "
+               f"over {len(evaluation.returns)} episodes, policy of env step {checkpoint.meta['env_step']}")
     return 0
 
 
@@ -131,14 +139,16 @@ def _names(kind: str) -> list[str]:
     if kind == 'envs':
         from zoo.env import known_ids
         return known_ids()
-    return {'policies': registry.POLICY_REGISTRY, 'models': registry.MODEL_REGISTRY, 'buffers': registry.BUFFER_REGISTRY}[kind].names()
+    return {'policies': registry.POLICY_REGISTRY, 'models': registry.MODEL_REGISTRY,
+            'buffers': registry.BUFFER_REGISTRY}[kind].names()
 
 
 def _config(args: argparse.Namespace) -> int:
     from zoo.job import explain_config
     rows = explain_config(args.config, args.overrides)
     if args.json:
-        _print_json({row.key: {'value': row.value, 'description': row.description, 'range': row.wanted, 'origin': row.origin} for row in rows})
+        _print_json({row.key: {'value': row.value, 'description': row.description, 'range': row.wanted,
+                               'origin': row.origin} for row in rows})
         return 0
     width = min(max(len(f'{row.key} = {row.value!r}') for row in rows), 60)
     for row in rows:

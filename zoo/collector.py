@@ -71,15 +71,17 @@ class Collector:
         def block(like: Tensor) -> Tensor:
             return torch.empty((self._n_step, *like.shape), dtype=like.dtype, device=like.device)
 
-        nested = {key: {k: block(v) for k, v in value.items()} if isinstance(value, dict) else block(value) for key, value in transition.items()}
+        nested = {key: {k: block(v) for k, v in value.items()} if isinstance(value, dict) else block(value)
+                  for key, value in transition.items()}
         self._data = TensorDict(nested, batch_size=[self._n_step, self._env.n_env])
         for key, value in nested.items():
-            for path, leaf in ([((key, k), v) for k, v in value.items()] if isinstance(value, dict) else [((key,), value)]):
+            for path, leaf in ([((key, k), v) for k, v in value.items()]
+                               if isinstance(value, dict) else [((key,), value)]):
                 self._leaves.append((path, leaf.unbind(0)))
 
 
 class EpisodeTracker:
-    """Returns (undiscounted, raw rewards) and lengths of the last 100 training episodes, worked out once per rollout."""
+    """Returns (undiscounted, raw rewards) and lengths of the last 100 training episodes, found once per rollout."""
 
     def __init__(self, n_env: int) -> None:
         self._rows: list[tuple[Tensor, Tensor, Tensor | None]] = []

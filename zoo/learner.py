@@ -24,4 +24,6 @@ class Learner:
         metrics = [self._mode.forward(batch) for batch in self._buffer.batches()]
         if not metrics:
             return {}
-        return {name: torch.stack([m[name] for m in metrics]).mean() for name in metrics[0]} if len(metrics) > 1 else metrics[0]
+        if len(metrics) == 1:
+            return metrics[0]
+        return {name: torch.stack([m[name] for m in metrics]).mean() for name in metrics[0]}

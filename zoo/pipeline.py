@@ -49,21 +49,23 @@ class Interrupted(SystemExit):
     """The run was stopped by a signal after its update was finished and saved; exits with 128 + signal."""
 
 
-def serial_pipeline(config: Any = None, seed: int | None = None, max_env_step: int | None = None, max_train_iter: int | None = None,
-                    policy: Policy | None = None, resume: str | os.PathLike[str] | None = None, overrides: tuple[str, ...] | list[str] = (),
-                    ) -> TrainResult:
+def serial_pipeline(
+    config: Any = None, seed: int | None = None, max_env_step: int | None = None, max_train_iter: int | None = None,
+    policy: Policy | None = None, resume: str | os.PathLike[str] | None = None,
+    overrides: tuple[str, ...] | list[str] = (),
+) -> TrainResult:
     """Trains a policy from a config.
 
     Args:
-      config: a dict, an EasyDict, a path to a .py or .yaml file, or the name of a bundled config; None only with resume.
+      config: a dict, an EasyDict, a path to a .py or .yaml file, or a bundled config's name; None only with resume.
       seed, max_env_step: replace those of the config.
       max_train_iter: also stop after this many optimiser steps (checked between rollouts).
       policy: a policy to train in place of a new one, with all its modes.
-      resume: a run folder or checkpoint file to continue from; without a config, its own is used. The learner's state is
-        as it was; envs start new episodes, from seeds that depend on the seed and the env step.
+      resume: a run folder or checkpoint file to continue from; without a config, its own is used. The learner's state
+        is as it was; envs start new episodes, from seeds that depend on the seed and the env step.
       overrides: 'a.b.c=value' strings, applied last.
-    Returns: TrainResult. Raises: ConfigError before anything is made; EnvError, CheckpointError, NonFiniteGradientError;
-      Interrupted (SystemExit, 130 or 143) after SIGINT or SIGTERM, with the state saved.
+    Returns: TrainResult. Raises: ConfigError before anything is made; EnvError, CheckpointError,
+      NonFiniteGradientError; Interrupted (SystemExit, 130 or 143) after SIGINT or SIGTERM, with the state saved.
     """
     checkpoint = None if resume is None else load_checkpoint(resume)
     if config is None and checkpoint is None:
@@ -75,7 +77,8 @@ def serial_pipeline(config: Any = None, seed: int | None = None, max_env_step: i
             job.iteration()
         job.finish(evaluate=not received)
         if received:
-            logger.warning('stopped by signal %d at env step %d; continue with: zoo train --resume %s', received[0], job.env_step, job.run_dir)
+            logger.warning('stopped by signal %d at env step %d; continue with: zoo train --resume %s',
+                           received[0], job.env_step, job.run_dir)
             raise Interrupted(128 + received[0])
         return job.result()
 
@@ -159,12 +162,13 @@ class SerialJob:
                 self.save()
 
     def evaluate(self) -> Evaluation:
-        """Greedy episodes on the evaluation envs; keeps the policy if it is the best so far, and marks the run stopped at stop_value."""
+        """Greedy episodes on the evaluation envs; keeps the best policy so far, marks the run stopped at stop_value."""
         self._eval_step = self.env_step
         with self._timed('evaluate'):
             evaluation = self._evaluator.evaluate(stream(self.cfg.seed, 'evaluate', self.env_step))
         self.last_return = evaluation.return_mean
-        self._logger.write(self.env_step, {'eval/return_mean': evaluation.return_mean, 'eval/return_std': evaluation.return_std,
+        self._logger.write(self.env_step, {'eval/return_mean': evaluation.return_mean,
+                                           'eval/return_std': evaluation.return_std,
                                            'eval/episode_len_mean': sum(evaluation.lengths) / len(evaluation.lengths)})
         if self.best_return is None or self.last_return > self.best_return:
             self.best_return = self.last_return
@@ -189,12 +193,14 @@ class SerialJob:
     def result(self) -> TrainResult:
         """The run so far."""
         speed = (self.env_step - self._start_step) / max(time.perf_counter() - self._start, 1e-9)
-        return TrainResult(self.policy, self.run_dir, self.env_step, self.train_iter, self.best_return, self.last_return, self.wall_s, speed)
+        return TrainResult(self.policy, self.run_dir, self.env_step, self.train_iter, self.best_return,
+                           self.last_return, self.wall_s, speed)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs; the envs' own state is not part of it."""
-        counters = {'env_step': self.env_step, 'collect_iter': self._collector.collect_iter, 'eval_step': self._eval_step,
-                    'best_return': self.best_return, 'last_return': self.last_return, 'wall_s': self.wall_s}
+        counters = {'env_step': self.env_step, 'collect_iter': self._collector.collect_iter,
+                    'eval_step': self._eval_step, 'best_return': self.best_return,
+                    'last_return': self.last_return, 'wall_s': self.wall_s}
         return {'policy': self.policy.state_dict(), 'buffer': self._buffer.state_dict(), 'counter': counters}
 
     def close(self) -> None:
@@ -216,25 +222,29 @@ class SerialJob:
         self._buffer.load_state_dict(checkpoint.state.get('buffer', {}))
         counter = checkpoint.state['counter']
         self._collector.env_step, self._collector.collect_iter = counter['env_step'], counter['collect_iter']
-        self._eval_step, self._save_step, self._write_step = counter['eval_step'], counter['env_step'], counter['env_step']
-        self.best_return, self.last_return, self._wall_before = counter['best_return'], counter['last_return'], counter['wall_s']
+        self._eval_step, self._wall_before = counter['eval_step'], counter['wall_s']
+        self._save_step, self._write_step = counter['env_step'], counter['env_step']
+        self.best_return, self.last_return = counter['best_return'], counter['last_return']
 
     def _meta(self) -> dict[str, Any]:
-        return {'config': storable(self.cfg), 'env_step': self.env_step, 'train_iter': self.train_iter, 'best_return': self.best_return,
-                'obs_space': self.policy.obs_space.to_json(), 'action_space': self.policy.action_space.to_json(),
+        return {'config': storable(self.cfg), 'env_step': self.env_step, 'train_iter': self.train_iter,
+                'best_return': self.best_return, 'obs_space': self.policy.obs_space.to_json(),
+                'action_space': self.policy.action_space.to_json(),
                 'version': {'zoo': zoo.__version__, 'torch': torch.__version__}}
 
     def _write(self, metrics: dict[str, Any]) -> None:
         self._write_step = self.env_step
         episodes = self._collector.episodes
         row: dict[str, Any] = {f'learn/{name}': value for name, value in metrics.items()}
-        row |= {'learn/train_iter': self.train_iter, 'collect/iter': self._collector.collect_iter, 'collect/episode': episodes.n_episode}
+        row |= {'learn/train_iter': self.train_iter, 'collect/iter': self._collector.collect_iter,
+                'collect/episode': episodes.n_episode}
         if episodes.returns:
             row['collect/return_mean'] = sum(episodes.returns) / len(episodes.returns)
             row['collect/episode_len_mean'] = sum(episodes.lengths) / len(episodes.lengths)
         spent = {**self._collector.time, **self._time}
         total = max(sum(spent.values()), 1e-9)
-        row |= {'time/env_step_per_s': self.result().env_step_per_s, **{f'time/share_{name}': value / total for name, value in spent.items()}}
+        row |= {'time/env_step_per_s': self.result().env_step_per_s,
+                **{f'time/share_{name}': value / total for name, value in spent.items()}}
         self._logger.write(self.env_step, row)
 
     def _progress(self) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 class Rollout:
     """Transitions of B envs over T steps.
 
-    data: [T, B], the keys that the policy's `_process_transition` gave; row t holds obs_t, action_t and what the step returned.
+    data: [T, B], the keys that the policy's `_process_transition` gave; row t holds obs_t, action_t and
+      what the step returned.
     last_obs: [B, *O], what each env showed after row T - 1.
     final_obs: [K, *O], the true last observations of the K episodes whose end the next row of the block does not show.
     final_index: [K, 2] int64, (t, b) of these ends.
@@ -32,7 +33,8 @@ class Rollout:
 
     def to(self, device: torch.device) -> Rollout:
         """The same on a device."""
-        return Rollout(self.data.to(device), self.last_obs.to(device), self.final_obs.to(device), self.final_index.to(device))
+        return Rollout(self.data.to(device), self.last_obs.to(device), self.final_obs.to(device),
+                       self.final_index.to(device))
 
     def next_obs(self) -> Tensor:
         """[T, B, *O]: the true successor of every row."""

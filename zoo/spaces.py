@@ -57,7 +57,8 @@ class ActionMap:
     """Turns the actions of a policy into those an env takes; the one place where that is done.
 
     Discrete: index -> index + start. Box, mode 'clip': clamped to [low, high], dimension by dimension, infinite
-    bounds included. Box, mode 'rescale': where both bounds are finite, [-1, 1] -> [low, high] and clamped; elsewhere as 'clip'.
+    bounds included. Box, mode 'rescale': where both bounds are finite, [-1, 1] -> [low, high] and clamped; elsewhere
+    as 'clip'.
     The policy keeps the raw action: the log-probability belongs to it, never to the copy made here.
     """
 

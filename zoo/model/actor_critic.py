@@ -19,12 +19,16 @@ class VACConfig(Section):
     """Section `policy.model` of the model 'vac'."""
 
     type: str = Field('vac', description='registered name of the model')
-    hidden_sizes: list[Annotated[int, Field(ge=1)]] = Field([64, 64], min_length=1, description='widths of the hidden layers')
+    hidden_sizes: list[Annotated[int, Field(ge=1)]] = Field(
+        [64, 64], min_length=1, description='widths of the hidden layers')
     activation: Activation = Field('tanh', description='after each hidden layer')
     shared_encoder: bool = Field(False, description='actor and critic share the hidden layers')
-    obs_norm: bool = Field(False, description='normalise observations by their running mean and standard deviation, clipped to +-10')
-    state_dependent_std: bool = Field(False, description='Gaussian: the log-std is a function of the observation, not a free parameter')
-    log_std_init: float = Field(0.0, ge=-10, le=2, description='Gaussian: log standard deviation at the start, in action units')
+    obs_norm: bool = Field(
+        False, description='normalise observations by their running mean and standard deviation, clipped to +-10')
+    state_dependent_std: bool = Field(
+        False, description='Gaussian: the log-std is a function of the observation, not a free parameter')
+    log_std_init: float = Field(
+        0.0, ge=-10, le=2, description='Gaussian: log standard deviation at the start, in action units')
 
 
 @MODEL_REGISTRY.register('vac')

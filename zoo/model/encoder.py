@@ -17,7 +17,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {'tanh': torch.tanh, 'relu
 
 
 def linear(n_in: int, n_out: int, gain: float) -> nn.Linear:
-    """A linear layer with orthogonal weights of the given gain and zero bias (arXiv:2006.05990 measures why it matters)."""
+    """A linear layer with orthogonal weights of the given gain and zero bias (effect measured in arXiv:2006.05990)."""
     layer = nn.Linear(n_in, n_out)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
@@ -39,7 +39,8 @@ def make_input(obs_space: Space, obs_norm: bool) -> tuple[nn.Module, int]:
     """The first stage of a model: one-hot, normalisation or nothing; and how many features it gives."""
     if isinstance(obs_space, Box):
         if len(obs_space.shape) != 1:
-            raise ValueError(f'an MLP encoder takes observations of shape [O] but the space has shape {obs_space.shape}; flatten them in the env')
+            raise ValueError('an MLP encoder takes observations of shape [O] but the space has '
+                             f'shape {obs_space.shape}; flatten them in the env')
         return (RunningMeanStd(obs_space.shape) if obs_norm else nn.Identity()), obs_space.shape[0]
     return OneHot(obs_space.n), obs_space.n  # one-hot inputs are of unit scale: nothing to normalise
 

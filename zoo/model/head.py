@@ -1,4 +1,7 @@
-"""Heads: features -> logit of an action distribution, or value. The policy head's small gain makes the first policy near uniform."""
+"""Heads: features -> logit of an action distribution, or value.
+
+The policy head's small gain makes the first policy near uniform.
+"""
 from __future__ import annotations
 
 import torch
@@ -13,7 +16,10 @@ _LOG_STD_MIN, _LOG_STD_MAX = -10.0, 2.0
 
 
 class GaussianHead(nn.Module):
-    """Features [..., F] -> {'mu', 'sigma'} of [..., D]; sigma is a free parameter per dimension or a function of the features."""
+    """Features [..., F] -> {'mu', 'sigma'} of [..., D].
+
+    sigma is a free parameter per dimension or a function of the features.
+    """
 
     def __init__(self, n_in: int, n_out: int, state_dependent_std: bool, log_std_init: float) -> None:
         super().__init__()
@@ -46,7 +52,8 @@ def make_policy_head(n_in: int, action_space: Space, state_dependent_std: bool, 
     """The head that fits the action space: [..., n] logits (Discrete) or a GaussianHead (Box of one dimension)."""
     if isinstance(action_space, Box):
         if len(action_space.shape) != 1:
-            raise ValueError(f'a Gaussian head takes actions of shape [D] but the space has shape {action_space.shape}; flatten them in the env')
+            raise ValueError('a Gaussian head takes actions of shape [D] but the space has '
+                             f'shape {action_space.shape}; flatten them in the env')
         return GaussianHead(n_in, action_space.shape[0], state_dependent_std, log_std_init)
     return linear(n_in, action_space.n, _POLICY_GAIN)
 

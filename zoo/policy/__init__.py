@@ -2,4 +2,5 @@
 from zoo.policy.base import CollectConfig, EvalConfig, LearnConfig, Policy, PolicyConfig
 from zoo.policy.ppo import PPOCollectConfig, PPOConfig, PPOLearnConfig, PPOPolicy
 
-__all__ = ['CollectConfig', 'EvalConfig', 'LearnConfig', 'PPOCollectConfig', 'PPOConfig', 'PPOLearnConfig', 'PPOPolicy', 'Policy', 'PolicyConfig']
+__all__ = ['CollectConfig', 'EvalConfig', 'LearnConfig', 'PPOCollectConfig', 'PPOConfig', 'PPOLearnConfig', 'PPOPolicy',
+           'Policy', 'PolicyConfig']

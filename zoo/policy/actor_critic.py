@@ -21,7 +21,8 @@ class OnPolicyCollectConfig(CollectConfig):
     n_sample: Annotated[int, Field(ge=1)] | None = Field(None, description='env steps per rollout, over all envs')
     n_step: Annotated[int, Field(ge=1)] | None = Field(None, description='env steps per rollout and env')
     discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
-    gae_lambda: float = Field(0.95, ge=0, le=1, description='lambda of the advantage estimator: 0 trusts the critic, 1 the returns')
+    gae_lambda: float = Field(
+        0.95, ge=0, le=1, description='lambda of the advantage estimator: 0 trusts the critic, 1 the returns')
 
 
 class ActorCriticPolicy(Policy):
@@ -81,17 +82,20 @@ class ActorCriticPolicy(Policy):
         rollout = rollout.to(self.device)
         data = rollout.data
         weight = None
-        if 'is_reset' in data.keys():  # rows that only reset an env stay in the block with weight 0, the others are scaled to mean 1
+        # rows that only reset an env stay in the block with weight 0, the others are scaled to mean 1
+        if 'is_reset' in data.keys():
             valid = (~data['is_reset']).to(torch.float32)
             weight = valid * (valid.numel() / valid.sum().clamp(min=1))
         reward = self._scaled_reward(data, weight) if self.cfg.learn.reward_norm else data['reward']
         value, next_value = self._values(rollout)
         adv = self._advantage(value, next_value, reward, data['done'], data['traj_flag'])
-        samples = {'obs': data['obs'], 'action': data['action'], 'logit': data['logit'], 'value': value, 'adv': adv, 'return_': adv + value}
+        samples = {'obs': data['obs'], 'action': data['action'], 'logit': data['logit'],
+                   'value': value, 'adv': adv, 'return_': adv + value}
         if weight is not None:
             samples['weight'] = weight
         if self.cfg.learn.recompute_adv:
-            samples |= {'reward': reward, 'done': data['done'], 'traj_flag': data['traj_flag'], 'next_obs': rollout.next_obs()}
+            samples |= {'reward': reward, 'done': data['done'], 'traj_flag': data['traj_flag'],
+                        'next_obs': rollout.next_obs()}
         return TensorDict(samples, batch_size=data.batch_size).flatten(0, 1)  # [T, B] -> [N]
 
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -125,7 +129,7 @@ class ActorCriticPolicy(Policy):
         return self._normalizers['reward'].rescale(reward)
 
     def _update_obs_statistics(self, batch: TensorDict) -> None:
-        """After the update, so that the policy which collected a rollout is the one that its first minibatch is compared with."""
+        """After the update, so that a rollout's first minibatch is compared with the very policy that collected it."""
         update = getattr(self._model, 'update_normalizer', None)  # a model need not keep any
         if update is not None:
             update(batch['obs'], batch.get('weight', None))

@@ -33,15 +33,19 @@ class EvalConfig(Section):
 
     eval_freq: int = Field(20_000, ge=1, description='env steps between evaluations')
     n_episode: int = Field(10, ge=1, description='episodes per evaluation, shared out evenly over the evaluation envs')
-    stop_value: float | None = Field(None, description='mean return of an evaluation at which the run stops; null: never')
+    stop_value: float | None = Field(
+        None, description='mean return of an evaluation at which the run stops; null: never')
 
 
 class PolicyConfig(Section):
     """Section `policy`."""
 
     type: str = Field('ppo', description='registered name of the policy')
-    device: str = Field('auto', pattern=r'^(auto|cpu|cuda(:\d+)?)$', description="'auto' (cuda where there is one), 'cpu', 'cuda' or 'cuda:N'")
-    n_thread: Annotated[int, Field(ge=1)] | None = Field(1, description='torch threads of the run, best at 1 for small networks; null: leave as it is')
+    device: str = Field(
+        'auto', pattern=r'^(auto|cpu|cuda(:\d+)?)$',
+        description="'auto' (cuda where there is one), 'cpu', 'cuda' or 'cuda:N'")
+    n_thread: Annotated[int, Field(ge=1)] | None = Field(
+        1, description='torch threads of the run, best at 1 for small networks; null: leave as it is')
     model: dict[str, Any] = Field({}, description='the model: {type: registered name, ...its fields}')
     learn: LearnConfig = LearnConfig()
     collect: CollectConfig = CollectConfig()
@@ -89,7 +93,7 @@ def torch_generator(seed: int, name: str, device: torch.device) -> torch.Generat
 
 
 class Policy(ABC):
-    """A policy with learn, collect and eval modes; subclass, set `config`, register with `@POLICY_REGISTRY.register(name)`.
+    """A policy with learn, collect and eval modes; subclass, set `config`, use `@POLICY_REGISTRY.register(name)`.
 
     Args:
       cfg: the resolved section `policy` (attributes as in `config`).
@@ -107,7 +111,8 @@ class Policy(ABC):
                  action_mode: Literal['clip', 'rescale'] = 'clip') -> None:
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
-        self.device = torch.device('cuda' if cfg.device == 'auto' and torch.cuda.is_available() else cfg.device.replace('auto', 'cpu'))
+        self.device = torch.device(
+            'cuda' if cfg.device == 'auto' and torch.cuda.is_available() else cfg.device.replace('auto', 'cpu'))
         self._fields = tuple(enable_field) if enable_field is not None else ('learn', 'collect', 'eval')
         if model is None:
             with torch.random.fork_rng(devices=[]):
@@ -130,7 +135,7 @@ class Policy(ABC):
 
     @abstractmethod
     def _forward_learn(self, batch: TensorDict) -> Metrics:
-        """Updates the model from a batch [N] of samples; returns detached 0-dim tensors under the names of `_monitor_vars_learn`."""
+        """Updates the model from a batch [N]; returns detached 0-dim tensors named as in `_monitor_vars_learn`."""
 
     @abstractmethod
     def _init_collect(self) -> None:
@@ -191,8 +196,9 @@ class Policy(ABC):
     def learn_mode(self) -> LearnMode:
         """The learner's view."""
         self._need('learn')
-        return LearnMode(self._forward_learn, self.learn_aux, self._monitor_vars_learn, self._set_env_step, self._get_train_iter,
-                         self._get_batch_size, self._state_dict_learn, self._load_state_dict_learn)
+        return LearnMode(self._forward_learn, self.learn_aux, self._monitor_vars_learn, self._set_env_step,
+                         self._get_train_iter, self._get_batch_size, self._state_dict_learn,
+                         self._load_state_dict_learn)
 
     @property
     def collect_mode(self) -> CollectMode:
@@ -217,7 +223,8 @@ class Policy(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that makes this policy continue as if it had not stopped: nested, tensors and JSON scalars."""
-        state: dict[str, Any] = {'model': dict(self._model.state_dict()), 'normalizer': dict(self._normalizers.state_dict())}
+        state: dict[str, Any] = {'model': dict(self._model.state_dict()),
+                                 'normalizer': dict(self._normalizers.state_dict())}
         if 'learn' in self._fields:
             state['learn'] = self._state_dict_learn()
         if 'collect' in self._fields:
@@ -227,7 +234,8 @@ class Policy(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copies a `state_dict` in; modes that this policy does not have are left out."""
         self._model.load_state_dict(state['model'])
-        self._normalizers.load_state_dict({k: v for k, v in state['normalizer'].items() if k in self._normalizers.state_dict()})
+        known = self._normalizers.state_dict()
+        self._normalizers.load_state_dict({k: v for k, v in state['normalizer'].items() if k in known})
         if 'learn' in self._fields:
             self._load_state_dict_learn(state['learn'])
         if 'collect' in self._fields:
@@ -235,4 +243,5 @@ class Policy(ABC):
 
     def _need(self, name: str) -> None:
         if name not in self._fields:
-            raise AttributeError(f"this policy was built with enable_field={list(self._fields)} and has no {name} mode; add '{name}' to enable_field")
+            raise AttributeError(f'this policy was built with enable_field={list(self._fields)} and has no {name} '
+                                 f"mode; add '{name}' to enable_field")

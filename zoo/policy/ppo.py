@@ -20,23 +20,35 @@ from zoo.schedule import Schedule, ScheduleOrZero, schedule_value
 class PPOLearnConfig(LearnConfig):
     """Section `policy.learn` of PPO."""
 
-    epoch_per_collect: int = Field(4, ge=1, description='passes over each rollout; more learns faster and strays further')
+    epoch_per_collect: int = Field(
+        4, ge=1, description='passes over each rollout; more learns faster and strays further')
     batch_size: int = Field(256, ge=1, description='samples per gradient step; divides the rollout')
     learning_rate: Schedule = Field(2.5e-4, description="Adam's step size")
     adam_eps: float = Field(1e-5, gt=0, description="Adam's epsilon")
     value_weight: float = Field(0.5, ge=0, description='factor of the value loss, which is half the mean squared error')
     entropy_weight: ScheduleOrZero = Field(0.0, description='factor of the entropy bonus; more explores more')
-    clip_ratio: Schedule = Field(0.2, description='how far the probability ratio may move from 1 before its gradient stops')
-    value_clip: bool = Field(False, description='clip the value around its old prediction by clip_ratio, in units of the critic')
-    dual_clip: Annotated[float, Field(gt=1)] | None = Field(None, description='bound on the loss where adv < 0 (3 to 5 is usual); null: off')
-    adv_norm: Literal['off', 'batch', 'minibatch'] = Field('minibatch', description='normalise advantages over the rollout or each minibatch')
-    value_norm: bool = Field(False, description='the critic predicts returns normalised by their running mean and deviation')
-    reward_norm: bool = Field(False, description='divide rewards by the running deviation of their discounted sum, clip to +-10')
-    target_kl: Annotated[float, Field(gt=0)] | None = Field(None, description='stop the epochs once KL(old || new) exceeds 1.5 times this; null: off')
-    grad_clip: Annotated[float, Field(gt=0)] | None = Field(0.5, description='limit of the global gradient norm; null: off')
-    recompute_adv: bool = Field(False, description='recompute values, advantages and returns before every epoch but the first')
-    ignore_done: bool = Field(False, description='bootstrap through terminal states too (tasks that end only for convenience)')
-    nonfinite_limit: int = Field(10, ge=1, description='gradient steps in a row that may be skipped as not finite before the run stops')
+    clip_ratio: Schedule = Field(
+        0.2, description='how far the probability ratio may move from 1 before its gradient stops')
+    value_clip: bool = Field(
+        False, description='clip the value around its old prediction by clip_ratio, in units of the critic')
+    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
+        None, description='bound on the loss where adv < 0 (3 to 5 is usual); null: off')
+    adv_norm: Literal['off', 'batch', 'minibatch'] = Field(
+        'minibatch', description='normalise advantages over the rollout or each minibatch')
+    value_norm: bool = Field(
+        False, description='the critic predicts returns normalised by their running mean and deviation')
+    reward_norm: bool = Field(
+        False, description='divide rewards by the running deviation of their discounted sum, clip to +-10')
+    target_kl: Annotated[float, Field(gt=0)] | None = Field(
+        None, description='stop the epochs once KL(old || new) exceeds 1.5 times this; null: off')
+    grad_clip: Annotated[float, Field(gt=0)] | None = Field(
+        0.5, description='limit of the global gradient norm; null: off')
+    recompute_adv: bool = Field(
+        False, description='recompute values, advantages and returns before every epoch but the first')
+    ignore_done: bool = Field(
+        False, description='bootstrap through terminal states too (tasks that end only for convenience)')
+    nonfinite_limit: int = Field(
+        10, ge=1, description='gradient steps in a row that may be skipped as not finite before the run stops')
 
 
 class PPOCollectConfig(OnPolicyCollectConfig):
@@ -73,7 +85,8 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _set_env_step(self, env_step: int) -> None:
         cfg = self.cfg.learn
-        self._rates = {name: schedule_value(cfg[name], env_step) for name in ('learning_rate', 'clip_ratio', 'entropy_weight')}
+        self._rates = {name: schedule_value(cfg[name], env_step)
+                       for name in ('learning_rate', 'clip_ratio', 'entropy_weight')}
 
     def _forward_learn(self, batch: TensorDict) -> Metrics:
         cfg = self.cfg.learn
@@ -90,7 +103,8 @@ class PPOPolicy(ActorCriticPolicy):
             if epoch == 0 or cfg.recompute_adv:
                 targets = self._targets(batch)
             done = [ppo_step(self._model, self._optimizer, minibatch, step)
-                    for minibatch in minibatches(targets, cfg.batch_size, self._order_generator, cfg.adv_norm == 'minibatch')]
+                    for minibatch in minibatches(targets, cfg.batch_size, self._order_generator,
+                                                 cfg.adv_norm == 'minibatch')]
             self._train_iter += len(done)
             metrics += done
             n_epoch += 1
@@ -104,14 +118,15 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _step_config(self) -> PPOStep:
         cfg = self.cfg.learn
-        return PPOStep(self._rates['clip_ratio'], cfg.value_weight, self._rates['entropy_weight'], cfg.value_clip, cfg.dual_clip,
-                       cfg.grad_clip, cfg.target_kl is not None)
+        return PPOStep(self._rates['clip_ratio'], cfg.value_weight, self._rates['entropy_weight'], cfg.value_clip,
+                       cfg.dual_clip, cfg.grad_clip, cfg.target_kl is not None)
 
     @torch.no_grad()
     def _targets(self, batch: TensorDict) -> TensorDict:
-        """The batch as `ppo_step` wants it: only its keys, values in the unit of the critic's output, advantages of the batch normalised."""
+        """Only what `ppo_step` reads: values in the unit of the critic's output, advantages of the batch normalised."""
         cfg = self.cfg.learn
-        targets = batch.select('obs', 'action', 'logit', 'value', 'adv', 'return_', *(('weight',) if 'weight' in batch.keys() else ()))
+        weight_key = ('weight',) if 'weight' in batch.keys() else ()
+        targets = batch.select('obs', 'action', 'logit', 'value', 'adv', 'return_', *weight_key)
         if cfg.value_norm:
             for key in ('value', 'return_'):
                 targets[key] = self._normalizers['value'].standardize(targets[key])
@@ -126,18 +141,20 @@ class PPOPolicy(ActorCriticPolicy):
         block = batch.view(n_step, -1)  # [N] -> [T, B]
         value, next_value = self._compute_value(block['obs']), self._compute_value(block['next_obs'])
         adv = self._advantage(value, next_value, block['reward'], block['done'], block['traj_flag'])
-        return batch.clone(recurse=False).update({'value': value.flatten(), 'adv': adv.flatten(), 'return_': (adv + value).flatten()})
+        return batch.clone(recurse=False).update({'value': value.flatten(), 'adv': adv.flatten(),
+                                                  'return_': (adv + value).flatten()})
 
     def _monitor_vars_learn(self) -> list[str]:
-        names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance', 'n_epoch', 'skipped_step',
-                 'learning_rate', 'clip_ratio', 'entropy_weight']
+        names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance',
+                 'n_epoch', 'skipped_step', 'learning_rate', 'clip_ratio', 'entropy_weight']
         return names + (['kl'] if self.cfg.learn.target_kl is not None else [])
 
     def _get_train_iter(self) -> int:
         return self._train_iter
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        return {'optimizer': self._optimizer.state_dict(), 'generator': self._order_generator.get_state(), 'train_iter': self._train_iter}
+        return {'optimizer': self._optimizer.state_dict(), 'generator': self._order_generator.get_state(),
+                'train_iter': self._train_iter}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state['optimizer'])

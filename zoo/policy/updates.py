@@ -37,8 +37,8 @@ def ppo_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: PPO
     """
     weight, logit_old = minibatch.get('weight', None), minibatch['logit']
     output = model.compute_actor_critic(minibatch['obs'])
-    data = ppo_data(output['logit'], logit_old, minibatch['action'], output['value'], minibatch['value'], minibatch['adv'],
-                    minibatch['return_'], weight)
+    data = ppo_data(output['logit'], logit_old, minibatch['action'], output['value'], minibatch['value'],
+                    minibatch['adv'], minibatch['return_'], weight)
     loss, info = ppo_error(data, config.clip_ratio, config.use_value_clip, config.dual_clip)
     optimizer.zero_grad()
     # the gradient of policy_loss + value_weight * value_loss - entropy_weight * entropy_loss, without making the sum
@@ -46,17 +46,21 @@ def ppo_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: PPO
     torch.autograd.backward([loss.policy_loss, loss.value_loss, loss.entropy_loss],
                             [one, one * config.value_weight, one * -config.entropy_weight])
     grad_norm = optimizer.step(config.grad_clip)
-    metrics = {'policy_loss': loss.policy_loss.detach(), 'value_loss': loss.value_loss.detach(), 'entropy': loss.entropy_loss.detach(),
-               'approx_kl': info.approx_kl, 'clipfrac': info.clipfrac, 'grad_norm': grad_norm}
+    metrics = {'policy_loss': loss.policy_loss.detach(), 'value_loss': loss.value_loss.detach(),
+               'entropy': loss.entropy_loss.detach(), 'approx_kl': info.approx_kl,
+               'clipfrac': info.clipfrac, 'grad_norm': grad_norm}
     if config.measure_kl:
         metrics['kl'] = _kl_k3(output['logit'], logit_old, minibatch['action'], weight)
     return metrics
 
 
-def minibatches(batch: TensorDict, batch_size: int, generator: torch.Generator, normalize_adv: bool = False) -> Iterator[TensorDict]:
-    """Each row once, in random order, in blocks of batch_size, which divides N; with normalize_adv, adv by its block's own moments.
+def minibatches(
+    batch: TensorDict, batch_size: int, generator: torch.Generator, normalize_adv: bool = False,
+) -> Iterator[TensorDict]:
+    """Each row once, in random order, in blocks of batch_size, which divides N.
 
-    The rows are gathered once for all blocks, and the moments of all blocks are taken together: what is left per block are views.
+    With normalize_adv, adv is normalised by its block's own moments. The rows are gathered once for all blocks, and
+    the moments of all blocks are taken together: what is left per block are views.
     """
     order = torch.randperm(batch.shape[0], generator=generator, device=generator.device)
     blocks = batch[order].view(-1, batch_size)  # [N] -> [n_block, batch_size]

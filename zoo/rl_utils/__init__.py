@@ -18,7 +18,8 @@ from zoo.rl_utils.ppo import (
 )
 
 __all__ = [
-    'Categorical', 'FlatAdam', 'Gaussian', 'NonFiniteGradientError', 'RunningMeanStd', 'distribution_of', 'gae', 'gae_data',
-    'normalize_advantage', 'ppo_data', 'ppo_error', 'ppo_error_continuous', 'ppo_info', 'ppo_loss', 'ppo_policy_data',
-    'ppo_policy_error', 'ppo_policy_error_continuous', 'ppo_policy_loss', 'ppo_value_data', 'ppo_value_error',
+    'Categorical', 'FlatAdam', 'Gaussian', 'NonFiniteGradientError', 'RunningMeanStd', 'distribution_of', 'gae',
+    'gae_data', 'normalize_advantage', 'ppo_data', 'ppo_error', 'ppo_error_continuous', 'ppo_info', 'ppo_loss',
+    'ppo_policy_data', 'ppo_policy_error', 'ppo_policy_error_continuous', 'ppo_policy_loss', 'ppo_value_data',
+    'ppo_value_error',
 ]

@@ -1,7 +1,7 @@
 """Action distributions as stateless functions over a head's output; no object is made per step.
 
 `logit` is a tensor [..., A] of unnormalised log-probabilities (categorical) or a mapping {'mu', 'sigma'} of [..., D]
-(Gaussian with independent dimensions). `distribution_of(logit)` picks the class, so callers never ask which space it is.
+(Gaussian with independent dimensions). `distribution_of(logit)` picks the class: callers never ask which space it is.
 """
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class _Categorical:
     """Over A choices; logits of -inf are choices that cannot be taken."""
 
     def noise(self, logit: Tensor, n_step: int, generator: torch.Generator | None = None) -> Tensor:
-        exponential = torch.empty((n_step, *logit.shape), dtype=logit.dtype, device=logit.device).exponential_(generator=generator)
-        return exponential.log_().neg_()  # Gumbel(0, 1)
+        exponential = torch.empty((n_step, *logit.shape), dtype=logit.dtype, device=logit.device)
+        return exponential.exponential_(generator=generator).log_().neg_()  # Gumbel(0, 1)
 
     def sample(self, logit: Tensor, noise: Tensor) -> Tensor:
         return (logit + noise).argmax(-1)  # the Gumbel-max trick: exact, no normalisation needed
@@ -108,7 +108,10 @@ class _Gaussian:
         return logp, log_sigma + 0.5 * math.log(2 * math.pi * math.e) * n, (sigma, z)
 
     def pullback(self, saved: tuple[Tensor, ...], grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor, ...]:
-        """z = (action - mu) / sigma;  d logp / d mu = z / sigma,  d logp / d sigma = (z^2 - 1) / sigma,  d H / d sigma = 1 / sigma."""
+        """d logp / d mu = z / sigma,  d logp / d sigma = (z^2 - 1) / sigma,  d H / d sigma = 1 / sigma.
+
+        Here z = (action - mu) / sigma.
+        """
         sigma, z = saved
         grad_mu = z * grad_logp.unsqueeze(-1) / sigma
         return grad_mu, (grad_mu * z).add_((grad_entropy - grad_logp).unsqueeze(-1) / sigma)

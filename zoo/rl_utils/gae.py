@@ -25,7 +25,7 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
     adv_t   = delta_t + gamma * lambda_ * (1 - traj_flag_t) * adv_{t+1},   adv_T = 0
 
     Args:
-      data.value, data.next_value: [T], [T, B] or [T, B, A], in return units; next_value is of the state before any reset.
+      data.value, data.next_value: [T], [T, B] or [T, B, A], in return units; next_value: of the state before any reset.
       data.reward: [T] or [T, B], per env step, after scaling; with [T, B, A] values the agents share it.
       data.done: as reward, bool or 0/1, the reached state is terminal; None: nowhere.
       data.traj_flag: as reward, bool or 0/1, the trace stops here (terminal, time limit); None: where done.
@@ -83,11 +83,15 @@ def discounted_sum(reward: Tensor, end: Tensor, carry: Tensor, gamma: float) -> 
 def _check(data: gae_data, gamma: float, lambda_: float) -> None:
     value, next_value, reward, done, traj_flag = data
     if next_value.shape != value.shape:
-        raise ValueError(f'next_value has shape {tuple(next_value.shape)} but value {tuple(value.shape)}; they must be equal')
+        raise ValueError(
+            f'next_value has shape {tuple(next_value.shape)} but value {tuple(value.shape)}; they must be equal')
     if reward.shape != value.shape and reward.shape != value.shape[:2]:
-        raise ValueError(f'reward has shape {tuple(reward.shape)} but value {tuple(value.shape)}; give [T, B] for [T, B] or [T, B, A]')
+        raise ValueError(
+            f'reward has shape {tuple(reward.shape)} but value {tuple(value.shape)}; '
+            'give [T, B] for [T, B] or [T, B, A]')
     for name, flag in (('done', done), ('traj_flag', traj_flag)):
         if flag is not None and flag.shape != reward.shape:
-            raise ValueError(f'{name} has shape {tuple(flag.shape)} but reward {tuple(reward.shape)}; they must be equal')
+            raise ValueError(
+                f'{name} has shape {tuple(flag.shape)} but reward {tuple(reward.shape)}; they must be equal')
     if not 0 <= gamma <= 1 or not 0 <= lambda_ <= 1:
         raise ValueError(f'gamma is {gamma} and lambda_ is {lambda_}; both must lie in [0, 1]')

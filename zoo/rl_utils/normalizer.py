@@ -9,7 +9,8 @@ class RunningMeanStd(nn.Module):
     """Mean and standard deviation over everything seen so far, and the normalisation by them.
 
     The moments are kept in float64 and merged per block (Chan et al. 1979, pairwise update); `shift` and `scale` are
-    what a forward pass reads: output = clamp((x - shift) * scale, -clip, clip). Before the first update it is the identity.
+    what a forward pass reads: output = clamp((x - shift) * scale, -clip, clip). Before the first update it is
+    the identity.
     """
 
     mean: Tensor
@@ -29,7 +30,7 @@ class RunningMeanStd(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, weight: Tensor | None = None) -> None:
-        """Takes in x [N, *shape]; weight [N] >= 0 leaves rows out (0) or counts them more; a block of no weight changes nothing."""
+        """Takes in x [N, *shape]; weight [N] >= 0 leaves rows out (0) or counts them more; all 0: no change."""
         x = x.to(torch.float64)
         w = torch.ones(x.shape[0], dtype=x.dtype, device=x.device) if weight is None else weight.gt(0).to(x.dtype)
         w = w.reshape(-1, *([1] * (x.dim() - 1)))

@@ -20,7 +20,8 @@ class FlatAdam:
 
     Zeroing, the global norm, the finite check and the update are then one operation each. A step whose gradient is not
     finite changes nothing and is counted; nothing here waits for the device but `count_skipped`.
-    Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views of one buffer.
+    Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views
+      of one buffer.
     Source: Kingma & Ba 2015, arXiv:1412.6980.
     """
 
@@ -65,17 +66,20 @@ class FlatAdam:
     def count_skipped(self, limit: int) -> int:
         """How many steps were skipped so far. Waits for the device, so call it once per rollout.
 
-        Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; names the first such parameter.
+        Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; names the first
+          such parameter.
         """
         for finite in torch.stack(self._norms).isfinite().tolist() if self._norms else []:
             self.n_skipped += not finite
             self._n_in_row = 0 if finite else self._n_in_row + 1
         self._norms.clear()
         if self._n_in_row >= limit:
-            name = next((n for n, p in self._named if p.grad is not None and not bool(p.grad.isfinite().all())), 'unknown')
+            name = next((n for n, p in self._named
+                         if p.grad is not None and not bool(p.grad.isfinite().all())), 'unknown')
             raise NonFiniteGradientError(
-                f'the gradient of {self._n_in_row} steps in a row was not finite, first in parameter {name!r}; lower '
-                'policy.learn.learning_rate, set policy.learn.grad_clip, or look at the scale of rewards and observations')
+                f'the gradient of {self._n_in_row} steps in a row was not finite, first in parameter {name!r}; '
+                'lower policy.learn.learning_rate, set policy.learn.grad_clip, or look at the scale of rewards and '
+                'observations')
         return self.n_skipped
 
     def state_dict(self) -> dict[str, Tensor | int]:

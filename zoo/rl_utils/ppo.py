@@ -47,7 +47,7 @@ class ppo_value_data(NamedTuple):
 
 
 class ppo_loss(NamedTuple):
-    """0-dim tensors with gradient. The caller minimises policy_loss + a * value_loss - b * entropy_loss + c * kl_div."""
+    """0-dim tensors with gradient. Callers minimise policy_loss + a * value_loss - b * entropy_loss + c * kl_div."""
 
     policy_loss: Tensor
     value_loss: Tensor
@@ -71,7 +71,8 @@ class ppo_info(NamedTuple):
 
 
 def ppo_error(
-    data: ppo_data, clip_ratio: float = 0.2, use_value_clip: bool = True, dual_clip: float | None = None, kl_type: KLType = 'k1',
+    data: ppo_data, clip_ratio: float = 0.2, use_value_clip: bool = True, dual_clip: float | None = None,
+    kl_type: KLType = 'k1',
 ) -> tuple[ppo_loss, ppo_info]:
     """The whole PPO loss: `ppo_policy_error` and `ppo_value_error` over one batch.
 
@@ -80,12 +81,14 @@ def ppo_error(
     policy, info = ppo_policy_error(
         ppo_policy_data(data.logit_new, data.logit_old, data.action, data.adv, data.weight, data.logit_pretrained),
         clip_ratio, dual_clip, kl_type=kl_type)
-    value_loss = ppo_value_error(ppo_value_data(data.value_new, data.value_old, data.return_, data.weight), clip_ratio, use_value_clip)
+    value_loss = ppo_value_error(
+        ppo_value_data(data.value_new, data.value_old, data.return_, data.weight), clip_ratio, use_value_clip)
     return ppo_loss(policy.policy_loss, value_loss, policy.entropy_loss, policy.kl_div), info
 
 
 def ppo_policy_error(
-    data: ppo_policy_data, clip_ratio: float = 0.2, dual_clip: float | None = None, entropy_bonus: bool = True, kl_type: KLType = 'k1',
+    data: ppo_policy_data, clip_ratio: float = 0.2, dual_clip: float | None = None, entropy_bonus: bool = True,
+    kl_type: KLType = 'k1',
 ) -> tuple[ppo_policy_loss, ppo_info]:
     """Clipped surrogate loss of a batch.
 
@@ -97,9 +100,11 @@ def ppo_policy_error(
     Args:
       data.logit_new, logit_old, logit_pretrained: [..., A] (categorical), or {'mu', 'sigma'} of [..., D] (Gaussian).
       data.action: [...] int64 index, or [..., D]: the raw action that was drawn, never a clipped copy.
-      data.adv: [...]; data.weight: [...], mean 1 over the whole batch; None is 1 everywhere. Plain means: not divided by its sum.
+      data.adv: [...]; data.weight: [...], mean 1 over the whole batch; None is 1 everywhere. Plain means: not divided
+        by its sum.
       clip_ratio: > 0. dual_clip: > 1. entropy_bonus: False leaves entropy_loss a zero.
-      kl_type: estimator of KL(new || pretrained) from the drawn actions, used only with logit_pretrained (else kl_div is a zero).
+      kl_type: estimator of KL(new || pretrained) from the drawn actions, used only with logit_pretrained (else kl_div
+        is a zero).
     Returns: (ppo_policy_loss, ppo_info).
     Raises: ValueError if shapes differ (names both), clip_ratio <= 0, dual_clip <= 1 or kl_type is unknown.
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7; dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5;
@@ -119,11 +124,14 @@ def ppo_policy_error(
 def ppo_value_error(data: ppo_value_data, clip_ratio: float = 0.2, use_value_clip: bool = True) -> Tensor:
     """Squared value error, optionally clipped around the old prediction.
 
-    clipped:   0.5 * mean(max((R - V)^2, (R - V_clip)^2) * weight),  V_clip = V_old + clamp(V - V_old, -clip_ratio, clip_ratio)
+    clipped:   0.5 * mean(max((R - V)^2, (R - V_clip)^2) * weight),
+               V_clip = V_old + clamp(V - V_old, -clip_ratio, clip_ratio)
     unclipped: 0.5 * mean((R - V)^2 * weight)
 
-    Args: data.value_new, value_old, return_: [...], equal shapes and units; data.weight: as in `ppo_policy_error`. clip_ratio: > 0, in their unit.
-    Returns: 0-dim tensor with gradient. Raises: ValueError if two shapes differ (a [N, 1] against [N] would broadcast to [N, N]).
+    Args: data.value_new, value_old, return_: [...], equal shapes and units; data.weight: as in `ppo_policy_error`.
+      clip_ratio: > 0, in their unit.
+    Returns: 0-dim tensor with gradient.
+    Raises: ValueError if two shapes differ (a [N, 1] against [N] would broadcast to [N, N]).
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 9; the clip is that of OpenAI baselines' ppo2.
     """
     value_new, value_old, return_, weight = data
@@ -141,15 +149,17 @@ ppo_policy_error_continuous = ppo_policy_error
 
 
 class _PolicyError(torch.autograd.Function):
-    """policy_loss and entropy_loss as one node of the graph: the gradient with respect to log p_new is found on the way forward.
+    """policy_loss and entropy_loss as one node of the graph: the gradient in log p_new is found on the way forward.
 
-    d surrogate / d log p_new = ratio * adv where the unclipped term is the smaller, else 0; with the dual clip 0 too where that
-    bound holds. At ties the subgradients are those of torch.min, torch.max and clamp.
+    d surrogate / d log p_new = ratio * adv where the unclipped term is the smaller, else 0; with the dual clip 0 too
+    where that bound holds. At ties the subgradients are those of torch.min, torch.max and clamp.
     """
 
     @staticmethod
-    def forward(ctx: Any, dist: Distribution, logit_old: Logit, action: Tensor, adv: Tensor, weight: Tensor | None,
-                clip_ratio: float, dual_clip: float | None, *parts_new: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, dist: Distribution, logit_old: Logit, action: Tensor, adv: Tensor, weight: Tensor | None,
+        clip_ratio: float, dual_clip: float | None, *parts_new: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         logp_new, entropy, saved = dist.terms(parts_new, action)
         log_ratio = logp_new - dist.log_prob(logit_old, action)
         ratio = log_ratio.exp()
@@ -163,7 +173,8 @@ class _PolicyError(torch.autograd.Function):
             surrogate = torch.max(surrogate, bound)
         outside = (bounded != ratio).to(adv.dtype)
         if weight is not None:
-            grad, surrogate, outside, log_ratio, entropy = (x * weight for x in (grad, surrogate, outside, log_ratio, entropy))
+            grad, surrogate, outside, log_ratio, entropy = (
+                x * weight for x in (grad, surrogate, outside, log_ratio, entropy))
         ctx.dist, ctx.has_weight = dist, weight is not None
         ctx.save_for_backward(grad.div_(-grad.numel()), *(() if weight is None else (weight,)), *saved)
         approx_kl, clipfrac = log_ratio.mean().neg_(), outside.mean()
@@ -184,14 +195,16 @@ class _ValueError(torch.autograd.Function):
     """The loss of `ppo_value_error` (clip_ratio None: unclipped) with its gradient found on the way forward."""
 
     @staticmethod
-    def forward(ctx: Any, value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None, clip_ratio: float | None) -> Tensor:
+    def forward(ctx: Any, value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None,
+                clip_ratio: float | None) -> Tensor:
         error = value_new - return_
         square, grad = error.square(), error
         if clip_ratio is not None:
             change = value_new - value_old
             clipped = (value_old + change.clamp(-clip_ratio, clip_ratio) - return_).square()
-            share = 0.5 * ((square >= clipped).to(error.dtype) + (square > clipped))  # torch.max gives half to each at a tie
-            grad = error * torch.where(change.abs() <= clip_ratio, 1.0, share)  # inside the range both terms are the same
+            # torch.max gives half to each at a tie; inside the range both terms are the same
+            share = 0.5 * ((square >= clipped).to(error.dtype) + (square > clipped))
+            grad = error * torch.where(change.abs() <= clip_ratio, 1.0, share)
             square = torch.max(square, clipped)
         if weight is not None:
             square, grad = square * weight, grad * weight
@@ -225,7 +238,8 @@ def _check_policy(data: ppo_policy_data, clip_ratio: float, dual_clip: float | N
     lead = lead_shape(data.logit_new)
     for name, logit in (('logit_old', data.logit_old), ('logit_pretrained', data.logit_pretrained)):
         if logit is not None and lead_shape(logit) != lead:
-            raise ValueError(f'{name} has leading shape {tuple(lead_shape(logit))} but logit_new {tuple(lead)}; they must be equal')
+            raise ValueError(
+                f'{name} has leading shape {tuple(lead_shape(logit))} but logit_new {tuple(lead)}; they must be equal')
     action_shape = lead if isinstance(data.logit_new, Tensor) else data.logit_new['mu'].shape
     _same_shape('action', data.action, 'what logit_new asks for', action_shape)
     _same_shape('adv', data.adv, 'logit_new without its last dimension', lead)

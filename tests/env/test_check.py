@@ -1,0 +1,212 @@
+"""One env for each way to break the contract, all made from one that keeps it."""
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from tests.envs import LimitEnv, limit_env
+from zoo.env import EnvConfig, EnvContractError, check_env
+
+
+class StepEnv(LimitEnv):
+    """Returns `change(obs, reward, terminated, truncated, info)` from its 2nd step on."""
+
+    def __init__(self, change: Any, n_good: int = 1, **spaces: Any) -> None:
+        super().__init__()
+        self.change, self.n_good = change, n_good
+        vars(self).update(spaces)
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        return result if self._n_step <= self.n_good else self.change(*result)
+
+
+class ResetEnv(LimitEnv):
+    """Returns `change(obs, info)` from reset."""
+
+    def __init__(self, change: Any, **spaces: Any) -> None:
+        super().__init__()
+        self.change = change
+        vars(self).update(spaces)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        return self.change(*super().reset(seed=seed))
+
+
+class DiscreteObsEnv(LimitEnv):
+    """The observation is `obs` from a Discrete(3, start=1)."""
+
+    def __init__(self, obs: Any) -> None:
+        super().__init__()
+        self.observation_space = Discrete(3, start=1)
+        self.obs = obs
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self.obs, super().reset(**kwargs)[1]
+
+    def step(self, action: Any) -> Any:
+        return (self.obs, *super().step(action)[1:])
+
+
+STEP_BREAKS = {
+    'four values': (lambda o, r, te, tr, i: (o, r, te or tr, i), 'step returned a tuple of 4, wanted a tuple of 5'),
+    'a list': (lambda *v: list(v), 'step returned a list, wanted a tuple of 5'),
+    'obs list': (lambda o, *v: ([2.0], *v), 'the observation of step is [2.0] (list), wanted a numpy array'),
+    'obs shape': (lambda o, *v: (o[None], *v), 'the observation of step has shape (1, 1), wanted (1,) as in'),
+    'obs dtype': (lambda o, *v: (o.astype(float), *v), 'the observation of step has dtype float64, wanted float32 as '
+                                                       'in observation_space; return obs.astype(np.float32)'),
+    'obs nan': (lambda o, *v: (o * np.nan, *v), 'the observation of step has nan at [0], wanted finite numbers'),
+    'obs inf': (lambda o, *v: (o * np.inf, *v), 'the observation of step has inf at [0], wanted finite numbers'),
+    'obs bound': (lambda o, *v: (-o, *v), 'the observation of step has -2.0 at [0], wanted 0 to inf as in '),
+    'reward nan': (lambda o, r, *v: (o, float('nan'), *v), 'the reward is nan, wanted a finite number'),
+    'reward array': (lambda o, r, *v: (o, np.ones(1), *v), 'the reward is array([1.]) (ndarray), wanted a number'),
+    'reward none': (lambda o, r, *v: (o, None, *v), 'the reward is None (NoneType), wanted a number; return'),
+    'terminated int': (lambda o, r, te, tr, i: (o, r, 0, tr, i), 'terminated is 0 (int), wanted a bool'),
+    'truncated none': (lambda o, r, te, tr, i: (o, r, te, None, i), 'truncated is None (NoneType), wanted a bool; '
+                                                                    'return bool(truncated)'),
+    'info none': (lambda *v: (*v[:4], None), 'info is None (NoneType), wanted a dict'),
+}
+
+
+@pytest.mark.parametrize('case', STEP_BREAKS)
+def test_check_env_step_break_names_env_index_step_and_value(case: str) -> None:
+    change, message = STEP_BREAKS[case]
+    with pytest.raises(EnvContractError) as raised:
+        check_env(EnvConfig(id=StepEnv, kwargs={'change': change}))
+    assert str(raised.value).startswith(f"env '{__name__}:StepEnv', index 0, step 2: {message}")
+
+
+RESET_BREAKS = {
+    'obs alone': (lambda o, i: o, 'reset returned array([0.], dtype=float32) (ndarray), wanted a tuple (obs, info); '
+                                  'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'),
+    'info none': (lambda o, i: (o, None), 'info is None (NoneType), wanted a dict'),
+    'obs shape': (lambda o, i: (np.zeros(3, np.float32), i), 'the observation of reset has shape (3,), wanted (1,)'),
+    'obs nan': (lambda o, i: (o + np.nan, i), 'the observation of reset has nan at [0], wanted finite numbers'),
+}
+
+
+@pytest.mark.parametrize('case', RESET_BREAKS)
+def test_check_env_reset_break_is_named_as_step_0(case: str) -> None:
+    change, message = RESET_BREAKS[case]
+    with pytest.raises(EnvContractError) as raised:
+        check_env(EnvConfig(id=ResetEnv, kwargs={'change': change}))
+    assert str(raised.value).startswith(f"env '{__name__}:ResetEnv', index 0, step 0: {message}")
+
+
+@pytest.mark.parametrize(('obs', 'message'), [
+    (4, 'is 4, wanted 1 to 3'), (0, 'is 0, wanted 1 to 3'), (1.0, 'is 1.0 (float), wanted an int'),
+    (True, 'is True (bool), wanted an int'), (np.ones(1, int), 'is array([1]) (ndarray), wanted an int')], ids=str)
+def test_check_env_discrete_obs_outside_of_its_space_raises(obs: Any, message: str) -> None:
+    with pytest.raises(EnvContractError) as raised:
+        check_env(EnvConfig(id=DiscreteObsEnv, kwargs={'obs': obs}))
+    assert f'step 0: the observation of reset {message}' in str(raised.value)
+
+
+@pytest.mark.parametrize('obs', [1, 3, np.int64(2), np.array(2)], ids=repr)
+def test_check_env_discrete_obs_of_any_int_type_passes(obs: Any) -> None:
+    check_env(EnvConfig(id=DiscreteObsEnv, kwargs={'obs': obs}))
+
+
+def test_check_env_unseeded_env_raises() -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(EnvContractError, match=r'step 0: two resets with seed=0 returned .*wanted the same twice; '
+                                               r'call super\(\).reset\(seed=seed\)'):
+        check_env(EnvConfig(id=ResetEnv, kwargs={'change': lambda o, i: (rng.random(1, np.float32), i)}))
+
+
+def test_check_env_unseeded_env_that_reuses_its_array_raises() -> None:
+    rng, state = np.random.default_rng(0), np.zeros(1, np.float32)
+
+    def draw(obs: np.ndarray, info: dict) -> tuple[np.ndarray, dict]:
+        state[:] = rng.random()
+        return state, info
+
+    with pytest.raises(EnvContractError, match='two resets with seed=0'):
+        check_env(EnvConfig(id=ResetEnv, kwargs={'change': draw}))
+
+
+def test_check_env_seeded_env_passes() -> None:
+    class Env(LimitEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            _, info = super().reset(**kwargs)
+            return self.np_random.random(1, np.float32), info
+
+    check_env(EnvConfig(id=Env))
+
+
+def test_check_env_reset_without_seed_argument_raises() -> None:
+    class Env(LimitEnv):
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()
+
+    with pytest.raises(EnvContractError, match=r'reset has no argument seed or options, wanted reset\(\*, seed=None'):
+        check_env(EnvConfig(id=Env))
+
+
+def test_check_env_reset_that_writes_into_the_final_obs_raises() -> None:
+    """Such an env would make the bootstrap value of a truncated episode that of the next one's start."""
+    class Env(LimitEnv):
+        state = np.zeros(1, np.float32)
+
+        def reset(self, **kwargs: Any) -> Any:
+            self.state[:] = 0
+            return self.state, super().reset(**kwargs)[1]
+
+        def step(self, action: Any) -> Any:
+            self.state += 1
+            return (self.state, *super().step(action)[1:])
+
+    with pytest.raises(EnvContractError, match=r'step 5: the next reset turns .*5.* into .*0.*, wanted one that stays'):
+        check_env(EnvConfig(id=Env))
+
+
+def test_check_env_four_values_inside_a_time_limit_are_still_named() -> None:
+    kwargs = {'change': STEP_BREAKS['four values'][0], 'n_good': 0}
+    with pytest.raises(EnvContractError, match='step 1: step returned a tuple of 4'):
+        check_env(EnvConfig(id=StepEnv, kwargs=kwargs, max_episode_steps=5))
+
+
+def test_check_env_break_after_n_step_is_not_found() -> None:
+    kwargs = {'change': STEP_BREAKS['reward nan'][0], 'n_good': 3}
+    check_env(EnvConfig(id=StepEnv, kwargs=kwargs), n_step=3)
+    with pytest.raises(EnvContractError, match='step 4: the reward is nan'):
+        check_env(EnvConfig(id=StepEnv, kwargs=kwargs), n_step=4)
+
+
+def test_check_env_closes_the_env() -> None:
+    closed = []
+
+    class Env(LimitEnv):
+        def close(self) -> None:
+            closed.append(True)
+
+    check_env(EnvConfig(id=Env))
+    assert closed == [True]
+
+
+@pytest.mark.parametrize('env_id', ['CartPole-v1', 'Acrobot-v1', 'Pendulum-v1', 'MountainCarContinuous-v0', limit_env,
+                                    'FrozenLake-v1'])
+def test_check_env_good_envs_pass_500_steps(env_id: Any) -> None:
+    check_env(EnvConfig(id=env_id), n_step=500)
+
+
+def test_check_env_samples_actions_of_the_space_with_its_start() -> None:
+    seen = set()
+
+    class Env(gymnasium.Env):
+        action_space = Discrete(2, start=7)
+        observation_space = Box(0, 1, (1,), np.float32)
+
+        def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            seen.add(int(action))
+            return np.zeros(1, np.float32), 0, False, False, {}
+
+    check_env(EnvConfig(id=Env), n_step=20)
+    assert seen == {7, 8}

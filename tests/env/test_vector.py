@@ -1,0 +1,346 @@
+"""The oracle of most tests is an env that counts its steps, or one that returns the action it was sent."""
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from tests.envs import LimitEnv, LimitVectorEnv, limit_env
+from zoo.env import EnvConfig, EnvContractError, EnvError, UnsupportedEnvError, VectorEnv, make_vector_env
+from zoo.registry import ENV_REGISTRY
+
+BATCHED = {'same_step': 'LimitSameStep-v0', 'next_step': 'Limit-v0', 'disabled': 'LimitDisabled-v0'}
+MODES = [(how, mode) for how in ('sync', 'async', 'batched') for mode in BATCHED]
+
+
+def make(env_id: Any, n_env: int = 2, **fields: Any) -> VectorEnv:
+    return make_vector_env(EnvConfig(id=env_id, **fields), n_env)
+
+
+class StopEnv(LimitEnv):
+    """Counts its steps; action 1 ends the episode."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *_ = super().step(action)
+        return obs, reward, bool(action == 1), False, {}
+
+
+class NoiseEnv(LimitEnv):
+    """The first observation is drawn from the env's own stream."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        return self.np_random.random(1).astype(np.float32), {}
+
+
+class EchoEnv(gymnasium.Env):
+    """The observation is the action it was sent; float64, so that the space's dtype is put to use."""
+
+    def __init__(self) -> None:
+        low = np.array([-2, 0, -np.inf, -np.inf])
+        high = np.array([1, np.inf, 3, np.inf])
+        self.action_space = Box(low.astype(np.float32), high.astype(np.float32))
+        self.observation_space = Box(-np.inf, np.inf, (4,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        return np.zeros(4), {}
+
+    def step(self, action: Any) -> Any:
+        return action.astype(np.float64), 0.0, False, False, {}
+
+
+class EchoDiscreteEnv(gymnasium.Env):
+    """The observation is the action it was sent (5, 6 or 7; `shift` moves it out of the space), the reward too."""
+
+    def __init__(self, shift: int = 0) -> None:
+        self.action_space = self.observation_space = Discrete(3, start=5)
+        self.shift = shift
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        return 6, {}
+
+    def step(self, action: Any) -> Any:
+        return int(action) + self.shift, float(action), False, False, {}
+
+
+class FaultEnv(LimitEnv):
+    """Action 1: the observation is nan. 2: the reward is -inf. 3: the episode ends with inf as its observation."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=100)
+        self.action_space = Discrete(4)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *_ = super().step(action)
+        obs = obs * {1: np.nan, 3: np.inf}.get(int(action), 1.0)
+        return obs, -np.inf if action == 2 else reward, bool(action == 3), False, {}
+
+
+# --- the three autoreset modes
+
+@pytest.mark.parametrize('end', ['truncated', 'terminated'])
+@pytest.mark.parametrize(('how', 'mode'), MODES)
+def test_step_every_mode_gives_the_sequence_of_a_counting_env(how: str, mode: str, end: str) -> None:
+    """limit 5: the 5th step ends the episode; next_step then has one row that is only a reset."""
+    env = make(f'tests.envs:{BATCHED[mode]}', kwargs={'end': end}, vectorization=how, autoreset=mode)
+    assert env.autoreset == mode
+    assert env.reset(0).tolist() == [[0.0], [0.0]]
+    if mode == 'next_step':
+        obs_want, reward_want = [1, 2, 3, 4, 5, 0, 1], [1, 1, 1, 1, 1, 0, 1]
+    else:
+        obs_want, reward_want = [1, 2, 3, 4, 0, 1, 2], [1] * 7
+    for t in range(7):
+        obs, reward, terminated, truncated, final_obs, final_index, _, is_reset = env.step(torch.tensor([0, 1]))
+        ended = t == 4
+        assert obs.tolist() == [[obs_want[t]]] * 2 and obs.dtype == torch.float32
+        assert reward.tolist() == [reward_want[t]] * 2 and reward.dtype == torch.float32
+        assert terminated.tolist() == [ended and end == 'terminated'] * 2
+        assert truncated.tolist() == [ended and end == 'truncated'] * 2
+        if mode == 'next_step':
+            assert is_reset.tolist() == [t == 5] * 2
+            assert final_obs is None and final_index is None
+        else:
+            assert is_reset is None
+            assert (final_obs.tolist(), final_index.tolist()) == ([[5], [5]], [0, 1]) if ended else final_obs is None
+            assert final_index is None or ended
+    env.close()
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+@pytest.mark.parametrize('mode', ['same_step', 'disabled'])
+def test_step_one_env_ends_final_obs_is_of_that_env_alone(how: str, mode: str) -> None:
+    env = make(StopEnv, 3, vectorization=how, autoreset=mode)
+    env.reset(0)
+    env.step(torch.tensor([0, 0, 0]))
+    step = env.step(torch.tensor([0, 1, 0]))
+    assert step.obs.tolist() == [[2], [0], [2]]
+    assert step.final_obs.tolist() == [[2]] and step.final_index.tolist() == [1]
+    assert step.terminated.tolist() == [False, True, False]
+    step = env.step(torch.tensor([0, 0, 1]))
+    assert step.obs.tolist() == [[3], [1], [0]]
+    assert step.final_obs.tolist() == [[3]] and step.final_index.tolist() == [2]
+    env.close()
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_step_next_step_mode_only_the_ended_env_has_a_reset_row(how: str) -> None:
+    env = make(StopEnv, 3, vectorization=how, autoreset='next_step')
+    env.reset(0)
+    step = env.step(torch.tensor([0, 1, 0]))
+    assert step.obs.tolist() == [[1], [1], [1]] and step.is_reset.tolist() == [False] * 3
+    step = env.step(torch.tensor([0, 1, 0]))  # the action of a reset row is not used
+    assert step.obs.tolist() == [[2], [0], [2]] and step.is_reset.tolist() == [False, True, False]
+    assert step.reward.tolist() == [1, 0, 1] and not step.terminated.any()
+    step = env.step(torch.tensor([0, 0, 0]))
+    assert step.obs.tolist() == [[3], [1], [3]] and step.is_reset.tolist() == [False] * 3
+    env.close()
+
+
+@pytest.mark.parametrize('how', ['sync', 'batched'])
+def test_reset_in_the_middle_of_next_step_mode_leaves_no_reset_row(how: str) -> None:
+    env = make('tests.envs:Limit-v0', kwargs={'limit': 1}, vectorization=how, autoreset='next_step')
+    env.reset(0)
+    assert env.step(torch.zeros(2, dtype=torch.int64)).truncated.all()
+    env.reset(0)
+    step = env.step(torch.zeros(2, dtype=torch.int64))
+    assert not step.is_reset.any() and step.obs.tolist() == [[1], [1]]
+
+
+# --- which vectorization
+
+@pytest.mark.parametrize(('fields', 'mode'), [
+    ({'id': 'CartPole-v1'}, 'next_step'),  # registers a batched version, which knows only this mode
+    ({'id': 'CartPole-v1', 'kwargs': {'sutton_barto_reward': True}}, 'next_step'),
+    ({'id': 'CartPole-v1', 'autoreset': 'same_step'}, 'same_step'),
+    ({'id': 'Pendulum-v1'}, 'same_step'),
+    ({'id': limit_env}, 'same_step'),
+    ({'id': 'tests.envs:limit_env'}, 'same_step')])
+def test_make_vector_env_auto_takes_batched_where_it_fits(fields: dict, mode: str) -> None:
+    assert make_vector_env(EnvConfig(**fields), 2).autoreset == mode
+
+
+def test_make_vector_env_auto_kwarg_that_batched_lacks_takes_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    def single(extra: int = 0, **kwargs: Any) -> gymnasium.Env:
+        return LimitEnv(**kwargs)
+
+    spec = gymnasium.envs.registration.EnvSpec('Extra-v0', entry_point=single, vector_entry_point=LimitVectorEnv)
+    monkeypatch.setitem(gymnasium.registry, 'Extra-v0', spec)
+    assert make('Extra-v0').autoreset == 'next_step'
+    assert make('Extra-v0', kwargs={'extra': 1}).autoreset == 'same_step'
+
+
+def test_make_vector_env_batched_without_one_raises() -> None:
+    with pytest.raises(UnsupportedEnvError, match="'batched' but 'Pendulum-v1' registers no batched version"):
+        make('Pendulum-v1', vectorization='batched')
+
+
+def test_make_vector_env_batched_with_a_mode_it_lacks_raises() -> None:
+    message = "env.autoreset is 'same_step' but the batched 'CartPole-v1' does 'next_step'; use 'auto'"
+    with pytest.raises(UnsupportedEnvError, match=message):
+        make('CartPole-v1', vectorization='batched', autoreset='same_step')
+
+
+def test_make_vector_env_reads_a_plain_mapping_with_defaults() -> None:
+    env = make_vector_env({'id': 'CartPole-v1', 'vectorization': 'sync'}, 3)
+    assert (env.n_env, env.autoreset) == (3, 'same_step')
+
+
+def test_make_vector_env_takes_a_registered_name() -> None:
+    ENV_REGISTRY.register('limit_of_two', force=True)(lambda **kwargs: limit_env(limit=2, **kwargs))
+    env = make('limit_of_two', kwargs={'end': 'terminated'})
+    env.reset(0)
+    ends = [bool(env.step(torch.tensor([0, 0])).terminated.all()) for _ in range(4)]
+    assert ends == [False, True, False, True]
+
+
+# --- time limits
+
+def balance(obs: torch.Tensor) -> torch.Tensor:
+    """Keeps the pole of CartPole up for more than 500 steps from every start."""
+    return (obs @ torch.tensor([0.1, 0.3, 1.0, 1.0]) > 0).long()
+
+
+@pytest.mark.parametrize('how', ['sync', 'batched'])
+@pytest.mark.parametrize('limit', [None, 20])
+def test_step_cartpole_is_truncated_at_its_limit(how: str, limit: int | None) -> None:
+    env = make('CartPole-v1', 4, vectorization=how, max_episode_steps=limit)
+    obs = env.reset(0)
+    for t in range(1, (limit or 500) + 1):
+        step = env.step(balance(obs))
+        obs = step.obs
+        assert not step.terminated.any()
+        assert step.truncated.tolist() == [t == (limit or 500)] * 4
+
+
+@pytest.mark.parametrize('make_one', [lambda: limit_env(limit=100),
+                                      lambda: gymnasium.wrappers.TimeLimit(limit_env(limit=100), 2)])
+def test_step_max_episode_steps_overrides_that_of_a_callable(make_one: Any) -> None:
+    env = make(make_one, max_episode_steps=4)
+    env.reset(0)
+    assert [bool(env.step(torch.tensor([0, 0])).truncated.all()) for _ in range(8)] == [False, False, False, True] * 2
+
+
+# --- seeds
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_reset_env_i_is_seeded_from_the_ith_child(how: str) -> None:
+    env = make(NoiseEnv, 3, vectorization=how)
+    obs = env.reset(np.random.SeedSequence(7))
+    want = [np.random.default_rng(int(child.generate_state(1)[0]) >> 1).random(1).astype(np.float32).tolist()
+            for child in np.random.SeedSequence(7).spawn(3)]  # gymnasium's np_random is default_rng (PCG64) of the seed
+    assert obs.tolist() == want
+    env.close()
+
+
+@pytest.mark.parametrize('env_id', [NoiseEnv, 'CartPole-v1', 'Pendulum-v1'])
+def test_reset_same_seed_gives_the_same_obs_another_seed_another(env_id: Any) -> None:
+    env, seed = make(env_id), np.random.SeedSequence(3)
+    first = env.reset(seed).clone()
+    assert torch.equal(env.reset(seed), first)
+    assert torch.equal(make(env_id).reset(3), first)
+    assert not torch.equal(env.reset(4), first)
+
+
+def test_reset_more_envs_leave_the_first_ones_as_they_were() -> None:
+    assert torch.equal(make(NoiseEnv, 5).reset(1)[:2], make(NoiseEnv, 2).reset(1))
+
+
+# --- spaces
+
+def test_step_discrete_with_start_is_an_index_inside_and_a_number_outside() -> None:
+    env = make(EchoDiscreteEnv, 3)
+    assert (env.obs_space.n, env.obs_space.start) == (3, 5)
+    first = env.reset(0)
+    assert first.tolist() == [1, 1, 1] and first.dtype == torch.int64  # 6 - 5
+    step = env.step(torch.tensor([0, 1, 2]))
+    assert step.reward.tolist() == [5, 6, 7]  # what the env was sent
+    assert step.obs.tolist() == [0, 1, 2] and step.obs.dtype == torch.int64
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+@pytest.mark.parametrize('mode', ['same_step', 'disabled'])
+def test_step_discrete_final_obs_is_an_index(how: str, mode: str) -> None:
+    env = make(EchoDiscreteEnv, 3, vectorization=how, autoreset=mode, max_episode_steps=1)
+    env.reset(0)
+    step = env.step(torch.tensor([0, 1, 2]))
+    assert step.truncated.all() and step.obs.tolist() == [1, 1, 1]
+    assert step.final_obs.tolist() == [0, 1, 2] and step.final_obs.dtype == torch.int64
+    env.close()
+
+
+def test_step_discrete_obs_outside_of_the_space_raises() -> None:
+    env = make(EchoDiscreteEnv, 3, kwargs={'shift': 1})
+    env.reset(0)
+    with pytest.raises(EnvError, match='index 1, step 1: observation is 8, outside of the space 5 .. 7'):
+        env.step(torch.tensor([0, 2, 1]))
+
+
+@pytest.mark.parametrize(('mode', 'action', 'want'), [
+    ('clip', [-5, -5, -5, -5], [-2, 0, -5, -5]),
+    ('clip', [5, 5, 5, 5], [1, 5, 3, 5]),
+    ('clip', [0.25, 0.5, -0.5, 9], [0.25, 0.5, -0.5, 9]),
+    ('rescale', [-1, -5, -5, -5], [-2, 0, -5, -5]),  # only the first dimension has two finite bounds
+    ('rescale', [0, 5, 5, 5], [-0.5, 5, 3, 5]),
+    ('rescale', [4, 1, 1, 1], [1, 1, 1, 1])])
+def test_step_box_action_is_mapped_and_the_raw_one_kept(mode: str, action: list, want: list) -> None:
+    env = make(EchoEnv, 1, action_mode=mode)
+    env.reset(0)
+    raw = torch.tensor([action], dtype=torch.float32)
+    step = env.step(raw)
+    assert step.obs.tolist() == [want] and step.obs.dtype == torch.float32
+    assert raw.tolist() == [action]
+
+
+@pytest.mark.parametrize('space', [Box(0, 255, (2, 2), np.uint8), gymnasium.spaces.MultiBinary(3), Box(0, 1, ()),
+                                   gymnasium.spaces.Dict(a=Discrete(2))], ids=str)
+@pytest.mark.parametrize('role', ['observation', 'action'])
+def test_make_vector_env_space_that_is_not_supported_raises(space: gymnasium.Space, role: str) -> None:
+    def make_one() -> gymnasium.Env:
+        env = limit_env()
+        setattr(env, f'{role}_space', space)
+        return env
+
+    with pytest.raises(UnsupportedEnvError, match=f'has the {role} space .* but supported are Discrete and one-dim'):
+        make(make_one)
+
+
+# --- what an env must not return
+
+@pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
+@pytest.mark.parametrize(('action', 'message'), [
+    (1, r'observation is \[nan\] after action 1, wanted finite'),
+    (2, 'reward is -inf after action 2, wanted finite'),
+    (3, r'observation is \[inf\] after action 3, wanted finite')])
+def test_step_value_that_is_not_finite_names_env_index_step_value(mode: str, action: int, message: str) -> None:
+    env = make(FaultEnv, 3, autoreset=mode)
+    env.reset(0)
+    env.step(torch.tensor([0, 0, 0]))
+    with pytest.raises(EnvError, match=r"env 'tests.*:FaultEnv', index 2, step 2: " + message):
+        env.step(torch.tensor([0, 0, action]))
+
+
+def test_step_action_that_is_not_finite_is_said_to_be_the_cause() -> None:
+    env = make(EchoEnv)
+    env.reset(0)
+    with pytest.raises(EnvError, match=r'index 1, step 1: observation .*the action is not finite: look at the policy'):
+        env.step(torch.tensor([[0.0] * 4, [0.0, 0.0, 0.0, float('nan')]]))
+
+
+def test_reset_obs_that_is_not_finite_raises() -> None:
+    class Env(LimitEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return np.full(1, np.nan, np.float32), {}
+
+    with pytest.raises(EnvError, match=r'index 0, step 0: observation is \[nan\], wanted finite'):
+        make(Env).reset(0)
+
+
+def test_reset_batched_env_with_obs_of_another_shape_raises() -> None:
+    env = make('tests.envs:Limit-v0', 2)
+    env._env._obs = lambda: np.zeros((2, 3), np.float32)  # type: ignore[attr-defined]
+    with pytest.raises(EnvContractError, match=r"'tests.envs:Limit-v0': reset returned observations of shape \(2, 3\)"):
+        env.reset(0)

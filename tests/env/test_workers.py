@@ -1,0 +1,127 @@
+"""Env processes that die, hang, raise or are signalled."""
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from gymnasium.spaces import Discrete
+
+from tests.envs import LimitEnv
+from zoo.env import EnvConfig, EnvError, VectorEnv, make_vector_env
+
+
+class FragileEnv(LimitEnv):
+    """Action 1: its process exits with code 3. 2: it is killed. 3: it hangs. 4: it raises."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=100)
+        self.action_space = Discrete(5)
+
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            os._exit(3)
+        if action == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == 3:
+            time.sleep(600)
+        if action == 4:
+            raise ZeroDivisionError('raised by the env')
+        return super().step(action)
+
+
+class HangingResetEnv(LimitEnv):
+    def reset(self, **kwargs: Any) -> Any:
+        time.sleep(600)
+
+
+def make(env_id: Any = FragileEnv, timeout: float = 30.0) -> VectorEnv:
+    return make_vector_env(EnvConfig(id=env_id, vectorization='async', step_timeout=timeout), 3)
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    yield
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(('action', 'cause'), [(1, 'exit code 3'), (2, 'killed by SIGKILL')])
+def test_step_worker_that_dies_is_named_with_step_and_cause(action: int, cause: str) -> None:
+    env = make()
+    env.reset(0)
+    env.step(torch.tensor([0, 0, 0]))
+    with pytest.raises(EnvError) as raised:
+        env.step(torch.tensor([0, action, 0]))
+    assert str(raised.value).startswith(
+        f"env '{__name__}:FragileEnv', index 1: its worker process died during step 2 ({cause}); find out where")
+    env.close()  # may be called after the end
+
+
+def test_step_worker_that_hangs_is_named_after_the_timeout() -> None:
+    env = make(timeout=0.5)
+    env.reset(0)
+    with pytest.raises(EnvError, match='index 0, 2: no answer to step 1 within 0.5 s; .* raise env.step_timeout'):
+        env.step(torch.tensor([3, 0, 3]))
+
+
+def test_reset_worker_that_hangs_is_named_after_the_timeout() -> None:
+    with pytest.raises(EnvError, match='index 0, 1, 2: no answer to the reset after step 0 within 0.5 s'):
+        make(HangingResetEnv, timeout=0.5).reset(0)
+
+
+def test_make_vector_env_worker_that_dies_in_the_constructor_is_named() -> None:
+    parent = os.getpid()
+
+    def make_one() -> LimitEnv:
+        if os.getpid() != parent:
+            os._exit(5)
+        return LimitEnv()
+
+    with pytest.raises(EnvError, match=r'its worker process died during its construction \(exit code 5'):
+        make(make_one)
+
+
+@pytest.mark.filterwarnings('ignore:.*Worker-1.*:UserWarning', 'ignore:.*Traceback:UserWarning',
+                            'ignore:.*Raising the last exception:UserWarning')
+def test_step_exception_in_a_worker_passes_through() -> None:
+    env = make()
+    env.reset(0)
+    with pytest.raises(ZeroDivisionError, match='raised by the env'):
+        env.step(torch.tensor([0, 4, 0]))
+    env.close()
+
+
+def test_close_ends_a_worker_in_the_middle_of_a_step() -> None:
+    env = make()
+    env.reset(0)
+    env._env.step_async(torch.tensor([3, 0, 0]).numpy())  # type: ignore[attr-defined]
+    env.close()
+
+
+def test_step_workers_live_through_the_interrupt_of_their_process_group() -> None:
+    """Ctrl-C reaches every process of the group; the run's handler decides, not the workers."""
+    env = make()
+    env.reset(0)
+    for process in multiprocessing.active_children():
+        os.kill(process.pid or 0, signal.SIGINT)
+    assert env.step(torch.tensor([0, 0, 0])).obs.tolist() == [[1], [1], [1]]
+    env.close()
+
+
+def test_workers_do_not_inherit_the_runs_handler_of_sigterm() -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        env = make()
+        env.reset(0)
+        worker = multiprocessing.active_children()[0]
+        worker.terminate()
+        worker.join(10)
+        assert worker.exitcode == -signal.SIGTERM
+        env.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,304 @@
+"""Bootstrap and samples. The env pays 1 per step and ends after 5; its observation is the number of steps taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.policy_envs import TWO_ACTIONS, HandModel, differing, job_config, make_policy
+from zoo.collector import Collector
+from zoo.env import EnvConfig, make_vector_env
+from zoo.job import resolve_config
+from zoo.pipeline import SerialJob
+from zoo.policy.base import Policy, stream
+from zoo.rollout import Rollout
+from zoo.spaces import Box, Discrete
+
+MODES = {
+    'sync same_step': dict(id='tests.envs:limit_env', vectorization='sync', autoreset='same_step'),
+    'sync next_step': dict(id='tests.envs:limit_env', vectorization='sync', autoreset='next_step'),
+    'sync disabled': dict(id='tests.envs:limit_env', vectorization='sync', autoreset='disabled'),
+    'async same_step': dict(id='tests.envs:limit_env', vectorization='async', autoreset='same_step'),
+    'async next_step': dict(id='tests.envs:limit_env', vectorization='async', autoreset='next_step'),
+    'async disabled': dict(id='tests.envs:limit_env', vectorization='async', autoreset='disabled'),
+    'batched same_step': dict(id='tests.envs:LimitSameStep-v0', vectorization='batched'),
+    'batched next_step': dict(id='tests.envs:Limit-v0', vectorization='batched'),
+    'batched disabled': dict(id='tests.envs:LimitDisabled-v0', vectorization='batched'),
+}
+OBS = Box(torch.zeros(1).numpy(), torch.full((1,), torch.inf).numpy())
+
+# gamma .9, lambda .5, V(s) = 10 + s at step s of an episode, reward 1:
+#   delta(s) = 1 + .9 * (11 + s) - (10 + s) = .9 - .1 s, which holds for s = 4 too if the time limit is a truncation;
+#   if the end is terminal, delta(4) = 1 - 14 = -13 (with the first observation of the next episode 1 + 9 - 14 = -4)
+#   adv(s) = delta(s) + .45 * adv(s + 1)
+EPISODE = {
+    'truncated': [1.476928125, 1.2820625, 1.07125, 0.825, 0.5],
+    'terminated': [0.92334375, 0.051875, -1.6625, -5.25, -13.0],
+}
+VALUE = [10.0, 11.0, 12.0, 13.0, 14.0]
+# where the rollout cuts an episode after 3 steps: adv(2) = .7, adv(1) = .8 + .45 * .7, adv(0) = .9 + .45 * 1.115;
+# or after 1: adv(0) = .9
+CUT_3, CUT_1 = [1.40175, 1.115, 0.7], [0.9]
+
+
+def collect(policy: Policy, env: dict[str, Any], n_env: int = 2) -> Rollout:
+    """One rollout from a fresh collector."""
+    vector = make_vector_env(EnvConfig(**env), n_env)
+    try:
+        collector = Collector(vector, policy.collect_mode)
+        collector.reset(stream(0, 'test'))
+        return collector.collect()
+    finally:
+        vector.close()
+
+
+@pytest.mark.parametrize('end', ['truncated', 'terminated'])
+@pytest.mark.parametrize('mode', MODES)
+def test_samples_of_every_autoreset_mode_equal_hand_worked_advantages(mode: str, end: str) -> None:
+    policy = make_policy(
+        OBS,
+        TWO_ACTIONS,
+        network=HandModel(lambda s: 10 + s),
+        enable_field=['collect'],
+        collect=dict(n_step=13, discount_factor=0.9, gae_lambda=0.5),
+    )
+    samples = policy.collect_mode.get_train_sample(collect(policy, {**MODES[mode], 'kwargs': {'end': end}})).view(13, 2)
+    if 'next_step' in mode:  # 5 transitions, a reset row, 5, a reset row, 1
+        rows = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12]
+        adv, value = EPISODE[end] * 2 + CUT_1, VALUE * 2 + VALUE[:1]
+        weight = torch.zeros(13, 2).index_fill(0, torch.tensor(rows), 13 / 11)  # 11 of 13 rows count, mean 1
+        torch.testing.assert_close(samples['weight'], weight)
+    else:  # 5, 5, 3
+        rows = list(range(13))
+        adv, value = EPISODE[end] * 2 + CUT_3, VALUE * 2 + VALUE[:3]
+        assert 'weight' not in samples.keys()
+    want_adv, want_value = (torch.tensor(x).unsqueeze(1).expand(-1, 2) for x in (adv, value))
+    torch.testing.assert_close(samples['value'][rows], want_value)
+    torch.testing.assert_close(samples['adv'][rows], want_adv)
+    torch.testing.assert_close(samples['return_'][rows], want_adv + want_value)
+
+
+LEARNED = {
+    name: MODES[name]
+    for name in ('sync same_step', 'sync next_step', 'sync disabled', 'async same_step', 'batched next_step')
+}
+
+
+def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
+    """V of the first observation after some 80 rollouts of 40 steps, gamma .9."""
+    cfg = job_config(
+        tmp_path,
+        max_env_step=10_000,
+        env={'kwargs': {}, **env},
+        policy=dict(
+            model=dict(hidden_sizes=[16], activation='relu'),
+            collect=dict(n_step=20, discount_factor=0.9),
+            learn=dict(
+                batch_size=80,
+                epoch_per_collect=8,
+                learning_rate={'start': 2e-2, 'end': 1e-3, 'over': 6400},
+                grad_clip=None,
+            ),
+        ),
+    )
+    with SerialJob(resolve_config(cfg)) as job:
+        for _ in range(80):
+            job.iteration()
+        first = torch.ones(1, 1) if 'onstant' in str(env['id']) else torch.zeros(1, 1)
+        return job.policy._compute_value(first).item()
+
+
+@pytest.mark.parametrize('mode', LEARNED)
+def test_learned_value_of_truncated_episodes_is_that_of_endless_ones(tmp_path: Any, mode: str) -> None:
+    batched = 'batched' in mode
+    env = {**MODES[mode], 'id': 'tests.policy_envs:Constant-v0' if batched else 'tests.policy_envs:constant_env'}
+    # the observation never changes, so V = 1 + .9 V = 10; with the limit as an end it were below 4.1
+    assert learned_value(tmp_path, env) == pytest.approx(10, abs=0.5)
+
+
+@pytest.mark.parametrize('mode', LEARNED)
+def test_learned_value_of_terminated_episodes_is_the_discounted_sum(tmp_path: Any, mode: str) -> None:
+    # 1 + .9 + .81 + .729 + .6561; with a bootstrap at the end it were 10
+    assert learned_value(tmp_path, {**MODES[mode], 'kwargs': {'end': 'terminated'}}) == pytest.approx(4.0951, abs=0.2)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_samples_of_one_env_equal_its_column_of_all(mode: str) -> None:
+    policy = make_policy(
+        OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(recompute_adv=True), enable_field=['collect']
+    )
+    rollout = collect(policy, MODES[mode], n_env=3)
+    rollout.final_obs += torch.arange(len(rollout.final_obs)).unsqueeze(
+        1
+    )  # all different, so that a mixed-up index shows
+    together = policy.collect_mode.get_train_sample(rollout).view(13, 3)
+    for b in range(3):
+        alone = policy.collect_mode.get_train_sample(rollout.column(b)).view(13, 1)
+        assert alone.keys() == together.keys()
+        for name in alone.keys():  # [13, 1, ...]; a matrix product of another height rounds differently
+            torch.testing.assert_close(
+                alone[name], together[name][:, b : b + 1], msg=lambda m, name=name, b=b: f'{name} of env {b}: {m}'
+            )
+
+
+def test_samples_are_t_major() -> None:
+    policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=4), enable_field=['collect'])
+    samples = policy.collect_mode.get_train_sample(collect(policy, MODES['sync same_step'], n_env=3))
+    assert samples['obs'].flatten().tolist() == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
+
+
+def test_ignore_done_bootstraps_terminal_states_like_truncated_ones() -> None:
+    policy = make_policy(
+        OBS,
+        TWO_ACTIONS,
+        network=HandModel(lambda s: 10 + s),
+        enable_field=['collect'],
+        learn=dict(ignore_done=True),
+        collect=dict(n_step=5, discount_factor=0.9, gae_lambda=0.5),
+    )
+    samples = policy.collect_mode.get_train_sample(
+        collect(policy, {**MODES['sync same_step'], 'kwargs': {'end': 'terminated'}}, 1)
+    )
+    torch.testing.assert_close(samples['adv'], torch.tensor(EPISODE['truncated']))
+
+
+def test_value_norm_gives_samples_in_return_units() -> None:
+    policy = make_policy(
+        OBS,
+        TWO_ACTIONS,
+        network=HandModel(lambda s: s),
+        enable_field=['collect'],
+        learn=dict(value_norm=True),
+        collect=dict(n_step=5, discount_factor=0.9, gae_lambda=0.0),
+    )
+    policy._normalizers['value'].update(torch.tensor([47.0, 53.0]))  # mean 50, deviation 3
+    samples = policy.collect_mode.get_train_sample(collect(policy, MODES['sync same_step'], 1))
+    value = torch.tensor([50.0, 53.0, 56.0, 59.0, 62.0])
+    torch.testing.assert_close(samples['value'], value)
+    torch.testing.assert_close(
+        samples['return_'], 1 + 0.9 * (value + 3)
+    )  # the successor of 62 is 65, by the final observation
+
+
+def scaled_rewards(policy: Policy, reward: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    """Rewards [T, B] as the policy scales them: with V = 0 and lambda = 0 the advantage is the reward."""
+    from tensordict import TensorDict
+
+    n_step, n_env = reward.shape
+    data = TensorDict(
+        {
+            'obs': torch.zeros(n_step, n_env, 1),
+            'action': torch.zeros(n_step, n_env, dtype=torch.int64),
+            'logit': torch.zeros(n_step, n_env, 2),
+            'reward': reward,
+            'done': end,
+            'traj_flag': end,
+        },
+        [n_step, n_env],
+    )
+    rollout = Rollout(data, torch.zeros(n_env, 1), torch.zeros(0, 1), torch.zeros(0, 2, dtype=torch.int64))
+    return policy.collect_mode.get_train_sample(rollout)['adv'].view(n_step, n_env)
+
+
+def reward_policy(n_step: int, n_env: int = 2) -> Policy:
+    return make_policy(
+        OBS,
+        TWO_ACTIONS,
+        network=HandModel(torch.zeros_like),
+        enable_field=['collect'],
+        learn=dict(reward_norm=True),
+        collect=dict(n_step=n_step, discount_factor=0.9, gae_lambda=0.0),
+    )
+
+
+def test_reward_norm_divides_by_the_deviation_of_running_discounted_sums() -> None:
+    generator = torch.Generator().manual_seed(0)
+    policy = reward_policy(6)
+    total, seen = [0.0, 0.0], []
+    for _ in range(3):  # the sums run on from one rollout to the next
+        reward = torch.randn(6, 2, generator=generator) + 1
+        end = torch.rand(6, 2, generator=generator) < 0.3
+        for t in range(6):
+            for b in range(2):
+                total[b] = 0.9 * total[b] + float(reward[t, b])
+                seen.append(total[b])
+                if end[t, b]:
+                    total[b] = 0.0
+        got = scaled_rewards(policy, reward, end)
+        torch.testing.assert_close(got, reward / torch.tensor(seen).std(correction=0))
+    assert abs(float(torch.tensor(seen).std(correction=0)) - 1) > 0.1  # else the division would not show
+
+
+def test_reward_norm_clips_at_ten() -> None:
+    reward = torch.zeros(400, 1)
+    reward[
+        200
+    ] = (
+        -1000.0
+    )  # alone among 400: sum of squares 1000^2 / (1 - .81), deviation about 115, so -8.7 unclipped at gamma .9
+    policy = make_policy(
+        OBS,
+        TWO_ACTIONS,
+        network=HandModel(torch.zeros_like),
+        enable_field=['collect'],
+        learn=dict(reward_norm=True),
+        collect=dict(n_step=400, discount_factor=0.0, gae_lambda=0.0),
+    )
+    # gamma 0: deviation 1000 * sqrt(1/400 * 399/400) = 49.9, so -20 unclipped
+    assert scaled_rewards(policy, reward, torch.zeros(400, 1, dtype=torch.bool))[200].item() == -10.0
+
+
+def test_rewards_of_reset_rows_enter_no_statistic() -> None:
+    policy = make_policy(
+        OBS,
+        TWO_ACTIONS,
+        network=HandModel(torch.zeros_like),
+        enable_field=['collect'],
+        learn=dict(reward_norm=True),
+        collect=dict(n_step=13, discount_factor=0.9, gae_lambda=0.0),
+    )
+    env = dict(id='tests.policy_envs:Garbage-v0', vectorization='batched')
+    policy.collect_mode.get_train_sample(collect(policy, env, 1))
+    sums = [1.0, 1.9, 2.71, 3.439, 4.0951]  # of one episode
+    want = torch.tensor(sums * 2 + sums[:1], dtype=torch.float64)
+    stats = policy._normalizers['reward']
+    assert stats.count.item() == 11
+    torch.testing.assert_close(stats.var, want.var(correction=0), rtol=1e-6, atol=0)  # the sums are float32
+    torch.testing.assert_close(stats.mean, want.mean(), rtol=1e-6, atol=0)
+
+
+def test_collect_only_policy_collects_and_makes_samples() -> None:
+    full = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=8))
+    part = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=8), enable_field=['collect'])
+    a, b = (p.collect_mode.get_train_sample(collect(p, MODES['sync same_step'])) for p in (full, part))
+    assert not differing(dict(a.items()), dict(b.items()))
+
+
+@pytest.mark.parametrize('learn', [{}, dict(reward_norm=True, value_norm=True, recompute_adv=True)])
+def test_collect_only_policy_takes_the_state_of_a_full_one(learn: dict[str, Any]) -> None:
+    full = make_policy(OBS, TWO_ACTIONS, seed=1, collect=dict(n_step=8), learn=learn)
+    part = make_policy(OBS, TWO_ACTIONS, seed=2, collect=dict(n_step=8), learn=learn, enable_field=['collect'])
+    part.load_state_dict(full.state_dict())
+    a, b = (p.collect_mode.get_train_sample(collect(p, MODES['sync same_step'])) for p in (full, part))
+    assert not differing(dict(a.items()), dict(b.items()))
+
+
+def test_greedy_evaluation_takes_the_mode() -> None:
+    policy = make_policy(OBS, TWO_ACTIONS, enable_field=['eval'])
+    with torch.no_grad():
+        policy._model.policy_head.bias.copy_(torch.tensor([0.0, 0.5]))
+    obs = torch.zeros(50, 1)
+    assert policy.eval_mode.forward(obs, None)['action'].tolist() == [1] * 50  # drawing would give some 19 zeros
+
+
+def test_collect_draws_actions_with_the_probability_of_the_logit() -> None:
+    policy = make_policy(OBS, Discrete(2), collect=dict(n_step=50), enable_field=['collect'])
+    with torch.no_grad():
+        policy._model.policy_head.bias.copy_(torch.tensor([0.0, 1.0986123]))  # odds 1 to 3
+    obs = torch.zeros(200, 1)
+    actions = torch.stack([policy.collect_mode.forward(obs, None)['action'] for _ in range(50)]).double()
+    # 10,000 draws of p = .75: deviation of the mean .0043
+    assert actions.mean().item() == pytest.approx(0.75, abs=0.02)
+    assert actions.std(0).min() > 0  # fresh noise at each step

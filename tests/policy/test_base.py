@@ -1,0 +1,149 @@
+"""What every policy promises: modes that can be built apart, `act`, one state."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
+from zoo.env import EnvConfig, make_vector_env
+from zoo.evaluator import evaluate
+from zoo.job import resolve_policy
+from zoo.policy.base import stream, torch_generator
+from zoo.policy.ppo import PPOPolicy
+from zoo.spaces import Box, Discrete
+
+OBS = Box(np.full(2, -np.inf), np.full(2, np.inf))
+FIELDS = ('learn', 'collect', 'eval')
+
+
+@pytest.mark.parametrize('fields', [list(c) for n in (1, 2) for c in combinations(FIELDS, n)], ids='+'.join)
+def test_a_mode_that_was_not_built_says_what_to_do(fields: list[Any]) -> None:
+    policy = make_policy(OBS, TWO_ACTIONS, enable_field=fields)
+    for name in FIELDS:
+        if name in fields:
+            getattr(policy, f'{name}_mode')
+        else:
+            with pytest.raises(AttributeError, match=f"no {name} mode; add '{name}' to enable_field"):
+                getattr(policy, f'{name}_mode')
+
+
+def test_eval_only_policy_evaluates_and_acts() -> None:
+    env = EnvConfig(id='tests.envs:limit_env')
+    vector = make_vector_env(env, 1)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    assert evaluate(policy, env, 2).returns == [5.0, 5.0]
+    assert policy.act(np.zeros(1, np.float32)) in (0, 1)
+
+
+@pytest.mark.parametrize('fields', [['eval'], ['collect', 'eval'], ['learn', 'eval']], ids='+'.join)
+@pytest.mark.parametrize('learn', [{}, dict(reward_norm=True, value_norm=True)], ids=['plain', 'normalised'])
+def test_policy_of_some_modes_takes_the_state_of_a_full_one(fields: list[Any], learn: dict[str, Any]) -> None:
+    full = make_policy(OBS, TWO_ACTIONS, seed=1, learn=learn, model=dict(obs_norm=True))
+    part = make_policy(OBS, TWO_ACTIONS, seed=2, learn=learn, model=dict(obs_norm=True), enable_field=fields)
+    part.load_state_dict(full.state_dict())
+    want = full.state_dict()
+    assert not differing(part.state_dict(), {key: want[key] for key in part.state_dict()})
+
+
+@pytest.mark.parametrize('wanted', ['single', 'batch'])
+@pytest.mark.parametrize(
+    ('space', 'mode', 'want'),
+    [
+        (Discrete(3), 'clip', 2),
+        (Discrete(3, start=5), 'clip', 7),
+        (Box(np.array([-1.0]), np.array([1.0])), 'clip', [1.0]),
+        (Box(np.array([0.0]), np.array([np.inf])), 'clip', [4.0]),
+        (Box(np.array([0.0]), np.array([10.0])), 'rescale', [10.0]),
+    ],
+    ids=str,
+)
+def test_act_gives_actions_as_the_env_takes_them(space: Any, mode: Any, want: Any, wanted: str) -> None:
+    cfg = resolve_policy(dict(model=dict(hidden_sizes=[8])))
+    policy = PPOPolicy(cfg, OBS, space, enable_field=['eval'], action_mode=mode)
+    with torch.no_grad():  # always the last choice, or 4
+        for p in policy._model.policy_head.parameters():
+            p.zero_()
+        getattr(policy._model.policy_head, 'mu', policy._model.policy_head).bias[-1] = 4.0
+    obs = np.ones(2, np.float32)
+    action = policy.act(obs) if wanted == 'single' else policy.act(np.stack([obs] * 3))
+    np.testing.assert_array_equal(action, want if wanted == 'single' else [want] * 3)
+    if isinstance(space, Box):
+        assert action.dtype == space.dtype
+
+
+def test_act_takes_discrete_observations() -> None:
+    policy = make_policy(Discrete(4, start=1), TWO_ACTIONS, enable_field=['eval'])
+    with torch.no_grad():
+        policy._model.policy_head.weight.normal_(generator=torch.Generator().manual_seed(0))
+    logit = policy._model.compute_actor(torch.arange(4))
+    assert [policy.act(obs) for obs in (1, 2, 3, 4)] == logit.argmax(-1).tolist()
+    assert policy.act(np.array([1, 4])).tolist() == logit.argmax(-1)[[0, 3]].tolist()
+
+
+def test_seed_decides_the_network_and_leaves_the_global_stream_alone() -> None:
+    torch.manual_seed(0)
+    want = torch.rand(3)
+    torch.manual_seed(0)
+    a, b, other = (make_policy(OBS, ONE_NUMBER, seed=seed).state_dict() for seed in (4, 4, 5))
+    assert torch.equal(torch.rand(3), want)
+    assert not differing(a, b)
+    assert {'model/policy_head.mu.weight', 'collect/generator', 'learn/generator'} <= set(differing(a, other))
+
+
+def test_state_dict_goes_on_with_the_noise_stream() -> None:
+    def draw(policy: Any) -> torch.Tensor:
+        return torch.stack([policy.collect_mode.forward(torch.zeros(5, 2), None)['action'] for _ in range(8)])
+
+    a, b = (
+        make_policy(OBS, ONE_NUMBER, collect=dict(n_step=4)),
+        make_policy(OBS, ONE_NUMBER, seed=9, collect=dict(n_step=4)),
+    )
+    first = draw(a)
+    b.load_state_dict(a.state_dict())
+    assert torch.equal(draw(a), draw(b)) and not torch.equal(draw(a), first)
+
+
+def test_state_dict_of_a_trained_policy_is_no_view_of_the_next_one() -> None:
+    """load_state_dict copies: two policies share nothing afterwards."""
+    a, b = make_policy(OBS, TWO_ACTIONS), make_policy(OBS, TWO_ACTIONS, seed=1)
+    b.load_state_dict(a.state_dict())
+    with torch.no_grad():
+        a._optimizer.param.add_(1)
+    assert torch.equal(b._optimizer.param + 1, a._optimizer.param)
+    assert torch.equal(a._model.policy_head.bias, torch.ones(2))  # the parameters are still views of the flat buffer
+
+
+def test_streams_are_told_apart_by_name_number_and_seed() -> None:
+    names: list[tuple[Any, ...]] = [
+        (0, 'collect'),
+        (0, 'evaluate'),
+        (1, 'collect'),
+        (0, 'collect', 0),
+        (0, 'collect', 64),
+        (0, 'evaluate', 64),
+    ]
+    assert len({stream(*name).generate_state(4).tobytes() for name in names[:3] + names[4:]}) == 5
+    assert stream(3, 'collect', 5).generate_state(2).tolist() == stream(3, 'collect', 5).generate_state(2).tolist()
+
+
+def test_torch_generators_of_two_names_differ() -> None:
+    cpu = torch.device('cpu')
+    a, b, again = (torch.rand(4, generator=torch_generator(0, name, cpu)) for name in ('collect', 'learn', 'collect'))
+    assert torch.equal(a, again) and not torch.equal(a, b)
+
+
+def test_device_auto_is_where_the_network_is() -> None:
+    policy = make_policy(OBS, TWO_ACTIONS, device='auto')
+    assert policy.device.type == ('cuda' if torch.cuda.is_available() else 'cpu')
+    assert next(policy._model.parameters()).device.type == policy.device.type
+    assert make_policy(OBS, TWO_ACTIONS, device='cpu').device.type == 'cpu'
+
+
+def test_own_network_replaces_the_registered_one() -> None:
+    network = make_policy(OBS, TWO_ACTIONS)._model
+    assert make_policy(OBS, TWO_ACTIONS, network=network)._model is network

@@ -1,0 +1,222 @@
+"""The contracts of DESIGN.md, for every registered policy and model; a plugin that is installed is tested too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from tests.policy_envs import differing
+from zoo.checkpoint import load_checkpoint, save_checkpoint
+from zoo.collector import Collector
+from zoo.config import Config, fields_of
+from zoo.env import EnvConfig, make_vector_env
+from zoo.job import JobConfig, explain_config, resolve_config, resolve_policy
+from zoo.policy.base import CollectMode, EvalMode, LearnMode, Policy, stream
+from zoo.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+from zoo.spaces import Box, Discrete
+
+N_STEP, N_ENV = 8, 4
+ENVS = {
+    'box to discrete': dict(id='tests.envs:limit_env'),
+    'box to box': dict(id='tests.envs:limit_env', kwargs={'action': 'box'}),
+    'discrete to discrete': dict(id='tests.policy_envs:match_env'),
+    'with reset rows': dict(id='tests.envs:Limit-v0'),
+}
+policies = pytest.mark.parametrize('name', POLICY_REGISTRY.names())
+envs = pytest.mark.parametrize('env', ENVS)
+
+
+def build(name: str, env: str, seed: int = 0, enable_field: list[Any] | None = None) -> tuple[Policy, Collector]:
+    """A policy with its options at their defaults, on a small rollout."""
+    vector = make_vector_env(EnvConfig(**ENVS[env]), N_ENV)
+    cls = POLICY_REGISTRY.get(name)
+    known = dict(fields_of(cls.config))
+    small: dict[str, Any] = {'type': name}
+    for path, value in (('learn.batch_size', 16), ('collect.n_step', N_STEP)):
+        if path in known:
+            section, key = path.split('.')
+            small[section] = {key: value}
+    policy = cls(resolve_policy(small), vector.obs_space, vector.action_space, seed=seed, enable_field=enable_field)
+    collector = Collector(vector, policy.collect_mode) if enable_field is None else None
+    if collector is not None:
+        collector.reset(stream(0, 'test'))
+    return policy, collector  # type: ignore[return-value]
+
+
+@policies
+def test_modes_are_named_tuples_of_functions(name: str) -> None:
+    policy, _ = build(name, 'box to discrete')
+    for mode, kind in (
+        (policy.learn_mode, LearnMode),
+        (policy.collect_mode, CollectMode),
+        (policy.eval_mode, EvalMode),
+    ):
+        assert type(mode) is kind
+        assert all(callable(value) for field, value in mode._asdict().items() if field != 'n_step')
+    assert policy.collect_mode.n_step == N_STEP
+    assert policy.default_model() in MODEL_REGISTRY
+
+
+@policies
+@envs
+def test_actions_have_the_shape_and_dtype_of_the_space(name: str, env: str) -> None:
+    policy, _ = build(name, env)
+    obs = (
+        torch.zeros(6, dtype=torch.int64)
+        if isinstance(policy.obs_space, Discrete)
+        else torch.zeros(6, *policy.obs_space.shape)
+    )
+    for output in (policy.collect_mode.forward(obs, None), policy.eval_mode.forward(obs, None)):
+        action = output['action']
+        if isinstance(policy.action_space, Box):
+            assert action.shape == (6, *policy.action_space.shape) and action.dtype == torch.float32
+        else:
+            assert (
+                action.shape == (6,)
+                and action.dtype == torch.int64
+                and 0 <= action.min()
+                and action.max() < policy.action_space.n
+            )
+        assert not action.requires_grad
+
+
+@policies
+@envs
+def test_samples_are_flat_and_metrics_are_those_announced(name: str, env: str) -> None:
+    policy, collector = build(name, env)
+    samples = policy.collect_mode.get_train_sample(collector.collect())
+    assert isinstance(samples, TensorDict) and samples.batch_size == (N_STEP * N_ENV,)
+    for key, value in samples.items(include_nested=True, leaves_only=True):
+        assert value.shape[0] == N_STEP * N_ENV and not value.requires_grad, key
+        assert not value.is_floating_point() or value.isfinite().all(), key
+    if 'weight' in samples.keys():
+        assert samples['weight'].mean().item() == pytest.approx(1)
+    policy.learn_mode.set_env_step(0)
+    before = policy.learn_mode.train_iter()
+    metrics = policy.learn_mode.forward(samples)
+    assert metrics.keys() == set(policy.learn_mode.monitor_vars())
+    for key, value in metrics.items():
+        assert isinstance(value, Tensor) and value.dim() == 0 and not value.requires_grad and value.isfinite(), key
+    assert policy.learn_mode.train_iter() > before
+
+
+@policies
+@envs
+def test_state_goes_through_a_checkpoint_and_continues_the_same(name: str, env: str, tmp_path: Path) -> None:
+    policy, collector = build(name, env)
+    first = policy.collect_mode.get_train_sample(collector.collect())
+    policy.learn_mode.forward(first)
+    save_checkpoint(tmp_path / 'a.safetensors', policy.state_dict(), {})
+    other, _ = build(name, env, seed=1)
+    assert differing(other.state_dict(), policy.state_dict())
+    other.load_state_dict(load_checkpoint(tmp_path / 'a.safetensors').state)
+    assert not differing(other.state_dict(), policy.state_dict())
+    for p in (policy, other):  # the next update is the same too
+        p.learn_mode.forward(first)
+    assert not differing(other.state_dict(), policy.state_dict())
+
+
+@policies
+def test_one_mode_alone_can_be_built(name: str) -> None:
+    for field in ('learn', 'collect', 'eval'):
+        policy, _ = build(name, 'box to discrete', enable_field=[field])
+        assert getattr(policy, f'{field}_mode')
+
+
+@policies
+def test_fields_of_the_config_have_descriptions(name: str) -> None:
+    missing = [
+        path for path, field in fields_of(POLICY_REGISTRY.get(name).config) if not field.description and '.' in path
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize('registry', [MODEL_REGISTRY, BUFFER_REGISTRY], ids=['model', 'buffer'])
+def test_fields_of_models_and_buffers_have_descriptions(registry: Any) -> None:
+    for name in registry.names():
+        for path, field in fields_of(registry.get(name).config):
+            assert field.description, f'{name} {path}'
+
+
+@policies
+def test_every_row_of_the_resolved_config_has_a_description(name: str) -> None:
+    rows = explain_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}})
+    assert len(rows) > 20 and not [row.key for row in rows if not row.description]
+    assert {row.key for row in rows} >= {'seed', 'env.id', 'policy.type', 'checkpoint.freq', 'logger.root'}
+    assert (
+        issubclass(JobConfig, object)
+        and resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}}).policy.type == name
+    )
+
+
+BOX = Box(np.full(3, -np.inf), np.full(3, np.inf))
+SPACES = {
+    'box to discrete': (BOX, Discrete(4)),
+    'box to box': (BOX, Box(-np.ones(2), np.ones(2))),
+    'discrete to discrete': (Discrete(5), Discrete(4)),
+}
+models = pytest.mark.parametrize('name', MODEL_REGISTRY.names())
+spaces = pytest.mark.parametrize('space', SPACES)
+
+
+def model_of(name: str, space: str, **cfg: Any) -> Any:
+    cls = MODEL_REGISTRY.get(name)
+    return cls(Config(cls.config(**cfg).model_dump()), *SPACES[space])
+
+
+def some_obs(space: str, *lead: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randint(5, lead, generator=generator)
+        if space.startswith('discrete')
+        else torch.randn(*lead, 3, generator=generator)
+    )
+
+
+def parts(logit: Any) -> list[Tensor]:
+    return [logit] if isinstance(logit, Tensor) else [logit['mu'], logit['sigma']]
+
+
+@models
+@spaces
+@pytest.mark.parametrize('lead', [(6,), (2, 3)], ids=str)
+def test_model_outputs_have_the_shapes_of_the_spaces(name: str, space: str, lead: tuple[int, ...]) -> None:
+    model, obs = model_of(name, space), some_obs(space, *lead)
+    width = 2 if space == 'box to box' else 4
+    for part in parts(model.compute_actor(obs)):
+        assert part.shape == (*lead, width)
+    assert model.compute_critic(obs).shape == lead
+
+
+@models
+@spaces
+def test_model_gives_the_same_together_and_apart(name: str, space: str) -> None:
+    model, obs = model_of(name, space), some_obs(space, 6)
+    both = model.compute_actor_critic(obs)
+    assert torch.equal(both['value'], model.compute_critic(obs))
+    for a, b in zip(parts(both['logit']), parts(model.compute_actor(obs)), strict=True):
+        assert torch.equal(a, b)
+
+
+@models
+@spaces
+def test_model_treats_rows_apart(name: str, space: str) -> None:
+    model, obs = model_of(name, space), some_obs(space, 6)
+    calls: list[Callable[[Tensor], Tensor]] = [model.compute_critic, lambda x: parts(model.compute_actor(x))[0]]
+    for call in calls:
+        torch.testing.assert_close(call(obs)[2:3], call(obs[2:3]))
+
+
+@models
+@spaces
+def test_first_policy_is_near_uniform(name: str, space: str) -> None:
+    logit = model_of(name, space).compute_actor(some_obs(space, 50))
+    first = parts(logit)[0]  # logits, or means
+    assert (first - first.mean(-1, keepdim=True)).abs().max() < 0.1

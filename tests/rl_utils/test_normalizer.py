@@ -1,0 +1,215 @@
+"""Running statistics and advantage normalisation, against statistics of the whole set and numbers by hand."""
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from zoo.rl_utils.normalizer import RunningMeanStd, normalize_advantage
+
+
+def draws(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def assert_statistics(stats: RunningMeanStd, rows: Tensor) -> None:
+    """The module holds mean, variance and count of these rows, and reads shift and scale from them."""
+    torch.testing.assert_close(stats.mean, rows.mean(0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(stats.var, rows.var(0, correction=0), rtol=1e-9, atol=1e-12)
+    assert stats.count == len(rows)
+    torch.testing.assert_close(stats.shift, stats.mean.float())
+    torch.testing.assert_close(stats.scale, (stats.var + 1e-8).rsqrt().float())
+
+
+def test_two_blocks_by_hand():
+    # 1, 3 and 8: mean 4, variance (9 + 1 + 16) / 3
+    stats = RunningMeanStd()
+    stats.update(torch.tensor([1.0, 3.0]))
+    assert (stats.mean.item(), stats.var.item(), stats.count.item()) == (2.0, 1.0, 2.0)
+    stats.update(torch.tensor([8.0]))
+    assert stats.mean.item() == pytest.approx(4.0) and stats.var.item() == pytest.approx(26 / 3) and stats.count == 3
+    # the deviation is 2.943920: (13 - 4) / 2.943920 = 3.057148; in `rescale` the mean stays: 13 / 2.943920 = 4.415881
+    assert stats(torch.tensor(13.0)).item() == pytest.approx(3.057148, abs=1e-5)
+    assert stats.rescale(torch.tensor(13.0)).item() == pytest.approx(4.415881, abs=1e-5)
+
+
+@given(sizes=st.lists(st.integers(1, 7), min_size=1, max_size=6), seed=st.integers(0, 999),
+       shape=st.sampled_from([(), (3,), (2, 2)]))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_blocks_of_any_size_give_the_statistics_of_the_whole(sizes, seed, shape):
+    rows = 5 + 3 * draws(sum(sizes), *shape, seed=seed)
+    stats = RunningMeanStd(shape)
+    for block in rows.split(sizes):
+        stats.update(block)
+    assert_statistics(stats, rows)
+
+
+def test_a_large_offset_does_not_eat_the_variance():
+    # the naive E[x^2] - E[x]^2 would lose it: 1e8^2 has a spacing of 2 in float64
+    rows = 1e8 + draws(1000, 2)
+    stats = RunningMeanStd((2,))
+    for block in rows.split(100):
+        stats.update(block)
+    torch.testing.assert_close(stats.var, (rows - 1e8).var(0, correction=0), rtol=1e-5, atol=0)
+
+
+def test_float32_blocks_are_merged_in_float64():
+    rows = (3 + draws(300, 2)).float()
+    stats = RunningMeanStd((2,))
+    for block in rows.split(7):
+        stats.update(block)
+    assert_statistics(stats, rows.double())
+
+
+@pytest.mark.parametrize('scale', [1.0, 0.25, 4.0])
+@pytest.mark.parametrize('shape', [(), (3,)])
+def test_rows_of_weight_zero_enter_no_statistic(scale, shape):
+    # the others are scaled so that the mean over the block is 1: that must not count a row as more than one
+    rows = draws(20, *shape)
+    weight = scale * (torch.arange(20) % 3 > 0).float()
+    rows[weight == 0] = 1e6
+    stats = RunningMeanStd(shape)
+    for block, block_weight in zip(rows.split(8), weight.split(8), strict=True):
+        stats.update(block, block_weight)
+    assert_statistics(stats, rows[weight > 0])
+
+
+def test_before_the_first_update_it_is_the_identity_within_the_clip():
+    stats, x = RunningMeanStd((3,)), draws(5, 3).float()
+    for function in (stats, stats.rescale, stats.standardize, stats.restore):
+        assert torch.equal(function(x), x)
+    assert stats(torch.tensor([99.0, -99.0, 1.0])).tolist() == [10.0, -10.0, 1.0]
+
+
+@pytest.mark.parametrize('block, weight', [(torch.full((4, 2), 7.0), torch.zeros(4)), (torch.empty(0, 2), None)])
+def test_a_block_of_no_weight_changes_nothing(block, weight):
+    fresh, used = RunningMeanStd((2,)), RunningMeanStd((2,))
+    used.update(3 + draws(5, 2))
+    for stats in (used, fresh):
+        before = {name: x.clone() for name, x in stats.state_dict().items()}
+        stats.update(block, weight)
+        torch.testing.assert_close(dict(stats.state_dict()), before, rtol=1e-15, atol=0)
+
+
+def test_clip_bounds_forward_and_rescale_but_not_standardize():
+    stats = RunningMeanStd((), clip=2.0)
+    stats.update(torch.tensor([-1.0, 1.0]))  # mean 0, deviation 1
+    x = torch.tensor([-5.0, -0.5, 0.5, 5.0])
+    want = torch.tensor([-2.0, -0.5, 0.5, 2.0])
+    torch.testing.assert_close(stats(x), want)
+    torch.testing.assert_close(stats.rescale(x), want)
+    torch.testing.assert_close(stats.standardize(x), x)
+
+
+def test_rescale_keeps_the_sign():
+    stats = RunningMeanStd()
+    stats.update(torch.tensor([100.0, 102.0]))  # mean 101, deviation 1
+    torch.testing.assert_close(stats.rescale(torch.tensor([0.5, -0.5, 0.0])), torch.tensor([0.5, -0.5, 0.0]))
+
+
+def test_restore_undoes_standardize():
+    stats, x = RunningMeanStd((2,)), draws(9, 2).float()
+    stats.update(5 + 100 * draws(50, 2))
+    torch.testing.assert_close(stats.restore(stats.standardize(x)), x, rtol=1e-5, atol=1e-4)
+
+
+def test_a_constant_feature_becomes_zero():
+    stats = RunningMeanStd((2,))
+    stats.update(torch.tensor([[3.0, 1.0], [3.0, 2.0]]))
+    assert stats(torch.tensor([3.0, 1.5])).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize('lead', [(), (4,), (2, 3)])
+def test_forward_takes_any_leading_shape_and_changes_nothing(lead):
+    stats = RunningMeanStd((2,))
+    stats.update(draws(10, 2))
+    x = draws(*lead, 2).float()
+    before, state = x.clone(), {name: t.clone() for name, t in stats.state_dict().items()}
+    want = ((x.double() - stats.mean) / stats.var.sqrt()).float()
+    torch.testing.assert_close(stats(x), want, rtol=1e-5, atol=1e-6)
+    assert torch.equal(x, before) and all(torch.equal(t, state[name]) for name, t in stats.state_dict().items())
+
+
+def test_update_leaves_the_block_alone_and_keeps_no_graph():
+    stats, block = RunningMeanStd((2,)), draws(5, 2).requires_grad_()
+    before = block.detach().clone()
+    stats.update(block, torch.ones(5))
+    assert torch.equal(block, before) and not any(t.requires_grad for t in stats.state_dict().values())
+    assert stats(block.float()).requires_grad  # the gradient flows through the normalisation itself
+
+
+def test_state_dict_round_trip_continues_identically():
+    one, other = RunningMeanStd((3,)), RunningMeanStd((3,))
+    one.update(2 + draws(10, 3))
+    other.load_state_dict(one.state_dict())
+    block, x = draws(6, 3, seed=1), draws(4, 3, seed=2).float()
+    assert torch.equal(one(x), other(x))
+    one.update(block)
+    other.update(block)
+    assert torch.equal(one(x), other(x))
+    assert all(torch.equal(t, other.state_dict()[name]) for name, t in one.state_dict().items())
+
+
+# ---- advantages
+
+def test_normalize_advantage_by_hand():
+    # 1, 2, 6: mean 3, variance (4 + 1 + 9) / 3 = 14 / 3
+    adv = torch.tensor([1.0, 2.0, 6.0])
+    torch.testing.assert_close(normalize_advantage(adv), torch.tensor([-2.0, -1.0, 3.0]) / (14 / 3) ** 0.5)
+    assert adv.tolist() == [1.0, 2.0, 6.0]
+
+
+def test_normalize_advantage_has_mean_zero_and_deviation_one():
+    adv = normalize_advantage(5 + 3 * draws(1000))
+    assert abs(adv.mean()) < 1e-12 and adv.std(correction=0).item() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize('scale', [1.0, 1.5])
+def test_normalize_advantage_leaves_rows_of_weight_zero_out(scale):
+    valid = torch.tensor([True, False, True, False, True])
+    adv = torch.tensor([1.0, 1e6, 2.0, -1e6, 6.0])
+    got = normalize_advantage(adv, scale * valid.float())
+    torch.testing.assert_close(got[valid], normalize_advantage(adv[valid]))
+    assert got.shape == (5,) and got.isfinite().all()
+
+
+def test_normalize_advantage_with_equal_weights_is_without():
+    adv = draws(9)
+    torch.testing.assert_close(normalize_advantage(adv, torch.full((9,), 0.3)), normalize_advantage(adv))
+
+
+@pytest.mark.parametrize('value', [0.0, 3.0, -1e6, 0.1])
+def test_normalize_advantage_of_one_row_is_zero(value):
+    assert normalize_advantage(torch.tensor([value])).tolist() == [0.0]
+    assert normalize_advantage(torch.tensor([5.0, value]), torch.tensor([0.0, 2.0]))[1] == 0
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+@pytest.mark.parametrize('value', [0.1, -7.7, 1000.1])
+@pytest.mark.parametrize('n', [2, 3, 7, 256])
+def test_normalize_advantage_of_equal_rows_is_only_centred(value, n, weighted):
+    # the mean of equal float32 numbers may be off by a rounding; divided by itself that would be an advantage of 1
+    adv = torch.full((n,), value)
+    got = normalize_advantage(adv, torch.ones(n) if weighted else None)
+    torch.testing.assert_close(got, torch.zeros(n), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+def test_normalize_advantage_takes_blocks_each_by_its_own_moments(weighted):
+    adv = torch.arange(1, 5).view(4, 1) * draws(4, 9)
+    weight = 1.5 * (draws(4, 9, seed=1) > -0.5).float() if weighted else None
+    got = normalize_advantage(adv, weight)
+    for k in range(4):
+        torch.testing.assert_close(got[k], normalize_advantage(adv[k], None if weight is None else weight[k]))
+
+
+def test_normalize_advantage_keeps_a_small_spread_around_a_large_mean():
+    # 100 +- .01 in float32 is real information: the spacing of floats there is 8e-6
+    got = normalize_advantage(torch.tensor([99.99, 100.01]))
+    torch.testing.assert_close(got, torch.tensor([-1.0, 1.0]), rtol=0, atol=1e-2)
+
+
+def test_normalize_advantage_where_no_row_counts_is_finite():
+    assert normalize_advantage(torch.tensor([1.0, 2.0]), torch.zeros(2)).isfinite().all()

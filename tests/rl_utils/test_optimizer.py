@@ -1,0 +1,259 @@
+"""FlatAdam against torch.optim.Adam and clip_grad_norm_, and what a gradient that is not finite does."""
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from zoo.rl_utils.optimizer import FlatAdam, NonFiniteGradientError
+
+# one kernel over the flat buffer or one per parameter: vector and scalar code may round differently in the last bit
+CLOSE = dict(rtol=1e-5, atol=1e-7)
+
+
+def make_net(seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def loss_of(net: nn.Module, step: int, scale: float = 1.0) -> Tensor:
+    """A different batch in every step."""
+    generator = torch.Generator().manual_seed(step)
+    x, y = torch.randn(8, 3, generator=generator), torch.randn(8, 2, generator=generator)
+    return scale * (net(x) - y).square().mean()
+
+
+def train(net: nn.Module, optimizer: FlatAdam, steps: range, grad_clip: float | None = None,
+          scale: float = 1.0) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(net, step, scale).backward()
+        optimizer.step(grad_clip)
+
+
+def poison(net: nn.Module, optimizer: FlatAdam, step: int, name: str, value: float) -> None:
+    """A gradient as usual, but for one number of the parameter `name`."""
+    optimizer.zero_grad()
+    loss_of(net, step).backward()
+    dict(net.named_parameters())[name].grad.view(-1)[1] = value
+
+
+def parameters(net: nn.Module) -> list[Tensor]:
+    return [p.detach() for p in net.parameters()]
+
+
+@pytest.mark.parametrize('grad_clip, scale', [(None, 1.0), (0.5, 1.0), (0.5, 100.0), (0.5, 1e-3), (1e-2, 1.0)])
+@pytest.mark.parametrize('options', [{}, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-8)])
+def test_twenty_steps_equal_torch_adam(grad_clip, scale, options):
+    net, other = make_net(), make_net()
+    optimizer = FlatAdam(net.named_parameters(), **options)
+    reference = torch.optim.Adam(other.parameters(), **{'lr': 1e-3, 'eps': 1e-5, **options})
+    train(net, optimizer, range(20), grad_clip, scale)
+    for step in range(20):
+        reference.zero_grad()
+        loss_of(other, step, scale).backward()
+        if grad_clip is not None:
+            nn.utils.clip_grad_norm_(other.parameters(), grad_clip)
+        reference.step()
+    torch.testing.assert_close(parameters(net), parameters(other), **CLOSE)
+    assert optimizer.step_count == 20 and optimizer.count_skipped(1) == 0
+    for moments, key in ((optimizer.exp_avg, 'exp_avg'), (optimizer.exp_avg_sq, 'exp_avg_sq')):
+        want = torch.cat([reference.state[p][key].flatten() for p in other.parameters()])
+        torch.testing.assert_close(moments, want, **CLOSE)
+
+
+def test_first_step_by_hand():
+    # bias-corrected moments of the first step are g and g^2: p - lr * g / (|g| + eps), and a gradient of 0 moves nothing
+    p = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+    optimizer = FlatAdam([('p', p)], lr=0.1, eps=1.0)
+    optimizer.grad.copy_(torch.tensor([1.0, -3.0, 0.0]))
+    norm = optimizer.step()
+    torch.testing.assert_close(p.detach(), torch.tensor([1 - 0.1 / 2, 2 + 0.1 * 3 / 4, 3.0]))
+    assert norm.shape == () and norm.item() == pytest.approx(10 ** 0.5)
+
+
+def test_a_changed_learning_rate_counts_from_the_next_step():
+    net, other = make_net(), make_net()
+    optimizer, reference = FlatAdam(net.named_parameters()), torch.optim.Adam(other.parameters(), eps=1e-5)
+    for step in range(6):
+        optimizer.lr = reference.param_groups[0]['lr'] = 0.01 / (1 + step)
+        train(net, optimizer, range(step, step + 1))
+        reference.zero_grad()
+        loss_of(other, step).backward()
+        reference.step()
+    torch.testing.assert_close(parameters(net), parameters(other), **CLOSE)
+
+
+@pytest.mark.parametrize('scale', [1e-3, 100.0])
+def test_grad_clip_equals_clip_grad_norm(scale):
+    net, other = make_net(), make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    loss_of(net, 0, scale).backward()
+    loss_of(other, 0, scale).backward()
+    norm, want = optimizer.step(0.5), nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+    torch.testing.assert_close(norm, want)  # the norm before the limit
+    torch.testing.assert_close([p.grad for p in net.parameters()], [p.grad for p in other.parameters()])
+
+
+def test_parameters_and_gradients_are_views_of_the_flat_buffers():
+    net = make_net()
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizer = FlatAdam(net.named_parameters())
+    assert all(torch.equal(p, old) for p, old in zip(net.parameters(), before, strict=True))
+    optimizer.param.copy_(torch.arange(32.0))
+    optimizer.grad.copy_(-torch.arange(32.0))
+    # 15 + 5 + 10 + 2 numbers, in the order of named_parameters
+    assert torch.equal(torch.cat([p.flatten() for p in parameters(net)]), torch.arange(32.0))
+    assert torch.equal(torch.cat([p.grad.flatten() for p in net.parameters()]), -torch.arange(32.0))
+
+
+def test_parameters_stay_views_through_training_and_loading():
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    train(net, optimizer, range(3), 0.5)
+    net.load_state_dict(make_net(seed=1).state_dict())
+    assert torch.equal(optimizer.param, torch.cat([p.flatten() for p in parameters(make_net(seed=1))]))
+    train(net, optimizer, range(2))
+    assert torch.equal(optimizer.param, torch.cat([p.flatten() for p in parameters(net)]))
+    assert torch.equal(optimizer.grad, torch.cat([p.grad.flatten() for p in net.parameters()]))
+
+
+def test_gradients_add_up_until_zero_grad():
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    loss_of(net, 0).backward()
+    first = optimizer.grad.clone()
+    loss_of(net, 0).backward()
+    torch.testing.assert_close(optimizer.grad, 2 * first)
+    optimizer.zero_grad()
+    assert not optimizer.grad.any() and all(not p.grad.any() for p in net.parameters())
+
+
+def test_frozen_parameters_stay_out():
+    net = make_net()
+    net[0].weight.requires_grad_(False)
+    before = net[0].weight.clone()
+    optimizer = FlatAdam(net.named_parameters())
+    train(net, optimizer, range(2))
+    assert optimizer.param.numel() == 32 - 15 and torch.equal(net[0].weight, before)
+
+
+def test_transposed_parameters_keep_their_values():
+    p = nn.Parameter(torch.arange(6.0).view(2, 3).t())
+    FlatAdam([('p', p)])
+    assert torch.equal(p, torch.arange(6.0).view(2, 3).t())
+
+
+@pytest.mark.parametrize('value', [float('nan'), float('inf'), float('-inf')])
+@pytest.mark.parametrize('grad_clip', [None, 0.5])
+@pytest.mark.parametrize('n_before', [0, 3])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(value, grad_clip, n_before):
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    train(net, optimizer, range(n_before), grad_clip)
+    watched = (optimizer.param, optimizer.exp_avg, optimizer.exp_avg_sq, optimizer.step_count)
+    before = [x.clone() for x in watched]
+    poison(net, optimizer, 7, '2.weight', value)
+    norm = optimizer.step(grad_clip)
+    assert all(torch.equal(x, y) for x, y in zip(watched, before, strict=True))
+    assert not norm.isfinite() and optimizer.count_skipped(9) == 1 and optimizer.step_count == n_before
+    # and the run goes on as if that step had never been
+    train(net, optimizer, range(10, 13), grad_clip)
+    other = make_net()
+    undisturbed = FlatAdam(other.named_parameters())
+    train(other, undisturbed, range(n_before), grad_clip)
+    train(other, undisturbed, range(10, 13), grad_clip)
+    assert torch.equal(optimizer.param, undisturbed.param) and optimizer.count_skipped(1) == 1
+
+
+@pytest.mark.parametrize('grad_clip', [None, 0.5])
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+def test_count_skipped_names_the_first_parameter_that_is_not_finite(grad_clip, value):
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    for step in range(3):
+        assert optimizer.count_skipped(3) == step  # not yet
+        poison(net, optimizer, step, '2.weight', value)
+        net[2].bias.grad[0] = float('nan')  # later in the order
+        optimizer.step(grad_clip)
+    message = r"3 steps in a row was not finite, first in parameter '2\.weight'; "
+    with pytest.raises(NonFiniteGradientError, match=message):
+        optimizer.count_skipped(3)
+    assert optimizer.count_skipped(4) == 3
+
+
+@pytest.mark.parametrize('each', [True, False])
+def test_count_skipped_takes_only_steps_in_a_row(each):
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    for step in range(8):  # two bad, one good, and so on: never three in a row
+        if step % 3 == 2:
+            train(net, optimizer, range(1))
+        else:
+            poison(net, optimizer, step, '0.bias', float('nan'))
+            optimizer.step()
+        if each:
+            optimizer.count_skipped(3)
+    assert optimizer.count_skipped(3) == 6 and optimizer.step_count == 2
+    assert optimizer.count_skipped(3) == 6  # nothing is counted twice
+
+
+@pytest.mark.parametrize('grad_clip', [None, 0.5])
+def test_count_skipped_names_the_parameter_whose_norm_overflows(grad_clip):
+    # 1e20 is finite but its square is not, in float32
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    for step in range(3):
+        poison(net, optimizer, step, '2.weight', 1e20)
+        assert not optimizer.step(grad_clip).isfinite()
+    with pytest.raises(NonFiniteGradientError, match=r"first in parameter '2\.weight'"):
+        optimizer.count_skipped(3)
+
+
+@pytest.mark.parametrize('skipped', [False, True])
+def test_state_round_trip_continues_identically(skipped):
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    train(net, optimizer, range(5), 0.5)
+    if skipped:
+        poison(net, optimizer, 5, '0.bias', float('nan'))
+        optimizer.step(0.5)
+        optimizer.count_skipped(2)
+    other = make_net(seed=1)
+    restored = FlatAdam(other.named_parameters())
+    other.load_state_dict(net.state_dict())
+    restored.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    train(net, optimizer, range(6, 12), 0.5)
+    train(other, restored, range(6, 12), 0.5)
+    assert torch.equal(optimizer.param, restored.param)
+    assert optimizer.count_skipped(2) == restored.count_skipped(2) == int(skipped)
+    for name, x in optimizer.state_dict().items():
+        assert torch.equal(torch.as_tensor(x), torch.as_tensor(restored.state_dict()[name]))
+
+
+def test_state_round_trip_keeps_the_run_of_skipped_steps():
+    net, other = make_net(), make_net()
+    optimizer, restored = FlatAdam(net.named_parameters()), FlatAdam(other.named_parameters())
+    for step in range(2):
+        poison(net, optimizer, step, '0.bias', float('nan'))
+        optimizer.step()
+    optimizer.count_skipped(3)
+    restored.load_state_dict(optimizer.state_dict())
+    poison(other, restored, 2, '0.bias', float('nan'))
+    restored.step()
+    with pytest.raises(NonFiniteGradientError, match="3 steps in a row was not finite, first in parameter '0.bias'"):
+        restored.count_skipped(3)
+
+
+def test_loading_leaves_the_given_state_alone():
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    train(net, optimizer, range(2))
+    state = copy.deepcopy(optimizer.state_dict())
+    restored = FlatAdam(make_net().named_parameters())
+    restored.load_state_dict(state)
+    restored.exp_avg.fill_(7)
+    assert torch.equal(state['exp_avg'], optimizer.exp_avg)

@@ -1,0 +1,202 @@
+"""What is shipped: dependencies, pins, layers, the Makefile's set-up, the bundled configs."""
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+REPO = Path(__file__).resolve().parents[1]
+CONFIGS = sorted(path for path in (REPO / 'dizoo_configs').glob('*.py') if path.stem != '__init__')
+SOURCES = sorted((REPO / 'zoo').rglob('*.py')) + CONFIGS
+MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # where the import is not named as the package
+EXTRA_OF_ENV = {'LunarLander': 'Box2D', 'HalfCheetah': 'mujoco', 'Hopper': 'mujoco', 'Walker2d': 'mujoco'}
+LAYERS = (  # a module may import its own layer and those above it in this list
+    {'spaces', 'schedule', 'config', 'config_errors', 'config_source', 'registry'},
+    {'rl_utils', 'model'},
+    {'rollout', 'policy'},
+    {'env', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger'},
+    {'job', 'job_check'},
+    {'pipeline'},
+    {'cli', '__init__', '__main__'},
+)
+
+
+@pytest.fixture(scope='module')
+def package(tmp_path_factory) -> dict:
+    """The keyword arguments that setup.py hands to setuptools."""
+    import setuptools
+
+    kept: dict = {}
+    folder, setup = Path.cwd(), setuptools.setup
+    try:
+        os.chdir(REPO)
+        setuptools.setup = kept.update
+        runpy.run_path(str(REPO / 'setup.py'))
+    finally:
+        setuptools.setup = setup
+        os.chdir(folder)
+    return kept
+
+
+def pins() -> dict[str, Requirement]:
+    lines = [line.split('#')[0].strip() for line in (REPO / 'constraints.txt').read_text().splitlines()]
+    return {canonicalize_name(pin.name): pin for pin in (Requirement(line) for line in lines if line)}
+
+
+def imports(path: Path, skip_typing: bool = False) -> Iterator[str]:
+    """Dotted names of the modules that a file imports, inside functions too."""
+    tree = ast.parse(path.read_text(encoding='utf-8'))
+    skipped = {id(node) for block in ast.walk(tree) if skip_typing and isinstance(block, ast.If)
+               and ast.unparse(block.test).endswith('TYPE_CHECKING') for node in ast.walk(block)}
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f'{path}: relative import; the code imports by full name'
+            yield node.module or ''
+            if node.module == 'zoo':
+                yield from (f'zoo.{alias.name}' for alias in node.names)
+
+
+def make(*args: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which('make')
+    if program is None:
+        pytest.skip('no make on this machine')
+    return subprocess.run([program, *args], cwd=REPO, capture_output=True, text=True, check=False)
+
+
+def test_every_folder_of_sources_is_a_package_that_setup_ships(package):
+    folders = {path.parent for path in SOURCES}
+    assert {str(folder.relative_to(REPO)).replace(os.sep, '.') for folder in folders} == set(package['packages'])
+
+
+def test_every_third_party_import_is_a_declared_core_dependency(package):
+    core = {canonicalize_name(Requirement(line).name) for line in package['install_requires']}
+    own = {'zoo', 'dizoo_configs', 'pydantic_core'}  # pydantic_core: pydantic's own other half, pinned by it
+    known = {MODULE_OF.get(name, name) for name in core} | set(sys.stdlib_module_names) | own
+    found = {(name.split('.')[0], str(path.relative_to(REPO))) for path in SOURCES for name in imports(path)}
+    assert {(name, path) for name, path in found if name not in known} == set()
+
+
+def test_every_core_dependency_is_imported_somewhere(package):
+    found = {name.split('.')[0] for path in SOURCES for name in imports(path)}
+    core = {canonicalize_name(Requirement(line).name) for line in package['install_requires']}
+    assert {name for name in core if MODULE_OF.get(name, name) not in found} == set()
+
+
+def test_ranges_have_a_floor_and_no_pin_or_cap(package):
+    lines = [*package['install_requires'], *sum(package['extras_require'].values(), [])]
+    capped = [line for line in lines if any(spec.operator not in ('>=', '>') for spec in Requirement(line).specifier)]
+    assert capped == []
+
+
+def test_constraints_lie_inside_the_ranges(package):
+    fixed = pins()
+    for line in [*package['install_requires'], *sum(package['extras_require'].values(), [])]:
+        wanted = Requirement(line)
+        pin = fixed[canonicalize_name(wanted.name)]
+        version = next(iter(pin.specifier)).version
+        assert wanted.specifier.contains(version), f'constraints.txt has {pin}, setup.py wants {wanted}'
+
+
+def test_constraints_pin_one_exact_public_version_each():
+    for pin in pins().values():
+        assert [spec.operator for spec in pin.specifier] == ['=='], str(pin)
+        assert '+' not in str(pin.specifier), f'{pin} is a local build that an index does not have'
+    assert str(pins()['torch'].specifier) == '==2.13.0'
+
+
+def test_layers_import_downward_only():
+    layer_of = {name: level for level, names in enumerate(LAYERS) for name in names}
+    upward = []
+    for path in (REPO / 'zoo').rglob('*.py'):
+        part = path.relative_to(REPO / 'zoo').parts[0].removesuffix('.py')
+        assert part in layer_of, f'zoo/{part} has no layer; give it one in this file'
+        for name in imports(path, skip_typing=True):
+            target = name.split('.')[1] if name.startswith('zoo.') else ''
+            if layer_of.get(target, -1) > layer_of[part]:
+                upward.append(f'{path.relative_to(REPO)} imports {name}')
+    assert upward == []
+
+
+@pytest.mark.parametrize('target, command', [('train', 'zoo train cartpole_ppo'), ('test', 'pytest -n 2')])
+def test_make_with_fresh_stamps_installs_nothing(target, command, tmp_path):
+    (tmp_path / 'bin').mkdir()
+    for name in ('bin/python', '.installed-core', '.installed-dev'):
+        (tmp_path / name).touch()
+    plan = make('-n', target, f'VENV={tmp_path}')
+    assert 'pip' not in plan.stdout and command in plan.stdout
+
+
+def test_make_after_a_change_of_setup_installs_again(tmp_path):
+    (tmp_path / 'bin').mkdir()
+    for name in ('bin/python', '.installed-core'):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    plan = make('-n', 'train', f'VENV={tmp_path}')
+    lines = [line for line in plan.stdout.splitlines() if ' -m pip ' in line]
+    assert [line.split('constraints.txt ')[1] for line in lines] == ['torch', '-e .']
+    assert '-m venv' not in plan.stdout
+
+
+def test_make_with_an_old_python_says_what_to_do(tmp_path):
+    old = tmp_path / 'python-old'
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.8.1\nexit 1\n')
+    old.chmod(0o755)
+    done = make('train', f'VENV={tmp_path / "venv"}', f'PYTHON={old}')
+    assert done.returncode != 0
+    assert 'is Python 3.8.1, zoo needs Python 3.10 or newer' in done.stderr
+    assert not (tmp_path / 'venv').exists()
+
+
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
+def test_bundled_config_is_found_by_name_and_named_after_itself(path):
+    from zoo.job import resolve_config
+
+    name = path.stem.removesuffix('_config')
+    config = resolve_config(name)
+    assert config.exp_name == name
+    assert name.endswith(f'_{config.policy.type}')
+    assert re.sub(r'-v\d+$', '', config.env.id).lower() == name.removesuffix('_ppo').replace('_', '')
+
+
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
+def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
+    from zoo import serial_pipeline
+
+    config = runpy.run_path(str(path))['config']
+    extra = next((module for env, module in EXTRA_OF_ENV.items() if config['env']['id'].startswith(env)), None)
+    if extra and importlib.util.find_spec(extra) is None:
+        pytest.skip(f'{extra} is not installed')
+    monkeypatch.chdir(tmp_path)
+    collect = config['policy']['collect']
+    one_rollout = collect['n_step'] * config['env']['collector_env_num']
+    config['policy']['eval'] = {'n_episode': 1, 'eval_freq': 10**9}
+    config['logger'] = {'tensorboard': False, 'console': 'off'}
+    result = serial_pipeline(config, max_env_step=one_rollout)
+    learn = config['policy']['learn']
+    assert 0.9 * one_rollout < result.env_step <= one_rollout  # rows that only reset an env are no env steps
+    assert result.train_iter == one_rollout // learn['batch_size'] * learn['epoch_per_collect']
+
+
+def test_bundled_config_runs_as_a_script(tmp_path):
+    script = (REPO / 'dizoo_configs' / 'cartpole_ppo_config.py').read_text(encoding='utf-8')
+    small = tmp_path / 'small_config.py'
+    small.write_text(script.replace('max_env_step=100_000', 'max_env_step=512'))
+    done = subprocess.run([sys.executable, str(small)], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          env={**os.environ, 'PYTHONPATH': str(REPO)})
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob('runs/cartpole_ppo/*/checkpoints/step_*.safetensors'))) > 0

@@ -1,0 +1,399 @@
+"""The run as a whole: reproducible, resumable, stoppable, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.policy_envs import differing, flat, job_config
+from zoo.checkpoint import load_checkpoint
+from zoo.config_source import load_config, save_yaml
+from zoo.env import EnvError
+from zoo.job import resolve_config
+from zoo.pipeline import SerialJob, serial_pipeline
+from zoo.rl_utils.optimizer import NonFiniteGradientError
+
+ROOT = Path(__file__).parent.parent
+ALL_ON = dict(
+    model=dict(obs_norm=True),
+    learn=dict(
+        reward_norm=True,
+        value_norm=True,
+        recompute_adv=True,
+        value_clip=True,
+        adv_norm='batch',
+        target_kl=0.05,
+        learning_rate={'start': 3e-3, 'end': 0.0},
+        clip_ratio={'start': 0.2, 'end': 0.1},
+        entropy_weight={'points': [[0, 0.01], [200, 0.0]]},
+    ),
+)
+"""Every normaliser, schedule and optional step of PPO."""
+
+
+def rows(run_dir: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl, times aside."""
+    lines = (run_dir / 'metrics.jsonl').read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if k != 'wall_s' and not k.startswith('time/')} for line in lines
+    ]
+
+
+def discrete(root: Any, **sections: Any) -> dict[str, Any]:
+    return job_config(root, 'CartPole-v1', **sections)
+
+
+def continuous(root: Any, **sections: Any) -> dict[str, Any]:
+    return job_config(root, 'Pendulum-v1', env=dict(max_episode_steps=20), **{'policy': ALL_ON, **sections})
+
+
+@pytest.mark.parametrize('config', [discrete, continuous])
+def test_two_runs_with_one_seed_are_equal_to_the_bit(tmp_path: Path, config: Callable[..., dict[str, Any]]) -> None:
+    a, b, other = (serial_pipeline(config(tmp_path / name), seed=seed) for name, seed in (('a', 7), ('b', 7), ('c', 8)))
+    assert not differing(a.policy.state_dict(), b.policy.state_dict())
+    assert rows(a.run_dir) == rows(b.run_dir) and len(rows(a.run_dir)) >= 4
+    weights = {k: v for k, v in flat(a.policy.state_dict()['model']).items() if 'weight' in k}
+    assert set(differing(weights, {k: other.policy.state_dict()['model'][k] for k in weights})) == set(weights)
+
+
+def test_use_of_global_random_streams_does_not_change_a_run(tmp_path: Path) -> None:
+    a = serial_pipeline(continuous(tmp_path / 'a'))
+    torch.manual_seed(123)
+    torch.rand(7)
+    b = serial_pipeline(continuous(tmp_path / 'b'))
+    assert not differing(a.policy.state_dict(), b.policy.state_dict())
+
+
+@pytest.mark.parametrize('config', [discrete, continuous])
+def test_resumed_run_equals_one_that_went_straight_on(tmp_path: Path, config: Callable[..., dict[str, Any]]) -> None:
+    cfg = config(tmp_path, max_env_step=400, policy=ALL_ON)
+    with SerialJob(resolve_config(cfg)) as job:
+        for i in range(6):
+            if i == 3:
+                job.reset_env()  # a resume starts new episodes
+            job.iteration()
+        straight, env_step, train_iter = job.policy.state_dict(), job.env_step, job.train_iter
+    with SerialJob(resolve_config(cfg)) as job:
+        for _ in range(3):
+            job.iteration()
+        job.save()
+        run_dir = job.run_dir
+    checkpoint = load_checkpoint(run_dir)
+    with SerialJob(resolve_config(checkpoint.meta['config']), checkpoint=checkpoint) as job:
+        assert job.run_dir == run_dir
+        for _ in range(3):
+            job.iteration()
+        assert (job.env_step, job.train_iter) == (env_step, train_iter)
+        assert not differing(job.policy.state_dict(), straight)
+
+
+def test_resume_continues_counters_log_and_best(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path, max_env_step=256, policy=dict(eval=dict(eval_freq=64))))
+    second = serial_pipeline(resume=first.run_dir, max_env_step=512)
+    assert second.run_dir == first.run_dir
+    assert second.env_step == 512 and second.train_iter == 2 * first.train_iter
+    assert second.wall_s > first.wall_s
+    steps = [row['env_step'] for row in rows(first.run_dir) if 'collect/iter' in row]
+    assert steps == list(range(64, 513, 64))
+    assert [row['collect/iter'] for row in rows(first.run_dir) if 'collect/iter' in row] == list(range(1, 9))
+    assert second.best_return == 5 and load_checkpoint(first.run_dir).meta['env_step'] == 512
+
+
+def test_resume_from_a_file_elsewhere_starts_a_new_folder(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    moved = (first.run_dir / 'checkpoints' / 'step_000000256.safetensors').rename(tmp_path / 'mine.safetensors')
+    second = serial_pipeline(resume=moved, max_env_step=320)
+    assert second.run_dir != first.run_dir and second.env_step == 320
+
+
+def test_run_without_config_or_run_is_refused() -> None:
+    with pytest.raises(ValueError, match='neither a config nor a run'):
+        serial_pipeline()
+
+
+def test_stop_value_stops_the_run_at_the_evaluation_that_reaches_it(tmp_path: Path) -> None:
+    cfg = job_config(
+        tmp_path, max_env_step=10_000, policy=dict(eval=dict(eval_freq=128, stop_value=5.0))
+    )  # returns are 5
+    result = serial_pipeline(cfg)
+    assert result.env_step == 128 and result.last_return == 5
+
+
+def test_stop_value_above_all_returns_stops_nothing(tmp_path: Path) -> None:
+    cfg = job_config(tmp_path, policy=dict(eval=dict(eval_freq=64, stop_value=5.1)))
+    assert serial_pipeline(cfg).env_step == 256
+
+
+@pytest.mark.parametrize(('max_env_step', 'want'), [(256, 256), (255, 192), (257, 256), (64, 64)])
+def test_max_env_step_is_never_passed(tmp_path: Path, max_env_step: int, want: int) -> None:
+    assert serial_pipeline(job_config(tmp_path), max_env_step=max_env_step).env_step == want
+
+
+def test_max_env_step_is_never_passed_where_reset_rows_do_not_count(tmp_path: Path) -> None:
+    # rollouts of 16 x 4 rows, of which every 6th is a reset
+    result = serial_pipeline(job_config(tmp_path, 'tests.envs:Limit-v0'))
+    assert 256 - 64 < result.env_step <= 256
+
+
+def test_max_train_iter_stops_between_rollouts(tmp_path: Path) -> None:
+    # 2 epochs of 2 minibatches a rollout: 4 updates, so 5 are reached by the second
+    result = serial_pipeline(job_config(tmp_path), max_train_iter=5)
+    assert (result.train_iter, result.env_step) == (8, 128)
+
+
+def test_run_folder_and_result(tmp_path: Path) -> None:
+    cfg = job_config(
+        tmp_path, exp_name='trial', seed=3, logger=dict(tensorboard=True), checkpoint=dict(freq=64, keep_last=2)
+    )
+    result = serial_pipeline(cfg)
+    assert result.run_dir.parent == tmp_path / 'trial' and result.run_dir.name.endswith('_seed3')
+    assert sorted(p.name for p in result.run_dir.iterdir()) == ['checkpoints', 'config.yaml', 'metrics.jsonl', 'tb']
+    assert sorted(p.name for p in (result.run_dir / 'checkpoints').iterdir()) == [
+        'best.safetensors',
+        'step_000000192.safetensors',
+        'step_000000256.safetensors',
+    ]
+    assert list((result.run_dir / 'tb').iterdir())
+    assert resolve_config(str(result.run_dir / 'config.yaml')) == resolve_config(cfg)
+    assert (result.env_step, result.train_iter, result.best_return, result.last_return) == (256, 16, 5, 5)
+    assert result.wall_s > 0 and result.env_step_per_s > 0
+
+
+def test_two_runs_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
+    with SerialJob(resolve_config(job_config(tmp_path))) as a, SerialJob(resolve_config(job_config(tmp_path))) as b:
+        assert a.run_dir != b.run_dir
+
+
+def test_log_has_the_schedules_and_shares_of_time(tmp_path: Path) -> None:
+    cfg = job_config(tmp_path, policy=dict(learn=dict(learning_rate={'start': 1e-3, 'end': 0.0})))
+    result = serial_pipeline(cfg)
+    lines = [json.loads(line) for line in (result.run_dir / 'metrics.jsonl').read_text().splitlines()]
+    lines = [line for line in lines if 'learn/learning_rate' in line]
+    # 4 rollouts of 64; the one that begins at the half of the run is learned from with half the rate
+    assert [line['learn/learning_rate'] for line in lines] == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+    for line in lines:
+        shares = [v for k, v in line.items() if k.startswith('time/share_')]
+        assert sum(shares) == pytest.approx(1)
+    assert {f'time/share_{name}' for name in ('env', 'act', 'sample', 'learn', 'evaluate')} <= lines[-1].keys()
+
+
+def test_training_returns_are_logged_in_raw_rewards(tmp_path: Path) -> None:
+    result = serial_pipeline(job_config(tmp_path, policy=dict(learn=dict(reward_norm=True))))
+    assert [row['collect/return_mean'] for row in rows(result.run_dir) if 'collect/return_mean' in row] == [5.0] * 4
+
+
+@pytest.mark.parametrize('config', [discrete, continuous])
+def test_evaluation_does_not_change_training(tmp_path: Path, config: Callable[..., dict[str, Any]]) -> None:
+    often, never = config(tmp_path / 'a'), config(tmp_path / 'b')
+    often['policy'] = {**often['policy'], 'eval': dict(eval_freq=64, n_episode=3)}
+    a, b = serial_pipeline(often), serial_pipeline(never)
+    assert len([r for r in rows(a.run_dir) if 'eval/return_mean' in r]) > len(
+        [r for r in rows(b.run_dir) if 'eval/return_mean' in r]
+    )
+    assert not differing(a.policy.state_dict(), b.policy.state_dict())
+
+
+def test_best_checkpoint_is_the_policy_of_the_best_evaluation(tmp_path: Path) -> None:
+    cfg = discrete(
+        tmp_path, max_env_step=2048, policy=dict(learn=dict(learning_rate=0.03), eval=dict(eval_freq=128, n_episode=2))
+    )
+    result = serial_pipeline(cfg)
+    returns = {row['env_step']: row['eval/return_mean'] for row in rows(result.run_dir) if 'eval/return_mean' in row}
+    assert len(set(returns.values())) > 2
+    best = load_checkpoint(result.run_dir / 'checkpoints' / 'best.safetensors')
+    want = max(returns.values())
+    assert result.best_return == want == best.meta['best_return']
+    assert best.meta['env_step'] == next(step for step, value in returns.items() if value == want)
+    assert result.last_return == returns[result.env_step]
+
+
+def test_given_policy_is_trained_in_place_of_a_new_one(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    before = first.policy.learn_mode.train_iter()
+    second = serial_pipeline(job_config(tmp_path), policy=first.policy)
+    assert second.policy is first.policy and first.policy.learn_mode.train_iter() == 2 * before
+
+
+def test_config_given_is_not_changed(tmp_path: Path) -> None:
+    cfg = job_config(tmp_path)
+    before = json.dumps(cfg)
+    serial_pipeline(cfg, seed=5, max_env_step=64, overrides=['policy.learn.learning_rate=1e-5'])
+    assert json.dumps(cfg) == before
+
+
+def test_overrides_win(tmp_path: Path) -> None:
+    result = serial_pipeline(job_config(tmp_path), overrides=['policy.learn.learning_rate=1e-5'])
+    assert rows(result.run_dir)[0]['learn/learning_rate'] == 1e-5
+
+
+def test_resolved_config_is_read_only_in_the_run(tmp_path: Path) -> None:
+    with SerialJob(resolve_config(job_config(tmp_path))) as job, pytest.raises(TypeError, match='read-only'):
+        job.cfg.policy.learn.batch_size = 1
+
+
+def test_nan_reward_stops_the_run_and_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
+    cfg = job_config(tmp_path, 'tests.policy_envs:nan_env', env=dict(kwargs={'at': 40}), checkpoint=dict(freq=1))
+    with pytest.raises(EnvError, match=r'nan_env.*index \d.*step 40.*reward is nan'):
+        serial_pipeline(cfg)
+    (run_dir,) = (tmp_path / 'run').iterdir()
+    checkpoint = load_checkpoint(run_dir)  # rollouts of 16 steps: two were whole
+    assert checkpoint.meta['env_step'] == 128
+    assert all(
+        torch.isfinite(v).all()
+        for v in flat(checkpoint.state).values()
+        if isinstance(v, torch.Tensor) and v.is_floating_point()
+    )
+
+
+def test_gradients_that_stay_non_finite_stop_the_run_and_leave_the_last_good_checkpoint(tmp_path: Path) -> None:
+    cfg = job_config(
+        tmp_path,
+        'tests.policy_envs:huge_env',
+        env=dict(kwargs={'at': 40}),
+        checkpoint=dict(freq=1),
+        policy=dict(learn=dict(nonfinite_limit=2)),
+    )
+    with pytest.raises(NonFiniteGradientError, match=r"gradient of \d+ steps in a row.*parameter '\w+.*learning_rate"):
+        serial_pipeline(cfg)
+    (run_dir,) = (tmp_path / 'run').iterdir()
+    checkpoint = load_checkpoint(run_dir)
+    assert checkpoint.meta['env_step'] == 128
+    assert all(
+        torch.isfinite(v).all()
+        for v in flat(checkpoint.state).values()
+        if isinstance(v, torch.Tensor) and v.is_floating_point()
+    )
+
+
+def test_run_that_cannot_begin_gives_threads_and_processes_back(tmp_path: Path) -> None:
+    cfg = resolve_config(
+        job_config(
+            tmp_path,
+            'tests.policy_envs:aim_env',
+            env=dict(vectorization='async'),
+            logger=dict(root=str(tmp_path / 'file')),
+        )
+    )
+    (tmp_path / 'file').touch()  # where the folder of the runs should be
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(OSError), SerialJob(cfg):
+            pass
+        assert torch.get_num_threads() == 2
+        assert not multiprocessing.active_children()
+    finally:
+        torch.set_num_threads(1)
+        for process in multiprocessing.active_children():
+            process.kill()
+
+
+def test_threads_are_given_back(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    try:
+        serial_pipeline(job_config(tmp_path, max_env_step=64))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_signal_handlers_are_given_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    serial_pipeline(job_config(tmp_path, max_env_step=64))
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+class Run:
+    """`zoo train` of a config in a process of its own."""
+
+    def __init__(self, folder: Path, **sections: Any) -> None:
+        folder.mkdir(exist_ok=True)
+        cfg = job_config(
+            folder,
+            'tests.policy_envs:stuck_env',
+            **{'max_env_step': 10_000_000, 'checkpoint': dict(freq=64), **sections},
+        )
+        save_yaml(resolve_config(cfg), folder / 'config.yaml')
+        self._folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, '-m', 'zoo', 'train', str(folder / 'config.yaml')],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, 'PYTHONPATH': str(ROOT)},
+        )
+
+    @property
+    def run_dir(self) -> Path:
+        (run_dir,) = (self._folder / 'run').iterdir()
+        return run_dir
+
+    def wait_for(self, pattern: str, n: int = 1) -> None:
+        """Until n files of this pattern exist that are not empty."""
+        while sum(path.stat().st_size > 0 for path in self._folder.glob(pattern)) < n:
+            assert self.process.poll() is None, self.process.communicate()[1]
+            time.sleep(0.01)
+
+    def end(self) -> int:
+        """The exit code; a run that does not end is killed and fails the test."""
+        try:
+            self.process.communicate(timeout=30)
+        finally:
+            self.process.kill()
+        return self.process.returncode
+
+
+@pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int, code: int) -> None:
+    run = Run(tmp_path / 'a', env=dict(kwargs={'pause': 0.002}), checkpoint=dict(freq=1_000_000))
+    run.wait_for('run/*/metrics.jsonl')
+    run.process.send_signal(number)
+    assert run.end() == code
+    checkpoint = load_checkpoint(run.run_dir)
+    env_step, train_iter = checkpoint.meta['env_step'], checkpoint.meta['train_iter']
+    assert env_step % 64 == 0 and train_iter == env_step // 64 * 4  # whole rollouts, each learned from
+    assert rows(run.run_dir)[-1]['env_step'] == env_step
+    resumed = serial_pipeline(resume=run.run_dir, max_env_step=env_step + 128)
+    assert (resumed.env_step, resumed.train_iter) == (env_step + 128, train_iter + 8)
+
+
+def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
+    marker = tmp_path / 'a' / 'marker'
+    run = Run(tmp_path / 'a', env=dict(kwargs={'at': 20, 'marker': str(marker)}))
+    run.wait_for('marker')
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.stderr is not None
+    while 'finishing the update' not in run.process.stderr.readline():  # it waits for a step that never ends
+        assert run.process.poll() is None
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end() == 143
+    assert load_checkpoint(run.run_dir).meta['env_step'] == 64  # that of the only whole rollout
+
+
+def test_killed_run_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
+    run = Run(tmp_path / 'a')
+    run.wait_for('run/*/checkpoints/step_*.safetensors', 3)
+    run.process.kill()
+    run.end()
+    env_step = load_checkpoint(run.run_dir).meta['env_step']
+    assert env_step >= 192 and env_step % 64 == 0
+    assert serial_pipeline(resume=run.run_dir, max_env_step=env_step + 64).env_step == env_step + 64
+    assert load_config(str(run.run_dir / 'config.yaml'))[0]['max_env_step'] == env_step + 64
+
+
+def test_callable_env_trains_and_its_name_is_kept(tmp_path: Path) -> None:
+    from tests.envs import limit_env
+
+    result = serial_pipeline(job_config(tmp_path, limit_env))
+    assert load_checkpoint(result.run_dir).meta['config']['env']['id'] == 'tests.envs:limit_env'
