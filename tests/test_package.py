@@ -22,11 +22,11 @@ SOURCES = sorted((REPO / 'zoo').rglob('*.py')) + CONFIGS
 MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # where the import is not named as the package
 EXTRA_OF_ENV = {'LunarLander': 'Box2D', 'HalfCheetah': 'mujoco', 'Hopper': 'mujoco', 'Walker2d': 'mujoco'}
 LAYERS = (  # a module may import its own layer and those above it in this list
-    {'spaces', 'schedule', 'config', 'config_errors', 'config_source', 'registry'},
+    {'errors', 'spaces', 'schedule', 'config', 'config_errors', 'config_source', 'registry'},
     {'rl_utils', 'model'},
     {'rollout', 'policy'},
-    {'env', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger'},
-    {'job', 'job_check'},
+    {'env', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger', 'saved'},
+    {'job', 'job_check', 'saved'},
     {'pipeline'},
     {'cli', '__init__', '__main__'},
 )
@@ -195,7 +195,7 @@ def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
 def test_bundled_config_runs_as_a_script(tmp_path):
     script = (REPO / 'dizoo_configs' / 'cartpole_ppo_config.py').read_text(encoding='utf-8')
     small = tmp_path / 'small_config.py'
-    small.write_text(script.replace('max_env_step=100_000', 'max_env_step=512'))
+    small.write_text(script.replace('max_env_step=100_000', 'max_env_step=1024'))
     done = subprocess.run([sys.executable, str(small)], cwd=tmp_path, capture_output=True, text=True, check=False,
                           env={**os.environ, 'PYTHONPATH': str(REPO)})
     assert done.returncode == 0, done.stderr

@@ -110,6 +110,22 @@ def test_resume_continues_counters_log_and_best(tmp_path: Path) -> None:
     assert second.best_return == 5 and load_checkpoint(first.run_dir).meta['env_step'] == 512
 
 
+def test_resume_goes_on_counting_episodes(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path, max_env_step=256))
+    serial_pipeline(resume=first.run_dir, max_env_step=512)
+    # 4 envs x 16 steps a rollout, episodes of 5: those under way are cut by the resume, so 4 x 12, and 4 x 12 again
+    assert [row['collect/episode'] for row in rows(first.run_dir) if 'collect/episode' in row][3::4] == [48, 96]
+
+
+def test_resume_to_more_env_steps_does_not_train_at_a_rate_of_zero(tmp_path: Path) -> None:
+    """The length of the line was left to max_env_step: where that grows, the line must not have ended before."""
+    line = {'start': 1e-3, 'end': 0.0}
+    first = serial_pipeline(job_config(tmp_path, max_env_step=256, policy=dict(learn=dict(learning_rate=line))))
+    serial_pipeline(resume=first.run_dir, max_env_step=512)
+    rates = [row['learn/learning_rate'] for row in rows(first.run_dir) if 'learn/learning_rate' in row]
+    assert len(rates) == 8 and min(rates) > 0
+
+
 def test_resume_from_a_file_elsewhere_starts_a_new_folder(tmp_path: Path) -> None:
     first = serial_pipeline(job_config(tmp_path))
     moved = (first.run_dir / 'checkpoints' / 'step_000000256.safetensors').rename(tmp_path / 'mine.safetensors')
@@ -331,6 +347,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
             env={**os.environ, 'PYTHONPATH': str(ROOT)},
         )
 
@@ -366,6 +383,17 @@ def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int,
     assert rows(run.run_dir)[-1]['env_step'] == env_step
     resumed = serial_pipeline(resume=run.run_dir, max_env_step=env_step + 128)
     assert (resumed.env_step, resumed.train_iter) == (env_step + 128, train_iter + 8)
+
+
+@pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_to_the_whole_process_group_saves_too(tmp_path: Path, number: int, code: int) -> None:
+    """As Ctrl-C on a terminal and most job schedulers send it: the env workers get it as well."""
+    env = dict(kwargs={'pause': 0.002}, vectorization='async')
+    run = Run(tmp_path / 'a', env=env, checkpoint=dict(freq=1_000_000))
+    run.wait_for('run/*/metrics.jsonl')
+    os.killpg(run.process.pid, number)
+    assert run.end() == code
+    assert load_checkpoint(run.run_dir).meta['env_step'] >= 64
 
 
 def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:

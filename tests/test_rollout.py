@@ -10,7 +10,7 @@ from zoo.rollout import Rollout
 
 
 def make(ends: list[tuple[int, int]], n_step: int = 3, n_env: int = 2, vector: bool = True) -> Rollout:
-    """obs of row t in env b is 10 t + b, what follows the block 90 + b, the final obs of an end at (t, b) 1000 + 10 t + b."""
+    """obs of row t, env b: 10 t + b; what follows the block: 90 + b; final obs of an end at (t, b): 1000 + 10 t + b."""
     t, b = torch.arange(n_step).view(-1, 1), torch.arange(n_env)
     final = torch.tensor([1000 + 10 * t + b for t, b in ends])
     index = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2)
@@ -46,12 +46,15 @@ def test_next_obs_leaves_the_rollout_alone():
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize('ends', [[], [(0, 1)], [(0, 0), (0, 2), (1, 1), (3, 1), (4, 2)], [(t, b) for t in range(5) for b in range(3)]])
+@pytest.mark.parametrize('ends', [
+    [], [(0, 1)], [(0, 0), (0, 2), (1, 1), (3, 1), (4, 2)], [(t, b) for t in range(5) for b in range(3)],
+])
 def test_columns_are_the_rollouts_of_single_envs(ends):
     rollout = make(ends, n_step=5, n_env=3)
     for b in range(3):
         column = rollout.column(b)
-        assert column.data.batch_size == (5, 1) and torch.equal(column.data['action'][:, 0], rollout.data['action'][:, b])
+        assert column.data.batch_size == (5, 1)
+        assert torch.equal(column.data['action'][:, 0], rollout.data['action'][:, b])
         assert torch.equal(column.last_obs[0], rollout.last_obs[b])
         assert column.final_index.tolist() == [[t, 0] for t, env in ends if env == b]
         assert torch.equal(column.next_obs()[:, 0], rollout.next_obs()[:, b])

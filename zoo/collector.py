@@ -37,6 +37,7 @@ class Collector:
         self._mode.reset()
         self.episodes.reset()
 
+    @torch.no_grad()
     def collect(self) -> Rollout:
         """Takes n_step steps in every env."""
         env, mode, obs = self._env, self._mode, self._obs

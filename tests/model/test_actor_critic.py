@@ -71,9 +71,11 @@ def test_rows_are_independent(fields):
 @pytest.mark.parametrize('activation, function', [('tanh', torch.tanh), ('relu', torch.relu)])
 def test_the_networks_are_the_layers_written_out(activation, function):
     model, obs = make(hidden_sizes=[7, 5], activation=activation), observe(box(4), (6,))
-    for encoder, head, output in ((model.actor_encoder, model.policy_head, model.compute_actor(obs)),
-                                  (model.critic_encoder, model.value_head.layer, model.compute_critic(obs).unsqueeze(-1))):
-        first, second = (layer for layer in encoder if isinstance(layer, nn.Linear))
+    for encoder, head, output in (
+        (model.actor_encoder, model.policy_head, model.compute_actor(obs)),
+        (model.critic_encoder, model.value_head.layer, model.compute_critic(obs).unsqueeze(-1)),
+    ):
+        first, second = (layer for layer in encoder.modules() if isinstance(layer, nn.Linear))
         assert first.weight.shape == (7, 4) and second.weight.shape == (5, 7)
         hidden = function(function(obs @ first.weight.T + first.bias) @ second.weight.T + second.bias)
         torch.testing.assert_close(output, hidden @ head.weight.T + head.bias)
@@ -92,7 +94,8 @@ def touched(model: VAC, loss: Tensor) -> set[str]:
     """Names of the parts that a loss moves."""
     model.zero_grad()
     loss.backward()
-    return {name for name, part in model.named_children() if any(p.grad is not None and p.grad.any() for p in part.parameters())}
+    return {name for name, part in model.named_children()
+            if any(p.grad is not None and p.grad.any() for p in part.parameters())}
 
 
 def test_separate_encoders_share_no_gradient():
@@ -138,8 +141,8 @@ def test_weights_start_orthogonal_with_the_gains_of_ppo(activation):
     seen = 0
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear):
-            gain = gains[name.split('.')[0]]
-            torch.testing.assert_close(gain_of(layer.weight), torch.full((min(layer.weight.shape),), gain), rtol=1e-4, atol=0)
+            want = torch.full((min(layer.weight.shape),), gains[name.split('.')[0]])
+            torch.testing.assert_close(gain_of(layer.weight), want, rtol=1e-4, atol=0)
             assert not layer.bias.any() or name == 'policy_head.log_std_layer'
             seen += 1
     assert seen == 2 + 2 + 2 + 1
@@ -266,9 +269,9 @@ def test_actions_that_are_no_vector_are_refused(shape, state_dependent_std):
 
 
 @pytest.mark.parametrize('fields, key', [
-    (dict(hidden_sizes=[]), 'hidden_sizes'), (dict(hidden_sizes=[64, 0]), 'hidden_sizes'), (dict(activation='gelu'), 'activation'),
-    (dict(log_std_init=3.0), 'log_std_init'), (dict(log_std_init=-11.0), 'log_std_init'), (dict(obs_norm=1), 'obs_norm'),
-    (dict(hidden_size=[64]), 'hidden_sizes'),
+    (dict(hidden_sizes=[]), 'hidden_sizes'), (dict(hidden_sizes=[64, 0]), 'hidden_sizes'),
+    (dict(hidden_size=[64]), 'hidden_sizes'), (dict(activation='gelu'), 'activation'), (dict(obs_norm=1), 'obs_norm'),
+    (dict(log_std_init=3.0), 'log_std_init'), (dict(log_std_init=-11.0), 'log_std_init'),
 ])
 def test_config_refuses_what_the_model_cannot_use(fields, key):
     with pytest.raises(ConfigError, match=key):

@@ -118,6 +118,7 @@ def test_state_goes_through_a_checkpoint_and_continues_the_same(name: str, env: 
     assert differing(other.state_dict(), policy.state_dict())
     other.load_state_dict(load_checkpoint(tmp_path / 'a.safetensors').state)
     assert not differing(other.state_dict(), policy.state_dict())
+    assert other.learn_mode.train_iter() == policy.learn_mode.train_iter() > 0
     for p in (policy, other):  # the next update is the same too
         p.learn_mode.forward(first)
     assert not differing(other.state_dict(), policy.state_dict())

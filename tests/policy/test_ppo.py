@@ -197,6 +197,19 @@ def test_value_norm_learns_returns_far_from_zero_in_their_unit() -> None:
     assert policy._normalizers['value'].mean.item() == pytest.approx(samples['return_'].mean().item(), rel=1e-5)
 
 
+def test_value_norm_compares_values_in_the_unit_of_the_critic() -> None:
+    policy = ppo(dict(value_norm=True))
+    policy._normalizers['value'].update(torch.tensor([47.0, 53.0]))  # mean 50, deviation 3
+    samples = samples_of(policy)
+    targets = policy._targets(samples)
+    for name in ('value', 'return_'):
+        torch.testing.assert_close(targets[name], (samples[name] - 50) / 3)
+    # the critic has not moved: what it gives now is the old value, so that the value clip starts at no distance
+    now = policy._model.compute_critic(samples['obs']).detach()
+    torch.testing.assert_close(targets['value'], now, atol=1e-5, rtol=0)  # 50 + 3 V in float32, and back
+    assert torch.equal(targets['adv'], samples['adv'])
+
+
 def test_value_clip_holds_the_critic_near_its_old_values() -> None:
     learn = dict(value_clip=True, clip_ratio=0.05, epoch_per_collect=50, learning_rate=3e-3)
     samples = samples_of(ppo())

@@ -166,7 +166,7 @@ def test_normalize_advantage_has_mean_zero_and_deviation_one():
     assert abs(adv.mean()) < 1e-12 and adv.std(correction=0).item() == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize('scale', [1.0, 1.5])
+@pytest.mark.parametrize('scale', [1.0, 1.5, 0.1])
 def test_normalize_advantage_leaves_rows_of_weight_zero_out(scale):
     valid = torch.tensor([True, False, True, False, True])
     adv = torch.tensor([1.0, 1e6, 2.0, -1e6, 6.0])

@@ -66,7 +66,7 @@ def test_twenty_steps_equal_torch_adam(grad_clip, scale, options):
 
 
 def test_first_step_by_hand():
-    # bias-corrected moments of the first step are g and g^2: p - lr * g / (|g| + eps), and a gradient of 0 moves nothing
+    # bias-corrected moments of the first step are g and g^2: p - lr * g / (|g| + eps); a gradient of 0 moves nothing
     p = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
     optimizer = FlatAdam([('p', p)], lr=0.1, eps=1.0)
     optimizer.grad.copy_(torch.tensor([1.0, -3.0, 0.0]))

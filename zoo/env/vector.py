@@ -72,13 +72,17 @@ class VectorEnv:
         raw, raw_reward, terminated, truncated, info = self._env.step(sent)
         terminated, truncated = np.asarray(terminated, dtype=bool), np.asarray(truncated, dtype=bool)
         obs, reward = self._convert(raw), np.asarray(raw_reward).astype(np.float32)
+        final_obs = final_index = is_reset = None
+        if self.autoreset == 'next_step':
+            is_reset = torch.from_numpy(self._ended)
+            if np.count_nonzero(self._ended):  # such a row is no transition: nothing was earned and nothing ended in it
+                reward[self._ended] = 0.0
+                terminated, truncated = terminated & ~self._ended, truncated & ~self._ended
         self._check_obs(obs, sent)
         if np.count_nonzero(np.isfinite(reward)) != self.n_env:
             self._refuse('reward', reward, sent)
         ended = terminated | truncated
-        final_obs = final_index = is_reset = None
         if self.autoreset == 'next_step':
-            is_reset = torch.from_numpy(self._ended)
             self._ended = ended
         elif np.count_nonzero(ended):
             index = np.flatnonzero(ended)

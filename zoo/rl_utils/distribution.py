@@ -57,13 +57,13 @@ class _Categorical:
         return logit.argmax(-1)
 
     def log_prob(self, logit: Tensor, action: Tensor) -> Tensor:
-        return logit.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return _log_softmax(logit).gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, logit: Tensor) -> Tensor:
-        return _entropy(logit.log_softmax(-1))
+        return _entropy(_log_softmax(logit))
 
     def terms(self, parts: tuple[Tensor, ...], action: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        logp, action = parts[0].log_softmax(-1), action.unsqueeze(-1)
+        logp, action = _log_softmax(parts[0]), action.unsqueeze(-1)
         entropy = _entropy(logp)
         return logp.gather(-1, action).squeeze(-1), entropy, (action, entropy, logp)
 
@@ -75,7 +75,7 @@ class _Categorical:
         return (slope.mul_(logp.exp()).neg_().scatter_add_(-1, action, grad_logp),)
 
     def kl(self, logit_p: Tensor, logit_q: Tensor) -> Tensor:
-        logp, logq = (_finite(x.log_softmax(-1)) for x in (logit_p, logit_q))
+        logp, logq = (_finite(_log_softmax(x)) for x in (logit_p, logit_q))
         return (logp.exp() * (logp - logq)).sum(-1)
 
 
@@ -142,9 +142,14 @@ def lead_shape(logit: Logit) -> torch.Size:
     return (logit if isinstance(logit, Tensor) else logit['mu']).shape[:-1]
 
 
+def _log_softmax(logit: Tensor) -> Tensor:
+    """In float32 at least: 8 bits of mantissa are too few for a ratio of probabilities."""
+    return logit.log_softmax(-1, dtype=torch.float32 if logit.dtype in (torch.bfloat16, torch.float16) else None)
+
+
 def _finite(logp: Tensor) -> Tensor:
-    """-inf -> the lowest finite number, so that 0 * logp is 0 and its gradient finite."""
-    return logp.clamp(min=torch.finfo(logp.dtype).min)
+    """-inf -> -1e4, whose exp is 0 in every dtype: then p * logp is 0 and gradients stay finite."""
+    return logp.clamp(min=-1e4)
 
 
 def _entropy(logp: Tensor) -> Tensor:

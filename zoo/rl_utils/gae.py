@@ -43,7 +43,7 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
         done = None if done is None else done.unsqueeze(-1)
         traj_flag = None if traj_flag is None else traj_flag.unsqueeze(-1)
     bootstrap = next_value if done is None else next_value * (1 - done.to(value.dtype))
-    delta = (reward - value).add_(bootstrap, alpha=gamma)
+    delta = (reward.to(value.dtype) - value).add_(bootstrap, alpha=gamma)
     if traj_flag is None:
         decay = torch.full_like(delta, gamma * lambda_)
     else:
@@ -85,7 +85,7 @@ def _check(data: gae_data, gamma: float, lambda_: float) -> None:
     if next_value.shape != value.shape:
         raise ValueError(
             f'next_value has shape {tuple(next_value.shape)} but value {tuple(value.shape)}; they must be equal')
-    if reward.shape != value.shape and reward.shape != value.shape[:2]:
+    if reward.shape != value.shape and not (value.dim() == 3 and reward.shape == value.shape[:2]):
         raise ValueError(
             f'reward has shape {tuple(reward.shape)} but value {tuple(value.shape)}; '
             'give [T, B] for [T, B] or [T, B, A]')

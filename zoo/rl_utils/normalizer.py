@@ -30,17 +30,20 @@ class RunningMeanStd(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, weight: Tensor | None = None) -> None:
-        """Takes in x [N, *shape]; weight [N] >= 0 leaves rows out (0) or counts them more; all 0: no change."""
+        """Takes in the rows of x [N, *shape] that are finite and have a weight [N] above 0; without any, no change."""
         x = x.to(torch.float64)
-        w = torch.ones(x.shape[0], dtype=x.dtype, device=x.device) if weight is None else weight.gt(0).to(x.dtype)
-        w = w.reshape(-1, *([1] * (x.dim() - 1)))
-        n = w.sum()
-        batch_mean = (x * w).sum(0) / n.clamp(min=1)
-        batch_var = ((x - batch_mean).square() * w).sum(0) / n.clamp(min=1)
-        total = (self.count + n).clamp(min=1)
+        valid = x.isfinite().flatten(1).all(1) if x.dim() > 1 else x.isfinite()
+        if weight is not None:
+            valid &= weight > 0
+        valid = valid.reshape(-1, *([1] * (x.dim() - 1)))
+        x = torch.where(valid, x, 0.0)
+        n = valid.sum()
+        batch_mean = x.sum(0) / n.clamp(min=1)
+        batch_var = torch.where(valid, (x - batch_mean).square(), 0.0).sum(0) / n.clamp(min=1)
+        new = n / (self.count + n).clamp(min=1)  # the share of this block in all; 0 if it has no rows
         delta = batch_mean - self.mean
-        self.var.copy_((self.var * self.count + batch_var * n + delta.square() * (self.count * n / total)) / total)
-        self.mean.add_(delta * (n / total))
+        self.var.add_((batch_var - self.var) * new + delta.square() * (new * (1 - new)))
+        self.mean.add_(delta * new)
         self.count.add_(n)
         self.shift.copy_(self.mean)
         self.scale.copy_((self.var + self._epsilon).rsqrt())
@@ -67,11 +70,14 @@ def normalize_advantage(adv: Tensor, weight: Tensor | None = None) -> Tensor:
 
     Args: adv [..., N]; weight [..., N], rows of weight 0 enter no statistic. Returns: [..., N], a new tensor.
     """
+    # taking off a row first makes equal rows exactly 0; the mean of n equal numbers need not be that number
     if weight is None:
+        adv = adv - adv[..., :1]
         std, mean = torch.std_mean(adv, dim=-1, correction=0, keepdim=True)
         return (adv - mean) / (std + 1e-8)
     valid = weight.gt(0).to(adv.dtype)
     n = valid.sum(-1, keepdim=True).clamp(min=1)
+    adv = adv - adv.gather(-1, valid.argmax(-1, keepdim=True))
     centred = adv - (adv * valid).sum(-1, keepdim=True) / n
     std = ((centred.square() * valid).sum(-1, keepdim=True) / n).sqrt()
     return centred / (std + 1e-8)

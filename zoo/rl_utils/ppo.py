@@ -166,10 +166,10 @@ class _PolicyError(torch.autograd.Function):
         bounded = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
         unclipped, clipped = ratio * adv, bounded * adv
         surrogate = torch.min(unclipped, clipped)
-        grad = unclipped * (unclipped <= clipped)
+        grad = torch.where(unclipped > clipped, 0.0, unclipped)  # no product: the ratio may overflow; NaN goes through
         if dual_clip is not None:
             bound = torch.where(adv < 0, dual_clip * adv, -torch.inf)
-            grad = grad * ((surrogate > bound).to(adv.dtype) + 0.5 * (surrogate == bound))
+            grad = torch.where(surrogate < bound, 0.0, torch.where(surrogate == bound, 0.5 * grad, grad))
             surrogate = torch.max(surrogate, bound)
         outside = (bounded != ratio).to(adv.dtype)
         if weight is not None:
@@ -235,13 +235,18 @@ def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _check_policy(data: ppo_policy_data, clip_ratio: float, dual_clip: float | None, kl_type: str) -> None:
+    first, *rest = logit_parts(data.logit_new)
+    for sigma in rest:
+        _same_shape("logit_new['sigma']", sigma, "logit_new['mu']", first.shape)
     lead = lead_shape(data.logit_new)
     for name, logit in (('logit_old', data.logit_old), ('logit_pretrained', data.logit_pretrained)):
         if logit is not None and lead_shape(logit) != lead:
             raise ValueError(
                 f'{name} has leading shape {tuple(lead_shape(logit))} but logit_new {tuple(lead)}; they must be equal')
-    action_shape = lead if isinstance(data.logit_new, Tensor) else data.logit_new['mu'].shape
-    _same_shape('action', data.action, 'what logit_new asks for', action_shape)
+        if logit is not None:
+            for part, part_new in zip(logit_parts(logit), logit_parts(data.logit_new), strict=True):
+                _same_shape(name, part, 'logit_new', part_new.shape)
+    _same_shape('action', data.action, 'what logit_new asks for', first.shape if rest else lead)
     _same_shape('adv', data.adv, 'logit_new without its last dimension', lead)
     _same_shape('weight', data.weight, 'logit_new without its last dimension', lead)
     _positive_clip(clip_ratio)
