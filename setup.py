@@ -6,7 +6,7 @@ from setuptools import find_packages, setup
 CORE = [
     'torch>=2.10',  # networks; older versions have a known hole in loading weights
     'numpy>=1.26',  # arrays of the environments, seed streams
-    'gymnasium>=1.0',  # environments and vector environments with explicit autoreset modes
+    'gymnasium>=1.1',  # environments; vector environments that say their autoreset mode (1.0 cannot)
     'tensordict>=0.10',  # named tensors with common leading dimensions: rollouts and minibatches
     'easydict>=1.10',  # attribute access to the resolved config
     'tensorboardX>=2.6',  # TensorBoard event files without TensorFlow
@@ -16,8 +16,8 @@ CORE = [
     'pyyaml>=6.0',  # config files and command-line values
 ]
 EXTRAS = {
-    'box2d': ['gymnasium[box2d]>=1.0'],  # LunarLander, BipedalWalker
-    'mujoco': ['gymnasium[mujoco]>=1.0', 'mujoco>=3.1.3'],  # HalfCheetah, Hopper, Walker2d, Ant
+    'box2d': ['gymnasium[box2d]>=1.1'],  # LunarLander, BipedalWalker
+    'mujoco': ['gymnasium[mujoco]>=1.1', 'mujoco>=3.1.3'],  # HalfCheetah, Hopper, Walker2d, Ant
     'dev': [
         'pytest>=8.0',  # tests
         'pytest-xdist>=3.5',  # tests in parallel
