@@ -110,6 +110,19 @@ def test_resume_continues_counters_log_and_best(tmp_path: Path) -> None:
     assert second.best_return == 5 and load_checkpoint(first.run_dir).meta['env_step'] == 512
 
 
+def test_new_episodes_depend_on_the_seed_and_the_env_step(tmp_path: Path) -> None:
+    def first_obs(job: SerialJob) -> torch.Tensor:
+        job.reset_env()
+        return job._collector._obs.clone()
+
+    with SerialJob(resolve_config(discrete(tmp_path))) as a, SerialJob(resolve_config(discrete(tmp_path, seed=1))) as b:
+        start = first_obs(a)
+        assert torch.equal(first_obs(a), start) and not torch.equal(first_obs(b), start)
+        a.iteration()
+        later = first_obs(a)
+        assert not torch.equal(later, start) and torch.equal(first_obs(a), later)
+
+
 def test_resume_goes_on_counting_episodes(tmp_path: Path) -> None:
     first = serial_pipeline(job_config(tmp_path, max_env_step=256))
     serial_pipeline(resume=first.run_dir, max_env_step=512)

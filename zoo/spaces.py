@@ -67,16 +67,17 @@ class ActionMap:
         self._box = isinstance(space, Box)
         if isinstance(space, Box):
             self._dtype = np.dtype(space.dtype)
-            bounded = np.isfinite(space.low) & np.isfinite(space.high) & (mode == 'rescale')
-            with np.errstate(invalid='ignore'):
-                half, centre = (space.high - space.low) / 2, (space.high + space.low) / 2
-            self._scale = np.where(bounded, half, 1.0).astype(np.float32)
-            self._shift = np.where(bounded, centre, 0.0).astype(np.float32)
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            bounded = np.isfinite(low) & np.isfinite(high) & (mode == 'rescale')
+            half_low, half_high = np.where(bounded, low / 2, -0.5), np.where(bounded, high / 2, 0.5)
+            self._scale, self._shift = half_high - half_low, np.where(bounded, half_high + half_low, 0.0)
             self._rescale = bool(bounded.any())
-            low, high = space.low, space.high
             if self._dtype.kind == 'f':  # an env's bounds are compared in its own dtype
-                low, high = low.astype(self._dtype), high.astype(self._dtype)
-            self._low, self._high = low, high
+                self._low, self._high = low.astype(self._dtype), high.astype(self._dtype)
+            else:  # int64's largest number is a float of its own, one too many: stay below it
+                largest = np.iinfo(self._dtype).max
+                self._low = low
+                self._high = np.minimum(high, largest if int(float(largest)) == largest else np.nextafter(2.0**63, 0))
 
     def __call__(self, action: Tensor) -> np.ndarray:
         """action: [B] int64 (Discrete) or [B, *A] f32 (Box) -> an array for the env, same leading shape."""
@@ -85,14 +86,14 @@ class ActionMap:
             return array + self.space.start if self.space.start else array  # type: ignore[union-attr]
         if self._rescale:
             array = array * self._scale + self._shift
-        if self._dtype.kind in 'iu':
-            array = np.rint(array)
-        return np.clip(array.astype(np.float64, copy=False) if self._dtype.kind in 'iu' else array,
-                       self._low, self._high).astype(self._dtype, copy=False)
+        if self._dtype.kind != 'f':
+            array = np.rint(array.astype(np.float64))
+        return np.clip(array, self._low, self._high).astype(self._dtype, copy=False)
 
 
 def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu') -> Tensor:
     """Raw observations of an env -> what a model takes: [B, *O] f32 (Box) or [B] int64 index (Discrete)."""
     if isinstance(space, Discrete):
         return torch.as_tensor(np.asarray(obs) - space.start, dtype=torch.int64, device=device)
-    return torch.as_tensor(np.asarray(obs), dtype=torch.float32, device=device)
+    array = np.array(np.asarray(obs), dtype=np.float32)  # a copy: whatever strides, read-only too
+    return torch.as_tensor(array, device=device)

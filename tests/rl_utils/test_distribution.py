@@ -107,6 +107,12 @@ def test_categorical_masked_choice_counts_for_nothing():
     torch.testing.assert_close(Categorical.kl(masked, masked_other), Categorical.kl(logit, other))
 
 
+def test_categorical_kl_of_logits_far_apart_is_not_cut_off():
+    # q = (1, e^-50000): KL((.5, .5) || q) = .5 ln .5 + .5 (ln .5 + 50000) = 25000 - ln 2
+    p, q = torch.tensor([0.0, 0.0]), torch.tensor([0.0, -50_000.0])
+    assert Categorical.kl(p, q).item() == pytest.approx(25_000 - math.log(2))
+
+
 @pytest.mark.parametrize('scale', [1.0, 64.0])  # 64: a loss that is scaled up, e.g. for half precision
 def test_categorical_entropy_and_kl_have_finite_gradients_at_masked_choices(scale):
     logit = torch.tensor([[0.0, 1.0, -torch.inf]], requires_grad=True)

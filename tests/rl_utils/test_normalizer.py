@@ -76,6 +76,19 @@ def test_rows_of_weight_zero_enter_no_statistic(scale, shape):
     assert_statistics(stats, rows[weight > 0])
 
 
+@pytest.mark.parametrize('value', [float('nan'), float('inf'), float('-inf')])
+@pytest.mark.parametrize('shape', [(), (3,), (2, 2)])
+def test_rows_that_are_not_finite_enter_no_statistic(value, shape):
+    rows = draws(20, *shape)
+    broken = torch.arange(20) % 7 == 3
+    spoilt = rows.clone()
+    spoilt.view(20, -1)[broken, 0] = value  # one number spoils the row
+    stats = RunningMeanStd(shape)
+    for block in spoilt.split(8):
+        stats.update(block)
+    assert_statistics(stats, rows[~broken])
+
+
 def test_before_the_first_update_it_is_the_identity_within_the_clip():
     stats, x = RunningMeanStd((3,)), draws(5, 3).float()
     for function in (stats, stats.rescale, stats.standardize, stats.restore):

@@ -98,14 +98,26 @@ def test_policy_gradient_has_no_part_in_the_old_policy_or_the_advantage():
     assert old.grad is None and adv.grad is None and data.logit_new.grad is not None
 
 
-def test_policy_gradient_stays_zero_where_a_clipped_ratio_overflows():
-    # ratio = exp(200) is infinite in float32; clipped and better still, so the row is worth 1.2 and has no gradient
+@pytest.mark.parametrize('adv, surrogate', [(1.0, 1.2), (-1.0, -3.0)])
+def test_policy_gradient_stays_zero_where_a_clipped_ratio_overflows(adv, surrogate):
+    # ratio = exp(200) is infinite in float32; clipped, the row is worth 1.2, or by the dual clip -3, without gradient
     new = torch.tensor([[100.0, -100.0]], requires_grad=True)
-    data = ppo_policy_data(new, -new.detach(), torch.tensor([0]), torch.tensor([1.0]))
+    data = ppo_policy_data(new, -new.detach(), torch.tensor([0]), torch.tensor([adv]))
+    loss, _ = ppo_policy_error(data, dual_clip=3.0)
+    loss.policy_loss.backward()
+    assert loss.policy_loss.item() == pytest.approx(-surrogate)
+    assert new.grad.tolist() == [[0.0, 0.0]]
+
+
+def test_a_row_of_weight_zero_has_no_influence_even_where_its_ratio_overflows():
+    # the second row alone: ratio 1, adv 1, weight 2 of N = 2; d logp / d logit = (.5, -.5)
+    new = torch.tensor([[100.0, -100.0], [0.0, 0.0]], requires_grad=True)
+    adv, weight = torch.tensor([-1.0, 1.0]), torch.tensor([0.0, 2.0])
+    data = ppo_policy_data(new, -new.detach(), torch.tensor([0, 0]), adv, weight)
     loss, _ = ppo_policy_error(data)
     loss.policy_loss.backward()
-    assert loss.policy_loss.item() == pytest.approx(-1.2)
-    assert new.grad.tolist() == [[0.0, 0.0]]
+    assert loss.policy_loss.item() == pytest.approx(-1.0)
+    assert new.grad.tolist() == [[0.0, 0.0], [-0.5, 0.5]]
 
 
 def test_entropy_loss_by_hand_and_its_sign():
@@ -384,6 +396,13 @@ def test_shape_errors_name_both(data, changes, words):
     with pytest.raises(ValueError) as error:
         ppo_error(data._replace(**changes))
     assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize('data, other', [(CATEGORICAL, gaussian((4, 3), (4, 3))), (GAUSSIAN, torch.zeros(4, 2))])
+@pytest.mark.parametrize('name', ['logit_old', 'logit_pretrained'])
+def test_a_policy_of_another_kind_is_refused_by_name(data, other, name):
+    with pytest.raises((ValueError, TypeError), match=f'{name}.*logit_new'):
+        ppo_error(data._replace(**{name: other}))
 
 
 def test_value_weight_of_another_shape_is_refused():

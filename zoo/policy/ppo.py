@@ -1,6 +1,7 @@
 """Policy 'ppo': proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347)."""
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -15,6 +16,8 @@ from zoo.registry import POLICY_REGISTRY
 from zoo.rl_utils.normalizer import normalize_advantage
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.schedule import Schedule, ScheduleOrZero, schedule_value
+
+logger = logging.getLogger(__name__)
 
 
 class PPOLearnConfig(LearnConfig):
@@ -80,13 +83,17 @@ class PPOPolicy(ActorCriticPolicy):
         self._make_normalizers()
         self._optimizer = FlatAdam(self._model.named_parameters(), eps=cfg.adam_eps)
         self._order_generator = torch_generator(self.seed, 'learn', self.device)
-        self._train_iter = 0
+        self._train_iter, self._warned = 0, False
         self._set_env_step(0)
 
     def _set_env_step(self, env_step: int) -> None:
         cfg = self.cfg.learn
         self._rates = {name: schedule_value(cfg[name], env_step)
                        for name in ('learning_rate', 'clip_ratio', 'entropy_weight')}
+        if self._rates['learning_rate'] == 0 and not self._warned:
+            self._warned = True
+            logger.warning('policy.learn.learning_rate is 0 from env step %d on: nothing more is learned; resume with '
+                           'another, e.g. policy.learn.learning_rate=1e-4', env_step)
 
     def _forward_learn(self, batch: TensorDict) -> Metrics:
         cfg = self.cfg.learn
@@ -118,7 +125,8 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _step_config(self) -> PPOStep:
         cfg = self.cfg.learn
-        return PPOStep(self._rates['clip_ratio'], cfg.value_weight, self._rates['entropy_weight'], cfg.value_clip,
+        clip_ratio = max(self._rates['clip_ratio'], 1e-6)  # a schedule may end at 0, the loss needs a range
+        return PPOStep(clip_ratio, cfg.value_weight, self._rates['entropy_weight'], cfg.value_clip,
                        cfg.dual_clip, cfg.grad_clip, cfg.target_kl is not None)
 
     @torch.no_grad()

@@ -75,8 +75,9 @@ class _Categorical:
         return (slope.mul_(logp.exp()).neg_().scatter_add_(-1, action, grad_logp),)
 
     def kl(self, logit_p: Tensor, logit_q: Tensor) -> Tensor:
-        logp, logq = (_finite(_log_softmax(x)) for x in (logit_p, logit_q))
-        return (logp.exp() * (logp - logq)).sum(-1)
+        logp, logq = _log_softmax(logit_p), _log_softmax(logit_q)
+        gone = logp == -torch.inf  # 0 * log 0 is 0
+        return (logp.exp() * (logp.masked_fill(gone, 0.0) - logq.masked_fill(gone, 0.0))).sum(-1)
 
 
 class _Gaussian:

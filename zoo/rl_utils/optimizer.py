@@ -29,6 +29,8 @@ class FlatAdam:
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5) -> None:
         self.lr, self._betas, self._eps = lr, betas, eps
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
+        if not self._named:
+            raise ValueError('FlatAdam got no parameter that requires a gradient; give the model at least one')
         first = self._named[0][1]
         size = sum(p.numel() for _, p in self._named)
         self.param = torch.empty(size, dtype=first.dtype, device=first.device)

@@ -162,6 +162,8 @@ class _PolicyError(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         logp_new, entropy, saved = dist.terms(parts_new, action)
         log_ratio = logp_new - dist.log_prob(logit_old, action)
+        if weight is not None:
+            log_ratio = torch.where(weight > 0, log_ratio, 0.0)  # rows without weight may hold anything
         ratio = log_ratio.exp()
         bounded = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
         unclipped, clipped = ratio * adv, bounded * adv
@@ -239,13 +241,9 @@ def _check_policy(data: ppo_policy_data, clip_ratio: float, dual_clip: float | N
     for sigma in rest:
         _same_shape("logit_new['sigma']", sigma, "logit_new['mu']", first.shape)
     lead = lead_shape(data.logit_new)
-    for name, logit in (('logit_old', data.logit_old), ('logit_pretrained', data.logit_pretrained)):
-        if logit is not None and lead_shape(logit) != lead:
-            raise ValueError(
-                f'{name} has leading shape {tuple(lead_shape(logit))} but logit_new {tuple(lead)}; they must be equal')
-        if logit is not None:
-            for part, part_new in zip(logit_parts(logit), logit_parts(data.logit_new), strict=True):
-                _same_shape(name, part, 'logit_new', part_new.shape)
+    _check_logit('logit_old', data.logit_old, data.logit_new)
+    if data.logit_pretrained is not None:
+        _check_logit('logit_pretrained', data.logit_pretrained, data.logit_new)
     _same_shape('action', data.action, 'what logit_new asks for', first.shape if rest else lead)
     _same_shape('adv', data.adv, 'logit_new without its last dimension', lead)
     _same_shape('weight', data.weight, 'logit_new without its last dimension', lead)
@@ -254,6 +252,20 @@ def _check_policy(data: ppo_policy_data, clip_ratio: float, dual_clip: float | N
         raise ValueError(f'dual_clip is {dual_clip} but must be above 1 (3 to 5 is usual); None turns it off')
     if kl_type not in ('k1', 'k2', 'k3'):
         raise ValueError(f"kl_type is {kl_type!r}; use 'k1', 'k2' or 'k3'")
+
+
+def _check_logit(name: str, logit: Logit, logit_new: Logit) -> None:
+    if isinstance(logit, Tensor) != isinstance(logit_new, Tensor):
+        raise ValueError(f'{name} is {_kind(logit)} but logit_new {_kind(logit_new)}; give both as one kind')
+    lead, lead_new = lead_shape(logit), lead_shape(logit_new)
+    if lead != lead_new:
+        raise ValueError(f'{name} has leading shape {tuple(lead)} but logit_new {tuple(lead_new)}; they must be equal')
+    for part, part_new in zip(logit_parts(logit), logit_parts(logit_new), strict=True):
+        _same_shape(name, part, 'logit_new', part_new.shape)
+
+
+def _kind(logit: Logit) -> str:
+    return 'a tensor of logits' if isinstance(logit, Tensor) else "a mapping {'mu', 'sigma'}"
 
 
 def _same_shape(name: str, tensor: Tensor | None, other: str, shape: torch.Size) -> None:
