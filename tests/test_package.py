@@ -27,7 +27,7 @@ LAYERS = (  # a module may import its own layer and those above it in this list
     {'rollout', 'policy'},
     {'env', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger', 'saved'},
     {'job', 'job_check', 'saved'},
-    {'pipeline'},
+    {'interrupt', 'pipeline'},
     {'cli', '__init__', '__main__'},
 )
 

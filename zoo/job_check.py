@@ -22,6 +22,25 @@ def fill_schedules(config: dict[str, Any], schema: type[Section]) -> None:
             value['over'] = config['max_env_step']
 
 
+def unfilled(config: dict[str, Any]) -> dict[str, Any]:
+    """The stored config of a run without what `fill_schedules` and `fill_rollout` derived, for a resume with other keys.
+
+    A line that lasted as long as the run then lasts as long as the new one, and n_sample follows the number of envs.
+    """
+
+    def walk(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        is_line = {'start', 'end', 'over'} == set(value) and value['over'] == config['max_env_step']
+        return {key: None if is_line and key == 'over' else walk(item) for key, item in value.items()}
+
+    data = walk(config)
+    collect = data['policy'].get('collect', {})
+    if collect.get('n_step') is not None:
+        collect.pop('n_sample', None)
+    return data
+
+
 def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
     """n_step from n_sample, or n_sample from n_step, in policies that have them; returns the paths filled.
 

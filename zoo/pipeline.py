@@ -3,14 +3,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -20,9 +18,11 @@ from zoo.checkpoint import Checkpoint, CheckpointManager, fit_state, load_checkp
 from zoo.collector import Collector
 from zoo.config import Config
 from zoo.config_source import save_yaml, storable
-from zoo.env import check_env, make_vector_env
+from zoo.env import EnvError, check_env, make_vector_env
 from zoo.evaluator import Evaluation, Evaluator
+from zoo.interrupt import Interrupted, catch_signals
 from zoo.job import resolve_config
+from zoo.job_check import unfilled
 from zoo.learner import Learner
 from zoo.logger import Logger
 from zoo.policy.base import Policy, stream
@@ -43,10 +43,6 @@ class TrainResult:
     last_return: float | None
     wall_s: float
     env_step_per_s: float
-
-
-class Interrupted(SystemExit):
-    """The run was stopped by a signal after its update was finished and saved; exits with 128 + signal."""
 
 
 def serial_pipeline(
@@ -70,11 +66,16 @@ def serial_pipeline(
     checkpoint = None if resume is None else load_checkpoint(resume)
     if config is None and checkpoint is None:
         raise ValueError('serial_pipeline got neither a config nor a run to resume; pass one')
-    source = config if config is not None or checkpoint is None else checkpoint.meta['config']
+    source = config if config is not None or checkpoint is None else unfilled(checkpoint.meta['config'])
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
-    with SerialJob(cfg, policy, checkpoint) as job, _signals() as received:
-        while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
-            job.iteration()
+    with catch_signals() as received, SerialJob(cfg, policy, checkpoint) as job:
+        try:
+            while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
+                job.iteration()
+        except EnvError:
+            if not received:  # a signal to the whole process group ends env workers too; that is no fault of theirs
+                job.save()  # the learner is that of the last whole rollout
+                raise
         job.finish(evaluate=not received)
         if received:
             logger.warning('stopped by signal %d at env step %d; continue with: zoo train --resume %s',
@@ -91,32 +92,40 @@ class SerialJob:
 
     def __init__(self, cfg: Config, policy: Policy | None = None, checkpoint: Checkpoint | None = None) -> None:
         self.cfg = cfg.freeze()
-        self._threads = torch.get_num_threads()
-        if cfg.policy.n_thread is not None:
-            torch.set_num_threads(cfg.policy.n_thread)
-        if cfg.env.check:
-            check_env(cfg.env)
-        self._env = make_vector_env(cfg.env, cfg.env.collector_env_num)
-        self._eval_env = make_vector_env(cfg.env, min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode))
-        self.policy = policy if policy is not None else POLICY_REGISTRY.get(cfg.policy.type)(
-            cfg.policy, self._env.obs_space, self._env.action_space, seed=cfg.seed, action_mode=cfg.env.action_mode)
-        self._buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer)
-        self._collector = Collector(self._env, self.policy.collect_mode)
-        self._learner = Learner(self.policy.learn_mode, self._buffer)
-        self._evaluator = Evaluator(self._eval_env, self.policy.eval_mode, cfg.policy.eval.n_episode)
         self._time = {'sample': 0.0, 'learn': 0.0, 'evaluate': 0.0, 'log': 0.0}
         self._eval_step, self._save_step, self._write_step = 0, 0, 0
         self._stopped, self._wall_before = False, 0.0
         self.best_return: float | None = None
         self.last_return: float | None = None
-        if checkpoint is not None:
-            self._load(checkpoint)
-        self.run_dir = _run_dir(cfg, checkpoint)
-        save_yaml(cfg, self.run_dir / 'config.yaml')
-        self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint)
-        self._logger = Logger(self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, start_env_step=self.env_step)
-        self._start, self._start_step = time.perf_counter(), self.env_step
-        self.reset_env()
+        with ExitStack() as undo:  # whatever fails below, what was begun is ended
+            undo.callback(torch.set_num_threads, torch.get_num_threads())
+            if cfg.policy.n_thread is not None:
+                torch.set_num_threads(cfg.policy.n_thread)
+            self._make_parts(undo, policy)
+            if checkpoint is not None:
+                self._load(checkpoint)
+            self.run_dir = _run_dir(cfg, checkpoint)
+            save_yaml(cfg, self.run_dir / 'config.yaml')
+            self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint)
+            self._logger = undo.enter_context(
+                Logger(self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, start_env_step=self.env_step))
+            self._start, self._start_step = time.perf_counter(), self.env_step
+            self.reset_env()
+            self._undo = undo.pop_all()
+
+    def _make_parts(self, undo: ExitStack, policy: Policy | None) -> None:
+        cfg = self.cfg
+        if cfg.env.check:
+            check_env(cfg.env)
+        self._env = undo.enter_context(closing(make_vector_env(cfg.env, cfg.env.collector_env_num)))
+        n_eval = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
+        eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval)))
+        self.policy = policy if policy is not None else POLICY_REGISTRY.get(cfg.policy.type)(
+            cfg.policy, self._env.obs_space, self._env.action_space, seed=cfg.seed, action_mode=cfg.env.action_mode)
+        self._buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer)
+        self._collector = Collector(self._env, self.policy.collect_mode)
+        self._learner = Learner(self.policy.learn_mode, self._buffer)
+        self._evaluator = Evaluator(eval_env, self.policy.eval_mode, cfg.policy.eval.n_episode)
 
     @property
     def env_step(self) -> int:
@@ -199,16 +208,13 @@ class SerialJob:
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs; the envs' own state is not part of it."""
         counters = {'env_step': self.env_step, 'collect_iter': self._collector.collect_iter,
-                    'eval_step': self._eval_step, 'best_return': self.best_return,
-                    'last_return': self.last_return, 'wall_s': self.wall_s}
+                    'episode': self._collector.episodes.n_episode, 'eval_step': self._eval_step,
+                    'best_return': self.best_return, 'last_return': self.last_return, 'wall_s': self.wall_s}
         return {'policy': self.policy.state_dict(), 'buffer': self._buffer.state_dict(), 'counter': counters}
 
     def close(self) -> None:
         """Ends envs and logs, and gives torch its threads back."""
-        self._env.close()
-        self._eval_env.close()
-        self._logger.close()
-        torch.set_num_threads(self._threads)
+        self._undo.close()
 
     def __enter__(self) -> SerialJob:
         return self
@@ -222,6 +228,7 @@ class SerialJob:
         self._buffer.load_state_dict(checkpoint.state.get('buffer', {}))
         counter = checkpoint.state['counter']
         self._collector.env_step, self._collector.collect_iter = counter['env_step'], counter['collect_iter']
+        self._collector.episodes.n_episode = counter['episode']
         self._eval_step, self._wall_before = counter['eval_step'], counter['wall_s']
         self._save_step, self._write_step = counter['env_step'], counter['env_step']
         self.best_return, self.last_return = counter['best_return'], counter['last_return']
@@ -272,26 +279,3 @@ def _run_dir(cfg: Config, checkpoint: Checkpoint | None) -> Path:
         except FileExistsError:
             continue
     raise FileExistsError(f'{base} and 998 numbered variants exist')
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collects the first SIGINT or SIGTERM for the loop to look at; the second ends the process at once."""
-    received: list[int] = []
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        if received:
-            os._exit(128 + number)
-        received.append(number)
-        logger.warning('signal %d: finishing the update, then saving; send it again to stop at once', number)
-
-    try:
-        old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: signals belong to somebody else
-        yield received
-        return
-    try:
-        yield received
-    finally:
-        for number, previous in old.items():
-            signal.signal(number, previous)
