@@ -10,6 +10,7 @@ reset rows with garbage in them:          'tests.policy_envs:Garbage-v0' (batche
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -228,3 +229,11 @@ def _merged(base: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         k: _merged(base[k], v) if isinstance(base.get(k), dict) and isinstance(v, dict) else v for k, v in other.items()
     }
     return {**base, **both}
+
+
+def rows(run_dir: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl, times aside."""
+    lines = (run_dir / 'metrics.jsonl').read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if k != 'wall_s' and not k.startswith('time/')} for line in lines
+    ]

@@ -23,9 +23,9 @@ def fill_schedules(config: dict[str, Any], schema: type[Section]) -> None:
 
 
 def unfilled(config: dict[str, Any]) -> dict[str, Any]:
-    """The stored config of a run without what `fill_schedules` and `fill_rollout` derived, for a resume with other keys.
+    """The stored config of a run without what the functions beside derived, for a resume with other keys.
 
-    A line that lasted as long as the run then lasts as long as the new one, and n_sample follows the number of envs.
+    A line that lasted as long as the run then lasts as long as the new one; n_sample follows the number of envs.
     """
 
     def walk(value: Any) -> Any:
