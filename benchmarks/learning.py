@@ -9,7 +9,6 @@ a run with the same config is not repeated unless --force.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import logging
 import subprocess
@@ -77,8 +76,11 @@ def bench_config(name: str) -> dict[str, Any]:
     return config
 
 
-def config_hash(config: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
+def holds(now: Any, recorded: Any) -> bool:
+    """Whether every value of a recorded config still is what it was; keys that came since then do not matter."""
+    if isinstance(recorded, dict):
+        return isinstance(now, dict) and all(key in now and holds(now[key], recorded[key]) for key in recorded)
+    return now == recorded
 
 
 def train_one(name: str, seed: int) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def train_one(name: str, seed: int) -> dict[str, Any]:
         'config': name, 'env': resolved.env.id, 'seed': seed, 'env_step': result.env_step,
         'wall_s': round(result.wall_s, 1), 'return_mean': float(returns.mean()), 'return_std': float(returns.std()),
         'returns': returns.tolist(), 'curve': evaluation_curve(Path(result.run_dir) / 'metrics.jsonl'),
-        'config_hash': config_hash(config), 'commit': git_commit(), 'date': today(), 'machine': machine(),
+        'commit': git_commit(), 'date': today(), 'machine': machine(),
         'versions': versions(), 'resolved': resolved.to_dict(),
     }
 
@@ -115,7 +117,10 @@ def raw_path(name: str, seed: int) -> Path:
 
 def is_done(name: str, seed: int) -> bool:
     path = raw_path(name, seed)
-    return path.exists() and json.loads(path.read_text())['config_hash'] == config_hash(bench_config(name))
+    if not path.exists():
+        return False
+    from zoo.job import resolve_config
+    return holds(resolve_config(bench_config(name), seed=seed).to_dict(), json.loads(path.read_text())['resolved'])
 
 
 def run_child(job: tuple[str, int]) -> bool:

@@ -7,13 +7,11 @@ config = dict(
         type='ppo',
         model=dict(obs_norm=True),
         learn=dict(
-            epoch_per_collect=4,
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
-            entropy_weight=0.0,
             reward_norm=True,
         ),
-        collect=dict(n_step=256, discount_factor=0.99, gae_lambda=0.94),
+        collect=dict(n_step=256, gae_lambda=0.94),
         eval=dict(eval_freq=50_000),
     ),
 )

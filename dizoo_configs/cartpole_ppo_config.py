@@ -2,18 +2,16 @@
 config = dict(
     exp_name='cartpole_ppo',
     max_env_step=100_000,
-    env=dict(id='CartPole-v1', collector_env_num=8),
+    env=dict(id='CartPole-v1'),
     policy=dict(
         type='ppo',
         learn=dict(
             epoch_per_collect=10,
-            batch_size=256,
             learning_rate=dict(start=1e-3, end=0.0),
-            entropy_weight=0.0,
             clip_ratio=dict(start=0.2, end=0.02),
         ),
         # rl-zoo3's 32 steps and 20 epochs ended with a dead critic in one of 5 seeds (return 167); these in none of 18
-        collect=dict(n_step=128, discount_factor=0.98, gae_lambda=0.8),
+        collect=dict(discount_factor=0.98, gae_lambda=0.8),
         eval=dict(eval_freq=10_000, stop_value=475.0),
     ),
 )

@@ -2,7 +2,7 @@
 config = dict(
     exp_name='hopper_ppo',
     max_env_step=1_000_000,
-    env=dict(id='Hopper-v5', collector_env_num=8),
+    env=dict(id='Hopper-v5'),
     policy=dict(
         type='ppo',
         model=dict(obs_norm=True, log_std_init=-0.5),
@@ -11,12 +11,11 @@ config = dict(
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
             value_weight=0.25,
-            entropy_weight=0.0,
             adv_norm='off',
             reward_norm=True,
             recompute_adv=True,
         ),
-        collect=dict(n_step=256, discount_factor=0.99, gae_lambda=0.95),
+        collect=dict(n_step=256),
         eval=dict(eval_freq=100_000),
     ),
 )

@@ -6,7 +6,6 @@ config = dict(
     policy=dict(
         type='ppo',
         learn=dict(
-            epoch_per_collect=4,
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
             entropy_weight=0.01,

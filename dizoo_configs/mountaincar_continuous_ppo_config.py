@@ -10,12 +10,10 @@ config = dict(
         model=dict(obs_norm=True, log_std_init=1.0),
         learn=dict(
             epoch_per_collect=10,
-            batch_size=256,
             learning_rate=dict(start=3e-4, end=0.0),
-            entropy_weight=0.0,
             reward_norm=True,
         ),
-        collect=dict(n_step=1024, discount_factor=0.999, gae_lambda=0.95),
+        collect=dict(n_step=1024, discount_factor=0.999),
         eval=dict(eval_freq=50_000),
     ),
 )

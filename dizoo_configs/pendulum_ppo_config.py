@@ -9,9 +9,8 @@ config = dict(
             epoch_per_collect=10,
             batch_size=64,
             learning_rate=dict(start=1e-3, end=0.0),
-            entropy_weight=0.0,
         ),
-        collect=dict(n_step=1024, discount_factor=0.9, gae_lambda=0.95),
+        collect=dict(n_step=1024, discount_factor=0.9),
     ),
 )
 

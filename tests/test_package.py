@@ -16,6 +16,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from zoo.config_source import bundled_configs, load_config
+from zoo.job import explain_config, resolve_config
+
 REPO = Path(__file__).resolve().parents[1]
 CONFIGS = sorted(path for path in (REPO / 'dizoo_configs').glob('*.py') if path.stem != '__init__')
 SOURCES = sorted((REPO / 'zoo').rglob('*.py')) + CONFIGS
@@ -164,8 +167,6 @@ def test_make_with_an_old_python_says_what_to_do(tmp_path):
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
 def test_bundled_config_is_found_by_name_and_named_after_itself(path):
-    from zoo.job import resolve_config
-
     name = path.stem.removesuffix('_config')
     config = resolve_config(name)
     assert config.exp_name == name
@@ -182,14 +183,14 @@ def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
     if extra and importlib.util.find_spec(extra) is None:
         pytest.skip(f'{extra} is not installed')
     monkeypatch.chdir(tmp_path)
-    collect = config['policy']['collect']
-    one_rollout = collect['n_step'] * config['env']['collector_env_num']
+    resolved = resolve_config(config)
+    one_rollout = resolved.policy.collect.n_sample
     config['policy']['eval'] = {'n_episode': 1, 'eval_freq': 10**9}
     config['logger'] = {'tensorboard': False, 'console': 'off'}
     result = serial_pipeline(config, max_env_step=one_rollout)
-    learn = config['policy']['learn']
+    learn = resolved.policy.learn
     assert 0.9 * one_rollout < result.env_step <= one_rollout  # rows that only reset an env are no env steps
-    assert result.train_iter == one_rollout // learn['batch_size'] * learn['epoch_per_collect']
+    assert result.train_iter == one_rollout // learn.batch_size * learn.epoch_per_collect
 
 
 def test_bundled_config_runs_as_a_script(tmp_path):
@@ -200,3 +201,17 @@ def test_bundled_config_runs_as_a_script(tmp_path):
                           env={**os.environ, 'PYTHONPATH': str(REPO)})
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob('runs/cartpole_ppo/*/checkpoints/step_*.safetensors'))) > 0
+
+
+def leaves(config: dict, path: str = ''):
+    for key, value in config.items():
+        where = f'{path}.{key}'.lstrip('.')
+        yield from leaves(value, where) if isinstance(value, dict) and 'start' not in value else [(where, value)]
+
+
+@pytest.mark.parametrize('name', sorted(bundled_configs()))
+def test_bundled_config_lists_differences_only(name):
+    defaults = {row.key: row.value for row in explain_config({'env': {'id': 'CartPole-v1'}})}
+    config, _ = load_config(name)
+    said = {'exp_name', 'max_env_step', 'env.id', 'policy.type'}  # what a reader looks for, default or not
+    assert [key for key, value in leaves(config) if key not in said and defaults[key] == value] == []

@@ -391,3 +391,20 @@ def test_learning_changes_no_sample() -> None:
     before = samples.clone()
     policy.learn_mode.forward(samples)
     assert not differing(dict(before.items()), dict(samples.items()))
+
+
+def test_learning_rate_that_reaches_zero_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    policy = ppo(dict(learning_rate={'start': 1e-3, 'end': 0.0, 'over': 100}))
+    policy.learn_mode.set_env_step(99)
+    assert not caplog.records
+    policy.learn_mode.set_env_step(100)
+    policy.learn_mode.set_env_step(164)
+    assert [record.getMessage().split(':')[0] for record in caplog.records] == [
+        'policy.learn.learning_rate is 0 from env step 100 on']
+
+
+def test_clip_range_that_shrinks_to_zero_still_learns() -> None:
+    policy = ppo(dict(clip_ratio={'start': 0.2, 'end': 0.0, 'over': 100}))
+    batch = samples_of(policy)
+    policy.learn_mode.set_env_step(100)
+    assert torch.isfinite(policy.learn_mode.forward(batch)['policy_loss'])
