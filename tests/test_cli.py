@@ -144,3 +144,40 @@ def test_output_cut_short_by_its_reader_is_no_error(tmp_path: Path) -> None:
     command = f'{sys.executable} -m zoo list envs | head -1'
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.stderr == '' and done.stdout.count('\n') == 1
+
+
+def test_overrides_may_follow_options(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['config', 'cartpole_ppo', '--json', 'seed=7']) == 0
+    assert json.loads(capsys.readouterr().out)['seed']['value'] == 7
+    with pytest.raises(SystemExit) as error:
+        main(['config', 'cartpole_ppo', '--json', '--sed=7'])
+    assert error.value.code == 2 and '--sed=7' in capsys.readouterr().err
+
+
+OWN = """
+import gymnasium
+from zoo import ENV_REGISTRY, POLICY_REGISTRY
+from zoo.policy import PPOPolicy
+
+@POLICY_REGISTRY.register('of_mine')
+class OfMine(PPOPolicy):
+    pass
+
+@ENV_REGISTRY.register('cart_of_mine')
+def cart_of_mine():
+    return gymnasium.make('CartPole-v1')
+
+config = dict(exp_name='mine', env=dict(id='cart_of_mine'), policy=dict(type='of_mine'))
+"""
+
+
+def test_own_policy_and_env_are_evaluated_and_resumed_with_import(tmp_path: Path) -> None:
+    (tmp_path / 'own.py').write_text(OWN)
+    assert _zoo('train', 'own.py', *QUICK, cwd=tmp_path).returncode == 0
+    run = str(next(tmp_path.glob('runs/mine/*')))
+    without = _zoo('eval', run, cwd=tmp_path)
+    assert without.returncode == 2 and 'of_mine' in without.stderr and without.stderr.count('\n') == 1
+    assert _zoo('eval', run, '--episodes', '1', '--import', 'own.py', cwd=tmp_path).returncode == 0
+    resumed = _zoo('train', '--resume', run, '--import', 'own', 'max_env_step=4_096', cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert _zoo('eval', run, '--import', 'nothing', cwd=tmp_path).returncode == 2

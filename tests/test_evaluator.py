@@ -100,3 +100,15 @@ def test_evaluation_acts_as_act_does() -> None:
         obs, reward, _, _, _ = env.step(policy.act(obs))
         total += float(reward)
     assert got.returns == [pytest.approx(total, rel=1e-3)] and got.lengths == [30]
+
+
+def test_evaluation_that_is_told_to_stop_gives_none() -> None:
+    vector = make_vector_env(EnvConfig(**MODES['same_step']), 2)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    asked = iter([False] * 7 + [True])
+    try:
+        evaluator = Evaluator(vector, policy.eval_mode, 6)  # 3 episodes of 5 steps in each env
+        assert evaluator.evaluate(stream(0, 'test'), lambda: next(asked)) is None
+        assert next(asked, None) is None  # it stopped at the eighth step, not later
+    finally:
+        vector.close()

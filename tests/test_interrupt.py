@@ -115,3 +115,13 @@ def test_killed_run_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     assert env_step >= 192 and env_step % 64 == 0
     assert serial_pipeline(resume=run.run_dir, max_env_step=env_step + 64).env_step == env_step + 64
     assert load_config(str(run.run_dir / 'config.yaml'))[0]['max_env_step'] == env_step + 64
+
+
+def test_signal_ends_an_evaluation_that_never_would(tmp_path: Path) -> None:
+    endless = dict(id='tests.envs:limit_env', kwargs={'limit': 10**9})
+    run = Run(tmp_path / 'a', env=endless, checkpoint=dict(freq=1_000_000), policy=dict(eval=dict(eval_freq=64)))
+    run.wait_for('run/*/metrics.jsonl')  # of the first rollout; the evaluation that follows has no end
+    time.sleep(0.2)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 130
+    assert load_checkpoint(run.run_dir).meta['env_step'] == 64

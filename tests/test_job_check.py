@@ -16,7 +16,7 @@ def job(n_env: int = 8, **sections: Any) -> dict[str, Any]:
 
 
 def rollout(n_env: int = 8, batch_size: int = 1, **collect: Any) -> dict[str, Any]:
-    return job(n_env, policy={'collect': collect, 'learn': {'batch_size': batch_size}})
+    return job(n_env, policy={'collect': collect, 'learn': {'batch_size': batch_size, 'adv_norm': 'batch'}})
 
 
 def refused(source: Any, overrides: Any = ()) -> list[str]:

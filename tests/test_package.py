@@ -30,7 +30,7 @@ LAYERS = (  # a module may import its own layer and those above it in this list
     {'rollout', 'policy'},
     {'env', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger', 'saved'},
     {'job', 'job_check', 'saved'},
-    {'interrupt', 'pipeline'},
+    {'interrupt', 'run_dir', 'pipeline'},
     {'cli', '__init__', '__main__'},
 )
 

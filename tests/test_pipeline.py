@@ -14,6 +14,7 @@ import torch
 from tests.policy_envs import differing, flat, job_config, rows
 from zoo.checkpoint import load_checkpoint
 from zoo.env import EnvError
+from zoo.errors import UserError
 from zoo.job import resolve_config
 from zoo.pipeline import SerialJob, serial_pipeline
 from zoo.rl_utils.optimizer import NonFiniteGradientError
@@ -303,7 +304,7 @@ def test_run_that_cannot_begin_gives_threads_and_processes_back(tmp_path: Path) 
     (tmp_path / 'file').touch()  # where the folder of the runs should be
     torch.set_num_threads(2)
     try:
-        with pytest.raises(OSError), SerialJob(cfg):
+        with pytest.raises(UserError, match='logger.root'), SerialJob(cfg):
             pass
         assert torch.get_num_threads() == 2
         assert not multiprocessing.active_children()

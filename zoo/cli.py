@@ -14,16 +14,23 @@ EXIT_FAILED, EXIT_USER = 1, 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; exit code 0, 1 (the run failed) or 2 (the user's mistake); signals exit with 128 + number."""
-    args = _parser().parse_args(argv)
+    args = _parse(argv)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # 'module:function' names one's own module, as it does under `python -m zoo`
     level = logging.DEBUG if args.debug else logging.INFO
     logging.basicConfig(level=level, format='zoo: %(message)s', stream=sys.stderr)
+    try:
+        return _run(args)
+    except KeyboardInterrupt:  # before or after the part of a run that handles signals itself
+        return 130
+
+
+def _run(args: argparse.Namespace) -> int:
     if args.debug:
-        return args.run(args) or 0
+        return _with_imports(args)
     from zoo.errors import RunError, UserError  # light: no torch
     try:
-        return args.run(args) or 0
+        return _with_imports(args)
     except UserError as error:
         return _report(error, EXIT_USER)
     except RunError as error:
@@ -31,6 +38,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `zoo list envs | head`: whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _with_imports(args: argparse.Namespace) -> int:
+    if args.imports:
+        from zoo.config_source import import_module_or_file
+        for name in args.imports:
+            import_module_or_file(name)
+    return args.run(args) or 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """argparse takes KEY=VALUE words only before the first option; here they may stand anywhere."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if unknown := [word for word in rest if '=' not in word or word.startswith('-') or not hasattr(args, 'overrides')]:
+        parser.error(f'unrecognized arguments: {" ".join(unknown)}')
+    if rest:
+        args.overrides = [*args.overrides, *rest]
+    return args
 
 
 def _report(error: Exception, code: int) -> int:
@@ -42,6 +68,8 @@ def _report(error: Exception, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
+    common.add_argument('--import', dest='imports', action='append', default=[], metavar='MODULE',
+                        help='module or .py file to import first, one that registers what the command needs')
     common.add_argument('--debug', action='store_true', help='show the traceback of an error')
     as_json = argparse.ArgumentParser(add_help=False)
     as_json.add_argument('--json', action='store_true', help='print one JSON object on stdout')

@@ -68,6 +68,19 @@ def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
     raise ConfigError(f'{label} has no dict named `config` (or `main_config`); define one.')
 
 
+def import_module_or_file(name: str) -> ModuleType:
+    """Imports 'package.module' or 'path/file.py', for what that registers. Raises: ConfigError if there is none."""
+    if name.endswith('.py'):
+        return _module_of_file(_existing(Path(name)).absolute())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition('.')[0] and error.name != name:
+            raise
+        raise ConfigError(f'there is no module {name!r} to import; give its dotted name, or the path of a .py file.') \
+            from error
+
+
 def _module_of_file(path: Path) -> ModuleType:
     """The file as a module that later imports find too, so that functions in it can be named 'module:function'."""
     stamp = path.stat().st_mtime_ns

@@ -1,12 +1,18 @@
 """Eval mode on its own envs -> returns."""
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zoo.env import VectorEnv, make_vector_env
 from zoo.policy.base import EvalMode, Policy, stream
+
+LONG_EPISODE = 100_000  # env steps after which an episode gives rise to a warning
+
+logger = logging.getLogger(__name__)
 
 
 class Evaluation(NamedTuple):
@@ -37,14 +43,19 @@ class Evaluator:
         share, rest = divmod(n_episode, env.n_env)
         self._quota = np.array([share + (i < rest) for i in range(env.n_env)])
 
-    def evaluate(self, seed: np.random.SeedSequence) -> Evaluation:
-        """All episodes, from envs seeded by `seed`."""
+    def evaluate(self, seed: np.random.SeedSequence, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
+        """All episodes, from envs seeded by `seed`; None if `stop` said so before they had ended."""
         n_env = self._env.n_env
         returns: list[list[float]] = [[] for _ in range(n_env)]
         lengths: list[list[int]] = [[] for _ in range(n_env)]
         total, length, n_left = np.zeros(n_env), np.zeros(n_env, dtype=np.int64), self._quota.copy()
         obs = self._env.reset(seed)
         while n_left.any():
+            if stop():
+                return None
+            if length.max() == LONG_EPISODE:
+                logger.warning('an evaluation episode of %s has not ended after %d steps; set env.max_episode_steps if '
+                               'it never does', self._env.name, LONG_EPISODE)
             timestep = self._env.step(self._mode.forward(obs, None)['action'])
             total += timestep.reward.cpu().numpy()
             length += 1 if timestep.is_reset is None else ~timestep.is_reset.cpu().numpy()
@@ -62,6 +73,8 @@ def evaluate(policy: Policy, env_cfg: Any, n_episode: int = 10, seed: int = 0) -
     """Greedy episodes of a policy on envs of its own (env_cfg: the section `env` of a config)."""
     env = make_vector_env(env_cfg, min(n_episode, env_cfg.evaluator_env_num))
     try:
-        return Evaluator(env, policy.eval_mode, n_episode).evaluate(stream(seed, 'evaluate'))
+        evaluation = Evaluator(env, policy.eval_mode, n_episode).evaluate(stream(seed, 'evaluate'))
+        assert evaluation is not None, 'nothing stops it'
+        return evaluation
     finally:
         env.close()

@@ -34,7 +34,8 @@ class JobConfig(Section):
     @field_validator('exp_name')
     @classmethod
     def _is_folder_name(cls, name: str) -> str:
-        if not 0 < len(name) <= 100 or name.startswith('.') or set('/\\:') & set(name) or not name.isprintable():
+        fits = 0 < len(name) <= 100 and len(name.encode()) <= 200  # file systems count bytes, most up to 255
+        if not fits or not name.strip() or name.startswith('.') or set('/\\:') & set(name) or not name.isprintable():
             raise ValueError('it must name a folder, not a path: 1 to 100 characters without / \\ : and no dot in '
                              'front; use e.g. cartpole_ppo, and logger.root for where it lies.')
         return name

@@ -76,6 +76,9 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
         if isinstance(batch_size, int) and config['buffer']['type'] == 'rollout' and n_sample % batch_size:
             yield (f'policy.learn.batch_size is {batch_size} but a rollout has {size}: '
                    f'{_dropped(n_sample, batch_size)}; use a divisor, e.g. {_divisors_around(n_sample, batch_size)}.')
+        if batch_size == 1 and value_at(config, 'policy.learn.adv_norm') == 'minibatch':
+            yield ("policy.learn.batch_size is 1 but policy.learn.adv_norm is 'minibatch', which leaves one sample no "
+                   "advantage; use batch_size 2 or more, or adv_norm 'batch' or 'off'.")
         if config['max_env_step'] < n_sample:
             yield (f"max_env_step is {config['max_env_step']} but a rollout has {size}: nothing would be trained; "
                    f'use {n_sample} or more, or a smaller {N_STEP}.')

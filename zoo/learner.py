@@ -12,6 +12,7 @@ class Learner:
 
     def __init__(self, mode: LearnMode, buffer: RolloutBuffer) -> None:
         self._mode, self._buffer = mode, buffer
+        self._names_checked = False
 
     @property
     def train_iter(self) -> int:
@@ -24,6 +25,16 @@ class Learner:
         metrics = [self._mode.forward(batch) for batch in self._buffer.batches()]
         if not metrics:
             return {}
-        if len(metrics) == 1:
-            return metrics[0]
-        return {name: torch.stack([m[name] for m in metrics]).mean() for name in metrics[0]}
+        self._check_names(metrics[0])
+        mean = metrics[0] if len(metrics) == 1 else {
+            name: torch.stack([m[name] for m in metrics]).mean() for name in metrics[0]}
+        return {**mean, **self._mode.learn_aux()}
+
+    def _check_names(self, metrics: Metrics) -> None:
+        if self._names_checked:
+            return
+        got, wanted = set(metrics), set(self._mode.monitor_vars())
+        if got != wanted:
+            raise ValueError(f'_forward_learn returned {sorted(got - wanted)} beyond, and lacks {sorted(wanted - got)} '
+                             'of, what _monitor_vars_learn names; make the two agree')
+        self._names_checked = True

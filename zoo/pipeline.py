@@ -4,21 +4,21 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import zoo
-from zoo.checkpoint import Checkpoint, CheckpointManager, fit_state, load_checkpoint
+from zoo.checkpoint import Checkpoint, CheckpointError, CheckpointManager, fit_state, load_checkpoint
 from zoo.collector import Collector
 from zoo.config import Config
 from zoo.config_source import save_yaml, storable
 from zoo.env import EnvError, check_env, make_vector_env
+from zoo.errors import UserError
 from zoo.evaluator import Evaluation, Evaluator
 from zoo.interrupt import Interrupted, catch_signals
 from zoo.job import resolve_config
@@ -27,6 +27,8 @@ from zoo.learner import Learner
 from zoo.logger import Logger
 from zoo.policy.base import Policy, stream
 from zoo.registry import BUFFER_REGISTRY, POLICY_REGISTRY
+from zoo.rl_utils.optimizer import NonFiniteGradientError
+from zoo.run_dir import best_return_of, continues_in_place, new_run_dir
 
 logger = logging.getLogger(__name__)
 
@@ -65,16 +67,18 @@ def serial_pipeline(
     """
     checkpoint = None if resume is None else load_checkpoint(resume)
     if config is None and checkpoint is None:
-        raise ValueError('serial_pipeline got neither a config nor a run to resume; pass one')
+        raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
+    if max_train_iter is not None and (type(max_train_iter) is not int or max_train_iter < 1):
+        raise UserError(f'max_train_iter is {max_train_iter!r} but must be an integer >= 1; leave it out for no limit')
     source = config if config is not None or checkpoint is None else unfilled(checkpoint.meta['config'])
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
     with catch_signals() as received, SerialJob(cfg, policy, checkpoint) as job:
+        job.stop_requested = lambda: bool(received)
         try:
             while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
                 job.iteration()
         except EnvError:
             if not received:  # a signal to the whole process group ends env workers too; that is no fault of theirs
-                job.save()  # the learner is that of the last whole rollout
                 raise
         job.finish(evaluate=not received)
         if received:
@@ -93,8 +97,10 @@ class SerialJob:
     def __init__(self, cfg: Config, policy: Policy | None = None, checkpoint: Checkpoint | None = None) -> None:
         self.cfg = cfg.freeze()
         self._time = {'sample': 0.0, 'learn': 0.0, 'evaluate': 0.0, 'log': 0.0}
+        self._start, self._start_step = time.perf_counter(), 0
         self._eval_step, self._save_step, self._write_step = 0, 0, 0
-        self._stopped, self._wall_before = False, 0.0
+        self._stopped, self._updating, self._wall_before = False, False, 0.0
+        self.stop_requested: Callable[[], bool] = lambda: False  # looked at during evaluations, which may be long
         self.best_return: float | None = None
         self.last_return: float | None = None
         with ExitStack() as undo:  # whatever fails below, what was begun is ended
@@ -104,12 +110,17 @@ class SerialJob:
             self._make_parts(undo, policy)
             if checkpoint is not None:
                 self._load(checkpoint)
-            self.run_dir = _run_dir(cfg, checkpoint)
+                in_place = continues_in_place(cfg, checkpoint)
+                self.run_dir = checkpoint.path.parents[1] if in_place else new_run_dir(cfg)
+                self.best_return = best_return_of(self.run_dir)
+                logger.info('resuming at env step %d in %s', self.env_step, self.run_dir)
+            else:
+                self.run_dir = new_run_dir(cfg)
             save_yaml(cfg, self.run_dir / 'config.yaml')
             self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint)
             self._logger = undo.enter_context(
                 Logger(self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, start_env_step=self.env_step))
-            self._start, self._start_step = time.perf_counter(), self.env_step
+            self._start_step = self.env_step
             self.reset_env()
             self._undo = undo.pop_all()
 
@@ -122,6 +133,10 @@ class SerialJob:
         eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval)))
         self.policy = policy if policy is not None else POLICY_REGISTRY.get(cfg.policy.type)(
             cfg.policy, self._env.obs_space, self._env.action_space, seed=cfg.seed, action_mode=cfg.env.action_mode)
+        spaces = self._env.obs_space, self._env.action_space
+        if (self.policy.obs_space, self.policy.action_space) != spaces:
+            raise UserError(f'the policy given is for {self.policy.obs_space} and {self.policy.action_space} but the '
+                            f'env has {spaces[0]} and {spaces[1]}; make it for this env')
         self._buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer)
         self._collector = Collector(self._env, self.policy.collect_mode)
         self._learner = Learner(self.policy.learn_mode, self._buffer)
@@ -161,8 +176,10 @@ class SerialJob:
         rollout = self._collector.collect()
         with self._timed('sample'):
             self._buffer.push(self.policy.collect_mode.get_train_sample(rollout))
+        self._updating = True
         with self._timed('learn'):
             metrics = self._learner.train(start_step)
+        self._updating = False
         with self._timed('log'):
             if self.env_step - self._write_step >= self.cfg.logger.freq:
                 self._write(metrics)
@@ -170,11 +187,17 @@ class SerialJob:
             if self.env_step - self._save_step >= self.cfg.checkpoint.freq:
                 self.save()
 
-    def evaluate(self) -> Evaluation:
-        """Greedy episodes on the evaluation envs; keeps the best policy so far, marks the run stopped at stop_value."""
-        self._eval_step = self.env_step
+    def evaluate(self) -> Evaluation | None:
+        """Greedy episodes on the evaluation envs; keeps the best policy so far, marks the run stopped at stop_value.
+
+        None if a signal came before all episodes had ended.
+        """
         with self._timed('evaluate'):
-            evaluation = self._evaluator.evaluate(stream(self.cfg.seed, 'evaluate', self.env_step))
+            seed = stream(self.cfg.seed, 'evaluate', self.env_step)
+            evaluation = self._evaluator.evaluate(seed, self.stop_requested)
+        if evaluation is None:
+            return None
+        self._eval_step = self.env_step
         self.last_return = evaluation.return_mean
         self._logger.write(self.env_step, {'eval/return_mean': evaluation.return_mean,
                                            'eval/return_std': evaluation.return_std,
@@ -183,8 +206,7 @@ class SerialJob:
             self.best_return = self.last_return
             if self.cfg.checkpoint.keep_best:
                 self._checkpoints.save_best(self.env_step, self.state_dict(), self._meta())
-        stop_value = self.cfg.policy.eval.stop_value
-        self._stopped = stop_value is not None and self.last_return >= stop_value
+        self._stopped = self._reached_stop_value()
         self._progress()
         return evaluation
 
@@ -207,10 +229,13 @@ class SerialJob:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs; the envs' own state is not part of it."""
-        counters = {'env_step': self.env_step, 'collect_iter': self._collector.collect_iter,
-                    'episode': self._collector.episodes.n_episode, 'eval_step': self._eval_step,
-                    'best_return': self.best_return, 'last_return': self.last_return, 'wall_s': self.wall_s}
-        return {'policy': self.policy.state_dict(), 'buffer': self._buffer.state_dict(), 'counter': counters}
+        return {'policy': self.policy.state_dict(), 'buffer': self._buffer.state_dict(),
+                'counter': self._counters()}
+
+    def _counters(self) -> dict[str, Any]:
+        return {'env_step': self.env_step, 'collect_iter': self._collector.collect_iter,
+                'episode': self._collector.episodes.n_episode, 'eval_step': self._eval_step,
+                'best_return': self.best_return, 'last_return': self.last_return, 'wall_s': self.wall_s}
 
     def close(self) -> None:
         """Ends envs and logs, and gives torch its threads back."""
@@ -219,11 +244,20 @@ class SerialJob:
     def __enter__(self) -> SerialJob:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        # whatever an env or a disk did, the learner is that of the last whole rollout, unless it broke in its update
+        if isinstance(error, Exception) and not isinstance(error, NonFiniteGradientError) and not self._updating:
+            self.save()
         self.close()
 
+    def _reached_stop_value(self) -> bool:
+        stop_value = self.cfg.policy.eval.stop_value
+        return stop_value is not None and self.last_return is not None and self.last_return >= stop_value
+
     def _load(self, checkpoint: Checkpoint) -> None:
+        self._check_same_env(checkpoint)
         fit_state(self.policy.state_dict(), checkpoint.state['policy'], checkpoint.path)
+        fit_state(self._counters(), checkpoint.state['counter'], checkpoint.path)
         self.policy.load_state_dict(checkpoint.state['policy'])
         self._buffer.load_state_dict(checkpoint.state.get('buffer', {}))
         counter = checkpoint.state['counter']
@@ -231,7 +265,20 @@ class SerialJob:
         self._collector.episodes.n_episode = counter['episode']
         self._eval_step, self._wall_before = counter['eval_step'], counter['wall_s']
         self._save_step, self._write_step = counter['env_step'], counter['env_step']
-        self.best_return, self.last_return = counter['best_return'], counter['last_return']
+        self.last_return = counter['last_return']
+        self._stopped = self._eval_step == self.env_step and self._reached_stop_value()
+        if self._stopped:
+            logger.warning('this run had reached policy.eval.stop_value; to train on: policy.eval.stop_value=null')
+
+    def _check_same_env(self, checkpoint: Checkpoint) -> None:
+        for name in ('obs_space', 'action_space'):
+            was, here = checkpoint.meta[name], getattr(self._env, name).to_json()
+            if was != here:
+                raise CheckpointError(checkpoint.path, f'is of a run with {name} {was} but the env has {here}; '
+                                                       'resume with the env that it was trained on')
+        was, here = checkpoint.meta['config']['env']['id'], storable(self.cfg)['env']['id']
+        if was != here:
+            logger.warning('the run was trained on env %s and goes on with %s', was, here)
 
     def _meta(self) -> dict[str, Any]:
         return {'config': storable(self.cfg), 'env_step': self.env_step, 'train_iter': self.train_iter,
@@ -264,18 +311,3 @@ class SerialJob:
         start = time.perf_counter()
         yield
         self._time[name] += time.perf_counter() - start
-
-
-def _run_dir(cfg: Config, checkpoint: Checkpoint | None) -> Path:
-    """The folder of the resumed run, or a new one: <root>/<exp_name>/<time>_seed<k>."""
-    if checkpoint is not None and checkpoint.path.parent.name == 'checkpoints':
-        return checkpoint.path.parent.parent
-    base = Path(cfg.logger.root) / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
-    for n in range(1, 1000):
-        path = base if n == 1 else base.with_name(f'{base.name}_{n}')
-        try:
-            path.mkdir(parents=True)
-            return path
-        except FileExistsError:
-            continue
-    raise FileExistsError(f'{base} and 998 numbered variants exist')

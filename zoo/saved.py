@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import os
 
+import torch
+
 from zoo.checkpoint import Checkpoint, fit_state, load_checkpoint
 from zoo.config import Config
 from zoo.policy.base import Policy
@@ -13,7 +15,7 @@ from zoo.spaces import space_from_json
 def load_policy(path: str | os.PathLike[str], device: str | None = None) -> Policy:
     """The policy of a checkpoint file or run folder, ready to evaluate: `policy.act(obs)` acts as it did in evaluation.
 
-    Args: device: as `policy.device`; None: the one it was trained on, where there is one, else the CPU.
+    Args: device: as `policy.device`; None: as the run was configured, but the CPU where there is no CUDA.
     Raises: CheckpointError (path and reason); UnknownNameError if it needs a policy or model that was not imported.
     """
     return policy_of(load_checkpoint(path), device)
@@ -23,7 +25,8 @@ def policy_of(checkpoint: Checkpoint, device: str | None = None) -> Policy:
     """As `load_policy`, from a checkpoint that was read already."""
     meta = checkpoint.meta
     cfg = Config(meta['config'])
-    cfg.policy.device = device or 'auto'
+    if device is not None or not torch.cuda.is_available():
+        cfg.policy.device = device or 'cpu'
     policy = POLICY_REGISTRY.get(cfg.policy.type)(
         cfg.policy, space_from_json(meta['obs_space']), space_from_json(meta['action_space']),
         seed=cfg.seed, enable_field=['eval'], action_mode=cfg.env.action_mode)

@@ -133,8 +133,7 @@ def test_streams_are_told_apart_by_name_number_and_seed() -> None:
 
 
 def test_torch_generators_of_two_names_differ() -> None:
-    cpu = torch.device('cpu')
-    a, b, again = (torch.rand(4, generator=torch_generator(0, name, cpu)) for name in ('collect', 'learn', 'collect'))
+    a, b, again = (torch.rand(4, generator=torch_generator(0, name)) for name in ('collect', 'learn', 'collect'))
     assert torch.equal(a, again) and not torch.equal(a, b)
 
 

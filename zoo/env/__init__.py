@@ -3,6 +3,7 @@ from zoo.env.check import check_env as check_env
 from zoo.env.config import EnvConfig as EnvConfig
 from zoo.env.errors import EnvContractError as EnvContractError
 from zoo.env.errors import EnvError as EnvError
+from zoo.env.errors import EnvKwargsError as EnvKwargsError
 from zoo.env.errors import MissingExtraError as MissingExtraError
 from zoo.env.errors import UnknownEnvError as UnknownEnvError
 from zoo.env.errors import UnsupportedEnvError as UnsupportedEnvError

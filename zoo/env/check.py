@@ -1,7 +1,7 @@
 """Does an env keep the gymnasium contract? A few steps that say what is wrong, where, and what to do."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import gymnasium
@@ -9,21 +9,26 @@ import numpy as np
 
 from zoo.env.adapter import env_spaces, takes_keyword
 from zoo.env.config import EnvConfig, env_config
-from zoo.env.errors import EnvContractError
+from zoo.env.errors import RESET_DO, STEP_DO, contract_error, show
 from zoo.env.make import env_name, make_env
+from zoo.errors import UserError
 from zoo.spaces import Discrete
 
 SEED = 0
-RESET_DO = 'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'
-STEP_DO = '`return obs, reward, terminated, truncated, info`'
+SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
+MAX_REPLAY = 20  # steps; BipedalWalker keeps its Box2D world over a reset, and two of its episodes differ from step 61
 
 
 def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> None:
     """Make one env of the config and take `n_step` random steps with it, starting new episodes where they end.
 
-    Raises: EnvContractError that names env, index, step, what was got, what was wanted and what to do; and what
-      make_env raises.
+    The first of these steps are taken twice, with the same seed and the same actions.
+
+    Raises: EnvContractError that names env, index, step, what was got, what was wanted and what to do; UserError if
+      n_step is below 1; and what make_env raises.
     """
+    if n_step < 1:
+        raise UserError(f'check_env got n_step={n_step}, wanted 1 or more; leave it out for 10 steps.')
     cfg = env_config(cfg)
     env = make_env(cfg)
     try:
@@ -46,13 +51,32 @@ class _EnvCheck:
         first = self._reset(SEED)
         again = self._reset(SEED)
         if not np.array_equal(first, again):
-            self._fail(f'two resets with seed={SEED} returned {_show(first)} and {_show(again)}', 'the same twice',
-                       'call super().reset(seed=seed) and draw all random numbers from self.np_random')
+            self._fail(f'two resets with seed={SEED} returned {show(first)} and {show(again)}', 'the same twice',
+                       SEED_DO)
         self._env.action_space.seed(SEED)
-        for self._n_step in range(1, n_step + 1):
-            obs, ended = self._step(self._env.action_space.sample())
-            if ended or self._n_step == n_step:
+        actions = [self._env.action_space.sample() for _ in range(n_step)]
+        once = list(self._rollout(actions))
+        for was, now in zip(once, self._rollout(actions[:MAX_REPLAY]), strict=False):
+            self._compare(was, now)
+
+    def _rollout(self, actions: list[Any]) -> Iterator[dict[str, Any]]:
+        """What each of the actions leads to, from the state that `SEED` gives; ended episodes are followed by others."""
+        self._n_step = 0
+        self._reset(SEED)
+        for self._n_step, action in enumerate(actions, 1):
+            obs, reward, terminated, truncated = self._step(action)
+            seen = {'observation': np.copy(obs), 'reward': reward, 'terminated': terminated, 'truncated': truncated}
+            if terminated or truncated:
+                seen['first observation of the next episode'] = self._reset_leaves(obs)
+            elif self._n_step == len(actions):
                 self._reset_leaves(obs)
+            yield seen
+
+    def _compare(self, was: dict[str, Any], now: dict[str, Any]) -> None:
+        for what, value in was.items():
+            if what not in now or not np.array_equal(value, now[what]):
+                self._fail(f'two episodes with seed={SEED} and the same actions differ at step {self._n_step}: '
+                           f'{what} {show(value)} and {show(now.get(what))}', 'the same twice', SEED_DO)
 
     def _core(self) -> None:
         """The env inside all wrappers, which would trip over a wrong signature or number of values themselves."""
@@ -71,19 +95,19 @@ class _EnvCheck:
         self._check_obs(obs, 'reset')
         return obs if self._is_discrete else obs.copy()
 
-    def _step(self, action: Any) -> tuple[Any, bool]:
+    def _step(self, action: Any) -> tuple[Any, Any, bool, bool]:
         obs, reward, terminated, truncated, info = self._unpack_step(self._env.step(action))
         self._check_obs(obs, 'step')
         self._check_reward(reward)
         for what, flag in (('terminated', terminated), ('truncated', truncated)):
             if not isinstance(flag, (bool, np.bool_)):
-                self._fail(f'{what} is {_show(flag)}', 'a bool', f'return bool({what})')
+                self._fail(f'{what} is {show(flag)}', 'a bool', f'return bool({what})')
         self._check_info(info, STEP_DO)
-        return obs, bool(terminated or truncated)
+        return obs, reward, bool(terminated), bool(truncated)
 
     def _unpack_reset(self, result: Any) -> tuple[Any, ...]:
         if not (isinstance(result, tuple) and len(result) == 2):
-            self._fail(f'reset returned {_show(result)}', 'a tuple (obs, info)', RESET_DO)
+            self._fail(f'reset returned {show(result)}', 'a tuple (obs, info)', RESET_DO)
         return result
 
     def _unpack_step(self, result: Any) -> tuple[Any, ...]:
@@ -92,14 +116,15 @@ class _EnvCheck:
             self._fail(f'step returned a {type(result).__name__}{size}', 'a tuple of 5', STEP_DO)
         return result
 
-    def _reset_leaves(self, obs: Any) -> None:
-        """Reset must not write into an observation handed out before: it is the episode's final one."""
+    def _reset_leaves(self, obs: Any) -> Any:
+        """Reset, which must not write into an observation handed out before: it is the episode's final one."""
         before = np.copy(obs)
-        self._reset(None)
+        first = self._reset(None)
         if not np.array_equal(before, obs):
-            self._fail(f'the next reset turns the observation of this step from {_show(before)} into {_show(obs)}',
+            self._fail(f'the next reset turns the observation of this step from {show(before)} into {show(obs)}',
                        'one that stays as it was, since it is the final one of the episode',
                        'return a copy, e.g. self.state.copy()')
+        return first
 
     @property
     def _is_discrete(self) -> bool:
@@ -109,14 +134,14 @@ class _EnvCheck:
         space = self._space
         if isinstance(space, Discrete):
             if isinstance(obs, bool) or np.shape(obs) != () or np.asarray(obs).dtype.kind not in 'iu':
-                self._fail(f'the observation of {source} is {_show(obs)}', 'an int', 'return int(obs)')
+                self._fail(f'the observation of {source} is {show(obs)}', 'an int', 'return int(obs)')
             if not 0 <= int(obs) - space.start < space.n:
                 self._fail(f'the observation of {source} is {obs}',
                            f'{space.start} to {space.start + space.n - 1} as in observation_space',
                            'correct one of the two')
             return
         if not isinstance(obs, np.ndarray):
-            self._fail(f'the observation of {source} is {_show(obs)}', 'a numpy array',
+            self._fail(f'the observation of {source} is {show(obs)}', 'a numpy array',
                        f'return np.asarray(obs, dtype=np.{space.dtype})')
         if obs.shape != space.shape:
             self._fail(f'the observation of {source} has shape {obs.shape}', f'{space.shape} as in observation_space',
@@ -136,18 +161,13 @@ class _EnvCheck:
 
     def _check_reward(self, reward: Any) -> None:
         if np.shape(reward) != () or np.asarray(reward).dtype.kind not in 'biuf':
-            self._fail(f'the reward is {_show(reward)}', 'a number', 'return float(reward)')
+            self._fail(f'the reward is {show(reward)}', 'a number', 'return float(reward)')
         if not np.isfinite(float(reward)):
             self._fail(f'the reward is {reward}', 'a finite number', 'find where it comes from')
 
     def _check_info(self, info: Any, do: str) -> None:
         if not isinstance(info, dict):
-            self._fail(f'info is {_show(info)}', 'a dict', do)
+            self._fail(f'info is {show(info)}', 'a dict', do)
 
     def _fail(self, got: str, wanted: str, do: str) -> NoReturn:
-        raise EnvContractError(f'env {self._name!r}, index 0, step {self._n_step}: {got}, wanted {wanted}; {do}.')
-
-
-def _show(value: Any) -> str:
-    text = ' '.join(repr(value).split())
-    return f'{text if len(text) <= 80 else text[:77] + "..."} ({type(value).__name__})'
+        raise contract_error(self._name, 0, self._n_step, got, wanted, do)

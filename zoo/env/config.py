@@ -33,7 +33,7 @@ class EnvConfig(Section):
     @field_validator('kwargs')
     @classmethod
     def _plain_kwargs(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return _plain(kwargs)
+        return own_copy(kwargs)
 
 
 def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:
@@ -41,8 +41,13 @@ def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:
     return cfg if isinstance(cfg, EnvConfig) else EnvConfig.model_validate(dict(cfg))
 
 
-def _plain(value: Any) -> Any:
-    # an env may copy or change what it is given, which a read-only config does not allow
+def own_copy(value: Any) -> Any:
+    """A copy of kwargs in plain dicts, lists and tuples, for one env to sort or change as it likes.
+
+    The config is read-only, and its lists would otherwise be shared by all envs. Other values are as they were.
+    """
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: own_copy(item) for key, item in value.items()}
+    if isinstance(value, list) or type(value) is tuple:
+        return (list if isinstance(value, list) else tuple)(map(own_copy, value))
     return value

@@ -1,7 +1,12 @@
 """What can be wrong with an env, as exceptions; each message says which env, where, and what to do."""
 from __future__ import annotations
 
+from typing import Any
+
 from zoo.errors import RunError, UserError
+
+RESET_DO = 'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'
+STEP_DO = '`return obs, reward, terminated, truncated, info`'
 
 
 class EnvError(RunError):
@@ -20,5 +25,25 @@ class UnsupportedEnvError(EnvError, UserError):
     """An env whose spaces zoo does not know, or that lacks the vectorization or autoreset mode of the config."""
 
 
+class EnvKwargsError(EnvError, UserError):
+    """env.kwargs that whatever makes the env does not take."""
+
+
 class MissingExtraError(EnvError, UserError):
     """An env whose optional dependency is not installed."""
+
+
+def contract_error(name: str, index: int | None, step: int, got: str, wanted: str, do: str) -> EnvContractError:
+    """The EnvContractError of the env at `index` of a vector, or of the whole vector where that is None."""
+    return EnvContractError(f'{where(name, index, step)}: {got}, wanted {wanted}; {do}.')
+
+
+def where(name: str, index: int | None, step: int) -> str:
+    """How messages say which env of a vector it was, and when."""
+    return f'env {name!r}{"" if index is None else f", index {index}"}, step {step}'
+
+
+def show(value: Any) -> str:
+    """A value on one line, with its type."""
+    text = ' '.join(repr(value).split())
+    return f'{text if len(text) <= 80 else text[:77] + "..."} ({type(value).__name__})'

@@ -2,15 +2,17 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from zoo.env.adapter import OldGymEnv, env_spaces
-from zoo.env.config import EnvConfig, env_config
-from zoo.env.errors import MissingExtraError, UnknownEnvError
+from zoo.env.config import EnvConfig, env_config, own_copy
+from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError
 from zoo.registry import ENV_REGISTRY, closest
 
 EXTRAS = {'gymnasium.envs.box2d': 'box2d', 'gymnasium.envs.mujoco': 'mujoco'}
@@ -20,12 +22,12 @@ def make_env(cfg: EnvConfig | Mapping[str, Any]) -> gymnasium.Env:
     """One env with the gymnasium interface; envs of other libraries are adapted.
 
     Raises: UnknownEnvError if the id leads to no env; MissingExtraError if it needs what is not installed;
-      what the env's own constructor raises passes through.
+      EnvKwargsError if it does not take env.kwargs; what the env's own constructor raises passes through.
     """
     cfg = env_config(cfg)
     name = env_name(cfg)
     source = find_env(cfg.id)
-    env = _make_gymnasium(source, cfg) if isinstance(source, EnvSpec) else source(**cfg.kwargs)
+    env = _make_gymnasium(source, cfg) if isinstance(source, EnvSpec) else _call(source, cfg)
     if not isinstance(env, gymnasium.Env):
         env = OldGymEnv(env, name)
     env_spaces(env, name)
@@ -79,12 +81,60 @@ def _find_in_module(env_id: str) -> EnvSpec | Callable[..., Any]:
     return found
 
 
+def _call(creator: Callable[..., Any], cfg: EnvConfig) -> Any:
+    try:
+        return creator(**own_copy(cfg.kwargs))
+    except TypeError as error:
+        raise_bad_kwargs(creator, {}, cfg, error)
+        raise
+
+
 def _make_gymnasium(spec: EnvSpec, cfg: EnvConfig) -> gymnasium.Env:
     try:
-        return gymnasium.make(spec, max_episode_steps=cfg.max_episode_steps, disable_env_checker=True, **cfg.kwargs)
+        return gymnasium.make(spec, max_episode_steps=cfg.max_episode_steps, disable_env_checker=True,
+                              **own_copy(cfg.kwargs))
+    except TypeError as error:
+        raise_bad_kwargs(spec.entry_point, spec.kwargs, cfg, error)
+        raise
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise_missing_extra(spec, error)
         raise
+
+
+def raise_bad_kwargs(creator: Any, given: Mapping[str, Any], cfg: EnvConfig, error: TypeError) -> None:
+    """Raise an EnvKwargsError if `error` is about an argument that env.kwargs has or lacks, by the signature.
+
+    Args:
+      creator: what was called, or its entry point.   given: its arguments that do not come from env.kwargs.
+    """
+    try:
+        creator = load_env_creator(creator) if isinstance(creator, str) else creator
+        parameters = inspect.signature(creator).parameters.values()
+    except (ImportError, AttributeError, ValueError):  # a callable without a signature
+        return
+    takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    unknown = [key for key in cfg.kwargs if key not in takes]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):  # it passes the others on, maybe to what refuses one
+        refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        unknown = [key for key in unknown if refused and key == refused[1]]
+    required = [p.name for p in parameters if p.name in takes and p.default is p.empty]
+    missing = [key for key in required if key not in cfg.kwargs and key not in given]
+    _raise_kwargs_error(env_name(cfg), unknown, missing, [key for key in takes if key not in given], error)
+
+
+def _raise_kwargs_error(name: str, unknown: list[str], missing: list[str], takes: list[str], error: TypeError) -> None:
+    if missing and not unknown:
+        raise EnvKwargsError(f'env.kwargs lacks {_join(missing)}, which {name} needs; give it a value.') from error
+    if 'max_episode_steps' in unknown:
+        raise EnvKwargsError(f"env.kwargs has 'max_episode_steps', which {name} does not take; "
+                             'set env.max_episode_steps.') from error
+    if unknown:
+        raise EnvKwargsError(f'env.kwargs has {_join(unknown)} but {name} takes {", ".join(takes) or "none"}; '
+                             'correct the name, or leave it out.') from error
+
+
+def _join(names: list[str]) -> str:
+    return ', '.join(map(repr, names))
 
 
 def raise_missing_extra(spec: EnvSpec, error: Exception) -> None:

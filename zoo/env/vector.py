@@ -14,9 +14,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from zoo.env.adapter import convert_space
-from zoo.env.config import EnvConfig, env_config
-from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError
-from zoo.env.make import env_name, find_env, make_env, raise_missing_extra
+from zoo.env.config import EnvConfig, env_config, own_copy
+from zoo.env.diagnosis import RAW_ERRORS, bad_obs, raise_if_contract
+from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError, contract_error, where
+from zoo.env.make import env_name, find_env, make_env, raise_bad_kwargs, raise_missing_extra
 from zoo.env.timestep import Timestep
 from zoo.env.workers import WorkerVectorEnv
 from zoo.spaces import ActionMap, Box, Discrete
@@ -40,6 +41,7 @@ class VectorEnv:
         self._one_seed = one_seed
         self._to_env = ActionMap(self.action_space, cfg.action_mode)
         self._discrete = self.obs_space if isinstance(self.obs_space, Discrete) else None
+        self._obs_shape = (self.n_env, *(self.obs_space.shape if isinstance(self.obs_space, Box) else ()))
         self._ended = np.zeros(self.n_env, dtype=bool)
         self._step_count = 0
 
@@ -51,27 +53,45 @@ class VectorEnv:
             which draws for all its envs together, from the first child.
         """
         seeds = _child_seeds(seed, self.n_env)
-        raw, _ = self._env.reset(seed=seeds[0] if self._one_seed else seeds)  # type: ignore[arg-type]
-        shape = (self.n_env, *(self.obs_space.shape if isinstance(self.obs_space, Box) else ()))
-        if np.shape(raw) != shape:
-            raise EnvContractError(f'env {self.name!r}: reset returned observations of shape {np.shape(raw)}, '
-                                   f'wanted {shape}; make them fit its single_observation_space.')
         self._ended = np.zeros(self.n_env, dtype=bool)
         self._step_count = 0
-        obs = self._convert(raw)
+        try:
+            raw, _ = self._env.reset(seed=seeds[0] if self._one_seed else seeds)  # type: ignore[arg-type]
+            obs = self._convert(raw)
+        except RAW_ERRORS as error:
+            raise_if_contract(error, self._env, self.name, self._step_count)
+            raise
+        if obs.shape != self._obs_shape:
+            raise contract_error(self.name, None, 0, f'reset returned observations of shape {obs.shape}',
+                                 str(self._obs_shape), 'make them fit its single_observation_space')
         self._check_obs(obs)
         return torch.from_numpy(obs)
 
     def step(self, action: Tensor) -> Timestep:
         """action: [B] int64 index or [B, *A] f32, as the policy made it; what the env is sent is a mapped copy.
 
-        Raises: EnvError if an observation or reward is not finite, or a worker died or hung.
+        Raises: EnvContractError if an env returns what no step may, such as an observation of another shape or one
+          that is not finite; EnvError if a worker died or hung. What the env itself raises passes through, with a note.
         """
         self._step_count += 1
         sent = self._to_env(action)
+        try:
+            return self._step(sent)
+        except RAW_ERRORS as error:
+            if len(sent) == self.n_env:  # else the caller is to blame
+                raise_if_contract(error, self._env, self.name, self._step_count)
+            raise
+
+    def close(self) -> None:
+        """End the envs and their processes; may be called again."""
+        self._env.close()
+
+    def _step(self, sent: np.ndarray) -> Timestep:
         raw, raw_reward, terminated, truncated, info = self._env.step(sent)
         terminated, truncated = np.asarray(terminated, dtype=bool), np.asarray(truncated, dtype=bool)
         obs, reward = self._convert(raw), np.asarray(raw_reward).astype(np.float32)
+        if obs.shape != self._obs_shape or reward.shape != self._ended.shape:
+            self._refuse_shape(obs, reward)
         final_obs = final_index = is_reset = None
         if self.autoreset == 'next_step':
             is_reset = torch.from_numpy(self._ended)
@@ -93,15 +113,11 @@ class VectorEnv:
                 obs = self._convert(raw)
                 self._check_obs(obs, sent)
             else:
-                final = self._convert(_final_rows(info, index))
+                final = self._convert(self._final_rows(info, index))
                 self._check_obs(final, sent, index)
             final_obs, final_index = torch.from_numpy(final), torch.from_numpy(index)
         return Timestep(torch.from_numpy(obs), torch.from_numpy(reward), torch.from_numpy(terminated),
                         torch.from_numpy(truncated), final_obs, final_index, info, is_reset)
-
-    def close(self) -> None:
-        """End the envs and their processes; may be called again."""
-        self._env.close()
 
     def _convert(self, raw: Any) -> np.ndarray:
         if self._discrete is None:
@@ -115,8 +131,8 @@ class VectorEnv:
         elif obs.min() < 0 or obs.max() >= self._discrete.n:
             row = int(np.flatnonzero((obs < 0) | (obs >= self._discrete.n))[0])
             start, n = self._discrete.start, self._discrete.n
-            raise EnvError(f'{self._where(row, index)}: observation is {obs[row] + start}, outside of the space '
-                           f'{start} .. {start + n - 1}; make the space as large as what the env returns.')
+            raise EnvContractError(f'{self._where(row, index)}: observation is {obs[row] + start}, outside of the '
+                                   f'space {start} .. {start + n - 1}; make the space as large as what the env returns.')
 
     def _refuse(self, what: str, values: np.ndarray, sent: np.ndarray | None, index: np.ndarray | None = None) -> None:
         row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
@@ -124,10 +140,29 @@ class VectorEnv:
         after = '' if sent is None else f' after action {sent[env]}'
         blame_policy = sent is not None and not np.isfinite(sent[env]).all()
         cause = 'the action is not finite: look at the policy' if blame_policy else 'fix the env, or wrap it'
-        raise EnvError(f'{self._where(row, index)}: {what} is {values[row]}{after}, wanted finite numbers; {cause}.')
+        none = ' (None becomes nan)' if what == 'reward' and np.isnan(values[row]) else ''
+        raise (EnvError if blame_policy else EnvContractError)(
+            f'{self._where(row, index)}: {what} is {values[row]}{none}{after}, wanted finite numbers; {cause}.')
+
+    def _refuse_shape(self, obs: np.ndarray, reward: np.ndarray) -> None:
+        what, values, wanted = 'observations', obs, self._obs_shape
+        if obs.shape == wanted:
+            what, values, wanted = 'rewards', reward, self._ended.shape
+        raise contract_error(self.name, None, self._step_count, f'step returned {what} of shape {values.shape}',
+                             str(wanted), 'return one float for each reward' if what == 'rewards' else
+                             'make them fit its single_observation_space')
+
+    def _final_rows(self, info: dict[str, Any], index: np.ndarray) -> np.ndarray:
+        rows = info['final_obs'][index]
+        if rows.dtype != object:  # one array for all envs
+            return rows
+        for i, row in zip(index, rows, strict=True):  # one array per env (gymnasium), which nothing has looked at yet
+            if np.shape(row) != self._obs_shape[1:] or row is None:
+                raise bad_obs(self.name, int(i), self._step_count, row, self._obs_shape[1:])
+        return np.stack(rows)
 
     def _where(self, row: int, index: np.ndarray | None) -> str:
-        return f'env {self.name!r}, index {row if index is None else index[row]}, step {self._step_count}'
+        return where(self.name, row if index is None else int(index[row]), self._step_count)
 
 
 def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int) -> VectorEnv:
@@ -187,12 +222,17 @@ def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
 
 def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
     limit = spec.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
-    return {**spec.kwargs, **({} if limit is None else {'max_episode_steps': limit}), **cfg.kwargs}
+    return {**spec.kwargs, **({} if limit is None else {'max_episode_steps': limit}), **own_copy(cfg.kwargs)}
 
 
 def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector.VectorEnv:
+    kwargs = _batched_kwargs(cfg, spec)
     try:
-        return gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **_batched_kwargs(cfg, spec))
+        return gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
+    except TypeError as error:
+        given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
+        raise_bad_kwargs(spec.vector_entry_point, given, cfg, error)
+        raise
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise_missing_extra(spec, error)
         raise
@@ -205,11 +245,6 @@ def _autoreset(mode: Any) -> Literal['same_step', 'next_step', 'disabled']:
         raise EnvError(f"metadata['autoreset_mode'] of the vector env is {mode!r}; "
                        'set it to one of gymnasium.vector.AutoresetMode.')
     return names[mode]
-
-
-def _final_rows(info: dict[str, Any], index: np.ndarray) -> np.ndarray:
-    rows = info['final_obs'][index]
-    return np.stack(rows) if rows.dtype == object else rows  # one array per env (gymnasium) or one for all
 
 
 def _child_seeds(seed: np.random.SeedSequence | int, n: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection
@@ -12,10 +12,20 @@ from typing import Any
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
 
 from zoo.env.errors import EnvError
 
 GRACE = 2.0  # seconds in which a worker whose pipe broke is expected to be gone, or one told to close to do so
+
+
+class WorkerTraceback(Exception):
+    """Where in its process the env at `index` raised, as the cause of that exception when it is raised again here."""
+
+    def __init__(self, index: int, text: str) -> None:
+        super().__init__(f'in the worker of index {index}\n{text}')
+        self.index = index
+        self.text = text
 
 
 class WorkerVectorEnv(AsyncVectorEnv):
@@ -59,6 +69,16 @@ class WorkerVectorEnv(AsyncVectorEnv):
                 process.join()
         for pipe in pipes:
             pipe.close()
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        failed = [self.error_queue.get() for success in successes if not success]
+        if failed:
+            for index, *_ in failed:
+                self.parent_pipes[index].close()
+                self.parent_pipes[index] = None  # type: ignore[call-overload]
+            self._state = AsyncState.DEFAULT
+            index, _, error, text = min(failed, key=lambda entry: entry[0])
+            raise error from WorkerTraceback(index, text)
 
     @contextmanager
     def _blame(self, when: str) -> Iterator[None]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from zoo.model.encoder import linear
-from zoo.rl_utils.distribution import Logit
 from zoo.spaces import Box, Space
 
 _POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
@@ -56,6 +55,3 @@ def make_policy_head(n_in: int, action_space: Space, state_dependent_std: bool, 
                              f'shape {action_space.shape}; flatten them in the env')
         return GaussianHead(n_in, action_space.shape[0], state_dependent_std, log_std_init)
     return linear(n_in, action_space.n, _POLICY_GAIN)
-
-
-__all__ = ['GaussianHead', 'Logit', 'ValueHead', 'make_policy_head']

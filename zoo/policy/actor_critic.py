@@ -8,6 +8,7 @@ from pydantic import Field
 from tensordict import TensorDict
 from torch import Tensor
 
+from zoo.model.probe import probe
 from zoo.policy.base import CollectConfig, Policy, torch_generator
 from zoo.rl_utils.distribution import Logit, distribution_of, lead_shape
 from zoo.rl_utils.gae import discounted_sum, gae, gae_data
@@ -31,8 +32,11 @@ class ActorCriticPolicy(Policy):
     Reads cfg.collect (OnPolicyCollectConfig) and, of cfg.learn, reward_norm, value_norm, ignore_done and recompute_adv.
     """
 
+    def _build(self) -> None:
+        probe(self._model, self.obs_space, self.action_space, self.device)
+
     def _init_collect(self) -> None:
-        self._noise_generator = torch_generator(self.seed, 'collect', self.device)
+        self._noise_generator = torch_generator(self.seed, 'collect')
         self._noise: list[Tensor] = []
         self._reward_sum: Tensor | None = None
         self._ignore_done = self.cfg.learn.ignore_done
@@ -96,7 +100,7 @@ class ActorCriticPolicy(Policy):
         if self.cfg.learn.recompute_adv:
             samples |= {'reward': reward, 'done': data['done'], 'traj_flag': data['traj_flag'],
                         'next_obs': rollout.next_obs()}
-        return TensorDict(samples, batch_size=data.batch_size).flatten(0, 1)  # [T, B] -> [N]
+        return TensorDict(samples, batch_size=data.batch_size, device=self.device).flatten(0, 1)  # [T, B] -> [N]
 
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Values of all rows and of their true successors, [T, B] each, from one pass of the critic."""
@@ -141,5 +145,5 @@ class ActorCriticPolicy(Policy):
         return {'generator': self._noise_generator.get_state()}
 
     def _load_state_dict_collect(self, state: dict[str, Any]) -> None:
-        self._noise_generator.set_state(state['generator'].cpu())
+        self._noise_generator.set_state(state['generator'])
         self._reset_collect()

@@ -1,6 +1,7 @@
 """What every policy promises: three modes, one config section, one state."""
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -12,11 +13,13 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from zoo.config import Section
+from zoo.errors import UserError
 from zoo.registry import MODEL_REGISTRY
 from zoo.rollout import Rollout
 from zoo.spaces import ActionMap, Space, obs_to_tensor
 
 Metrics = dict[str, Tensor]
+DEVICE = r'^(auto|cpu|cuda(:\d+)?)$'
 Mode = Literal['learn', 'collect', 'eval']
 
 
@@ -42,7 +45,7 @@ class PolicyConfig(Section):
 
     type: str = Field('ppo', description='registered name of the policy')
     device: str = Field(
-        'auto', pattern=r'^(auto|cpu|cuda(:\d+)?)$',
+        'auto', pattern=DEVICE,
         description="'auto' (cuda where there is one), 'cpu', 'cuda' or 'cuda:N'")
     n_thread: Annotated[int, Field(ge=1)] | None = Field(
         1, description='torch threads of the run, best at 1 for small networks; null: leave as it is')
@@ -87,9 +90,19 @@ def stream(seed: int, *name: int | str) -> np.random.SeedSequence:
     return np.random.SeedSequence([seed, *words])
 
 
-def torch_generator(seed: int, name: str, device: torch.device) -> torch.Generator:
-    """A generator on the device, from the stream of that name."""
-    return torch.Generator(device).manual_seed(int(stream(seed, name).generate_state(1, np.uint64)[0]) >> 1)
+def torch_generator(seed: int, name: str) -> torch.Generator:
+    """A generator from the stream of that name; on the CPU, so that a run goes on the same on another device."""
+    return torch.Generator().manual_seed(int(stream(seed, name).generate_state(1, np.uint64)[0]) >> 1)
+
+
+def _device(name: str) -> torch.device:
+    if name == 'auto':
+        return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+    if not re.fullmatch(DEVICE, name):
+        raise UserError(f"policy.device is {name!r} but must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
+    if name != 'cpu' and not torch.cuda.is_available():
+        raise UserError(f"policy.device is {name!r} but there is no CUDA here; use 'auto' or 'cpu'")
+    return torch.device(name)
 
 
 class Policy(ABC):
@@ -111,15 +124,15 @@ class Policy(ABC):
                  action_mode: Literal['clip', 'rescale'] = 'clip') -> None:
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
-        self.device = torch.device(
-            'cuda' if cfg.device == 'auto' and torch.cuda.is_available() else cfg.device.replace('auto', 'cpu'))
+        self.device = _device(cfg.device)
         self._fields = tuple(enable_field) if enable_field is not None else ('learn', 'collect', 'eval')
         if model is None:
-            with torch.random.fork_rng(devices=[]):
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
                 torch.manual_seed(int(stream(seed, 'model').generate_state(1)[0]))
                 model = MODEL_REGISTRY.get(cfg.model.type)(cfg.model, obs_space, action_space)
         self._model: Any = model.to(self.device)
         self._normalizers: Any = nn.ModuleDict()
+        self._build()
         for name, init in (('collect', self._init_collect), ('learn', self._init_learn), ('eval', self._init_eval)):
             if name in self._fields:
                 init()
@@ -156,6 +169,9 @@ class Policy(ABC):
     @abstractmethod
     def _forward_eval(self, obs: Tensor, state: Any) -> dict[str, Any]:
         """obs [B, *O] -> {action}, greedy, no gradient."""
+
+    def _build(self) -> None:
+        """Builds or checks what all modes share, once the model is there."""
 
     def _init_eval(self) -> None:
         """Builds what evaluation needs; most policies need nothing."""

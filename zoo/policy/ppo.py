@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.policy.actor_critic import ActorCriticPolicy, OnPolicyCollectConfig
-from zoo.policy.base import EvalConfig, LearnConfig, Metrics, PolicyConfig, torch_generator
+from zoo.policy.base import LearnConfig, Metrics, PolicyConfig, torch_generator
 from zoo.policy.updates import PPOStep, minibatches, ppo_step
 from zoo.registry import POLICY_REGISTRY
 from zoo.rl_utils.normalizer import normalize_advantage
@@ -65,7 +65,6 @@ class PPOConfig(PolicyConfig):
 
     learn: PPOLearnConfig = PPOLearnConfig()
     collect: PPOCollectConfig = PPOCollectConfig()
-    eval: EvalConfig = EvalConfig()
 
 
 @POLICY_REGISTRY.register('ppo')
@@ -82,7 +81,7 @@ class PPOPolicy(ActorCriticPolicy):
         cfg = self.cfg.learn
         self._make_normalizers()
         self._optimizer = FlatAdam(self._model.named_parameters(), eps=cfg.adam_eps)
-        self._order_generator = torch_generator(self.seed, 'learn', self.device)
+        self._order_generator = torch_generator(self.seed, 'learn')
         self._train_iter, self._warned = 0, False
         self._set_env_step(0)
 
@@ -166,7 +165,7 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state['optimizer'])
-        self._order_generator.set_state(state['generator'].cpu())
+        self._order_generator.set_state(state['generator'])
         self._train_iter = state['train_iter']
 
 

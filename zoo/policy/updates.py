@@ -62,7 +62,7 @@ def minibatches(
     With normalize_adv, adv is normalised by its block's own moments. The rows are gathered once for all blocks, and
     the moments of all blocks are taken together: what is left per block are views.
     """
-    order = torch.randperm(batch.shape[0], generator=generator, device=generator.device)
+    order = torch.randperm(batch.shape[0], generator=generator).to(device=batch.device)
     blocks = batch[order].view(-1, batch_size)  # [N] -> [n_block, batch_size]
     if normalize_adv:
         blocks['adv'] = normalize_advantage(blocks['adv'], blocks.get('weight', None))

@@ -1,4 +1,4 @@
-"""Losses and estimators as pure functions; usable without the rest of zoo."""
+"""Losses and estimators as pure functions; no policy, env or config needed."""
 from zoo.rl_utils.distribution import Categorical, Gaussian, distribution_of
 from zoo.rl_utils.gae import gae, gae_data
 from zoo.rl_utils.normalizer import RunningMeanStd, normalize_advantage

@@ -47,8 +47,8 @@ class _Categorical:
     """Over A choices; logits of -inf are choices that cannot be taken."""
 
     def noise(self, logit: Tensor, n_step: int, generator: torch.Generator | None = None) -> Tensor:
-        exponential = torch.empty((n_step, *logit.shape), dtype=logit.dtype, device=logit.device)
-        return exponential.exponential_(generator=generator).log_().neg_()  # Gumbel(0, 1)
+        exponential = _empty(logit, n_step, generator).exponential_(generator=generator)
+        return exponential.log_().neg_().to(logit.device)  # Gumbel(0, 1)
 
     def sample(self, logit: Tensor, noise: Tensor) -> Tensor:
         return (logit + noise).argmax(-1)  # the Gumbel-max trick: exact, no normalisation needed
@@ -85,7 +85,7 @@ class _Gaussian:
 
     def noise(self, logit: Mapping[str, Tensor], n_step: int, generator: torch.Generator | None = None) -> Tensor:
         mu = logit['mu']
-        return torch.empty((n_step, *mu.shape), dtype=mu.dtype, device=mu.device).normal_(generator=generator)
+        return _empty(mu, n_step, generator).normal_(generator=generator).to(mu.device)
 
     def sample(self, logit: Mapping[str, Tensor], noise: Tensor) -> Tensor:
         return torch.addcmul(logit['mu'], logit['sigma'], noise)
@@ -141,6 +141,11 @@ def logit_parts(logit: Logit) -> tuple[Tensor, ...]:
 def lead_shape(logit: Logit) -> torch.Size:
     """Shape without the last dimension (choices or action dimensions)."""
     return (logit if isinstance(logit, Tensor) else logit['mu']).shape[:-1]
+
+
+def _empty(like: Tensor, n_step: int, generator: torch.Generator | None) -> Tensor:
+    """Where the generator can fill it: it need not be on the device of the logits."""
+    return torch.empty((n_step, *like.shape), dtype=like.dtype, device=generator.device if generator else like.device)
 
 
 def _log_softmax(logit: Tensor) -> Tensor:

@@ -1,0 +1,55 @@
+"""Networks that break the contract of a model are named before a run begins."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.errors import UserError
+from zoo.model.probe import probe
+from zoo.spaces import Box, Discrete
+
+CPU = torch.device('cpu')
+OBS = Box(-np.ones(4), np.ones(4))
+ACTIONS = Box(-np.ones(2), np.ones(2))
+
+
+class Net(torch.nn.Module):
+    """Right for 4 observations and Discrete(2); each test spoils one method."""
+
+    def compute_actor(self, obs):
+        return torch.zeros(*obs.shape[:-1], 2)
+
+    def compute_critic(self, obs):
+        return obs.sum(-1)
+
+    def compute_actor_critic(self, obs):
+        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
+
+
+def test_model_that_keeps_the_contract_passes() -> None:
+    probe(Net(), OBS, Discrete(2), CPU)
+
+
+@pytest.mark.parametrize(('method', 'gives', 'words'), [
+    ('compute_critic', lambda self, obs: obs[..., :1], ['Net.compute_critic gave', '(3, 1)', '(3,)']),
+    ('compute_critic', lambda self, obs: None, ['Net.compute_critic gave a NoneType', '(3,)']),
+    ('compute_actor', lambda self, obs: obs[..., :1], ['Net.compute_actor gave', '(3, 1)', '(3, 2)']),
+    ('compute_actor', lambda self, obs: torch.zeros(3, 2, dtype=torch.int64), ['type int64', 'float tensor']),
+    ('compute_actor_critic', lambda self, obs: obs, ['compute_actor_critic gave a tensor', "{'logit': ..., 'value'"]),
+])
+def test_model_that_breaks_it_is_named_with_got_and_wanted(method, gives, words) -> None:
+    broken = type('Net', (Net,), {method: gives})()
+    with pytest.raises(UserError) as error:
+        probe(broken, OBS, Discrete(2), CPU)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_model_without_a_method_is_named() -> None:
+    with pytest.raises(UserError, match=r'model Linear has no method compute_actor\(obs\)'):
+        probe(torch.nn.Linear(4, 2), OBS, Discrete(2), CPU)
+
+
+def test_continuous_actions_want_mu_and_sigma() -> None:
+    with pytest.raises(UserError, match="for continuous actions return {'mu': ..., 'sigma': ...}"):
+        probe(Net(), OBS, ACTIONS, CPU)

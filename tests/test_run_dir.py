@@ -1,0 +1,80 @@
+"""Where a resumed run writes, and that it harms nothing which is there."""
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.policy_envs import job_config, rows
+from zoo.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from zoo.errors import UserError
+from zoo.pipeline import serial_pipeline
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+@pytest.mark.parametrize('name', ['best.safetensors', 'step_000000128.safetensors'])
+def test_resume_from_an_older_checkpoint_leaves_its_run_as_it_was(tmp_path: Path, name: str) -> None:
+    first = serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64, keep_last=9)))
+    before = _files(first.run_dir)
+    second = serial_pipeline(resume=first.run_dir / 'checkpoints' / name, max_env_step=320)
+    assert second.run_dir != first.run_dir and second.env_step == 320
+    assert _files(first.run_dir) == before
+
+
+def test_resume_under_another_name_starts_a_folder_of_that_name(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    before = _files(first.run_dir)
+    second = serial_pipeline(resume=first.run_dir, max_env_step=320, overrides=['exp_name=tuned'])
+    assert second.run_dir.parent.name == 'tuned' and _files(first.run_dir) == before
+
+
+def test_resume_keeps_a_best_policy_that_came_after_the_last_checkpoint(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    best = first.run_dir / 'checkpoints' / 'best.safetensors'
+    state, meta, _ = load_checkpoint(best)
+    save_checkpoint(best, state, {**meta, 'best_return': 1000.0})  # as if the run was killed right after it
+    result = serial_pipeline(resume=first.run_dir, max_env_step=512)
+    assert result.best_return == 1000.0 and load_checkpoint(best).meta['best_return'] == 1000.0
+
+
+def test_resume_with_an_env_of_other_spaces_is_refused_with_both(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    before = _files(first.run_dir)
+    with pytest.raises(CheckpointError, match="action_space.*'n': 2.*but the env has.*'box'"):
+        serial_pipeline(resume=first.run_dir, max_env_step=512, overrides=['env.kwargs.action=box'])
+    assert _files(first.run_dir) == before
+
+
+def test_resume_with_another_env_of_the_same_spaces_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        serial_pipeline(resume=first.run_dir, max_env_step=320, overrides=['env.id=tests.envs:LimitEnv'])
+    assert 'was trained on env tests.envs:limit_env and goes on with tests.envs:LimitEnv' in caplog.text
+
+
+def test_resume_of_a_solved_run_stays_stopped_and_says_how_to_go_on(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    solved = job_config(tmp_path, max_env_step=10_000, policy=dict(eval=dict(eval_freq=128, stop_value=5.0)))
+    first = serial_pipeline(solved)  # every return is 5
+    assert serial_pipeline(resume=first.run_dir).env_step == first.env_step
+    assert 'policy.eval.stop_value=null' in caplog.text
+    on = serial_pipeline(resume=first.run_dir, max_env_step=256, overrides=['policy.eval.stop_value=null'])
+    assert on.env_step == 256
+
+
+def test_resume_after_a_resume_logs_one_history(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    for limit in (320, 384):
+        serial_pipeline(resume=first.run_dir, max_env_step=limit)
+    steps = [row['env_step'] for row in rows(first.run_dir)]
+    assert steps == sorted(steps) and steps[-1] == 384
+
+
+@pytest.mark.parametrize('root', ['/dev/null', '/proc/nothing'])
+def test_root_that_cannot_hold_a_folder_is_the_users_error(tmp_path: Path, root: str) -> None:
+    with pytest.raises(UserError, match='set logger.root'):
+        serial_pipeline(job_config(tmp_path, logger=dict(root=root)))

@@ -1,0 +1,57 @@
+"""Does a network keep the contract of a model? One small batch that says what is wrong before a run begins."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.errors import UserError
+from zoo.rl_utils.distribution import logit_parts
+from zoo.spaces import Discrete, Space
+
+_N = 3  # rows of the probe; no size of a space is likely to be taken for it
+
+
+@torch.no_grad()
+def probe(model: Any, obs_space: Space, action_space: Space, device: torch.device) -> None:
+    """Runs compute_actor, compute_critic and compute_actor_critic on zero observations and checks what they return.
+
+    Raises: UserError that names the method, what it gave and what is wanted; errors inside the model pass through.
+    """
+    name = type(model).__name__
+    for method in ('compute_actor', 'compute_critic', 'compute_actor_critic'):
+        if not callable(getattr(model, method, None)):
+            raise UserError(f'model {name} has no method {method}(obs); a model needs compute_actor, compute_critic '
+                            'and compute_actor_critic')
+    obs = torch.zeros(_N, dtype=torch.int64, device=device) if isinstance(obs_space, Discrete) \
+        else torch.zeros(_N, *obs_space.shape, device=device)
+    both = model.compute_actor_critic(obs)
+    if not (isinstance(both, dict) and {'logit', 'value'} <= both.keys()):
+        raise UserError(f"{name}.compute_actor_critic gave {_show(both)}; return {{'logit': ..., 'value': ...}}")
+    _check_logit(f'{name}.compute_actor', model.compute_actor(obs), action_space)
+    _check_logit(f"{name}.compute_actor_critic['logit']", both['logit'], action_space)
+    _check(f'{name}.compute_critic', model.compute_critic(obs), (_N,))
+    _check(f"{name}.compute_actor_critic['value']", both['value'], (_N,))
+
+
+def _check_logit(what: str, logit: Any, space: Space) -> None:
+    if isinstance(space, Discrete):
+        _check(what, logit, (_N, space.n))
+        return
+    if isinstance(logit, Tensor) or not {'mu', 'sigma'} <= set(logit):
+        raise UserError(f"{what} gave {_show(logit)}; for continuous actions return {{'mu': ..., 'sigma': ...}}")
+    for key, part in zip(('mu', 'sigma'), logit_parts(logit), strict=True):
+        _check(f'{what}[{key!r}]', part, (_N, *space.shape))
+
+
+def _check(what: str, got: Any, shape: tuple[int, ...]) -> None:
+    if not isinstance(got, Tensor) or tuple(got.shape) != shape or not got.is_floating_point():
+        raise UserError(f'{what} gave {_show(got)} for {_N} observations but must give a float tensor of shape '
+                        f'{shape}; keep the leading dimensions of obs')
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f'a tensor of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix("torch.")}'
+    return f'a dict with the keys {sorted(value)}' if isinstance(value, dict) else f'a {type(value).__name__}'

@@ -1,0 +1,54 @@
+"""Where a run writes: a new folder, or, when a run goes on from its newest checkpoint, the folder it had."""
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from pathlib import Path
+
+from zoo.checkpoint import Checkpoint, CheckpointError, load_checkpoint
+from zoo.config import Config
+from zoo.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def continues_in_place(cfg: Config, checkpoint: Checkpoint) -> bool:
+    """Whether a resume goes on in the folder of its checkpoint.
+
+    Only from the newest step of that folder and under the same exp_name: from an older or the best one, what the run
+    logged and saved since then would be overwritten.
+    """
+    folder = checkpoint.path.parent
+    newest = max((path.name for path in folder.glob('step_*.safetensors')), default='')
+    return (folder.name == 'checkpoints' and checkpoint.path.name == newest
+            and cfg.exp_name == checkpoint.meta['config']['exp_name'])
+
+
+def new_run_dir(cfg: Config) -> Path:
+    """Makes <logger.root>/<exp_name>/<time>_seed<k>, numbered if there is one already."""
+    base = Path(cfg.logger.root) / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
+    for n in range(1, 1000):
+        path = base if n == 1 else base.with_name(f'{base.name}_{n}')
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            if not base.parent.is_dir():
+                break
+        except OSError as error:
+            raise UserError(f'the run folder {path} cannot be made ({error.strerror}); set logger.root to a folder '
+                            'that can be written') from error
+    raise UserError(f'the run folder {base} cannot be made: something of that name is in the way; set logger.root or '
+                    'exp_name to another')
+
+
+def best_return_of(run_dir: Path) -> float | None:
+    """The return of the best checkpoint that a run folder holds; None if it holds no valid one."""
+    path = run_dir / 'checkpoints' / 'best.safetensors'
+    if not path.exists():
+        return None
+    try:
+        return load_checkpoint(path).meta['best_return']
+    except CheckpointError as error:
+        logger.warning('%s; the next evaluation replaces it', error)
+        return None
