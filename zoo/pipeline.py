@@ -169,8 +169,7 @@ class SerialJob:
     def iteration(self) -> None:
         """Evaluate if due; collect; make samples; push; train; log; checkpoint if due."""
         if self.env_step // self.cfg.policy.eval.eval_freq > self._eval_step // self.cfg.policy.eval.eval_freq:
-            self.evaluate()
-            if self._stopped:
+            if self.evaluate() is None or self._stopped:
                 return
         start_step = self.env_step
         rollout = self._collector.collect()
