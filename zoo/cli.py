@@ -178,9 +178,11 @@ def _config(args: argparse.Namespace) -> int:
         _print_json({row.key: {'value': row.value, 'description': row.description, 'range': row.wanted,
                                'origin': row.origin} for row in rows})
         return 0
-    width = min(max(len(f'{row.key} = {row.value!r}') for row in rows), 60)
+    width = min(max(len(f'{row.key} = {row.value!r}') for row in rows), 50)
+    origin_width = max(len(row.origin) for row in rows)
     for row in rows:
-        _print(f'{f"{row.key} = {row.value!r}":<{width}}  # {row.description}; {row.wanted}; from {row.origin}')
+        value = f'{row.key} = {row.value!r}'
+        _print(f'{value:<{width}}  {row.origin:<{origin_width}}  {row.description} ({row.wanted})')
     return 0
 
 

@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Discrete
 
 from tests.envs import LimitEnv, limit_env
 from zoo.env import EnvConfig, EnvContractError, check_env
+from zoo.errors import UserError
 
 
 class StepEnv(LimitEnv):
@@ -210,3 +211,80 @@ def test_check_env_samples_actions_of_the_space_with_its_start() -> None:
 
     check_env(EnvConfig(id=Env), n_step=20)
     assert seen == {7, 8}
+
+
+class DrawEnv(LimitEnv):
+    """Seeded at reset; from its 3rd step on, one of the values comes from a stream that no seed reaches."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(limit=100)
+        self.what = what
+        self.rng = np.random.default_rng(0)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        draw = self.rng.random() if self._n_step >= 3 else 0.0
+        obs = obs + np.float32(draw) * (self.what == 'observation')
+        return obs, reward + draw * (self.what == 'reward'), terminated, truncated, info
+
+
+@pytest.mark.parametrize('what', ['observation', 'reward'])
+def test_check_env_step_that_no_seed_reaches_raises(what: str) -> None:
+    with pytest.raises(EnvContractError) as raised:
+        check_env(EnvConfig(id=DrawEnv, kwargs={'what': what}))
+    assert str(raised.value).startswith(
+        f"env '{__name__}:DrawEnv', index 0, step 3: two episodes with seed=0 and the same actions differ at step 3: "
+        f'{what} ')
+    assert 'wanted the same twice; call super().reset(seed=seed) and draw all random' in str(raised.value)
+
+
+@pytest.mark.parametrize('flag', ['terminated', 'truncated'])
+def test_check_env_episode_end_that_no_seed_reaches_raises(flag: str) -> None:
+    class Env(LimitEnv):
+        n_reset = 0
+
+        def reset(self, **kwargs: Any) -> Any:
+            self.n_reset += 1
+            return super().reset(**kwargs)
+
+        def step(self, action: Any) -> Any:
+            obs, reward, *_, info = super().step(action)
+            ends = {'terminated': False, 'truncated': False, flag: self.n_reset == 5 and self._n_step == 2}
+            return obs, reward, ends['terminated'], ends['truncated'], info
+
+    # resets: the core, two for the first observation, the first run and its last step, the replay
+    Env.n_reset = -1  # so that the replay is the 5th
+    with pytest.raises(EnvContractError, match=f'differ at step 2: {flag} False .* and True'):
+        check_env(EnvConfig(id=Env))
+
+
+def test_check_env_second_episode_that_no_seed_reaches_raises() -> None:
+    class Env(LimitEnv):
+        def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+            obs, info = super().reset(seed=seed)
+            return (obs if seed is not None else rng.random(1, np.float32)), info
+
+    rng = np.random.default_rng(0)
+    with pytest.raises(EnvContractError, match='differ at step 5: first observation of the next episode'):
+        check_env(EnvConfig(id=Env))
+
+
+def test_check_env_steps_drawn_from_np_random_pass() -> None:
+    class Env(LimitEnv):
+        def step(self, action: Any) -> Any:
+            obs, _, *rest = super().step(action)
+            return (obs, self.np_random.random(), *rest)
+
+    check_env(EnvConfig(id=Env), n_step=30)
+
+
+@pytest.mark.parametrize('env_id', ['LunarLander-v3', 'BipedalWalker-v3', 'HalfCheetah-v5', 'Ant-v5', 'Hopper-v5',
+                                    'Acrobot-v1', 'Pendulum-v1', 'FrozenLake-v1'])
+def test_check_env_good_simulators_pass_100_steps(env_id: str) -> None:
+    check_env(EnvConfig(id=env_id), n_step=100)
+
+
+@pytest.mark.parametrize('n_step', [0, -3])
+def test_check_env_without_a_step_raises(n_step: int) -> None:
+    with pytest.raises(UserError, match=f'check_env got n_step={n_step}, wanted 1 or more; leave it out for 10 steps'):
+        check_env(EnvConfig(id=limit_env), n_step=n_step)

@@ -5,10 +5,22 @@ import sys
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 from tests.envs import LimitEnv, limit_env
-from zoo.env import EnvConfig, EnvContractError, EnvError, MissingExtraError, UnknownEnvError, make_env
+from zoo.config import Config
+from zoo.env import (
+    EnvConfig,
+    EnvContractError,
+    EnvError,
+    EnvKwargsError,
+    MissingExtraError,
+    UnknownEnvError,
+    make_env,
+    make_vector_env,
+)
+from zoo.errors import UserError
 
 
 def make(env_id: Any, **fields: Any) -> gymnasium.Env:
@@ -100,3 +112,74 @@ def test_env_config_kwargs_are_plain_dicts_that_an_env_may_change() -> None:
 def test_env_config_refuses_what_is_out_of_range(field: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(field))):
         EnvConfig(**{'id': 'CartPole-v1', **field})
+
+
+# --- env.kwargs
+
+class SortEnv(LimitEnv):
+    def __init__(self, order: list, nested: Any = ()) -> None:
+        super().__init__()
+        assert order == [3, 1, 2]
+        order.sort()
+        for part in nested:
+            part.sort()
+        self.order = order
+
+
+def test_make_env_may_change_the_lists_it_is_given() -> None:
+    frozen = Config({'id': SortEnv, 'kwargs': {'order': [3, 1, 2], 'nested': [[2, 1]]}}).freeze()
+    config = EnvConfig.model_validate(dict(frozen))
+    assert make_env(config).order == [1, 2, 3]  # type: ignore[attr-defined]
+    make_vector_env(config, 2)  # no env sees what another one did to its list
+    assert frozen.kwargs == {'order': [3, 1, 2], 'nested': [[2, 1]]} == config.kwargs
+
+
+def test_make_env_kwargs_that_are_no_containers_arrive_as_they_are() -> None:
+    array = np.arange(3)
+    seen = []
+
+    def make_one(**kwargs: Any) -> gymnasium.Env:
+        seen.append(kwargs)
+        return limit_env()
+
+    make(make_one, kwargs={'array': array, 'pair': (1, [2])})
+    assert seen[0]['array'] is array and seen[0]['pair'] == (1, [2])
+
+
+def needs_speed(speed: float, limit: int = 5) -> gymnasium.Env:
+    return limit_env(limit)
+
+
+def passes_on(size: int = 1, **kwargs: Any) -> gymnasium.Env:
+    return limit_env(**kwargs)
+
+
+@pytest.mark.parametrize(('fields', 'message'), [
+    ({'id': 'CartPole-v1', 'kwargs': {'foo': 1}},
+     "env.kwargs has 'foo' but CartPole-v1 takes sutton_barto_reward, render_mode; correct the name, or leave it out."),
+    ({'id': 'CartPole-v1', 'kwargs': {'foo': 1}, 'vectorization': 'sync'}, "'foo' but CartPole-v1 takes sutton"),
+    ({'id': 'CartPole-v1', 'kwargs': {'foo': 1}, 'vectorization': 'batched'},
+     "env.kwargs has 'foo' but CartPole-v1 takes render_mode, sutton_barto_reward; correct"),
+    ({'id': 'HalfCheetah-v5', 'kwargs': {'foo': 1}}, "env.kwargs has 'foo' but HalfCheetah-v5 takes xml_file, "),
+    ({'id': limit_env, 'kwargs': {'limt': 1, 'and_': 2}},
+     "env.kwargs has 'limt', 'and_' but tests.envs:limit_env takes limit, end, action; correct"),
+    ({'id': passes_on, 'kwargs': {'limit': 1, 'foo': 2}}, f"has 'foo' but {__name__}:passes_on takes size; "),
+    ({'id': limit_env, 'kwargs': {'max_episode_steps': 3}},
+     "env.kwargs has 'max_episode_steps', which tests.envs:limit_env does not take; set env.max_episode_steps."),
+    ({'id': 'Pendulum-v1', 'kwargs': {'max_episode_steps': 3}}, 'Pendulum-v1 does not take; set env.max_'),
+    ({'id': needs_speed}, f"env.kwargs lacks 'speed', which {__name__}:needs_speed needs; give it a value.")], ids=str)
+def test_make_env_kwargs_that_do_not_fit_name_what_does(fields: dict, message: str) -> None:
+    with pytest.raises(EnvKwargsError) as raised:
+        make_vector_env(EnvConfig(**fields), 2)
+    assert message in str(raised.value)
+    assert isinstance(raised.value, UserError)
+
+
+@pytest.mark.parametrize('text', ['mine', "f() got an unexpected keyword argument 'foo'"])
+def test_make_env_type_error_inside_of_a_constructor_passes_through(text: str) -> None:
+    def make_one(limit: int, **kwargs: Any) -> gymnasium.Env:
+        raise TypeError(text)
+
+    with pytest.raises(TypeError) as raised:
+        make(make_one, kwargs={'limit': 1})
+    assert type(raised.value) is TypeError and str(raised.value) == text

@@ -342,5 +342,5 @@ def test_reset_obs_that_is_not_finite_raises() -> None:
 def test_reset_batched_env_with_obs_of_another_shape_raises() -> None:
     env = make('tests.envs:Limit-v0', 2)
     env._env._obs = lambda: np.zeros((2, 3), np.float32)  # type: ignore[attr-defined]
-    with pytest.raises(EnvContractError, match=r"'tests.envs:Limit-v0': reset returned observations of shape \(2, 3\)"):
+    with pytest.raises(EnvContractError, match=r'step 0: reset returned observations of shape \(2, 3\), wanted'):
         env.reset(0)

@@ -60,7 +60,7 @@ class _EnvCheck:
             self._compare(was, now)
 
     def _rollout(self, actions: list[Any]) -> Iterator[dict[str, Any]]:
-        """What each of the actions leads to, from the state that `SEED` gives; ended episodes are followed by others."""
+        """What each action leads to, from the state that `SEED` gives; where an episode ends, another one follows."""
         self._n_step = 0
         self._reset(SEED)
         for self._n_step, action in enumerate(actions, 1):

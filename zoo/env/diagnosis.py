@@ -21,9 +21,9 @@ RAW_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, Runt
 
 _GYMNASIUM = os.path.dirname(gymnasium.__file__)
 _BETWEEN = (  # code between a vector step and an env; an exception from here means that it was handed a wrong value
-    *(os.path.join(_GYMNASIUM, part) for part in ('vector', 'wrappers', 'spaces', 'core.py')),
-    *(os.path.dirname(path) for path in (__file__, np.__file__, multiprocessing.__file__)),
-    functools.__file__, contextlib.__file__)
+    *(os.path.join(_GYMNASIUM, part, '') for part in ('vector', 'wrappers', 'spaces')),
+    *(os.path.join(os.path.dirname(path), '') for path in (__file__, np.__file__, multiprocessing.__file__)),
+    os.path.join(_GYMNASIUM, 'core.py'), functools.__file__, contextlib.__file__)
 
 
 def raise_if_contract(error: Exception, vector: gymnasium.vector.VectorEnv, name: str, step: int) -> None:
@@ -39,8 +39,8 @@ def raise_if_contract(error: Exception, vector: gymnasium.vector.VectorEnv, name
         if hasattr(error, 'add_note'):  # from Python 3.11 on
             error.add_note(f'in {where(name, index, step)}')
         return
-    raise (_bad_info(error, frames, name, step) or _bad_flag(frames, name, step)
-           or _bad_count(error, frames, name, index, step) or _bad_obs(files, vector, error, name, index, step)
+    raise (_bad_info(error, frames, name, step) or _bad_flag(worker, frames, name, step)
+           or _bad_count(error, frames, name, index, step) or _bad_obs(error, frames, files, vector, name, index, step)
            or _bad_result(error, frames, name, index, step)) from error
 
 
@@ -83,14 +83,15 @@ def _bad_info(error: Exception, frames: list[FrameType], name: str, step: int) -
                           'from every env', 'correct it, or leave it out')
 
 
-def _bad_flag(frames: list[FrameType], name: str, step: int) -> EnvContractError | None:
-    """A reward or flag from a worker that is no single value."""
-    for frame in frames:
+def _bad_flag(worker: WorkerTraceback | None, frames: list[FrameType], name: str,
+              step: int) -> EnvContractError | None:
+    """A reward or flag that is no single value, where all workers sent theirs."""
+    for frame in frames if worker is None else ():
         if frame.f_code.co_name == 'step_wait':
             for what, values in (('the reward', 'rewards'), ('terminated', 'terminations'),
                                  ('truncated', 'truncations')):
                 for index, value in enumerate(frame.f_locals.get(values, ())):
-                    if not isinstance(value, (bool, int, float, np.number, np.bool_)):
+                    if not _is_single(value):
                         return contract_error(name, index, step, f'{what} is {show(value)}',
                                               'a number' if values == 'rewards' else 'a bool', STEP_DO)
     return None
@@ -105,8 +106,8 @@ def _bad_count(error: Exception, frames: list[FrameType], name: str, index: int 
                           f'a tuple of {2 if call == "reset" else 5}', do)
 
 
-def _bad_obs(files: list[str], vector: gymnasium.vector.VectorEnv, error: Exception, name: str, index: int | None,
-             step: int) -> EnvContractError | None:
+def _bad_obs(error: Exception, frames: list[FrameType], files: list[str], vector: gymnasium.vector.VectorEnv,
+             name: str, index: int | None, step: int) -> EnvContractError | None:
     if any(file.endswith('shared_memory.py') for file in files):  # the observation itself stayed in the worker
         return contract_error(name, index, step, f'the observation does not fit observation_space ({error})',
                               f'numbers of shape {vector.single_observation_space.shape}', 'correct one of the two')
@@ -115,6 +116,7 @@ def _bad_obs(files: list[str], vector: gymnasium.vector.VectorEnv, error: Except
         for i, obs in enumerate(getattr(vector, '_env_obs', ())):
             if not _fits(obs, space):
                 return bad_obs(name, i, step, obs, space.shape or ())
+        return _bad_result(error, frames, name, None, step)  # the loop over the envs was over
     return None
 
 
@@ -133,3 +135,7 @@ def _bad_result(error: Exception, frames: list[FrameType], name: str, index: int
                               'a number and two bools', do)
     return contract_error(name, index, step, f'{call} returned what cannot be used ({type(error).__name__}: {error})',
                           'what the gymnasium interface asks for', do)
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, np.number, np.bool_)) or getattr(value, 'shape', None) == ()

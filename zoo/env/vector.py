@@ -131,8 +131,9 @@ class VectorEnv:
         elif obs.min() < 0 or obs.max() >= self._discrete.n:
             row = int(np.flatnonzero((obs < 0) | (obs >= self._discrete.n))[0])
             start, n = self._discrete.start, self._discrete.n
-            raise EnvContractError(f'{self._where(row, index)}: observation is {obs[row] + start}, outside of the '
-                                   f'space {start} .. {start + n - 1}; make the space as large as what the env returns.')
+            raise EnvContractError(
+                f'{self._where(row, index)}: observation is {obs[row] + start}, outside of the space '
+                f'{start} .. {start + n - 1}; make the space as large as what the env returns.')
 
     def _refuse(self, what: str, values: np.ndarray, sent: np.ndarray | None, index: np.ndarray | None = None) -> None:
         row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
@@ -140,9 +141,9 @@ class VectorEnv:
         after = '' if sent is None else f' after action {sent[env]}'
         blame_policy = sent is not None and not np.isfinite(sent[env]).all()
         cause = 'the action is not finite: look at the policy' if blame_policy else 'fix the env, or wrap it'
-        none = ' (None becomes nan)' if what == 'reward' and np.isnan(values[row]) else ''
+        none = ' (None becomes nan)' if np.isnan(values[row]).all() else ''
         raise (EnvError if blame_policy else EnvContractError)(
-            f'{self._where(row, index)}: {what} is {values[row]}{none}{after}, wanted finite numbers; {cause}.')
+            f'{self._where(row, index)}: {what} is {values[row]}{after}, wanted finite numbers{none}; {cause}.')
 
     def _refuse_shape(self, obs: np.ndarray, reward: np.ndarray) -> None:
         what, values, wanted = 'observations', obs, self._obs_shape

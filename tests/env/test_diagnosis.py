@@ -1,0 +1,203 @@
+"""Envs that keep the contract for two steps and then break it, one in three, in every vectorization."""
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from tests.envs import LimitEnv
+from zoo.env import EnvConfig, EnvContractError, VectorEnv, make_vector_env
+
+NAME = f'env {__name__ + ":LateEnv"!r}'
+
+
+class LateEnv(LimitEnv):
+    """Action 1: step returns `change` of the five values."""
+
+    def __init__(self, change: Any, limit: int = 100, n_obs: int = 1) -> None:
+        super().__init__(limit)
+        self.observation_space = Box(0.0, np.inf, (n_obs,), np.float32)
+        self.change, self.n_obs = change, n_obs
+
+    def reset(self, **kwargs: Any) -> Any:
+        return np.zeros(self.n_obs, np.float32), super().reset(**kwargs)[1]
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        result = (np.repeat(obs, self.n_obs), *rest)
+        return self.change(*result) if action == 1 else result
+
+
+class LateResetEnv(LimitEnv):
+    """The 2nd episode begins with `change` of the two values."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__(limit=1)
+        self.change, self.n_reset = change, 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.n_reset += 1
+        result = super().reset(**kwargs)
+        return self.change(*result) if self.n_reset == 2 else result
+
+
+def break_at_step_3(env: VectorEnv, index: tuple[int, ...] = (1,)) -> pytest.ExceptionInfo:
+    env.reset(0)
+    for _ in range(2):
+        env.step(torch.tensor([0, 0, 0]))
+    with pytest.raises(Exception) as raised:  # noqa: B017  the tests look at its type
+        env.step(torch.tensor([int(i in index) for i in range(3)]))
+    env.close()
+    return raised
+
+
+# what the env returns, and what the message says in place of {}: sync, async
+BREAKS = {
+    'obs shape': (lambda o, *v: (np.zeros(3, np.float32), *v),
+                  'the observation is of shape (3,) and dtype float32, wanted numbers of shape (2,) as in observation',
+                  'the observation does not fit observation_space (could not broadcast'),
+    'obs none': (lambda o, *v: (None, *v), 'the observation is None (NoneType), wanted numbers of shape (2,)',
+                 'observation is [nan nan] after action 1, wanted finite numbers (None becomes nan); fix the env'),
+    'obs text': (lambda o, *v: ('ab', *v), "the observation is 'ab' (str), wanted numbers of shape (2,)",
+                 'the observation does not fit observation_space (could not convert string'),
+    'four values': (lambda o, r, te, tr, i: (o, r, te, i),
+                    'step returned another number of values (not enough values to unpack (expected 5, got 4)), wanted '
+                    'a tuple of 5; `return obs, reward, terminated, truncated, info`.', None),
+    'six values': (lambda *v: (*v, 0), 'step returned another number of values (too many values to unpack', None),
+    'none': (lambda *v: None, 'step returned another number of values (cannot unpack non-iterable NoneType', None),
+    'info none': (lambda *v: (*v[:4], None), 'info is None (NoneType), wanted a dict; `return obs, reward', None),
+    'reward array': (lambda o, r, *v: (o, np.ones(2), *v), 'the reward, terminated or truncated is no single value (',
+                     'the reward is array([1., 1.]) (ndarray), wanted a number; `return obs, reward'),
+    'reward list': (lambda o, r, *v: (o, [1.0], *v), 'the reward, terminated or truncated is no single value (',
+                    'the reward is [1.0] (list), wanted a number'),
+    'truncated array': (lambda o, r, te, tr, i: (o, r, te, np.array([True, False]), i),
+                        'the reward, terminated or truncated is no single value (', None),
+    'reward none': (lambda o, r, *v: (o, None, *v),
+                    'reward is nan after action 1, wanted finite numbers (None becomes nan); fix the env', None),
+}
+WORKER_ONLY = {'truncated array': 'step returned what cannot be used (ValueError: The truth value of an array'}
+
+
+@pytest.mark.parametrize('limit', [None, 50])  # with a wrapper of gymnasium around the env, and without
+@pytest.mark.parametrize('how', ['sync', 'async'])
+@pytest.mark.parametrize('case', BREAKS)
+def test_step_late_break_names_env_index_step_and_what_was_got(case: str, how: str, limit: int | None) -> None:
+    change, sync_message, async_message = BREAKS[case]
+    config = EnvConfig(id=LateEnv, kwargs={'change': change, 'n_obs': 2}, vectorization=how, max_episode_steps=limit)
+    raised = break_at_step_3(make_vector_env(config, 3))
+    assert raised.type is EnvContractError
+    message = sync_message if how == 'sync' else async_message or WORKER_ONLY.get(case, sync_message)
+    assert str(raised.value).startswith(f'{NAME}, index 1, step 3: {message}')
+    assert ', wanted ' in str(raised.value) and '; ' in str(raised.value)
+
+
+@pytest.mark.parametrize('index', [(1,), (0, 1, 2)])
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_step_every_env_that_breaks_the_same_way_is_an_error_too(how: str, index: tuple[int, ...]) -> None:
+    config = EnvConfig(id=LateEnv, kwargs={'change': lambda o, r, *v: (o, np.ones(2), *v)}, vectorization=how)
+    raised = break_at_step_3(make_vector_env(config, 3), index)
+    assert raised.type is EnvContractError and 'reward' in str(raised.value)
+
+
+def test_step_rewards_of_one_value_each_in_arrays_are_refused() -> None:
+    """numpy would make a [3, 1] array of them, which broadcasts to [3, 3] against [3]."""
+    config = EnvConfig(id=LateEnv, kwargs={'change': lambda o, r, *v: (o, np.ones(1), *v)}, vectorization='async')
+    raised = break_at_step_3(make_vector_env(config, 3), (0, 1, 2))
+    assert str(raised.value) == (f'{NAME}, step 3: step returned rewards of shape (3, 1), wanted (3,); '
+                                 'return one float for each reward.')
+
+
+@pytest.mark.parametrize('final', [np.zeros(3, np.float32), None], ids=str)
+@pytest.mark.parametrize('mode', ['same_step', 'disabled', 'next_step'])
+def test_step_final_obs_that_does_not_fit_is_refused(mode: str, final: Any) -> None:
+    kwargs = {'change': lambda o, r, te, tr, i: (final, r, True, tr, i)}
+    raised = break_at_step_3(make_vector_env(EnvConfig(id=LateEnv, kwargs=kwargs, autoreset=mode), 3))
+    assert raised.type is EnvContractError
+    got = 'None (NoneType)' if final is None else 'of shape (3,) and dtype float32'
+    assert str(raised.value).startswith(f'{NAME}, index 1, step 3: the observation is {got}, wanted numbers of shape')
+
+
+def test_step_info_of_another_shape_is_named_by_its_key() -> None:
+    kwargs = {'change': lambda *v: (*v[:4], {'lidar': np.zeros(2)})}
+    env = make_vector_env(EnvConfig(id=LateEnv, kwargs=kwargs), 3)
+    env.reset(0)
+    env._env.envs[2].unwrapped.change = lambda *v: (*v[:4], {'lidar': np.zeros(5)})  # type: ignore[attr-defined]
+    with pytest.raises(EnvContractError, match=r"index 2, step 1: info has array\(\[0.* at 'lidar' \(could not broadc"):
+        env.step(torch.tensor([0, 1, 1]))
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+@pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
+@pytest.mark.parametrize(('change', 'message'), [
+    (lambda o, i: (o, i, 0), 'reset returned another number of values (too many values to unpack (expected 2'),
+    (lambda o, i: (np.zeros(3, np.float32), i), 'the observation ')], ids=['three values', 'obs shape'])
+def test_reset_in_the_middle_of_a_run_that_breaks_is_named(change: Any, message: str, mode: str, how: str) -> None:
+    env = make_vector_env(EnvConfig(id=LateResetEnv, kwargs={'change': change}, vectorization=how, autoreset=mode), 2)
+    env.reset(0)
+    with pytest.raises(EnvContractError) as raised:
+        for _ in range(2):
+            env.step(torch.tensor([0, 0]))
+    env.close()
+    step = 2 if mode == 'next_step' else 1
+    assert str(raised.value).startswith(f"env '{__name__}:LateResetEnv', index 0, step {step}: {message}")
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_reset_that_returns_the_obs_alone_is_named(how: str) -> None:
+    class Env(LimitEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0]
+
+    env = make_vector_env(EnvConfig(id=Env, vectorization=how), 2)
+    with pytest.raises(EnvContractError, match=r'index 0, step 0: reset returned another number of values \(not enough '
+                                               r'.*wanted a tuple of 2; write `def reset'):
+        env.reset(0)
+    env.close()
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_step_error_of_the_envs_own_numpy_call_passes_with_a_note(how: str) -> None:
+    """Its innermost frame is numpy's, as in a contract break, but the env is what called numpy."""
+    config = EnvConfig(id=LateEnv, kwargs={'change': lambda *v: np.stack([])}, vectorization=how)
+    raised = break_at_step_3(make_vector_env(config, 3))
+    assert raised.type is ValueError and str(raised.value) == 'need at least one array to stack'
+    if hasattr(raised.value, '__notes__'):  # from Python 3.11 on
+        assert raised.value.__notes__ == [f'in {NAME}, index 1, step 3']
+
+
+def test_step_batched_env_that_breaks_is_named_without_an_index() -> None:
+    env = make_vector_env(EnvConfig(id='tests.envs:Limit-v0'), 2)
+    env.reset(0)
+    env._env._obs = lambda: np.zeros((2, 3), np.float32)  # type: ignore[attr-defined]
+    with pytest.raises(EnvContractError, match=r"env 'tests.envs:Limit-v0', step 1: step returned observations of "
+                                               r'shape \(2, 3\), wanted \(2, 1\)'):
+        env.step(torch.tensor([0, 0]))
+
+
+def test_step_actions_of_another_number_are_not_blamed_on_the_env() -> None:
+    env = make_vector_env(EnvConfig(id=LateEnv, kwargs={'change': None}), 3)
+    env.reset(0)
+    with pytest.raises(ValueError) as raised:
+        env.step(torch.tensor([0, 0]))
+    assert not isinstance(raised.value, EnvContractError)
+
+
+def test_step_old_env_that_returns_none_is_named() -> None:
+    class Old:
+        observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
+
+        def reset(self) -> Any:
+            return np.zeros(1)
+
+        def step(self, action: Any) -> Any:
+            return None
+
+    env = make_vector_env(EnvConfig(id=Old), 2)
+    assert not isinstance(Old(), gymnasium.Env)
+    env.reset(0)
+    with pytest.raises(EnvContractError, match='index 0, step 1: step returned what cannot be used .*has no len'):
+        env.step(torch.tensor([0, 0]))
