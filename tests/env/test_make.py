@@ -167,7 +167,7 @@ def passes_on(size: int = 1, **kwargs: Any) -> gymnasium.Env:
     ({'id': limit_env, 'kwargs': {'max_episode_steps': 3}},
      "env.kwargs has 'max_episode_steps', which tests.envs:limit_env does not take; set env.max_episode_steps."),
     ({'id': 'Pendulum-v1', 'kwargs': {'max_episode_steps': 3}}, 'Pendulum-v1 does not take; set env.max_'),
-    ({'id': needs_speed}, f"env.kwargs lacks 'speed', which {__name__}:needs_speed needs; give it a value.")], ids=str)
+    ({'id': needs_speed}, f"env.kwargs lacks 'speed', which {__name__}:needs_speed needs; give it a value.")])
 def test_make_env_kwargs_that_do_not_fit_name_what_does(fields: dict, message: str) -> None:
     with pytest.raises(EnvKwargsError) as raised:
         make_vector_env(EnvConfig(**fields), 2)
