@@ -140,8 +140,11 @@ def test_tensorboard_off_makes_no_folder(tmp_path: Path) -> None:
 
 def test_close_twice_does_nothing(tmp_path: Path) -> None:
     log = Logger(tmp_path, QUIET, 'exp', 100)
+    log.write(8, {'a': 1})
     log.close()
+    before = {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
     log.close()
+    assert before and {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()} == before
 
 
 # --- resume ---

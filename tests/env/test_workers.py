@@ -100,8 +100,10 @@ def test_step_exception_in_a_worker_passes_through_with_where_it_was() -> None:
 def test_close_ends_a_worker_in_the_middle_of_a_step() -> None:
     env = make()
     env.reset(0)
+    workers = multiprocessing.active_children()
     env._env.step_async(torch.tensor([3, 0, 0]).numpy())  # type: ignore[attr-defined]
     env.close()
+    assert len(workers) == 3 and not any(worker.is_alive() for worker in workers)
 
 
 def test_step_workers_live_through_the_interrupt_of_their_process_group() -> None:

@@ -28,7 +28,7 @@ class Net(torch.nn.Module):
 
 
 def test_model_that_keeps_the_contract_passes() -> None:
-    probe(Net(), OBS, Discrete(2), CPU)
+    assert probe(Net(), OBS, Discrete(2), CPU) is None
 
 
 @pytest.mark.parametrize(('method', 'gives', 'words'), [
