@@ -78,3 +78,12 @@ def test_resume_after_a_resume_logs_one_history(tmp_path: Path) -> None:
 def test_root_that_cannot_hold_a_folder_is_the_users_error(tmp_path: Path, root: str) -> None:
     with pytest.raises(UserError, match='set logger.root'):
         serial_pipeline(job_config(tmp_path, logger=dict(root=root)))
+
+
+def test_resume_without_a_best_checkpoint_remembers_the_best_return(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path, checkpoint=dict(keep_best=False)))
+    newest = max((first.run_dir / 'checkpoints').iterdir())
+    state, meta, _ = load_checkpoint(newest)
+    state['counter']['best_return'] = 1000.0
+    save_checkpoint(newest, state, meta)
+    assert serial_pipeline(resume=first.run_dir, max_env_step=512).best_return == 1000.0

@@ -112,7 +112,8 @@ class SerialJob:
                 self._load(checkpoint)
                 in_place = continues_in_place(cfg, checkpoint)
                 self.run_dir = checkpoint.path.parents[1] if in_place else new_run_dir(cfg)
-                self.best_return = best_return_of(self.run_dir)
+                if cfg.checkpoint.keep_best:  # the best is what the folder holds, whatever the checkpoint knew
+                    self.best_return = best_return_of(self.run_dir)
                 logger.info('resuming at env step %d in %s', self.env_step, self.run_dir)
             else:
                 self.run_dir = new_run_dir(cfg)
@@ -264,7 +265,7 @@ class SerialJob:
         self._collector.episodes.n_episode = counter['episode']
         self._eval_step, self._wall_before = counter['eval_step'], counter['wall_s']
         self._save_step, self._write_step = counter['env_step'], counter['env_step']
-        self.last_return = counter['last_return']
+        self.best_return, self.last_return = counter['best_return'], counter['last_return']
         self._stopped = self._eval_step == self.env_step and self._reached_stop_value()
         if self._stopped:
             logger.warning('this run had reached policy.eval.stop_value; to train on: policy.eval.stop_value=null')
