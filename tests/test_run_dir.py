@@ -87,3 +87,30 @@ def test_resume_without_a_best_checkpoint_remembers_the_best_return(tmp_path: Pa
     state['counter']['best_return'] = 1000.0
     save_checkpoint(newest, state, meta)
     assert serial_pipeline(resume=first.run_dir, max_env_step=512).best_return == 1000.0
+
+
+def test_resume_into_a_new_folder_takes_the_best_along(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    second = serial_pipeline(resume=first.run_dir / 'checkpoints' / 'best.safetensors', overrides=['exp_name=on'])
+    best = load_checkpoint(second.run_dir / 'checkpoints' / 'best.safetensors')
+    assert (second.best_return, best.meta['best_return']) == (first.best_return, first.best_return)
+    assert best.meta['env_step'] == load_checkpoint(first.run_dir / 'checkpoints' / 'best.safetensors').meta['env_step']
+
+
+@pytest.mark.parametrize('override', ['seed=9', 'logger.root={}/elsewhere'])
+def test_resume_that_would_be_named_otherwise_starts_a_folder(tmp_path: Path, override: str) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    override = override.format(tmp_path)
+    second = serial_pipeline(resume=first.run_dir, max_env_step=320, overrides=[override])
+    assert second.run_dir != first.run_dir and override.rpartition('=')[2] in str(second.run_dir)
+
+
+def test_resume_of_a_killed_run_logs_no_evaluation_twice(tmp_path: Path) -> None:
+    cfg = job_config(tmp_path, checkpoint=dict(freq=64, keep_last=9), policy=dict(eval=dict(eval_freq=64)))
+    first = serial_pipeline(cfg)
+    for path in (first.run_dir / 'checkpoints').glob('step_*'):
+        if path.name > 'step_000000064.safetensors':
+            path.unlink()  # as if it was killed before they were written
+    serial_pipeline(resume=first.run_dir)
+    judged = [row['env_step'] for row in rows(first.run_dir) if 'eval/return_mean' in row]
+    assert judged == [64, 128, 192, 256]

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zoo.errors import UserError
 from zoo.spaces import ActionMap, Box, Discrete, obs_to_tensor, space_from_json
 
 INF = np.inf
@@ -194,3 +195,16 @@ def test_discrete_observations_become_an_index_from_zero(start, obs, want):
 def test_box_observations_become_float32(obs):
     got = obs_to_tensor(box([-9, -9], [9, 9]), obs)
     assert got.dtype == torch.float32 and got.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(('space', 'obs', 'words'), [
+    (Discrete(4, start=-2), 0.5, 'is no integer'),
+    (Discrete(4, start=-2), 2, 'lies outside -2 .. 1'),
+    (Discrete(4, start=-2), [[-2]], 'is no integer or batch of them'),
+    (Box(-np.ones(4), np.ones(4)), [0.0, 0.0], r'has shape \(2,\) but must have \(4,\)'),
+    (Box(-np.ones(4), np.ones(4)), np.zeros((2, 2, 4)), r'has shape \(2, 2, 4\) but must have \(4,\)'),
+    (Box(-np.ones(4), np.ones(4)), [0.0, np.nan, 0.0, 0.0], 'is not finite'),
+])
+def test_observation_that_is_not_of_the_space_is_refused(space, obs, words):
+    with pytest.raises(UserError, match=words):
+        obs_to_tensor(space, obs)

@@ -5,6 +5,7 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,8 @@ EXIT_FAILED, EXIT_USER = 1, 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; exit code 0, 1 (the run failed) or 2 (the user's mistake); signals exit with 128 + number."""
+    if argv is None:  # the command itself: Ctrl-C while torch is imported must not become an exception inside of it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     args = _parse(argv)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # 'module:function' names one's own module, as it does under `python -m zoo`
@@ -32,7 +35,7 @@ def _run(args: argparse.Namespace) -> int:
     try:
         return _with_imports(args)
     except UserError as error:
-        return _report(error, EXIT_USER)
+        return _report(error, EXIT_USER, _hint(args, str(error)))
     except RunError as error:
         return _report(error, EXIT_FAILED)
     except BrokenPipeError:  # `zoo list envs | head`: whoever read the output has seen enough
@@ -59,10 +62,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _report(error: Exception, code: int) -> int:
+def _hint(args: argparse.Namespace, message: str) -> str:
+    from_file = getattr(args, 'checkpoint', None) or getattr(args, 'resume', None)
+    of_mine = message.startswith(('unknown policy', 'unknown model', 'unknown env', 'unknown buffer'))
+    return ' If it is of your own, name what registers it: --import my_file.py' if from_file and of_mine else ''
+
+
+def _report(error: Exception, code: int, hint: str = '') -> int:
     problems = str(error).splitlines() or [type(error).__name__]
     more = f' (and {len(problems) - 1} more; --debug shows all)' if len(problems) > 1 else ''
-    sys.stderr.write(f'zoo: error: {problems[0]}{more}\n')
+    sys.stderr.write(f'zoo: error: {problems[0]}{more}{hint}\n')
     return code
 
 
@@ -97,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     config = commands.add_parser(
         'config', parents=[common, as_json], help='print a resolved config and where each value comes from')
     config.add_argument('config', metavar='CONFIG', help='as for train')
-    config.add_argument('overrides', nargs='*', metavar='KEY=VALUE')
+    config.add_argument('overrides', nargs='*', default=[], metavar='KEY=VALUE')
     config.set_defaults(run=_config)
 
     check = commands.add_parser('check-env', parents=[common], help="check an env's contract for some steps")

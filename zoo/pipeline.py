@@ -72,20 +72,21 @@ def serial_pipeline(
         raise UserError(f'max_train_iter is {max_train_iter!r} but must be an integer >= 1; leave it out for no limit')
     source = config if config is not None or checkpoint is None else unfilled(checkpoint.meta['config'])
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
-    with catch_signals() as received, SerialJob(cfg, policy, checkpoint) as job:
-        job.stop_requested = lambda: bool(received)
+    with catch_signals() as received:
         try:
-            while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
-                job.iteration()
+            with SerialJob(cfg, policy, checkpoint) as job:
+                job.stop_requested = lambda: bool(received)
+                while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
+                    job.iteration()
+                job.finish(evaluate=not received)
+                result = job.result()
         except EnvError:
             if not received:  # a signal to the whole process group ends env workers too; that is no fault of theirs
                 raise
-        job.finish(evaluate=not received)
         if received:
-            logger.warning('stopped by signal %d at env step %d; continue with: zoo train --resume %s',
-                           received[0], job.env_step, job.run_dir)
+            logger.warning('stopped by signal %d; continue with: zoo train --resume and the run folder', received[0])
             raise Interrupted(128 + received[0])
-        return job.result()
+        return result
 
 
 class SerialJob:
@@ -112,8 +113,6 @@ class SerialJob:
                 self._load(checkpoint)
                 in_place = continues_in_place(cfg, checkpoint)
                 self.run_dir = checkpoint.path.parents[1] if in_place else new_run_dir(cfg)
-                if cfg.checkpoint.keep_best:  # the best is what the folder holds, whatever the checkpoint knew
-                    self.best_return = best_return_of(self.run_dir)
                 logger.info('resuming at env step %d in %s', self.env_step, self.run_dir)
             else:
                 self.run_dir = new_run_dir(cfg)
@@ -121,6 +120,8 @@ class SerialJob:
             self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint)
             self._logger = undo.enter_context(
                 Logger(self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, start_env_step=self.env_step))
+            if checkpoint is not None and cfg.checkpoint.keep_best:
+                self._adopt_best()
             self._start_step = self.env_step
             self.reset_env()
             self._undo = undo.pop_all()
@@ -168,10 +169,7 @@ class SerialJob:
         self._collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
 
     def iteration(self) -> None:
-        """Evaluate if due; collect; make samples; push; train; log; checkpoint if due."""
-        if self.env_step // self.cfg.policy.eval.eval_freq > self._eval_step // self.cfg.policy.eval.eval_freq:
-            if self.evaluate() is None or self._stopped:
-                return
+        """Collect; make samples; push; train; log; evaluate if due; checkpoint if due."""
         start_step = self.env_step
         rollout = self._collector.collect()
         with self._timed('sample'):
@@ -184,7 +182,10 @@ class SerialJob:
             if self.env_step - self._write_step >= self.cfg.logger.freq:
                 self._write(metrics)
             self._progress()
-            if self.env_step - self._save_step >= self.cfg.checkpoint.freq:
+        if self.env_step // self.cfg.policy.eval.eval_freq > self._eval_step // self.cfg.policy.eval.eval_freq:
+            self.evaluate()
+        if self.env_step - self._save_step >= self.cfg.checkpoint.freq:
+            with self._timed('log'):
                 self.save()
 
     def evaluate(self) -> Evaluation | None:
@@ -269,6 +270,13 @@ class SerialJob:
         self._stopped = self._eval_step == self.env_step and self._reached_stop_value()
         if self._stopped:
             logger.warning('this run had reached policy.eval.stop_value; to train on: policy.eval.stop_value=null')
+
+    def _adopt_best(self) -> None:
+        """The best is what the folder holds, whatever the checkpoint knew; in a new one, this policy if judged."""
+        self.best_return = best_return_of(self.run_dir)
+        if self.best_return is None and self._eval_step == self.env_step and self.last_return is not None:
+            self.best_return = self.last_return
+            self._checkpoints.save_best(self.env_step, self.state_dict(), self._meta())
 
     def _check_same_env(self, checkpoint: Checkpoint) -> None:
         for name in ('obs_space', 'action_space'):

@@ -15,13 +15,14 @@ logger = logging.getLogger(__name__)
 def continues_in_place(cfg: Config, checkpoint: Checkpoint) -> bool:
     """Whether a resume goes on in the folder of its checkpoint.
 
-    Only from the newest step of that folder and under the same exp_name: from an older or the best one, what the run
-    logged and saved since then would be overwritten.
+    Only from the newest step of that folder, and where a new run would be named as it is: from an older or the best
+    one, what the run logged and saved since then would be overwritten.
     """
+    was = Config(checkpoint.meta['config'])
     folder = checkpoint.path.parent
     newest = max((path.name for path in folder.glob('step_*.safetensors')), default='')
     return (folder.name == 'checkpoints' and checkpoint.path.name == newest
-            and cfg.exp_name == checkpoint.meta['config']['exp_name'])
+            and (cfg.exp_name, cfg.seed, cfg.logger.root) == (was.exp_name, was.seed, was.logger.root))
 
 
 def new_run_dir(cfg: Config) -> Path:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.errors import UserError
+
 
 @dataclass(frozen=True)
 class Discrete:
@@ -92,8 +94,23 @@ class ActionMap:
 
 
 def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu') -> Tensor:
-    """Raw observations of an env -> what a model takes: [B, *O] f32 (Box) or [B] int64 index (Discrete)."""
+    """Raw observations of an env, one or a batch -> what a model takes: [..., *O] f32 (Box) or [...] int64 (Discrete).
+
+    Raises: UserError if they are not of the space: shape, type, range, or not finite.
+    """
+    array = np.asarray(obs)
     if isinstance(space, Discrete):
-        return torch.as_tensor(np.asarray(obs) - space.start, dtype=torch.int64, device=device)
-    array = np.array(np.asarray(obs), dtype=np.float32)  # a copy: whatever strides, read-only too
+        if array.dtype.kind not in 'iu' or array.ndim > 1:
+            raise UserError(f'the observation {obs!r} is no integer or batch of them, as {space} wants; pass what the '
+                            'env gave')
+        if np.any(array < space.start) or np.any(array >= space.start + space.n):
+            raise UserError(f'the observation {obs!r} lies outside {space.start} .. {space.start + space.n - 1}; '
+                            'pass what the env gave')
+        return torch.as_tensor(array.astype(np.int64) - space.start, device=device)
+    n_dim = len(space.shape)
+    if array.ndim not in (n_dim, n_dim + 1) or array.shape[array.ndim - n_dim:] != space.shape:
+        raise UserError(f'the observation has shape {array.shape} but must have {space.shape}, or be a batch of such')
+    array = np.array(array, dtype=np.float32)  # a copy: whatever strides, read-only too
+    if not np.isfinite(array).all():
+        raise UserError(f'the observation {obs!r} is not finite; a policy can only act on numbers')
     return torch.as_tensor(array, device=device)
