@@ -72,10 +72,11 @@ def serial_pipeline(
         raise UserError(f'max_train_iter is {max_train_iter!r} but must be an integer >= 1; leave it out for no limit')
     source = config if config is not None or checkpoint is None else unfilled(checkpoint.meta['config'])
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
+    run_dir: Path | None = None
     with catch_signals() as received:
         try:
             with SerialJob(cfg, policy, checkpoint) as job:
-                job.stop_requested = lambda: bool(received)
+                job.stop_requested, run_dir = lambda: bool(received), job.run_dir
                 while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
                     job.iteration()
                 job.finish(evaluate=not received)
@@ -84,7 +85,8 @@ def serial_pipeline(
             if not received:  # a signal to the whole process group ends env workers too; that is no fault of theirs
                 raise
         if received:
-            logger.warning('stopped by signal %d; continue with: zoo train --resume and the run folder', received[0])
+            if run_dir is not None:
+                logger.warning('stopped by signal %d; continue with: zoo train --resume %s', received[0], run_dir)
             raise Interrupted(128 + received[0])
         return result
 
