@@ -10,7 +10,7 @@ config = dict(
             learning_rate=dict(start=1e-3, end=0.0),
             clip_ratio=dict(start=0.2, end=0.02),
         ),
-        # rl-zoo3's 32 steps and 20 epochs ended with a dead critic in one of 5 seeds (return 167); these in none of 18
+        # rollouts longer than rl-zoo3's 32 steps, and half its epochs: small ones gone over often can kill the critic
         collect=dict(discount_factor=0.98, gae_lambda=0.8),
         eval=dict(eval_freq=10_000, stop_value=475.0),
     ),

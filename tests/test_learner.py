@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tensordict import TensorDict
 
@@ -53,3 +54,20 @@ def test_train_sets_the_schedules_first() -> None:
     assert torch.isclose(
         Learner(policy.learn_mode, buffer).train(75)['learning_rate'], torch.tensor(2.5e-3, dtype=torch.float64)
     )
+
+
+def test_train_refuses_metrics_that_are_not_those_named() -> None:
+    policy, samples = policy_and_samples()
+    buffer = RolloutBuffer()
+    buffer.push(samples)
+    mode = policy.learn_mode._replace(monitor_vars=lambda: ['policy_loss', 'never_given'])
+    with pytest.raises(ValueError, match="'value_loss'.*names .'never_given', 'policy_loss'.; make the two agree"):
+        Learner(mode, buffer).train(0)
+
+
+def test_train_runs_the_auxiliary_phase_after_the_updates() -> None:
+    policy, samples = policy_and_samples()
+    buffer = RolloutBuffer()
+    buffer.push(samples)
+    mode = policy.learn_mode._replace(learn_aux=lambda: {'aux_at': torch.tensor(policy.learn_mode.train_iter())})
+    assert Learner(mode, buffer).train(0)['aux_at'] == 6

@@ -114,3 +114,13 @@ def test_resume_of_a_killed_run_logs_no_evaluation_twice(tmp_path: Path) -> None
     serial_pipeline(resume=first.run_dir)
     judged = [row['env_step'] for row in rows(first.run_dir) if 'eval/return_mean' in row]
     assert judged == [64, 128, 192, 256]
+
+
+def test_newest_checkpoint_is_that_of_the_largest_step_not_name(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64)))
+    folder = first.run_dir / 'checkpoints'
+    *_, older, newest = sorted(folder.glob('step_*'))
+    older.rename(folder / 'step_999999999.safetensors')
+    newest.rename(folder / 'step_1000000000.safetensors')  # by name it would come before the other
+    second = serial_pipeline(resume=first.run_dir, max_env_step=320)
+    assert second.run_dir == first.run_dir.absolute()

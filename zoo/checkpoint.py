@@ -159,7 +159,7 @@ class CheckpointManager:
         """
         path = self._write(f'step_{env_step:09d}.safetensors', state, meta)
         if path is not None:
-            steps = _steps(self._folder)
+            steps = steps_of(self._folder)
             now = [step for step in steps if step <= env_step]
             stale = [file for step, file in steps.items() if step not in now[-self._cfg.keep_last:]]
             _remove([*stale, *self._folder.glob('*.tmp')])  # the latter are left by a kill in the middle of a save
@@ -256,7 +256,7 @@ def _checked_metadata(path: Path, data: bytes) -> dict[str, str]:
 def _load_newest(folder: Path) -> Checkpoint:
     inner = folder / 'checkpoints'
     inner = inner if inner.is_dir() else folder
-    files = [*reversed(_steps(inner).values()), *inner.glob('best.safetensors')]
+    files = [*reversed(steps_of(inner).values()), *inner.glob('best.safetensors')]
     if not files:
         raise CheckpointError(folder, 'is a folder without checkpoints; pass a run folder or a .safetensors file of it')
     first: CheckpointError | None = None
@@ -269,7 +269,7 @@ def _load_newest(folder: Path) -> Checkpoint:
     raise CheckpointError(folder, f'has no valid checkpoint among {len(files)}; the newest: {first}') from first
 
 
-def _steps(folder: Path) -> dict[int, Path]:
+def steps_of(folder: Path) -> dict[int, Path]:
     """The checkpoints of a folder by env step, rising."""
     found = ((re.fullmatch(r'step_(\d+)\.safetensors', file.name), file) for file in folder.glob('step_*'))
     return dict(sorted((int(match[1]), file) for match, file in found if match))

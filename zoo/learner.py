@@ -35,6 +35,6 @@ class Learner:
             return
         got, wanted = set(metrics), set(self._mode.monitor_vars())
         if got != wanted:
-            raise ValueError(f'_forward_learn returned {sorted(got - wanted)} beyond, and lacks {sorted(wanted - got)} '
-                             'of, what _monitor_vars_learn names; make the two agree')
+            raise ValueError(f'_forward_learn returned the metrics {sorted(got)} but _monitor_vars_learn names '
+                             f'{sorted(wanted)}; make the two agree')
         self._names_checked = True

@@ -5,7 +5,7 @@ import logging
 from datetime import datetime
 from pathlib import Path
 
-from zoo.checkpoint import Checkpoint, CheckpointError, load_checkpoint
+from zoo.checkpoint import Checkpoint, CheckpointError, load_checkpoint, steps_of
 from zoo.config import Config
 from zoo.errors import UserError
 
@@ -20,8 +20,8 @@ def continues_in_place(cfg: Config, checkpoint: Checkpoint) -> bool:
     """
     was = Config(checkpoint.meta['config'])
     folder = checkpoint.path.parent
-    newest = max((path.name for path in folder.glob('step_*.safetensors')), default='')
-    return (folder.name == 'checkpoints' and checkpoint.path.name == newest
+    newest = list(steps_of(folder).values())[-1:]
+    return (folder.name == 'checkpoints' and [checkpoint.path] == newest
             and (cfg.exp_name, cfg.seed, cfg.logger.root) == (was.exp_name, was.seed, was.logger.root))
 
 
