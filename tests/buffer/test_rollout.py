@@ -32,7 +32,7 @@ def test_rollout_buffer_yields_what_was_pushed_once_and_in_order(n):
 
 
 def test_rollout_buffer_goes_on_after_it_was_emptied():
-    buffer = RolloutBuffer()
+    buffer = RolloutBuffer(BufferConfig(), seed=3)
     for k in range(3):
         buffer.push(block(k))
         assert [batch['adv'][0].item() for batch in buffer.batches()] == [k]

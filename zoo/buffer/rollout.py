@@ -1,20 +1,14 @@
-"""Buffers between collecting and learning: what is pushed, and what the learner is given of it."""
+"""Buffer 'rollout': on-policy."""
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from pydantic import Field
 from tensordict import TensorDict
 
+from zoo.buffer.base import BufferConfig
 from zoo.config import Section
 from zoo.registry import BUFFER_REGISTRY
-
-
-class BufferConfig(Section):
-    """Section `buffer`."""
-
-    type: str = Field('rollout', description='registered name of the buffer')
 
 
 @BUFFER_REGISTRY.register('rollout')
@@ -23,7 +17,7 @@ class RolloutBuffer:
 
     config: ClassVar[type[Section]] = BufferConfig
 
-    def __init__(self, cfg: Any = None) -> None:
+    def __init__(self, cfg: Any = None, seed: int = 0) -> None:
         self._samples: list[TensorDict] = []
 
     def push(self, samples: TensorDict) -> None:

@@ -1,0 +1,170 @@
+"""The ring: what is kept after any pushes, in what form, and where in memory."""
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from tests.buffer.samples import is_whole, numbered, push_numbered
+from zoo.buffer.ring import Ring
+from zoo.errors import UserError
+
+
+def by_age(ring: Ring) -> list[tuple[int, int]]:
+    """(id, push number) of all rows, oldest first."""
+    state = ring.state_dict()
+    rows = torch.arange(ring.n_row)
+    if ring.n_row == ring.size:
+        rows = rows.roll(-state['cursor'])
+    return list(zip(state['data']['id'][rows].tolist(), state['push_number'][rows].tolist(), strict=True))
+
+
+def test_push_past_the_end_goes_on_at_the_start():
+    ring = Ring(5)
+    written = [ring.push(numbered(first, 3)) for first in (0, 3)]
+    # 0 1 2 . .  then  3 4 to rows 3 4 and 5 to row 0
+    assert written == [[slice(0, 3)], [slice(3, 5), slice(0, 1)]]
+    state = ring.state_dict()
+    assert state['data']['id'].tolist() == [5, 1, 2, 3, 4] and state['push_number'].tolist() == [2, 1, 1, 2, 2]
+    assert (state['cursor'], ring.n_row, ring.n_push) == (1, 5, 2)
+
+
+def test_push_that_ends_at_the_end_is_written_in_one_piece():
+    ring = Ring(4)
+    push_numbered(ring, [2])
+    assert ring.push(numbered(2, 2)) == [slice(2, 4)]
+    assert ring.state_dict()['cursor'] == 0
+
+
+def test_push_larger_than_the_ring_keeps_its_last_samples():
+    ring = Ring(4)
+    push_numbered(ring, [1, 11])
+    assert by_age(ring) == [(8, 2), (9, 2), (10, 2), (11, 2)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(size=st.integers(1, 9), sizes=st.lists(st.integers(0, 20), max_size=12))
+def test_ring_holds_what_a_list_of_the_last_samples_holds(size: int, sizes: list[int]) -> None:
+    ring, model, first = Ring(size), [], 0
+    for k, n in enumerate(sizes):
+        ring.push(numbered(first, n))
+        model = (model + [(first + i, k + 1) for i in range(n)])[-size:]
+        first += n
+        assert by_age(ring) == model
+    if model:
+        assert is_whole(ring.gather(torch.arange(ring.n_row)))
+
+
+def test_every_leaf_keeps_dtype_and_shape():
+    ring = Ring(8)
+    push_numbered(ring, [5, 5])
+    batch = ring.gather(torch.tensor([7, 0]))
+    assert {key: (leaf.dtype, list(leaf.shape)) for key, leaf in batch.items(True, True)} == {
+        'id': (torch.int64, [2]), 'adv': (torch.float32, [2]), 'obs': (torch.uint8, [2, 2, 3]),
+        ('logit', 'mu'): (torch.float32, [2, 2]), ('logit', 'sigma'): (torch.float64, [2, 1]),
+        'staleness': (torch.float32, [2])}
+    assert batch['id'].tolist() == [7, 8] and is_whole(batch)  # row 0: the ninth sample
+    assert batch['logit'].batch_size == torch.Size([2])
+
+
+def test_staleness_counts_the_pushes_since():
+    ring = Ring(4)
+    push_numbered(ring, [3, 2, 1])  # rows: 4, 5, 2, 3, of pushes 2, 3, 1, 2
+    assert ring.gather(torch.arange(4))['staleness'].tolist() == [1, 0, 2, 1]
+
+
+def test_storage_is_allocated_once_and_samples_are_copied():
+    ring, samples = Ring(6), numbered(0, 4)
+    ring.push(samples)
+    places = {key: leaf.data_ptr() for key, leaf in ring._block.items(True, True)}
+    samples['adv'].fill_(-1)  # the collector's block is written again
+    assert ring.gather(torch.arange(4))['adv'].tolist() == [0, 0.5, 1, 1.5]
+    for first in range(4, 40, 5):
+        ring.push(numbered(first, 5))
+        assert {key: leaf.data_ptr() for key, leaf in ring._block.items(True, True)} == places
+    assert len(places) == 5 and ring._block.shape == torch.Size([6])
+
+
+def test_a_gathered_batch_stays_as_it_is_when_samples_are_pushed():
+    ring = Ring(3)
+    push_numbered(ring, [3])
+    batch = ring.gather(torch.arange(3))
+    push_numbered(ring, [3, 3], first=3)
+    assert batch['id'].tolist() == [0, 1, 2] and is_whole(batch)
+
+
+def test_samples_with_a_gradient_are_stored_without():
+    ring = Ring(3)
+    adv = torch.ones(2, requires_grad=True) * 2
+    ring.push(TensorDict({'adv': adv}, batch_size=[2]))
+    assert not ring._block['adv'].requires_grad and adv.requires_grad  # else the graph of every push would be kept
+
+
+def test_samples_of_another_form_are_refused_with_both_forms():
+    ring = Ring(4)
+    push_numbered(ring, [2])
+    other = numbered(2, 2).exclude('adv')
+    other['obs'] = other['obs'].float()
+    with pytest.raises(UserError) as error:
+        ring.push(other)
+    assert 'samples have no adv, obs float32 [2, 3] but the buffer keeps adv float32 [], obs uint8 [2, 3]' in str(
+        error.value)
+    assert by_age(ring) == [(0, 1), (1, 1)] and ring.n_push == 1  # nothing of it was taken
+
+
+def test_samples_that_are_no_flat_block_are_refused():
+    with pytest.raises(UserError, match=r'batch size \[2, 3\] but a buffer takes \[N\]'):
+        Ring(4).push(numbered(0, 6).view(2, 3))
+
+
+def test_samples_with_a_staleness_of_their_own_are_refused():
+    with pytest.raises(UserError, match="key 'staleness'.* rename it"):
+        Ring(4).push(numbered(0, 2).set('staleness', torch.zeros(2)))
+
+
+@pytest.mark.parametrize('n', [0, 3, 5, 12])
+@pytest.mark.parametrize('size', [2, 5, 9])
+def test_ring_loaded_into_another_size_keeps_the_newest_that_fit(n: int, size: int) -> None:
+    one, two = Ring(5), Ring(size)
+    push_numbered(one, [4, n])
+    rows = two.load_state_dict(one.state_dict())
+    assert by_age(two) == by_age(one)[-size:]
+    assert one.state_dict()['data']['id'][rows].tolist() == two.state_dict()['data']['id'].tolist()
+    push_numbered(one, [3], first=50)
+    push_numbered(two, [3], first=50)
+    k = min(size, 5)
+    assert by_age(two)[-k:] == by_age(one)[-k:]
+
+
+def test_ring_loaded_shares_no_memory_with_the_state():
+    one, two = Ring(3), Ring(3)
+    push_numbered(one, [3])
+    two.load_state_dict(one.state_dict())
+    push_numbered(one, [3], first=3)
+    assert by_age(two) == [(0, 1), (1, 1), (2, 1)]
+
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA GPU')
+
+
+@cuda
+@pytest.mark.parametrize(('device', 'kept_on'), [('auto', 'cuda'), ('cpu', 'cpu')])
+def test_samples_are_kept_where_the_config_says_and_come_back_where_they_were(device, kept_on):
+    ring = Ring(4, device)
+    for first in (0, 3):
+        ring.push(numbered(first, 3).to('cuda'))
+    batch = ring.gather(torch.arange(4))
+    assert ring._block['obs'].device.type == kept_on and batch.device.type == 'cuda'
+    assert all(leaf.is_cuda for leaf in batch.values(True, True)) and is_whole(batch.cpu())
+
+
+@cuda
+def test_ring_loaded_from_a_file_moves_to_the_device_of_the_samples():
+    one, two = Ring(4), Ring(4)
+    push_numbered(one, [3])
+    two.load_state_dict(one.state_dict())
+    two.push(numbered(3, 3).to('cuda'))
+    batch = two.gather(torch.arange(4))
+    assert two._block.device.type == 'cuda' and batch['id'].tolist() == [4, 5, 2, 3] and is_whole(batch.cpu())

@@ -1,0 +1,41 @@
+"""What every buffer promises."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Protocol
+
+from pydantic import Field
+from tensordict import TensorDict
+
+from zoo.config import Section
+
+Batch = TensorDict | dict[str, TensorDict]
+"""Samples [n] for one call of a policy's `learn_mode.forward`; a plain dict where several parts of the update get
+samples of their own, since their numbers may differ."""
+
+
+class BufferConfig(Section):
+    """Section `buffer`."""
+
+    type: str = Field('rollout', description='registered name of the buffer')
+
+
+class Buffer(Protocol):
+    """Decides what is learned from; write a class like this and register it with `@BUFFER_REGISTRY.register(name)`.
+
+    It is constructed as `cls(cfg, seed=seed)`: its resolved section, and the run's seed for draws of its own.
+    """
+
+    config: ClassVar[type[Section]]
+
+    def push(self, samples: TensorDict) -> None:
+        """Takes the samples [N] of one rollout; they are the caller's again when the next rollout is collected."""
+
+    def batches(self) -> Iterator[Batch]:
+        """What the learner trains on now, one batch after the other; called once after each push."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resume needs: nested dicts of tensors and JSON values, valid until the next push."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies a `state_dict` in, before the first push; an empty one leaves a buffer empty."""

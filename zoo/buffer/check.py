@@ -1,0 +1,42 @@
+"""What contradicts the rollouts and minibatches of a run in the section of a replay buffer."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from zoo.buffer.multi import PARTS
+
+
+def draw_problems(buffer: dict[str, Any], n_rollout: int, batch_size: int) -> Iterator[str]:
+    """A sentence for every draw of a resolved section `buffer` that cannot be made, or not be used in full.
+
+    Args:
+      n_rollout: samples per rollout, over all envs, policy.collect.n_sample.
+      batch_size: samples per gradient step, policy.learn.batch_size.
+    """
+    rollout = f'a rollout has {n_rollout} samples'
+    if buffer['size'] < n_rollout:
+        yield (f"buffer.size is {buffer['size']} but {rollout}: {n_rollout - buffer['size']} of them would never be "
+               f'kept; use {n_rollout} or more.')
+    parts = {f'buffer.{part}': buffer[part] for part in PARTS if part in buffer} or {'buffer': buffer}
+    for path, draw in parts.items():
+        yield from _problems_of_draw(draw, path, n_rollout, batch_size)
+
+
+def _problems_of_draw(draw: dict[str, Any], path: str, n_rollout: int, batch_size: int) -> Iterator[str]:
+    n_sample, n_draw, max_use, max_staleness = (
+        draw[key] for key in ('n_sample', 'update_per_collect', 'max_use', 'max_staleness'))
+    if n_sample % batch_size:
+        yield (f'{path}.n_sample is {n_sample} but policy.learn.batch_size is {batch_size}: {n_sample} % {batch_size} '
+               f'= {n_sample % batch_size} would be dropped; use a multiple, e.g. '
+               f'{max(n_sample // batch_size, 1) * batch_size}.')
+    if max_staleness is not None and n_sample > (max_staleness + 1) * n_rollout:
+        need = -(-n_sample // n_rollout) - 1
+        yield (f'{path}.max_staleness is {max_staleness} but a rollout has {n_rollout} samples: {max_staleness + 1} x '
+               f'{n_rollout} = {(max_staleness + 1) * n_rollout} may be drawn and {path}.n_sample is {n_sample}, so '
+               f'nothing would be trained; use max_staleness {need} or more, or a smaller n_sample.')
+    if max_use is not None and n_draw * n_sample > max_use * n_rollout:
+        need = -(-n_draw * n_sample // n_rollout)
+        yield (f'{path}.max_use is {max_use} but a rollout has {n_rollout} samples: it allows {max_use} x {n_rollout} '
+               f'= {max_use * n_rollout} uses and {n_draw} draws of {n_sample} want {n_draw * n_sample}, so draws '
+               f'would be left out; use max_use {need} or more, or fewer or smaller draws.')

@@ -1,0 +1,55 @@
+"""Buffer 'multi': the policy and the value function learn from draws of their own, with different reuse."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
+from tensordict import TensorDict
+
+from zoo.buffer.draws import DrawConfig
+from zoo.buffer.replay import RingBuffer, check_size
+from zoo.buffer.ring import RingConfig
+from zoo.config import Section
+from zoo.registry import BUFFER_REGISTRY
+
+PARTS = ('policy', 'value')
+
+
+class MultiConfig(RingConfig):
+    """Section `buffer` of 'multi'."""
+
+    type: str = Field('multi', description='registered name of the buffer')
+    policy: DrawConfig = Field(DrawConfig(), description='what is drawn to train the policy')
+    value: DrawConfig = Field(DrawConfig(), description='what is drawn to train the value function')
+
+    @model_validator(mode='after')
+    def _has_both(self) -> MultiConfig:
+        given = [part for part in PARTS if part in self.model_fields_set]
+        if len(given) == 1:
+            missing = next(part for part in PARTS if part not in given)
+            raise ValueError(f"{given[0]} is given but {missing} is missing: 'multi' draws for both; give "
+                             f'{missing}: {{n_sample: .., update_per_collect: ..}} too.')
+        for part in PARTS:
+            check_size(self.size, f'{part}.', getattr(self, part))
+        return self
+
+
+@BUFFER_REGISTRY.register('multi')
+class MultiBuffer(RingBuffer):
+    """Off-policy: {'policy': batch, 'value': batch}, both drawn from the same newest `size` samples.
+
+    The samples are stored once; limits, use counts and random streams are separate, so that what one part draws
+    changes nothing for the other. Batches have the key 'staleness', as those of ReplayBuffer.
+    """
+
+    config: ClassVar[type[Section]] = MultiConfig
+
+    def __init__(self, cfg: Any, seed: int = 0) -> None:
+        super().__init__(cfg, {part: getattr(cfg, part) for part in PARTS}, seed)
+
+    def batches(self) -> Iterator[dict[str, TensorDict]]:
+        """The draws of one round, in pairs; once a part has no more draws, the dicts have the other part only."""
+        for batches in zip_longest(*(draws.batches() for draws in self._draws.values())):
+            yield {part: batch for part, batch in zip(self._draws, batches, strict=True) if batch is not None}

@@ -1,0 +1,88 @@
+"""Buffer 'replay': off-policy, uniform draws from the newest samples."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
+from tensordict import TensorDict
+
+from zoo.buffer.draws import DrawConfig, Draws
+from zoo.buffer.ring import Ring, RingConfig
+from zoo.config import Section
+from zoo.errors import UserError
+from zoo.policy.base import torch_generator
+from zoo.registry import BUFFER_REGISTRY
+
+
+class ReplayConfig(DrawConfig, RingConfig):
+    """Section `buffer` of 'replay'."""
+
+    type: str = Field('replay', description='registered name of the buffer')
+
+    @model_validator(mode='after')
+    def _holds_a_draw(self) -> ReplayConfig:
+        check_size(self.size, '', self)
+        return self
+
+
+class RingBuffer:
+    """One ring of samples, and one or more ways to draw from it, each with its own limits, counts and random stream.
+
+    Args: cfg: RingConfig; draws: DrawConfig by name; seed: of the run.
+    """
+
+    def __init__(self, cfg: Any, draws: Mapping[str, Any], seed: int) -> None:
+        self._ring = Ring(cfg.size, cfg.device)
+        self._draws = {name: Draws(self._ring, draw, torch_generator(seed, f'buffer/{name}'))
+                       for name, draw in draws.items()}
+
+    def push(self, samples: TensorDict) -> None:
+        """Copies the samples [N] of one rollout in, over the oldest ones; the last `size` of them if N is more."""
+        for rows in self._ring.push(samples):
+            for draws in self._draws.values():
+                draws.renew(rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The samples (views, valid until the next push), what is known of each, and the random streams."""
+        return {'ring': self._ring.state_dict(),
+                'draws': {name: draws.state_dict() for name, draws in self._draws.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies a `state_dict` in, also from another `size` (the newest that fit); that of a rollout buffer is empty.
+
+        Raises: UserError if the state is of a buffer that draws for other parts of an update.
+        """
+        if not state:
+            return
+        names = list(state.get('draws', {}))
+        if names != list(self._draws):
+            raise UserError(f'the state is of a buffer that draws for {names or "nothing"} but this one draws for '
+                            f'{list(self._draws)}; resume with the buffer.type that the run was started with')
+        rows = self._ring.load_state_dict(state['ring'])
+        for name, draws in self._draws.items():
+            draws.load_state_dict(state['draws'][name], rows)
+
+
+@BUFFER_REGISTRY.register('replay')
+class ReplayBuffer(RingBuffer):
+    """Off-policy: draws of `n_sample` from the newest `size` samples, `update_per_collect` of them after each push.
+
+    Batches have the key 'staleness' [n] f32: rollouts collected since the sample. See Draws for what may be drawn.
+    """
+
+    config: ClassVar[type[Section]] = ReplayConfig
+
+    def __init__(self, cfg: Any, seed: int = 0) -> None:
+        super().__init__(cfg, {'all': cfg}, seed)
+
+    def batches(self) -> Iterator[TensorDict]:
+        """The draws of one round; fewer, or none, when fewer than `n_sample` samples may be drawn."""
+        return self._draws['all'].batches()
+
+
+def check_size(size: int, part: str, draw: DrawConfig) -> None:
+    """Raises: ValueError if a ring of that size never holds a draw; `part` comes before the names of its fields."""
+    if size < draw.n_sample:
+        raise ValueError(f'size is {size} but {part}n_sample is {draw.n_sample}: the buffer would never hold enough '
+                         f'for a draw; use size {draw.n_sample} or more, or a smaller {part}n_sample.')

@@ -1,0 +1,140 @@
+"""The storage of replay buffers: the newest samples, in one block that is written round and round."""
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from tensordict import TensorDict
+from torch import Tensor
+
+from zoo.buffer.base import BufferConfig
+from zoo.errors import UserError
+
+
+class RingConfig(BufferConfig):
+    """Section `buffer` of buffers that keep samples."""
+
+    size: int = Field(8192, ge=1, description='samples kept, the newest ones; at least a rollout and a draw')
+    device: Literal['auto', 'cpu'] = Field(
+        'auto', description="where samples are kept: 'auto' (where the policy computes) or 'cpu'")
+
+
+class Ring:
+    """The newest `size` samples, each with the number of the push that brought it.
+
+    The block is allocated at the first push, with the keys, dtypes and trailing shapes found there, and keeps its place
+    in memory; a push copies into it and a gather copies out of it. What is known of the rows (push numbers, and what
+    the users of a ring count) is kept on the CPU, so that choosing rows waits for no device.
+    """
+
+    def __init__(self, size: int, device: Literal['auto', 'cpu'] = 'auto') -> None:
+        self.size, self.n_row, self.n_push = size, 0, 0
+        self._device, self._cursor = device, 0  # the cursor is the next row to write
+        self._data: TensorDict | None = None
+        self._form: dict[str, str] = {}
+        self._batch_device = torch.device('cpu')
+        self._push_number = torch.zeros(size, dtype=torch.int64)
+
+    @torch.no_grad()
+    def push(self, samples: TensorDict) -> list[slice]:
+        """Copies samples [N] over the oldest rows, the last `size` of them if N is more; returns the rows written.
+
+        Raises: UserError if keys, dtypes or trailing shapes are not those of the first push.
+        """
+        data = self._fit(samples)
+        self.n_push += 1
+        samples = samples[-self.size:]
+        n, start = samples.shape[0], self._cursor
+        n_head = min(n, self.size - start)
+        parts = [(slice(start, start + n_head), slice(0, n_head)), (slice(0, n - n_head), slice(n_head, n))]
+        parts = [(rows, part) for rows, part in parts if rows.stop > rows.start]
+        for rows, part in parts:
+            data[rows] = samples[part]
+            self._push_number[rows] = self.n_push
+        self._cursor = (start + n) % self.size
+        self.n_row = min(self.n_row + n, self.size)
+        return [rows for rows, _ in parts]
+
+    def staleness(self, rows: Tensor | slice) -> Tensor:
+        """Pushes that came after the ones of these rows, int64; the newest samples have 0."""
+        return self.n_push - self._push_number[rows]
+
+    @torch.no_grad()
+    def gather(self, rows: Tensor) -> TensorDict:
+        """A copy of rows [n], with 'staleness' [n] f32 in pushes, on the device that samples come from."""
+        assert self._data is not None, 'there are no rows before the first push'
+        batch = self._data[rows.to(self._data.device)].to(self._batch_device)
+        return batch.set('staleness', self.staleness(rows).to(self._batch_device, torch.float32))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The filled part of the block as views, and where it is written next."""
+        data = {} if self._data is None else self._data[:self.n_row].to_dict()
+        return {'data': data, 'push_number': self._push_number[:self.n_row], 'n_push': self.n_push,
+                'cursor': self._cursor, 'size': self.size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> Tensor:
+        """Copies a `state_dict` in; returns which of its rows [n] were taken, in the order in which they lie now.
+
+        From a ring of the same size every row keeps its place; from another, the newest that fit are laid out anew.
+        """
+        n, cursor = len(state['push_number']), state['cursor']
+        rows = torch.arange(n)
+        if state['size'] != self.size:
+            oldest = cursor if n == state['size'] else 0
+            rows = ((rows + oldest) % max(n, 1))[-self.size:]
+            cursor = len(rows) % self.size
+        self.n_row, self.n_push, self._cursor = len(rows), state['n_push'], cursor
+        self._push_number[:len(rows)] = state['push_number'][rows]
+        self._data = None
+        if state['data']:
+            data = TensorDict(state['data'], batch_size=[n])
+            self._allocate(data, torch.device('cpu'))  # the first push brings it to the samples' device
+            self._block[:len(rows)] = data[rows]
+        return rows
+
+    @property
+    def _block(self) -> TensorDict:
+        assert self._data is not None
+        return self._data
+
+    def _fit(self, samples: TensorDict) -> TensorDict:
+        """The block for samples like these."""
+        if samples.batch_dims != 1:
+            raise UserError(f'samples have the batch size {list(samples.batch_size)} but a buffer takes [N]; flatten '
+                            'time and envs in `_get_train_sample`')
+        form = _form_of(samples)
+        cpu = torch.device('cpu')
+        self._batch_device = next((leaf.device or cpu for leaf in samples.values(True, True)), cpu)
+        place = self._batch_device if self._device == 'auto' else cpu
+        if self._data is None:
+            if 'staleness' in form:
+                raise UserError("samples have the key 'staleness', which replay buffers add to their batches; rename "
+                                'it in `_get_train_sample`')
+            self._allocate(samples, place)
+        elif form != self._form:
+            raise UserError(f'samples have {_misfits(form, self._form)} but the buffer keeps '
+                            f'{_misfits(self._form, form)}; push samples of one form, and resume with the config '
+                            'that they were collected with')
+        elif self._block.device != place:
+            self._data = self._block.to(place)
+        return self._block
+
+    def _allocate(self, like: TensorDict, device: torch.device) -> None:
+        self._form = _form_of(like)
+        self._data = like.apply(
+            lambda leaf: torch.empty((self.size, *leaf.shape[1:]), dtype=leaf.dtype, device=device),
+            batch_size=[self.size], device=device)
+
+
+def _form_of(samples: TensorDict) -> dict[str, str]:
+    """dtype and shape of one sample, by path."""
+    return {'.'.join(key) if isinstance(key, tuple) else key:
+            f'{str(leaf.dtype).removeprefix("torch.")} {list(leaf.shape[1:])}'
+            for key, leaf in samples.items(True, True)}
+
+
+def _misfits(form: dict[str, str], other: dict[str, str]) -> str:
+    """The entries of a form that the other has not or has otherwise."""
+    return ', '.join(f'{key} {form[key]}' if key in form else f'no {key}'
+                     for key in sorted(form.keys() | other.keys()) if form.get(key) != other.get(key))
