@@ -127,6 +127,45 @@ def test_state_dict_round_trip_acts_the_same(shared_encoder):
     assert torch.equal(one.compute_critic(obs), other.compute_critic(obs))
 
 
+def byte_images(*shape: int) -> Box:
+    return Box(np.zeros(shape), np.full(shape, 255.0), 'uint8')
+
+
+@pytest.mark.parametrize('lead', LEADS)
+@pytest.mark.parametrize('shared_encoder', [False, True])
+def test_images_keep_their_leading_dimensions(lead, shared_encoder):
+    model = make(byte_images(3, 10, 12), box(2), shared_encoder=shared_encoder)
+    obs = torch.randint(256, (*lead, 3, 10, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    both = model.compute_actor_critic(obs)
+    assert both['logit']['mu'].shape == (*lead, 2) and both['value'].shape == lead
+    torch.testing.assert_close(both['value'], model.compute_critic(obs))
+    torch.testing.assert_close(both['logit'], model.compute_actor(obs))
+
+
+# nature, 84x84x4: maps of (84-8)/4+1 = 20, (20-4)/2+1 = 9, 9-3+1 = 7; 7*7*64 = 3136 numbers into the layer of 512.
+# 4*8*8*32+32 = 8224, 32*4*4*64+64 = 32832, 64*3*3*64+64 = 36928, 3136*512+512 = 1606144
+NATURE = 8224 + 32832 + 36928 + 1606144
+# impala, 64x64x3: maps of 32, 16, 8; 8*8*32 = 2048 numbers into the layer of 256. Stages, 4 residual convolutions each:
+# 3*9*16+16 = 448 and 4 * (16*9*16+16 = 2320); 16*9*32+32 = 4640 and 4 * (32*9*32+32 = 9248); 5 * 9248; 2048*256+256
+IMPALA = 448 + 4 * 2320 + 4640 + 4 * 9248 + 5 * 9248 + 524544
+
+
+@pytest.mark.parametrize('shape, n_action, trunk, n_feature', [
+    ((84, 84, 4), 6, NATURE, 512), ((4, 84, 84), 6, NATURE, 512), ((64, 64, 3), 15, IMPALA, 256)])
+def test_networks_over_images_have_the_published_number_of_parameters(shape, n_action, trunk, n_feature):
+    heads = (n_feature + 1) * n_action + n_feature + 1
+    for shared_encoder in (True, False):
+        model = make(byte_images(*shape), Discrete(n_action), shared_encoder=shared_encoder)
+        assert sum(p.numel() for p in model.parameters()) == (2 - shared_encoder) * trunk + heads
+
+
+@pytest.mark.parametrize('encoder, gain', [('nature', 1.0), ('impala', 0.1)])
+def test_heads_on_a_cnn_start_with_its_gains(encoder, gain):
+    model = make(byte_images(36, 36, 1), Discrete(3), encoder=encoder)
+    torch.testing.assert_close(gain_of(model.value_head.layer.weight), torch.tensor([gain]), rtol=1e-4, atol=0)
+    torch.testing.assert_close(gain_of(model.policy_head.weight), torch.full((3,), 0.01), rtol=1e-4, atol=0)
+
+
 # ---- initialisation
 
 def gain_of(weight: Tensor) -> Tensor:
@@ -253,8 +292,8 @@ def test_forward_passes_do_not_update_statistics():
 # ---- what it refuses
 
 @pytest.mark.parametrize('obs_norm', [False, True])
-@pytest.mark.parametrize('shape', [(), (3, 4), (3, 64, 64)])
-def test_observations_that_are_no_vector_are_refused(shape, obs_norm):
+@pytest.mark.parametrize('shape', [(), (3, 4), (2, 3, 8, 8)])
+def test_observations_that_are_no_vector_and_no_image_are_refused(shape, obs_norm):
     with pytest.raises(ValueError) as error:
         make(box(*shape), obs_norm=obs_norm)
     assert str(shape) in str(error.value) and '[O]' in str(error.value)
@@ -270,7 +309,8 @@ def test_actions_that_are_no_vector_are_refused(shape, state_dependent_std):
 
 @pytest.mark.parametrize('fields, key', [
     (dict(hidden_sizes=[]), 'hidden_sizes'), (dict(hidden_sizes=[64, 0]), 'hidden_sizes'),
-    (dict(hidden_size=[64]), 'hidden_sizes'), (dict(activation='gelu'), 'activation'), (dict(obs_norm=1), 'obs_norm'),
+    (dict(hidden_size=[64]), 'hidden_sizes'), (dict(encoder='resnet'), 'encoder'),
+    (dict(activation='gelu'), 'activation'), (dict(obs_norm=1), 'obs_norm'),
     (dict(log_std_init=3.0), 'log_std_init'), (dict(log_std_init=-11.0), 'log_std_init'),
 ])
 def test_config_refuses_what_the_model_cannot_use(fields, key):

@@ -53,3 +53,44 @@ def test_model_without_a_method_is_named() -> None:
 def test_continuous_actions_want_mu_and_sigma() -> None:
     with pytest.raises(UserError, match="for continuous actions return {'mu': ..., 'sigma': ...}"):
         probe(Net(), OBS, ACTIONS, CPU)
+
+
+def test_images_of_bytes_are_probed_with_bytes() -> None:
+    seen = []
+
+    class Watching(Net):
+        def compute_critic(self, obs):
+            seen.append((obs.dtype, obs.shape))
+            return obs.flatten(1).float().sum(-1)
+
+        def compute_actor(self, obs):
+            return torch.zeros(len(obs), 2)
+
+    probe(Watching(), Box(np.zeros((8, 8, 3)), np.full((8, 8, 3), 255.0), 'uint8'), Discrete(2), CPU)
+    assert set(seen) == {(torch.uint8, (3, 8, 8, 3))}
+
+
+def good_aux(self, obs):
+    return {**self.compute_actor_critic(obs), 'aux_value': obs.sum(-1)}
+
+
+def test_model_with_a_good_auxiliary_pass_passes() -> None:
+    assert probe(type('Net', (Net,), {'compute_aux': good_aux})(), OBS, Discrete(2), CPU) is None
+
+
+@pytest.mark.parametrize(('spoilt', 'words'), [
+    ({'aux_value': torch.zeros(3, 1)}, ["Net.compute_aux['aux_value'] gave", '(3, 1)', '(3,)']),
+    ({'value': None}, ["Net.compute_aux['value'] gave a NoneType"]),
+    ({'logit': torch.zeros(3, 3)}, ["Net.compute_aux['logit'] gave", '(3, 3)', '(3, 2)']),
+])
+def test_auxiliary_pass_that_breaks_the_contract_is_named(spoilt, words) -> None:
+    broken = type('Net', (Net,), {'compute_aux': lambda self, obs: good_aux(self, obs) | spoilt})()
+    with pytest.raises(UserError) as error:
+        probe(broken, OBS, Discrete(2), CPU)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_auxiliary_pass_without_its_value_is_named() -> None:
+    broken = type('Net', (Net,), {'compute_aux': Net.compute_actor_critic})()
+    with pytest.raises(UserError, match=r"keys \['logit', 'value'\]; return .*'aux_value': ..."):
+        probe(broken, OBS, Discrete(2), CPU)

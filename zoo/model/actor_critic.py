@@ -1,4 +1,4 @@
-"""Model 'vac': an actor and a critic over vectors, as two networks or on one trunk."""
+"""Model 'vac': an actor and a critic, as two networks or on one trunk; and what it shares with model 'ppg'."""
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.config import Section
-from zoo.model.encoder import MLP, Activation, make_input
+from zoo.model.encoder import Activation, EncoderName, make_encoder, make_input
 from zoo.model.head import ValueHead, make_policy_head
 from zoo.registry import MODEL_REGISTRY
 from zoo.rl_utils.distribution import Logit
@@ -15,14 +15,16 @@ from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.spaces import Space
 
 
-class VACConfig(Section):
-    """Section `policy.model` of the model 'vac'."""
+class ActorCriticConfig(Section):
+    """What the sections `policy.model` of 'vac' and 'ppg' have in common."""
 
     type: str = Field('vac', description='registered name of the model')
+    encoder: EncoderName = Field(
+        'auto', description="network before the heads; 'auto': 'mlp' for vectors, for images 'nature' from 80x80 on, "
+                            "else 'impala'")
     hidden_sizes: list[Annotated[int, Field(ge=1)]] = Field(
-        [64, 64], min_length=1, description='widths of the hidden layers')
-    activation: Activation = Field('tanh', description='after each hidden layer')
-    shared_encoder: bool = Field(False, description='actor and critic share the hidden layers')
+        [64, 64], min_length=1, description='mlp: widths of the hidden layers')
+    activation: Activation = Field('tanh', description='mlp: after each hidden layer')
     obs_norm: bool = Field(
         False, description='normalise observations by their running mean and standard deviation, clipped to +-10')
     state_dependent_std: bool = Field(
@@ -31,23 +33,27 @@ class VACConfig(Section):
         0.0, ge=-10, le=2, description='Gaussian: log standard deviation at the start, in action units')
 
 
-@MODEL_REGISTRY.register('vac')
-class VAC(nn.Module):
-    """Actor and critic over vector (or one-hot) observations.
+class VACConfig(ActorCriticConfig):
+    """Section `policy.model` of the model 'vac'."""
 
-    Args: cfg: the fields of VACConfig; obs_space, action_space: sizes come from them.
+    shared_encoder: bool = Field(False, description='actor and critic share the encoder (usual for images)')
+
+
+class ActorCritic(nn.Module):
+    """Actor and critic over vectors, indices or images.
+
+    Args: cfg: the fields of ActorCriticConfig; obs_space, action_space: sizes come from them;
+      shared_encoder: actor and critic are heads on one trunk.
     """
 
-    config: ClassVar[type[Section]] = VACConfig
-
-    def __init__(self, cfg: Any, obs_space: Space, action_space: Space) -> None:
+    def __init__(self, cfg: Any, obs_space: Space, action_space: Space, shared_encoder: bool) -> None:
         super().__init__()
-        self.input, n_in = make_input(obs_space, cfg.obs_norm)
-        n_feature = cfg.hidden_sizes[-1]
-        self.actor_encoder = MLP(n_in, cfg.hidden_sizes, cfg.activation)
-        self.critic_encoder = self.actor_encoder if cfg.shared_encoder else MLP(n_in, cfg.hidden_sizes, cfg.activation)
+        self.input = make_input(obs_space, cfg.obs_norm)
+        network = obs_space, cfg.encoder, cfg.hidden_sizes, cfg.activation
+        self.actor_encoder, n_feature = make_encoder(*network)
+        self.critic_encoder = self.actor_encoder if shared_encoder else make_encoder(*network)[0]
         self.policy_head = make_policy_head(n_feature, action_space, cfg.state_dependent_std, cfg.log_std_init)
-        self.value_head = ValueHead(n_feature)
+        self.value_head = ValueHead(n_feature, self.critic_encoder.value_gain)
 
     def compute_actor(self, obs: Tensor) -> Logit:
         """obs [..., *O] -> logit [..., A], or {'mu', 'sigma'} of [..., D]."""
@@ -68,3 +74,13 @@ class VAC(nn.Module):
         """Takes obs [N, *O] into the observation statistics, where the model keeps any."""
         if isinstance(self.input, RunningMeanStd):
             self.input.update(obs, weight)
+
+
+@MODEL_REGISTRY.register('vac')
+class VAC(ActorCritic):
+    """Actor and critic as PPO has them: two networks, or two heads on one trunk that both losses train."""
+
+    config: ClassVar[type[Section]] = VACConfig
+
+    def __init__(self, cfg: Any, obs_space: Space, action_space: Space) -> None:
+        super().__init__(cfg, obs_space, action_space, cfg.shared_encoder)

@@ -2,26 +2,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from zoo.errors import UserError
+from zoo.model.cnn import ImpalaCNN, NatureCNN, Pixels, is_image, make_cnn
+from zoo.model.init import orthogonal
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.spaces import Box, Space
 
 Activation = Literal['tanh', 'relu']
+EncoderName = Literal['auto', 'mlp', 'nature', 'impala']
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {'tanh': torch.tanh, 'relu': torch.relu}
-
-
-def linear(n_in: int, n_out: int, gain: float) -> nn.Linear:
-    """A linear layer with orthogonal weights of the given gain and zero bias (effect measured in arXiv:2006.05990)."""
-    layer = nn.Linear(n_in, n_out)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
 
 
 class OneHot(nn.Module):
@@ -35,25 +31,19 @@ class OneHot(nn.Module):
         return nn.functional.one_hot(obs, self._n).to(torch.float32)
 
 
-def make_input(obs_space: Space, obs_norm: bool) -> tuple[nn.Module, int]:
-    """The first stage of a model: one-hot, normalisation or nothing; and how many features it gives."""
-    if isinstance(obs_space, Box):
-        if len(obs_space.shape) != 1:
-            raise ValueError('an MLP encoder takes observations of shape [O] but the space has '
-                             f'shape {obs_space.shape}; flatten them in the env')
-        return (RunningMeanStd(obs_space.shape) if obs_norm else nn.Identity()), obs_space.shape[0]
-    return OneHot(obs_space.n), obs_space.n  # one-hot inputs are of unit scale: nothing to normalise
-
-
 class MLP(nn.Module):
     """Fully connected layers, each followed by the activation: [..., n_in] -> [..., hidden_sizes[-1]].
 
     One module with a loop: at 8 rows a nested module call costs as much as the activation it wraps.
     """
 
-    def __init__(self, n_in: int, hidden_sizes: list[int], activation: Activation) -> None:
+    value_gain: ClassVar[float] = 1.0
+
+    def __init__(self, n_in: int, hidden_sizes: Sequence[int], activation: Activation) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([linear(a, b, math.sqrt(2)) for a, b in pairwise([n_in, *hidden_sizes])])
+        self.layers = nn.ModuleList(
+            [orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in pairwise([n_in, *hidden_sizes])])
+        self.n_feature = hidden_sizes[-1]
         self._activation = _ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,3 +51,49 @@ class MLP(nn.Module):
         for layer in self.layers:
             x = self._activation(nn.functional.linear(x, layer.weight, layer.bias))
         return x
+
+
+def make_input(obs_space: Space, obs_norm: bool = False) -> nn.Module:
+    """The first stage of a model, shared by its encoders: one-hot, normalisation, pixels to numbers, or nothing.
+
+    Raises: UserError if the observations are no index, vector or image, or obs_norm is asked for images.
+    """
+    if not isinstance(obs_space, Box):
+        return OneHot(obs_space.n)  # of unit scale: nothing to normalise
+    if is_image(obs_space):
+        if obs_norm:
+            raise UserError(f'policy.model.obs_norm is true but the observations are images of shape {obs_space.shape},'
+                            ' whose pixels are scaled already; set policy.model.obs_norm=false')
+        return Pixels(obs_space)
+    if len(obs_space.shape) != 1:
+        raise UserError('an encoder takes observations of shape [O], [H, W, C] or [C, H, W] but the space has '
+                        f'shape {obs_space.shape}; flatten them in the env')
+    return RunningMeanStd(obs_space.shape) if obs_norm else nn.Identity()
+
+
+def make_encoder(obs_space: Space, encoder: EncoderName = 'auto', hidden_sizes: Sequence[int] = (64, 64),
+                 activation: Activation = 'tanh') -> tuple[MLP | NatureCNN | ImpalaCNN, int]:
+    """A network from what `make_input(obs_space)` gives to features [..., F], and F; leading dimensions are kept.
+
+    A model of one's own has `self.input = make_input(obs_space)` and `self.encoder, n = make_encoder(obs_space)`, and
+    reads `self.encoder(self.input(obs))`.
+
+    Args:
+      encoder: 'auto' is 'mlp' for vectors and indices, for images what `make_cnn` chooses.
+      hidden_sizes, activation: of the MLP.
+    Raises: UserError if the encoder is not for such observations.
+    """
+    if is_image(obs_space):
+        assert isinstance(obs_space, Box)
+        if encoder == 'mlp':
+            raise UserError(f"policy.model.encoder is 'mlp' but the observations are images of shape {obs_space.shape};"
+                            " use 'auto', 'nature' or 'impala', or flatten them in the env")
+        cnn = make_cnn(obs_space, encoder)
+        return cnn, cnn.n_feature
+    n_in = obs_space.shape[0] if isinstance(obs_space, Box) else obs_space.n
+    if encoder not in ('auto', 'mlp'):
+        what = f'vectors of {n_in} numbers' if isinstance(obs_space, Box) else f'one of {n_in} indices'
+        raise UserError(f"policy.model.encoder is {encoder!r} but the observations are {what}, no images; "
+                        "use 'auto' or 'mlp'")
+    mlp = MLP(n_in, hidden_sizes, activation)
+    return mlp, mlp.n_feature

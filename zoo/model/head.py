@@ -7,10 +7,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from zoo.model.encoder import linear
+from zoo.model.init import orthogonal
 from zoo.spaces import Box, Space
 
-_POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
+_POLICY_GAIN = 0.01
 _LOG_STD_MIN, _LOG_STD_MAX = -10.0, 2.0
 
 
@@ -22,9 +22,9 @@ class GaussianHead(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, state_dependent_std: bool, log_std_init: float) -> None:
         super().__init__()
-        self.mu = linear(n_in, n_out, _POLICY_GAIN)
+        self.mu = orthogonal(nn.Linear(n_in, n_out), _POLICY_GAIN)
         if state_dependent_std:
-            self.log_std_layer: nn.Linear | None = linear(n_in, n_out, _POLICY_GAIN)
+            self.log_std_layer: nn.Linear | None = orthogonal(nn.Linear(n_in, n_out), _POLICY_GAIN)
             nn.init.constant_(self.log_std_layer.bias, log_std_init)
         else:
             self.log_std_layer = None
@@ -37,11 +37,11 @@ class GaussianHead(nn.Module):
 
 
 class ValueHead(nn.Module):
-    """Features [..., F] -> value [...]."""
+    """Features [..., F] -> value [...]; its weights start with norm `gain`."""
 
-    def __init__(self, n_in: int) -> None:
+    def __init__(self, n_in: int, gain: float = 1.0) -> None:
         super().__init__()
-        self.layer = linear(n_in, 1, _VALUE_GAIN)
+        self.layer = orthogonal(nn.Linear(n_in, 1), gain)
 
     def forward(self, feature: Tensor) -> Tensor:
         return self.layer(feature).squeeze(-1)
@@ -54,4 +54,4 @@ def make_policy_head(n_in: int, action_space: Space, state_dependent_std: bool, 
             raise ValueError('a Gaussian head takes actions of shape [D] but the space has '
                              f'shape {action_space.shape}; flatten them in the env')
         return GaussianHead(n_in, action_space.shape[0], state_dependent_std, log_std_init)
-    return linear(n_in, action_space.n, _POLICY_GAIN)
+    return orthogonal(nn.Linear(n_in, action_space.n), _POLICY_GAIN)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from zoo.errors import UserError
+from zoo.model.cnn import obs_dtype
 from zoo.rl_utils.distribution import logit_parts
 from zoo.spaces import Discrete, Space
 
@@ -15,8 +16,9 @@ _N = 3  # rows of the probe; no size of a space is likely to be taken for it
 
 @torch.no_grad()
 def probe(model: Any, obs_space: Space, action_space: Space, device: torch.device) -> None:
-    """Runs compute_actor, compute_critic and compute_actor_critic on zero observations and checks what they return.
+    """Runs the methods of a model on zero observations and checks what they return.
 
+    These are compute_actor, compute_critic, compute_actor_critic and, where there is one, compute_aux.
     Raises: UserError that names the method, what it gave and what is wanted; errors inside the model pass through.
     """
     name = type(model).__name__
@@ -24,8 +26,7 @@ def probe(model: Any, obs_space: Space, action_space: Space, device: torch.devic
         if not callable(getattr(model, method, None)):
             raise UserError(f'model {name} has no method {method}(obs); a model needs compute_actor, compute_critic '
                             'and compute_actor_critic')
-    obs = torch.zeros(_N, dtype=torch.int64, device=device) if isinstance(obs_space, Discrete) \
-        else torch.zeros(_N, *obs_space.shape, device=device)
+    obs = torch.zeros(_N, *getattr(obs_space, 'shape', ()), dtype=obs_dtype(obs_space), device=device)
     both = model.compute_actor_critic(obs)
     if not (isinstance(both, dict) and {'logit', 'value'} <= both.keys()):
         raise UserError(f"{name}.compute_actor_critic gave {_show(both)}; return {{'logit': ..., 'value': ...}}")
@@ -33,6 +34,16 @@ def probe(model: Any, obs_space: Space, action_space: Space, device: torch.devic
     _check_logit(f"{name}.compute_actor_critic['logit']", both['logit'], action_space)
     _check(f'{name}.compute_critic', model.compute_critic(obs), (_N,))
     _check(f"{name}.compute_actor_critic['value']", both['value'], (_N,))
+    if callable(getattr(model, 'compute_aux', None)):
+        _check_aux(f'{name}.compute_aux', model.compute_aux(obs), action_space)
+
+
+def _check_aux(what: str, aux: Any, action_space: Space) -> None:
+    if not (isinstance(aux, dict) and {'logit', 'aux_value', 'value'} <= aux.keys()):
+        raise UserError(f"{what} gave {_show(aux)}; return {{'logit': ..., 'aux_value': ..., 'value': ...}}")
+    _check_logit(f"{what}['logit']", aux['logit'], action_space)
+    for key in ('aux_value', 'value'):
+        _check(f'{what}[{key!r}]', aux[key], (_N,))
 
 
 def _check_logit(what: str, logit: Any, space: Space) -> None:

@@ -1,0 +1,173 @@
+"""Images: layouts, bytes, sizes, the two networks written out, and how they start."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from zoo.errors import UserError
+from zoo.model.cnn import CNNS, ImpalaCNN, NatureCNN, Pixels, image_shape, make_cnn, obs_dtype
+from zoo.spaces import Box, Discrete
+
+LEADS = [(), (5,), (3, 4), (0,)]
+
+
+def images(*shape: int, dtype: str = 'uint8') -> Box:
+    return Box(np.zeros(shape), np.full(shape, 255.0 if dtype == 'uint8' else 1.0), dtype)
+
+
+def pixels(*shape: int) -> Tensor:
+    return torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def cnn(space: Box, name: str) -> NatureCNN | ImpalaCNN:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make_cnn(space, name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize('shape, want', [
+    ((84, 96, 4), (84, 96, 4, False)), ((4, 84, 96), (84, 96, 4, True)), ((64, 64, 3), (64, 64, 3, False)),
+    ((9, 64, 64), (64, 64, 9, True)), ((1, 84, 84), (84, 84, 1, True)), ((84, 3, 84), (84, 3, 84, False)),
+])
+def test_channels_are_the_smaller_of_first_and_last_dimension_or_the_last(shape, want):
+    assert image_shape(images(*shape)) == want
+
+
+@pytest.mark.parametrize('space, want', [
+    (images(8, 8, 3), torch.uint8), (images(8, 8, 3, dtype='float32'), torch.float32),
+    (Box(np.zeros(128), np.full(128, 255.0), 'uint8'), torch.float32), (Discrete(3), torch.int64),
+])
+def test_only_bytes_of_images_reach_a_model_as_bytes(space, want):
+    assert obs_dtype(space) == want
+
+
+@pytest.mark.parametrize('lead', LEADS)
+@pytest.mark.parametrize('shape', [(6, 7, 3), (3, 6, 7)])
+def test_pixels_are_scaled_bytes_with_channels_innermost(shape, lead):
+    obs = pixels(*lead, *shape)
+    x = Pixels(images(*shape))(obs)
+    want = obs.double() / 255 if shape[0] == 3 else (obs.double() / 255).movedim(-1, -3)
+    assert x.dtype == torch.float32 and x.shape == (*lead, 3, 6, 7)
+    torch.testing.assert_close(x.double(), want, rtol=1e-7, atol=0)
+    assert x.stride()[-3:] == (1, 7 * 3, 3)  # C, H, W
+
+
+def test_float_images_are_taken_as_they_are():
+    obs = 300 * torch.randn(2, 6, 7, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(Pixels(images(6, 7, 3, dtype='float32'))(obs), obs.permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize('name', CNNS)
+def test_bytes_and_scaled_floats_give_the_same_features(name):
+    network, obs = cnn(images(40, 37, 4), name), pixels(5, 40, 37, 4)
+    scaled = Pixels(images(40, 37, 4, dtype='float32'))(obs / 255)
+    assert torch.equal(network(Pixels(images(40, 37, 4))(obs)), network(scaled))
+
+
+@pytest.mark.parametrize('name', CNNS)
+def test_both_layouts_of_an_image_give_the_same_features(name):
+    obs = pixels(5, 40, 37, 4)
+    last, first = cnn(images(40, 37, 4), name), cnn(images(4, 40, 37), name)
+    assert all(torch.equal(x, first.state_dict()[key]) for key, x in last.state_dict().items())
+    torch.testing.assert_close(last(Pixels(images(40, 37, 4))(obs)),
+                               first(Pixels(images(4, 40, 37))(obs.permute(0, 3, 1, 2).contiguous())))
+
+
+@pytest.mark.parametrize('name', CNNS)
+@pytest.mark.parametrize('shape', [(36, 40, 3), (2, 37, 45)])
+def test_leading_dimensions_are_kept_and_rows_independent(name, shape):
+    network, to_float, obs = cnn(images(*shape), name), Pixels(images(*shape)), pixels(3, 2, *shape)
+    whole = network(to_float(obs))
+    assert whole.shape == (3, 2, network.n_feature)
+    for t in range(3):
+        torch.testing.assert_close(network(to_float(obs[t])), whole[t])
+        torch.testing.assert_close(network(to_float(obs[t, 1])), whole[t, 1])
+    torch.testing.assert_close(network(to_float(obs[:, 1])), whole[:, 1])  # a view whose rows are not adjacent
+    assert network(to_float(obs[:0])).shape == (0, 2, network.n_feature)
+
+
+def in_memory_order(maps: Tensor) -> Tensor:
+    """[N, C, H, W] -> [N, H*W*C]"""
+    return maps.permute(0, 2, 3, 1).reshape(maps.shape[0], -1)
+
+
+def test_nature_is_its_layers_written_out():
+    network, x = cnn(images(4, 84, 84), 'nature'), torch.rand(3, 4, 84, 84, generator=torch.Generator().manual_seed(0))
+    w = network.state_dict()
+    maps = x
+    for i, (stride, size) in enumerate(((4, 20), (2, 9), (1, 7))):
+        maps = F.conv2d(maps, w[f'convs.{i}.weight'], w[f'convs.{i}.bias'], stride=stride).clamp(min=0)
+        assert maps.shape[2:] == (size, size)
+    want = F.linear(in_memory_order(maps), w['dense.weight'], w['dense.bias']).clamp(min=0)
+    torch.testing.assert_close(network(x), want)
+
+
+def test_impala_is_its_layers_written_out():
+    network, x = cnn(images(3, 13, 16), 'impala'), torch.rand(3, 3, 13, 16, generator=torch.Generator().manual_seed(0))
+    w = network.state_dict()
+    maps = x
+    for i, size in enumerate(((7, 8), (4, 4), (2, 2))):  # halved, rounded up
+        maps = F.conv2d(maps, w[f'stages.{i}.0.weight'], w[f'stages.{i}.0.bias'], padding=1)
+        # the maximum over a 3x3 window; minus infinity stands outside
+        around = F.pad(maps, (1, 1, 1, 1), value=-math.inf).unfold(2, 3, 2).unfold(3, 3, 2)
+        maps = around.amax((-1, -2))
+        assert maps.shape[2:] == size
+        for block in (2, 3):
+            inner = maps
+            for part in ('first', 'second'):
+                name = f'stages.{i}.{block}.{part}'
+                inner = F.conv2d(inner.clamp(min=0), w[f'{name}.weight'], w[f'{name}.bias'], padding=1)
+            maps = maps + inner
+    want = F.linear(in_memory_order(maps.clamp(min=0)), w['dense.weight'], w['dense.bias']).clamp(min=0)
+    torch.testing.assert_close(network(x), want)
+
+
+def test_nature_starts_orthogonal_with_gain_sqrt_2():
+    network = cnn(images(84, 84, 4), 'nature')
+    for layer in (*network.convs, network.dense):
+        values = torch.linalg.svdvals(layer.weight.detach().flatten(1))
+        torch.testing.assert_close(values, torch.full_like(values, math.sqrt(2)), rtol=1e-4, atol=0)
+        assert not layer.bias.any()
+
+
+def test_impala_starts_with_residual_blocks_that_add_up_to_their_input():
+    network = cnn(images(64, 64, 3), 'impala')
+    norms = {name: p.flatten(1).norm(dim=1) for name, p in network.named_parameters() if name.endswith('weight')}
+    # six blocks whose gains g satisfy 6 * g^2 = 1; each is the product of two convolutions of sqrt(g)
+    block = (1 / math.sqrt(6)) ** 0.5
+    for name, norm in norms.items():
+        gain = math.sqrt(2) if name == 'dense.weight' else 1.0 if name.endswith('.0.weight') else block
+        torch.testing.assert_close(norm, torch.full_like(norm, gain))
+    assert len(norms) == 3 + 12 + 1
+    assert not any(p.any() for name, p in network.named_parameters() if name.endswith('bias'))
+
+
+@pytest.mark.parametrize('shape, name', [
+    ((36, 36, 3), 'nature'), ((3, 36, 50), 'nature'), ((8, 8, 3), 'impala'), ((1, 8, 30), 'impala')])
+def test_smallest_images_of_an_encoder_are_taken(shape, name):
+    x = Pixels(images(*shape))(pixels(2, *shape))
+    assert cnn(images(*shape), name)(x).shape == (2, CNNS[name].n_feature)
+
+
+@pytest.mark.parametrize('shape, name, words', [
+    ((35, 36, 3), 'nature', ["'nature' takes images of 36x36 or more", '35x36', "use policy.model.encoder='impala'"]),
+    ((3, 84, 35), 'nature', ['36x36', '84x35', '[C, H, W]']),
+    ((7, 7, 3), 'impala', ['8x8', '7x7', '[H, W, C]', 'use larger images, or flatten them in the env']),
+    ((7, 7, 3), 'auto', ["'impala' takes images of 8x8 or more", '7x7']),
+])
+def test_images_too_small_are_refused_with_both_sizes(shape, name, words):
+    with pytest.raises(UserError) as error:
+        cnn(images(*shape), name)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize('name', CNNS)
+def test_gradients_reach_every_parameter(name):
+    network = cnn(images(40, 40, 3), name)
+    network(Pixels(images(40, 40, 3))(pixels(4, 40, 40, 3))).square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in network.parameters())
