@@ -24,6 +24,7 @@ EXTRAS = {
         'hypothesis>=6.100',  # property tests
         'ruff>=0.6',  # lint
         'mypy>=1.11',  # types
+        'triton>=3.2; platform_system == "Linux"',  # its interpreter runs the GPU kernels on a CPU
         'types-PyYAML',  # types of pyyaml
     ],
 }

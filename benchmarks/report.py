@@ -28,10 +28,10 @@ def machine() -> str:
     return f'{names[0] if names else platform.machine()}, {cores} cores, {memory:.0f} GiB, {platform.system()}'
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Python and the packages that decide about speed and returns; those that are not installed are left out."""
     found = {'python': platform.python_version()}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

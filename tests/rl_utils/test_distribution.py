@@ -122,6 +122,20 @@ def test_categorical_entropy_and_kl_have_finite_gradients_at_masked_choices(scal
         assert grad.isfinite().all() and grad[0, 2] == 0 and grad[0, 0] != 0
 
 
+def test_categorical_kl_is_infinite_where_the_second_cannot_take_what_the_first_may():
+    possible, masked = log(0.5, 0.5), torch.tensor([0.0, -torch.inf], dtype=torch.float64)
+    kl, (grad,) = Categorical.kl_terms(possible, (masked,))
+    assert kl == torch.inf and grad.tolist() == pytest.approx([0.5, -0.5])
+    # the other way: 1 * (ln 1 - ln .5)
+    assert Categorical.kl(masked, possible).item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize('dtype', [torch.uint8, torch.int32])
+def test_categorical_log_prob_takes_any_integer_dtype(dtype):
+    logit, action = random_categorical((5,))
+    assert torch.equal(Categorical.log_prob(logit, action.to(dtype)), Categorical.log_prob(logit, action))
+
+
 # ---- Gaussian
 
 def test_gaussian_numbers_by_hand():
@@ -188,9 +202,10 @@ def test_nothing_is_changed_in_place(dist, make):
     before = [x.clone() for x in tensors]
     dist.sample(logit, noise), dist.log_prob(logit, action)
     dist.mode(logit), dist.entropy(logit), dist.kl(logit, other)
-    saved = dist.terms(logit_parts(logit), action)[2]
+    saved = dist.terms(logit_parts(logit), other, action)[2]
     kept = [x.clone() for x in saved]
-    dist.pullback(saved, torch.ones(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64))
+    dist.kl_terms(logit, logit_parts(other))
+    dist.pullback(saved, torch.ones(5, 1, dtype=torch.float64), torch.ones((), dtype=torch.float64))
     assert all(torch.equal(x, y) for x, y in zip((*tensors, *saved), (*before, *kept), strict=True))
 
 
@@ -199,14 +214,30 @@ def test_nothing_is_changed_in_place(dist, make):
 def test_terms_and_pullback_equal_autograd(dist, make, lead):
     logit, action = make(lead)
     parts = tuple(x.requires_grad_() for x in logit_parts(logit))
+    other, _ = make(lead, seed=1)
     logp, entropy = dist.log_prob(logit, action), dist.entropy(logit)
     generator = torch.Generator().manual_seed(5)
     grad_logp, grad_entropy = (torch.randn(lead, generator=generator, dtype=torch.float64) for _ in range(2))
     want = torch.autograd.grad((grad_logp * logp + grad_entropy * entropy).sum(), parts)
     with torch.no_grad():
-        got_logp, got_entropy, saved = dist.terms(parts, action)
-        got = dist.pullback(saved, grad_logp, grad_entropy)
-    torch.testing.assert_close((got_logp, got_entropy), (logp, entropy))
+        log_ratio, got_entropy, saved = dist.terms(parts, other, action)
+        got = dist.pullback(saved, grad_logp.unsqueeze(-1), grad_entropy.unsqueeze(-1))
+        wanted_ratio = logp - dist.log_prob(other, action)
+    torch.testing.assert_close((log_ratio.squeeze(-1), got_entropy.squeeze(-1)), (wanted_ratio, entropy))
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize('dist, make', [(Categorical, random_categorical), (Gaussian, random_gaussian)])
+@pytest.mark.parametrize('lead', LEADS)
+def test_kl_terms_equal_autograd_of_torch_distributions(dist, make, lead):
+    (p, _), (q, _) = make(lead), make(lead, seed=1)
+    parts = tuple(x.requires_grad_() for x in logit_parts(q))
+    as_torch = torch_gaussian if dist is Gaussian else lambda logit: TorchCategorical(logits=logit)
+    kl = kl_divergence(as_torch(p), as_torch(q))
+    want = torch.autograd.grad(kl.sum(), parts)
+    with torch.no_grad():
+        got_kl, got = dist.kl_terms(p, parts)
+    torch.testing.assert_close(got_kl, kl)
     torch.testing.assert_close(got, want)
 
 
@@ -214,7 +245,7 @@ def test_categorical_pullback_by_hand():
     # p = (.25, .75), action 0, H = .562335. d logp / d logit = (1 - .25, -.75);
     # d H / d logit_j = -p_j (ln p_j + H): -.25 * (-1.386294 + .562335) = .205990 and
     # -.75 * (-.287682 + .562335) = -.205990
-    _, _, saved = Categorical.terms((log(0.25, 0.75),), torch.tensor(0))
+    _, _, saved = Categorical.terms((log(0.25, 0.75),), log(0.5, 0.5), torch.tensor(0))
     one, zero = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     assert Categorical.pullback(saved, one, zero)[0].tolist() == pytest.approx([0.75, -0.75])
     assert Categorical.pullback(saved, zero, one)[0].tolist() == pytest.approx([0.205990, -0.205990], abs=1e-6)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from zoo.rl_utils.gae import discounted_sum, gae, gae_data, linear_scan
+from zoo.rl_utils.gae import discounted_sum, gae, gae_data, gae_return, linear_scan
 
 
 def loop_gae(data: gae_data, gamma: float, lambda_: float) -> Tensor:
@@ -132,15 +132,118 @@ def test_gae_has_no_gradient():
     assert not gae(gae_data(value, value, torch.ones(4))).requires_grad
 
 
-@pytest.mark.parametrize('reward_dtype', [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize('reward_dtype', [torch.float32, torch.float64, torch.float16])
 def test_gae_has_the_dtype_of_value(reward_dtype):
     value = torch.zeros(4, 2)
     assert gae(gae_data(value, value, torch.ones(4, 2, dtype=reward_dtype))).dtype == torch.float32
 
 
-def test_gae_of_no_steps_is_empty():
-    empty = torch.empty(0, 3)
-    assert gae(gae_data(empty, empty, empty)).shape == (0, 3)
+@pytest.mark.parametrize('shape', [(5,), (5, 1), (5, 1, 1)])
+def test_gae_of_one_env_is_the_same_in_every_shape(shape):
+    flat = random_data((5,))
+    data = gae_data(*(x.view(shape) for x in flat))
+    torch.testing.assert_close(gae(data).flatten(), gae(flat), rtol=1e-14, atol=1e-14)
+    shared = data._replace(**{name: getattr(data, name)[..., 0] for name in ('reward', 'done', 'traj_flag')})
+    if len(shape) == 3:
+        torch.testing.assert_close(gae(shared).flatten(), gae(flat), rtol=1e-14, atol=1e-14)
+
+
+def test_gae_does_not_mix_envs():
+    data = random_data((9, 5))
+    order = torch.tensor([3, 0, 4, 1, 2])
+    torch.testing.assert_close(gae(gae_data(*(x[:, order] for x in data))), gae(data)[:, order], rtol=0, atol=0)
+
+
+def test_gae_is_linear_in_reward_and_values():
+    value, next_value, reward, done, traj_flag = random_data((9, 2))
+    scaled = gae(gae_data(4 * value, 4 * next_value, 4 * reward, done, traj_flag))
+    assert torch.equal(scaled, 4 * gae(gae_data(value, next_value, reward, done, traj_flag)))  # powers of 2 are exact
+
+
+@pytest.mark.parametrize('wrong', [float('nan'), float('inf')])
+@pytest.mark.parametrize('row', [0, 3, 5])
+@pytest.mark.parametrize('name', gae_data._fields)
+def test_gae_of_a_number_that_is_not_finite_is_not_finite_in_that_row(name, row, wrong):
+    # also where done masks the bootstrap and where the flag of the last row carries nothing: 0 * nan is nan
+    value, next_value, reward, _, _ = random_data((6, 2))
+    end = torch.tensor([[0., 0.], [0., 1.], [0., 0.], [1., 0.], [0., 0.], [1., 1.]], dtype=torch.float64)
+    data = gae_data(*(x.clone() for x in (value, next_value, reward, end, end)))
+    getattr(data, name)[row, 0] = wrong
+    adv = gae(data)
+    assert not adv[row, 0].isfinite()
+    assert adv[row + 1:].isfinite().all() and adv[:, 1].isfinite().all()
+
+
+def test_gae_return_by_hand():
+    # the two steps above: adv -.75 and 3, V 3 and 1; mean 1.125, both 1.875 away from it
+    data = gae_data(torch.tensor([3., 1.]), torch.tensor([1., 4.]), torch.tensor([1., 2.]))
+    result = gae_return(data, 0.5, 0.5)
+    assert result.adv.tolist() == [-0.75, 3.0] and result.return_.tolist() == [2.25, 4.0]
+    assert result.mean.item() == 1.125 and result.std.item() == 1.875
+
+
+@pytest.mark.parametrize('shape', [(1,), (7,), (7, 3), (7, 3, 2)])
+def test_gae_return_is_gae_with_returns_and_moments(shape):
+    data = random_data(shape)
+    if len(shape) == 3:  # agents share reward and ends
+        data = data._replace(**{name: getattr(data, name)[..., 0] for name in ('reward', 'done', 'traj_flag')})
+    before = [x.clone() for x in data]
+    adv, return_, mean, std = gae_return(data, 0.9, 0.8)
+    assert torch.equal(adv, gae(data, 0.9, 0.8)) and torch.equal(return_, adv + data.value)
+    assert mean.shape == std.shape == ()
+    torch.testing.assert_close(mean, adv.sum() / adv.numel())
+    torch.testing.assert_close(std, ((adv - adv.mean()) ** 2).mean().sqrt())
+    for x in (adv, return_):
+        x.fill_(7)
+    assert all(torch.equal(x, y) for x, y in zip(data, before, strict=True))
+
+
+def test_gae_return_of_a_mean_far_above_the_spread_keeps_the_digits_of_std():
+    # gamma 0: adv = reward. In float32 sum(adv^2) / n - mean^2 would be off by 1e8 * 6e-8 = 6, against a variance of 1
+    reward = 1e4 + torch.randn(200, 50, generator=torch.Generator().manual_seed(0))
+    zero = torch.zeros_like(reward)
+    result = gae_return(gae_data(zero, zero, reward), gamma=0.0)
+    torch.testing.assert_close(result.std.double(), reward.double().std(correction=0), rtol=1e-5, atol=0)
+    torch.testing.assert_close(result.mean.double(), reward.double().mean(), rtol=1e-6, atol=0)
+
+
+def test_gae_return_of_equal_advantages_has_no_spread():
+    x = torch.full((64, 8), 0.1)
+    assert gae_return(gae_data(torch.zeros_like(x), x, x), gamma=0.0).std == 0
+
+
+def test_gae_return_has_no_gradient():
+    value = torch.ones(4, requires_grad=True)
+    assert not any(x.requires_grad for x in gae_return(gae_data(value, value, torch.ones(4))))
+
+
+@pytest.mark.parametrize('shape', [(0,), (0, 3), (4, 0)])
+def test_gae_refuses_empty_tensors(shape):
+    x = torch.empty(shape)
+    with pytest.raises(ValueError, match='value has shape .* and so no elements'):
+        gae(gae_data(x, x, x))
+
+
+def test_gae_refuses_values_without_time():
+    x = torch.zeros(())
+    with pytest.raises(ValueError, match=r'value has shape \(\).*give \[T\]'):
+        gae(gae_data(x, x, x))
+
+
+@pytest.mark.parametrize('name', ['value', 'next_value', 'reward'])
+@pytest.mark.parametrize('dtype', [torch.int64, torch.bool])
+def test_gae_refuses_a_dtype_that_is_not_floating(name, dtype):
+    data = random_data((4, 2))
+    with pytest.raises(ValueError, match=f'^{name} has dtype {dtype} but must be floating'):
+        gae(data._replace(**{name: getattr(data, name).to(dtype)}))
+
+
+def test_gae_return_refuses_what_gae_refuses():
+    x = torch.zeros(4)
+    with pytest.raises(ValueError, match=r'next_value has shape \(3,\) but value \(4,\)'):
+        gae_return(gae_data(x, x[:3], x))
+    with pytest.raises(ValueError, match='gamma is 1.5'):
+        gae_return(gae_data(x, x, x), gamma=1.5)
 
 
 @pytest.mark.parametrize('shapes, names', [

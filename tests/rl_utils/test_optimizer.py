@@ -257,3 +257,60 @@ def test_loading_leaves_the_given_state_alone():
     restored.load_state_dict(state)
     restored.exp_avg.fill_(7)
     assert torch.equal(state['exp_avg'], optimizer.exp_avg)
+
+
+def test_siblings_are_two_adams_over_the_same_parameters():
+    """Steps in turn, as of phases of training: each with its own moments, step size and bias correction."""
+    net, other = make_net(), make_net()
+    first = FlatAdam(net.named_parameters(), lr=0.01)
+    second = first.sibling()
+    second.lr = 0.003
+    references = [torch.optim.Adam(other.parameters(), lr=lr, eps=1e-5) for lr in (0.01, 0.003)]
+    for step in range(20):
+        turn = step % 5 > 2  # three of the one, two of the other, and so on
+        train(net, (first, second)[turn], range(step, step + 1))
+        references[turn].zero_grad()
+        loss_of(other, step).backward()
+        references[turn].step()
+    torch.testing.assert_close(parameters(net), parameters(other), **CLOSE)
+    assert (first.step_count, second.step_count) == (12, 8)
+    for optimizer, reference in zip((first, second), references, strict=True):
+        want = torch.cat([reference.state[p]['exp_avg_sq'].flatten() for p in other.parameters()])
+        torch.testing.assert_close(optimizer.exp_avg_sq, want, **CLOSE)
+
+
+def test_sibling_starts_anew_and_shares_parameters_and_gradients():
+    net = make_net()
+    first = FlatAdam(net.named_parameters(), betas=(0.8, 0.95), eps=1e-3)
+    train(net, first, range(3))
+    poison(net, first, 3, '2.weight', float('nan'))
+    first.step()
+    second = first.sibling()
+    assert second.param is first.param and second.grad is first.grad
+    assert not second.exp_avg.any() and not second.exp_avg_sq.any() and second.step_count == 0
+    assert second.count_skipped(1) == 0 and first.count_skipped(2) == 1  # nor are its skipped steps those of the first
+    assert (second._betas, second._eps, second.lr) == ((0.8, 0.95), 1e-3, first.lr)
+
+
+def test_steps_of_a_sibling_leave_the_moments_of_the_other_alone():
+    net = make_net()
+    first = FlatAdam(net.named_parameters())
+    second = first.sibling()
+    train(net, first, range(3))
+    before = copy.deepcopy(first.state_dict())
+    train(net, second, range(3, 9), 0.5)
+    poison(net, second, 9, '0.bias', float('nan'))
+    second.step()
+    second.count_skipped(2)
+    assert all(torch.equal(torch.as_tensor(x), torch.as_tensor(before[name])) for name, x in first.state_dict().items())
+
+
+def test_sibling_names_the_parameter_that_broke_in_its_own_steps():
+    net = make_net()
+    first = FlatAdam(net.named_parameters())
+    second = first.sibling()
+    poison(net, second, 0, '2.bias', float('inf'))
+    second.step()
+    assert first.count_skipped(1) == 0
+    with pytest.raises(NonFiniteGradientError, match=r"1 steps in a row was not finite, first in parameter '2\.bias'"):
+        second.count_skipped(1)

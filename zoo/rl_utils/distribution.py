@@ -33,14 +33,21 @@ class Distribution(Protocol):
     def entropy(self, logit: Logit) -> Tensor:
         """Entropy per row, nats."""
 
-    def terms(self, parts: tuple[Tensor, ...], action: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """log_prob, entropy and what `pullback` needs, for the tensors of a logit as `logit_parts` gives them."""
+    def terms(self, parts: tuple[Tensor, ...], logit_old: Logit, action: Tensor,
+              ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """log p(action) - log p_old(action), entropy, and what `pullback` needs, for a logit as `logit_parts` gives it.
+
+        Columns [..., 1], which spares the losses a dozen reshapes.
+        """
 
     def pullback(self, saved: tuple[Tensor, ...], grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor, ...]:
-        """Gradient with respect to each part: the vector-Jacobian product of `terms`, written out."""
+        """Gradient in each part from those in log p and in the entropy ([..., 1], or 0-dim if equal in all rows)."""
 
     def kl(self, logit_p: Logit, logit_q: Logit) -> Tensor:
         """KL(p || q) per row, nats."""
+
+    def kl_terms(self, logit_p: Logit, parts_q: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """KL(p || q) per row and its gradient with respect to each part of q, written out."""
 
 
 class _Categorical:
@@ -57,27 +64,36 @@ class _Categorical:
         return logit.argmax(-1)
 
     def log_prob(self, logit: Tensor, action: Tensor) -> Tensor:
-        return _log_softmax(logit).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return _log_softmax(logit).gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, logit: Tensor) -> Tensor:
         return _entropy(_log_softmax(logit))
 
-    def terms(self, parts: tuple[Tensor, ...], action: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        logp, action = _log_softmax(parts[0]), action.unsqueeze(-1)
-        entropy = _entropy(logp)
-        return logp.gather(-1, action).squeeze(-1), entropy, (action, entropy, logp)
+    def terms(self, parts: tuple[Tensor, ...], logit_old: Tensor, action: Tensor,
+              ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        logp, action = _log_softmax(parts[0]), action.long().unsqueeze(-1)
+        log_ratio = (logp - _log_softmax(logit_old)).gather(-1, action)
+        p = logp.exp()
+        part = torch.special.entr(p)  # -p * log p, and 0 at 0
+        entropy = part.sum(-1, keepdim=True)
+        return log_ratio, entropy, (action, entropy, p, part)
 
     def pullback(self, saved: tuple[Tensor, ...], grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor, ...]:
         """d logp(a) / d logit_j = 1[a = j] - p_j,   d H / d logit_j = -p_j * (log p_j + H)."""
-        action, entropy, logp = saved
-        grad_logp = grad_logp.unsqueeze(-1)
-        slope = (_finite(logp) + entropy.unsqueeze(-1)).mul_(grad_entropy.unsqueeze(-1)).add_(grad_logp)
-        return (slope.mul_(logp.exp()).neg_().scatter_add_(-1, action, grad_logp),)
+        action, entropy, p, part = saved
+        factor = torch.addcmul(grad_logp, entropy, grad_entropy)
+        grad = (part * grad_entropy).addcmul_(p, factor, value=-1)
+        return (grad.scatter_add_(-1, action, grad_logp.to(grad.dtype)),)
 
     def kl(self, logit_p: Tensor, logit_q: Tensor) -> Tensor:
-        logp, logq = _log_softmax(logit_p), _log_softmax(logit_q)
-        gone = logp == -torch.inf  # 0 * log 0 is 0
-        return (logp.exp() * (logp.masked_fill(gone, 0.0) - logq.masked_fill(gone, 0.0))).sum(-1)
+        return self.kl_terms(logit_p, (logit_q,))[0]
+
+    def kl_terms(self, logit_p: Tensor, parts_q: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """d KL / d logit_q = q - p: 0 for a choice that neither can take."""
+        logp, logq = _log_softmax(logit_p), _log_softmax(parts_q[0])
+        p, gone = logp.exp(), logp == -torch.inf  # 0 * log 0 is 0
+        kl = (p * (logp.masked_fill(gone, 0.0) - logq.masked_fill(gone, 0.0))).sum(-1)
+        return kl, (logq.exp() - p,)
 
 
 class _Gaussian:
@@ -94,19 +110,21 @@ class _Gaussian:
         return logit['mu']
 
     def log_prob(self, logit: Mapping[str, Tensor], action: Tensor) -> Tensor:
-        sigma = logit['sigma']
-        z = (action - logit['mu']) / sigma
+        mu, sigma = _wide(logit['mu']), _wide(logit['sigma'])
+        z = (action - mu) / sigma
         return (z * z * -0.5 - sigma.log()).sum(-1) - 0.5 * math.log(2 * math.pi) * z.shape[-1]
 
     def entropy(self, logit: Mapping[str, Tensor]) -> Tensor:
-        sigma = logit['sigma']
+        sigma = _wide(logit['sigma'])
         return sigma.log().sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * sigma.shape[-1]
 
-    def terms(self, parts: tuple[Tensor, ...], action: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        mu, sigma = parts
-        log_sigma, z, n = sigma.log().sum(-1), (action - mu) / sigma, mu.shape[-1]
-        logp = (z * z).sum(-1).mul_(-0.5).sub_(log_sigma).sub_(0.5 * math.log(2 * math.pi) * n)
-        return logp, log_sigma + 0.5 * math.log(2 * math.pi * math.e) * n, (sigma, z)
+    def terms(self, parts: tuple[Tensor, ...], logit_old: Mapping[str, Tensor], action: Tensor,
+              ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        mu, sigma = _wide(parts[0]), _wide(parts[1])
+        log_sigma, z, n = sigma.log().sum(-1, keepdim=True), (action - mu) / sigma, mu.shape[-1]
+        logp = (z * z).sum(-1, keepdim=True).mul_(-0.5).sub_(log_sigma).sub_(0.5 * math.log(2 * math.pi) * n)
+        log_ratio = logp.sub_(self.log_prob(logit_old, action).unsqueeze(-1))
+        return log_ratio, log_sigma + 0.5 * math.log(2 * math.pi * math.e) * n, (sigma, z)
 
     def pullback(self, saved: tuple[Tensor, ...], grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor, ...]:
         """d logp / d mu = z / sigma,  d logp / d sigma = (z^2 - 1) / sigma,  d H / d sigma = 1 / sigma.
@@ -114,14 +132,22 @@ class _Gaussian:
         Here z = (action - mu) / sigma.
         """
         sigma, z = saved
-        grad_mu = z * grad_logp.unsqueeze(-1) / sigma
-        return grad_mu, (grad_mu * z).add_((grad_entropy - grad_logp).unsqueeze(-1) / sigma)
+        grad_mu = z * grad_logp / sigma
+        return grad_mu, (grad_mu * z).add_((grad_entropy - grad_logp) / sigma)
 
     def kl(self, logit_p: Mapping[str, Tensor], logit_q: Mapping[str, Tensor]) -> Tensor:
         """Closed form: sum_d log(sq / sp) + (sp^2 + (mp - mq)^2) / (2 sq^2) - 1/2."""
-        mu_p, sigma_p, mu_q, sigma_q = logit_p['mu'], logit_p['sigma'], logit_q['mu'], logit_q['sigma']
-        ratio, shift = sigma_p / sigma_q, (mu_p - mu_q) / sigma_q
-        return (0.5 * (ratio * ratio + shift * shift - 1) - ratio.log()).sum(-1)
+        return self.kl_terms(logit_p, logit_parts(logit_q))[0]
+
+    def kl_terms(self, logit_p: Mapping[str, Tensor], parts_q: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """d KL / d mq = -shift / sq,  d KL / d sq = -(ratio^2 + shift^2 - 1) / sq.
+
+        Here ratio = sp / sq and shift = (mp - mq) / sq.
+        """
+        mu, sigma = _wide(parts_q[0]), _wide(parts_q[1])
+        ratio, shift = _wide(logit_p['sigma']) / sigma, (_wide(logit_p['mu']) - mu) / sigma
+        excess = ratio * ratio + shift * shift - 1
+        return (0.5 * excess - ratio.log()).sum(-1), (-shift / sigma, -excess / sigma)
 
 
 Categorical: Distribution = _Categorical()  # type: ignore[assignment]
@@ -148,9 +174,13 @@ def _empty(like: Tensor, n_step: int, generator: torch.Generator | None) -> Tens
     return torch.empty((n_step, *like.shape), dtype=like.dtype, device=generator.device if generator else like.device)
 
 
-def _log_softmax(logit: Tensor) -> Tensor:
+def _wide(x: Tensor) -> Tensor:
     """In float32 at least: 8 bits of mantissa are too few for a ratio of probabilities."""
-    return logit.log_softmax(-1, dtype=torch.float32 if logit.dtype in (torch.bfloat16, torch.float16) else None)
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _log_softmax(logit: Tensor) -> Tensor:
+    return _wide(logit).log_softmax(-1)
 
 
 def _finite(logp: Tensor) -> Tensor:

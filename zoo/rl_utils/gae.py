@@ -6,6 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from zoo.rl_utils import kernels
+from zoo.rl_utils.check import check_floating, check_not_empty, check_shape
+
 
 class gae_data(NamedTuple):
     """Inputs of `gae`; see there."""
@@ -15,6 +18,15 @@ class gae_data(NamedTuple):
     reward: Tensor
     done: Tensor | None = None
     traj_flag: Tensor | None = None
+
+
+class gae_result(NamedTuple):
+    """What `gae_return` gives; adv and return_ in the shape of value, mean and std of adv as 0-dim tensors."""
+
+    adv: Tensor
+    return_: Tensor
+    mean: Tensor
+    std: Tensor
 
 
 @torch.no_grad()
@@ -31,11 +43,36 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
       data.traj_flag: as reward, bool or 0/1, the trace stops here (terminal, time limit); None: where done.
       gamma, lambda_: per env step, in [0, 1].
     Returns: the shape and dtype of value, a new tensor without gradient; inputs are unchanged.
-    Raises: ValueError if two shapes differ (names both) or gamma, lambda_ leave [0, 1].
+    Raises: ValueError if two shapes differ (names both), a tensor is empty or value, next_value or reward not floating,
+      or gamma, lambda_ leave [0, 1].
     Source: Schulman et al. 2016, arXiv:1506.02438, sec. 3. Departs: the trace is cut at rollout ends.
     """
-    value, next_value, reward, done, traj_flag = data
     _check(data, gamma, lambda_)
+    kernel = kernels.find('gae', *data)
+    return _advantage(data, gamma, lambda_) if kernel is None else kernel(*data, gamma, lambda_, False)[0]
+
+
+@torch.no_grad()
+def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> gae_result:
+    """`gae` with what a training step makes of it: the returns, and the moments that normalise the advantages.
+
+    return_ = adv + value,   mean = mean(adv),   std = sqrt(mean((adv - mean)^2))   over all elements
+
+    The moments are those of centred sums: a mean far larger than std costs std no digits.
+    Args and Raises: as `gae`.
+    Returns: gae_result, new tensors without gradient in the dtype of value; inputs are unchanged.
+    """
+    _check(data, gamma, lambda_)
+    kernel = kernels.find('gae', *data)
+    if kernel is not None:
+        return gae_result(*kernel(*data, gamma, lambda_, True))
+    adv = _advantage(data, gamma, lambda_)
+    std, mean = torch.std_mean(adv, correction=0)
+    return gae_result(adv, adv + data.value, mean, std)
+
+
+def _advantage(data: gae_data, gamma: float, lambda_: float) -> Tensor:
+    value, next_value, reward, done, traj_flag = data
     if traj_flag is None:
         traj_flag = done
     if value.dim() == reward.dim() + 1:  # [T, B] -> [T, B, 1]: the agents share reward and ends
@@ -48,6 +85,8 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
         decay = torch.full_like(delta, gamma * lambda_)
     else:
         decay = (1 - traj_flag.to(value.dtype)).mul_(gamma * lambda_).expand_as(delta)
+        if traj_flag.is_floating_point():
+            delta[-1].add_(decay[-1], alpha=0)  # adv_T is 0, but 0 * nan is nan
     return linear_scan(delta, decay)
 
 
@@ -82,16 +121,17 @@ def discounted_sum(reward: Tensor, end: Tensor, carry: Tensor, gamma: float) -> 
 
 def _check(data: gae_data, gamma: float, lambda_: float) -> None:
     value, next_value, reward, done, traj_flag = data
-    if next_value.shape != value.shape:
-        raise ValueError(
-            f'next_value has shape {tuple(next_value.shape)} but value {tuple(value.shape)}; they must be equal')
+    check_shape('next_value', next_value, 'value', value.shape)
     if reward.shape != value.shape and not (value.dim() == 3 and reward.shape == value.shape[:2]):
         raise ValueError(
             f'reward has shape {tuple(reward.shape)} but value {tuple(value.shape)}; '
             'give [T, B] for [T, B] or [T, B, A]')
-    for name, flag in (('done', done), ('traj_flag', traj_flag)):
-        if flag is not None and flag.shape != reward.shape:
-            raise ValueError(
-                f'{name} has shape {tuple(flag.shape)} but reward {tuple(reward.shape)}; they must be equal')
+    check_shape('done', done, 'reward', reward.shape)
+    check_shape('traj_flag', traj_flag, 'reward', reward.shape)
+    if not value.dim():
+        raise ValueError('value has shape () but its first dimension is time; give [T], [T, B] or [T, B, A]')
+    check_not_empty('value', value)
+    for name, tensor in (('value', value), ('next_value', next_value), ('reward', reward)):
+        check_floating(name, tensor)
     if not 0 <= gamma <= 1 or not 0 <= lambda_ <= 1:
         raise ValueError(f'gamma is {gamma} and lambda_ is {lambda_}; both must lie in [0, 1]')

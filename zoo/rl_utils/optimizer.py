@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ class NonFiniteGradientError(RunError):
 
 
 class FlatAdam:
-    """Adam whose parameters, gradients and moments are views of flat buffers.
+    """Adam over one flat buffer of parameters and one of gradients, of which the model's are views.
 
     Zeroing, the global norm, the finite check and the update are then one operation each. A step whose gradient is not
     finite changes nothing and is counted; nothing here waits for the device but `count_skipped`.
@@ -45,6 +46,14 @@ class FlatAdam:
             p.data = self.param[view].view_as(p)
             p.grad = self.grad[view].view_as(p)
             offset += p.numel()
+
+    def sibling(self) -> FlatAdam:
+        """Another Adam over the same parameters and gradients, with step size, moments and counters of its own."""
+        other = copy(self)
+        other.n_skipped, other._n_in_row, other._norms = 0, 0, []
+        other.exp_avg, other.exp_avg_sq = torch.zeros_like(self.param), torch.zeros_like(self.param)
+        other.step_count = torch.zeros_like(self.step_count)
+        return other
 
     def zero_grad(self) -> None:
         """Sets the gradient to zero, in place."""

@@ -7,7 +7,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from zoo.rl_utils.distribution import Distribution, Logit, distribution_of, lead_shape, logit_parts
+from zoo.rl_utils import kernels
+from zoo.rl_utils.check import (
+    check_action,
+    check_clip_ratio,
+    check_floating,
+    check_policies,
+    check_range,
+    check_shape,
+    check_values,
+)
+from zoo.rl_utils.distribution import Distribution, Logit, distribution_of, logit_parts
 
 KLType = Literal['k1', 'k2', 'k3']
 
@@ -76,13 +86,16 @@ def ppo_error(
 ) -> tuple[ppo_loss, ppo_info]:
     """The whole PPO loss: `ppo_policy_error` and `ppo_value_error` over one batch.
 
-    Returns: (ppo_loss, ppo_info). Raises and Source: as the two parts.
+    Returns: (ppo_loss, ppo_info). Raises and Source: as the two parts; values and adv have one shape.
     """
-    policy, info = ppo_policy_error(
-        ppo_policy_data(data.logit_new, data.logit_old, data.action, data.adv, data.weight, data.logit_pretrained),
-        clip_ratio, dual_clip, kl_type=kl_type)
-    value_loss = ppo_value_error(
-        ppo_value_data(data.value_new, data.value_old, data.return_, data.weight), clip_ratio, use_value_clip)
+    policy_data = ppo_policy_data(
+        data.logit_new, data.logit_old, data.action, data.adv, data.weight, data.logit_pretrained)
+    value_data = ppo_value_data(data.value_new, data.value_old, data.return_, data.weight)
+    _check_policy(policy_data, clip_ratio, dual_clip, kl_type)
+    check_values(*value_data)
+    check_shape('value_new', data.value_new, 'adv', data.adv.shape)
+    policy, info = _policy_error(policy_data, clip_ratio, dual_clip, True, kl_type)
+    value_loss = _value_error(value_data, clip_ratio if use_value_clip else None)
     return ppo_loss(policy.policy_loss, value_loss, policy.entropy_loss, policy.kl_div), info
 
 
@@ -99,26 +112,21 @@ def ppo_policy_error(
 
     Args:
       data.logit_new, logit_old, logit_pretrained: [..., A] (categorical), or {'mu', 'sigma'} of [..., D] (Gaussian).
-      data.action: [...] int64 index, or [..., D]: the raw action that was drawn, never a clipped copy.
+      data.action: [...] integer index in [0, A), or [..., D]: the raw action that was drawn, never a clipped copy.
       data.adv: [...]; data.weight: [...], mean 1 over the whole batch; None is 1 everywhere. Plain means: not divided
-        by its sum.
+        by its sum. A row of weight 0 has no influence as long as it is finite.
       clip_ratio: > 0. dual_clip: > 1. entropy_bonus: False leaves entropy_loss a zero.
       kl_type: estimator of KL(new || pretrained) from the drawn actions, used only with logit_pretrained (else kl_div
         is a zero).
     Returns: (ppo_policy_loss, ppo_info).
-    Raises: ValueError if shapes differ (names both), clip_ratio <= 0, dual_clip <= 1 or kl_type is unknown.
+    Raises: ValueError if shapes differ (names both), a tensor is empty or has a wrong kind of dtype, an action lies
+      outside [0, A) (checked on CPU; on a GPU only if ZOO_DEBUG=1, since that waits for it), clip_ratio <= 0,
+      dual_clip <= 1 or kl_type is unknown.
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7; dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5;
       k1, k2, k3: J. Schulman, joschu.net/blog/kl-approx.html.
     """
-    logit_new, logit_old, action, adv, weight, logit_pretrained = data
     _check_policy(data, clip_ratio, dual_clip, kl_type)
-    dist = distribution_of(logit_new)
-    policy_loss, entropy_loss, approx_kl, clipfrac = _PolicyError.apply(
-        dist, logit_old, action, adv, weight, clip_ratio, dual_clip, *logit_parts(logit_new))
-    if not entropy_bonus:
-        entropy_loss = adv.new_zeros(())
-    kl_div = adv.new_zeros(()) if logit_pretrained is None else _pretrained_kl(dist, data, kl_type)
-    return ppo_policy_loss(policy_loss, entropy_loss, kl_div), ppo_info(approx_kl, clipfrac)
+    return _policy_error(data, clip_ratio, dual_clip, entropy_bonus, kl_type)
 
 
 def ppo_value_error(data: ppo_value_data, clip_ratio: float = 0.2, use_value_clip: bool = True) -> Tensor:
@@ -131,14 +139,13 @@ def ppo_value_error(data: ppo_value_data, clip_ratio: float = 0.2, use_value_cli
     Args: data.value_new, value_old, return_: [...], equal shapes and units; data.weight: as in `ppo_policy_error`.
       clip_ratio: > 0, in their unit.
     Returns: 0-dim tensor with gradient.
-    Raises: ValueError if two shapes differ (a [N, 1] against [N] would broadcast to [N, N]).
+    Raises: ValueError if two shapes differ (a [N, 1] against [N] would broadcast to [N, N]), a tensor is empty or not
+      floating, or clip_ratio <= 0.
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 9; the clip is that of OpenAI baselines' ppo2.
     """
-    value_new, value_old, return_, weight = data
-    for name, other in (('value_old', value_old), ('return_', return_), ('weight', weight)):
-        _same_shape(name, other, 'value_new', value_new.shape)
-    _positive_clip(clip_ratio)
-    return _ValueError.apply(value_new, value_old, return_, weight, clip_ratio if use_value_clip else None)
+    check_values(*data)
+    check_clip_ratio(clip_ratio)
+    return _value_error(data, clip_ratio if use_value_clip else None)
 
 
 ppo_error_continuous = ppo_error
@@ -146,6 +153,30 @@ ppo_error_continuous = ppo_error
 
 ppo_policy_error_continuous = ppo_policy_error
 """`ppo_policy_error`; the head's output {'mu', 'sigma'} already says that the actions are continuous."""
+
+
+def _policy_error(
+    data: ppo_policy_data, clip_ratio: float, dual_clip: float | None, entropy_bonus: bool, kl_type: KLType,
+) -> tuple[ppo_policy_loss, ppo_info]:
+    logit_new, logit_old, action, adv, weight, logit_pretrained = data
+    dist, parts_new = distribution_of(logit_new), logit_parts(logit_new)
+    node = kernels.find('ppo_policy_error', *parts_new, *logit_parts(logit_old), action, adv, weight)
+    try:
+        policy_loss, entropy_loss, approx_kl, clipfrac = (node or _PolicyError.apply)(
+            dist, logit_old, action, adv, weight, clip_ratio, dual_clip, *parts_new)
+    except RuntimeError:
+        if len(parts_new) == 1:
+            check_range(action, parts_new[0].shape[-1])  # most likely torch met an index outside; this says which
+        raise
+    if not entropy_bonus:
+        entropy_loss = adv.new_zeros(())
+    kl_div = adv.new_zeros(()) if logit_pretrained is None else _pretrained_kl(dist, data, kl_type)
+    return ppo_policy_loss(policy_loss, entropy_loss, kl_div), ppo_info(approx_kl, clipfrac)
+
+
+def _value_error(data: ppo_value_data, clip_ratio: float | None) -> Tensor:
+    node = kernels.find('ppo_value_error', *data)
+    return (node or _ValueError.apply)(*data, clip_ratio)
 
 
 class _PolicyError(torch.autograd.Function):
@@ -160,10 +191,11 @@ class _PolicyError(torch.autograd.Function):
         ctx: Any, dist: Distribution, logit_old: Logit, action: Tensor, adv: Tensor, weight: Tensor | None,
         clip_ratio: float, dual_clip: float | None, *parts_new: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        logp_new, entropy, saved = dist.terms(parts_new, action)
-        log_ratio = logp_new - dist.log_prob(logit_old, action)
+        log_ratio, entropy, saved = dist.terms(parts_new, logit_old, action)  # [..., 1], as all that follows
+        adv = adv.unsqueeze(-1)
         if weight is not None:
-            log_ratio = torch.where(weight > 0, log_ratio, 0.0)  # rows without weight may hold anything
+            weight = weight.unsqueeze(-1)
+            log_ratio = torch.where(weight != 0, log_ratio, 0.0)  # in a row without weight the ratio may overflow
         ratio = log_ratio.exp()
         bounded = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
         unclipped, clipped = ratio * adv, bounded * adv
@@ -173,24 +205,29 @@ class _PolicyError(torch.autograd.Function):
             bound = torch.where(adv < 0, dual_clip * adv, -torch.inf)
             grad = torch.where(surrogate < bound, 0.0, torch.where(surrogate == bound, 0.5 * grad, grad))
             surrogate = torch.max(surrogate, bound)
-        outside = (bounded != ratio).to(adv.dtype)
+        outside = torch.where(ratio.isnan(), ratio, bounded != ratio)
         if weight is not None:
             grad, surrogate, outside, log_ratio, entropy = (
                 x * weight for x in (grad, surrogate, outside, log_ratio, entropy))
         ctx.dist, ctx.has_weight = dist, weight is not None
+        ctx.set_materialize_grads(False)  # no zeros for the metrics
         ctx.save_for_backward(grad.div_(-grad.numel()), *(() if weight is None else (weight,)), *saved)
-        approx_kl, clipfrac = log_ratio.mean().neg_(), outside.mean()
+        # four means at once; sum and scale, since a mean takes torch twice as long as a sum
+        sums = torch.cat((surrogate, log_ratio, entropy, outside)).view(4, -1).sum(1).mul_(1 / grad.numel())
+        policy_loss, approx_kl, entropy_loss, clipfrac = sums.unbind()
         ctx.mark_non_differentiable(approx_kl, clipfrac)
-        return surrogate.mean().neg_(), entropy.mean(), approx_kl, clipfrac
+        return policy_loss.neg_(), entropy_loss, approx_kl.neg_(), clipfrac
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_policy: Tensor, grad_entropy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_policy: Tensor | None, grad_entropy: Tensor | None, *_: Any) -> tuple[Any, ...]:
         grad, *saved = ctx.saved_tensors
-        each = (grad_entropy / grad.numel()).expand_as(grad)
+        zero = grad.new_zeros(()) if grad_policy is None or grad_entropy is None else None
+        each = (zero if grad_entropy is None else grad_entropy) * (1 / grad.numel())
         if ctx.has_weight:
             each = each * saved.pop(0)
-        return None, None, None, None, None, None, None, *ctx.dist.pullback(tuple(saved), grad * grad_policy, each)
+        grad = grad * (zero if grad_policy is None else grad_policy)
+        return None, None, None, None, None, None, None, *ctx.dist.pullback(tuple(saved), grad, each)
 
 
 class _ValueError(torch.autograd.Function):
@@ -203,10 +240,11 @@ class _ValueError(torch.autograd.Function):
         square, grad = error.square(), error
         if clip_ratio is not None:
             change = value_new - value_old
-            clipped = (value_old + change.clamp(-clip_ratio, clip_ratio) - return_).square()
-            # torch.max gives half to each at a tie; inside the range both terms are the same
+            clipped_error = value_old + change.clamp(-clip_ratio, clip_ratio) - return_
+            clipped = clipped_error.square()
+            # torch.max gives half to each at a tie; inside the range (or where it is NaN) both terms are the same
             share = 0.5 * ((square >= clipped).to(error.dtype) + (square > clipped))
-            grad = error * torch.where(change.abs() <= clip_ratio, 1.0, share)
+            grad = torch.where(change.abs() > clip_ratio, error * share, clipped_error)
             square = torch.max(square, clipped)
         if weight is not None:
             square, grad = square * weight, grad * weight
@@ -225,6 +263,8 @@ def _pretrained_kl(dist: Distribution, data: ppo_policy_data, kl_type: KLType) -
     with torch.no_grad():
         logp_pretrained = dist.log_prob(data.logit_pretrained, data.action)
     log_r = logp_pretrained - dist.log_prob(data.logit_new, data.action)
+    if data.weight is not None:
+        log_r = torch.where(data.weight != 0, log_r, 0.0)
     if kl_type == 'k1':
         return _mean(-log_r, data.weight)
     if kl_type == 'k2':
@@ -237,42 +277,14 @@ def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _check_policy(data: ppo_policy_data, clip_ratio: float, dual_clip: float | None, kl_type: str) -> None:
-    first, *rest = logit_parts(data.logit_new)
-    for sigma in rest:
-        _same_shape("logit_new['sigma']", sigma, "logit_new['mu']", first.shape)
-    lead = lead_shape(data.logit_new)
-    _check_logit('logit_old', data.logit_old, data.logit_new)
-    if data.logit_pretrained is not None:
-        _check_logit('logit_pretrained', data.logit_pretrained, data.logit_new)
-    _same_shape('action', data.action, 'what logit_new asks for', first.shape if rest else lead)
-    _same_shape('adv', data.adv, 'logit_new without its last dimension', lead)
-    _same_shape('weight', data.weight, 'logit_new without its last dimension', lead)
-    _positive_clip(clip_ratio)
+    logit_new, logit_old, action, adv, weight, logit_pretrained = data
+    shape = check_policies(logit_new, logit_old, logit_pretrained)
+    check_shape('adv', adv, 'logit_new without its last dimension', shape[:-1])
+    check_shape('weight', weight, 'adv', adv.shape)
+    check_floating('adv', adv)
+    check_clip_ratio(clip_ratio)
     if dual_clip is not None and not dual_clip > 1:
         raise ValueError(f'dual_clip is {dual_clip} but must be above 1 (3 to 5 is usual); None turns it off')
     if kl_type not in ('k1', 'k2', 'k3'):
         raise ValueError(f"kl_type is {kl_type!r}; use 'k1', 'k2' or 'k3'")
-
-
-def _check_logit(name: str, logit: Logit, logit_new: Logit) -> None:
-    if isinstance(logit, Tensor) != isinstance(logit_new, Tensor):
-        raise ValueError(f'{name} is {_kind(logit)} but logit_new {_kind(logit_new)}; give both as one kind')
-    lead, lead_new = lead_shape(logit), lead_shape(logit_new)
-    if lead != lead_new:
-        raise ValueError(f'{name} has leading shape {tuple(lead)} but logit_new {tuple(lead_new)}; they must be equal')
-    for part, part_new in zip(logit_parts(logit), logit_parts(logit_new), strict=True):
-        _same_shape(name, part, 'logit_new', part_new.shape)
-
-
-def _kind(logit: Logit) -> str:
-    return 'a tensor of logits' if isinstance(logit, Tensor) else "a mapping {'mu', 'sigma'}"
-
-
-def _same_shape(name: str, tensor: Tensor | None, other: str, shape: torch.Size) -> None:
-    if tensor is not None and tensor.shape != shape:
-        raise ValueError(f'{name} has shape {tuple(tensor.shape)} but {other} {tuple(shape)}; they must be equal')
-
-
-def _positive_clip(clip_ratio: float) -> None:
-    if not clip_ratio > 0:
-        raise ValueError(f'clip_ratio is {clip_ratio} but must be above 0 (0.1 to 0.3 is usual)')
+    check_action(action, logit_new, shape)

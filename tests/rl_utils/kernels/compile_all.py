@@ -1,0 +1,69 @@
+"""Compiles every kernel for a GPU that need not be there, from the launches that the public functions make.
+
+Run as a script, without TRITON_INTERPRET. Prints one JSON line a kernel: name, constants, registers and bytes of spill.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ['ZOO_KERNELS'] = 'interpret'  # kernels on CPU tensors: only their launches are wanted here
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from tests.rl_utils.kernels.cases import gae_case, joint_case, policy_case, value_case
+from zoo.rl_utils import gae_return, ppg_joint_error, ppo_policy_error, ppo_value_error
+
+TYPES = {torch.float32: '*fp32', torch.bfloat16: '*bf16', torch.float64: '*fp64', torch.int64: '*i64',
+         torch.int32: '*i32', torch.uint8: '*u8'}
+TOOL = Path(triton.__file__).parent / 'backends' / 'nvidia' / 'bin' / 'cuobjdump'
+
+
+def compile_launch(kernel: Any, capability: int, args: tuple, constants: dict[str, Any]) -> None:
+    """What a launch would compile, and prints what came out."""
+    options = {key: constants.pop(key) for key in ('num_warps',)}
+    values = dict(zip(kernel.arg_names, args, strict=False))
+    constants |= {name: None for name, value in values.items() if value is None}
+    signature = {name: 'constexpr' if name in constants else type_of(values[name]) for name in kernel.arg_names}
+    source = ASTSource(fn=kernel, signature=signature,
+                       constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()})
+    compiled = triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)
+    with tempfile.NamedTemporaryFile(suffix='.cubin') as file:
+        file.write(compiled.asm['cubin'])
+        file.flush()
+        usage = subprocess.run([TOOL, '--dump-resource-usage', file.name], capture_output=True, text=True, check=True)
+    registers, stack = (int(re.search(rf'{key}:(\d+)', usage.stdout)[1]) for key in ('REG', 'STACK'))
+    print(json.dumps({'kernel': f'{kernel.fn.__module__.split(".")[-1]}.{kernel.fn.__name__}', 'registers': registers,
+                      'stack': stack, **{k: v for k, v in constants.items() if v is not None}, **options}))
+
+
+def type_of(value: Any) -> str:
+    return TYPES[value.dtype] if isinstance(value, torch.Tensor) else 'fp32' if isinstance(value, float) else 'i32'
+
+
+def main(capability: int) -> None:
+    triton.runtime.jit.JITFunction.__getitem__ = lambda kernel, grid: (
+        lambda *args, **constants: compile_launch(kernel, capability, args, constants))
+    for size in ((64, 2), (64, 18), (4, 4096)):
+        for gaussian in (False, True):
+            for dtype in (torch.float32, torch.bfloat16):
+                data = policy_case(*size, gaussian=gaussian, weight=True, dtype=dtype)
+                loss, _ = ppo_policy_error(data, dual_clip=3.0)
+                (loss.policy_loss + loss.entropy_loss).backward()
+                ppg_joint_error(joint_case(*size, gaussian=gaussian, weight=True, dtype=dtype))
+    ppo_value_error(value_case(64, weight=True))
+    for shape in ((128, 8192), (2048, 64), (8192, 1), (8, 256)):
+        gae_return(gae_case(shape))
+
+
+if __name__ == '__main__':
+    main(int(sys.argv[1]))

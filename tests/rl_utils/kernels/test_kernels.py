@@ -1,0 +1,389 @@
+"""Every kernel, forward and backward, against the reference in float64.
+
+Without a GPU the kernels run in Triton's interpreter on CPU tensors (tests/conftest.py); with one, on it.
+Tolerances: float32 has 24 bits, so a mean of numbers around 1 is good to some 1e-6; a gradient is of size 1/N and is
+compared after multiplying by N. bfloat16 inputs are exact in float64 too, only their gradients are rounded: to 8 bits,
+2^-8, when they are scaled, and before that when they are stored, where the interpreter even truncates (2^-7).
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.rl_utils.kernels.cases import gae_case, joint_case, policy_case, value_case
+from zoo.rl_utils import (
+    gae,
+    gae_data,
+    gae_return,
+    kernels,
+    ppg_joint_error,
+    ppo_policy_data,
+    ppo_policy_error,
+    ppo_value_data,
+    ppo_value_error,
+)
+
+pytest.importorskip('triton', reason='triton is not installed')
+
+DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+SHAPES = [(1, 1), (7, 3), (600, 2), (5, 3, 18), (2, 3, 4, 5), (33, 130), (3, 4100)]
+
+
+@pytest.fixture(autouse=True)
+def kernels_everywhere(monkeypatch):
+    monkeypatch.setattr(kernels, 'MODE', 'interpret')
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory():
+    """Fresh memory is NaN: an element that a kernel leaves unwritten fails every comparison."""
+    torch.use_deterministic_algorithms(True)  # this makes torch.empty fill
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def moved(data: Any, dtype: torch.dtype | None = None) -> Any:
+    """A copy on the device under test, leaves with gradient again; dtype: of what is floating."""
+    def one(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {key: one(value) for key, value in x.items()}
+        if x is None:
+            return None
+        copy = x.detach().to(DEVICE, dtype if x.is_floating_point() else None, copy=True)
+        return copy.requires_grad_(x.requires_grad)
+
+    return type(data)(*map(one, data))
+
+
+def leaves(data: Any) -> list[Tensor]:
+    """The tensors that want a gradient."""
+    flat = [y for x in data for y in (x.values() if isinstance(x, dict) else [x])]
+    return [x for x in flat if x is not None and x.requires_grad]
+
+
+def policy_results(data: ppo_policy_data, **options: Any) -> list[Tensor]:
+    """Losses, metrics and N times the gradient of policy_loss - 0.3 * entropy_loss, in float64 on the CPU."""
+    loss, info = ppo_policy_error(data, **options)
+    (loss.policy_loss - 0.3 * loss.entropy_loss).backward()
+    return finish([loss.policy_loss, loss.entropy_loss, *info], data, data.adv.numel())
+
+
+def finish(results: list[Tensor], data: Any, n: int) -> list[Tensor]:
+    return [x.detach().double().cpu() for x in results] + [n * x.grad.double().cpu() for x in leaves(data)]
+
+
+def assert_close(got: list[Tensor], wanted: list[Tensor], dtype: torch.dtype = torch.float32, n_sum: int = 4) -> None:
+    """The first n_sum are float32 sums whatever dtype, the rest gradients in dtype."""
+    for i, (x, y) in enumerate(zip(got, wanted, strict=True)):
+        rounding = 1e-5 if dtype == torch.float32 or i < n_sum else 2 ** -6
+        torch.testing.assert_close(x, y, rtol=rounding, atol=rounding)
+
+
+def test_find_takes_the_kernels():
+    data = moved(policy_case(7, 3))
+    assert kernels.explain('ppo_policy_error', *data) == 'kernel: zoo.rl_utils.kernels.ppo_policy'
+    assert kernels.find('ppo_policy_error', *data).__module__ == 'zoo.rl_utils.kernels.ppo_policy'
+
+
+@pytest.mark.parametrize('gaussian', [False, True])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('shape', SHAPES)
+def test_policy_kernel_equals_float64_reference(shape, dtype, gaussian):
+    weight, dual_clip = len(shape) % 2 == 1, None if shape[0] == 7 else 1.5
+    data = policy_case(*shape, gaussian=gaussian, weight=weight, dtype=dtype)
+    got = policy_results(moved(data), dual_clip=dual_clip)
+    assert_close(got, policy_results(moved(data, torch.float64), dual_clip=dual_clip), dtype)
+
+
+@pytest.mark.parametrize('gaussian', [False, True])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('shape', SHAPES)
+def test_joint_kernel_equals_float64_reference(shape, dtype, gaussian):
+    data = joint_case(*shape, gaussian=gaussian, weight=len(shape) % 2 == 1, dtype=dtype)
+
+    def results(data):
+        loss = ppg_joint_error(data, use_value_clip=shape[0] != 7)
+        (loss.auxiliary_loss + 0.7 * loss.behavioral_cloning_loss).backward()
+        return finish(list(loss), data, data.return_.numel())
+
+    assert_close(results(moved(data)), results(moved(data, torch.float64)), dtype, n_sum=2)
+
+
+@pytest.mark.parametrize('weight', [False, True])
+@pytest.mark.parametrize('clip', [False, True])
+@pytest.mark.parametrize('shape', [(1,), (511,), (3, 5, 7), (5000,)])
+def test_value_kernel_equals_float64_reference(shape, clip, weight):
+    data = value_case(*shape, weight=weight)
+
+    def results(data):
+        loss = ppo_value_error(data, use_value_clip=clip)
+        loss.backward()
+        return finish([loss], data, data.return_.numel())
+
+    assert_close(results(moved(data)), results(moved(data, torch.float64)), n_sum=1)
+
+
+GAE_SHAPES = [(1,), (7,), (600,), (1, 1), (128, 9), (5000, 2), (3, 700), (5, 3, 2), (130, 2, 3)]
+
+
+@pytest.mark.parametrize('flags, kind', [('none', torch.bool), ('done', torch.bool), ('both', torch.bool),
+                                         ('both', torch.float32), ('both', torch.int64)])
+@pytest.mark.parametrize('shape', GAE_SHAPES)
+def test_gae_kernel_equals_float64_reference(shape, flags, kind):
+    data = gae_case(shape, flags, kind)
+    got, wanted = gae_return(moved(data), 0.97, 0.9), gae_return(moved(data, torch.float64), 0.97, 0.9)
+    for x, y in zip(got, wanted, strict=True):  # sums of some ten terms of size 1
+        torch.testing.assert_close(x.double(), y.double(), rtol=1e-5, atol=1e-5)
+    assert torch.equal(gae(moved(data), 0.97, 0.9), got.adv)
+
+
+def test_gae_kernel_all_done_is_reward_minus_value():
+    data = moved(gae_case((9, 4)))
+    done = torch.ones(9, 4, dtype=torch.bool, device=DEVICE)
+    adv = gae(data._replace(done=done, traj_flag=None), 0.99, 0.95)
+    torch.testing.assert_close(adv, data.reward - data.value)
+
+
+def test_gae_kernel_all_done_in_a_long_rollout_crosses_no_tile():
+    data = moved(gae_case((5000, 1)))
+    end = torch.ones(5000, 1, dtype=torch.bool, device=DEVICE)
+    adv = gae(data._replace(done=end, traj_flag=end), 1.0, 1.0)
+    torch.testing.assert_close(adv, data.reward - data.value)
+
+
+def test_gae_kernel_mean_of_large_advantages_keeps_the_spread():
+    # rewards 10,000 +- 1 with every row an end: adv = reward, so mean 10,000 and std 1 exactly
+    reward = torch.tensor([9999.0, 10001.0], device=DEVICE).repeat(300).view(300, 2)
+    zero, end = torch.zeros_like(reward), torch.ones_like(reward)
+    result = gae_return(gae_data(zero, zero, reward, end, end))
+    assert float(result.mean) == 10_000 and float(result.std) == pytest.approx(1, abs=1e-6)
+
+
+def test_policy_kernel_at_ties_equals_float32_reference(monkeypatch):
+    # equal logits: every ratio is 1 and min(r * adv, clip(r) * adv) a tie; 1 + 1e-9 is 1 in float32, so that the dual
+    # bound is a tie too
+    logit = torch.randn(6, 3)
+    data = ppo_policy_data(logit.clone().requires_grad_(), logit, torch.tensor([0, 1, 2, 0, 1, 2]),
+                           torch.tensor([1.0, -1.0, 0.0, 2.0, -2.0, 0.0]))
+    for dual_clip in (None, 1 + 1e-9):
+        got = policy_results(moved(data), dual_clip=dual_clip)
+        monkeypatch.setattr(kernels, 'MODE', '0')
+        assert_close(got, policy_results(moved(data), dual_clip=dual_clip))
+        monkeypatch.setattr(kernels, 'MODE', 'interpret')
+
+
+def test_value_kernel_at_ties_equals_float32_reference(monkeypatch):
+    # change exactly at the clip range; and (R - V)^2 = (R - V_clip)^2 with R midway between V and V_clip
+    data = ppo_value_data(torch.tensor([0.5, -0.5, 2.0, 0.0], requires_grad=True), torch.zeros(4),
+                          torch.tensor([1.0, 1.0, 1.25, 0.0]))
+
+    def results():
+        copy = moved(data)
+        loss = ppo_value_error(copy, clip_ratio=0.5)
+        loss.backward()
+        return finish([loss], copy, 4)
+
+    got = results()
+    # row 2: V = 2, V_clip = .5, R = 1.25: a tie, so half of V - R = .75
+    torch.testing.assert_close(got[1], torch.tensor([-0.5, -1.5, 0.375, 0.0], dtype=torch.float64))
+    monkeypatch.setattr(kernels, 'MODE', '0')
+    assert_close(got, results(), n_sum=1)
+
+
+def test_kernels_of_masked_choices_stay_finite():
+    data = policy_case(20, 5)
+    mask = torch.tensor([0.0, 0.0, -torch.inf, 0.0, -torch.inf])
+    data = data._replace(logit_new=(data.logit_new.detach() + mask).requires_grad_(), logit_old=data.logit_old + mask,
+                         action=data.action % 2)
+    got = policy_results(moved(data))
+    assert_close(got, policy_results(moved(data, torch.float64)))
+    assert got[4].isfinite().all() and (got[4][:, [2, 4]] == 0).all()
+    joint = joint_case(20, 5)._replace(logit_new=data.logit_new.detach().requires_grad_(), logit_old=data.logit_old)
+    loss = ppg_joint_error(moved(joint))
+    wanted = ppg_joint_error(moved(joint, torch.float64))
+    torch.testing.assert_close(loss.behavioral_cloning_loss.double(), wanted.behavioral_cloning_loss)
+
+
+@pytest.mark.parametrize('gaussian', [False, True])
+def test_kernels_of_strided_inputs_equal_those_of_copies(gaussian):
+    def spread(x: Any) -> Any:
+        """The same numbers, every second row and column of something larger."""
+        if x is None:
+            return None
+        if isinstance(x, dict):
+            return {key: spread(value) for key, value in x.items()}
+        wide = x.detach().repeat_interleave(2, 0)
+        wide = wide.repeat_interleave(2, -1)[..., ::2] if x.dim() > 1 else wide
+        return wide[::2].requires_grad_(x.requires_grad)
+
+    for case, run in ((policy_case, lambda d: ppo_policy_error(d)[0][0]),
+                      (joint_case, lambda d: ppg_joint_error(d)[1])):
+        plain = moved(case(21, 6, gaussian=gaussian, weight=True))
+        strided = type(plain)(*map(spread, plain))
+        results = []
+        for data in (plain, strided):
+            loss = run(data)
+            loss.backward()
+            results.append([loss.detach(), *(x.grad for x in leaves(data) if x.grad is not None)])
+        for x, y in zip(*results, strict=True):
+            assert torch.equal(x, y)
+
+
+def test_gaussian_kernel_sums_the_gradient_of_an_expanded_sigma():
+    data = policy_case(40, 3, gaussian=True)
+    sigma = torch.tensor([0.5, 1.0, 2.0])
+
+    def results(dtype):
+        copy = moved(data, dtype)
+        free = sigma.to(DEVICE, dtype, copy=True).requires_grad_()
+        copy.logit_new['sigma'] = free.expand(40, 3)
+        loss, _ = ppo_policy_error(copy)
+        (loss.policy_loss - loss.entropy_loss).backward()
+        return free.grad.double()
+
+    # d entropy / d sigma = 1 / sigma is the larger part: the gradient is of size 1
+    torch.testing.assert_close(results(torch.float32), results(torch.float64), rtol=1e-5, atol=1e-5)
+
+
+def test_gae_kernel_of_strided_inputs_equals_that_of_copies():
+    data = gae_case((12, 6))
+    strided = gae_data(*(x.to(DEVICE).t().contiguous().t() for x in data))
+    assert not strided.value.is_contiguous()
+    assert torch.equal(gae(strided), gae(moved(data)))
+
+
+def calls() -> list[tuple[Any, Any]]:
+    """Each op with inputs of more than one program's worth."""
+    return [(lambda d: [*ppo_policy_error(d)[0][:2], *ppo_policy_error(d)[1]], policy_case(700, 3, weight=True)),
+            (lambda d: [*ppo_policy_error(d)[0][:2]], policy_case(700, 3, gaussian=True)),
+            (lambda d: [ppo_value_error(d)], value_case(3000)),
+            (lambda d: list(ppg_joint_error(d)), joint_case(700, 3)),
+            (lambda d: list(ppg_joint_error(d)), joint_case(700, 3, gaussian=True)),
+            (lambda d: [x for x in gae_return(d)], gae_case((300, 40)))]
+
+
+@pytest.mark.parametrize('call, data', calls(), ids=['policy', 'gaussian', 'value', 'joint', 'joint gaussian', 'gae'])
+def test_kernel_twice_is_bit_equal_and_changes_no_input(call, data):
+    data = moved(data)
+    before = moved(data)
+    first, second = call(data), call(data)
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+    for x, y in zip(data, before, strict=True):
+        pairs = zip(x.values(), y.values(), strict=True) if isinstance(x, dict) else [(x, y)]
+        assert all(a is None or torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.filterwarnings('ignore:invalid value encountered')  # the interpreter is numpy, which tells of NaN
+@pytest.mark.parametrize('field', ['logit_new', 'logit_old', 'adv', 'weight'])
+def test_policy_kernel_of_nan_gives_nan(field):
+    data = moved(policy_case(9, 3, weight=True))
+    data.weight.fill_(1.0)
+    with torch.no_grad():
+        getattr(data, field)[4] = torch.nan
+    assert ppo_policy_error(data)[0].policy_loss.isnan()
+
+
+@pytest.mark.filterwarnings('ignore:invalid value encountered')
+@pytest.mark.parametrize('field', ['value_new', 'value_old', 'return_'])
+def test_value_kernel_of_nan_gives_nan(field):
+    data = moved(value_case(9))
+    with torch.no_grad():
+        getattr(data, field)[4] = torch.nan
+    assert ppo_value_error(data).isnan()
+
+
+@pytest.mark.filterwarnings('ignore:invalid value encountered')
+@pytest.mark.parametrize('field', ['value', 'next_value', 'reward', 'done', 'traj_flag'])
+def test_gae_kernel_of_nan_gives_nan(field):
+    data = moved(gae_case((9, 2), kind=torch.float32))
+    getattr(data, field)[4, 1] = torch.nan
+    adv = gae(data)
+    assert adv[3, 1].isnan() and adv[:, 0].isfinite().all()
+
+
+def test_policy_kernel_of_rows_without_weight_takes_nothing_from_them():
+    data = policy_case(9, 3, weight=True)
+    data.weight[4] = 0.0
+    wanted = policy_results(moved(data))
+    with torch.no_grad():
+        data.logit_new[4] = torch.tensor([200.0, -200.0, 0.0])
+        data.logit_old[4] = torch.tensor([-200.0, 200.0, 0.0])  # a ratio of e^400, beyond float32
+        data.adv[4], data.action[4] = 5.0, 0
+    assert_close(policy_results(moved(data)), wanted)
+
+
+@pytest.mark.filterwarnings('ignore:.*should not be instantiated:DeprecationWarning')  # torch's tracer does that
+def test_kernels_compile_without_graph_breaks():
+    policy, joint, value, rollout = (moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30),
+                                                        gae_case((9, 4))))
+
+    def step(policy, joint, value, rollout):
+        loss, info = ppo_policy_error(policy)
+        total = loss.policy_loss - 0.01 * loss.entropy_loss + ppo_value_error(value) + sum(ppg_joint_error(joint))
+        return total, gae(rollout), *info
+
+    wanted = step(policy, joint, value, rollout)
+    wanted[0].backward()
+    grads = [x.grad.clone() for x in (*leaves(policy), *leaves(joint), *leaves(value))]
+    for x in (*leaves(policy), *leaves(joint), *leaves(value)):
+        x.grad = None
+    got = torch.compile(step, fullgraph=True, backend='aot_eager')(policy, joint, value, rollout)
+    got[0].backward()
+    for x, y in zip(got, wanted, strict=True):
+        torch.testing.assert_close(x, y)
+    for x, y in zip((*leaves(policy), *leaves(joint), *leaves(value)), grads, strict=True):
+        assert torch.equal(x.grad, y)
+
+
+def test_ops_pass_torchs_own_checks():
+    policy, joint, value, rollout = (moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30),
+                                                        gae_case((9, 4))))
+    ops, slope, one = torch.ops.zoo, torch.randn(30, device=DEVICE), torch.ones((), device=DEVICE)
+    rows, rows_old = policy.logit_new.detach(), policy.logit_old
+    torch.library.opcheck(ops.ppo_policy_error, ([rows], [rows_old], policy.action, policy.adv, None, 0.2, None))
+    torch.library.opcheck(ops.ppo_policy_error_backward, ([rows], policy.action, slope, None, one, one))
+    torch.library.opcheck(ops.ppo_value_error, (value[0].detach(), value[1], value[2], None, 0.2))
+    torch.library.opcheck(ops.ppg_joint_error, ([rows], [rows_old], joint.value_new.detach(), joint.value_old,
+                                                joint.return_, None, None))
+    torch.library.opcheck(ops.gae, (*rollout, 0.99, 0.95, True))
+
+
+@pytest.mark.skipif(DEVICE == 'cpu', reason='needs a CUDA device')
+def test_kernels_inside_a_captured_graph_replay_on_new_inputs():
+    data, other = (moved(policy_case(700, 3, seed=seed)) for seed in (0, 1))
+    static = moved(data)
+    ppo_policy_error(static)  # compiled before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = ppo_policy_error(static)[0].policy_loss
+    with torch.no_grad():
+        for x, y in zip(static[:4], other[:4], strict=True):
+            x.copy_(y)
+    for _ in range(2):  # the counter is back at zero after each replay
+        graph.replay()
+        assert torch.equal(loss, ppo_policy_error(other)[0].policy_loss)
+
+
+@pytest.mark.skipif(DEVICE == 'cpu', reason='needs a CUDA device')
+def test_kernels_make_no_host_synchronisation():
+    policy, joint, value, rollout = (moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30),
+                                                        gae_case((9, 4))))
+    for mode in ('default', 'error'):  # the first round compiles
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            loss = ppo_policy_error(policy)[0]
+            (loss.policy_loss - loss.entropy_loss + ppo_value_error(value) + sum(ppg_joint_error(joint))).backward()
+            adv = gae(rollout)
+        finally:
+            torch.cuda.set_sync_debug_mode('default')
+    assert adv.isfinite().all()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason='needs two CUDA devices')
+def test_kernels_run_on_the_device_of_their_inputs():
+    data = gae_case((9, 4))
+    adv = gae(gae_data(*(x.to('cuda:1') for x in data)))
+    torch.testing.assert_close(adv.cpu(), gae(moved(data)).cpu())

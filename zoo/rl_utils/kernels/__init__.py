@@ -1,0 +1,71 @@
+"""Fused GPU versions of the losses and estimators beside, one op per file; who calls `zoo.rl_utils` need not know them.
+
+`find` picks: the kernel where the tensors are on a GPU and the case is covered, else the reference. The environment
+variable ZOO_KERNELS, read when zoo is imported, says otherwise: 0, always the reference; interpret, kernels on CPU
+tensors too, which Triton runs under TRITON_INTERPRET=1 (slowly, for tests).
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MAX_COLUMN = 16384  # choices or action dimensions: a row is held in the registers of one block
+MODE = os.environ.get('ZOO_KERNELS', 'auto')
+
+_FILES = {'gae': 'gae', 'ppo_policy_error': 'ppo_policy', 'ppo_value_error': 'ppo_value',
+          'ppg_joint_error': 'ppg_joint'}
+_HAS_TRITON = find_spec('triton') is not None
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_loaded: dict[str, Callable[..., Any]] = {}
+
+
+def find(op: str, *tensors: Tensor | None) -> Callable[..., Any] | None:
+    """The kernel of an op for these tensors, its arguments in the reference's order; None: use the reference."""
+    first = tensors[0]
+    if first is not None and not first.is_cuda and MODE != 'interpret':  # the hot case on a CPU
+        return None
+    return _loaded[op] if not _obstacle(op, tensors) and _load(op) else None
+
+
+def explain(op: str, *tensors: Tensor | None) -> str:
+    """Says which version an op uses on these tensors, and why.
+
+    Args: op: 'gae', 'ppo_policy_error', 'ppo_value_error' or 'ppg_joint_error'; tensors: its inputs, logits or values
+      first; the parts of a {'mu', 'sigma'} each on its own.
+    Returns: 'kernel: ...' or 'reference: ...'. Raises: ValueError if no op has that name.
+    """
+    if op not in _FILES:
+        raise ValueError(f'op is {op!r} but kernels are for {", ".join(_FILES)}; give one of these')
+    obstacle = _obstacle(op, tensors)
+    return f'reference: {obstacle}' if obstacle else f'kernel: zoo.rl_utils.kernels.{_FILES[op]}'
+
+
+def _obstacle(op: str, tensors: tuple[Tensor | None, ...]) -> str:
+    """Why the kernel can't be used; empty if it can."""
+    given = [x for x in tensors if x is not None]
+    first = given[0]
+    if MODE == '0':
+        return 'ZOO_KERNELS=0'
+    if not first.is_cuda and MODE != 'interpret':
+        return f'the tensors are on {first.device}, kernels need CUDA'
+    for x in given:
+        if x.device != first.device:
+            return f'tensors are on {first.device} and {x.device}'
+        if x.is_floating_point() and x.dtype not in _FLOATS:
+            return f'{str(x.dtype).removeprefix("torch.")} is not covered, only float32, bfloat16 and float16'
+    if op in ('ppo_policy_error', 'ppg_joint_error') and first.shape[-1] > MAX_COLUMN:
+        return f'rows of {first.shape[-1]} are not covered, only up to {MAX_COLUMN}'
+    return '' if _HAS_TRITON else 'triton is not installed; it comes with the CUDA builds of torch'
+
+
+@torch.compiler.assume_constant_result  # torch.compile does not trace the import, only what it brings
+def _load(op: str) -> bool:
+    if op not in _loaded:
+        _loaded[op] = import_module(f'{__name__}.{_FILES[op]}').apply
+    return True

@@ -1,0 +1,152 @@
+"""What the kernels share: how an op is registered and launched, and a sum over all programs of a launch.
+
+Sums are deterministic without a second launch: every program stores its part, and the one that finishes last (an
+integer counter tells) adds the parts in their order. No float is ever added atomically.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_LIBRARY = torch.library.Library('zoo', 'FRAGMENT')
+_TILE = 512  # cells, 4 for each of 128 threads: with more, the per-row numbers that threads share eat the registers
+_PROGRAM_PER_SM = 8
+
+
+def custom_op(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a launcher as `torch.ops.zoo.<name>`, so that torch.compile takes it as one opaque op.
+
+    Args: schema: as in `torch.library`; fake: the launcher's outputs without data, for tracing.
+    Returns: a decorator; what it gives calls the launcher at once, without the dispatcher, when nothing is compiled.
+    """
+    name = schema.partition('(')[0]
+
+    def register(launch: Callable[..., Any]) -> Callable[..., Any]:
+        _LIBRARY.define(schema)
+        for key in ('CUDA', 'CPU'):  # CPU: under Triton's interpreter
+            _LIBRARY.impl(name, launch, key)
+        torch.library.register_fake(f'zoo::{name}', fake, lib=_LIBRARY)
+        op = getattr(torch.ops.zoo, name).default
+
+        @wraps(launch)
+        def call(*args: Any) -> Any:
+            return op(*args) if torch.compiler.is_compiling() else launch(*args)
+
+        return call
+
+    return register
+
+
+class Tiling:
+    """How [n_row, n_column] is cut: tiles of ROWS x COLUMNS cells, shared out among n_program programs."""
+
+    def __init__(self, n_row: int, n_column: int, device: torch.device) -> None:
+        columns = triton.next_power_of_2(n_column)
+        rows = max(_TILE // columns, 1)
+        self.n_tile = triton.cdiv(n_row, rows)
+        self.n_program = min(self.n_tile, _PROGRAM_PER_SM * _n_sm(device))
+        self.constants = {'ROWS': rows, 'COLUMNS': columns, 'num_warps': min(max(rows * columns // 512, 4), 32)}
+
+
+def on_device_of(x: Tensor) -> Any:
+    """A context in which launches go to the device of x, on its current stream."""
+    return torch.cuda.device_of(x)
+
+
+def flat(x: Tensor) -> Tensor:
+    """[...] -> [N], contiguous; a view where it can be."""
+    return x.reshape(-1).contiguous()
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """[..., C] -> [N, C] whose columns lie side by side; rows may be any distance apart, 0 too (an expanded tensor)."""
+    x = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
+
+
+def counter(device: torch.device) -> Tensor:
+    """The int32 zero that `add_programs` counts in and leaves at zero.
+
+    Launches on one stream follow each other and can share it; a graph is captured with one of its own, since it may be
+    replayed on any stream.
+    """
+    if device.type == 'cuda':
+        if torch.cuda.is_current_stream_capturing():
+            return torch.zeros(1, dtype=torch.int32, device=device)
+        return _stream_counter(device, torch.cuda.current_stream(device).cuda_stream)
+    return torch.zeros(1, dtype=torch.int32)
+
+
+@cache
+def _stream_counter(device: torch.device, stream: int) -> Tensor:
+    return torch.zeros(1, dtype=torch.int32, device=device)
+
+
+@cache
+def _n_sm(device: torch.device) -> int:
+    if device.type == 'cuda':
+        return torch.cuda.get_device_properties(device).multi_processor_count
+    return 1
+
+
+@triton.jit
+def add_programs(partial_ptr, counter_ptr, out_ptr, WIDTH: tl.constexpr):
+    """out[w] = sum over programs p of partial[p, w], each program having stored its row; done by the last to arrive."""
+    n_program = tl.num_programs(0)
+    tl.debug_barrier()  # this program's row is stored before it is counted
+    if tl.atomic_add(counter_ptr, 1, sem='acq_rel') == n_program - 1:
+        column = tl.arange(0, WIDTH)
+        index = tl.arange(0, 128)
+        total = tl.zeros((128, WIDTH), partial_ptr.dtype.element_ty)
+        for start in range(0, n_program, 128):
+            row = start + index
+            total += tl.load(partial_ptr + row[:, None] * WIDTH + column[None, :], mask=(row < n_program)[:, None],
+                             other=0.0, cache_modifier='.cg')  # past the L1 cache, which other programs don't write to
+        tl.store(out_ptr + column, tl.sum(total, 0))
+        tl.store(counter_ptr, 0)
+
+
+@triton.jit
+def load_rows(ptr, row, stride, is_row, n_column, COLUMNS: tl.constexpr, FILL: tl.constexpr):
+    """[ROWS, COLUMNS] f32; cells beyond the last column are FILL, those beyond the last row 0."""
+    column = tl.arange(0, COLUMNS)
+    is_cell = is_row[:, None] & (column < n_column)[None, :]
+    x = tl.load(ptr + row[:, None] * stride + column[None, :], mask=is_cell, other=FILL).to(tl.float32)
+    return tl.where(is_row[:, None], x, 0.0)
+
+
+@triton.jit
+def store_rows(ptr, row, is_row, n_column, x, COLUMNS: tl.constexpr):
+    """Writes [ROWS, COLUMNS] into a contiguous [N, n_column]."""
+    column = tl.arange(0, COLUMNS)
+    is_cell = is_row[:, None] & (column < n_column)[None, :]
+    tl.store(ptr + row[:, None] * n_column + column[None, :], x.to(ptr.dtype.element_ty), mask=is_cell)
+
+
+@triton.jit
+def load_weight(ptr, row, is_row, HAS_WEIGHT: tl.constexpr):
+    """[ROWS] f32: the weights, 1 where there are none; 0 beyond the last row."""
+    if HAS_WEIGHT:
+        weight = tl.load(ptr + row, mask=is_row, other=0.0).to(tl.float32)
+    else:
+        weight = is_row.to(tl.float32)
+    return weight
+
+
+@triton.jit
+def log_softmax(x):
+    """Over the columns of [ROWS, COLUMNS]; a column of -inf stays -inf."""
+    shifted = x - tl.max(x, 1)[:, None]
+    return shifted - tl.log(tl.sum(tl.exp(shifted), 1))[:, None]
+
+
+@triton.jit
+def at(x, action, COLUMNS: tl.constexpr):
+    """x[row, action[row]] of [ROWS, COLUMNS]."""
+    return tl.sum(tl.where(tl.arange(0, COLUMNS)[None, :] == action[:, None], x, 0.0), 1)

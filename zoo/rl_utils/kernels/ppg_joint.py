@@ -1,0 +1,118 @@
+"""Kernels of `ppg_joint_error`: value loss, KL(old || new) and the gradients of both in one pass, for logits and
+{'mu', 'sigma'}; the backward pass only scales."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from zoo.rl_utils.distribution import Distribution, Logit, logit_parts
+from zoo.rl_utils.kernels.launch import (
+    Tiling,
+    add_programs,
+    as_rows,
+    counter,
+    custom_op,
+    flat,
+    load_rows,
+    load_weight,
+    log_softmax,
+    on_device_of,
+    store_rows,
+)
+from zoo.rl_utils.kernels.ppo_value import value_terms
+
+
+def apply(dist: Distribution, logit_old: Logit, value_new: Tensor, value_old: Tensor, return_: Tensor,
+          weight: Tensor | None, clip_ratio: float | None, *parts: Tensor) -> tuple[Tensor, Tensor]:
+    """(auxiliary_loss, behavioral_cloning_loss); arguments as those of the reference (clip_ratio None: unclipped)."""
+    return _JointKernel.apply(logit_parts(logit_old), value_new, value_old, return_, weight, clip_ratio, *parts)
+
+
+class _JointKernel(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, old: tuple[Tensor, ...], value_new: Tensor, value_old: Tensor, return_: Tensor,
+                weight: Tensor | None, clip_ratio: float | None, *new: Tensor) -> tuple[Tensor, ...]:
+        losses, grad_value, *grads = _launch(
+            [as_rows(part) for part in new], [as_rows(part) for part in old], flat(value_new), flat(value_old),
+            flat(return_), None if weight is None else flat(weight), clip_ratio)
+        ctx.save_for_backward(grad_value.view(value_new.shape), *(grad.view(new[0].shape) for grad in grads))
+        auxiliary_loss, behavioral_cloning_loss = losses.unbind(0)
+        return auxiliary_loss, behavioral_cloning_loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_auxiliary: Tensor, grad_cloning: Tensor) -> tuple[Tensor | None, ...]:
+        grad_value, *grads = ctx.saved_tensors
+        return (None, grad_value * grad_auxiliary, None, None, None, None,
+                *((grad * grad_cloning).to(grad.dtype) for grad in grads))
+
+
+def _fake(new: list[Tensor], old: list[Tensor], value_new: Tensor, *_: Any) -> list[Tensor]:
+    return [value_new.new_empty(2, dtype=torch.float32), value_new.new_empty(value_new.shape),
+            *(part.new_empty(part.shape) for part in new)]
+
+
+@custom_op('ppg_joint_error(Tensor[] new, Tensor[] old, Tensor value_new, Tensor value_old, Tensor return_, '
+           'Tensor? weight, float? clip_ratio) -> Tensor[]', _fake)
+def _launch(new: list[Tensor], old: list[Tensor], value_new: Tensor, value_old: Tensor, return_: Tensor,
+            weight: Tensor | None, clip_ratio: float | None) -> list[Tensor]:
+    """-> losses [2], gradient of the first in the value [N], of the second in each part [N, C]."""
+    device, (n_row, n_column) = value_new.device, new[0].shape
+    tiling = Tiling(n_row, n_column, device)
+    losses, grad_value = torch.empty(2, device=device), torch.empty_like(value_new)
+    grads = [torch.empty((n_row, n_column), dtype=part.dtype, device=device) for part in new]
+    partial = torch.empty(2 * tiling.n_program, device=device)
+    with on_device_of(value_new):
+        _forward[(tiling.n_program,)](
+            new[0], new[-1], old[0], old[-1], value_new, value_old, return_, weight, grad_value, grads[0], grads[-1],
+            partial, counter(device), losses, n_row, n_column, new[0].stride(0), new[-1].stride(0), old[0].stride(0),
+            old[-1].stride(0), 1 / n_row, clip_ratio or 0.0, GAUSSIAN=len(new) == 2, CLIP=clip_ratio is not None,
+            HAS_WEIGHT=weight is not None, **tiling.constants)
+    return [losses, grad_value, *grads]
+
+
+@triton.jit
+def _forward(new_ptr, sigma_ptr, old_ptr, sigma_old_ptr, value_ptr, value_old_ptr, return_ptr, weight_ptr,
+             grad_value_ptr, grad_ptr, grad_sigma_ptr, partial_ptr, counter_ptr, loss_ptr, n_row, n_column, stride,
+             sigma_stride, old_stride, sigma_old_stride, per_row, clip_ratio, GAUSSIAN: tl.constexpr,
+             CLIP: tl.constexpr, HAS_WEIGHT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    auxiliary = tl.zeros((ROWS,), tl.float32)
+    cloning = tl.zeros((ROWS,), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(n_row, ROWS), tl.num_programs(0)):
+        row = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
+        is_row = row < n_row
+        weight = load_weight(weight_ptr, row, is_row, HAS_WEIGHT)
+        share = (weight * per_row)[:, None]
+        square, grad_value = value_terms(value_ptr, value_old_ptr, return_ptr, row, is_row, clip_ratio, CLIP)
+        grad_value = (grad_value * weight * per_row).to(grad_value_ptr.dtype.element_ty)
+        tl.store(grad_value_ptr + row, grad_value, mask=is_row)
+        if GAUSSIAN:
+            mu = load_rows(new_ptr, row, stride, is_row, n_column, COLUMNS, 0.0)
+            sigma = load_rows(sigma_ptr, row, sigma_stride, is_row, n_column, COLUMNS, 1.0)
+            mu_old = load_rows(old_ptr, row, old_stride, is_row, n_column, COLUMNS, 0.0)
+            sigma_old = load_rows(sigma_old_ptr, row, sigma_old_stride, is_row, n_column, COLUMNS, 1.0)
+            sigma = tl.where(is_row[:, None], sigma, 1.0)
+            sigma_old = tl.where(is_row[:, None], sigma_old, 1.0)
+            ratio, shift = sigma_old / sigma, (mu_old - mu) / sigma
+            kl = tl.sum(0.5 * (ratio * ratio + shift * shift - 1) - tl.log(ratio), 1)
+            store_rows(grad_ptr, row, is_row, n_column, -shift / sigma * share, COLUMNS)
+            slope = (1 - ratio * ratio - shift * shift) / sigma
+            store_rows(grad_sigma_ptr, row, is_row, n_column, slope * share, COLUMNS)
+        else:
+            logp = log_softmax(load_rows(new_ptr, row, stride, is_row, n_column, COLUMNS, -float('inf')))
+            logp_old = log_softmax(load_rows(old_ptr, row, old_stride, is_row, n_column, COLUMNS, -float('inf')))
+            p_old = tl.exp(logp_old)
+            is_gone = logp_old == -float('inf')  # 0 * log 0 is 0
+            kl = tl.sum(p_old * (tl.where(is_gone, 0.0, logp_old) - tl.where(is_gone, 0.0, logp)), 1)
+            store_rows(grad_ptr, row, is_row, n_column, (tl.exp(logp) - p_old) * share, COLUMNS)
+        auxiliary += square * weight
+        cloning += kl * weight
+    part_ptr = partial_ptr + tl.program_id(0) * 2
+    tl.store(part_ptr, 0.5 * tl.sum(auxiliary, 0) * per_row)
+    tl.store(part_ptr + 1, tl.sum(cloning, 0) * per_row)
+    add_programs(partial_ptr, counter_ptr, loss_ptr, 2)
