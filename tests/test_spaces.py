@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zoo.errors import UserError
-from zoo.spaces import ActionMap, Box, Discrete, obs_to_tensor, space_from_json
+from zoo.spaces import ActionMap, Box, Discrete, is_image, obs_dtype, obs_to_tensor, space_from_json
 
 INF = np.inf
 
@@ -157,7 +157,9 @@ def test_box_equality_looks_at_bounds_shape_and_dtype():
     Discrete(3), Discrete(2, start=-5),
     box([-1, 0], [1, 2]), box([-INF, 0, -INF], [INF, INF, 1.5]), box([0], [255], 'uint8'),
     Box(np.float32([0.1, -1 / 3]), np.float32([0.3, np.finfo(np.float32).max])),
-    Box(np.zeros((3, 2, 4)), np.full((3, 2, 4), 1e-300), 'float64'), Box(np.array(-1.0), np.array(1.0)),
+    Box(np.zeros((3, 2, 4)), np.full((3, 2, 4), 1e-300), 'float64'),
+    Box(np.arange(6.0).reshape(3, 1, 2), np.full((3, 1, 2), 255.0), 'uint8'), Box(np.zeros((1, 1)), np.ones((1, 1))),
+    Box(np.array(-1.0), np.array(1.0)),
     Box(np.zeros(0), np.zeros(0)),
 ])
 def test_json_round_trip_is_exact(space):
@@ -166,6 +168,12 @@ def test_json_round_trip_is_exact(space):
     assert again == space and type(again) is type(space)
     if isinstance(space, Box):
         assert again.shape == space.shape and again.dtype == space.dtype
+
+
+def test_json_of_an_image_says_a_common_bound_once_and_that_of_a_vector_as_before() -> None:
+    image = Box(np.zeros((4, 84, 84)), np.full((4, 84, 84), 255.0), 'uint8').to_json()
+    assert (image['low'], image['high'], image['shape']) == (['0.0'], ['255.0'], [4, 84, 84])
+    assert box([0, 0], [1, 1]).to_json()['low'] == ['0.0', '0.0']  # as in checkpoints that are there already
 
 
 @pytest.mark.parametrize('mode', ['clip', 'rescale'])
@@ -197,7 +205,35 @@ def test_box_observations_become_float32(obs):
     assert got.dtype == torch.float32 and got.tolist() == [[1, 2], [3, 4]]
 
 
+IMAGE = Box(np.zeros((1, 2, 3)), np.full((1, 2, 3), 255.0), 'uint8')
+FLOAT_IMAGE = Box(np.zeros((1, 2, 3)), np.ones((1, 2, 3)))
+
+
+@pytest.mark.parametrize(('space', 'image', 'dtype'), [
+    (Discrete(3), False, torch.int64), (box([0], [1]), False, torch.float32),
+    (box([0], [255], 'uint8'), False, torch.float32), (Box(np.zeros((2, 2)), np.ones((2, 2))), False, torch.float32),
+    (IMAGE, True, torch.uint8), (FLOAT_IMAGE, True, torch.float32)])
+def test_obs_dtype_is_bytes_for_images_of_bytes_alone(space, image, dtype):
+    assert is_image(space) is image and obs_dtype(space) is dtype
+
+
+@pytest.mark.parametrize('lead', [(), (1,), (4,)])
+def test_images_of_bytes_stay_bytes_and_are_copied(lead):
+    obs = np.random.default_rng(0).integers(0, 256, (*lead, 1, 2, 3)).astype(np.uint8)
+    for same in (obs, obs.tolist(), torch.from_numpy(obs), obs.astype(np.int64)):
+        got = obs_to_tensor(IMAGE, same)
+        assert got.dtype == torch.uint8 and np.array_equal(got.numpy(), obs)
+    obs_to_tensor(IMAGE, obs)[...] = 0
+    assert obs.any()
+    assert obs_to_tensor(FLOAT_IMAGE, obs).dtype == torch.float32
+
+
 @pytest.mark.parametrize(('space', 'obs', 'words'), [
+    (IMAGE, np.full((1, 2, 3), 0.5), 'is an image of float64 but must be one of bytes, integers from 0 to 255'),
+    (IMAGE, np.full((1, 2, 3), 256), 'is an image of int64 but must be'),
+    (IMAGE, np.full((1, 2, 3), -1), 'is an image of int64 but must be'),
+    (IMAGE, np.zeros((2, 3), np.uint8), r'has shape \(2, 3\) but must have \(1, 2, 3\)'),
+    (FLOAT_IMAGE, np.full((1, 2, 3), np.inf), 'is not finite'),
     (Discrete(4, start=-2), 0.5, 'is no integer'),
     (Discrete(4, start=-2), 2, 'lies outside -2 .. 1'),
     (Discrete(4, start=-2), [[-2]], 'is no integer or batch of them'),

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from zoo.env import VectorEnv
+from zoo.env import Timestep, VectorEnv
 from zoo.policy.base import CollectMode
 from zoo.rollout import Rollout
 
@@ -54,7 +54,7 @@ class Collector:
             for path, rows in self._leaves:
                 value = transition[path[0]]
                 rows[t].copy_(value if len(path) == 1 else value[path[1]])
-            self.episodes.record(timestep.reward, timestep.terminated | timestep.truncated, timestep.is_reset)
+            self.episodes.record(*_raw(timestep), timestep.is_reset)
             if timestep.final_obs is not None and timestep.final_index is not None:
                 final_obs.append(timestep.final_obs.clone())
                 final_index.append(torch.stack((torch.full_like(timestep.final_index, t), timestep.final_index), 1))
@@ -79,6 +79,12 @@ class Collector:
             for path, leaf in ([((key, k), v) for k, v in value.items()]
                                if isinstance(value, dict) else [((key,), value)]):
                 self._leaves.append((path, leaf.unbind(0)))
+
+
+def _raw(timestep: Timestep) -> tuple[Tensor, Tensor]:
+    """Rewards and ends of the game itself, which those of training may differ from."""
+    reward = timestep.reward if timestep.raw_reward is None else timestep.raw_reward
+    return reward, timestep.terminated | timestep.truncated if timestep.raw_end is None else timestep.raw_end
 
 
 class EpisodeTracker:

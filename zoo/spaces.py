@@ -41,7 +41,13 @@ class Box:
     def to_json(self) -> dict[str, Any]:
         # JSON has no infinity: bounds are written as strings that float() reads back exactly
         return {'kind': 'box', 'shape': list(self.shape), 'dtype': self.dtype,
-                'low': [repr(float(x)) for x in self.low.ravel()], 'high': [repr(float(x)) for x in self.high.ravel()]}
+                'low': self._bound_to_json(self.low), 'high': self._bound_to_json(self.high)}
+
+    def _bound_to_json(self, bound: np.ndarray) -> list[str]:
+        values = bound.ravel()
+        if len(self.shape) > 1 and len(values) and np.all(values == values[0]):
+            values = values[:1]  # one for all: an Atari image has 28,224 of them
+        return [repr(float(x)) for x in values]
 
 
 Space = Discrete | Box
@@ -51,8 +57,22 @@ def space_from_json(spec: dict[str, Any]) -> Space:
     """Inverse of `to_json`."""
     if spec['kind'] == 'discrete':
         return Discrete(spec['n'], spec['start'])
-    low, high = (np.array([float(x) for x in spec[key]]).reshape(spec['shape']) for key in ('low', 'high'))
+    shape = spec['shape']
+    bounds = [np.array([float(x) for x in spec[key]]) for key in ('low', 'high')]
+    low, high = (b.reshape(shape) if b.size == np.prod(shape) else np.full(shape, b[0]) for b in bounds)
     return Box(low, high, spec['dtype'])
+
+
+def is_image(space: Space) -> bool:
+    """Whether observations are images: a Box of three dimensions, channels first or last."""
+    return isinstance(space, Box) and len(space.shape) == 3
+
+
+def obs_dtype(space: Space) -> torch.dtype:
+    """How zoo holds observations: an index as int64, an image of bytes as uint8, all else as f32."""
+    if isinstance(space, Discrete):
+        return torch.int64
+    return torch.uint8 if is_image(space) and space.dtype == 'uint8' else torch.float32
 
 
 class ActionMap:
@@ -94,7 +114,7 @@ class ActionMap:
 
 
 def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu') -> Tensor:
-    """Raw observations of an env, one or a batch -> what a model takes: [..., *O] f32 (Box) or [...] int64 (Discrete).
+    """Raw observations of an env, one or a batch -> what a model takes: [..., *O] or [...], of dtype `obs_dtype`.
 
     Raises: UserError if they are not of the space: shape, type, range, or not finite.
     """
@@ -110,6 +130,11 @@ def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu') ->
     n_dim = len(space.shape)
     if array.ndim not in (n_dim, n_dim + 1) or array.shape[array.ndim - n_dim:] != space.shape:
         raise UserError(f'the observation has shape {array.shape} but must have {space.shape}, or be a batch of such')
+    if obs_dtype(space) == torch.uint8:
+        if array.dtype.kind not in 'iu' or np.any((array < 0) | (array > 255)):
+            raise UserError(f'the observation is an image of {array.dtype} but must be one of bytes, integers from 0 '
+                            'to 255; pass what the env gave')
+        return torch.as_tensor(array.astype(np.uint8), device=device)
     array = np.array(array, dtype=np.float32)  # a copy: whatever strides, read-only too
     if not np.isfinite(array).all():
         raise UserError(f'the observation {obs!r} is not finite; a policy can only act on numbers')

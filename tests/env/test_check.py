@@ -112,6 +112,39 @@ def test_check_env_discrete_obs_of_any_int_type_passes(obs: Any) -> None:
     check_env(EnvConfig(id=DiscreteObsEnv, kwargs={'obs': obs}))
 
 
+IMAGE = np.zeros((2, 2, 3), np.uint8)
+DOT = np.zeros((2, 2, 3), np.float32)
+DOT[1, 0, 2] = 1.5
+
+
+@pytest.mark.parametrize(('image', 'dtype', 'message'), [
+    (IMAGE[0], np.uint8, 'has shape (2, 3), wanted (2, 2, 3) as in'),
+    (IMAGE / 255, np.uint8, 'has dtype float64, wanted uint8 as in observation_space; return obs.astype(np.uint8)'),
+    (DOT, np.float32, 'has 1.5 at [1, 0, 2], wanted 0 to 1 as in observation_space'),
+    (DOT + np.inf, np.float32, 'has inf at [0, 0, 0], wanted finite numbers')], ids=['shape', 'dtype', 'bound', 'inf'])
+def test_check_env_image_break_names_the_pixel(image: np.ndarray, dtype: Any, message: str) -> None:
+    space = Box(0, 255 if dtype == np.uint8 else 1, (2, 2, 3), dtype)
+    with pytest.raises(EnvContractError) as raised:
+        check_env(EnvConfig(id=ResetEnv, kwargs={'change': lambda o, i: (image, i), 'observation_space': space}))
+    assert f'index 0, step 0: the observation of reset {message}' in str(raised.value)
+
+
+def test_check_env_image_that_keeps_the_contract_passes() -> None:
+    class Env(LimitEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return IMAGE, super().reset(**kwargs)[1]
+
+        def step(self, action: Any) -> Any:
+            return (IMAGE + 255, *super().step(action)[1:])
+
+    def make_one() -> Env:
+        env = Env()
+        env.observation_space = Box(0, 255, (2, 2, 3), np.uint8)
+        return env
+
+    check_env(EnvConfig(id=make_one))
+
+
 def test_check_env_unseeded_env_raises() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(EnvContractError, match=r'step 0: two resets with seed=0 returned .*wanted the same twice; '

@@ -94,7 +94,7 @@ def test_step_every_mode_gives_the_sequence_of_a_counting_env(how: str, mode: st
     else:
         obs_want, reward_want = [1, 2, 3, 4, 0, 1, 2], [1] * 7
     for t in range(7):
-        obs, reward, terminated, truncated, final_obs, final_index, _, is_reset = env.step(torch.tensor([0, 1]))
+        obs, reward, terminated, truncated, final_obs, final_index, _, is_reset, *_ = env.step(torch.tensor([0, 1]))
         ended = t == 4
         assert obs.tolist() == [[obs_want[t]]] * 2 and obs.dtype == torch.float32
         assert reward.tolist() == [reward_want[t]] * 2 and reward.dtype == torch.float32
@@ -295,17 +295,90 @@ def test_step_box_action_is_mapped_and_the_raw_one_kept(mode: str, action: list,
     assert raw.tolist() == [action]
 
 
-@pytest.mark.parametrize('space', [Box(0, 255, (2, 2), np.uint8), gymnasium.spaces.MultiBinary(3), Box(0, 1, ()),
-                                   gymnasium.spaces.Dict(a=Discrete(2))], ids=str)
-@pytest.mark.parametrize('role', ['observation', 'action'])
+VECTORS, IMAGES = Box(0, 1, (2, 2)), Box(0, 255, (3, 4, 4), np.uint8)
+
+
+@pytest.mark.parametrize(('space', 'role'), [
+    *((space, role) for role in ('observation', 'action')
+      for space in (VECTORS, gymnasium.spaces.MultiBinary(3), Box(0, 1, ()), gymnasium.spaces.Dict(a=Discrete(2)))),
+    (Box(0, 255, (3, 4, 4), np.int64), 'observation'), (Box(0, 255, (2, 3, 4, 4), np.uint8), 'observation'),
+    (IMAGES, 'action')], ids=str)
 def test_make_vector_env_space_that_is_not_supported_raises(space: gymnasium.Space, role: str) -> None:
     def make_one() -> gymnasium.Env:
         env = limit_env()
         setattr(env, f'{role}_space', space)
         return env
 
-    with pytest.raises(UnsupportedEnvError, match=f'has the {role} space .* but supported are Discrete and one-dim'):
+    message = f'has the {role} space .* but supported are Discrete and one-dimensional Box spaces'
+    with pytest.raises(UnsupportedEnvError, match=message) as raised:
         make(make_one)
+    assert ('and images (three-dimensional Box' in str(raised.value)) == (role == 'observation')
+
+
+# --- images
+
+class ImageEnv(LimitEnv):
+    """Every pixel of the image is 200 + the number of steps; at its 2nd step it is what `show` makes of it."""
+
+    def __init__(self, dtype: Any = np.uint8, show: Any = lambda image: image, limit: int = 3) -> None:
+        super().__init__(limit)
+        self.observation_space = Box(0, 255, (4, 5, 3), dtype)
+        self.show = show
+
+    def reset(self, **kwargs: Any) -> Any:
+        return np.full((4, 5, 3), 200, self.observation_space.dtype), super().reset(**kwargs)[1]
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        image = np.full((4, 5, 3), 200 + obs[0], self.observation_space.dtype)
+        return (self.show(image) if obs[0] == 2 else image, *rest)
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+@pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
+@pytest.mark.parametrize(('dtype', 'want'), [(np.uint8, torch.uint8), (np.float64, torch.float32)])
+def test_step_images_of_bytes_stay_bytes_others_become_float32(how: str, mode: str, dtype: Any, want: Any) -> None:
+    env = make(ImageEnv, kwargs={'dtype': dtype}, vectorization=how, autoreset=mode)
+    assert env.obs_space.shape == (4, 5, 3) and env.obs_space.dtype == np.dtype(dtype).name
+    obs = env.reset(0)
+    for t in range(1, 4):
+        assert obs.dtype == want and obs.shape == (2, 4, 5, 3) and (obs == 199 + t).all()
+        step = env.step(torch.tensor([0, 1]))
+        obs = step.obs
+    final = obs if mode == 'next_step' else step.final_obs
+    assert step.truncated.all() and final.dtype == want and (final == 203).all()
+    assert (obs == (203 if mode == 'next_step' else 200)).all()
+    env.close()
+
+
+def test_step_float_image_that_is_not_finite_raises() -> None:
+    def spoil(image: np.ndarray) -> np.ndarray:
+        image[1, 2, 0] = np.nan
+        return image
+
+    env = make(ImageEnv, kwargs={'dtype': np.float32, 'show': spoil})
+    env.reset(0)
+    env.step(torch.tensor([0, 0]))
+    with pytest.raises(EnvContractError, match=r'step 2: observation has nan at \[1, 2, 0\] after action 0, wanted'):
+        env.step(torch.tensor([0, 0]))
+
+
+def test_step_batched_image_of_another_dtype_raises() -> None:
+    """As bytes, a float image of 0 to 1 would be all black."""
+    env = make(ImageEnv)
+    env.reset(0)
+    inner: Any = env._env
+    inner.step = lambda actions: (np.full((2, 4, 5, 3), 0.5, np.float32), np.zeros(2), *np.zeros((2, 2), bool), {})
+    with pytest.raises(EnvContractError, match='step 1: the observations are of float32, wanted uint8 as in observa'):
+        env.step(torch.tensor([0, 0]))
+
+
+def test_step_final_image_of_another_dtype_raises() -> None:
+    env = make(ImageEnv, kwargs={'show': lambda image: image / 255, 'limit': 2})
+    env.reset(0)
+    env.step(torch.tensor([0, 0]))
+    with pytest.raises(EnvContractError, match='step 2: the observations are of float64, wanted uint8'):
+        env.step(torch.tensor([0, 0]))
 
 
 # --- what an env must not return

@@ -1,4 +1,7 @@
 """Envs of any library as a vector with one form, `Timestep`; nothing above knows gymnasium or autoreset modes."""
+from zoo.env import atari as atari
+from zoo.env import envpool as envpool
+from zoo.env import procgen as procgen
 from zoo.env.check import check_env as check_env
 from zoo.env.config import EnvConfig as EnvConfig
 from zoo.env.errors import EnvContractError as EnvContractError
@@ -7,6 +10,9 @@ from zoo.env.errors import EnvKwargsError as EnvKwargsError
 from zoo.env.errors import MissingExtraError as MissingExtraError
 from zoo.env.errors import UnknownEnvError as UnknownEnvError
 from zoo.env.errors import UnsupportedEnvError as UnsupportedEnvError
+from zoo.env.family import EnvFamily as EnvFamily
+from zoo.env.family import EnvRequest as EnvRequest
+from zoo.env.family import env_family as env_family
 from zoo.env.make import known_ids as known_ids
 from zoo.env.make import make_env as make_env
 from zoo.env.timestep import Timestep as Timestep

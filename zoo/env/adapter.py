@@ -16,18 +16,21 @@ def convert_space(space: Any, role: str, name: str) -> Space:
 
     Args:
       role: 'observation' or 'action';  name: of the env; both for the error.
-    Raises: UnsupportedEnvError if it is neither a Discrete nor a Box of vectors.
+    Raises: UnsupportedEnvError if it is neither Discrete nor a Box of vectors or, for observations, of images.
     """
     shape = getattr(space, 'shape', None)
     if hasattr(space, 'n') and not shape:  # MultiBinary has an `n` too, and a shape
         return Discrete(int(space.n), int(getattr(space, 'start', 0)))
-    if hasattr(space, 'low') and hasattr(space, 'high') and shape is not None and len(shape) == 1:
+    is_observation = role == 'observation'
+    if hasattr(space, 'low') and hasattr(space, 'high') and shape is not None:
         dtype = np.dtype(space.dtype)
-        if dtype.kind in 'iuf':
+        is_image = is_observation and len(shape) == 3 and (dtype == np.uint8 or dtype.kind == 'f')
+        if is_image or (len(shape) == 1 and dtype.kind in 'iuf'):
             return Box(np.array(space.low, dtype=np.float64), np.array(space.high, dtype=np.float64), dtype.name)
+    images = ', and images (three-dimensional Box spaces of uint8 or floats)' if is_observation else ''
     raise UnsupportedEnvError(
-        f'env {name!r} has the {role} space {space}, but supported are Discrete and one-dimensional Box spaces; '
-        f'wrap the env so that it has one of these, e.g. flatten its {role}s.')
+        f'env {name!r} has the {role} space {space}, but supported are Discrete and one-dimensional Box spaces'
+        f'{images}; wrap the env so that it has one of these, e.g. flatten its {role}s.')
 
 
 def env_spaces(env: Any, name: str) -> tuple[Space, Space]:

@@ -6,15 +6,20 @@ from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
+import torch
+from torch import Tensor
 
 from zoo.env.adapter import env_spaces, takes_keyword
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import RESET_DO, STEP_DO, contract_error, show
-from zoo.env.make import env_name, make_env
+from zoo.env.family import EnvFamily
+from zoo.env.make import env_name, find_env, make_env
+from zoo.env.vector import VectorEnv, make_vector_env
 from zoo.errors import UserError
 from zoo.spaces import Discrete
 
 SEED = 0
+N_ENV = 2  # of a family, which has no single env
 SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
 MAX_REPLAY = 20  # steps; BipedalWalker keeps its Box2D world over a reset, and two of its episodes differ from step 61
 
@@ -22,7 +27,8 @@ MAX_REPLAY = 20  # steps; BipedalWalker keeps its Box2D world over a reset, and 
 def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> None:
     """Make one env of the config and take `n_step` random steps with it, starting new episodes where they end.
 
-    The first of these steps are taken twice, with the same seed and the same actions.
+    The first of these steps are taken twice, with the same seed and the same actions. Of a family, two envs that step
+    together are made; whatever they return, VectorEnv looks at.
 
     Raises: EnvContractError that names env, index, step, what was got, what was wanted and what to do; UserError if
       n_step is below 1; and what make_env raises.
@@ -30,11 +36,47 @@ def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> None:
     if n_step < 1:
         raise UserError(f'check_env got n_step={n_step}, wanted 1 or more; leave it out for 10 steps.')
     cfg = env_config(cfg)
+    if isinstance(find_env(cfg.id, cfg.game), EnvFamily):
+        _check_family(cfg, n_step)
+        return
     env = make_env(cfg)
     try:
         _EnvCheck(env, env_name(cfg)).run(n_step)
     finally:
         env.close()
+
+
+def _check_family(cfg: EnvConfig, n_step: int) -> None:
+    env = make_vector_env(cfg, N_ENV)
+    try:
+        first = env.reset(SEED).clone()
+        again = env.reset(SEED).clone()
+        _same_twice(env.name, 0, 'the observations of two resets', first, again)
+        once = list(_vector_rollout(env, n_step))
+        for step, (was, now) in enumerate(zip(once, _vector_rollout(env, min(n_step, MAX_REPLAY)), strict=False), 1):
+            for what, value in was.items():
+                _same_twice(env.name, step, f'{what} of two runs with the same actions', value, now[what])
+    finally:
+        env.close()
+
+
+def _vector_rollout(env: VectorEnv, n_step: int) -> Iterator[dict[str, Tensor]]:
+    env.reset(SEED)
+    rng = torch.Generator().manual_seed(SEED)
+    space = env.action_space
+    for _ in range(n_step):
+        step = env.step(torch.randint(space.n, (env.n_env,), generator=rng) if isinstance(space, Discrete)
+                        else torch.rand((env.n_env, *space.shape), generator=rng) * 2 - 1)
+        yield {'the observations': step.obs.clone(), 'the rewards': step.reward, 'terminated': step.terminated.clone(),
+               'truncated': step.truncated.clone()}
+
+
+def _same_twice(name: str, step: int, what: str, was: Tensor, now: Tensor) -> None:
+    differ = (was != now).reshape(len(was), -1).any(1)
+    if differ.any():
+        index = int(differ.nonzero()[0])
+        raise contract_error(name, index, step, f'{what} with seed={SEED} differ: {show(was[index].numpy())} and '
+                             f'{show(now[index].numpy())}', 'the same twice', 'seed all random numbers in reset')
 
 
 class _EnvCheck:
@@ -152,12 +194,15 @@ class _EnvCheck:
         self._check_values(obs, source, space.low, space.high)
 
     def _check_values(self, obs: np.ndarray, source: str, low: np.ndarray, high: np.ndarray) -> None:
-        for i, x in enumerate(obs):
-            got = f'the observation of {source} has {x} at [{i}]'
-            if not np.isfinite(x):
-                self._fail(got, 'finite numbers', 'find where it comes from')
-            if not low[i] <= x <= high[i]:
-                self._fail(got, f'{low[i]:g} to {high[i]:g} as in observation_space', 'correct it, or widen the space')
+        finite = np.isfinite(obs)
+        wrong = np.argwhere(~(finite & (low <= obs) & (obs <= high)))
+        if not len(wrong):
+            return
+        at = tuple(map(int, wrong[0]))
+        got = f'the observation of {source} has {obs[at]} at {list(at)}'
+        if not finite[at]:
+            self._fail(got, 'finite numbers', 'find where it comes from')
+        self._fail(got, f'{low[at]:g} to {high[at]:g} as in observation_space', 'correct it, or widen the space')
 
     def _check_reward(self, reward: Any) -> None:
         if np.shape(reward) != () or np.asarray(reward).dtype.kind not in 'biuf':

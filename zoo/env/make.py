@@ -1,6 +1,7 @@
 """From an env id to an env."""
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import re
@@ -12,7 +13,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from zoo.env.adapter import OldGymEnv, env_spaces
 from zoo.env.config import EnvConfig, env_config, own_copy
-from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError
+from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError, UnsupportedEnvError
+from zoo.env.family import EnvFamily, missing_extra, no_games
 from zoo.registry import ENV_REGISTRY, closest
 
 EXTRAS = {'gymnasium.envs.box2d': 'box2d', 'gymnasium.envs.mujoco': 'mujoco'}
@@ -22,11 +24,14 @@ def make_env(cfg: EnvConfig | Mapping[str, Any]) -> gymnasium.Env:
     """One env with the gymnasium interface; envs of other libraries are adapted.
 
     Raises: UnknownEnvError if the id leads to no env; MissingExtraError if it needs what is not installed;
-      EnvKwargsError if it does not take env.kwargs; what the env's own constructor raises passes through.
+      EnvKwargsError if it does not take env.kwargs; UnsupportedEnvError if it is a family, which makes vectors only;
+      what the env's own constructor raises passes through.
     """
     cfg = env_config(cfg)
     name = env_name(cfg)
-    source = find_env(cfg.id)
+    source = find_env(cfg.id, cfg.game)
+    if isinstance(source, EnvFamily):
+        raise UnsupportedEnvError(f'env {name!r} comes as a vector only; use make_vector_env(cfg, 1).')
     env = _make_gymnasium(source, cfg) if isinstance(source, EnvSpec) else _call(source, cfg)
     if not isinstance(env, gymnasium.Env):
         env = OldGymEnv(env, name)
@@ -40,17 +45,39 @@ def known_ids() -> list[str]:
 
 
 def env_name(cfg: EnvConfig) -> str:
-    """What messages call the env: its id, or where its callable is defined."""
+    """What messages call the env: its id and game, or where its callable is defined."""
     if isinstance(cfg.id, str):
-        return cfg.id
+        return cfg.id if cfg.game is None else f'{cfg.id}/{cfg.game}'
     return f"{getattr(cfg.id, '__module__', '?')}:{getattr(cfg.id, '__qualname__', repr(cfg.id))}"
 
 
-def find_env(env_id: str | Callable[..., Any]) -> EnvSpec | Callable[..., Any]:
-    """What makes the env: a gymnasium spec, or a callable (itself, a registered one, or 'module:function').
+def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> EnvSpec | EnvFamily | Callable[..., Any]:
+    """What makes the env: a gymnasium spec, a family, or a callable (itself, a registered one, or 'module:function').
 
-    Raises: UnknownEnvError with the closest known ids.
+    Raises: UnknownEnvError with the closest known ids, or games; MissingExtraError if what knows the games is missing.
     """
+    source = _find_source(env_id)
+    if isinstance(source, EnvFamily):
+        source.check_game(str(env_id), game)
+    elif game is not None:
+        raise UnknownEnvError(no_games(str(env_id), game))
+    return source
+
+
+def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
+    """What can be said of env.id, env.game and env.kwargs before anything is made.
+
+    An extra that is missing is no mistake in the config; who makes the env is told of it.
+    Raises: UnknownEnvError, ConfigError.
+    """
+    cfg = env_config(cfg)
+    with contextlib.suppress(MissingExtraError):
+        source = find_env(cfg.id, cfg.game)
+        if isinstance(source, EnvFamily):
+            source.read_options(cfg.kwargs)
+
+
+def _find_source(env_id: str | Callable[..., Any]) -> EnvSpec | EnvFamily | Callable[..., Any]:
     if callable(env_id):
         return env_id
     if env_id in ENV_REGISTRY:
@@ -62,7 +89,7 @@ def find_env(env_id: str | Callable[..., Any]) -> EnvSpec | Callable[..., Any]:
     raise UnknownEnvError(_unknown(env_id))
 
 
-def _find_in_module(env_id: str) -> EnvSpec | Callable[..., Any]:
+def _find_in_module(env_id: str) -> EnvSpec | EnvFamily | Callable[..., Any]:
     module_name, _, attribute = env_id.partition(':')
     try:
         found: Any = importlib.import_module(module_name)
@@ -75,7 +102,7 @@ def _find_in_module(env_id: str) -> EnvSpec | Callable[..., Any]:
         return gymnasium.registry[attribute]
     for part in attribute.split('.'):
         found = getattr(found, part, None)
-    if not callable(found):
+    if not callable(found) and not isinstance(found, EnvFamily):
         raise UnknownEnvError(f'env {env_id!r}: module {module_name!r} has no function or class {attribute!r}, and '
                               'registers no gymnasium env of that id; check the spelling.')
     return found
@@ -119,10 +146,12 @@ def raise_bad_kwargs(creator: Any, given: Mapping[str, Any], cfg: EnvConfig, err
         unknown = [key for key in unknown if refused and key == refused[1]]
     required = [p.name for p in parameters if p.name in takes and p.default is p.empty]
     missing = [key for key in required if key not in cfg.kwargs and key not in given]
-    _raise_kwargs_error(env_name(cfg), unknown, missing, [key for key in takes if key not in given], error)
+    raise_kwargs_error(env_name(cfg), unknown, missing, [key for key in takes if key not in given], error)
 
 
-def _raise_kwargs_error(name: str, unknown: list[str], missing: list[str], takes: list[str], error: TypeError) -> None:
+def raise_kwargs_error(name: str, unknown: list[str], missing: list[str], takes: list[str],
+                       error: TypeError | None = None) -> None:
+    """Raise an EnvKwargsError if env.kwargs has unknown arguments, or lacks some."""
     if missing and not unknown:
         raise EnvKwargsError(f'env.kwargs lacks {_join(missing)}, which {name} needs; give it a value.') from error
     if 'max_episode_steps' in unknown:
@@ -141,8 +170,7 @@ def raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
     """Raise what says which extra to install, or which newer version to use, if that is what `error` comes from."""
     extra = next((extra for module, extra in EXTRAS.items() if str(spec.entry_point).startswith(module)), None)
     if extra and isinstance(error, gymnasium.error.DependencyNotInstalled):
-        raise MissingExtraError(f"env {spec.id!r} needs the {extra} extra, which is not installed; "
-                                f"run: pip install 'policy-zoo[{extra}]'") from error
+        raise MissingExtraError(missing_extra(extra, spec.id)) from error
     latest = _versions(spec.id)[-1]
     if latest.id != spec.id:
         raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); use {latest.id!r}.') from error

@@ -13,7 +13,7 @@ class Timestep(NamedTuple):
     episode (same_step, disabled), and is `obs` itself if the reset comes with the next step (next_step).
     """
 
-    obs: Tensor  # [B, *O] f32 (Box) or [B] int64 index (Discrete)
+    obs: Tensor  # [B, *O] f32 (Box; uint8 for an image of bytes) or [B] int64 index (Discrete)
     reward: Tensor  # [B] f32
     terminated: Tensor  # [B] bool, the reached state is terminal
     truncated: Tensor  # [B] bool, cut off from outside, such as by a time limit
@@ -21,3 +21,5 @@ class Timestep(NamedTuple):
     final_index: Tensor | None  # [K] int64, which envs those are
     info: dict[str, Any]  # as the vector env gave it
     is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None where no such rows exist
+    raw_reward: Tensor | None = None  # [B] f32, of the game, where `reward` is changed for training; None: `reward` is
+    raw_end: Tensor | None = None  # [B] bool, the game is over, where a lost life ends an episode; None: as an episode

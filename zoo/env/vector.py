@@ -17,10 +17,11 @@ from zoo.env.adapter import convert_space
 from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.diagnosis import RAW_ERRORS, bad_obs, raise_if_contract
 from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError, contract_error, where
+from zoo.env.family import RAW, RAW_END, RAW_REWARD, EnvFamily, EnvRequest
 from zoo.env.make import env_name, find_env, make_env, raise_bad_kwargs, raise_missing_extra
 from zoo.env.timestep import Timestep
 from zoo.env.workers import WorkerVectorEnv
-from zoo.spaces import ActionMap, Box, Discrete
+from zoo.spaces import ActionMap, Box, Discrete, obs_dtype
 
 
 class VectorEnv:
@@ -41,6 +42,8 @@ class VectorEnv:
         self._one_seed = one_seed
         self._to_env = ActionMap(self.action_space, cfg.action_mode)
         self._discrete = self.obs_space if isinstance(self.obs_space, Discrete) else None
+        self._is_bytes = obs_dtype(self.obs_space) == torch.uint8  # then every value is finite
+        self._has_raw = bool(env.metadata.get(RAW))
         self._obs_shape = (self.n_env, *(self.obs_space.shape if isinstance(self.obs_space, Box) else ()))
         self._ended = np.zeros(self.n_env, dtype=bool)
         self._step_count = 0
@@ -87,9 +90,9 @@ class VectorEnv:
         self._env.close()
 
     def _step(self, sent: np.ndarray) -> Timestep:
-        raw, raw_reward, terminated, truncated, info = self._env.step(sent)
+        raw, env_reward, terminated, truncated, info = self._env.step(sent)
         terminated, truncated = np.asarray(terminated, dtype=bool), np.asarray(truncated, dtype=bool)
-        obs, reward = self._convert(raw), np.asarray(raw_reward).astype(np.float32)
+        obs, reward = self._convert(raw), np.asarray(env_reward).astype(np.float32)
         if obs.shape != self._obs_shape or reward.shape != self._ended.shape:
             self._refuse_shape(obs, reward)
         final_obs = final_index = is_reset = None
@@ -116,17 +119,30 @@ class VectorEnv:
                 final = self._convert(self._final_rows(info, index))
                 self._check_obs(final, sent, index)
             final_obs, final_index = torch.from_numpy(final), torch.from_numpy(index)
+        raw_reward, raw_end = self._raw(info, is_reset) if self._has_raw else (None, None)
         return Timestep(torch.from_numpy(obs), torch.from_numpy(reward), torch.from_numpy(terminated),
-                        torch.from_numpy(truncated), final_obs, final_index, info, is_reset)
+                        torch.from_numpy(truncated), final_obs, final_index, info, is_reset, raw_reward, raw_end)
+
+    def _raw(self, info: dict[str, Any], is_reset: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The game's own rewards and ends, none of them in rows that are only a reset."""
+        reward = torch.from_numpy(np.asarray(info[RAW_REWARD]).astype(np.float32))
+        end = torch.from_numpy(np.asarray(info[RAW_END], dtype=bool))
+        return (reward, end) if is_reset is None else (reward.masked_fill(is_reset, 0.0), end & ~is_reset)
 
     def _convert(self, raw: Any) -> np.ndarray:
-        if self._discrete is None:
+        if self._discrete is not None:
+            return np.asarray(raw).astype(np.int64) - self._discrete.start
+        if not self._is_bytes:
             return np.asarray(raw, dtype=np.float32)  # no copy where it is f32 already
-        return np.asarray(raw).astype(np.int64) - self._discrete.start
+        obs = np.asarray(raw)
+        if obs.dtype != np.uint8:
+            raise contract_error(self.name, None, self._step_count, f'the observations are of {obs.dtype}', 'uint8 as '
+                                 'in observation_space', 'return obs.astype(np.uint8), or correct the space')
+        return obs
 
     def _check_obs(self, obs: np.ndarray, sent: np.ndarray | None = None, index: np.ndarray | None = None) -> None:
         if self._discrete is None:
-            if np.count_nonzero(np.isfinite(obs)) != obs.size:
+            if not self._is_bytes and np.count_nonzero(np.isfinite(obs)) != obs.size:
                 self._refuse('observation', obs, sent, index)
         elif obs.min() < 0 or obs.max() >= self._discrete.n:
             row = int(np.flatnonzero((obs < 0) | (obs >= self._discrete.n))[0])
@@ -142,8 +158,12 @@ class VectorEnv:
         blame_policy = sent is not None and not np.isfinite(sent[env]).all()
         cause = 'the action is not finite: look at the policy' if blame_policy else 'fix the env, or wrap it'
         none = ' (None becomes nan)' if np.isnan(values[row]).all() else ''
+        got = f'is {values[row]}'
+        if np.ndim(values[row]) > 1:  # an image would fill the screen
+            at = np.argwhere(~np.isfinite(values[row]))[0]
+            got = f'has {values[row][tuple(at)]} at {at.tolist()}'
         raise (EnvError if blame_policy else EnvContractError)(
-            f'{self._where(row, index)}: {what} is {values[row]}{after}, wanted finite numbers{none}; {cause}.')
+            f'{self._where(row, index)}: {what} {got}{after}, wanted finite numbers{none}; {cause}.')
 
     def _refuse_shape(self, obs: np.ndarray, reward: np.ndarray) -> None:
         what, values, wanted = 'observations', obs, self._obs_shape
@@ -166,18 +186,23 @@ class VectorEnv:
         return where(self.name, row if index is None else int(index[row]), self._step_count)
 
 
-def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int) -> VectorEnv:
+def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bool = False) -> VectorEnv:
     """`n_env` envs of the config, vectorized as it says.
 
-    Raises: UnknownEnvError, MissingExtraError; UnsupportedEnvError if the env lacks the vectorization, the autoreset
-      mode or spaces that zoo knows.
+    Args:
+      training: the envs collect transitions to learn from; a family may then clip rewards or end episodes early.
+    Raises: UnknownEnvError, MissingExtraError, EnvKwargsError or ConfigError; UnsupportedEnvError if the env lacks the
+      vectorization, the autoreset mode or spaces that zoo knows.
     """
     cfg = env_config(cfg)
     name = env_name(cfg)
-    source = find_env(cfg.id)
+    source = find_env(cfg.id, cfg.game)
     how = _vectorization(cfg, source)
     env: gymnasium.vector.VectorEnv
-    if how == 'batched':
+    if isinstance(source, EnvFamily):
+        request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps)
+        env = _make_family(cfg, source, request)
+    elif how == 'batched':
         assert isinstance(source, EnvSpec)
         env = _make_batched(cfg, source, n_env)
     else:
@@ -185,15 +210,21 @@ def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int) -> VectorEnv
         env_fns = [partial(make_env, cfg) for _ in range(n_env)]
         env = (SyncVectorEnv(env_fns, copy=False, autoreset_mode=mode) if how == 'sync'
                else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name))
-    vector = VectorEnv(env, cfg, name, one_seed=how == 'batched')
+    vector = VectorEnv(env, cfg, name, one_seed=source.one_seed if isinstance(source, EnvFamily) else how == 'batched')
     if cfg.autoreset not in ('auto', vector.autoreset):
         vector.close()
+        sync = '' if isinstance(source, EnvFamily) else ", or env.vectorization 'sync'"
         raise UnsupportedEnvError(f'env.autoreset is {cfg.autoreset!r} but the batched {name!r} does '
-                                  f"{vector.autoreset!r}; use 'auto', or env.vectorization 'sync'.")
+                                  f"{vector.autoreset!r}; use 'auto'{sync}.")
     return vector
 
 
 def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'batched']:
+    if isinstance(source, EnvFamily):
+        if cfg.vectorization in ('sync', 'async'):
+            raise UnsupportedEnvError(f'env.vectorization is {cfg.vectorization!r} but {env_name(cfg)!r} steps all its '
+                                      "envs at once; use 'auto'.")
+        return 'batched'
     has_batched = isinstance(source, EnvSpec) and source.vector_entry_point is not None
     if cfg.vectorization == 'batched' and not has_batched:
         raise UnsupportedEnvError(f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
@@ -219,6 +250,17 @@ def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _make_family(cfg: EnvConfig, family: EnvFamily, request: EnvRequest) -> gymnasium.vector.VectorEnv:
+    options = family.read_options(cfg.kwargs)
+    if options is not None:
+        return family.make(request, options)
+    try:
+        return family.make(request, **own_copy(cfg.kwargs))
+    except TypeError as error:
+        raise_bad_kwargs(family.make, dict.fromkeys(list(inspect.signature(family.make).parameters)[:1]), cfg, error)
+        raise
 
 
 def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
