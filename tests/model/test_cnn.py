@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.errors import UserError
-from zoo.model.cnn import CNNS, ImpalaCNN, NatureCNN, Pixels, image_shape, make_cnn, obs_dtype
-from zoo.spaces import Box, Discrete
+from zoo.model.cnn import CNNS, ImpalaCNN, NatureCNN, Pixels, image_shape, make_cnn
+from zoo.spaces import Box, Discrete, obs_dtype
 
 LEADS = [(), (5,), (3, 4), (0,)]
 

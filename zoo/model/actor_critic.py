@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.config import Section
+from zoo.model.cnn import Precision
 from zoo.model.encoder import Activation, EncoderName, make_encoder, make_input
 from zoo.model.head import ValueHead, make_policy_head
 from zoo.registry import MODEL_REGISTRY
@@ -25,6 +26,9 @@ class ActorCriticConfig(Section):
     hidden_sizes: list[Annotated[int, Field(ge=1)]] = Field(
         [64, 64], min_length=1, description='mlp: widths of the hidden layers')
     activation: Activation = Field('tanh', description='mlp: after each hidden layer')
+    precision: Precision = Field(
+        'auto', description='images: compute in float32, or in bfloat16 with float32 parameters; auto: bfloat16 where '
+                            'the processor or GPU has it')
     obs_norm: bool = Field(
         False, description='normalise observations by their running mean and standard deviation, clipped to +-10')
     state_dependent_std: bool = Field(
@@ -49,7 +53,7 @@ class ActorCritic(nn.Module):
     def __init__(self, cfg: Any, obs_space: Space, action_space: Space, shared_encoder: bool) -> None:
         super().__init__()
         self.input = make_input(obs_space, cfg.obs_norm)
-        network = obs_space, cfg.encoder, cfg.hidden_sizes, cfg.activation
+        network = obs_space, cfg.encoder, cfg.hidden_sizes, cfg.activation, cfg.precision
         self.actor_encoder, n_feature = make_encoder(*network)
         self.critic_encoder = self.actor_encoder if shared_encoder else make_encoder(*network)[0]
         self.policy_head = make_policy_head(n_feature, action_space, cfg.state_dependent_std, cfg.log_std_init)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UserError
-from zoo.model.cnn import ImpalaCNN, NatureCNN, Pixels, is_image, make_cnn
+from zoo.model.cnn import ImpalaCNN, NatureCNN, Pixels, Precision, make_cnn
 from zoo.model.init import orthogonal
 from zoo.rl_utils.normalizer import RunningMeanStd
-from zoo.spaces import Box, Space
+from zoo.spaces import Box, Space, is_image
 
 Activation = Literal['tanh', 'relu']
 EncoderName = Literal['auto', 'mlp', 'nature', 'impala']
@@ -72,7 +72,8 @@ def make_input(obs_space: Space, obs_norm: bool = False) -> nn.Module:
 
 
 def make_encoder(obs_space: Space, encoder: EncoderName = 'auto', hidden_sizes: Sequence[int] = (64, 64),
-                 activation: Activation = 'tanh') -> tuple[MLP | NatureCNN | ImpalaCNN, int]:
+                 activation: Activation = 'tanh', precision: Precision = 'fp32',
+                 ) -> tuple[MLP | NatureCNN | ImpalaCNN, int]:
     """A network from what `make_input(obs_space)` gives to features [..., F], and F; leading dimensions are kept.
 
     A model of one's own has `self.input = make_input(obs_space)` and `self.encoder, n = make_encoder(obs_space)`, and
@@ -80,7 +81,7 @@ def make_encoder(obs_space: Space, encoder: EncoderName = 'auto', hidden_sizes: 
 
     Args:
       encoder: 'auto' is 'mlp' for vectors and indices, for images what `make_cnn` chooses.
-      hidden_sizes, activation: of the MLP.
+      hidden_sizes, activation: of the MLP; precision: of a network for images.
     Raises: UserError if the encoder is not for such observations.
     """
     if is_image(obs_space):
@@ -88,7 +89,7 @@ def make_encoder(obs_space: Space, encoder: EncoderName = 'auto', hidden_sizes: 
         if encoder == 'mlp':
             raise UserError(f"policy.model.encoder is 'mlp' but the observations are images of shape {obs_space.shape};"
                             " use 'auto', 'nature' or 'impala', or flatten them in the env")
-        cnn = make_cnn(obs_space, encoder)
+        cnn = make_cnn(obs_space, encoder, precision)
         return cnn, cnn.n_feature
     n_in = obs_space.shape[0] if isinstance(obs_space, Box) else obs_space.n
     if encoder not in ('auto', 'mlp'):

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from zoo.errors import UserError
-from zoo.model.cnn import obs_dtype
 from zoo.rl_utils.distribution import logit_parts
-from zoo.spaces import Discrete, Space
+from zoo.spaces import Discrete, Space, obs_dtype
 
 _N = 3  # rows of the probe; no size of a space is likely to be taken for it
 
