@@ -32,6 +32,7 @@ lint: $(DEV)
 bench: $(DEV)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python benchmarks/kernels.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
@@ -53,5 +54,5 @@ $(CORE): setup.py constraints.txt | $(BIN)/python
 $(DEV): setup.py constraints.txt | $(BIN)/python
 	@echo 'installing zoo and its development tools into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
-	$(PIP) -e '.[box2d,mujoco,dev]'
+	$(PIP) -e '.[box2d,mujoco,atari,procgen,dev]'
 	@touch $(CORE) $@

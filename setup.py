@@ -15,9 +15,13 @@ CORE = [
     'rich>=13.0',  # the live line on the console
     'pyyaml>=6.0',  # config files and command-line values
 ]
+ENVPOOL = 'envpool>=1.2; python_version >= "3.11" and platform_system == "Linux"'
 EXTRAS = {
     'box2d': ['gymnasium[box2d]>=1.1'],  # LunarLander, BipedalWalker
     'mujoco': ['gymnasium[mujoco]>=1.1', 'mujoco>=3.1.3'],  # HalfCheetah, Hopper, Walker2d, Ant
+    'atari': ['ale-py>=0.12'],  # Atari games, ROMs included; GPL-2, so never without being asked for
+    'envpool': [ENVPOOL],  # Atari, MuJoCo, Box2D, MiniGrid, ... as one C++ batch; Apache-2.0
+    'procgen': [ENVPOOL, 'PyQt5-Qt5>=5.15'],  # Procgen in envpool draws with Qt's Core and Gui libraries; LGPL-3
     'dev': [
         'pytest>=8.0',  # tests
         'pytest-xdist>=3.5',  # tests in parallel
@@ -28,7 +32,7 @@ EXTRAS = {
         'types-PyYAML',  # types of pyyaml
     ],
 }
-EXTRAS['all'] = [requirement for name in ('box2d', 'mujoco') for requirement in EXTRAS[name]]
+EXTRAS['all'] = [requirement for name in ('box2d', 'mujoco', 'procgen') for requirement in EXTRAS[name]]
 README = Path(__file__).with_name('README.md')
 
 setup(

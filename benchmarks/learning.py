@@ -64,6 +64,13 @@ TARGETS = {
     'halfcheetah_ppo': Target(2500, 3, 2, 1_000_000),
     'hopper_ppo': Target(2000, 3, 2, 1_000_000),
     'walker2d_ppo': Target(None, 3, 0, 1_000_000),
+    'minigrid_doorkey_6x6_ppo': Target(0.9, 3, 3, 300_000),
+    'cartpole_ppg': Target(475, 5, 5, 100_000),
+    'acrobot_ppg': Target(None, 3, 0, 500_000),
+    'pendulum_ppg': Target(-250, 3, 2, 300_000),
+    'lunarlander_ppg': Target(200, 3, 2, 1_000_000),
+    'cartpole_ppo_offpolicy': Target(475, 5, 4, 100_000),
+    'cartpole_ppg_offpolicy': Target(475, 5, 4, 100_000),
 }
 
 
@@ -97,7 +104,7 @@ def train_one(name: str, seed: int) -> dict[str, Any]:
     result = serial_pipeline(config, seed=seed)
     returns = np.asarray(evaluate(result.policy, resolved.env, N_EPISODE, EVAL_SEED + seed).returns)
     return {
-        'config': name, 'env': resolved.env.id, 'seed': seed, 'env_step': result.env_step,
+        'config': name, 'env': resolved.env.game or resolved.env.id, 'seed': seed, 'env_step': result.env_step,
         'wall_s': round(result.wall_s, 1), 'return_mean': float(returns.mean()), 'return_std': float(returns.std()),
         'returns': returns.tolist(), 'curve': evaluation_curve(Path(result.run_dir) / 'metrics.jsonl'),
         'commit': git_commit(), 'date': today(), 'machine': machine(),

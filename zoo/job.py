@@ -119,7 +119,8 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
 def _job_schema(data: dict[str, Any]) -> type[Section]:
     """JobConfig with the sections of the policy, model and buffer that the config names."""
     policy = _policy_schema(data.get('policy'))
-    buffer = _named_section(BUFFER_REGISTRY, data.get('buffer'), 'rollout')
+    policy_class = POLICY_REGISTRY.get(policy.model_fields['type'].default)
+    buffer = _named_section(BUFFER_REGISTRY, data.get('buffer'), policy_class.default_buffer())
     return create_model('JobConfig', __base__=JobConfig, env=(EnvConfig, {}), policy=(policy, {}), buffer=(buffer, {}),
                         checkpoint=(CheckpointConfig, {}), logger=(LoggerConfig, {}))
 

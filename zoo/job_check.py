@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
+from zoo.buffer import draw_problems
 from zoo.config import ConfigError, Section, fields_of, sections_of, value_at
 from zoo.env import UnknownEnvError
-from zoo.env.make import find_env
+from zoo.env.make import check_source
+from zoo.registry import POLICY_REGISTRY
 from zoo.schedule import Linear
 
 N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
@@ -79,18 +81,52 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
         if batch_size == 1 and value_at(config, 'policy.learn.adv_norm') == 'minibatch':
             yield ("policy.learn.batch_size is 1 but policy.learn.adv_norm is 'minibatch', which leaves one sample no "
                    "advantage; use batch_size 2 or more, or adv_norm 'batch' or 'off'.")
+        yield from _aux_problems(config, n_sample)
+        if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int):
+            yield from draw_problems(config['buffer'], n_sample, batch_size)
         if config['max_env_step'] < n_sample:
             yield (f"max_env_step is {config['max_env_step']} but a rollout has {size}: nothing would be trained; "
                    f'use {n_sample} or more, or a smaller {N_STEP}.')
+    yield from _buffer_problems(config)
     device = str(config['policy'].get('device', 'auto'))
     if device.startswith('cuda'):
         n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if int(device.partition(':')[2] or 0) >= n_cuda:
             yield f"policy.device is {device!r} but torch finds {n_cuda} CUDA devices here; use 'auto' or 'cpu'."
     try:
-        find_env(config['env']['id'])
-    except UnknownEnvError as error:
+        check_source(config['env'])
+    except (UnknownEnvError, ConfigError) as error:
         yield str(error)
+
+
+def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
+    """Buffers that do not give what the policy learns from."""
+    name, kind = config['policy']['type'], config['buffer']['type']
+    if kind == 'multi' and not POLICY_REGISTRY.get(name).draws_apart:
+        yield (f"buffer.type is 'multi' but policy {name!r} learns policy and value from the same samples; use "
+               "'replay' or 'rollout'.")
+    if kind != 'rollout' and value_at(config, 'policy.learn.recompute_adv'):
+        yield (f'policy.learn.recompute_adv is true but buffer.type is {kind!r}, which gives draws: advantages are '
+               "recomputed over whole rollouts; use recompute_adv=false or buffer.type 'rollout'.")
+    if kind == 'multi' and value_at(config, 'policy.model.arch') == 'shared':
+        yield ("policy.model.arch is 'shared' but buffer.type is 'multi': what shares all parameters cannot learn "
+               "policy and value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'.")
+
+
+def _aux_problems(config: dict[str, Any], n_sample: int) -> Iterator[str]:
+    """An auxiliary minibatch that does not divide what is kept for the phase."""
+    n_batch, n_phase = (value_at(config, f'policy.learn.{key}') for key in ('aux_batch_size', 'aux_freq'))
+    if not isinstance(n_batch, int) or not isinstance(n_phase, int):
+        return
+    buffer = config['buffer']
+    n_kept = {'rollout': n_sample, 'replay': buffer.get('n_sample'), 'multi': value_at(buffer, 'policy.n_sample')}.get(
+        buffer['type'])  # of a rollout, or of a draw; what another buffer gives is its own affair
+    if n_kept is None:
+        return
+    if n_phase * n_kept % n_batch:
+        yield (f'policy.learn.aux_batch_size is {n_batch} but the memory holds aux_freq {n_phase} x {n_kept} = '
+               f'{n_phase * n_kept} samples: {_dropped(n_phase * n_kept, n_batch)}; use a divisor, e.g. '
+               f'{_divisors_around(n_phase * n_kept, n_batch)}.')
 
 
 def _dropped(n_sample: int, batch_size: int) -> str:

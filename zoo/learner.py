@@ -2,15 +2,16 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from zoo.buffer import RolloutBuffer
+from zoo.buffer import Batch, Buffer
 from zoo.policy.base import LearnMode, Metrics
 
 
 class Learner:
     """Trains on whatever the buffer yields, and tells the policy how far the run is."""
 
-    def __init__(self, mode: LearnMode, buffer: RolloutBuffer) -> None:
+    def __init__(self, mode: LearnMode, buffer: Buffer) -> None:
         self._mode, self._buffer = mode, buffer
         self._names_checked = False
 
@@ -20,21 +21,31 @@ class Learner:
         return self._mode.train_iter()
 
     def train(self, env_step: int) -> Metrics:
-        """One round of updates at this env step; returns the mean of each metric over the batches."""
+        """One round of updates at this env step; returns the mean of each metric over the batches that gave it."""
         self._mode.set_env_step(env_step)
-        metrics = [self._mode.forward(batch) for batch in self._buffer.batches()]
-        if not metrics:
-            return {}
-        self._check_names(metrics[0])
-        mean = metrics[0] if len(metrics) == 1 else {
-            name: torch.stack([m[name] for m in metrics]).mean() for name in metrics[0]}
-        return {**mean, **self._mode.learn_aux()}
+        metrics: list[Metrics] = []
+        aux: list[Metrics] = []
+        for batch in self._buffer.batches():
+            metrics.append(self._mode.forward(batch))
+            aux.append(self._mode.learn_aux())  # which does something, or not, when its time has come
+            self._check_names(batch, metrics[-1])
+        return _mean(metrics + aux)
 
-    def _check_names(self, metrics: Metrics) -> None:
-        if self._names_checked:
+    def _check_names(self, batch: Batch, metrics: Metrics) -> None:
+        """At the first batch for the whole update; one for a part of it gives a part of the metrics."""
+        sizes = self._mode.get_batch_size()
+        if self._names_checked or isinstance(batch, dict) and isinstance(sizes, dict) and batch.keys() != sizes.keys():
             return
-        got, wanted = set(metrics), set(self._mode.monitor_vars())
-        if got != wanted:
-            raise ValueError(f'_forward_learn returned the metrics {sorted(got)} but _monitor_vars_learn names '
+        wanted = set(self._mode.monitor_vars())
+        if metrics.keys() != wanted:
+            raise ValueError(f'_forward_learn returned the metrics {sorted(metrics)} but _monitor_vars_learn names '
                              f'{sorted(wanted)}; make the two agree')
         self._names_checked = True
+
+
+def _mean(metrics: list[Metrics]) -> Metrics:
+    values: dict[str, list[Tensor]] = {}
+    for m in metrics:
+        for name, value in m.items():
+            values.setdefault(name, []).append(value)
+    return {name: v[0] if len(v) == 1 else torch.stack(v).mean() for name, v in values.items()}

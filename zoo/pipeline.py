@@ -132,7 +132,7 @@ class SerialJob:
         cfg = self.cfg
         if cfg.env.check:
             check_env(cfg.env)
-        self._env = undo.enter_context(closing(make_vector_env(cfg.env, cfg.env.collector_env_num)))
+        self._env = undo.enter_context(closing(make_vector_env(cfg.env, cfg.env.collector_env_num, training=True)))
         n_eval = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
         eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval)))
         self.policy = policy if policy is not None else POLICY_REGISTRY.get(cfg.policy.type)(
@@ -141,7 +141,7 @@ class SerialJob:
         if (self.policy.obs_space, self.policy.action_space) != spaces:
             raise UserError(f'the policy given is for {self.policy.obs_space} and {self.policy.action_space} but the '
                             f'env has {spaces[0]} and {spaces[1]}; make it for this env')
-        self._buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer)
+        self._buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer, seed=cfg.seed)
         self._collector = Collector(self._env, self.policy.collect_mode)
         self._learner = Learner(self.policy.learn_mode, self._buffer)
         self._evaluator = Evaluator(eval_env, self.policy.eval_mode, cfg.policy.eval.n_episode)
@@ -232,7 +232,8 @@ class SerialJob:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs; the envs' own state is not part of it."""
-        return {'policy': self.policy.state_dict(), 'buffer': self._buffer.state_dict(),
+        memory = self.policy.memory_state_dict() if self.cfg.checkpoint.aux_memory else {}
+        return {'policy': self.policy.state_dict(), 'memory': memory, 'buffer': self._buffer.state_dict(),
                 'counter': self._counters()}
 
     def _counters(self) -> dict[str, Any]:
@@ -262,6 +263,7 @@ class SerialJob:
         fit_state(self.policy.state_dict(), checkpoint.state['policy'], checkpoint.path)
         fit_state(self._counters(), checkpoint.state['counter'], checkpoint.path)
         self.policy.load_state_dict(checkpoint.state['policy'])
+        self.policy.load_memory_state_dict(checkpoint.state.get('memory', {}))
         self._buffer.load_state_dict(checkpoint.state.get('buffer', {}))
         counter = checkpoint.state['counter']
         self._collector.env_step, self._collector.collect_iter = counter['env_step'], counter['collect_iter']
@@ -286,9 +288,10 @@ class SerialJob:
             if was != here:
                 raise CheckpointError(checkpoint.path, f'is of a run with {name} {was} but the env has {here}; '
                                                        'resume with the env that it was trained on')
-        was, here = checkpoint.meta['config']['env']['id'], storable(self.cfg)['env']['id']
+        was, here = ([env['id'], env['game']] for env in (checkpoint.meta['config']['env'], storable(self.cfg)['env']))
         if was != here:
-            logger.warning('the run was trained on env %s and goes on with %s', was, here)
+            logger.warning('the run was trained on env %s and goes on with %s',
+                           *(' '.join(name for name in pair if name) for pair in (was, here)))
 
     def _meta(self) -> dict[str, Any]:
         return {'config': storable(self.cfg), 'env_step': self.env_step, 'train_iter': self.train_iter,

@@ -107,7 +107,7 @@ def test_recompute_adv_uses_the_critic_as_it_is_before_each_epoch() -> None:
     torch.testing.assert_close(parameters(twice), parameters(once))
     stale = ppo(dict(epoch_per_collect=2))
     stale.learn_mode.forward(stale.collect_mode.get_train_sample(rollout))
-    assert (stale._optimizer.param - once._optimizer.param).abs().max() > 1e-4
+    assert (stale._optimizers['all'].param - once._optimizers['all'].param).abs().max() > 1e-4
 
 
 def test_target_kl_stops_the_epochs_and_says_so() -> None:
@@ -243,7 +243,8 @@ def test_grad_clip_limits_the_global_norm(grad_clip: float | None, want: float |
     norm = policy.learn_mode.forward(samples)['grad_norm'].item()
     assert norm > 0.1
     # Adam's first moment after one step is (1 - .9) * gradient
-    assert policy._optimizer.exp_avg.norm().item() == pytest.approx(0.1 * (norm if want is None else want), rel=1e-3)
+    momentum = policy._optimizers['all'].exp_avg.norm().item()
+    assert momentum == pytest.approx(0.1 * (norm if want is None else want), rel=1e-3)
 
 
 def test_entropy_weight_raises_entropy() -> None:
@@ -284,7 +285,7 @@ def test_schedules_move_with_env_steps() -> None:
     for env_step, share in ((0, 1.0), (500, 0.5), (250, 0.75)):
         policy.learn_mode.set_env_step(env_step)
         metrics = policy.learn_mode.forward(samples)
-        assert policy._optimizer.lr == pytest.approx(1e-3 * share)
+        assert policy._optimizers['all'].lr == pytest.approx(1e-3 * share)
         assert metrics['learning_rate'].item() == pytest.approx(1e-3 * share)
         assert metrics['clip_ratio'].item() == pytest.approx(0.2 + 0.2 * share)
         assert metrics['entropy_weight'].item() == pytest.approx(0.1 * share)

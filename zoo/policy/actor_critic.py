@@ -1,7 +1,10 @@
-"""What PPO and PPG share: acting, what a transition remembers, and how a rollout becomes samples."""
+"""What PPO and PPG share: acting, what a transition remembers, how a rollout becomes samples, passes over a batch."""
 from __future__ import annotations
 
-from typing import Annotated, Any
+import logging
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -9,11 +12,47 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.model.probe import probe
-from zoo.policy.base import CollectConfig, Policy, torch_generator
+from zoo.policy.base import CollectConfig, LearnConfig, Metrics, Policy, torch_generator
+from zoo.policy.updates import StepConfig, minibatches
 from zoo.rl_utils.distribution import Logit, distribution_of, lead_shape
-from zoo.rl_utils.gae import discounted_sum, gae, gae_data
-from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.rl_utils.gae import discounted_sum, gae_data, gae_return
+from zoo.rl_utils.normalizer import RunningMeanStd, normalize_advantage
+from zoo.rl_utils.optimizer import FlatAdam
 from zoo.rollout import Rollout
+from zoo.schedule import Schedule, ScheduleOrZero, schedule_value
+
+CRITIC_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
+
+logger = logging.getLogger(__name__)
+
+
+class ActorCriticLearnConfig(LearnConfig):
+    """What the sections `policy.learn` of PPO and PPG have in common."""
+
+    batch_size: int = Field(256, ge=1, description='samples per gradient step; divides the rollout')
+    learning_rate: Schedule = Field(2.5e-4, description="Adam's step size")
+    adam_eps: float = Field(1e-5, gt=0, description="Adam's epsilon")
+    entropy_weight: ScheduleOrZero = Field(0.0, description='factor of the entropy bonus; more explores more')
+    clip_ratio: Schedule = Field(
+        0.2, description='how far the probability ratio may move from 1 before its gradient stops')
+    value_clip: bool = Field(
+        False, description='clip the value around its old prediction by clip_ratio, in units of the critic')
+    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
+        None, description='bound on the loss where adv < 0 (3 to 5 is usual); null: off')
+    adv_norm: Literal['off', 'batch', 'minibatch'] = Field(
+        'minibatch', description='normalise advantages over the rollout or each minibatch')
+    value_norm: bool = Field(
+        False, description='the critic predicts returns normalised by their running mean and deviation')
+    reward_norm: bool = Field(
+        False, description='divide rewards by the running deviation of their discounted sum, clip to +-10')
+    target_kl: Annotated[float, Field(gt=0)] | None = Field(
+        None, description='stop the epochs once KL(old || new) exceeds 1.5 times this; null: off')
+    grad_clip: Annotated[float, Field(gt=0)] | None = Field(
+        0.5, description='limit of the global gradient norm; null: off')
+    ignore_done: bool = Field(
+        False, description='bootstrap through terminal states too (tasks that end only for convenience)')
+    nonfinite_limit: int = Field(
+        10, ge=1, description='gradient steps in a row that may be skipped as not finite before the run stops')
 
 
 class OnPolicyCollectConfig(CollectConfig):
@@ -29,8 +68,16 @@ class OnPolicyCollectConfig(CollectConfig):
 class ActorCriticPolicy(Policy):
     """Collects and evaluates with `compute_actor`, judges with `compute_critic`.
 
-    Reads cfg.collect (OnPolicyCollectConfig) and, of cfg.learn, reward_norm, value_norm, ignore_done and recompute_adv.
+    Reads cfg.collect (OnPolicyCollectConfig) and cfg.learn (ActorCriticLearnConfig).
     """
+
+    scheduled: ClassVar[tuple[str, ...]] = ('learning_rate', 'clip_ratio', 'entropy_weight')
+    """Fields of cfg.learn that follow the env steps; their values of now are in `_rates`, and are logged."""
+    _keep_transitions = False  # samples also hold what a recomputation of the advantages needs
+
+    @abstractmethod
+    def _make_optimizers(self) -> dict[str, FlatAdam]:
+        """Every optimiser by name, for checkpoints and for counting skipped steps."""
 
     def _build(self) -> None:
         probe(self._model, self.obs_space, self.action_space, self.device)
@@ -92,12 +139,12 @@ class ActorCriticPolicy(Policy):
             weight = valid * (valid.numel() / valid.sum().clamp(min=1))
         reward = self._scaled_reward(data, weight) if self.cfg.learn.reward_norm else data['reward']
         value, next_value = self._values(rollout)
-        adv = self._advantage(value, next_value, reward, data['done'], data['traj_flag'])
+        adv, return_ = self._advantage(value, next_value, reward, data['done'], data['traj_flag'])
         samples = {'obs': data['obs'], 'action': data['action'], 'logit': data['logit'],
-                   'value': value, 'adv': adv, 'return_': adv + value}
+                   'value': value, 'adv': adv, 'return_': return_}
         if weight is not None:
             samples['weight'] = weight
-        if self.cfg.learn.recompute_adv:
+        if self._keep_transitions:
             samples |= {'reward': reward, 'done': data['done'], 'traj_flag': data['traj_flag'],
                         'next_obs': rollout.next_obs()}
         return TensorDict(samples, batch_size=data.batch_size, device=self.device).flatten(0, 1)  # [T, B] -> [N]
@@ -114,13 +161,18 @@ class ActorCriticPolicy(Policy):
         return block[:-1], next_value
 
     def _compute_value(self, obs: Tensor) -> Tensor:
-        """The critic in return units."""
-        value = self._model.compute_critic(obs)
+        """The critic in return units; images in pieces, since the features of a whole rollout may not fit."""
+        n_row = max(CRITIC_CELLS // max(obs[0].numel(), 1), 1)
+        values = [self._model.compute_critic(piece) for piece in obs.split(n_row)]
+        value = values[0] if len(values) == 1 else torch.cat(values)
         return self._normalizers['value'].restore(value) if self.cfg.learn.value_norm else value
 
-    def _advantage(self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, traj_flag: Tensor) -> Tensor:
+    def _advantage(
+        self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, traj_flag: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """-> adv, return_."""
         cfg = self.cfg.collect
-        return gae(gae_data(value, next_value, reward, done, traj_flag), cfg.discount_factor, cfg.gae_lambda)
+        return gae_return(gae_data(value, next_value, reward, done, traj_flag), cfg.discount_factor, cfg.gae_lambda)[:2]
 
     def _scaled_reward(self, data: TensorDict, weight: Tensor | None) -> Tensor:
         """Rewards over the running deviation of each env's discounted sum, which starts anew with each episode."""
@@ -147,3 +199,106 @@ class ActorCriticPolicy(Policy):
     def _load_state_dict_collect(self, state: dict[str, Any]) -> None:
         self._noise_generator.set_state(state['generator'])
         self._reset_collect()
+
+    def _init_learn(self) -> None:
+        self._make_normalizers()
+        self._optimizers = self._make_optimizers()
+        self._order_generator = torch_generator(self.seed, 'learn')
+        self._train_iter, self._warned = 0, False
+        self._set_env_step(0)
+
+    def _set_env_step(self, env_step: int) -> None:
+        self._rates = {name: schedule_value(self.cfg.learn[name], env_step) for name in self.scheduled}
+        if self._rates['learning_rate'] == 0 and not self._warned:
+            self._warned = True
+            logger.warning('policy.learn.learning_rate is 0 from env step %d on: nothing more is learned; resume with '
+                           'another, e.g. policy.learn.learning_rate=1e-4', env_step)
+
+    def _step_config(self, value_weight: float = 1.0, kl_penalty: float | None = None) -> StepConfig:
+        cfg = self.cfg.learn
+        clip_ratio = max(self._rates['clip_ratio'], 1e-6)  # a schedule may end at 0, the loss needs a range
+        return StepConfig(clip_ratio, value_weight, self._rates['entropy_weight'], cfg.value_clip, cfg.dual_clip,
+                          cfg.grad_clip, cfg.target_kl is not None, kl_penalty)
+
+    def _train_epochs(
+        self, batch: TensorDict, n_epoch: int, step: Callable[[TensorDict], Metrics],
+    ) -> tuple[Metrics, int]:
+        """Passes over a batch [N], a step for each minibatch, until n_epoch or target_kl; -> mean metrics, passes."""
+        cfg, metrics = self.cfg.learn, []
+        for epoch in range(n_epoch):
+            if epoch and self._keep_transitions:
+                batch = self._recompute(batch)
+            if epoch == 0 or self._keep_transitions:
+                targets = self._targets(batch)
+            done = [step(minibatch) for minibatch in minibatches(targets, cfg.batch_size, self._order_generator,
+                                                                 cfg.adv_norm == 'minibatch')]
+            self._train_iter += len(done)
+            metrics += done
+            if 'kl' in done[0] and bool(mean_of(done, 'kl') > 1.5 * cfg.target_kl):
+                break
+        return {name: mean_of(metrics, name) for name in metrics[0]}, epoch + 1
+
+    @torch.no_grad()
+    def _targets(self, batch: TensorDict) -> TensorDict:
+        """Only what a step reads: values in the unit of the critic's output, advantages of the batch normalised."""
+        cfg = self.cfg.learn
+        weight_key = ('weight',) if 'weight' in batch.keys() else ()
+        targets = batch.select('obs', 'action', 'logit', 'value', 'adv', 'return_', *weight_key)
+        if cfg.value_norm:
+            for key in ('value', 'return_'):
+                targets[key] = self._normalizers['value'].standardize(targets[key])
+        if cfg.adv_norm == 'batch':
+            targets['adv'] = normalize_advantage(targets['adv'], targets.get('weight', None))
+        return targets
+
+    @torch.no_grad()
+    def _recompute(self, batch: TensorDict) -> TensorDict:
+        """The batch with values, advantages and returns of the critic as it is now (arXiv:2006.05990, sec. 3.5)."""
+        block = batch.view(self.cfg.collect.n_step, -1)  # [N] -> [T, B]
+        value, next_value = (self._compute_value(block[key].flatten(0, 1)).view(block.shape)
+                             for key in ('obs', 'next_obs'))
+        adv, return_ = self._advantage(value, next_value, block['reward'], block['done'], block['traj_flag'])
+        return batch.clone(recurse=False).update({'value': value.flatten(), 'adv': adv.flatten(),
+                                                  'return_': return_.flatten()})
+
+    def _update_value_statistics(self, batch: TensorDict) -> None:
+        if self.cfg.learn.value_norm:
+            self._normalizers['value'].update(batch['return_'], batch.get('weight', None))
+
+    def _learner_metrics(self, n_epoch: int) -> Metrics:
+        """How the update went as a whole, and the values of the schedules. Waits for the device, once a batch."""
+        n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self._optimizers.values())
+        return {'n_epoch': torch.tensor(float(n_epoch)), 'skipped_step': torch.tensor(float(n_skipped)),
+                **{name: torch.tensor(value, dtype=torch.float64) for name, value in self._rates.items()}}
+
+    def _monitor_vars_learn(self) -> list[str]:
+        names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance',
+                 'n_epoch', 'skipped_step', *self.scheduled]
+        return names + (['kl'] if self.cfg.learn.target_kl is not None else [])
+
+    def _get_train_iter(self) -> int:
+        return self._train_iter
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {'optimizer': {name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
+                'generator': self._order_generator.get_state(), 'train_iter': self._train_iter}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        for name, optimizer in self._optimizers.items():
+            optimizer.load_state_dict(state['optimizer'][name])
+        self._order_generator.set_state(state['generator'])
+        self._train_iter = state['train_iter']
+
+
+def mean_of(metrics: list[Metrics], name: str) -> Tensor:
+    """Mean of one metric over the steps that have it, 0-dim."""
+    return torch.stack([m[name] for m in metrics if name in m]).mean()
+
+
+def explained_variance(batch: TensorDict) -> Tensor:
+    """1 - Var(return - value) / Var(return): 1 is a perfect critic, 0 as good as a constant."""
+    return_, value, weight = batch['return_'], batch['value'], batch.get('weight', None)
+    if weight is not None:
+        valid = weight > 0
+        return_, value = return_[valid], value[valid]
+    return 1 - (return_ - value).var(correction=0) / return_.var(correction=0).clamp(min=1e-12)

@@ -58,7 +58,7 @@ class PolicyConfig(Section):
 class LearnMode(NamedTuple):
     """What a learner is given."""
 
-    forward: Callable[[TensorDict], Metrics]
+    forward: Callable[[Any], Metrics]  # a TensorDict [N], or a dict of such where a buffer draws apart
     learn_aux: Callable[[], Metrics]
     monitor_vars: Callable[[], list[str]]
     set_env_step: Callable[[int], None]
@@ -118,6 +118,8 @@ class Policy(ABC):
     """
 
     config: ClassVar[type[PolicyConfig]] = PolicyConfig
+    draws_apart: ClassVar[bool] = False
+    """Whether `_forward_learn` also takes {'policy': batch, 'value': batch}, or one of these, from buffer 'multi'."""
 
     def __init__(self, cfg: Any, obs_space: Space, action_space: Space, *, seed: int = 0,
                  enable_field: Sequence[Mode] | None = None, model: nn.Module | None = None,
@@ -141,6 +143,11 @@ class Policy(ABC):
     @abstractmethod
     def default_model(cls) -> str:
         """Registered name of the model that is built when the config names none."""
+
+    @classmethod
+    def default_buffer(cls) -> str:
+        """Registered name of the buffer that is built when the config names none."""
+        return 'rollout'
 
     @abstractmethod
     def _init_learn(self) -> None:
@@ -256,6 +263,13 @@ class Policy(ABC):
             self._load_state_dict_learn(state['learn'])
         if 'collect' in self._fields:
             self._load_state_dict_collect(state['collect'])
+
+    def memory_state_dict(self) -> dict[str, Any]:
+        """What the learner keeps of past rollouts, where it keeps any: large, so a checkpoint may leave it out."""
+        return {}
+
+    def load_memory_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies a `memory_state_dict` in, after `load_state_dict`; an empty one says that it was left out."""
 
     def _need(self, name: str) -> None:
         if name not in self._fields:

@@ -1,21 +1,26 @@
 """One gradient step each, as functions of model, optimiser, minibatch and numbers; PPO and PPG are built of them."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from zoo.rl_utils.distribution import distribution_of
+from zoo.rl_utils.distribution import Logit, distribution_of
 from zoo.rl_utils.normalizer import normalize_advantage
 from zoo.rl_utils.optimizer import FlatAdam
-from zoo.rl_utils.ppo import ppo_data, ppo_error
+from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
+from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
+
+Metrics = dict[str, Tensor]
+Losses = list[tuple[Tensor, float]]  # each with its factor
 
 
-class PPOStep(NamedTuple):
-    """The numbers of a `ppo_step`, schedules resolved."""
+class StepConfig(NamedTuple):
+    """The numbers of a step, schedules resolved; a step reads those that it has a use for."""
 
     clip_ratio: float = 0.2
     value_weight: float = 0.5
@@ -24,9 +29,10 @@ class PPOStep(NamedTuple):
     dual_clip: float | None = None
     grad_clip: float | None = 0.5
     measure_kl: bool = False
+    kl_penalty: float | None = None  # in place of clipping: factor of KL(old || new)
 
 
-def ppo_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: PPOStep) -> dict[str, Tensor]:
+def ppo_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: StepConfig) -> Metrics:
     """One step on policy_loss + value_weight * value_loss - entropy_weight * entropy.
 
     Args:
@@ -35,23 +41,48 @@ def ppo_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: PPO
       config.measure_kl: add 'kl', mean(r - 1 - log r), r = p_new / p_old.
     Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl).
     """
-    weight, logit_old = minibatch.get('weight', None), minibatch['logit']
     output = model.compute_actor_critic(minibatch['obs'])
-    data = ppo_data(output['logit'], logit_old, minibatch['action'], output['value'], minibatch['value'],
-                    minibatch['adv'], minibatch['return_'], weight)
-    loss, info = ppo_error(data, config.clip_ratio, config.use_value_clip, config.dual_clip)
-    optimizer.zero_grad()
-    # the gradient of policy_loss + value_weight * value_loss - entropy_weight * entropy_loss, without making the sum
-    one = loss.policy_loss.new_ones(())
-    torch.autograd.backward([loss.policy_loss, loss.value_loss, loss.entropy_loss],
-                            [one, one * config.value_weight, one * -config.entropy_weight])
-    grad_norm = optimizer.step(config.grad_clip)
-    metrics = {'policy_loss': loss.policy_loss.detach(), 'value_loss': loss.value_loss.detach(),
-               'entropy': loss.entropy_loss.detach(), 'approx_kl': info.approx_kl,
-               'clipfrac': info.clipfrac, 'grad_norm': grad_norm}
-    if config.measure_kl:
-        metrics['kl'] = _kl_k3(output['logit'], logit_old, minibatch['action'], weight)
-    return metrics
+    losses, metrics = _policy_losses(output['logit'], minibatch, config)
+    value_loss = _value_loss(output['value'], minibatch, config)
+    grad_norm = _descend([optimizer], [*losses, (value_loss, config.value_weight)], config.grad_clip)
+    return {**metrics, 'value_loss': value_loss.detach(), 'grad_norm': grad_norm}
+
+
+def policy_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: StepConfig) -> Metrics:
+    """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
+    losses, metrics = _policy_losses(model.compute_actor(minibatch['obs']), minibatch, config)
+    return {**metrics, 'grad_norm': _descend([optimizer], losses, config.grad_clip)}
+
+
+def value_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: StepConfig) -> Metrics:
+    """One step of the critic alone on value_loss; returns value_loss and value_grad_norm."""
+    value_loss = _value_loss(model.compute_critic(minibatch['obs']), minibatch, config)
+    grad_norm = _descend([optimizer], [(value_loss, 1.0)], config.grad_clip)
+    return {'value_loss': value_loss.detach(), 'value_grad_norm': grad_norm}
+
+
+def aux_step(
+    model: Any, optimizers: Sequence[FlatAdam], minibatch: TensorDict, bc_weight: float, grad_clip: float | None,
+) -> Metrics:
+    """One step of PPG's auxiliary phase, on auxiliary_loss + bc_weight * behavioral_cloning_loss + aux_value_loss.
+
+    auxiliary_loss is that of the value head on the policy's trunk, aux_value_loss that of the critic, both
+    0.5 * mean((R - V)^2); the cloning loss is mean(KL(old || new)).
+
+    Args: minibatch: [N] with obs, return_ (in the unit of the critic's output), logit (of the policy as the phase
+      began) and, where there were invalid rows, weight; optimizers: one for each buffer of parameters.
+    Returns: detached 0-dim tensors auxiliary_loss, behavioral_cloning_loss, aux_value_loss, aux_grad_norm.
+    Source: Cobbe et al. 2020, arXiv:2009.04416, algorithm 1.
+    """
+    return_, weight = minibatch['return_'], minibatch.get('weight', None)
+    output = model.compute_aux(minibatch['obs'])
+    joint = ppg_joint_error(ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_,
+                                     weight), use_value_clip=False)
+    value_loss = ppo_value_error(ppo_value_data(output['value'], return_, return_, weight), use_value_clip=False)
+    losses = [(joint.auxiliary_loss, 1.0), (joint.behavioral_cloning_loss, bc_weight), (value_loss, 1.0)]
+    grad_norm = _descend(optimizers, losses, grad_clip)
+    return {'auxiliary_loss': joint.auxiliary_loss.detach(), 'aux_value_loss': value_loss.detach(),
+            'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(), 'aux_grad_norm': grad_norm}
 
 
 def minibatches(
@@ -67,6 +98,38 @@ def minibatches(
     if normalize_adv:
         blocks['adv'] = normalize_advantage(blocks['adv'], blocks.get('weight', None))
     yield from blocks.unbind(0)
+
+
+def _policy_losses(logit: Logit, minibatch: TensorDict, config: StepConfig) -> tuple[Losses, Metrics]:
+    logit_old, weight = minibatch['logit'], minibatch.get('weight', None)
+    data = ppo_policy_data(logit, logit_old, minibatch['action'], minibatch['adv'], weight)
+    clip_ratio = config.clip_ratio if config.kl_penalty is None else math.inf
+    loss, info = ppo_policy_error(data, clip_ratio, config.dual_clip)
+    losses = [(loss.policy_loss, 1.0), (loss.entropy_loss, -config.entropy_weight)]
+    metrics = {'policy_loss': loss.policy_loss.detach(), 'entropy': loss.entropy_loss.detach(),
+               'approx_kl': info.approx_kl, 'clipfrac': info.clipfrac}
+    if config.kl_penalty is not None:
+        kl = distribution_of(logit).kl(logit_old, logit)
+        losses.append(((kl if weight is None else kl * weight).mean(), config.kl_penalty))
+    if config.measure_kl:
+        metrics['kl'] = _kl_k3(logit, logit_old, minibatch['action'], weight)
+    return losses, metrics
+
+
+def _value_loss(value: Tensor, minibatch: TensorDict, config: StepConfig) -> Tensor:
+    data = ppo_value_data(value, minibatch['value'], minibatch['return_'], minibatch.get('weight', None))
+    return ppo_value_error(data, config.clip_ratio, config.use_value_clip)
+
+
+def _descend(optimizers: Sequence[FlatAdam], losses: Losses, grad_clip: float | None) -> Tensor:
+    """One step on the weighted sum, whose gradient is taken without making it; returns the norm of the gradient."""
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    one = losses[0][0].new_ones(())
+    torch.autograd.backward([loss for loss, _ in losses],
+                            [one if factor == 1 else one * factor for _, factor in losses])
+    norms = [optimizer.step(grad_clip) for optimizer in optimizers]
+    return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
 
 
 @torch.no_grad()

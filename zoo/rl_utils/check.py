@@ -71,7 +71,7 @@ def check_action(action: Tensor, logit_new: Logit, shape: torch.Size) -> None:
 
 
 def check_range(action: Tensor, n_choice: int) -> None:
-    """Each index is one of n_choice; on a CPU called when torch has refused an index, so that good ones cost nothing."""
+    """Each index is one of n_choice. On a CPU it is called once torch refused an index: good ones cost nothing."""
     low, high = action.aminmax()
     if low < 0 or high >= n_choice:
         raise ValueError(

@@ -1,0 +1,26 @@
+"""LunarLander-v3 with phasic policy gradient: lands softly (200 counts as solved). Needs the box2d extra."""
+config = dict(
+    exp_name='lunarlander_ppg',
+    max_env_step=1_000_000,
+    env=dict(id='LunarLander-v3', collector_env_num=16),
+    policy=dict(
+        type='ppg',
+        learn=dict(
+            actor_epoch_per_collect=4,
+            critic_epoch_per_collect=4,
+            aux_freq=8,
+            batch_size=64,
+            learning_rate=dict(start=3e-4, end=0.0),
+            entropy_weight=0.01,
+            value_norm=True,  # else the returns, in the hundreds, drown the cloning loss
+        ),
+        collect=dict(n_step=1024, discount_factor=0.999, gae_lambda=0.98),
+        eval=dict(eval_freq=100_000),
+    ),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

@@ -1,0 +1,29 @@
+"""Procgen with phasic policy gradient as published (arXiv:2009.04416): easy, 25M env steps, all levels.
+
+Another game: env.game=bigfish; hard: env.kwargs.difficulty=hard env.collector_env_num=256 max_env_step=100_000_000.
+Needs the procgen extra (envpool, Apache-2.0; Qt, LGPL-3) and 7 GB for the auxiliary memory (aux_memory: where).
+"""
+config = dict(
+    exp_name='procgen_ppg',
+    max_env_step=25_000_000,
+    env=dict(id='procgen', game='starpilot', collector_env_num=64),
+    policy=dict(
+        type='ppg',
+        learn=dict(
+            batch_size=2048,
+            learning_rate=5e-4,
+            entropy_weight=0.01,
+            reward_norm=True,
+            aux_memory='cpu',
+        ),
+        collect=dict(n_step=256, discount_factor=0.999),
+        eval=dict(eval_freq=1_000_000),
+    ),
+    checkpoint=dict(freq=1_000_000, aux_memory=False),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

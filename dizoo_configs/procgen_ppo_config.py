@@ -1,0 +1,32 @@
+"""Procgen with PPO, the baseline of the PPG paper (arXiv:2009.04416): easy, 25M env steps, all levels.
+
+Another game: env.game=bigfish; hard: env.kwargs.difficulty=hard env.collector_env_num=256 max_env_step=100_000_000.
+Needs the procgen extra (envpool, Apache-2.0; Qt, LGPL-3).
+"""
+config = dict(
+    exp_name='procgen_ppo',
+    max_env_step=25_000_000,
+    env=dict(id='procgen', game='starpilot', collector_env_num=64),
+    policy=dict(
+        type='ppo',
+        model=dict(shared_encoder=True),
+        learn=dict(
+            epoch_per_collect=3,
+            batch_size=2048,
+            learning_rate=5e-4,
+            entropy_weight=0.01,
+            adv_norm='batch',
+            reward_norm=True,
+            grad_clip=None,
+        ),
+        collect=dict(n_step=256, discount_factor=0.999),
+        eval=dict(eval_freq=1_000_000),
+    ),
+    checkpoint=dict(freq=1_000_000),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)
