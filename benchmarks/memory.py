@@ -13,6 +13,7 @@ import argparse
 import gc
 import json
 import logging
+import math
 import subprocess
 import sys
 import tempfile
@@ -48,8 +49,8 @@ def status_mb(*keys: str) -> float:
     return sum(int(lines[key].split()[0]) for key in keys) * 1024 / 1e6
 
 
-def train(args: argparse.Namespace, n_rollout: int) -> dict[str, float]:
-    """n_rollout policy phases and the auxiliary phase after them; MB of file pages as it ends."""
+def train(args: argparse.Namespace, n_rollout: int) -> float:
+    """n_rollout policy phases and the auxiliary phase after them; returns the MB of file pages as it ends."""
     import numpy as np
     import torch
     from tensordict import TensorDict
@@ -77,18 +78,18 @@ def train(args: argparse.Namespace, n_rollout: int) -> dict[str, float]:
         policy.learn_mode.forward(samples)
         metrics = policy.learn_mode.learn_aux()
     assert metrics, 'the auxiliary phase has come'
-    return {'file_mb': status_mb('RssFile', 'RssShmem')}
+    return status_mb('RssFile', 'RssShmem')
 
 
 def child(args: argparse.Namespace) -> None:
     """One place, in a process of its own; prints a JSON line."""
     start = time.perf_counter()
-    before_file = train(args, 1)['file_mb']
+    file_before = train(args, 1)
     gc.collect()
-    baseline, one = status_mb('VmHWM'), args.rows * SHAPE[0] * SHAPE[1] * SHAPE[2] / 1e6
-    file_mb = train(args, args.rollouts)['file_mb']
+    baseline, one = status_mb('VmHWM'), args.rows * math.prod(SHAPE) / 1e6
+    file_after = train(args, args.rollouts)
     peak, raw = status_mb('VmHWM'), one * args.rollouts
-    file_mb = file_mb - before_file + one if args.child == 'disk' else 0.0
+    file_mb = file_after - file_before + one if args.child == 'disk' else 0.0
     record = {'where': args.child, 'raw_mb': raw, 'baseline_mb': baseline, 'peak_mb': peak,
               'memory_mb': peak - baseline + one, 'file_mb': file_mb, 'rows': args.rows * args.rollouts,
               'wall_s': time.perf_counter() - start}
@@ -118,10 +119,10 @@ def write_results(records: list[dict[str, Any]], args: argparse.Namespace, comma
     text = [
         '# Peak memory of the auxiliary phase\n',
         f'{args.rollouts} rollouts of {args.rows:,} observations of 64x64x3 bytes, encoder {args.encoder!r}, arch '
-        f"'dual', minibatches of {args.minibatch} in all phases, on a CPU (so that 'device' is 'cpu'). The peak is that "
-        'of the resident set (VmHWM): networks, optimisers and activations are in it. The peak before is that of the '
-        'same with a phase of one rollout; the memory at its peak is the difference, and that one rollout. Of a memory '
-        'on disk, what is resident are pages of its file, which the kernel takes back when others want room.\n',
+        f"'dual', minibatches of {args.minibatch} in all phases, on a CPU (so that 'device' is 'cpu'). The peak is "
+        'that of the resident set (VmHWM): networks, optimisers and activations are in it. The peak before is that of '
+        'the same with a phase of one rollout; the memory at its peak is the difference, and that one rollout. Of a '
+        'memory on disk, what is resident are pages of its file, which the kernel takes back when others want room.\n',
         table(COLUMNS, rows),
         f'- claimed: at most {LIMIT} times the observations beside the model; found: {worst:.3f}, '
         f'{"as claimed" if worst <= LIMIT else "NOT as claimed"}',

@@ -122,3 +122,105 @@ def test_env_whose_extra_may_be_missing_is_a_known_name(env_id):
 
 def test_env_version_that_is_gone_names_the_one_there_is():
     assert 'Acrobot-v1' in refused({'env': {'id': 'Acrobot-v7'}})[0]
+
+
+# --- what PPG and the replay buffers want ---
+
+
+def ppg(n_env: int = 8, name: str = 'ppg', learn: Any = None, model: Any = None, **sections: Any) -> dict[str, Any]:
+    """32 steps of 8 envs are 256 samples a rollout."""
+    policy = {'type': name, 'collect': {'n_step': 32}, 'learn': {'batch_size': 64, **(learn or {})}}
+    return job(n_env, policy=policy | ({'model': model} if model else {}), **sections)
+
+
+OFF_DRAW = {'n_sample': 128, 'update_per_collect': 2}
+MULTI = {'type': 'multi', 'size': 1024, 'policy': OFF_DRAW, 'value': OFF_DRAW}
+REPLAY = {'type': 'replay', 'size': 1024, **OFF_DRAW}
+
+
+@pytest.mark.parametrize('source', [
+    ppg(), ppg(learn={'aux_freq': 1, 'aux_batch_size': 256}), ppg(learn={'aux_freq': 3, 'aux_batch_size': 384}),
+    ppg(learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=MULTI),  # 2 draws of 128
+    ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=MULTI),
+    ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=REPLAY),
+    ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=REPLAY, model={'arch': 'shared'}),
+    ppg(name='ppg', learn={'aux_freq': 2, 'aux_batch_size': 256}, model={'arch': 'shared'}),
+    ppg(name='ppo', buffer=REPLAY), ppg(name='ppo_offpolicy', buffer=REPLAY),
+    ppg(name='ppo', buffer={'type': 'rollout'}, learn={'recompute_adv': True}),
+])
+def test_policies_and_buffers_that_fit_are_taken(source):
+    assert resolve_config(source).policy.type == source['policy']['type']
+
+
+# 32 x 256 = 8192 = 2 ** 13 samples are kept; of 3 rollouts 768 = 2 ** 8 * 3; of 2 draws of 128 256
+AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} = {} samples: '
+
+
+@pytest.mark.parametrize('source, sentence', [
+    (ppg(learn={'aux_batch_size': 16384}),
+     AUX.format(16384, 32, 256, 8192) + 'that fills no minibatch; use a divisor, e.g. 8192.'),
+    (ppg(learn={'aux_batch_size': 1000}),
+     AUX.format(1000, 32, 256, 8192) + '8192 % 1000 = 192 would be dropped; use a divisor, e.g. 512 or 1024.'),
+    (ppg(learn={'aux_freq': 3, 'aux_batch_size': 256 * 3 + 1}),
+     AUX.format(769, 3, 256, 768) + 'that fills no minibatch; use a divisor, e.g. 768.'),
+    (ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 512}, buffer=MULTI),
+     AUX.format(512, 2, 128, 256) + 'that fills no minibatch; use a divisor, e.g. 256.'),
+    (ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 512}, buffer=REPLAY),
+     AUX.format(512, 2, 128, 256) + 'that fills no minibatch; use a divisor, e.g. 256.'),
+    (ppg(name='ppo', buffer=MULTI), "buffer.type is 'multi' but policy 'ppo' learns policy and value from the same "
+                                    "samples; use 'replay' or 'rollout'."),
+    (ppg(name='ppo_offpolicy', buffer=MULTI), "buffer.type is 'multi' but policy 'ppo_offpolicy' learns policy and "
+                                              "value from the same samples; use 'replay' or 'rollout'."),
+    (ppg(name='ppo', buffer=REPLAY, learn={'recompute_adv': True}),
+     "policy.learn.recompute_adv is true but buffer.type is 'replay', which gives draws: advantages are recomputed "
+     "over whole rollouts; use recompute_adv=false or buffer.type 'rollout'."),
+    (ppg(name='ppo_offpolicy', buffer=REPLAY, learn={'recompute_adv': True}),
+     'policy.learn.recompute_adv is True: advantages can be recomputed over whole rollouts only, not over draws; '
+     'use false.'),
+    (ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer=MULTI, model={'arch': 'shared'}),
+     "policy.model.arch is 'shared' but buffer.type is 'multi': what shares all parameters cannot learn policy and "
+     "value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'."),
+    (ppg(learn={'aux_freq': 0}), 'policy.learn.aux_freq is 0 (int) but must be an integer >= 1'),
+    (ppg(learn={'aux_train_epoch': 0}), 'policy.learn.aux_train_epoch is 0 (int) but must be an integer >= 1'),
+    (ppg(learn={'aux_batch_size': 0}), 'policy.learn.aux_batch_size is 0 (int) but must be an integer >= 1'),
+    (ppg(learn={'aux_bc_weight': -1.0}), 'policy.learn.aux_bc_weight is -1.0 (float) but must be a number >= 0'),
+    (ppg(learn={'aux_learning_rate': 0.0}), 'policy.learn.aux_learning_rate is 0.0 (float) but must be a number > 0'),
+    (ppg(learn={'aux_memory': 'gpu'}), "policy.learn.aux_memory is 'gpu' (text) but must be one of 'device', 'cpu', "
+                                       "'disk'"),
+    (ppg(learn={'policy_loss': 'trust'}), "policy.learn.policy_loss is 'trust' (text) but must be one of 'clip', "
+                                          "'kl'"),
+    (ppg(model={'arch': 'single'}), "policy.model.arch is 'single' (text) but must be one of 'dual', 'detach', "
+                                    "'shared'"),
+    (ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer={'size': 1024, 'policy': OFF_DRAW}),
+     "buffer: policy is given but value is missing: 'multi' draws for both; give value: {n_sample: .., "
+     'update_per_collect: ..} too.'),
+    (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'max_use': 0}),
+     'buffer.max_use is 0 (int) but must be an integer >= 1'),
+    (ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer={**MULTI, 'value': {**OFF_DRAW, 'max_use': 0}}),
+     'buffer.value.max_use is 0 (int) but must be an integer >= 1'),
+    # a buffer smaller than a draw, than a rollout; a draw smaller than a minibatch
+    (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'size': 100}), 'buffer: size is 100 but n_sample is 128: the buffer '
+                                                                'would never hold enough for a draw; use size 128 or '
+                                                                'more, or a smaller n_sample.'),
+    (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'size': 200}), 'buffer.size is 200 but a rollout has 256 samples: 56 '
+                                                                'of them would never be kept; use 256 or more.'),
+    (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'n_sample': 32}), 'buffer.n_sample is 32 but policy.learn.batch_size '
+                                                                   'is 64: 32 % 64 = 32 would be dropped; use a '
+                                                                   'multiple, e.g. 64.'),
+])
+def test_what_a_policy_and_its_buffer_cannot_do_is_one_sentence(source, sentence):
+    (problem,) = refused(source)
+    assert problem.startswith(sentence), problem
+
+
+def test_auxiliary_memory_of_a_buffer_of_ones_own_is_its_own_affair(monkeypatch):
+    BUFFER_REGISTRY.names()
+    monkeypatch.setitem(BUFFER_REGISTRY._items, 'other', BUFFER_REGISTRY.get('rollout'))
+    source = ppg(learn={'aux_freq': 3, 'aux_batch_size': 100, 'batch_size': 50})
+    assert resolve_config({**source, 'buffer': {'type': 'other'}}).policy.learn.aux_batch_size == 100
+
+
+@pytest.mark.parametrize('name, kind', [('ppo', 'rollout'), ('ppg', 'rollout'), ('ppo_offpolicy', 'replay'),
+                                        ('ppg_offpolicy', 'multi')])
+def test_policies_bring_their_buffer(name, kind):
+    assert resolve_config(job(policy={'type': name})).buffer.type == kind

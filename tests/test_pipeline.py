@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import multiprocessing
-from collections.abc import Callable
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.policy.test_offpolicy import run_config
 from tests.policy_envs import differing, flat, job_config, rows
 from zoo.checkpoint import load_checkpoint
 from zoo.env import EnvError
-from zoo.errors import UserError
+from zoo.errors import RunError, UserError
 from zoo.job import resolve_config
 from zoo.pipeline import SerialJob, serial_pipeline
 from zoo.rl_utils.optimizer import NonFiniteGradientError
@@ -328,3 +334,146 @@ def test_callable_env_trains_and_its_name_is_kept(tmp_path: Path) -> None:
 
     result = serial_pipeline(job_config(tmp_path, limit_env))
     assert load_checkpoint(result.run_dir).meta['config']['env']['id'] == 'tests.envs:limit_env'
+
+
+# --- policies that keep samples between rollouts ---
+
+
+def keeping(root: Any, name: str, **learn: Any) -> dict[str, Any]:
+    """CartPole with 64 steps a rollout; PPG's phases are of 4 rollouts (ppg), or of 4 draws, two a rollout."""
+    if 'ppg' in name:
+        learn = {'aux_freq': 4, 'value_norm': True, 'aux_learning_rate': {'start': 2e-3, 'end': 0.0}, **learn}
+    return run_config(root, name, 'CartPole-v1', max_env_step=400,
+                      policy=dict(learn={'reward_norm': True, 'learning_rate': {'start': 3e-3, 'end': 0.0}, **learn}))
+
+
+def test_log_has_the_auxiliary_phase_though_it_is_written_between_two_lines(tmp_path: Path) -> None:
+    # rollouts of 64 rows, a few of them resets; the one line, from 320 env steps on, comes after the 6th rollout or
+    # later, the auxiliary phase after the 4th
+    cfg = keeping(tmp_path, 'ppg')
+    result = serial_pipeline({**cfg, 'logger': {**cfg['logger'], 'freq': 320}})
+    lines = [json.loads(line) for line in (result.run_dir / 'metrics.jsonl').read_text().splitlines()]
+    learn = [line for line in lines if 'learn/policy_loss' in line]
+    assert len(learn) == 1 and learn[0]['collect/iter'] > 4
+    assert learn[0]['learn/auxiliary_loss'] > 0
+
+
+@pytest.mark.parametrize('name', ['ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
+def test_resumed_run_with_samples_kept_equals_one_that_went_straight_on(tmp_path: Path, name: str) -> None:
+    """The checkpoint lies in the middle of a phase: 3 of 4 rollouts, or 2 of 4 draws, of it are over."""
+    cfg = keeping(tmp_path, name)
+    with SerialJob(resolve_config(cfg)) as job:
+        for i in range(6):
+            if i == 3:
+                job.reset_env()  # a resume starts new episodes
+            job.iteration()
+        straight, train_iter = job.state_dict(), job.train_iter
+    with SerialJob(resolve_config(cfg)) as job:
+        for _ in range(3):
+            job.iteration()
+        job.save()
+        run_dir = job.run_dir
+    checkpoint = load_checkpoint(run_dir)
+    assert bool(checkpoint.state['memory']) == ('ppg' in name) and bool(checkpoint.state['buffer']) == ('off' in name)
+    with SerialJob(resolve_config(checkpoint.meta['config']), checkpoint=checkpoint) as job:
+        for _ in range(3):
+            job.iteration()
+        assert job.train_iter == train_iter
+        for key in ('policy', 'memory', 'buffer'):
+            assert not differing(job.state_dict()[key], straight[key])
+    if 'ppg' in name:  # there was a phase after the checkpoint, with what was kept before it
+        assert straight['policy']['learn']['optimizer']['aux_actor']['step_count'] > (
+            checkpoint.state['policy']['learn']['optimizer']['aux_actor']['step_count'])
+
+
+@pytest.mark.parametrize('name', ['ppg', 'ppg_offpolicy'])
+def test_checkpoint_without_the_auxiliary_memory_resumes_with_a_new_count(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture,
+) -> None:
+    cfg = keeping(tmp_path, name) | dict(checkpoint=dict(aux_memory=False), max_env_step=192)
+    first = serial_pipeline(cfg)
+    assert load_checkpoint(first.run_dir).state['memory'] == {} and not caplog.records
+    serial_pipeline(resume=first.run_dir, max_env_step=448)
+    kept = {'ppg': 3, 'ppg_offpolicy': 2}[name]
+    assert f'no auxiliary memory: what was kept of {kept} policy phases is lost' in caplog.text
+    # ppg: after the resume the phase comes with the fourth rollout, not with the first; or with every fourth draw
+    phases = [row['collect/iter'] for row in rows(first.run_dir) if 'learn/aux_kl_after' in row]
+    assert phases == ([7] if name == 'ppg' else [2, 5, 7])
+
+
+@pytest.mark.parametrize('change', ['policy.collect.n_step=32', 'policy.collect.n_step=8', 'env.collector_env_num=2',
+                                    'policy.learn.aux_freq=2', 'policy.learn.aux_freq=8'])
+def test_resume_with_other_rollouts_or_phases_takes_the_memory_along(tmp_path: Path, change: str) -> None:
+    first = serial_pipeline(keeping(tmp_path, 'ppg') | dict(max_env_step=192))
+    sizes = ['policy.learn.batch_size=16', 'policy.learn.aux_batch_size=32']
+    second = serial_pipeline(resume=first.run_dir, max_env_step=1024, overrides=[change, *sizes])
+    phases = [row['collect/iter'] for row in rows(second.run_dir) if 'learn/aux_kl_after' in row]
+    # 3 rollouts are kept: the phase comes with the fourth, also where it would have been due; or with the eighth
+    assert phases[0] == (8 if change.endswith('freq=8') else 4)
+    assert phases[1] - phases[0] == (2 if change.endswith('freq=2') else 8 if change.endswith('freq=8') else 4)
+
+
+# --- an auxiliary memory on a disk that is full ---
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 32 kB, where temporary files go; the memory of `on_disk` has 4 x 64 rows of 16 + 4 bytes."""
+    folder = tmp_path / 'disk'
+    folder.mkdir()
+    try:
+        mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=32k', 'none', str(folder)], capture_output=True)
+    except FileNotFoundError:
+        pytest.skip('there is no mount command')
+    if mounted.returncode:
+        pytest.skip('this user may not mount a small file system')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, 'tempdir', str(folder))
+        yield folder
+    subprocess.run(['umount', '-l', str(folder)], check=True)
+
+
+def fill(disk: Path) -> None:
+    with open(disk / 'other', 'wb', buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(1024)):
+            pass
+    assert shutil.disk_usage(disk).free == 0
+
+
+def on_disk(root: Path) -> dict[str, Any]:
+    return keeping(root, 'ppg', aux_memory='disk') | dict(checkpoint=dict(freq=1))
+
+
+def test_disk_that_is_full_before_a_run_stops_it_with_a_clear_error(tmp_path: Path, small_disk: Path) -> None:
+    fill(small_disk)
+    with pytest.raises(RunError, match=r"aux_memory is 'disk' but .*/disk has no room for .*No space left.*set TMPDIR"):
+        serial_pipeline(on_disk(tmp_path))
+    (run_dir,) = (tmp_path / 'run').iterdir()
+    assert not (run_dir / 'checkpoints').exists()  # nothing of a half-made update
+
+
+def test_disk_that_fills_up_during_a_run_does_not_disturb_it(tmp_path: Path, small_disk: Path) -> None:
+    with SerialJob(resolve_config(on_disk(tmp_path / 'a'))) as job:
+        job.iteration()
+        fill(small_disk)  # the space of the memory is reserved, 4 x 64 rows of which 64 are filled
+        for _ in range(5):
+            job.iteration()
+        state = job.state_dict()
+    (small_disk / 'other').unlink()
+    with SerialJob(resolve_config(on_disk(tmp_path / 'b'))) as job:
+        for _ in range(6):
+            job.iteration()
+        assert not differing(job.policy.state_dict(), state['policy'])
+
+
+def test_disk_that_is_full_at_a_resume_leaves_the_last_checkpoint_intact(tmp_path: Path, small_disk: Path) -> None:
+    first = serial_pipeline(on_disk(tmp_path) | dict(max_env_step=192))
+    gc.collect()
+    before = {path.name: path.read_bytes() for path in (first.run_dir / 'checkpoints').iterdir()}
+    fill(small_disk)
+    with pytest.raises(RunError, match="aux_memory is 'disk'"):
+        serial_pipeline(resume=first.run_dir, max_env_step=512)
+    assert {path.name: path.read_bytes() for path in (first.run_dir / 'checkpoints').iterdir()} == before
+    (small_disk / 'other').unlink()
+    second = serial_pipeline(resume=first.run_dir, max_env_step=512)
+    assert second.env_step > 448 and any('learn/aux_kl_after' in row for row in rows(first.run_dir))

@@ -33,8 +33,10 @@ class Learner:
 
     def _check_names(self, batch: Batch, metrics: Metrics) -> None:
         """At the first batch for the whole update; one for a part of it gives a part of the metrics."""
-        sizes = self._mode.get_batch_size()
-        if self._names_checked or isinstance(batch, dict) and isinstance(sizes, dict) and batch.keys() != sizes.keys():
+        if self._names_checked:
+            return
+        parts = self._mode.get_batch_size()
+        if isinstance(batch, dict) and isinstance(parts, dict) and batch.keys() != parts.keys():
             return
         wanted = set(self._mode.monitor_vars())
         if metrics.keys() != wanted:

@@ -103,6 +103,7 @@ class SerialJob:
         self._start, self._start_step = time.perf_counter(), 0
         self._eval_step, self._save_step, self._write_step = 0, 0, 0
         self._stopped, self._updating, self._wall_before = False, False, 0.0
+        self._metrics: dict[str, Any] = {}  # of the rounds since the last line of the log
         self.stop_requested: Callable[[], bool] = lambda: False  # looked at during evaluations, which may be long
         self.best_return: float | None = None
         self.last_return: float | None = None
@@ -178,11 +179,12 @@ class SerialJob:
             self._buffer.push(self.policy.collect_mode.get_train_sample(rollout))
         self._updating = True
         with self._timed('learn'):
-            metrics = self._learner.train(start_step)
+            self._metrics |= self._learner.train(start_step)  # an auxiliary phase is not in every round
         self._updating = False
         with self._timed('log'):
             if self.env_step - self._write_step >= self.cfg.logger.freq:
-                self._write(metrics)
+                self._write(self._metrics)
+                self._metrics = {}
             self._progress()
         if self.env_step // self.cfg.policy.eval.eval_freq > self._eval_step // self.cfg.policy.eval.eval_freq:
             self.evaluate()

@@ -16,7 +16,7 @@ from zoo.errors import UserError
 from zoo.job import resolve_config
 from zoo.registry import BUFFER_REGISTRY
 
-CARTPOLE = {'env': {'id': 'CartPole-v1'}}
+CARTPOLE = {'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'ppg'}}
 PAIR: dict[str, Any] = dict(policy=dict(n_sample=4, update_per_collect=2, max_staleness=0),
                             value=dict(n_sample=6, update_per_collect=5, max_use=3))
 

@@ -302,3 +302,31 @@ def test_collect_draws_actions_with_the_probability_of_the_logit() -> None:
     # 10,000 draws of p = .75: deviation of the mean .0043
     assert actions.mean().item() == pytest.approx(0.75, abs=0.02)
     assert actions.std(0).min() > 0  # fresh noise at each step
+
+
+@pytest.mark.parametrize('mode', ['sync same_step', 'batched next_step'])
+def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of images, of which a whole rollout may not fit; the last piece is a short one."""
+    policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(value_norm=True))
+    rollout, found, sizes = collect(policy, MODES[mode]), [], []
+    policy._model.value_head.register_forward_hook(lambda module, args, value: sizes.append(len(value)))
+    for cells in (1 << 24, 7):
+        monkeypatch.setattr('zoo.policy.actor_critic.CRITIC_CELLS', cells)
+        found.append(policy.collect_mode.get_train_sample(rollout))
+    n = sizes.pop(0)  # 13 x 2 rows, 2 that follow, and the final observations
+    assert n >= 28 and sizes == [7] * (n // 7) + [n % 7] * bool(n % 7)
+    for name in ('value', 'adv', 'return_'):  # a matrix product of another height rounds differently
+        torch.testing.assert_close(found[1][name], found[0][name])
+
+
+@pytest.mark.parametrize('name', ['ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
+@pytest.mark.parametrize('mode', ['sync same_step', 'batched next_step'])
+def test_samples_of_all_policies_are_those_of_ppo(name: str, mode: str) -> None:
+    """With one network between them: on policy or off, in phases or not, they act and judge alike."""
+    samples = []
+    for other in (name, 'ppo'):
+        model = make_policy(OBS, TWO_ACTIONS, type='ppg', seed=3)._model
+        policy = make_policy(OBS, TWO_ACTIONS, type=other, network=model, enable_field=['collect'],
+                             collect=dict(n_step=13), learn=dict(reward_norm=True, value_norm=True))
+        samples.append(dict(policy.collect_mode.get_train_sample(collect(policy, MODES[mode])).items()))
+    assert not differing(*samples)

@@ -23,6 +23,7 @@ from zoo.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.spaces import Box, Discrete
 
 N_STEP, N_ENV = 8, 4
+N_UPDATE = 3  # rounds of updates that are enough for an auxiliary phase, where a policy has one
 ENVS = {
     'box to discrete': dict(id='tests.envs:limit_env'),
     'box to box': dict(id='tests.envs:limit_env', kwargs={'action': 'box'}),
@@ -39,10 +40,11 @@ def build(name: str, env: str, seed: int = 0, enable_field: list[Any] | None = N
     cls = POLICY_REGISTRY.get(name)
     known = dict(fields_of(cls.config))
     small: dict[str, Any] = {'type': name}
-    for path, value in (('learn.batch_size', 16), ('collect.n_step', N_STEP)):
+    for path, value in (('learn.batch_size', 16), ('collect.n_step', N_STEP),
+                        ('learn.aux_freq', N_UPDATE - 1), ('learn.aux_batch_size', 16)):
         if path in known:
             section, key = path.split('.')
-            small[section] = {key: value}
+            small.setdefault(section, {})[key] = value
     policy = cls(resolve_policy(small), vector.obs_space, vector.action_space, seed=seed, enable_field=enable_field)
     collector = Collector(vector, policy.collect_mode) if enable_field is None else None
     if collector is not None:
@@ -113,15 +115,66 @@ def test_state_goes_through_a_checkpoint_and_continues_the_same(name: str, env: 
     policy, collector = build(name, env)
     first = policy.collect_mode.get_train_sample(collector.collect())
     policy.learn_mode.forward(first)
-    save_checkpoint(tmp_path / 'a.safetensors', policy.state_dict(), {})
+    state = {'policy': policy.state_dict(), 'memory': policy.memory_state_dict()}
+    save_checkpoint(tmp_path / 'a.safetensors', state, {})
     other, _ = build(name, env, seed=1)
     assert differing(other.state_dict(), policy.state_dict())
-    other.load_state_dict(load_checkpoint(tmp_path / 'a.safetensors').state)
+    loaded = load_checkpoint(tmp_path / 'a.safetensors').state
+    other.load_state_dict(loaded['policy'])
+    other.load_memory_state_dict(loaded['memory'])
     assert not differing(other.state_dict(), policy.state_dict())
+    assert not differing(other.memory_state_dict(), policy.memory_state_dict())
     assert other.learn_mode.train_iter() == policy.learn_mode.train_iter() > 0
-    for p in (policy, other):  # the next update is the same too
-        p.learn_mode.forward(first)
+    for p in (policy, other):  # the next updates are the same too, a phase between some of them as well
+        for _ in range(N_UPDATE):
+            p.learn_mode.learn_aux()
+            p.learn_mode.forward(first)
     assert not differing(other.state_dict(), policy.state_dict())
+    assert not differing(other.memory_state_dict(), policy.memory_state_dict())
+
+
+@policies
+@envs
+def test_auxiliary_phase_counts_its_steps_and_gives_metrics_of_its_own(name: str, env: str) -> None:
+    policy, collector = build(name, env)
+    samples = policy.collect_mode.get_train_sample(collector.collect())
+    given: list[dict[str, Tensor]] = []
+    for _ in range(N_UPDATE):
+        policy.learn_mode.forward(samples)
+        before = policy.learn_mode.train_iter()
+        given.append(policy.learn_mode.learn_aux())
+        assert (policy.learn_mode.train_iter() > before) == bool(given[-1])
+        assert policy.learn_mode.learn_aux() == {}  # not due again
+    has_one = 'learn.aux_freq' in dict(fields_of(POLICY_REGISTRY.get(name).config))
+    assert any(given) == has_one
+    for metrics in given:
+        assert not metrics.keys() & set(policy.learn_mode.monitor_vars())  # the means of a round keep them apart
+        for key, value in metrics.items():
+            assert value.dim() == 0 and not value.requires_grad and value.isfinite(), key
+
+
+@policies
+@envs
+def test_policies_that_draw_apart_learn_from_both_parts_or_one(name: str, env: str) -> None:
+    policy, collector = build(name, env)
+    sizes = policy.learn_mode.get_batch_size()
+    assert policy.draws_apart == isinstance(sizes, dict)
+    if not policy.draws_apart:
+        assert isinstance(sizes, int) and sizes >= 1
+        return
+    samples = policy.collect_mode.get_train_sample(collector.collect())
+    given = [policy.learn_mode.forward({part: samples for part in parts}).keys()
+             for parts in (list(sizes), *([part] for part in sizes))]
+    wanted = set(policy.learn_mode.monitor_vars())
+    assert given[0] == wanted and all(one < wanted for one in given[1:]) and set().union(*given[1:]) == wanted
+
+
+@policies
+def test_default_buffer_is_registered_and_fits_the_policy(name: str) -> None:
+    cls = POLICY_REGISTRY.get(name)
+    config = resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}})
+    assert config.buffer.type == cls.default_buffer() in BUFFER_REGISTRY
+    assert cls.draws_apart or config.buffer.type != 'multi'
 
 
 @policies

@@ -1,7 +1,9 @@
-"""`ppo_step` against the formulas of the paper, written out with autograd."""
+"""Each step against the formulas of the papers, written out with autograd."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
-from zoo.policy.updates import PPOStep, minibatches, ppo_step
+from zoo.policy.updates import StepConfig, aux_step, minibatches, policy_step, ppo_step, value_step
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.spaces import Box
 
@@ -18,10 +20,10 @@ N = 16
 OBS = Box(torch.full((3,), -torch.inf).numpy(), torch.full((3,), torch.inf).numpy())
 
 
-def model_and_batch(space: Any, weighted: bool) -> tuple[Any, TensorDict]:
+def model_and_batch(space: Any, weighted: bool, **policy: Any) -> tuple[Any, TensorDict]:
     """A network and samples of a policy that differs from it enough for ratios outside the clip range."""
     generator = torch.Generator().manual_seed(1)
-    policy = make_policy(OBS, space, seed=3)
+    model = make_policy(OBS, space, seed=3, **policy)._model
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
@@ -42,7 +44,7 @@ def model_and_batch(space: Any, weighted: bool) -> tuple[Any, TensorDict]:
     }
     if weighted:
         batch['weight'] = torch.cat((torch.full((12,), 16 / 12), torch.zeros(4)))
-    return policy._model, TensorDict(batch, [N])
+    return model, TensorDict(batch, [N])
 
 
 def log_prob_and_entropy(logit: Any, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,7 +55,7 @@ def log_prob_and_entropy(logit: Any, action: Tensor) -> tuple[Tensor, Tensor]:
     return dist.log_prob(action).sum(-1), dist.entropy().sum(-1)
 
 
-def reference(model: Any, batch: TensorDict, step: PPOStep) -> tuple[Tensor, dict[str, Tensor]]:
+def reference(model: Any, batch: TensorDict, step: StepConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """The PPO objective, and its parts."""
     w = batch.get('weight', torch.ones(N))
     adv = batch['adv']
@@ -81,8 +83,8 @@ def reference(model: Any, batch: TensorDict, step: PPOStep) -> tuple[Tensor, dic
 
 
 STEPS = {
-    'plain': PPOStep(grad_clip=None, measure_kl=True),
-    'all': PPOStep(0.15, 0.7, 0.03, True, 1.5, None, True),
+    'plain': StepConfig(grad_clip=None, measure_kl=True),
+    'all': StepConfig(0.15, 0.7, 0.03, True, 1.5, None, True),
 }
 
 
@@ -148,3 +150,252 @@ def test_minibatches_normalise_advantages_over_the_valid_rows_of_each(weighted: 
 def test_minibatches_of_one_row_are_only_centred() -> None:
     _, batch = model_and_batch(TWO_ACTIONS, False)
     assert [m['adv'].item() for m in minibatches(batch, 1, torch.Generator(), normalize_adv=True)] == [0.0] * N
+
+
+ARCHS = ['dual', 'detach', 'shared']
+spaces = pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
+archs = pytest.mark.parametrize('arch', ARCHS)
+weights = pytest.mark.parametrize('weighted', [False, True])
+
+
+class Still(FlatAdam):
+    """Moves nothing, so that the gradient of a float64 model can be looked at; Adam takes float32 only."""
+
+    def step(self, grad_clip: float | None = None) -> Tensor:
+        return self.grad.norm()
+
+
+def ppg_model_and_batch(arch: str, space: Any, weighted: bool = False) -> tuple[Any, TensorDict]:
+    """Of a policy that is not near uniform."""
+    model, batch = model_and_batch(space, weighted, type='ppg', model=dict(arch=arch))
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn(p.shape, generator=generator)
+    return model, batch
+
+
+def in_float64(model: Any, batch: TensorDict) -> tuple[Any, TensorDict]:
+    """So that only a wrong formula differs."""
+    return model.double(), batch.apply(lambda x: x.double() if x.is_floating_point() else x)
+
+
+def divergence(old: Any, new: Any) -> Tensor:
+    """KL(old || new) per row, of torch.distributions."""
+    if isinstance(new, Tensor):
+        return torch.distributions.kl_divergence(*(torch.distributions.Categorical(logits=x) for x in (old, new)))
+    return torch.distributions.kl_divergence(
+        *(torch.distributions.Normal(x['mu'], x['sigma']) for x in (old, new))).sum(-1)
+
+
+def gradients(optimizer: FlatAdam, loss: Tensor, model: Any) -> Tensor:
+    """The gradient that autograd finds, laid out as the optimizer's; 0 where a parameter has none."""
+    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    return torch.cat([torch.zeros(p.numel()).to(p) if g is None else g.flatten()
+                      for p, g in zip(model.parameters(), found, strict=True)])
+
+
+def part_of(model: Any, optimizer: FlatAdam, *names: str) -> Tensor:
+    """Which numbers of an optimizer's buffer belong to the parts of these names."""
+    return torch.cat([torch.full((p.numel(),), name.split('.')[0] in names) for name, p in model.named_parameters()])
+
+
+@weights
+@spaces
+@archs
+def test_policy_step_has_the_gradient_of_the_policy_loss_alone(arch: str, space: Any, weighted: bool) -> None:
+    model, batch = in_float64(*ppg_model_and_batch(arch, space, weighted))
+    step = StepConfig(0.15, entropy_weight=0.03, dual_clip=1.5, grad_clip=None, measure_kl=True)
+    _, parts = reference(model, batch, step)
+    optimizer = Still(model.named_parameters())
+    want = gradients(optimizer, parts['policy_loss'] - 0.03 * parts['entropy'], model)
+    metrics = policy_step(model, optimizer, batch.exclude('value', 'return_'), step)
+    torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
+    assert metrics.keys() == {'policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'kl', 'grad_norm'}
+    for name in metrics.keys() - {'grad_norm'}:
+        torch.testing.assert_close(metrics[name].double(), parts[name].detach().double(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(metrics['grad_norm'], want.norm())
+    assert not optimizer.grad[part_of(model, optimizer, 'aux_head', 'value_head', 'critic_encoder')].any()
+
+
+@weights
+@archs
+@pytest.mark.parametrize('clip', [False, True])
+def test_value_step_has_the_gradient_of_the_value_loss_alone(arch: str, weighted: bool, clip: bool) -> None:
+    model, batch = in_float64(*ppg_model_and_batch(arch, TWO_ACTIONS, weighted))
+    step = StepConfig(0.15, value_weight=99.0, use_value_clip=clip, grad_clip=None)
+    _, parts = reference(model, batch, step)
+    optimizer = Still(model.named_parameters())
+    want = gradients(optimizer, parts['value_loss'], model)
+    metrics = value_step(model, optimizer, batch.exclude('adv', 'logit', 'action'), step)
+    torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(metrics, {'value_loss': parts['value_loss'].detach(), 'value_grad_norm': want.norm()})
+    moved = part_of(model, optimizer, 'policy_head', 'aux_head', *(() if arch == 'shared' else ('actor_encoder',)))
+    assert not optimizer.grad[moved].any() and optimizer.grad[~moved].any()
+
+
+@weights
+@spaces
+@pytest.mark.parametrize('arch', ['dual', 'shared'])
+def test_kl_penalty_replaces_the_clipping(arch: str, space: Any, weighted: bool) -> None:
+    model, batch = in_float64(*ppg_model_and_batch(arch, space, weighted))
+    w = batch.get('weight', torch.ones(N))
+    logit = model.compute_actor(batch['obs'])
+    logp, entropy = log_prob_and_entropy(logit, batch['action'])
+    ratio = (logp - log_prob_and_entropy(batch['logit'], batch['action'])[0]).exp()
+    surrogate, kl = -(ratio * batch['adv'] * w).mean(), (divergence(batch['logit'], logit) * w).mean()
+    optimizer = Still(model.named_parameters())
+    want = gradients(optimizer, surrogate + 0.7 * kl - 0.03 * (entropy * w).mean(), model)
+    step = StepConfig(clip_ratio=0.01, entropy_weight=0.03, grad_clip=None, kl_penalty=0.7)
+    metrics = policy_step(model, optimizer, batch, step)
+    torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(metrics['policy_loss'], surrogate.detach())
+    assert metrics['clipfrac'] == 0 and ((ratio - 1).abs() > 0.2).any()  # a clip would have shown
+    # and in one step with the value loss, as where arch is shared
+    value_loss = 0.5 * ((model.compute_critic(batch['obs']) - batch['return_']) ** 2 * w).mean()
+    want += gradients(optimizer, 0.5 * value_loss, model)
+    ppo_step(model, optimizer, batch, step)
+    torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
+
+
+def aux_parts(model: Any, arch: str, batch: TensorDict) -> dict[str, Tensor]:
+    """The terms of the auxiliary objective (arXiv:2009.04416, algorithm 1), each from its own pass."""
+    w = batch.get('weight', torch.ones(N))
+    feature = model.actor_encoder(model.input(batch['obs']))
+    critic = model.critic_encoder(model.input(batch['obs'])) if arch == 'dual' else feature
+
+    def half_mse(value: Tensor) -> Tensor:
+        return 0.5 * ((value - batch['return_']) ** 2 * w).mean()
+
+    return {'auxiliary_loss': half_mse(model.aux_head(feature)), 'aux_value_loss': half_mse(model.value_head(critic)),
+            'behavioral_cloning_loss': (divergence(batch['logit'], model.policy_head(feature)) * w).mean()}
+
+
+def groups_of(model: Any, arch: str, kind: Callable[..., FlatAdam] = FlatAdam) -> list[FlatAdam]:
+    """Optimisers as policy 'ppg' has them: of the critic's own parameters, and of all others."""
+    critic = set() if arch == 'shared' else {name for name, _ in model.critic_parameters()}
+    named = list(model.named_parameters())
+    split = [[(name, p) for name, p in named if (name in critic) == mine] for mine in (False, True)]
+    return [kind(group) for group in split if group]
+
+
+@weights
+@spaces
+@archs
+@pytest.mark.parametrize('bc_weight', [0.0, 1.0, 2.5])
+def test_aux_step_has_the_gradient_and_metrics_of_the_objective(
+    arch: str, space: Any, weighted: bool, bc_weight: float,
+) -> None:
+    model, batch = in_float64(*ppg_model_and_batch(arch, space, weighted))
+    parts = aux_parts(model, arch, batch)
+    named = dict(model.named_parameters())
+    loss = parts['auxiliary_loss'] + parts['aux_value_loss'] + bc_weight * parts['behavioral_cloning_loss']
+    want = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    metrics = aux_step(model, groups_of(model, arch, Still), batch.select('obs', 'return_', 'logit', 'weight',
+                                                                        strict=False), bc_weight, None)
+    for (name, p), gradient in zip(named.items(), want, strict=True):
+        gradient = torch.zeros_like(p) if gradient is None else gradient
+        torch.testing.assert_close(p.grad, gradient, rtol=1e-9, atol=1e-12, msg=lambda m, name=name: f'{name}: {m}')
+    assert metrics.keys() == {*parts, 'aux_grad_norm'}
+    for name, value in parts.items():
+        torch.testing.assert_close(metrics[name], value.detach(), rtol=1e-9, atol=1e-12)
+    norm = torch.sqrt(sum((g ** 2).sum() for g in want if g is not None))
+    torch.testing.assert_close(metrics['aux_grad_norm'], norm)
+    assert parts['behavioral_cloning_loss'] > 0.02  # else it would not show
+
+
+@spaces
+@archs
+def test_cloning_loss_is_zero_and_moves_no_policy_where_new_equals_old(arch: str, space: Any) -> None:
+    model, batch = in_float64(*ppg_model_and_batch(arch, space))
+    with torch.no_grad():
+        output = model.compute_aux(batch['obs'])
+        model.aux_head.layer.weight.zero_()
+        model.value_head.layer.weight.zero_()
+        for head in (model.aux_head, model.value_head):  # both values are 0.25 in every row, as the returns are
+            head.layer.bias.fill_(0.25)
+    batch['logit'], batch['return_'] = output['logit'], torch.full((N,), 0.25, dtype=torch.float64)
+    optimizers = groups_of(model, arch, Still)
+    metrics = aux_step(model, optimizers, batch, 1.0, None)
+    assert metrics['behavioral_cloning_loss'].abs() < 1e-15 and metrics['aux_grad_norm'] < 1e-12
+    assert all(optimizer.grad.isfinite().all() for optimizer in optimizers)
+
+
+@spaces
+@archs
+def test_cloning_gradient_leads_back_to_what_the_old_policy_preferred(arch: str, space: Any) -> None:
+    model, batch = ppg_model_and_batch(arch, space)
+    discrete = space is TWO_ACTIONS
+    with torch.no_grad():
+        output = model.compute_aux(batch['obs'])
+    # the old policy: the first action 50 times as likely as the second, or a mean one deviation above the new one
+    old = torch.tensor([3.9, 0.0]).expand(N, 2) if discrete else {
+        'mu': output['logit']['mu'] + output['logit']['sigma'], 'sigma': output['logit']['sigma']}
+    batch['logit'] = old if discrete else TensorDict(old, [N])
+    action = torch.zeros(N, dtype=torch.int64) if discrete else old['mu']
+    batch['return_'] = output['value']  # the critic is right
+    optimizers, kl = groups_of(model, arch), []
+
+    def preferred() -> Tensor:
+        with torch.no_grad():
+            return log_prob_and_entropy(model.compute_actor(batch['obs']), action)[0]
+
+    before = preferred()
+    for _ in range(200):
+        with torch.no_grad():  # and so is the auxiliary head, so that nothing else pulls at the trunk
+            batch['return_'] = model.compute_aux(batch['obs'])['aux_value']
+        kl.append(aux_step(model, optimizers, batch, 1.0, None)['behavioral_cloning_loss'].item())
+        if len(kl) == 1:
+            after_one = preferred()
+    assert (after_one > before).double().mean() > 0.9  # not all: the rows share their parameters
+    assert (after_one - before).mean() > 0 and (preferred() - before).mean() > 0.1
+    assert kl[0] > 0.3 and kl[-1] < 0.2 * kl[0]
+
+
+@pytest.mark.parametrize('arch', ['dual', 'shared'])
+def test_aux_step_ignores_what_stands_in_rows_of_weight_zero(arch: str) -> None:
+    found = []
+    for garbage in (False, True):
+        model, batch = ppg_model_and_batch(arch, ONE_NUMBER, weighted=True)  # the last 4 of 16 rows
+        if garbage:
+            batch['obs'][12:], batch['return_'][12:], batch['logit']['mu'][12:] = 7.0, 1e3, 50.0
+        metrics = aux_step(model, groups_of(model, arch), batch, 1.0, 0.5)
+        found.append([*metrics.values(), *(p.detach() for p in model.parameters())])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_terms_of_weight_zero_may_be_infinite() -> None:
+    model, batch = ppg_model_and_batch('dual', ONE_NUMBER)
+    batch['logit']['mu'][3] = torch.inf
+    metrics = aux_step(model, groups_of(model, 'dual'), batch, 0.0, None)
+    assert metrics['behavioral_cloning_loss'].isinf() and metrics['aux_grad_norm'].isfinite()
+    assert all(p.isfinite().all() for p in model.parameters())
+    batch['return_'][0] = torch.inf
+    metrics = ppo_step(model, FlatAdam(model.named_parameters()), batch.exclude('logit').update(
+        {'logit': model.compute_actor(batch['obs'])}), StepConfig(value_weight=0.0))
+    assert metrics['value_loss'].isinf() and metrics['grad_norm'].isfinite()
+
+
+def test_aux_step_limits_the_gradient_of_each_network() -> None:
+    model, batch = ppg_model_and_batch('dual', TWO_ACTIONS)
+    free = groups_of(model, 'dual', partial(FlatAdam, lr=0.0))
+    norm = aux_step(model, free, batch, 1.0, None)['aux_grad_norm']
+    raw = [optimizer.grad.norm() for optimizer in free]
+    assert min(raw) > 0.02
+    limited = groups_of(model, 'dual', partial(FlatAdam, lr=0.0))
+    metrics = aux_step(model, limited, batch, 1.0, 0.01)
+    torch.testing.assert_close(metrics['aux_grad_norm'], norm)  # as it was before the limit
+    for optimizer in limited:  # Adam's first moment after one step is (1 - .9) * gradient
+        torch.testing.assert_close(optimizer.exp_avg.norm().item(), 0.1 * 0.01)
+
+
+@pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
+def test_steps_change_no_input(space: Any) -> None:
+    model, batch = ppg_model_and_batch('dual', space, weighted=True)
+    before, optimizers = batch.clone(), groups_of(model, 'dual')
+    aux_step(model, optimizers, batch, 1.0, 0.5)
+    for step in (policy_step, value_step):
+        for penalty in (None, 1.0):
+            step(model, optimizers[step is value_step], batch, StepConfig(use_value_clip=True, kl_penalty=penalty))
+    assert (batch == before).all()

@@ -35,10 +35,10 @@ class PPGLearnConfig(ActorCriticLearnConfig):
 
     actor_epoch_per_collect: int = Field(1, ge=1, description='passes of the policy phase over each rollout (E_pi)')
     critic_epoch_per_collect: int = Field(1, ge=1, description='passes of the critic over each rollout (E_V)')
-    aux_freq: int = Field(32, ge=1, description='policy phases, one per rollout, between auxiliary phases (N_pi)')
+    aux_freq: int = Field(32, ge=1, description='policy phases, one per rollout or draw, to an auxiliary phase (N_pi)')
     aux_train_epoch: int = Field(6, ge=1, description='passes of the auxiliary phase over what was kept (E_aux)')
     aux_batch_size: int = Field(
-        1024, ge=1, description='samples per gradient step of the auxiliary phase; divides aux_freq rollouts')
+        1024, ge=1, description='samples per gradient step of the auxiliary phase; divides aux_freq rollouts, or draws')
     aux_bc_weight: float = Field(
         1.0, ge=0, description='factor of KL(old || new) in the auxiliary phase; more keeps the policy in place')
     aux_learning_rate: Schedule | None = Field(

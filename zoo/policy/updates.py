@@ -125,6 +125,7 @@ def _descend(optimizers: Sequence[FlatAdam], losses: Losses, grad_clip: float | 
     """One step on the weighted sum, whose gradient is taken without making it; returns the norm of the gradient."""
     for optimizer in optimizers:
         optimizer.zero_grad()
+    losses = [(loss, factor) for loss, factor in losses if factor != 0]  # 0 times an infinite one would be NaN
     one = losses[0][0].new_ones(())
     torch.autograd.backward([loss for loss, _ in losses],
                             [one if factor == 1 else one * factor for _, factor in losses])

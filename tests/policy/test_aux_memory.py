@@ -1,0 +1,253 @@
+"""What is kept for the auxiliary phase: exactly what came, in exactly so many bytes, wherever it lies."""
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+import zoo
+from zoo.checkpoint import load_checkpoint, save_checkpoint
+from zoo.errors import RunError
+from zoo.policy.aux_memory import AuxMemory, Where
+
+CPU = torch.device('cpu')
+PLACES: list[Where] = ['device', 'cpu', 'disk']
+places = pytest.mark.parametrize('where', PLACES)
+
+
+def part(seed: int, n: int = 6, weighted: bool = False, dtype: torch.dtype = torch.uint8) -> TensorDict:
+    """Images, returns, and what a batch has besides."""
+    generator = torch.Generator().manual_seed(seed)
+    data = {'obs': torch.randint(256, (n, 4, 5, 3), generator=generator).to(dtype),
+            'return_': torch.randn(n, generator=generator), 'adv': torch.zeros(n), 'logit': torch.zeros(n, 15)}
+    if weighted:
+        data['weight'] = torch.rand(n, generator=generator)
+    return TensorDict(data, [n])
+
+
+def all_rows(memory: AuxMemory) -> TensorDict:
+    return memory.rows(slice(0, len(memory)), CPU)
+
+
+def joined(parts: list[TensorDict], *keys: str) -> dict[str, Tensor]:
+    return {key: torch.cat([p[key] for p in parts]) for key in keys}
+
+
+def assert_holds(memory: AuxMemory, want: dict[str, Tensor]) -> None:
+    got = dict(all_rows(memory).items())
+    assert got.keys() == want.keys() and len(memory) == len(want['return_'])
+    for key, x in want.items():
+        assert got[key].dtype == x.dtype and torch.equal(got[key], x), key
+
+
+@places
+@pytest.mark.parametrize('weighted', [False, True])
+def test_rows_are_what_was_appended_in_order_and_nothing_else(where: Where, weighted: bool) -> None:
+    memory, parts = AuxMemory(3, where), [part(i, weighted=weighted) for i in range(3)]
+    keys = ('obs', 'return_', 'weight') if weighted else ('obs', 'return_')
+    for i, batch in enumerate(parts):
+        memory.append(batch)
+        assert_holds(memory, joined(parts[:i + 1], *keys))
+    index = torch.tensor([17, 0, 5, 6, 0])
+    rows = memory.rows(index, CPU)
+    assert rows.batch_size == (5,)
+    assert all(torch.equal(rows[key], x[index]) for key, x in joined(parts, *keys).items())
+
+
+@places
+@pytest.mark.parametrize(('dtype', 'obs_bytes'), [(torch.uint8, 60), (torch.float32, 240), (torch.int64, 480),
+                                                  (torch.bool, 60)])
+@pytest.mark.parametrize(('weighted', 'rest'), [(False, 4), (True, 8)])
+def test_block_has_the_bytes_of_the_observations_and_of_one_or_two_floats(
+    where: Where, dtype: torch.dtype, obs_bytes: int, weighted: bool, rest: int,
+) -> None:
+    memory = AuxMemory(5, where)
+    memory.append(part(0, 6, weighted, dtype))
+    # 5 batches of 6 rows, of 4 x 5 x 3 numbers each; room for all of them is taken with the first
+    assert sum(x.untyped_storage().nbytes() for x in memory._block.values()) == 5 * 6 * (obs_bytes + rest)
+    assert all_rows(memory)['obs'].dtype == dtype
+
+
+@places
+def test_append_copies_and_later_phases_use_the_same_block(where: Where) -> None:
+    memory, batch = AuxMemory(2, where), part(0)
+    memory.append(batch)
+    want = batch['obs'].clone()
+    batch['obs'].zero_()  # the collector fills its block anew
+    assert torch.equal(all_rows(memory)['obs'], want)
+    place = memory._block['obs'].data_ptr()
+    for i in (1, 2, 3):
+        memory.append(part(i))
+        if i % 2:
+            memory.clear()
+            assert len(memory) == 0 and memory.state_dict() == {}
+    assert memory._block['obs'].data_ptr() == place
+
+
+def test_more_batches_than_a_phase_has_are_refused() -> None:
+    memory = AuxMemory(2, 'cpu')
+    memory.append(part(0))
+    memory.append(part(1))
+    with pytest.raises(RuntimeError, match=r'has its 2 batches already; call learn_aux\(\)'):
+        memory.append(part(2))
+    assert_holds(memory, joined([part(0), part(1)], 'obs', 'return_'))
+
+
+@places
+@pytest.mark.parametrize('weighted', [False, True])
+def test_state_goes_through_a_checkpoint_and_is_filled_up_there(where: Where, weighted: bool, tmp_path: Path) -> None:
+    memory, parts = AuxMemory(4, where), [part(i, weighted=weighted) for i in range(4)]
+    for batch in parts[:3]:
+        memory.append(batch)
+    save_checkpoint(tmp_path / 'a.safetensors', memory.state_dict(), {})
+    state = load_checkpoint(tmp_path / 'a.safetensors').state
+    other = AuxMemory(4, PLACES[PLACES.index(where) - 1])  # it may lie elsewhere after a resume
+    other.load_state_dict(state, 3, CPU)
+    n_byte = [sum(x.untyped_storage().nbytes() for x in m._block.values()) for m in (memory, other)]
+    assert n_byte[0] == n_byte[1]  # the room is that of a whole phase again, no more
+    other.append(parts[3])
+    keys = ('obs', 'return_', 'weight') if weighted else ('obs', 'return_')
+    assert_holds(other, joined(parts, *keys))
+    with pytest.raises(RuntimeError, match='4 batches already'):
+        other.append(parts[0])
+
+
+def test_empty_state_empties_the_memory() -> None:
+    memory = AuxMemory(2, 'cpu')
+    memory.append(part(0))
+    memory.load_state_dict({}, 0, CPU)
+    assert len(memory) == 0 and memory.state_dict() == {}
+    memory.append(part(1))
+    memory.append(part(2))
+    assert_holds(memory, joined([part(1), part(2)], 'obs', 'return_'))
+
+
+@places
+@pytest.mark.parametrize('sizes', [(6, 6, 9, 9), (6, 6, 3, 3)], ids=['larger', 'smaller'])
+def test_rollouts_of_another_size_after_a_resume_are_taken(where: Where, sizes: tuple[int, ...]) -> None:
+    parts = [part(i, n) for i, n in enumerate(sizes)]
+    before, memory = AuxMemory(4, 'cpu'), AuxMemory(4, where)
+    before.append(parts[0])
+    before.append(parts[1])
+    memory.load_state_dict(before.state_dict(), 2, CPU)
+    memory.append(parts[2])
+    assert_holds(memory, joined(parts[:3], 'obs', 'return_'))
+    again = AuxMemory(4, where)  # and once more, with parts that are not all of one size
+    again.load_state_dict(memory.state_dict(), 3, CPU)
+    again.append(parts[3])
+    assert_holds(again, joined(parts, 'obs', 'return_'))
+    again.clear()
+    for batch in [part(i, sizes[-1]) for i in range(7, 11)]:
+        again.append(batch)
+    assert_holds(again, joined([part(i, sizes[-1]) for i in range(7, 11)], 'obs', 'return_'))
+
+
+@pytest.mark.parametrize('first', [True, False])
+def test_rows_without_a_weight_beside_rows_with_one_have_weight_one(first: bool) -> None:
+    """As after a resume in another autoreset mode."""
+    parts = [part(0, weighted=first), part(1, weighted=not first)]
+    before, memory = AuxMemory(2, 'cpu'), AuxMemory(2, 'cpu')
+    before.append(parts[0])
+    memory.load_state_dict(before.state_dict(), 1, CPU)
+    memory.append(parts[1])
+    one = torch.ones(6)
+    want = joined(parts, 'obs', 'return_') | {'weight': torch.cat([p.get('weight', one) for p in parts])}
+    assert_holds(memory, want)
+
+
+def test_what_is_kept_beyond_a_shorter_phase_counts_as_one_batch_less_than_it() -> None:
+    """aux_freq was 4 and is 2 after a resume: the phase comes after one more rollout, over all that was kept."""
+    before, memory, parts = AuxMemory(4, 'cpu'), AuxMemory(2, 'cpu'), [part(i) for i in range(4)]
+    for batch in parts[:3]:
+        before.append(batch)
+    memory.load_state_dict(before.state_dict(), 1, CPU)
+    memory.append(parts[3])
+    assert_holds(memory, joined(parts, 'obs', 'return_'))
+    memory = AuxMemory(1, 'cpu')
+    memory.load_state_dict(before.state_dict(), 0, CPU)
+    memory.append(parts[3])
+    assert_holds(memory, joined(parts, 'obs', 'return_'))
+
+
+# --- the disk ---
+
+
+@pytest.mark.skipif(not Path('/proc/self/maps').exists(), reason='the kernel does not list mappings')
+def test_file_has_no_name_and_lies_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+    memory = AuxMemory(2, 'disk')
+    memory.append(part(0))
+    mapped = [line for line in Path('/proc/self/maps').read_text().splitlines() if str(tmp_path) in line]
+    assert len(mapped) == 2 and all('(deleted)' in line for line in mapped)  # obs and return_
+    assert list(tmp_path.iterdir()) == []
+    del memory
+    gc.collect()
+    assert str(tmp_path) not in Path('/proc/self/maps').read_text()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB, full beyond that."""
+    try:
+        mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'none', str(tmp_path)], capture_output=True)
+    except FileNotFoundError:
+        pytest.skip('there is no mount command')
+    if mounted.returncode:
+        pytest.skip('this user may not mount a small file system')
+    yield tmp_path
+    subprocess.run(['umount', '-l', str(tmp_path)], check=True)
+
+
+def test_space_is_reserved_with_the_first_batch_and_given_back(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, 'tempdir', str(small_disk))
+    before = shutil.disk_usage(small_disk).free
+    memory = AuxMemory(100, 'disk')
+    memory.append(part(0, 100))
+    # 100 x 100 rows of 60 + 4 bytes are 640 kB; one hundredth of it is filled
+    assert 640_000 <= before - shutil.disk_usage(small_disk).free < 640_000 + 3 * 4096
+    del memory
+    gc.collect()
+    assert shutil.disk_usage(small_disk).free == before
+
+
+def test_full_disk_is_named_with_the_first_batch(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, 'tempdir', str(small_disk))
+    memory = AuxMemory(200, 'disk')  # 200 x 100 x 60 bytes of observations
+    with pytest.raises(RunError) as caught:
+        memory.append(part(0, 100))
+    assert str(caught.value) == (
+        f"policy.learn.aux_memory is 'disk' but {small_disk} has no room for 1.2 MB (No space left on device); set "
+        "TMPDIR to a folder with more, or use aux_memory 'cpu'")
+    assert isinstance(caught.value.__cause__, OSError) and list(small_disk.iterdir()) == []
+    assert len(memory) == 0 and memory.state_dict() == {}  # and a checkpoint of now is whole
+
+
+LIMITED = """
+import resource, torch
+from zoo.errors import RunError
+from zoo.policy.aux_memory import AuxMemory
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+try:
+    AuxMemory(10, 'disk').append({'obs': torch.zeros(100, 100, dtype=torch.uint8), 'return_': torch.zeros(100)})
+except RunError as error:
+    print(error)
+"""
+
+
+def test_file_size_limit_is_an_error_and_no_bus_error() -> None:
+    env: dict[str, Any] = {**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1])}
+    done = subprocess.run([sys.executable, '-c', LIMITED], capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == 0 and 'has no room for 0.1 MB (File too large); set TMPDIR' in done.stdout, done.stderr

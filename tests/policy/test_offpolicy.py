@@ -1,0 +1,263 @@
+"""The off-policy variants: the learners of PPO and PPG, given draws; and what is known of the age of samples."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tests.buffer.samples import multi, replay
+from tests.policy.test_ppo import N_STEP, OBS, N, parameters, samples_of
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, job_config, make_policy, rows
+from zoo.env import EnvConfig
+from zoo.evaluator import evaluate
+from zoo.learner import Learner
+from zoo.pipeline import serial_pipeline
+from zoo.policy import PPGOffPolicy, PPGPolicy, PPOOffPolicy, PPOPolicy
+from zoo.policy.base import Policy
+from zoo.registry import BUFFER_REGISTRY, POLICY_REGISTRY
+
+NAMES = ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy']
+spaces = pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
+
+
+def make(name: str, space: Any = TWO_ACTIONS, seed: int = 0, **learn: Any) -> Policy:
+    """One epoch of minibatches of N, every option off, unless `learn` says otherwise."""
+    phases = dict(aux_freq=4, aux_train_epoch=1, aux_batch_size=N) if 'ppg' in name else dict(epoch_per_collect=1)
+    base = dict(batch_size=N, adv_norm='off', grad_clip=None, learning_rate=1e-2, **phases)
+    return make_policy(OBS, space, type=name, seed=seed, learn={**base, **learn},
+                       collect=dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8))
+
+
+def test_off_policy_variants_are_their_on_policy_learners_on_another_buffer() -> None:
+    for name, cls, base in (('ppo_offpolicy', PPOOffPolicy, PPOPolicy), ('ppg_offpolicy', PPGOffPolicy, PPGPolicy)):
+        assert POLICY_REGISTRY.get(name) is cls and cls.__mro__[1] is base
+        assert cls.default_buffer() in BUFFER_REGISTRY and base.default_buffer() == 'rollout'
+        assert cls.default_model() == base.default_model() and cls.draws_apart == base.draws_apart
+
+
+@spaces
+@pytest.mark.parametrize('on_policy', ['ppo', 'ppg'])
+def test_draw_of_a_whole_fresh_rollout_is_learned_from_as_on_policy(on_policy: str, space: Any) -> None:
+    """The draw is a permutation of the rollout, so that only sums are taken in another order."""
+    learn = dict(aux_batch_size=4 * N) if on_policy == 'ppg' else {}
+    one, other = make(on_policy, space, **learn), make(f'{on_policy}_offpolicy', space, **learn)
+    draw = dict(n_sample=N, max_staleness=0)
+    buffer: Any = multi(size=3 * N, policy=draw, value=draw) if on_policy == 'ppg' else replay(size=3 * N, **draw)
+    learner = Learner(other.learn_mode, buffer)
+    for seed in range(4):
+        samples = samples_of(one, seed)
+        metrics = one.learn_mode.forward(samples) | one.learn_mode.learn_aux()
+        buffer.push(samples)
+        drawn = learner.train(0)
+        assert drawn.keys() - metrics.keys() == ({'staleness'} if on_policy == 'ppo' else
+                                                 {'policy_staleness', 'value_staleness'})
+        for name in metrics.keys() - {'aux_kl_before'}:
+            torch.testing.assert_close(drawn[name], metrics[name], rtol=1e-3, atol=1e-5)
+    assert ('aux_kl_before' in metrics) == (on_policy == 'ppg') and one.learn_mode.train_iter() == learner.train_iter
+    torch.testing.assert_close(parameters(other), parameters(one), rtol=1e-3, atol=2e-4)
+
+
+@spaces
+@pytest.mark.parametrize('name', ['ppo_offpolicy', 'ppg_offpolicy'])
+def test_ratio_is_to_the_policy_that_acted(name: str, space: Any) -> None:
+    """1 for fresh samples; of older ones it is that to the logits stored when they were collected."""
+    policy = make(name, space, learning_rate=0.05)
+    draw = dict(n_sample=N, max_staleness=0)
+    kwargs: Any = dict(policy=draw, value=draw) if 'ppg' in name else draw
+    fresh, stale = (multi if 'ppg' in name else replay)(size=2 * N, **kwargs), replay(size=N, n_sample=N)
+    first = samples_of(policy)
+    first['adv'] = first['adv'].abs() + 1  # so that the policy moves
+    acted = first['logit'].clone()
+    for seed in range(3):
+        samples = samples_of(policy, seed)
+        fresh.push(samples)
+        metrics = policy.learn_mode.forward(next(iter(fresh.batches())))
+        assert metrics['approx_kl'].abs().item() < 1e-6 and metrics['clipfrac'].item() == 0
+    stale.push(first)
+    batch = next(iter(stale.batches()))
+    with torch.no_grad():
+        now = policy._model.compute_actor(batch['obs'])
+
+    def log_prob(logit: Any, action: Any) -> torch.Tensor:
+        if isinstance(logit, torch.Tensor):
+            return torch.distributions.Categorical(logits=logit).log_prob(action)
+        return torch.distributions.Normal(logit['mu'], logit['sigma']).log_prob(action).sum(-1)
+
+    want = (log_prob(acted, first['action']).mean() - log_prob(now, batch['action']).mean())
+    metrics = policy.learn_mode.forward(batch)
+    assert want.abs() > 1e-3
+    torch.testing.assert_close(metrics['approx_kl'], want, rtol=1e-3, atol=1e-6)
+
+
+# --- staleness ---
+
+
+def test_staleness_is_the_mean_age_in_rollouts() -> None:
+    policy = make('ppo_offpolicy')
+    buffer = replay(size=3 * N, n_sample=3 * N)
+    learner = Learner(policy.learn_mode, buffer)
+    for seed in range(3):
+        buffer.push(samples_of(policy, seed))
+        metrics = learner.train(0)
+        # nothing is drawn before there are 3 N samples; all of them are then: of age 2, 1 and 0
+        assert metrics == {} if seed < 2 else metrics['staleness'].item() == 1
+    buffer.push(samples_of(policy, 3))  # over the oldest: 2, 1, 0 again
+    assert learner.train(0)['staleness'].item() == 1
+
+
+def test_staleness_of_both_parts_is_that_of_their_own_draws() -> None:
+    policy = make('ppg_offpolicy')
+    buffer = multi(size=3 * N, policy=dict(n_sample=N, max_staleness=0), value=dict(n_sample=3 * N))
+    for seed in range(3):
+        buffer.push(samples_of(policy, seed))
+    metrics = Learner(policy.learn_mode, buffer).train(0)
+    assert (metrics['policy_staleness'].item(), metrics['value_staleness'].item()) == (0, 1)
+
+
+@pytest.mark.parametrize('name', ['ppo_offpolicy', 'ppg_offpolicy'])
+def test_staleness_is_zero_where_no_samples_are_kept(name: str) -> None:
+    policy = make(name)
+    metrics = policy.learn_mode.forward(samples_of(policy))
+    assert metrics.keys() == set(policy.learn_mode.monitor_vars())
+    assert [value.item() for key, value in metrics.items() if 'staleness' in key] == [0] * (1 + (name[2] == 'g'))
+
+
+# --- draws of their own ---
+
+
+def steps(policy: Policy) -> dict[str, int]:
+    return {name: int(optimizer.step_count) for name, optimizer in policy._optimizers.items()}
+
+
+def test_both_parts_have_their_own_draws_and_reuse() -> None:
+    """A rollout of N = 32: the policy learns once from each sample, the critic three times, from minibatches of 16."""
+    policy = make('ppg_offpolicy', batch_size=16, critic_epoch_per_collect=2, aux_freq=2, aux_batch_size=8)
+    buffer = multi(size=2 * N, policy=dict(n_sample=32, max_use=1, max_staleness=0),
+                   value=dict(n_sample=16, update_per_collect=6))
+    learner = Learner(policy.learn_mode, buffer)
+    seen: list[dict[str, TensorDict]] = []
+    forward = policy.learn_mode.forward
+    learner._mode = policy.learn_mode._replace(forward=lambda batch: (seen.append(batch), forward(batch))[1])
+    for rollout in range(1, 5):
+        buffer.push(samples_of(policy, rollout))
+        metrics = learner.train(0)
+        # 2 steps of the actor; 6 draws x 2 epochs x 1 minibatch of the critic; every other rollout 64 / 8 of both
+        aux = 8 * (rollout // 2)
+        assert steps(policy) == {'actor': 2 * rollout, 'critic': 12 * rollout, 'aux_actor': aux, 'aux_critic': aux}
+        assert learner.train_iter == 14 * rollout + aux
+        assert ('auxiliary_loss' in metrics) == (rollout % 2 == 0)
+        assert metrics['n_epoch'].item() == 1  # of the one policy phase; five batches were for the critic alone
+    assert [set(batch) for batch in seen] == 4 * [{'policy', 'value'}, *5 * [{'value'}]]
+    assert [len(batch['value']) for batch in seen] == [16] * 24 and len(seen[0]['policy']) == 32
+
+
+@pytest.mark.parametrize(('early', 'late'), [('value', 'policy'), ('policy', 'value')])
+def test_rounds_in_which_only_one_part_has_draws_are_trained_on(early: str, late: str) -> None:
+    """One part asks for four rollouts, the other for one."""
+    policy = make('ppg_offpolicy', aux_freq=99)
+    buffer = multi(size=4 * N, **{early: dict(n_sample=N), late: dict(n_sample=4 * N)})
+    learner = Learner(policy.learn_mode, buffer)
+    optimizer = {'policy': 'actor', 'value': 'critic'}
+    for rollout in range(1, 5):
+        before = parameters(policy)
+        buffer.push(samples_of(policy, rollout))
+        metrics = learner.train(0)
+        assert steps(policy)[optimizer[early]] == (rollout if rollout < 4 else 4)
+        assert steps(policy)[optimizer[late]] == (0 if rollout < 4 else 4)
+        assert ({'policy_loss', 'value_loss'} <= metrics.keys()) == (rollout == 4)
+        assert differing(before, parameters(policy))
+
+
+def test_batch_sizes_of_both_parts_are_announced() -> None:
+    assert make('ppg_offpolicy', batch_size=16).learn_mode.get_batch_size() == {'policy': 16, 'value': 16}
+    assert make('ppo_offpolicy', batch_size=16).learn_mode.get_batch_size() == 16
+
+
+def test_memory_keeps_the_draws_of_the_policy_and_their_returns_of_collection() -> None:
+    policy = make('ppg_offpolicy', batch_size=16, aux_freq=3)
+    buffer = multi(size=2 * N, policy=dict(n_sample=16, update_per_collect=2), value=dict(n_sample=16))
+    learner, seen = Learner(policy.learn_mode, buffer), []
+    forward = policy.learn_mode.forward
+    learner._mode = policy.learn_mode._replace(
+        forward=lambda batch: (seen.append(batch['policy'].clone()), forward(batch))[1])
+    buffer.push(samples_of(policy))
+    learner.train(0)
+    kept, drawn = policy.memory_state_dict(), torch.cat(seen)
+    assert len(seen) == 2 and torch.equal(kept['obs'], drawn['obs']) and torch.equal(kept['return_'], drawn['return_'])
+
+
+# --- one pipeline ---
+
+
+def run_config(root: Any, name: str, env_id: str = 'tests.envs:limit_env', **sections: Any) -> dict[str, Any]:
+    """64 samples a rollout; off-policy draws of 64 from the last two."""
+    cfg = job_config(root, env_id, **sections)
+    learn = dict(batch_size=32, learning_rate=1e-3)
+    if 'ppg' in name:
+        learn |= dict(aux_freq=2, aux_batch_size=64, aux_train_epoch=2)
+    cfg['policy'] = {**cfg['policy'], 'type': name, 'learn': {**learn, **sections.get('policy', {}).get('learn', {})}}
+    draw = dict(n_sample=64, update_per_collect=2, max_staleness=1)
+    if 'off' in name:
+        cfg['buffer'] = dict(size=128, **(dict(policy=draw, value=draw) if 'ppg' in name else draw))
+    return cfg
+
+
+@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('env_id', ['tests.policy_envs:match_env', 'tests.policy_envs:aim_env', 'tests.envs:Limit-v0'])
+def test_one_pipeline_runs_all_policies(name: str, env_id: str, tmp_path: Path) -> None:
+    result = serial_pipeline(run_config(tmp_path, name, env_id))
+    lines = [row for row in rows(result.run_dir) if 'collect/iter' in row]
+    logged = {key.removeprefix('learn/') for row in lines for key in row}
+    assert len(lines) == 4 and set(result.policy.learn_mode.monitor_vars()) <= logged
+    # 4 rollouts; 2 minibatches an epoch: ppo 4 epochs of each rollout, ppo_offpolicy 1 of each of 2 draws; ppg 1 for
+    # policy and value each, ppg_offpolicy of each of 2 draws; after 2 rollouts, or draws, 2 epochs of 128 / 64
+    want = {'ppo': 4 * 8, 'ppo_offpolicy': 4 * 4, 'ppg': 4 * 4 + 2 * 4, 'ppg_offpolicy': 4 * 8 + 4 * 4}
+    assert result.train_iter == want[name]
+    assert ('auxiliary_loss' in logged) == ('ppg' in name)
+    assert ('staleness' in ''.join(logged)) == ('off' in name)
+
+
+@pytest.mark.parametrize('name', NAMES[2:])
+def test_two_runs_with_one_seed_are_equal_to_the_bit(name: str, tmp_path: Path) -> None:
+    a, b, c = (serial_pipeline(run_config(tmp_path / run, name, 'CartPole-v1'), seed=seed)
+               for run, seed in (('a', 7), ('b', 7), ('c', 8)))
+    assert not differing(a.policy.state_dict(), b.policy.state_dict()) and rows(a.run_dir) == rows(b.run_dir)
+    assert differing(a.policy.state_dict(), c.policy.state_dict())
+
+
+# --- learning ---
+
+
+def learned(tmp_path: Any, name: str, env_id: str, learning_rate: float = 1e-2, n: int = 6400) -> float:
+    """Mean return of 200 greedy episodes after n one-step episodes."""
+    learn: dict[str, Any] = dict(batch_size=64, learning_rate=learning_rate)
+    if 'ppg' in name:
+        learn |= dict(aux_freq=20, aux_train_epoch=1, aux_batch_size=64)
+    cfg = job_config(tmp_path, env_id, max_env_step=n)
+    cfg['policy'] = {**cfg['policy'], 'type': name, 'learn': learn,
+                     'model': dict(hidden_sizes=[16], log_std_init=-1.0)}
+    draw = dict(n_sample=64, update_per_collect=4, max_staleness=3)
+    cfg['buffer'] = dict(size=256, **(dict(policy=draw, value=draw) if 'ppg' in name else draw))
+    result = serial_pipeline(cfg)
+    return evaluate(result.policy, EnvConfig(id=env_id), 200, seed=1).return_mean
+
+
+@pytest.mark.parametrize('name', NAMES[2:])
+def test_learns_to_match_a_number(name: str, tmp_path: Path) -> None:
+    assert learned(tmp_path, name, 'tests.policy_envs:match_env') == 1
+
+
+@pytest.mark.parametrize('name', NAMES[2:])
+def test_learns_to_aim(name: str, tmp_path: Path) -> None:
+    # acting 0 gives -E[x^2] / 4 = -1 / 12
+    assert learned(tmp_path, name, 'tests.policy_envs:aim_env') > -0.01
+
+
+@pytest.mark.parametrize('name', NAMES[2:])
+def test_learns_nothing_at_a_vanishing_learning_rate(name: str, tmp_path: Path) -> None:
+    """So that the two tests above cannot pass by luck."""
+    assert learned(tmp_path, name, 'tests.policy_envs:match_env', 1e-9, 640) < 0.9
+    assert learned(tmp_path, name, 'tests.policy_envs:aim_env', 1e-9, 640) < -0.03

@@ -1,0 +1,638 @@
+"""The phases of PPG: what each moves, when each comes, what each is given; and PPG learns."""
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+import zoo.policy.ppg
+from tests.policy.test_actor_critic import MODES, collect
+from tests.policy.test_actor_critic import OBS as ONE_NUMBER_OBS
+from tests.policy.test_ppo import N_STEP, OBS, N, parameters, random_rollout, samples_of
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, flat, job_config, make_policy
+from zoo.config import ConfigError
+from zoo.env import EnvConfig
+from zoo.errors import UserError
+from zoo.evaluator import evaluate
+from zoo.job import resolve_config
+from zoo.pipeline import SerialJob, serial_pipeline
+from zoo.policy.base import Policy
+from zoo.rl_utils.optimizer import NonFiniteGradientError
+
+ARCHS = ['dual', 'detach', 'shared']
+archs = pytest.mark.parametrize('arch', ARCHS)
+apart = pytest.mark.parametrize('arch', ['dual', 'detach'])
+spaces = pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
+CRITIC = {'dual': {'critic_encoder', 'value_head'}, 'detach': {'value_head'}}
+ACTOR = {'actor_encoder', 'policy_head'}
+
+
+def ppg(learn: dict[str, Any] | None = None, arch: str = 'dual', **kwargs: Any) -> Policy:
+    """Phases of one epoch of one minibatch, an auxiliary phase after every other one, unless `learn` says otherwise."""
+    base = dict(batch_size=N, adv_norm='off', learning_rate=1e-2, aux_freq=2, aux_train_epoch=1, aux_batch_size=N)
+    kwargs.setdefault('collect', dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8))
+    model = {'arch': arch, **kwargs.pop('model', {})}
+    return make_policy(OBS, kwargs.pop('action_space', TWO_ACTIONS), type='ppg', model=model,
+                       learn={**base, **(learn or {})}, **kwargs)
+
+
+def to_the_phase(policy: Policy, n: int) -> list[TensorDict]:
+    """n rollouts and their updates, with no auxiliary phase after the last one yet; returns the samples."""
+    found = []
+    for seed in range(n):
+        found.append(samples_of(policy, seed).clone())
+        policy.learn_mode.forward(found[-1])
+    return found
+
+
+def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    """Parts of the model in which any bit changed."""
+    return {name.split('.')[0] for name in differing(before, after)}
+
+
+def moments(policy: Policy, *names: str) -> dict[str, Any]:
+    return copy.deepcopy({name: policy._optimizers[name].state_dict() for name in names})
+
+
+def log_p(policy: Policy, model: Any, obs: Tensor) -> Any:
+    """The policy's distribution as torch has it."""
+    with torch.no_grad():
+        logit = model.compute_actor(obs)
+    if isinstance(logit, Tensor):
+        return torch.distributions.Categorical(logits=logit)
+    return torch.distributions.Independent(torch.distributions.Normal(logit['mu'], logit['sigma']), 1)
+
+
+# --- what feeds what ---
+
+
+@archs
+@pytest.mark.parametrize('mode', ['sync same_step', 'sync next_step'])
+def test_garbage_in_the_auxiliary_head_changes_no_advantage(arch: str, mode: str) -> None:
+    policy = ppg(arch=arch)
+    rollout = random_rollout(policy)
+    clean = samples_of(policy), policy.collect_mode.get_train_sample(rollout)
+    with torch.no_grad():
+        for p in policy._model.aux_head.parameters():
+            p.fill_(torch.nan)
+    for want, got in zip(clean, (samples_of(policy), policy.collect_mode.get_train_sample(rollout)), strict=True):
+        assert {'adv', 'return_', 'value'} <= got.keys()
+        assert not differing(dict(want.select('adv', 'return_', 'value').items()),
+                             dict(got.select('adv', 'return_', 'value').items()))
+
+
+@archs
+def test_values_of_samples_are_those_of_the_critic(arch: str) -> None:
+    policy = ppg(arch=arch)
+    samples = samples_of(policy)
+    with torch.no_grad():
+        output = policy._model.compute_aux(samples['obs'])
+    torch.testing.assert_close(samples['value'], output['value'])
+    assert (samples['value'] - output['aux_value']).abs().min() > 1e-4
+
+
+@archs
+def test_auxiliary_head_has_no_part_in_policy_and_value_phase(arch: str) -> None:
+    clean, garbage = ppg(arch=arch), ppg(arch=arch)
+    with torch.no_grad():
+        garbage._model.aux_head.layer.weight.fill_(1e3)
+    for policy in (clean, garbage):
+        to_the_phase(policy, 2)
+    assert moved(parameters(clean), parameters(garbage)) == {'aux_head'}
+    assert (garbage._model.aux_head.layer.weight == 1e3).all()
+
+
+@apart
+@spaces
+@pytest.mark.parametrize('policy_loss', ['clip', 'kl'])
+def test_policy_phase_moves_no_critic_and_value_phase_no_actor(arch: str, space: Any, policy_loss: str) -> None:
+    """In turn, several times: neither does the momentum of one phase move the other's parameters."""
+    policy = ppg(dict(aux_freq=99, entropy_weight=0.01, policy_loss=policy_loss), arch, action_space=space)
+    samples = samples_of(policy)
+    for _ in range(4):
+        before = parameters(policy)
+        policy.learn_mode.forward({'policy': samples})
+        between = parameters(policy)
+        assert moved(before, between) == ACTOR
+        policy.learn_mode.forward({'value': samples})
+        assert moved(between, parameters(policy)) == CRITIC[arch]
+
+
+@apart
+def test_phases_over_one_batch_are_those_over_a_batch_each(arch: str) -> None:
+    together, each = ppg(arch=arch), ppg(arch=arch)
+    samples = samples_of(together)
+    metrics = together.learn_mode.forward(samples)
+    policy_metrics = each.learn_mode.forward({'policy': samples})
+    value_metrics = each.learn_mode.forward({'value': samples})
+    assert not differing(parameters(together), parameters(each))
+    assert metrics.keys() == policy_metrics.keys() | value_metrics.keys() == set(together.learn_mode.monitor_vars())
+    assert not {'policy_loss', 'n_epoch'} & value_metrics.keys()
+    assert not {'value_loss', 'explained_variance'} & policy_metrics.keys()
+
+
+def test_explained_variance_is_that_of_what_the_critic_learns_from() -> None:
+    policy = ppg()
+    samples, other = samples_of(policy, 0), samples_of(policy, 1)
+    got = policy.learn_mode.forward({'policy': samples, 'value': other})['explained_variance']
+    error = other['return_'] - other['value']
+    torch.testing.assert_close(got, 1 - error.var(correction=0) / other['return_'].var(correction=0))
+
+
+@archs
+def test_auxiliary_phase_moves_all_parts(arch: str) -> None:
+    policy = ppg(dict(aux_train_epoch=2), arch)
+    to_the_phase(policy, 2)
+    before = parameters(policy)
+    assert policy.learn_mode.learn_aux()
+    parts = ACTOR | {'aux_head', 'value_head'} | ({'critic_encoder'} if arch == 'dual' else set())
+    assert moved(before, parameters(policy)) == parts
+
+
+@archs
+def test_moments_of_the_phases_are_their_own(arch: str) -> None:
+    policy = ppg(dict(aux_batch_size=N // 2), arch)
+    mine, aux = (['actor'], ['aux_actor']) if arch == 'shared' else (['actor', 'critic'], ['aux_actor', 'aux_critic'])
+    assert list(policy._optimizers) == mine + aux
+    assert not any(x.any() for x in flat(moments(policy, *aux)).values() if isinstance(x, Tensor))
+    to_the_phase(policy, 2)
+    assert not any(x.any() for x in flat(moments(policy, *aux)).values() if isinstance(x, Tensor))
+    before = moments(policy, *mine)
+    policy.learn_mode.learn_aux()
+    assert not differing(before, moments(policy, *mine))
+    # 2 x N rows in minibatches of N / 2
+    assert [policy._optimizers[name].step_count.item() for name in mine + aux] == [2] * len(mine) + [4] * len(aux)
+    before = moments(policy, *aux)
+    to_the_phase(policy, 1)
+    assert not differing(before, moments(policy, *aux))
+
+
+@archs
+@spaces
+@pytest.mark.parametrize('obs_norm', [False, True])
+def test_ratio_is_one_at_the_first_minibatch_of_every_rollout(arch: str, space: Any, obs_norm: bool) -> None:
+    policy = ppg(dict(learning_rate=0.05), arch, action_space=space, model=dict(obs_norm=obs_norm, log_std_init=-1.0))
+    for seed in range(4):
+        metrics = policy.learn_mode.forward(samples_of(policy, seed).clone())
+        assert metrics['approx_kl'].abs().item() < 1e-6 and metrics['clipfrac'].item() == 0
+        assert bool(policy.learn_mode.learn_aux()) == (seed % 2 == 1)
+
+
+# --- when the auxiliary phase comes, and what it is given ---
+
+
+@pytest.mark.parametrize(('arch', 'per_rollout'), [('dual', 2 + 3 * 2), ('detach', 2 + 3 * 2), ('shared', 3 * 2)])
+def test_auxiliary_phase_comes_every_aux_freq_policy_phases(arch: str, per_rollout: int) -> None:
+    """N = 32 in minibatches of 16: two steps an epoch; actor and critic of 'shared' take theirs together."""
+    n_actor = 3 if arch == 'shared' else 1
+    policy = ppg(dict(batch_size=16, actor_epoch_per_collect=n_actor, critic_epoch_per_collect=3, aux_freq=3,
+                      aux_train_epoch=2, aux_batch_size=24), arch)
+    want = 0
+    for rollout in range(1, 10):
+        policy.learn_mode.forward(samples_of(policy, rollout))
+        want += per_rollout
+        assert policy.learn_mode.train_iter() == want
+        metrics = policy.learn_mode.learn_aux()
+        assert bool(metrics) == (rollout % 3 == 0)
+        want += 2 * 96 // 24 if metrics else 0  # epochs x kept rows / minibatch
+        assert policy.learn_mode.train_iter() == want
+        assert policy.learn_mode.learn_aux() == {} and len(policy._memory) == rollout % 3 * N
+
+
+def test_value_only_batches_are_no_policy_phases() -> None:
+    policy = ppg(dict(aux_freq=1))
+    samples = samples_of(policy)
+    for _ in range(3):
+        policy.learn_mode.forward({'value': samples})
+        assert policy.learn_mode.learn_aux() == {} and len(policy._memory) == 0
+    policy.learn_mode.forward({'policy': samples})
+    assert policy.learn_mode.learn_aux()
+
+
+def seen_by_aux_steps(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[TensorDict]:
+    """The minibatches of the auxiliary phase, each as it was before its step."""
+    seen: list[TensorDict] = []
+    step = zoo.policy.ppg.aux_step
+
+    def watched(model: Any, optimizers: Any, minibatch: TensorDict, *rest: Any) -> Any:
+        seen.append(minibatch.clone())
+        return step(model, optimizers, minibatch, *rest)
+
+    monkeypatch.setattr(zoo.policy.ppg, 'aux_step', watched)
+    return seen
+
+
+def in_order(rows: TensorDict) -> TensorDict:
+    """Rows sorted by their first observation, all of which differ."""
+    return rows[rows['obs'][:, 0].argsort()]
+
+
+@spaces
+@pytest.mark.parametrize(('arch', 'value_norm', 'where'), [
+    *((arch, value_norm, 'device') for arch in ARCHS for value_norm in (False, True)),
+    ('dual', False, 'cpu'), ('dual', False, 'disk')])
+def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
+    arch: str, space: Any, value_norm: bool, where: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the returns of collection, in the critic's unit, and the policy as it was when the phase began."""
+    policy = ppg(dict(aux_freq=3, aux_train_epoch=2, aux_batch_size=12, value_norm=value_norm, aux_memory=where), arch,
+                 action_space=space)
+    seen = seen_by_aux_steps(policy, monkeypatch)
+    for phase in range(2):  # the second has rows of its own only
+        kept = []
+        for i in range(3):
+            kept.append(samples_of(policy, 3 * phase + i).clone())
+            policy.learn_mode.forward(kept[-1])
+        model, stats = copy.deepcopy(policy._model), copy.deepcopy(policy._normalizers)
+        metrics = policy.learn_mode.learn_aux()
+        want = in_order(torch.cat(kept).select('obs', 'return_'))
+        with torch.no_grad():
+            logit = model.compute_actor(want['obs'])
+        if value_norm:
+            want['return_'] = (want['return_'] - stats['value'].mean) / stats['value'].var.sqrt()
+        assert len(seen) == 2 * 3 * N // 12
+        for epoch in (torch.cat(seen[:8]), torch.cat(seen[8:])):
+            got = in_order(epoch)
+            assert torch.equal(got['obs'], want['obs'])
+            torch.testing.assert_close(got['return_'], want['return_'].float())
+            for a, b in zip(flat({'': got['logit']} if space is TWO_ACTIONS else got['logit'].to_dict()).values(),
+                            flat({'': logit} if space is TWO_ACTIONS else dict(logit)).values(), strict=True):
+                torch.testing.assert_close(a, b)
+        assert not torch.equal(torch.cat(seen[:8])['obs'], torch.cat(seen[8:])['obs'])  # in another order
+        new = log_p(policy, policy._model, want['obs'])
+        kl = torch.distributions.kl_divergence(log_p(policy, model, want['obs']), new).mean()
+        assert kl > 1e-6  # it moved, so that logits of later would have shown
+        torch.testing.assert_close(metrics['aux_kl_after'], kl, rtol=1e-3, atol=1e-7)
+        assert metrics['aux_kl_before'].abs() < 1e-6
+        assert {k for k in metrics} == {'auxiliary_loss', 'aux_value_loss', 'behavioral_cloning_loss', 'aux_grad_norm',
+                                        'aux_kl_before', 'aux_kl_after'}
+        for name, value in metrics.items():
+            assert value.dim() == 0 and not value.requires_grad and value.isfinite(), name
+        seen.clear()
+
+
+def test_memory_that_is_never_emptied_is_an_error() -> None:
+    policy = ppg(dict(aux_freq=2))
+    with pytest.raises(RuntimeError, match=r'2 batches already; call learn_aux\(\) after each'):
+        to_the_phase(policy, 3)
+
+
+@pytest.mark.parametrize('bc_weight', [0.0, 1.0])
+def test_auxiliary_phase_learns_the_returns_with_both_value_heads(bc_weight: float) -> None:
+    policy = ppg(dict(aux_freq=1, aux_train_epoch=150, aux_bc_weight=bc_weight, learning_rate=1e-3,
+                      aux_learning_rate=1e-2))
+    (samples,) = to_the_phase(policy, 1)
+
+    def errors() -> list[float]:
+        with torch.no_grad():
+            output = policy._model.compute_aux(samples['obs'])
+        return [(output[name] - samples['return_']).square().mean().item() for name in ('aux_value', 'value')]
+
+    before = errors()
+    policy.learn_mode.learn_aux()
+    after = errors()
+    assert all(b < 0.5 * a for a, b in zip(before, after, strict=True)), (before, after)
+
+
+@pytest.mark.parametrize('env', ['CartPole-v1', 'Pendulum-v1'])
+@archs
+def test_cloning_holds_the_policy_that_the_auxiliary_phase_would_move(tmp_path: Any, env: str, arch: str) -> None:
+    """On what a run collects: the same rounds, and then the phase with and without cloning."""
+    kl, before = {}, {}
+    for bc_weight in (0.0, 1.0):
+        cfg = job_config(tmp_path, env)
+        cfg['policy'] = {**cfg['policy'], 'type': 'ppg', 'model': dict(hidden_sizes=[16], arch=arch),
+                         'learn': dict(batch_size=32, aux_freq=4, aux_batch_size=64, aux_train_epoch=60,
+                                       aux_bc_weight=bc_weight, learning_rate=1e-2, value_norm=True)}
+        with SerialJob(resolve_config(cfg)) as job:
+            for _ in range(3):
+                job.iteration()
+            policy = job.policy
+            policy.learn_mode.forward(policy.collect_mode.get_train_sample(job._collector.collect()))
+            before[bc_weight] = parameters(policy)
+            metrics = policy.learn_mode.learn_aux()
+        assert metrics['aux_kl_before'].abs() < 1e-6
+        kl[bc_weight] = metrics['aux_kl_after'].item()
+    assert not differing(before[0.0], before[1.0])  # up to the phase they were one
+    assert 0 < kl[1.0] < 0.2 * kl[0.0], kl
+
+
+# --- the options ---
+
+
+def test_aux_learning_rate_is_a_schedule_of_its_own() -> None:
+    policy = ppg(dict(learning_rate={'start': 1e-3, 'end': 0.0, 'over': 1000}, aux_freq=1,
+                      aux_learning_rate={'start': 4e-3, 'end': 2e-3, 'over': 1000}))
+    for env_step, lr, aux_lr in ((0, 1e-3, 4e-3), (500, 0.5e-3, 3e-3), (1000, 0.0, 2e-3)):
+        policy.learn_mode.set_env_step(env_step)
+        metrics = policy.learn_mode.forward(samples_of(policy))
+        policy.learn_mode.learn_aux()
+        assert (metrics['learning_rate'].item(), metrics['aux_learning_rate'].item()) == pytest.approx((lr, aux_lr))
+        got = [policy._optimizers[name].lr for name in ('actor', 'critic', 'aux_actor', 'aux_critic')]
+        assert got == pytest.approx([lr, lr, aux_lr, aux_lr])
+
+
+def test_aux_learning_rate_follows_learning_rate_where_it_is_not_given() -> None:
+    policy = ppg(dict(learning_rate={'start': 1e-3, 'end': 0.0, 'over': 1000}, aux_freq=1))
+    policy.learn_mode.set_env_step(500)
+    metrics = policy.learn_mode.forward(samples_of(policy))
+    policy.learn_mode.learn_aux()
+    assert metrics['aux_learning_rate'].item() == pytest.approx(0.5e-3)
+    assert policy._optimizers['aux_actor'].lr == pytest.approx(0.5e-3)
+
+
+def test_aux_learning_rate_scales_the_step_of_the_auxiliary_phase_alone() -> None:
+    steps = {}
+    for rate in (1e-3, 5e-4):
+        policy = ppg(dict(aux_freq=1, aux_learning_rate=rate))
+        to_the_phase(policy, 1)
+        before = parameters(policy)
+        policy.learn_mode.learn_aux()
+        steps[rate] = before, {name: p - before[name] for name, p in parameters(policy).items()}
+    assert not differing(steps[1e-3][0], steps[5e-4][0])
+    for name, step in steps[1e-3][1].items():  # one Adam step is proportional to it
+        torch.testing.assert_close(step, 2 * steps[5e-4][1][name], rtol=1e-2, atol=1e-6)
+
+
+def test_aux_schedule_without_length_lasts_as_long_as_the_run() -> None:
+    cfg = resolve_config(dict(max_env_step=65_536, env=dict(id='CartPole-v1'), policy=dict(
+        type='ppg', learn=dict(aux_learning_rate=dict(start=1e-3, end=0.0)))))
+    assert cfg.policy.learn.aux_learning_rate == {'start': 1e-3, 'end': 0.0, 'over': 65_536}
+
+
+def far_samples(policy: Policy) -> TensorDict:
+    """Good actions that have become e^.6 / (1 + e^.6) / .5 = 1.3 times as likely: beyond a clip range of .2."""
+    samples = samples_of(policy)
+    samples['adv'] = torch.ones(N)
+    return samples.update({'logit': torch.full((N, 2), 0.6).scatter(1, samples['action'].unsqueeze(1), 0.0)})
+
+
+def test_kl_penalty_has_no_clip_range() -> None:
+    samples = far_samples(ppg())
+    after = {}
+    for name, learn in {'clip': {}, 'kl': dict(policy_loss='kl', kl_weight=0.0),
+                        'kl, other range': dict(policy_loss='kl', kl_weight=0.0, clip_ratio=0.01)}.items():
+        policy = ppg(learn)
+        before = parameters(policy)
+        metrics = policy.learn_mode.forward({'policy': samples})
+        after[name] = parameters(policy)
+        assert moved(before, after[name]) == (set() if name == 'clip' else ACTOR)
+        assert metrics['clipfrac'].item() == (1 if name == 'clip' else 0)
+    assert not differing(after['kl'], after['kl, other range'])
+
+
+def test_kl_weight_holds_the_policy_near_the_old_one() -> None:
+    samples, kl = samples_of(ppg()), {}
+    for weight in (0.0, 1.0, 10.0):
+        policy = ppg(dict(policy_loss='kl', kl_weight=weight, actor_epoch_per_collect=40, batch_size=N // 2))
+        old = log_p(policy, policy._model, samples['obs'])
+        policy.learn_mode.forward({'policy': samples})
+        new = log_p(policy, policy._model, samples['obs'])
+        kl[weight] = torch.distributions.kl_divergence(old, new).mean().item()
+    assert kl[10.0] < 0.2 * kl[1.0] < 0.1 * kl[0.0], kl
+
+
+@pytest.mark.parametrize('arch', ['dual', 'shared'])
+def test_dual_clip_stops_the_gradient_of_bad_actions_that_became_likely(arch: str) -> None:
+    samples = samples_of(ppg())
+    samples['adv'] = -torch.ones(N)
+    # the behaviour policy gave the drawn action probability 1 / (1 + e^4) = .018, the policy about .5: ratio near 28
+    samples['logit'] = torch.full((N, 2), 4.0).scatter(1, samples['action'].unsqueeze(1), 0.0)
+    for dual_clip in (3.0, None):
+        policy = ppg(dict(dual_clip=dual_clip, value_weight=0.0), arch)
+        before = parameters(policy)
+        policy.learn_mode.forward(samples)
+        assert ('policy_head' in moved(before, parameters(policy))) == (dual_clip is None)
+
+
+def test_target_kl_stops_the_policy_phase_and_not_the_value_phase() -> None:
+    policy = ppg(dict(actor_epoch_per_collect=6, critic_epoch_per_collect=5, target_kl=1e-4, learning_rate=0.1,
+                      batch_size=N // 2))
+    metrics = policy.learn_mode.forward(samples_of(policy))
+    # the first minibatch has KL 0, the second that of an Adam step of .1: their mean is above 1.5e-4
+    assert metrics['n_epoch'].item() == 1 and metrics['kl'].item() > 1.5e-4
+    assert policy._optimizers['actor'].step_count == 2 and policy._optimizers['critic'].step_count == 10
+
+
+def test_value_norm_learns_returns_far_from_zero_in_both_phases() -> None:
+    policy = ppg(dict(value_norm=True, aux_freq=1, aux_train_epoch=60))
+    samples = samples_of(policy)
+    samples['return_'] = 500 + 20 * samples['obs'][:, 0]
+    policy.learn_mode.forward(samples)
+    policy.learn_mode.learn_aux()
+    # with steps of .01 an output of 500 would take a head far more than 60 of them
+    with torch.no_grad():
+        output = policy._model.compute_aux(samples['obs'])
+    for name in ('value', 'aux_value'):
+        value = policy._normalizers['value'].restore(output[name])
+        assert (value - samples['return_']).abs().mean().item() < 8, name
+
+
+@pytest.mark.parametrize('grad_clip', [0.01, None])
+def test_grad_clip_holds_in_all_phases(grad_clip: float | None) -> None:
+    policy = ppg(dict(grad_clip=grad_clip, aux_freq=1))
+    samples = samples_of(policy)
+    samples['return_'] += 10
+    metrics = policy.learn_mode.forward(samples) | policy.learn_mode.learn_aux()
+    assert metrics['value_grad_norm'] > 1 and metrics['aux_grad_norm'] > 1  # as they were before the limit
+    for name in ('actor', 'critic', 'aux_actor', 'aux_critic'):  # Adam's first moment is (1 - .9) * gradient
+        norm = policy._optimizers[name].exp_avg.norm().item()
+        assert norm == pytest.approx(0.001, rel=1e-3) if grad_clip else norm > 0.0011
+
+
+def test_shared_arch_takes_policy_and_value_loss_in_one_step() -> None:
+    """As PPO does: two models with one trunk, and the same numbers in it."""
+    learn = dict(batch_size=N // 2, adv_norm='batch', entropy_weight=0.01, grad_clip=0.5, learning_rate=1e-2,
+                 value_weight=0.7)
+    mine = ppg({**learn, 'actor_epoch_per_collect': 3, 'critic_epoch_per_collect': 3}, 'shared')
+    ppo = make_policy(OBS, TWO_ACTIONS, learn={**learn, 'epoch_per_collect': 3}, model=dict(shared_encoder=True),
+                      collect=dict(n_step=N_STEP))
+    names = dict(ppo._model.named_parameters())
+    ppo._model.load_state_dict({name: p for name, p in mine._model.state_dict().items() if name in names
+                                or name.replace('critic_encoder', 'actor_encoder') in names})
+    samples = samples_of(mine)
+    a, b = mine.learn_mode.forward(samples), ppo.learn_mode.forward(samples)
+    for name in names:
+        torch.testing.assert_close(parameters(mine)[name], parameters(ppo)[name])
+    assert a.keys() - b.keys() == {'aux_learning_rate'} and not b.keys() - a.keys()
+    for name in b:
+        torch.testing.assert_close(a[name], b[name])
+
+
+def test_rows_of_weight_zero_change_nothing_in_any_phase() -> None:
+    found = []
+    samples = samples_of(ppg())
+    samples['weight'] = torch.zeros(N)
+    samples['weight'][::2] = 2.0
+    for garbage in (False, True):
+        policy = ppg(dict(adv_norm='batch', value_norm=True, aux_freq=1, aux_train_epoch=40, aux_batch_size=N // 2,
+                          batch_size=N // 4, aux_bc_weight=0.0, aux_learning_rate=0.05))
+        batch = samples.clone()
+        if garbage:
+            for key, value in (('obs', 50.0), ('adv', 1e4), ('return_', -1e4), ('value', 1e3)):
+                batch[key][1::2] = value
+        metrics = policy.learn_mode.forward(batch) | policy.learn_mode.learn_aux()
+        found.append(parameters(policy) | metrics)
+    assert metrics['aux_kl_after'] > 1e-3  # else it would not show there
+    for name, value in found[0].items():
+        torch.testing.assert_close(value, found[1][name], msg=lambda m, name=name: f'{name}: {m}')
+
+
+def test_reset_rows_of_real_rollouts_reach_the_auxiliary_phase_with_weight_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = make_policy(ONE_NUMBER_OBS, TWO_ACTIONS, type='ppg', collect=dict(n_step=12),
+                         learn=dict(batch_size=24, aux_freq=1, aux_batch_size=24, aux_train_epoch=1))
+    seen = seen_by_aux_steps(policy, monkeypatch)
+    policy.learn_mode.forward(policy.collect_mode.get_train_sample(collect(policy, MODES['sync next_step'])))
+    policy.learn_mode.learn_aux()
+    # 2 envs of 12 rows, of which the sixth and the twelfth are resets: 20 of 24 count
+    assert sorted(seen[0]['weight'].tolist()) == pytest.approx([0.0] * 4 + [1.2] * 20)
+
+
+# --- failures ---
+
+
+def test_non_finite_gradients_of_the_auxiliary_phase_are_skipped_and_counted() -> None:
+    policy = ppg(dict(aux_freq=2, nonfinite_limit=3))
+    policy.learn_mode.forward(samples_of(policy))
+    bad = samples_of(policy, 1)
+    bad['return_'][3] = torch.nan
+    policy.learn_mode.forward({'policy': bad})
+    before = parameters(policy)
+    policy.learn_mode.learn_aux()  # one epoch of two minibatches, one of which has the row
+    assert [policy._optimizers[name].n_skipped for name in ('aux_actor', 'aux_critic')] == [1, 1]
+    assert all(p.isfinite().all() for p in parameters(policy).values()) and differing(before, parameters(policy))
+    assert policy.learn_mode.forward(samples_of(policy, 2))['skipped_step'].item() == 2
+
+
+def test_non_finite_gradient_of_the_auxiliary_phase_names_what_broke() -> None:
+    policy = ppg(dict(aux_freq=1, nonfinite_limit=1))
+    bad = samples_of(policy)
+    bad['return_'][0] = torch.inf
+    policy.learn_mode.forward({'policy': bad})
+    with pytest.raises(NonFiniteGradientError, match='actor_encoder|aux_head'):
+        policy.learn_mode.learn_aux()
+
+
+def test_model_without_an_auxiliary_pass_is_refused() -> None:
+    with pytest.raises(UserError, match=r"model VAC has no compute_aux\(\), which policy 'ppg' needs.*type 'ppg'"):
+        make_policy(OBS, TWO_ACTIONS, type='ppg', model=dict(type='vac'))
+
+
+def test_unequal_epochs_of_what_learns_together_are_refused() -> None:
+    with pytest.raises(UserError, match='actor_epoch_per_collect is 2 and critic_epoch_per_collect 1.*set both alike'):
+        ppg(dict(actor_epoch_per_collect=2), 'shared')
+
+
+def test_draws_apart_for_what_learns_together_are_refused() -> None:
+    policy = ppg(arch='shared')
+    samples = samples_of(policy)
+    before = parameters(policy)
+    with pytest.raises(UserError, match="policy and value were drawn apart.*use buffer.type 'replay' or 'rollout'"):
+        policy.learn_mode.forward({'policy': samples, 'value': samples})
+    assert not differing(before, parameters(policy))
+
+
+def test_arch_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"policy.model.arch is 'single' .*one of 'dual', 'detach', 'shared'"):
+        ppg(arch='single')
+
+
+# --- state ---
+
+
+@archs
+@pytest.mark.parametrize('where', ['device', 'disk'])
+def test_state_in_the_middle_of_a_phase_goes_on_the_same(arch: str, where: str) -> None:
+    learn = dict(aux_freq=3, aux_train_epoch=2, aux_batch_size=24, value_norm=True, aux_memory=where)
+    one, other = ppg(learn, arch), ppg(learn, arch, seed=5)
+    to_the_phase(one, 2)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    other.load_memory_state_dict(copy.deepcopy(one.memory_state_dict()))
+    for policy in (one, other):
+        policy.learn_mode.forward(samples_of(ppg(), 7))
+        assert policy.learn_mode.learn_aux()
+        policy.learn_mode.forward(samples_of(ppg(), 8))
+    assert not differing(one.state_dict(), other.state_dict())
+    assert not differing(one.memory_state_dict(), other.memory_state_dict())
+
+
+def test_state_without_the_memory_begins_a_new_count_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    one, other = ppg(dict(aux_freq=3)), ppg(dict(aux_freq=3))
+    to_the_phase(one, 2)
+    other.load_state_dict(one.state_dict())
+    other.load_memory_state_dict({})
+    assert 'no auxiliary memory: what was kept of 2 policy phases is lost' in caplog.text
+    for i in range(1, 4):
+        other.learn_mode.forward(samples_of(other, i))
+        assert bool(other.learn_mode.learn_aux()) == (i == 3)
+
+
+def test_state_right_after_a_phase_needs_no_memory(caplog: pytest.LogCaptureFixture) -> None:
+    one, other = ppg(), ppg()
+    to_the_phase(one, 2)
+    one.learn_mode.learn_aux()
+    other.load_state_dict(one.state_dict())
+    other.load_memory_state_dict(one.memory_state_dict())
+    assert one.memory_state_dict() == {} and not caplog.records
+
+
+def test_shorter_phases_after_a_resume_begin_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = ppg(dict(aux_freq=4)), ppg(dict(aux_freq=2, aux_batch_size=N))
+    to_the_phase(one, 3)
+    other.load_state_dict(one.state_dict())
+    other.load_memory_state_dict(one.memory_state_dict())
+    seen = seen_by_aux_steps(other, monkeypatch)
+    other.learn_mode.forward(samples_of(other, 3))
+    assert other.learn_mode.learn_aux() and len(torch.cat(seen)) == 4 * N  # nothing that was kept is lost
+    for i in range(4):
+        other.learn_mode.forward(samples_of(other, i))
+        assert bool(other.learn_mode.learn_aux()) == (i % 2 == 1)
+
+
+# --- learning ---
+
+
+def learned(tmp_path: Any, env_id: str, learning_rate: float = 1e-2, n: int = 6400, **learn: Any) -> float:
+    """Mean return of 200 greedy episodes after n one-step episodes."""
+    arch = learn.pop('arch', 'dual')
+    cfg = job_config(tmp_path, env_id, max_env_step=n)
+    cfg['policy'] = {**cfg['policy'], 'type': 'ppg', 'model': dict(hidden_sizes=[16], log_std_init=-1.0, arch=arch),
+                     'learn': dict(batch_size=64, actor_epoch_per_collect=4, critic_epoch_per_collect=4, aux_freq=5,
+                                   aux_train_epoch=2, aux_batch_size=64, learning_rate=learning_rate, **learn)}
+    result = serial_pipeline(cfg)
+    return evaluate(result.policy, EnvConfig(id=env_id), 200, seed=1).return_mean
+
+
+@archs
+@pytest.mark.parametrize('policy_loss', ['clip', 'kl'])
+def test_learns_to_match_a_number(tmp_path: Any, arch: str, policy_loss: str) -> None:
+    assert learned(tmp_path, 'tests.policy_envs:match_env', arch=arch, policy_loss=policy_loss) == 1
+
+
+@archs
+@pytest.mark.parametrize('policy_loss', ['clip', 'kl'])
+def test_learns_to_aim(tmp_path: Any, arch: str, policy_loss: str) -> None:
+    # acting 0 gives -E[x^2] / 4 = -1 / 12
+    assert learned(tmp_path, 'tests.policy_envs:aim_env', arch=arch, policy_loss=policy_loss) > -0.01
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'bound'), [('tests.policy_envs:match_env', 0.9), ('tests.policy_envs:aim_env', -0.03)])
+def test_learns_nothing_at_a_vanishing_learning_rate(tmp_path: Any, env_id: str, bound: float) -> None:
+    """So that the two tests above cannot pass by luck."""
+    assert learned(tmp_path, env_id, 1e-9, 640) < bound
+
+
+def test_learning_changes_no_sample() -> None:
+    policy = ppg(dict(adv_norm='batch', value_norm=True, aux_freq=1), model=dict(obs_norm=True))
+    samples = samples_of(policy)
+    before = samples.clone()
+    policy.learn_mode.forward(samples)
+    policy.learn_mode.learn_aux()
+    assert not differing(dict(before.items()), dict(samples.items()))
