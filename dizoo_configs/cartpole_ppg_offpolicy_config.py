@@ -16,7 +16,7 @@ config = dict(
     ),
     buffer=dict(  # draws of 1024
         policy=dict(update_per_collect=10, max_staleness=1),
-        value=dict(update_per_collect=10, max_staleness=7),
+        value=dict(update_per_collect=10, max_staleness=3),
     ),
 )
 

@@ -12,7 +12,6 @@ config = dict(
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
             entropy_weight=0.01,
-            value_norm=True,  # else the returns, in the hundreds, drown the cloning loss
         ),
         collect=dict(n_step=1024, discount_factor=0.999, gae_lambda=0.98),
         eval=dict(eval_freq=100_000),

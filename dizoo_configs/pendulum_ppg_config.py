@@ -11,7 +11,6 @@ config = dict(
             aux_freq=8,
             batch_size=64,
             learning_rate=dict(start=1e-3, end=0.0),
-            value_norm=True,  # else the returns, in the hundreds, drown the cloning loss
         ),
         collect=dict(n_step=1024, discount_factor=0.9),
     ),

@@ -14,6 +14,7 @@ config = dict(
             learning_rate=5e-4,
             entropy_weight=0.01,
             reward_norm=True,
+            value_norm=False,
             aux_memory='cpu',
         ),
         collect=dict(n_step=256, discount_factor=0.999),

@@ -50,6 +50,9 @@ class PPGLearnConfig(ActorCriticLearnConfig):
         'clip', description='keep the policy phase near the old policy by clipping, or by a penalty on KL(old || new)')
     kl_weight: float = Field(1.0, ge=0, description="factor of that penalty, for policy_loss 'kl'")
     value_weight: float = Field(0.5, ge=0, description="factor of the value loss where arch is 'shared'")
+    value_norm: bool = Field(
+        True, description='the critic and the auxiliary head predict returns normalised by their running mean and '
+                          'deviation; unless returns are of size 1, their loss drowns the cloning loss without it')
     adv_norm: Literal['off', 'batch', 'minibatch'] = Field(
         'batch', description='normalise advantages over the rollout or each minibatch')
     grad_clip: Annotated[float, Field(gt=0)] | None = Field(
