@@ -447,7 +447,7 @@ def test_grad_clip_holds_in_all_phases(grad_clip: float | None) -> None:
 def test_shared_arch_takes_policy_and_value_loss_in_one_step() -> None:
     """As PPO does: two models with one trunk, and the same numbers in it."""
     learn = dict(batch_size=N // 2, adv_norm='batch', entropy_weight=0.01, grad_clip=0.5, learning_rate=1e-2,
-                 value_weight=0.7)
+                 value_weight=0.7, value_norm=False)
     mine = ppg({**learn, 'actor_epoch_per_collect': 3, 'critic_epoch_per_collect': 3}, 'shared')
     ppo = make_policy(OBS, TWO_ACTIONS, learn={**learn, 'epoch_per_collect': 3}, model=dict(shared_encoder=True),
                       collect=dict(n_step=N_STEP))
