@@ -110,17 +110,17 @@ class _Gaussian:
         return logit['mu']
 
     def log_prob(self, logit: Mapping[str, Tensor], action: Tensor) -> Tensor:
-        mu, sigma = _wide(logit['mu']), _wide(logit['sigma'])
+        mu, sigma = wide(logit['mu']), wide(logit['sigma'])
         z = (action - mu) / sigma
         return (z * z * -0.5 - sigma.log()).sum(-1) - 0.5 * math.log(2 * math.pi) * z.shape[-1]
 
     def entropy(self, logit: Mapping[str, Tensor]) -> Tensor:
-        sigma = _wide(logit['sigma'])
+        sigma = wide(logit['sigma'])
         return sigma.log().sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * sigma.shape[-1]
 
     def terms(self, parts: tuple[Tensor, ...], logit_old: Mapping[str, Tensor], action: Tensor,
               ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        mu, sigma = _wide(parts[0]), _wide(parts[1])
+        mu, sigma = wide(parts[0]), wide(parts[1])
         log_sigma, z, n = sigma.log().sum(-1, keepdim=True), (action - mu) / sigma, mu.shape[-1]
         logp = (z * z).sum(-1, keepdim=True).mul_(-0.5).sub_(log_sigma).sub_(0.5 * math.log(2 * math.pi) * n)
         log_ratio = logp.sub_(self.log_prob(logit_old, action).unsqueeze(-1))
@@ -144,8 +144,8 @@ class _Gaussian:
 
         Here ratio = sp / sq and shift = (mp - mq) / sq.
         """
-        mu, sigma = _wide(parts_q[0]), _wide(parts_q[1])
-        ratio, shift = _wide(logit_p['sigma']) / sigma, (_wide(logit_p['mu']) - mu) / sigma
+        mu, sigma = wide(parts_q[0]), wide(parts_q[1])
+        ratio, shift = wide(logit_p['sigma']) / sigma, (wide(logit_p['mu']) - mu) / sigma
         excess = ratio * ratio + shift * shift - 1
         return (0.5 * excess - ratio.log()).sum(-1), (-shift / sigma, -excess / sigma)
 
@@ -160,8 +160,15 @@ def distribution_of(logit: Logit) -> Distribution:
 
 
 def logit_parts(logit: Logit) -> tuple[Tensor, ...]:
-    """The tensors of a head's output: (logit,) or (mu, sigma)."""
-    return (logit,) if isinstance(logit, Tensor) else (logit['mu'], logit['sigma'])
+    """The tensors of a head's output: (logit,) or (mu, sigma). Raises: ValueError if it is neither."""
+    if isinstance(logit, Tensor):
+        return (logit,)
+    try:
+        return logit['mu'], logit['sigma']
+    except (KeyError, TypeError, IndexError) as error:
+        got = sorted(logit) if isinstance(logit, Mapping) else type(logit).__name__
+        raise ValueError(f"a logit is {got} but must be a tensor [..., A] or a mapping with the tensors 'mu' and "
+                         "'sigma'; pass the head's output as it is") from error
 
 
 def lead_shape(logit: Logit) -> torch.Size:
@@ -174,13 +181,13 @@ def _empty(like: Tensor, n_step: int, generator: torch.Generator | None) -> Tens
     return torch.empty((n_step, *like.shape), dtype=like.dtype, device=generator.device if generator else like.device)
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """In float32 at least: 8 bits of mantissa are too few for a ratio of probabilities."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _log_softmax(logit: Tensor) -> Tensor:
-    return _wide(logit).log_softmax(-1)
+    return wide(logit).log_softmax(-1)
 
 
 def _finite(logp: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import check_floating, check_not_empty, check_shape
+from zoo.rl_utils.distribution import wide
 
 
 class gae_data(NamedTuple):
@@ -58,7 +59,7 @@ def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> ga
 
     return_ = adv + value,   mean = mean(adv),   std = sqrt(mean((adv - mean)^2))   over all elements
 
-    The moments are those of centred sums: a mean far larger than std costs std no digits.
+    The moments are those of centred sums, on a GPU of float64 sums: a mean of up to 1e5 std costs std no digits.
     Args and Raises: as `gae`.
     Returns: gae_result, new tensors without gradient in the dtype of value; inputs are unchanged.
     """
@@ -73,6 +74,7 @@ def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> ga
 
 def _advantage(data: gae_data, gamma: float, lambda_: float) -> Tensor:
     value, next_value, reward, done, traj_flag = data
+    dtype, value = value.dtype, wide(value)
     if traj_flag is None:
         traj_flag = done
     if value.dim() == reward.dim() + 1:  # [T, B] -> [T, B, 1]: the agents share reward and ends
@@ -87,7 +89,7 @@ def _advantage(data: gae_data, gamma: float, lambda_: float) -> Tensor:
         decay = (1 - traj_flag.to(value.dtype)).mul_(gamma * lambda_).expand_as(delta)
         if traj_flag.is_floating_point():
             delta[-1].add_(decay[-1], alpha=0)  # adv_T is 0, but 0 * nan is nan
-    return linear_scan(delta, decay)
+    return linear_scan(delta, decay).to(dtype)
 
 
 def linear_scan(x: Tensor, decay: Tensor) -> Tensor:

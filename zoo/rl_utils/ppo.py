@@ -17,7 +17,7 @@ from zoo.rl_utils.check import (
     check_shape,
     check_values,
 )
-from zoo.rl_utils.distribution import Distribution, Logit, distribution_of, logit_parts
+from zoo.rl_utils.distribution import Distribution, Logit, distribution_of, logit_parts, wide
 
 KLType = Literal['k1', 'k2', 'k3']
 
@@ -216,7 +216,8 @@ class _PolicyError(torch.autograd.Function):
         sums = torch.cat((surrogate, log_ratio, entropy, outside)).view(4, -1).sum(1).mul_(1 / grad.numel())
         policy_loss, approx_kl, entropy_loss, clipfrac = sums.unbind()
         ctx.mark_non_differentiable(approx_kl, clipfrac)
-        return policy_loss.neg_(), entropy_loss, approx_kl.neg_(), clipfrac
+        # tensors of their own: autograd forbids callers to change views of one in place
+        return policy_loss.neg(), entropy_loss.clone(), approx_kl.neg_(), clipfrac
 
     @staticmethod
     @once_differentiable
@@ -236,6 +237,7 @@ class _ValueError(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None,
                 clip_ratio: float | None) -> Tensor:
+        dtype, value_new, return_ = value_new.dtype, wide(value_new), wide(return_)
         error = value_new - return_
         square, grad = error.square(), error
         if clip_ratio is not None:
@@ -248,7 +250,7 @@ class _ValueError(torch.autograd.Function):
             square = torch.max(square, clipped)
         if weight is not None:
             square, grad = square * weight, grad * weight
-        ctx.save_for_backward(grad / grad.numel())
+        ctx.save_for_backward((grad / grad.numel()).to(dtype))
         return square.mean().mul_(0.5)
 
     @staticmethod

@@ -30,7 +30,7 @@ def test_find_reads_the_environment_variable():
 
 
 @pytest.mark.parametrize('tensors, reason', [
-    ((torch.zeros(3, dtype=torch.float64),), 'float64 is not covered, only float32, bfloat16 and float16'),
+    ((torch.zeros(3, dtype=torch.float64),), 'float64 is not covered, only float32 and bfloat16'),
     ((torch.zeros(3), None, torch.zeros(3, device='meta')), 'tensors are on cpu and meta'),
     ((torch.zeros(1, 16385),), 'rows of 16385 are not covered, only up to 16384'),
 ])
@@ -38,6 +38,23 @@ def test_explain_names_what_is_not_covered(monkeypatch, tensors, reason):
     monkeypatch.setattr(kernels, 'MODE', 'interpret')
     assert kernels.explain('ppo_policy_error', *tensors) == f'reference: {reason}'
     assert kernels.find('ppo_policy_error', *tensors) is None
+
+
+def test_explain_takes_the_inputs_of_a_gaussian_policy_as_they_are():
+    logit = {'mu': torch.zeros(2, 3), 'sigma': torch.ones(2, 3)}
+    said = kernels.explain('ppo_policy_error', logit, logit, torch.zeros(2, 3), torch.zeros(2), None)
+    assert said == 'reference: the tensors are on cpu, kernels need CUDA'
+
+
+def test_explain_without_tensors_is_refused():
+    with pytest.raises(ValueError, match='give its tensors one by one'):
+        kernels.explain('gae')
+
+
+def test_an_unknown_mode_is_refused_at_the_start():
+    shown = subprocess.run([sys.executable, '-c', 'import zoo.rl_utils'], env={**os.environ, 'ZOO_KERNELS': 'off'},
+                           capture_output=True, text=True)
+    assert "ZOO_KERNELS is 'off' but must be 'auto', '0' or 'interpret'" in shown.stderr
 
 
 def test_explain_of_unknown_op_names_the_known():

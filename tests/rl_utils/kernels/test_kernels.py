@@ -65,9 +65,9 @@ def leaves(data: Any) -> list[Tensor]:
 
 
 def policy_results(data: ppo_policy_data, **options: Any) -> list[Tensor]:
-    """Losses, metrics and N times the gradient of policy_loss - 0.3 * entropy_loss, in float64 on the CPU."""
+    """Losses, metrics and N times the gradient of 0.7 * policy_loss - 0.3 * entropy_loss, in float64 on the CPU."""
     loss, info = ppo_policy_error(data, **options)
-    (loss.policy_loss - 0.3 * loss.entropy_loss).backward()
+    (0.7 * loss.policy_loss - 0.3 * loss.entropy_loss).backward()
     return finish([loss.policy_loss, loss.entropy_loss, *info], data, data.adv.numel())
 
 
@@ -106,7 +106,7 @@ def test_joint_kernel_equals_float64_reference(shape, dtype, gaussian):
 
     def results(data):
         loss = ppg_joint_error(data, use_value_clip=shape[0] != 7)
-        (loss.auxiliary_loss + 0.7 * loss.behavioral_cloning_loss).backward()
+        (1.3 * loss.auxiliary_loss + 0.7 * loss.behavioral_cloning_loss).backward()
         return finish(list(loss), data, data.return_.numel())
 
     assert_close(results(moved(data)), results(moved(data, torch.float64)), dtype, n_sum=2)
@@ -120,7 +120,7 @@ def test_value_kernel_equals_float64_reference(shape, clip, weight):
 
     def results(data):
         loss = ppo_value_error(data, use_value_clip=clip)
-        loss.backward()
+        (1.3 * loss).backward()
         return finish([loss], data, data.return_.numel())
 
     assert_close(results(moved(data)), results(moved(data, torch.float64)), n_sum=1)
@@ -283,7 +283,41 @@ def test_policy_kernel_of_nan_gives_nan(field):
     data.weight.fill_(1.0)
     with torch.no_grad():
         getattr(data, field)[4] = torch.nan
+    loss, info = ppo_policy_error(data)
+    assert loss.policy_loss.isnan()
+    assert field in ('adv', 'weight') or info.clipfrac.isnan() and info.approx_kl.isnan()
+    loss.policy_loss.backward()
+    assert data.logit_new.grad[4].isnan().any() and data.logit_new.grad[:4].isfinite().all()
+
+
+@pytest.mark.filterwarnings('ignore:invalid value encountered')
+@pytest.mark.parametrize('field', ['logit_new', 'logit_old', 'return_', 'weight'])
+def test_joint_kernel_of_nan_gives_nan(field):
+    data = moved(joint_case(9, 3, weight=True))
+    with torch.no_grad():
+        getattr(data, field)[4] = torch.nan
+    loss = ppg_joint_error(data)
+    assert loss.auxiliary_loss.isnan() == (field in ('return_', 'weight'))
+    assert loss.behavioral_cloning_loss.isnan() == (field != 'return_')
+
+
+@pytest.mark.filterwarnings('ignore:invalid value encountered')
+@pytest.mark.parametrize('action', [-1, 3, 7])
+def test_policy_kernel_of_an_action_outside_the_choices_gives_nan(action, monkeypatch):
+    monkeypatch.setattr('zoo.rl_utils.ppo.check_range', lambda *_: None)  # on a CPU nothing would ask for it anyway
+    data = moved(policy_case(9, 3))
+    data.action[4] = action
     assert ppo_policy_error(data)[0].policy_loss.isnan()
+
+
+def test_losses_of_kernels_may_be_changed_in_place():
+    policy, joint, value = moved(policy_case(9, 3)), moved(joint_case(9, 3)), moved(value_case(9))
+    total = ppo_policy_error(policy)[0].policy_loss
+    for loss in (ppo_policy_error(policy)[0].entropy_loss, *ppg_joint_error(joint), ppo_value_error(value)):
+        loss *= 0.5
+        total += loss
+    total.backward()
+    assert all(x.grad.isfinite().all() for x in (*leaves(policy), *leaves(joint), *leaves(value)))
 
 
 @pytest.mark.filterwarnings('ignore:invalid value encountered')
@@ -292,7 +326,9 @@ def test_value_kernel_of_nan_gives_nan(field):
     data = moved(value_case(9))
     with torch.no_grad():
         getattr(data, field)[4] = torch.nan
-    assert ppo_value_error(data).isnan()
+    loss = ppo_value_error(data)
+    loss.backward()
+    assert loss.isnan() and data.value_new.grad[4].isnan() and data.value_new.grad[:4].isfinite().all()
 
 
 @pytest.mark.filterwarnings('ignore:invalid value encountered')
@@ -315,8 +351,9 @@ def test_policy_kernel_of_rows_without_weight_takes_nothing_from_them():
     assert_close(policy_results(moved(data)), wanted)
 
 
-@pytest.mark.filterwarnings('ignore:.*should not be instantiated:DeprecationWarning')  # torch's tracer does that
-def test_kernels_compile_without_graph_breaks():
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')  # torch's own tracer and compiler use what torch deprecates
+@pytest.mark.parametrize('backend', ['aot_eager', 'inductor'])
+def test_kernels_compile_without_graph_breaks(backend):
     policy, joint, value, rollout = (moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30),
                                                         gae_case((9, 4))))
 
@@ -330,7 +367,7 @@ def test_kernels_compile_without_graph_breaks():
     grads = [x.grad.clone() for x in (*leaves(policy), *leaves(joint), *leaves(value))]
     for x in (*leaves(policy), *leaves(joint), *leaves(value)):
         x.grad = None
-    got = torch.compile(step, fullgraph=True, backend='aot_eager')(policy, joint, value, rollout)
+    got = torch.compile(step, fullgraph=True, backend=backend)(policy, joint, value, rollout)
     got[0].backward()
     for x, y in zip(got, wanted, strict=True):
         torch.testing.assert_close(x, y)
@@ -368,6 +405,17 @@ def test_kernels_inside_a_captured_graph_replay_on_new_inputs():
 
 
 @pytest.mark.skipif(DEVICE == 'cpu', reason='needs a CUDA device')
+def test_kernels_compile_into_cuda_graphs():
+    data = moved(policy_case(700, 3))
+    wanted = ppo_policy_error(data)[0].policy_loss
+    compiled = torch.compile(lambda data: ppo_policy_error(data)[0].policy_loss, mode='reduce-overhead')
+    for _ in range(4):  # warmed up, captured, replayed
+        torch.compiler.cudagraph_mark_step_begin()
+        assert torch.equal(compiled(data), wanted)
+
+
+@pytest.mark.skipif(DEVICE == 'cpu', reason='needs a CUDA device')
+@pytest.mark.filterwarnings('ignore:Synchronization debug mode')
 def test_kernels_make_no_host_synchronisation():
     policy, joint, value, rollout = (moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30),
                                                         gae_case((9, 4))))
@@ -376,7 +424,7 @@ def test_kernels_make_no_host_synchronisation():
         try:
             loss = ppo_policy_error(policy)[0]
             (loss.policy_loss - loss.entropy_loss + ppo_value_error(value) + sum(ppg_joint_error(joint))).backward()
-            adv = gae(rollout)
+            adv = gae_return(rollout).adv
         finally:
             torch.cuda.set_sync_debug_mode('default')
     assert adv.isfinite().all()

@@ -1,8 +1,8 @@
-"""Kernel of `gae`: one pass over memory; each block scans its columns, first in registers, then across the block.
+"""Kernel of `gae`: one pass over memory; each block scans its columns, the carries composed across its threads.
 
 The recursion y_t = x_t + d_t * y_{t+1} is a composition of affine maps, which is associative: Triton's scan composes
-the steps each thread holds, then the threads' maps. Rollouts longer than a tile take several, from the end, each
-starting from the first row of the one before.
+the maps of the steps that a thread holds, then those of a warp, then those of the block. Rollouts longer than a tile
+take several, from the end, each starting from the first row of the one before.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def apply(value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor | None
           ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """(adv, return_, mean, std), the last three None without with_return; arguments as those of the reference."""
     traj_flag = done if traj_flag is None else traj_flag
-    adv, return_, sums = _launch(value, next_value, reward, done, traj_flag, gamma, lambda_, with_return)
+    adv, return_, sums = _launch(value, next_value, reward, done, traj_flag, float(gamma), float(lambda_), with_return)
     if not with_return:
         return adv, None, None, None
     mean, mean_square = (sums / adv.numel()).unbind(0)
@@ -52,7 +52,8 @@ def _launch(value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor | No
     partial = torch.empty(2 * n_program if with_return else 0, dtype=torch.float64, device=device)
     with on_device_of(value):
         _scan[(n_program,)](
-            value, next_value, reward, _flag(done), _flag(traj_flag), adv, return_, partial, counter(device), sums,
+            value, next_value, reward, _flag(done), _flag(traj_flag), adv, return_, partial,
+            counter(device) if with_return else None, sums,
             n_step, n_column, n_agent, gamma, gamma * lambda_, HAS_DONE=done is not None,
             HAS_FLAG=traj_flag is not None, WITH_RETURN=with_return, STEPS=steps, COLUMNS=columns,
             num_warps=min(max(steps * columns // 512, 1), 8))
@@ -107,8 +108,7 @@ def _scan(value_ptr, next_value_ptr, reward_ptr, done_ptr, flag_ptr, adv_ptr, re
         keep = tl.full((STEPS, COLUMNS), 1.0, tl.float32)
         if HAS_FLAG:
             keep = 1.0 - tl.load(flag_ptr + shared, mask=is_cell, other=0).to(tl.float32)
-        # beyond the last step y is 0 and the map is 0, whatever comes
-        gain, adv = tl.associative_scan((tl.where(is_cell, keep * decay, 0.0), delta), 0, _compose, reverse=True)
+        gain, adv = tl.associative_scan((keep * decay, delta), 0, _compose, reverse=True)
         adv += gain * carry[None, :]
         carry = tl.sum(tl.where(step_in_tile == 0, adv, 0.0), 0)
         tl.store(adv_ptr + cell, adv.to(adv_ptr.dtype.element_ty), mask=is_cell)

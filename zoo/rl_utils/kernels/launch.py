@@ -17,6 +17,9 @@ from torch import Tensor
 _LIBRARY = torch.library.Library('zoo', 'FRAGMENT')
 _TILE = 512  # cells, 4 for each of 128 threads: with more, the per-row numbers that threads share eat the registers
 _PROGRAM_PER_SM = 8
+_N_SLOT = 256  # streams of a device that get a lasting counter
+_slots: dict[torch.device, Tensor] = {}
+_counters: dict[tuple[torch.device, int], Tensor] = {}
 
 
 def custom_op(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -64,28 +67,43 @@ def flat(x: Tensor) -> Tensor:
     return x.reshape(-1).contiguous()
 
 
+def scalars(x: Tensor) -> list[Tensor]:
+    """[n] -> n 0-dim tensors that autograd takes for tensors of their own, not for views that must not be changed."""
+    return [one.squeeze_(0) for one in torch.unsafe_chunk(x, x.numel())]
+
+
 def as_rows(x: Tensor) -> Tensor:
     """[..., C] -> [N, C] whose columns lie side by side; rows may be any distance apart, 0 too (an expanded tensor)."""
     x = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
 
 
+def prepare(device: torch.device) -> None:
+    """Makes the counters of a device before any launch, for torch.compile may launch in a pool that it takes back."""
+    if device not in _slots:
+        _slots[device] = torch.zeros(_N_SLOT, dtype=torch.int32, device=device)
+        if device.type == 'cuda':
+            torch.cuda.synchronize(device)  # any stream may use them from here on
+
+
 def counter(device: torch.device) -> Tensor:
     """The int32 zero that `add_programs` counts in and leaves at zero.
 
-    Launches on one stream follow each other and can share it; a graph is captured with one of its own, since it may be
+    Launches on one stream follow each other and share it; a graph is captured with one of its own, since it may be
     replayed on any stream.
     """
+    stream = 0
     if device.type == 'cuda':
         if torch.cuda.is_current_stream_capturing():
             return torch.zeros(1, dtype=torch.int32, device=device)
-        return _stream_counter(device, torch.cuda.current_stream(device).cuda_stream)
-    return torch.zeros(1, dtype=torch.int32)
-
-
-@cache
-def _stream_counter(device: torch.device, stream: int) -> Tensor:
-    return torch.zeros(1, dtype=torch.int32, device=device)
+        stream = torch.cuda.current_stream(device).cuda_stream
+    found = _counters.get((device, stream))
+    if found is None:
+        n_taken = sum(other == device for other, _ in _counters)
+        if device not in _slots or n_taken == _N_SLOT:
+            return torch.zeros(1, dtype=torch.int32, device=device)
+        found = _counters[device, stream] = _slots[device][n_taken:n_taken + 1]
+    return found
 
 
 @cache
@@ -147,6 +165,7 @@ def log_softmax(x):
 
 
 @triton.jit
-def at(x, action, COLUMNS: tl.constexpr):
-    """x[row, action[row]] of [ROWS, COLUMNS]."""
-    return tl.sum(tl.where(tl.arange(0, COLUMNS)[None, :] == action[:, None], x, 0.0), 1)
+def at(x, action, n_column, COLUMNS: tl.constexpr):
+    """x[row, action[row]] of [ROWS, COLUMNS]; NaN where there is no such column."""
+    found = tl.sum(tl.where(tl.arange(0, COLUMNS)[None, :] == action[:, None], x, 0.0), 1)
+    return tl.where((action >= 0) & (action < n_column), found, float('nan'))

@@ -22,6 +22,7 @@ from zoo.rl_utils.kernels.launch import (
     load_weight,
     log_softmax,
     on_device_of,
+    scalars,
     store_rows,
 )
 from zoo.rl_utils.kernels.ppo_value import value_terms
@@ -30,6 +31,7 @@ from zoo.rl_utils.kernels.ppo_value import value_terms
 def apply(dist: Distribution, logit_old: Logit, value_new: Tensor, value_old: Tensor, return_: Tensor,
           weight: Tensor | None, clip_ratio: float | None, *parts: Tensor) -> tuple[Tensor, Tensor]:
     """(auxiliary_loss, behavioral_cloning_loss); arguments as those of the reference (clip_ratio None: unclipped)."""
+    clip_ratio = None if clip_ratio is None else float(clip_ratio)
     return _JointKernel.apply(logit_parts(logit_old), value_new, value_old, return_, weight, clip_ratio, *parts)
 
 
@@ -41,7 +43,7 @@ class _JointKernel(torch.autograd.Function):
             [as_rows(part) for part in new], [as_rows(part) for part in old], flat(value_new), flat(value_old),
             flat(return_), None if weight is None else flat(weight), clip_ratio)
         ctx.save_for_backward(grad_value.view(value_new.shape), *(grad.view(new[0].shape) for grad in grads))
-        auxiliary_loss, behavioral_cloning_loss = losses.unbind(0)
+        auxiliary_loss, behavioral_cloning_loss = scalars(losses)
         return auxiliary_loss, behavioral_cloning_loss
 
     @staticmethod

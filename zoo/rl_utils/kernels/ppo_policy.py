@@ -28,6 +28,7 @@ from zoo.rl_utils.kernels.launch import (
     load_weight,
     log_softmax,
     on_device_of,
+    scalars,
     store_rows,
 )
 
@@ -35,7 +36,8 @@ from zoo.rl_utils.kernels.launch import (
 def apply(dist: Distribution, logit_old: Logit, action: Tensor, adv: Tensor, weight: Tensor | None, clip_ratio: float,
           dual_clip: float | None, *parts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(policy_loss, entropy_loss, approx_kl, clipfrac); arguments as those of the reference."""
-    return _PolicyKernel.apply(logit_parts(logit_old), action, adv, weight, clip_ratio, dual_clip, *parts)
+    return _PolicyKernel.apply(logit_parts(logit_old), action, adv, weight, float(clip_ratio),
+                               None if dual_clip is None else float(dual_clip), *parts)
 
 
 class _PolicyKernel(torch.autograd.Function):
@@ -51,15 +53,18 @@ class _PolicyKernel(torch.autograd.Function):
                                       dual_clip)
         ctx.shape, ctx.has_weight = new[0].shape, weight is not None
         ctx.save_for_backward(action, slope, *rows, *(() if weight is None else (weight,)))
-        policy_loss, entropy_loss, approx_kl, clipfrac = sums.unbind(0)
+        ctx.set_materialize_grads(False)  # no zeros for the metrics
+        policy_loss, entropy_loss, approx_kl, clipfrac = scalars(sums)
         ctx.mark_non_differentiable(approx_kl, clipfrac)
         return policy_loss, entropy_loss, approx_kl, clipfrac
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_policy: Tensor, grad_entropy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_policy: Tensor | None, grad_entropy: Tensor | None, *_: Any) -> tuple[Any, ...]:
         action, slope, *rows = ctx.saved_tensors
         weight = rows.pop() if ctx.has_weight else None
+        grad_policy = slope.new_zeros(()) if grad_policy is None else grad_policy
+        grad_entropy = slope.new_zeros(()) if grad_entropy is None else grad_entropy
         grads = _launch_backward(rows, action, slope, weight, grad_policy, grad_entropy)
         return None, None, None, None, None, None, *(grad.view(ctx.shape) for grad in grads)
 
@@ -130,8 +135,8 @@ def _forward(new_ptr, sigma_ptr, old_ptr, sigma_old_ptr, action_ptr, adv_ptr, we
             action = tl.load(action_ptr + row, mask=is_row, other=0)
             all_logp = log_softmax(load_rows(new_ptr, row, stride, is_row, n_column, COLUMNS, -float('inf')))
             all_logp_old = log_softmax(load_rows(old_ptr, row, old_stride, is_row, n_column, COLUMNS, -float('inf')))
-            logp, row_entropy = at(all_logp, action, COLUMNS), _entropy(all_logp)
-            logp_old = at(all_logp_old, action, COLUMNS)
+            logp, row_entropy = at(all_logp, action, n_column, COLUMNS), _entropy(all_logp)
+            logp_old = at(all_logp_old, action, n_column, COLUMNS)
         adv = tl.load(adv_ptr + row, mask=is_row, other=0.0).to(tl.float32)
         weight = load_weight(weight_ptr, row, is_row, HAS_WEIGHT)
         log_ratio = tl.where(weight == 0.0, 0.0, logp - logp_old)  # in a row without weight the ratio may overflow

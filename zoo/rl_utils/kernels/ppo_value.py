@@ -23,6 +23,7 @@ from zoo.rl_utils.kernels.launch import (
 def apply(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None,
           clip_ratio: float | None) -> Tensor:
     """The loss; arguments as those of the reference (clip_ratio None: unclipped)."""
+    clip_ratio = None if clip_ratio is None else float(clip_ratio)
     return _ValueKernel.apply(value_new, value_old, return_, weight, clip_ratio)
 
 
@@ -33,7 +34,7 @@ class _ValueKernel(torch.autograd.Function):
         loss, grad = _launch(flat(value_new), flat(value_old), flat(return_), None if weight is None else flat(weight),
                              clip_ratio)
         ctx.save_for_backward(grad.view(value_new.shape))
-        return loss.view(())
+        return loss
 
     @staticmethod
     @once_differentiable
@@ -42,17 +43,17 @@ class _ValueKernel(torch.autograd.Function):
 
 
 def _fake(value_new: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return value_new.new_empty(1, dtype=torch.float32), value_new.new_empty(value_new.shape)
+    return value_new.new_empty((), dtype=torch.float32), value_new.new_empty(value_new.shape)
 
 
 @custom_op('ppo_value_error(Tensor value_new, Tensor value_old, Tensor return_, Tensor? weight, float? clip_ratio) '
            '-> (Tensor, Tensor)', _fake)
 def _launch(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None,
             clip_ratio: float | None) -> tuple[Tensor, Tensor]:
-    """-> loss [1], its gradient [N]."""
+    """-> loss, 0-dim, and its gradient [N]."""
     device, n_row = value_new.device, value_new.numel()
     tiling = Tiling(n_row, 1, device)
-    loss, grad = torch.empty(1, device=device), torch.empty_like(value_new)
+    loss, grad = torch.empty((), device=device), torch.empty_like(value_new)
     partial = torch.empty(tiling.n_program, device=device)
     with on_device_of(value_new):
         _forward[(tiling.n_program,)](
