@@ -40,6 +40,22 @@ def test_explain_names_what_is_not_covered(monkeypatch, tensors, reason):
     assert kernels.find('ppo_policy_error', *tensors) is None
 
 
+def test_rl_utils_loads_no_compiler():
+    code = 'import sys, zoo.rl_utils; print("torch._dynamo" in sys.modules)'
+    shown = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert shown.stdout == 'False\n'
+
+
+def test_a_kernel_whose_first_call_is_compiled_is_loaded():
+    pytest.importorskip('triton', reason='triton is not installed')
+    code = ('import torch; from zoo.rl_utils import gae, gae_data\n'
+            'f = torch.compile(lambda *x: gae(gae_data(*x), 1.0, 1.0), backend="aot_eager", fullgraph=True)\n'
+            'print(f(*torch.ones(3, 2)).tolist())')
+    environment = {**os.environ, 'ZOO_KERNELS': 'interpret', 'TRITON_INTERPRET': '1'}
+    shown = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True)
+    assert shown.stdout == '[2.0, 1.0]\n', shown.stderr[-2000:]
+
+
 def test_explain_takes_the_inputs_of_a_gaussian_policy_as_they_are():
     logit = {'mu': torch.zeros(2, 3), 'sigma': torch.ones(2, 3)}
     said = kernels.explain('ppo_policy_error', logit, logit, torch.zeros(2, 3), torch.zeros(2), None)

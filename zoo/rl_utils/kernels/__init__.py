@@ -74,10 +74,14 @@ def _obstacle(op: str, tensors: tuple[Tensor | None, ...]) -> str:
     return '' if _HAS_TRITON else 'triton is not installed; it comes with the CUDA builds of torch'
 
 
-@torch.compiler.assume_constant_result  # torch.compile does not trace the import, only what it brings
 def _load(op: str, device: str) -> bool:
     if (op, device) not in _ready:
         _loaded[op] = import_module(f'{__name__}.{_FILES[op]}').apply
         import_module(f'{__name__}.launch').prepare(torch.device(device))
         _ready.add((op, device))
     return True
+
+
+# What torch.compiler.assume_constant_result sets, so that the import is not traced, only what it brings; the decorator
+# itself would load the compiler with every `import zoo`, 80 MB and a fifth of a second.
+_load._dynamo_marked_constant = True  # type: ignore[attr-defined]
