@@ -1,6 +1,7 @@
 """Procgen with PPO, the baseline of the PPG paper (arXiv:2009.04416): easy, 25M env steps, all levels.
 
-Another game: env.game=bigfish; hard: env.kwargs.difficulty=hard env.collector_env_num=256 max_env_step=100_000_000.
+Another game: env.game=bigfish. Hard: env.kwargs.difficulty=hard env.collector_env_num=256 policy.learn.batch_size=8192
+max_env_step=100_000_000.
 Needs the procgen extra (envpool, Apache-2.0; Qt, LGPL-3).
 """
 config = dict(

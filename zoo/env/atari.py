@@ -20,8 +20,8 @@ class AtariOptions(Section):
     """env.kwargs of the family 'atari'."""
 
     frame_skip: int = Field(4, ge=1, description='frames an action is held for; of the last two, the brighter pixels')
-    frame_stack: int = Field(4, ge=1, description='images that an observation consists of, the newest last')
-    screen_size: int = Field(84, ge=1, description='pixels in width and height')
+    frame_stack: int = Field(4, ge=1, le=64, description='images that an observation consists of, the newest last')
+    screen_size: int = Field(84, ge=8, le=1024, description='pixels in width and height')
     noop_max: int = Field(30, ge=0, description='frames, at most, in which nothing is done when a game starts')
     repeat_action_probability: float = Field(0.0, ge=0, le=1, description='of the action before instead (sticky)')
     fire_reset: bool = Field(True, description='press FIRE when a game starts and after a lost life')
