@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from functools import cache
 from typing import ClassVar, Literal, NamedTuple
 
@@ -51,7 +52,7 @@ class Pixels(nn.Module):
         return x.view(image.shape)
 
 
-class CNN(nn.Module):
+class CNN(nn.Module, ABC):
     """Images -> features: convolutions (`maps`, of a subclass), then a dense layer and relu, all leading shapes.
 
     Args: precision: 'bf16' computes in bfloat16 (parameters, their gradients and the features stay float32), about
@@ -64,9 +65,9 @@ class CNN(nn.Module):
         super().__init__()
         self._precision = precision
 
+    @abstractmethod
     def maps(self, x: Tensor) -> Tensor:
         """[N, C, H, W] -> [N, C', H', W']."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         if self._precision == 'fp32' or not has_bf16(x.device.type, self._precision):

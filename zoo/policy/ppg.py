@@ -56,7 +56,7 @@ class PPGLearnConfig(ActorCriticLearnConfig):
     adv_norm: Literal['off', 'batch', 'minibatch'] = Field(
         'batch', description='normalise advantages over the rollout or each minibatch')
     grad_clip: Annotated[float, Field(gt=0)] | None = Field(
-        None, description='limit of the global gradient norm; null: off')
+        None, description='limit of the gradient norm, of actor and critic apart (unless shared); null: off')
 
 
 class PPGCollectConfig(OnPolicyCollectConfig):

@@ -9,13 +9,13 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from zoo.policy.base import Metrics
 from zoo.rl_utils.distribution import Logit, distribution_of
 from zoo.rl_utils.normalizer import normalize_advantage
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
 
-Metrics = dict[str, Tensor]
 Losses = list[tuple[Tensor, float]]  # each with its factor
 
 

@@ -380,12 +380,15 @@ def test_ops_pass_torchs_own_checks():
                                                         gae_case((9, 4))))
     ops, slope, one = torch.ops.zoo, torch.randn(30, device=DEVICE), torch.ones((), device=DEVICE)
     rows, rows_old = policy.logit_new.detach(), policy.logit_old
-    torch.library.opcheck(ops.ppo_policy_error, ([rows], [rows_old], policy.action, policy.adv, None, 0.2, None))
-    torch.library.opcheck(ops.ppo_policy_error_backward, ([rows], policy.action, slope, None, one, one))
-    torch.library.opcheck(ops.ppo_value_error, (value[0].detach(), value[1], value[2], None, 0.2))
-    torch.library.opcheck(ops.ppg_joint_error, ([rows], [rows_old], joint.value_new.detach(), joint.value_old,
-                                                joint.return_, None, None))
-    torch.library.opcheck(ops.gae, (*rollout, 0.99, 0.95, True))
+    for op, args in (
+        (ops.ppo_policy_error, ([rows], [rows_old], policy.action, policy.adv, None, 0.2, None)),
+        (ops.ppo_policy_error_backward, ([rows], policy.action, slope, None, one, one)),
+        (ops.ppo_value_error, (value[0].detach(), value[1], value[2], None, 0.2)),
+        (ops.ppg_joint_error,
+         ([rows], [rows_old], joint.value_new.detach(), joint.value_old, joint.return_, None, None)),
+        (ops.gae, (*rollout, 0.99, 0.95, True)),
+    ):
+        assert set(torch.library.opcheck(op, args).values()) == {'SUCCESS'}
 
 
 @pytest.mark.skipif(DEVICE == 'cpu', reason='needs a CUDA device')

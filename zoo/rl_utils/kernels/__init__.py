@@ -83,5 +83,5 @@ def _load(op: str, device: str) -> bool:
 
 
 # What torch.compiler.assume_constant_result sets, so that the import is not traced, only what it brings; the decorator
-# itself would load the compiler with every `import zoo`, 80 MB and a fifth of a second.
+# itself would load the compiler with `import zoo.rl_utils`.
 _load._dynamo_marked_constant = True  # type: ignore[attr-defined]
