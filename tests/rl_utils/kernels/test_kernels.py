@@ -376,6 +376,8 @@ def test_kernels_compile_without_graph_breaks(backend):
 
 
 def test_ops_pass_torchs_own_checks():
+    for op in ('gae', 'ppo_policy_error', 'ppo_value_error', 'ppg_joint_error'):
+        kernels.find(op, torch.zeros(1, 1, device=DEVICE))  # which registers it
     policy, joint, value, rollout = (moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30),
                                                         gae_case((9, 4))))
     ops, slope, one = torch.ops.zoo, torch.randn(30, device=DEVICE), torch.ones((), device=DEVICE)
