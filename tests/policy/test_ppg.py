@@ -595,6 +595,18 @@ def test_shorter_phases_after_a_resume_begin_with_the_next_one(monkeypatch: pyte
         assert bool(other.learn_mode.learn_aux()) == (i % 2 == 1)
 
 
+def test_phases_of_one_rollout_after_a_resume_train_on_that_rollout_alone(
+        caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = ppg(dict(aux_freq=4)), ppg(dict(aux_freq=1, aux_batch_size=N))
+    to_the_phase(one, 3)
+    other.load_state_dict(one.state_dict())
+    other.load_memory_state_dict(one.memory_state_dict())
+    assert 'aux_freq is 1: the auxiliary memory of the checkpoint is not used' in caplog.text
+    seen = seen_by_aux_steps(other, monkeypatch)
+    other.learn_mode.forward(samples_of(other, 3))
+    assert other.learn_mode.learn_aux() and len(torch.cat(seen)) == N
+
+
 # --- learning ---
 
 

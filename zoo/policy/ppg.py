@@ -159,7 +159,12 @@ class PPGPolicy(ActorCriticPolicy):
                                   partial(step, self._model, self._optimizers['actor'], config=config))
 
     def learn_aux(self) -> Metrics:
-        """The auxiliary phase, when it is due; else nothing."""
+        """The auxiliary phase, when it is due; else nothing.
+
+        Its minibatches are random rows of all that was kept (as published they are random whole segments). Metrics
+        are means over its steps, and the KL from the policy as the phase began: aux_kl_before before its first
+        step, of the first minibatch (0 but for rounding), aux_kl_after after the last, over all rows.
+        """
         cfg = self.cfg.learn
         if self._policy_phase < cfg.aux_freq:
             return {}
@@ -235,4 +240,7 @@ class PPGPolicy(ActorCriticPolicy):
                            'next auxiliary phase comes as many later', self._policy_phase)
             self._policy_phase = 0
         self._policy_phase = min(self._policy_phase, self.cfg.learn.aux_freq - 1)  # aux_freq may be less than it was
+        if state and not self._policy_phase:  # it is 1 now: each phase starts from an empty memory
+            logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
+            state = {}
         self._memory.load_state_dict(state, self._policy_phase, self.device)
