@@ -3,9 +3,18 @@ from __future__ import annotations
 
 import pytest
 
-from zoo.config import fields_of
+from zoo.buffer import BufferConfig
+from zoo.config import ConfigError, fields_of
 from zoo.config_errors import OLD_NAMES, unknown_key
-from zoo.job import _job_schema
+from zoo.job import _job_schema, resolve_config
+from zoo.registry import BUFFER_REGISTRY
+
+
+class EvenConfig(BufferConfig):
+    """A section of a user's buffer."""
+
+    beat: int = 2
+
 
 KNOWN = [path for path, _ in fields_of(_job_schema({}))]
 LEARN = [path.rsplit('.')[-1] for path in KNOWN if path.startswith('policy.learn.')]
@@ -26,6 +35,47 @@ LEARN = [path.rsplit('.')[-1] for path in KNOWN if path.startswith('policy.learn
 def test_unknown_key_names_the_one_meant(section, key, meant):
     siblings = [p.rsplit('.')[-1] for p in KNOWN if p.rpartition('.')[0] == section]
     assert unknown_key(section, key, siblings, KNOWN).endswith(f': {meant}')
+
+
+# --- keys of another type ---
+
+
+@pytest.mark.parametrize('source, overrides, sentences', [
+    ('cartpole_ppg_offpolicy', ['buffer.type=replay'], [
+        f"unknown key buffer.{part}: only buffer.type 'multi' has it; set that type, or leave the key out."
+        for part in ('policy', 'value')]),
+    ('cartpole_ppo', ['buffer.size=64'], [
+        "unknown key buffer.size: only buffer.type 'multi' or 'replay' has it; set that type, or leave the key out."]),
+    ('cartpole_ppg_offpolicy', ['buffer.update_per_collect=3'], [
+        "unknown key buffer.update_per_collect: only buffer.type 'replay' has it; set that type, or leave the key "
+        'out.']),
+    ('cartpole_ppg', ['policy.learn.epoch_per_collect=3'], [
+        "unknown key policy.learn.epoch_per_collect: only policy.type 'ppo' or 'ppo_offpolicy' has it; did you mean "
+        'policy.learn.actor_epoch_per_collect or policy.learn.critic_epoch_per_collect?']),
+    ('cartpole_ppo', ['policy.model.arch=dual'], [
+        "unknown key policy.model.arch: only policy.model.type 'ppg' has it; set that type, or leave the key out."]),
+    # no type has these
+    ('cartpole_ppg_offpolicy', ['buffer.policy.size=9'], [
+        'unknown key buffer.policy.size: it belongs at buffer.size.']),
+    ('cartpole_ppo', ['env.policy=3'], ['unknown key env.policy: it belongs at policy.']),
+])
+def test_key_of_another_type_is_told_with_that_type(source, overrides, sentences):
+    with pytest.raises(ConfigError) as error:
+        resolve_config(source, overrides)
+    assert error.value.problems == sentences
+
+
+def test_key_of_a_type_of_ones_own_is_told_too(monkeypatch):
+    class Odd:
+        """Without a class attribute `config`."""
+
+    BUFFER_REGISTRY.names()
+    monkeypatch.setitem(BUFFER_REGISTRY._items, 'odd', Odd)
+    monkeypatch.setitem(BUFFER_REGISTRY._items, 'even', type('Even', (), {'config': EvenConfig}))
+    with pytest.raises(ConfigError) as error:
+        resolve_config('cartpole_ppo', ['buffer.beat=64'])
+    assert error.value.problems == [
+        "unknown key buffer.beat: only buffer.type 'even' has it; set that type, or leave the key out."]
 
 
 def test_unknown_key_like_no_other_lists_the_section():

@@ -207,6 +207,16 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
     (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'n_sample': 32}), 'buffer.n_sample is 32 but policy.learn.batch_size '
                                                                    'is 64: 32 % 64 = 32 would be dropped; use a '
                                                                    'multiple, e.g. 64.'),
+    # 999 // 256 = 3 rollouts; a draw for the policy and one for the value
+    (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'n_sample': 1024}, max_env_step=999),
+     'buffer.n_sample is 1024 but max_env_step is 999 and a rollout has 256 samples: the run collects 3 x 256 = 768, '
+     'so nothing would be trained; use max_env_step 1024 or more, or a smaller n_sample.'),
+    (ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, max_env_step=999,
+         buffer={**MULTI, 'value': {**OFF_DRAW, 'n_sample': 1024}}),
+     'buffer.value.n_sample is 1024 but max_env_step is 999 and a rollout has 256 samples: '),
+    (ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer={**MULTI, 'policy': {**OFF_DRAW,
+                                                                                          'max_staleness': 4}}),
+     'buffer.policy.max_staleness is 4 but buffer.size is 1024 and a rollout has 256 samples: 5 x 256 = 1280 would '),
 ])
 def test_what_a_policy_and_its_buffer_cannot_do_is_one_sentence(source, sentence):
     (problem,) = refused(source)

@@ -11,10 +11,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from zoo.registry import closest
+from zoo.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry, closest
 
 RESERVED = frozenset(('items', 'update', 'pop', 'keys', 'values', 'get', 'copy', 'clear', 'setdefault', 'popitem',
                       'fromkeys', 'freeze', 'to_dict'))
+
+TYPED: dict[str, Registry[Any]] = {
+    'policy.model': MODEL_REGISTRY, 'policy': POLICY_REGISTRY, 'buffer': BUFFER_REGISTRY}
+"""Section whose keys depend on its `type` -> what the types are; a section before the one that it is in."""
 
 OLD_NAMES: dict[str, str] = {name: here for here, names in {
     'exp_name': 'run_name experiment_name experiment job_name',
@@ -78,20 +82,44 @@ def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable
     path = f'{section}.{key}' if section else key
     last = key.rsplit('.', 1)[-1]
     elsewhere = [p for p in known if p.rsplit('.', 1)[-1] == key]
-    if key in known:
+    close = [f'{section}.{name}' if section else name for name in closest(key, siblings)]
+    if '.' in key and key in known:
         nested = functools.reduce(lambda inner, part: f'{{{part!r}: {inner}}}', reversed(key.split('.')), '..')
         return f'unknown key {path!r}: dotted names are for overrides only; here nest it: {nested}.'
+    if owners := _types_with(section, key):
+        do = f"did you mean {' or '.join(close)}?" if close else 'set that type, or leave the key out.'
+        return f'unknown key {path}: only {owners} has it; {do}'
     if last in OLD_NAMES and not elsewhere:
         return f'unknown key {path}: `{last}`: here `{OLD_NAMES[last]}`.'
     if elsewhere:
         return f"unknown key {path}: it belongs at {' or '.join(elsewhere[:2])}."
-    close = [f'{section}.{name}' if section else name for name in closest(key, siblings)]
     if not close:
         names = closest(key, {p.rsplit('.', 1)[-1] for p in known}, n=1)
         close = [p for p in known if p.rsplit('.', 1)[-1] in names][:2]
     if close:
         return f"unknown key {path}: did you mean {' or '.join(close)}?"
     return f"unknown key {path}: the keys of {section or 'the config'} are {', '.join(siblings) or 'none'}."
+
+
+def _types_with(section: str, key: str) -> str:
+    """The registered types that have this key, "buffer.type 'multi'"; '' if none, or if the section has no types."""
+    for typed, registry in TYPED.items():
+        if f'{section}.'.startswith(f'{typed}.'):
+            keys = [*filter(None, section.removeprefix(typed).split('.')), key]
+            names = [repr(name) for name in registry.names()
+                     if _has_key(getattr(registry.get(name), 'config', None), keys)]
+            return f"{typed}.type {' or '.join(names)}" if names else ''
+    return ''
+
+
+def _has_key(section: Any, keys: Iterable[str]) -> bool:
+    """Whether a section class has a key, at a path of sections within it."""
+    for key in keys:
+        field = getattr(section, 'model_fields', {}).get(key)
+        if field is None:
+            return False
+        section = field.annotation
+    return True
 
 
 def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str:

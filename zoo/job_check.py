@@ -83,7 +83,7 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
                    "advantage; use batch_size 2 or more, or adv_norm 'batch' or 'off'.")
         yield from _aux_problems(config, n_sample)
         if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int):
-            yield from draw_problems(config['buffer'], n_sample, batch_size)
+            yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'])
         if config['max_env_step'] < n_sample:
             yield (f"max_env_step is {config['max_env_step']} but a rollout has {size}: nothing would be trained; "
                    f'use {n_sample} or more, or a smaller {N_STEP}.')

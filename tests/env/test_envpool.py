@@ -199,7 +199,8 @@ def test_make_vector_env_observations_that_are_no_vector_or_image_raise() -> Non
 @pytest.mark.parametrize(('game', 'message'), [
     ('CartPole-v2', "unknown game 'CartPole-v2': did you mean 'CartPole-v0' or 'CartPole-v1'? env '"),
     ('minigrid-doorkey-6x6-v0', "did you mean 'MiniGrid-DoorKey-6x6-v0'"),
-    (None, "env.game is missing: env 'envpool' has Adventure-v5, ")])
+    (None, "env.game is missing: env 'envpool' has Adventure-v5, "),
+    ('MultiDuel-v1', "unknown game 'MultiDuel-v1'"), ('Cig-v1', "unknown game 'Cig-v1'")])  # a reset ended the process
 def test_make_vector_env_unknown_game_names_the_closest(game: str | None, message: str) -> None:
     with pytest.raises(UnknownEnvError) as raised:
         make_vector_env(EnvConfig(id='envpool', game=game), 1)
@@ -215,6 +216,91 @@ def test_make_vector_env_unknown_game_names_the_closest(game: str | None, messag
 def test_make_vector_env_options_that_do_not_fit_raise(kwargs: dict, message: str) -> None:
     with pytest.raises(EnvKwargsError, match=message):
         make('Pong-v5', kwargs=kwargs)
+
+
+@pytest.mark.parametrize('key', ['task', 'name', 'envpool', 'extra', 'request', 'options', 'task_id', 'env_name'])
+def test_make_vector_env_options_named_like_something_of_ours_are_unknown(key: str) -> None:
+    with pytest.raises(EnvKwargsError, match=f"env.kwargs has '{key}' but envpool/Pong-v5 takes num_threads, .*; corr"):
+        make('Pong-v5', kwargs={key: 'breakout'})
+
+
+@pytest.mark.parametrize(('game', 'key'), [
+    ('CheetahRun-v1', 'task_name'), ('StarpilotEasy-v0', 'env_name'), ('StarpilotEasy-v0', 'distribution_mode'),
+    ('MiniGrid-DoorKey-6x6-v0', 'env_name')])
+def test_make_vector_env_options_that_make_it_another_game_are_refused(game: str, key: str) -> None:
+    with pytest.raises(EnvKwargsError, match=f"env.kwargs has '{key}' but envpool/{game} takes"):
+        make(game, kwargs={key: 'other'})
+
+
+# sizes below those that fit, a view that is not 7 cells wide, a mission without room: each ended the process
+@pytest.mark.parametrize(('key', 'value'), [
+    ('size', 3), ('agent_view_size', 3), ('mission_bytes', 1), ('action_max', 1000), ('num_crossings', -1),
+    ('obstacle_type', 'stone'), ('agent_start_dir', -1)])
+def test_make_vector_env_what_a_minigrid_id_stands_for_is_no_option(key: str, value: Any) -> None:
+    message = f"env.kwargs has '{key}' but envpool/MiniGrid-DoorKey-6x6-v0 takes num_threads, thread_affinity_offset; "
+    with pytest.raises(EnvKwargsError, match=message):
+        make('MiniGrid-DoorKey-6x6-v0', kwargs={key: value})
+    assert make('MiniGrid-DoorKey-6x6-v0', kwargs={'num_threads': 1}).reset(0).shape == (3, 984)
+
+
+BELOW = {'num_threads': -1, 'stack_num': 0, 'frame_skip': 0, 'noop_max': 0, 'img_height': 0, 'img_width': 0,
+         'repeat_action_probability': -0.1}
+LEAST = {key: value + (0.1 if key == 'repeat_action_probability' else 1) for key, value in BELOW.items()}
+ABOVE = {'num_threads': 2**31 - 1, 'stack_num': 1000, 'frame_skip': 2**31 - 1, 'noop_max': 2**31 - 1,
+         'img_height': 2**20, 'img_width': 2**31, 'repeat_action_probability': 1.01, 'mode': 2**31,
+         'difficulty': -2**31 - 1}
+
+
+@pytest.mark.parametrize('item', [*BELOW.items(), *ABOVE.items(), ('repeat_action_probability', float('nan'))])
+def test_make_vector_env_options_out_of_range_are_refused_before_a_pool_is_made(item: tuple[str, Any]) -> None:
+    key, value = item
+    with pytest.raises(EnvKwargsError) as raised:
+        make('Pong-v5', kwargs={key: value})
+    assert str(raised.value).startswith(f'env.kwargs.{key} is {value!r} but envpool/Pong-v5 takes ')
+    assert 'correct it, or leave it out for ' in str(raised.value)
+
+
+def test_make_vector_env_options_out_of_range_name_the_range_and_the_default() -> None:
+    with pytest.raises(EnvKwargsError) as raised:
+        make('Pong-v5', kwargs={'img_height': 0})
+    assert str(raised.value) == ('env.kwargs.img_height is 0 but envpool/Pong-v5 takes 1 to 1024; correct it, or leave '
+                                 'it out for 84.')
+
+
+@pytest.mark.parametrize(('game', 'kwargs'), [
+    ('StarpilotEasy-v0', {'num_levels': -1}), ('StarpilotEasy-v0', {'start_level': -1}),
+    ('HalfCheetah-v4', {'frame_skip': 0}), ('HalfCheetah-v4', {'frame_stack': 0}), ('CartPole-v1', {'num_threads': -1}),
+    ('HalfCheetah-v4', {'ctrl_cost_weight': float('nan')})])
+def test_make_vector_env_options_out_of_range_are_refused_in_other_tasks_too(game: str, kwargs: dict) -> None:
+    with pytest.raises(EnvKwargsError, match=f'env.kwargs.{next(iter(kwargs))} is .* but envpool/{game} takes .* to '):
+        make(game, kwargs=kwargs)
+
+
+def test_make_vector_env_least_options_make_a_pool_that_runs() -> None:
+    for side in ('img_height', 'img_width'):  # a single pixel would be no image
+        env = make('Pong-v5', 2, kwargs={**LEAST, side: 9})
+        shape = (2, 1, 9, 1) if side == 'img_height' else (2, 1, 1, 9)
+        assert env.reset(0).shape == shape and env.step(torch.tensor([0, 1])).obs.shape == shape
+
+
+@pytest.mark.parametrize(('game', 'kwargs', 'said'), [
+    ('Pong-v5', {'mode': 7}, 'Invalid game mode requested'),
+    ('HalfCheetah-v4', {'xml_file': 'none.xml'}, 'ParseXML: Error opening file .*none.xml.*'),
+    ('VizdoomCustom-v1', {'cfg_path': '/none.cfg', 'wad_path': ''}, 'File "/none.cfg .* does not exist.')])
+def test_make_vector_env_options_that_only_envpool_can_judge_are_named(game: str, kwargs: dict, said: str) -> None:
+    message = rf'env.kwargs is {{.*}} but envpool makes no envpool/{game} of it \({said}'
+    with pytest.raises(EnvKwargsError, match=message):
+        make(game, kwargs=kwargs).reset(0)
+
+
+def test_make_vector_env_task_that_wants_files_says_which() -> None:
+    with pytest.raises(EnvKwargsError, match="env.kwargs lacks 'cfg_path', 'wad_path', which envpool/VizdoomCustom-v1"):
+        make('VizdoomCustom-v1')
+
+
+def test_make_vector_env_longer_episodes_than_envpool_can_count_raise() -> None:
+    with pytest.raises(UnsupportedEnvError, match='max_episode_steps is 2147483648 but .* counts to 2147483647; use'):
+        make('CartPole-v1', max_episode_steps=2**31)
 
 
 def test_make_vector_env_options_reach_the_pool() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 from zoo.buffer.multi import PARTS
 
 
-def draw_problems(buffer: dict[str, Any], n_rollout: int, batch_size: int) -> Iterator[str]:
+def draw_problems(buffer: dict[str, Any], n_rollout: int, batch_size: int, max_env_step: int) -> Iterator[str]:
     """A sentence for every draw of a resolved section `buffer` that cannot be made, or not be used in full.
 
     Args:
       n_rollout: samples per rollout, over all envs, policy.collect.n_sample.
       batch_size: samples per gradient step, policy.learn.batch_size.
+      max_env_step: env steps of the run, of which whole rollouts are made.
     """
     rollout = f'a rollout has {n_rollout} samples'
     if buffer['size'] < n_rollout:
@@ -21,6 +22,7 @@ def draw_problems(buffer: dict[str, Any], n_rollout: int, batch_size: int) -> It
     parts = {f'buffer.{part}': buffer[part] for part in PARTS if part in buffer} or {'buffer': buffer}
     for path, draw in parts.items():
         yield from _problems_of_draw(draw, path, n_rollout, batch_size)
+        yield from _problems_of_supply(draw, path, n_rollout, buffer['size'], max_env_step)
 
 
 def _problems_of_draw(draw: dict[str, Any], path: str, n_rollout: int, batch_size: int) -> Iterator[str]:
@@ -40,3 +42,19 @@ def _problems_of_draw(draw: dict[str, Any], path: str, n_rollout: int, batch_siz
         yield (f'{path}.max_use is {max_use} but a rollout has {n_rollout} samples: it allows {max_use} x {n_rollout} '
                f'= {max_use * n_rollout} uses and {n_draw} draws of {n_sample} want {n_draw * n_sample}, so draws '
                f'would be left out; use max_use {need} or more, or fewer or smaller draws.')
+
+
+def _problems_of_supply(
+    draw: dict[str, Any], path: str, n_rollout: int, size: int, max_env_step: int,
+) -> Iterator[str]:
+    """What a draw wants that the run never collects, or the buffer never keeps."""
+    n_sample, max_staleness, n_round = draw['n_sample'], draw['max_staleness'], max_env_step // n_rollout
+    if 0 < n_round * n_rollout < n_sample:
+        yield (f'{path}.n_sample is {n_sample} but max_env_step is {max_env_step} and a rollout has {n_rollout} '
+               f'samples: the run collects {n_round} x {n_rollout} = {n_round * n_rollout}, so nothing would be '
+               f'trained; use max_env_step {-(-n_sample // n_rollout) * n_rollout} or more, or a smaller n_sample.')
+    if max_staleness is not None and n_rollout <= size < (max_staleness + 1) * n_rollout:
+        yield (f'{path}.max_staleness is {max_staleness} but buffer.size is {size} and a rollout has {n_rollout} '
+               f'samples: {max_staleness + 1} x {n_rollout} = {(max_staleness + 1) * n_rollout} would have to be '
+               f'kept, so the limit excludes nothing; use buffer.size {(max_staleness + 1) * n_rollout} or more, '
+               f'max_staleness {size // n_rollout - 1} or less, or null for no limit.')

@@ -1,10 +1,11 @@
 """The env family 'envpool': every task of envpool that shows vectors, images or MiniGrid's grids."""
 from __future__ import annotations
 
+import contextlib
 import importlib
+import math
 import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 import gymnasium
@@ -20,9 +21,24 @@ from zoo.env.qt import load_qt
 from zoo.registry import ENV_REGISTRY
 
 EXTRA = 'envpool'
-# options of a pool that the config gives elsewhere, or that would make it another kind of thing
+# options of a pool that the config gives elsewhere, env.game among it, or that would make it another kind of thing
 NOT_KWARGS = {'num_envs', 'batch_size', 'max_num_players', 'seed', 'env_seed', 'base_path', 'gym_reset_return_info',
-              'max_episode_steps'}
+              'max_episode_steps', 'task', 'env_name', 'task_name', 'hand_task', 'adroit_task', 'scenario',
+              'distribution_mode'}
+COMMON = ('num_threads', 'thread_affinity_offset')  # options of every task
+# A task with this option is one of MiniGrid's, which take the common ones only: the others are what the id stands for
+# (sizes, rooms, objects), depend on each other, and end the process where they do not fit.
+GRID_OPTION = 'mission_bytes'
+BROKEN = {'Cig-v1', 'MultiDuel-v1'}  # Doom for several players: the first reset ends the process
+NEEDED = {'VizdoomCustom-v1': ('cfg_path', 'wad_path')}  # options without which there is no such task
+INT_MAX = 2**31 - 1  # envpool's integers have 32 bits
+# Least and greatest value. What lies outside ends the process (a picture of no height in OpenCV, a draw from an empty
+# range, threads that cannot be started), hangs it, takes all of its memory, or is silently something else.
+RANGES: dict[str, tuple[float, float]] = {
+    'num_threads': (0, 1024), 'stack_num': (1, 64), 'frame_stack': (1, 64), 'frame_skip': (1, 1000),
+    'noop_max': (1, 1000), 'img_height': (1, 1024), 'img_width': (1, 1024), 'repeat_action_probability': (0, 1),
+    'num_levels': (0, INT_MAX), 'start_level': (0, INT_MAX)}
+RANGE_OF_TYPE: dict[type, tuple[float, float]] = {int: (-INT_MAX - 1, INT_MAX), float: (-math.inf, math.inf)}
 TRAINING_ONLY = ('episodic_life', 'reward_clip')  # options of Atari games
 
 
@@ -83,15 +99,17 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
 
 
 def envpool_tasks() -> list[str]:
-    """What envpool calls its task ids."""
-    return list(need('envpool', EXTRA, 'envpool').list_all_envs())
+    """What envpool calls its task ids, of those that run."""
+    return [task for task in need('envpool', EXTRA, 'envpool').list_all_envs() if task not in BROKEN]
 
 
 @ENV_REGISTRY.register('envpool')
 @env_family(games=envpool_tasks)
-def make_envpool(request: EnvRequest, **options: Any) -> EnvpoolVectorEnv:
+def make_envpool(request: EnvRequest, /, **options: Any) -> EnvpoolVectorEnv:
     """`request.n_env` envs of an envpool task. `options` are envpool's own, different for every task.
 
+    Refused are those that make it another task than env.game says, and MiniGrid's layouts, of which most end the
+    process.
     Two of Atari's, episodic_life and reward_clip, hold in training only; evaluation sees the raw game. (envpool then
     presses FIRE after a lost life in training alone; the family 'atari' does in both.)
     """
@@ -105,19 +123,30 @@ def make_pool(request: EnvRequest, task: str, extra: str, options: Mapping[str, 
     Raises: EnvKwargsError if `options` do not fit the task; MissingExtraError.
     """
     envpool = need('envpool', extra, request.name)
-    defaults = _make_spec(envpool, request.name, task).config
+    needed = NEEDED.get(task, ())
+    raise_kwargs_error(request.name, [], [key for key in needed if key not in options], [])
+    with _blaming(request.name, options):
+        defaults = _make_spec(envpool, request.name, task, **{key: options[key] for key in needed}).config
     _check_options(request.name, options, defaults._asdict())
     wanted = {**options, 'num_envs': request.n_env}
     if request.max_episode_steps is not None:
+        if request.max_episode_steps > INT_MAX:
+            raise UnsupportedEnvError(f'env.max_episode_steps is {request.max_episode_steps} but {request.name} counts '
+                                      f'to {INT_MAX}; use {INT_MAX} or less.')
         wanted['max_episode_steps'] = request.max_episode_steps
     training_only = {key: request.training for key in TRAINING_ONLY if options.get(key)}
     wanted |= training_only
-    spec = _make_spec(envpool, request.name, task, **wanted)
-    make = partial(envpool.make_gymnasium, task, **wanted)
+
+    def make(seed: list[int]) -> Any:
+        with _blaming(request.name, options):
+            return envpool.make_gymnasium(task, seed=seed, **wanted)
+
+    with _blaming(request.name, options):
+        spec = _make_spec(envpool, request.name, task, **wanted)
     return EnvpoolVectorEnv(request, make, spec, has_raw=any(training_only.values()))
 
 
-def _make_spec(envpool: Any, name: str, task: str, **options: Any) -> Any:
+def _make_spec(envpool: Any, name: str, task: str, /, **options: Any) -> Any:
     try:
         return envpool.make_spec(task, **options)
     except ImportError as error:
@@ -128,14 +157,32 @@ def _make_spec(envpool: Any, name: str, task: str, **options: Any) -> Any:
     return envpool.make_spec(task, **options)
 
 
+@contextlib.contextmanager
+def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Raises: EnvKwargsError from what envpool says against the options of a pool, where there are any."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError) as error:
+        if not options:
+            raise
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise EnvKwargsError(f'env.kwargs is {dict(options)} but envpool makes no {name} of it ({said}); correct it, '
+                             'or leave out what envpool does not like.') from error
+
+
 def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    takes = [key for key in defaults if key not in NOT_KWARGS]
+    takes = [key for key in (COMMON if GRID_OPTION in defaults else defaults) if key not in NOT_KWARGS]
     raise_kwargs_error(name, [key for key in options if key not in takes], [], takes)
     for key, value in options.items():
         kind = type(defaults[key])
         if type(value) is not kind and not (kind is float and type(value) is int) and kind in (bool, int, float, str):
             raise EnvKwargsError(f'env.kwargs.{key} is {value!r} but {name} takes {kind.__name__}, such as '
                                  f'{defaults[key]!r}; correct it.')
+        if kind in RANGE_OF_TYPE:
+            low, high = RANGES.get(key, RANGE_OF_TYPE[kind])
+            if not low <= value <= high:  # a nan is in no range
+                raise EnvKwargsError(f'env.kwargs.{key} is {value!r} but {name} takes {low} to {high}; correct it, or '
+                                     f'leave it out for {defaults[key]!r}.')
 
 
 def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Callable[[Any], np.ndarray]]:
