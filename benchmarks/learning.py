@@ -25,10 +25,14 @@ from report import (
     RESULTS,
     bootstrap_interval,
     git_commit,
+    holds,
     interquartile_mean,
     last_json_line,
     machine,
+    metric_curve,
+    metric_rows,
     one_thread_env,
+    settings,
     table,
     today,
     versions,
@@ -83,13 +87,6 @@ def bench_config(name: str) -> dict[str, Any]:
     return config
 
 
-def holds(now: Any, recorded: Any) -> bool:
-    """Whether every value of a recorded config still is what it was; keys that came since then do not matter."""
-    if isinstance(recorded, dict):
-        return isinstance(now, dict) and all(key in now and holds(now[key], recorded[key]) for key in recorded)
-    return now == recorded
-
-
 def train_one(name: str, seed: int) -> dict[str, Any]:
     """One run, in this process: trains, evaluates the last policy, returns the raw record."""
     import torch
@@ -106,16 +103,10 @@ def train_one(name: str, seed: int) -> dict[str, Any]:
     return {
         'config': name, 'env': resolved.env.game or resolved.env.id, 'seed': seed, 'env_step': result.env_step,
         'wall_s': round(result.wall_s, 1), 'return_mean': float(returns.mean()), 'return_std': float(returns.std()),
-        'returns': returns.tolist(), 'curve': evaluation_curve(Path(result.run_dir) / 'metrics.jsonl'),
+        'returns': returns.tolist(), 'curve': metric_curve(metric_rows(result.run_dir), 'eval/return_mean'),
         'commit': git_commit(), 'date': today(), 'machine': machine(),
         'versions': versions(), 'resolved': resolved.to_dict(),
     }
-
-
-def evaluation_curve(metrics: Path) -> list[tuple[int, float]]:
-    """(env_step, mean return) of every evaluation in a metrics.jsonl."""
-    lines = [json.loads(line) for line in metrics.read_text(encoding='utf-8').splitlines()]
-    return [(line['env_step'], line['eval/return_mean']) for line in lines if 'eval/return_mean' in line]
 
 
 def raw_path(name: str, seed: int) -> Path:
@@ -127,7 +118,8 @@ def is_done(name: str, seed: int) -> bool:
     if not path.exists():
         return False
     from zoo.job import resolve_config
-    return holds(resolve_config(bench_config(name), seed=seed).to_dict(), json.loads(path.read_text())['resolved'])
+    recorded = settings(json.loads(path.read_text())['resolved'])
+    return holds(resolve_config(bench_config(name), seed=seed).to_dict(), recorded)
 
 
 def run_child(job: tuple[str, int]) -> bool:

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,9 @@ def interquartile_mean(values: np.ndarray) -> float:
 
 
 def bootstrap_interval(runs: Sequence[np.ndarray], n_draw: int = 5_000, level: float = 0.95,
-                       seed: int = 0) -> tuple[float, float]:
-    """Stratified percentile bootstrap of the interquartile mean of runs.
+                       seed: int = 0, center: Callable[[np.ndarray], float] = interquartile_mean,
+                       ) -> tuple[float, float]:
+    """Stratified percentile bootstrap of the interquartile mean of runs, or of another center.
 
     Args:
       runs: one array of scores per stratum (an env); a draw takes as many from a stratum as it has, with replacement.
@@ -82,7 +83,7 @@ def bootstrap_interval(runs: Sequence[np.ndarray], n_draw: int = 5_000, level: f
     """
     rng = np.random.default_rng(seed)
     draws = [np.asarray(run, dtype=np.float64)[rng.integers(len(run), size=(n_draw, len(run)))] for run in runs]
-    means = [interquartile_mean(row) for row in np.concatenate(draws, axis=1)]
+    means = [center(row) for row in np.concatenate(draws, axis=1)]
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -105,6 +106,30 @@ def last_json_line(text: str) -> dict[str, Any] | None:
     """The last line of a driver's output that is a JSON object."""
     lines = [line for line in text.splitlines() if line.startswith('{')]
     return json.loads(lines[-1]) if lines else None
+
+
+def holds(now: Any, recorded: Any) -> bool:
+    """Whether every value of a recorded config still is what it was; keys that came since then do not matter."""
+    if isinstance(recorded, dict):
+        return isinstance(now, dict) and all(key in now and holds(now[key], recorded[key]) for key in recorded)
+    return now == recorded
+
+
+def settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved config without what changes no return: where the log goes, and threads (a benchmark's run has one)."""
+    policy = {key: value for key, value in resolved['policy'].items() if key != 'n_thread'}
+    return {**{key: value for key, value in resolved.items() if key != 'logger'}, 'policy': policy}
+
+
+def metric_rows(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines that a run has logged so far; none if it has logged nothing yet."""
+    path = run_dir / 'metrics.jsonl'
+    return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()] if path.exists() else []
+
+
+def metric_curve(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
+    """(env_step, value) of every line that has a value of that name."""
+    return [(row['env_step'], row[name]) for row in rows if row.get(name) is not None]
 
 
 def versions_line(found: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from report import bootstrap_interval, interquartile_mean, last_json_line, table
+from report import bootstrap_interval, holds, interquartile_mean, last_json_line, settings, table
 
 
 def test_interquartile_mean_of_eight_is_the_mean_of_the_middle_four():
@@ -43,3 +43,16 @@ def test_last_json_line_ignores_what_a_library_printed():
 
 def test_table_has_a_header_a_rule_and_the_rows():
     assert table(['x', 'y'], [[1, 2]]) == '| x | y |\n| --- | --- |\n| 1 | 2 |\n'
+
+
+def test_holds_sees_changed_values_but_no_keys_that_are_new():
+    assert holds({'a': {'b': 1, 'new': 2}, 'c': [1]}, {'a': {'b': 1}, 'c': [1]})
+    assert not holds({'a': {'b': 2}}, {'a': {'b': 1}})
+    assert not holds({'a': {}}, {'a': {'b': 1}})
+    assert not holds({'a': 1}, {'a': {'b': 1}})
+
+
+def test_settings_are_the_same_with_another_log_folder_or_number_of_threads():
+    one, other = ({'logger': {'root': root}, 'policy': {'n_thread': n, 'type': 'ppo'}, 'seed': 3}
+                  for root, n in (('here', 1), ('there', None)))
+    assert settings(one) == settings(other) == {'policy': {'type': 'ppo'}, 'seed': 3}
