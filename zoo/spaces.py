@@ -84,33 +84,40 @@ class ActionMap:
     The policy keeps the raw action: the log-probability belongs to it, never to the copy made here.
     """
 
-    def __init__(self, space: Space, mode: Literal['clip', 'rescale'] = 'clip') -> None:
+    def __init__(self, space: Space, mode: Literal['clip', 'rescale'] = 'clip', device: torch.device | str = 'cpu'
+                 ) -> None:
+        """device: that of the actions given to `map`."""
         self.space = space
-        self._box = isinstance(space, Box)
         if isinstance(space, Box):
             self._dtype = np.dtype(space.dtype)
             low, high = space.low.astype(np.float64), space.high.astype(np.float64)
             bounded = np.isfinite(low) & np.isfinite(high) & (mode == 'rescale')
             half_low, half_high = np.where(bounded, low / 2, -0.5), np.where(bounded, high / 2, 0.5)
-            self._scale, self._shift = half_high - half_low, np.where(bounded, half_high + half_low, 0.0)
-            self._rescale = bool(bounded.any())
-            if self._dtype.kind == 'f':  # an env's bounds are compared in its own dtype
-                self._low, self._high = low.astype(self._dtype), high.astype(self._dtype)
+            self._rescale, self._round = bool(bounded.any()), self._dtype.kind != 'f'
+            if not self._round:  # an env's bounds are compared in its own dtype
+                low, high = low.astype(self._dtype), high.astype(self._dtype)
             else:  # int64's largest number is a float of its own, one too many: stay below it
                 largest = np.iinfo(self._dtype).max
-                self._low = low
-                self._high = np.minimum(high, largest if int(float(largest)) == largest else np.nextafter(2.0**63, 0))
+                high = np.minimum(high, largest if int(float(largest)) == largest else np.nextafter(2.0**63, 0))
+            is_double = self._rescale or self._round or self._dtype == np.float64
+            self._work_dtype = torch.float64 if is_double else torch.float32
+            self._low, self._high, self._scale, self._shift = (
+                torch.as_tensor(np.asarray(bound), device=device).to(self._work_dtype)
+                for bound in (low, high, half_high - half_low, np.where(bounded, half_high + half_low, 0.0)))
 
     def __call__(self, action: Tensor) -> np.ndarray:
         """action: [B] int64 (Discrete) or [B, *A] f32 (Box) -> an array for the env, same leading shape."""
-        array = action.numpy(force=True)
-        if not self._box:
-            return array + self.space.start if self.space.start else array  # type: ignore[union-attr]
+        mapped = self.map(action.detach().cpu()).numpy()
+        return mapped.astype(self._dtype, copy=False) if isinstance(self.space, Box) else mapped
+
+    def map(self, action: Tensor) -> Tensor:
+        """The same on the device of the actions; of a Box in f32 or f64, whichever holds the env's numbers."""
+        if isinstance(self.space, Discrete):
+            return action + self.space.start if self.space.start else action
+        action = action.to(self._work_dtype)
         if self._rescale:
-            array = array * self._scale + self._shift
-        if self._dtype.kind != 'f':
-            array = np.rint(array.astype(np.float64))
-        return np.clip(array, self._low, self._high).astype(self._dtype, copy=False)
+            action = action * self._scale + self._shift
+        return torch.clamp(action.round() if self._round else action, self._low, self._high)
 
 
 def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu') -> Tensor:

@@ -14,7 +14,7 @@ from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import RESET_DO, STEP_DO, contract_error, show
 from zoo.env.family import EnvFamily
 from zoo.env.make import env_name, find_env, make_env
-from zoo.env.vector import VectorEnv, make_vector_env
+from zoo.env.vector import AnyVectorEnv, make_vector_env
 from zoo.errors import UserError
 from zoo.spaces import Discrete
 
@@ -60,7 +60,7 @@ def _check_family(cfg: EnvConfig, n_step: int) -> None:
         env.close()
 
 
-def _vector_rollout(env: VectorEnv, n_step: int) -> Iterator[dict[str, Tensor]]:
+def _vector_rollout(env: AnyVectorEnv, n_step: int) -> Iterator[dict[str, Tensor]]:
     env.reset(SEED)
     rng = torch.Generator().manual_seed(SEED)
     space = env.action_space
@@ -69,6 +69,7 @@ def _vector_rollout(env: VectorEnv, n_step: int) -> Iterator[dict[str, Tensor]]:
                         else torch.rand((env.n_env, *space.shape), generator=rng) * 2 - 1)
         yield {'the observations': step.obs.clone(), 'the rewards': step.reward, 'terminated': step.terminated.clone(),
                'truncated': step.truncated.clone()}
+    env.check()
 
 
 def _same_twice(name: str, step: int, what: str, was: Tensor, now: Tensor) -> None:

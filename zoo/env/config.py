@@ -16,7 +16,7 @@ class EnvConfig(Section):
 
     id: str | Callable[..., Any] = Field(
         description="gymnasium id, registered name, 'module:function', or a callable that makes one env")
-    game: str | None = Field(None, description='which game of an env family: atari, procgen, envpool')
+    game: str | None = Field(None, description='which game of an env family: atari, procgen, envpool, torch')
     kwargs: dict[str, Any] = Field({}, description='keyword arguments for whatever makes the env')
     collector_env_num: Count = Field(8, description='training envs that step together')
     evaluator_env_num: Count = Field(4, description='evaluation envs that step together')

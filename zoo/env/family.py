@@ -12,6 +12,7 @@ import numpy as np
 from zoo.config import Section, validate
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, UnknownEnvError, where
+from zoo.env.tensor.base import TensorEnv
 from zoo.registry import closest
 
 RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
@@ -27,13 +28,14 @@ class EnvRequest(NamedTuple):
     n_env: int
     training: bool  # the envs that transitions are collected in, as opposed to those that evaluate
     max_episode_steps: int | None
+    device: str = 'cpu'  # where tensor envs run; of no concern to others
 
 
 @dataclass(frozen=True)
 class EnvFamily:
-    """An entry of ENV_REGISTRY that makes vector envs."""
+    """An entry of ENV_REGISTRY that makes vector envs, or tensor envs."""
 
-    make: Callable[..., gymnasium.vector.VectorEnv]  # (EnvRequest, options), or (EnvRequest, **env.kwargs) without
+    make: Callable[..., gymnasium.vector.VectorEnv | TensorEnv]  # (EnvRequest, options), or without: **env.kwargs
     games: Callable[[], Sequence[str]] | None = None  # the known ones; None if env.game is not used
     options: type[Section] | None = None  # what env.kwargs may hold
     one_seed: bool = False
@@ -64,8 +66,8 @@ class EnvFamily:
 def env_family(
     games: Sequence[str] | Callable[[], Sequence[str]] | None = None, options: type[Section] | None = None,
     one_seed: bool = False,
-) -> Callable[[Callable[..., gymnasium.vector.VectorEnv]], EnvFamily]:
-    """Decorator, below `@ENV_REGISTRY.register(name)`, for a function that makes a vector env.
+) -> Callable[[Callable[..., gymnasium.vector.VectorEnv | TensorEnv]], EnvFamily]:
+    """Decorator, below `@ENV_REGISTRY.register(name)`, for a function that makes a vector env, or a TensorEnv.
 
     The function takes an EnvRequest and its options. Its vector env says its autoreset mode in its metadata. If it
     changes rewards or ends for training, it sets metadata[RAW] and puts the game's own ones into each step's info, as

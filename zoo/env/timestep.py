@@ -7,7 +7,9 @@ from torch import Tensor
 
 
 class Timestep(NamedTuple):
-    """One step of B envs, in one form for every autoreset mode; CPU tensors that the next step may overwrite.
+    """One step of B envs, in one form for every autoreset mode; tensors that the next step may overwrite.
+
+    They are on the CPU, or where the envs are tensor programs, on their device.
 
     Where an episode ended, the true final observation is in `final_obs` if `obs` is already the first of the next
     episode (same_step, disabled), and is `obs` itself if the reset comes with the next step (next_step).
@@ -23,3 +25,4 @@ class Timestep(NamedTuple):
     is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None where no such rows exist
     raw_reward: Tensor | None = None  # [B] f32, of the game, where `reward` is changed for training; None: `reward` is
     raw_end: Tensor | None = None  # [B] bool, the game is over, where a lost life ends an episode; None: as an episode
+    next_obs: Tensor | None = None  # [B, *O], the true successor of every row; then final_obs and final_index are None

@@ -19,6 +19,8 @@ from zoo.env.diagnosis import RAW_ERRORS, bad_obs, raise_if_contract
 from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError, contract_error, where
 from zoo.env.family import RAW, RAW_END, RAW_REWARD, EnvFamily, EnvRequest
 from zoo.env.make import env_name, find_env, make_env, raise_bad_kwargs, raise_missing_extra
+from zoo.env.tensor.base import TensorEnv
+from zoo.env.tensor.vector import TensorVectorEnv
 from zoo.env.timestep import Timestep
 from zoo.env.workers import WorkerVectorEnv
 from zoo.spaces import ActionMap, Box, Discrete, obs_dtype
@@ -84,6 +86,12 @@ class VectorEnv:
             if len(sent) == self.n_env:  # else the caller is to blame
                 raise_if_contract(error, self._env, self.name, self._step_count)
             raise
+
+    def check(self) -> None:
+        """Called once per rollout; here every step was looked at when it was made."""
+
+    def compile(self) -> None:
+        """Nothing to compile: these envs are no tensor programs."""
 
     def close(self) -> None:
         """End the envs and their processes; may be called again."""
@@ -186,11 +194,16 @@ class VectorEnv:
         return where(self.name, row if index is None else int(index[row]), self._step_count)
 
 
-def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bool = False) -> VectorEnv:
+AnyVectorEnv = VectorEnv | TensorVectorEnv
+
+
+def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bool = False, device: str = 'cpu',
+                    ) -> AnyVectorEnv:
     """`n_env` envs of the config, vectorized as it says.
 
     Args:
       training: the envs collect transitions to learn from; a family may then clip rewards or end episodes early.
+      device: where tensor envs (env.id=torch) run, and their Timesteps lie; all others stay on the CPU.
     Raises: UnknownEnvError, MissingExtraError, EnvKwargsError or ConfigError; UnsupportedEnvError if the env lacks the
       vectorization, the autoreset mode or spaces that zoo knows.
     """
@@ -198,9 +211,9 @@ def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bo
     name = env_name(cfg)
     source = find_env(cfg.id, cfg.game)
     how = _vectorization(cfg, source)
-    env: gymnasium.vector.VectorEnv
+    env: gymnasium.vector.VectorEnv | TensorEnv
     if isinstance(source, EnvFamily):
-        request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps)
+        request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device)
         env = _make_family(cfg, source, request)
     elif how == 'batched':
         assert isinstance(source, EnvSpec)
@@ -210,7 +223,9 @@ def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bo
         env_fns = [partial(make_env, cfg) for _ in range(n_env)]
         env = (SyncVectorEnv(env_fns, copy=False, autoreset_mode=mode) if how == 'sync'
                else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name))
-    vector = VectorEnv(env, cfg, name, one_seed=source.one_seed if isinstance(source, EnvFamily) else how == 'batched')
+    one_seed = source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
+    vector = (TensorVectorEnv(env, cfg, name, n_env, device) if isinstance(env, TensorEnv)
+              else VectorEnv(env, cfg, name, one_seed))
     if cfg.autoreset not in ('auto', vector.autoreset):
         vector.close()
         sync = '' if isinstance(source, EnvFamily) else ", or env.vectorization 'sync'"
@@ -252,7 +267,8 @@ def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
     return True
 
 
-def _make_family(cfg: EnvConfig, family: EnvFamily, request: EnvRequest) -> gymnasium.vector.VectorEnv:
+def _make_family(cfg: EnvConfig, family: EnvFamily, request: EnvRequest,
+                 ) -> gymnasium.vector.VectorEnv | TensorEnv:
     options = family.read_options(cfg.kwargs)
     if options is not None:
         return family.make(request, options)

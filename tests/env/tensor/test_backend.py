@@ -1,0 +1,85 @@
+"""env.id=torch: from a config to a tensor env."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.env.tensor.test_vector import Track
+from zoo.env import (
+    TENSOR_ENV_REGISTRY,
+    EnvConfig,
+    EnvContractError,
+    EnvKwargsError,
+    EnvRequest,
+    TensorVectorEnv,
+    UnknownEnvError,
+    UnsupportedEnvError,
+    check_env,
+    make_env,
+    make_vector_env,
+)
+from zoo.registry import ENV_REGISTRY
+
+
+@TENSOR_ENV_REGISTRY.register('Track-v0', force=True)
+class LongTrack(Track):
+    """Track with a length to choose and a tensor of its own."""
+
+    def __init__(self, length: int, offset: float = 0.0) -> None:
+        self.end, self.offset = length, torch.tensor(offset)
+
+    def observe(self, state: Any) -> Tensor:
+        return super().observe(state) + self.offset
+
+
+TENSOR_ENV_REGISTRY.register('Number-v0', force=True)(lambda: 3)
+
+
+def config(**fields: Any) -> EnvConfig:
+    return EnvConfig(**{'id': 'torch', 'game': 'Track-v0', 'kwargs': {'length': 2}, **fields})
+
+
+def test_make_vector_env_makes_the_registered_env_with_its_kwargs() -> None:
+    env = make_vector_env(config(kwargs={'length': 2, 'offset': 0.5}), 4, training=True)
+    assert isinstance(env, TensorVectorEnv) and env.autoreset == 'same_step'
+    assert (env.name, env.n_env) == ('torch/Track-v0', 4)
+    assert (env.reset(0)[:, 1] == 0.5).all()
+    assert env.step(torch.tensor([2, 1, 0, 2])).terminated.tolist() == [True, False, False, True]
+    env.close()
+
+
+def test_make_vector_env_tensors_of_the_constructor_lie_on_the_device() -> None:
+    # by the family alone: there are no random numbers on 'meta', and so no vector
+    request = EnvRequest('torch/Track-v0', 'Track-v0', n_env=1, training=False, max_episode_steps=None, device='meta')
+    assert ENV_REGISTRY.get('torch').make(request, length=2).offset.device.type == 'meta'
+
+
+@pytest.mark.parametrize(('fields', 'error', 'message'), [
+    ({'game': 'CartPole'}, UnknownEnvError, "unknown game 'CartPole': did you mean 'CartPole-v1'"),
+    ({'game': 'cartpole-v1'}, UnknownEnvError, "unknown game 'cartpole-v1': did you mean 'CartPole-v1'"),
+    ({'game': None}, UnknownEnvError, "env.game is missing: env 'torch' has Acrobot-v1, CartPole-v1, "),
+    ({'kwargs': {}}, EnvKwargsError, "env.kwargs lacks 'length', which torch/Track-v0 needs; give it a value"),
+    ({'kwargs': {'length': 2, 'lenth': 3}}, EnvKwargsError,
+     "env.kwargs has 'lenth' but torch/Track-v0 takes length, offset; correct the name, or leave it out"),
+    ({'game': 'Acrobot-v1'}, EnvKwargsError, "env.kwargs has 'length' but torch/Acrobot-v1 takes none"),
+    ({'kwargs': {'length': 2, 'max_episode_steps': 3}}, EnvKwargsError, 'not take; set env.max_episode_steps'),
+    ({'game': 'Number-v0', 'kwargs': {}}, EnvContractError, 'made a int, wanted a zoo.env.TensorEnv; derive'),
+    ({'autoreset': 'next_step'}, UnsupportedEnvError, "the batched 'torch/Track-v0' does 'same_step'; use 'auto'."),
+    ({'vectorization': 'sync'}, UnsupportedEnvError, "'torch/Track-v0' steps all its envs at once; use 'auto'."),
+])
+def test_make_vector_env_config_that_leads_nowhere_says_what_to_do(fields: dict, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        make_vector_env(config(**fields), 2)
+
+
+def test_make_env_says_that_there_is_no_single_env() -> None:
+    with pytest.raises(UnsupportedEnvError, match="'torch/Track-v0' comes as a vector only; use make_vector_env"):
+        make_env(config())
+
+
+@pytest.mark.parametrize('game', ['Acrobot-v1', 'CartPole-v1', 'MountainCarContinuous-v0', 'Track-v0'])
+def test_check_env_finds_nothing(game: str) -> None:
+    check_env(config(game=game, kwargs={'length': 2} if game == 'Track-v0' else {}), n_step=30)

@@ -1,0 +1,29 @@
+"""The env family 'torch': tensor envs, found by the name that they are registered under."""
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from zoo.env.errors import EnvContractError
+from zoo.env.family import EnvRequest, env_family
+from zoo.env.make import raise_kwargs_error
+from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, TensorEnv
+from zoo.registry import ENV_REGISTRY
+
+
+@ENV_REGISTRY.register('torch')
+@env_family(games=TENSOR_ENV_REGISTRY.names)
+def make_tensor_env(request: EnvRequest, /, **kwargs: Any) -> TensorEnv:
+    """The env that is registered as `request.game`, made with env.kwargs; its own tensors lie on the device."""
+    source = TENSOR_ENV_REGISTRY.get(request.game)
+    takes = inspect.signature(source).parameters
+    missing = [key for key, parameter in takes.items() if parameter.default is parameter.empty and key not in kwargs]
+    raise_kwargs_error(request.name, [key for key in kwargs if key not in takes], missing, list(takes))
+    with torch.device(request.device):
+        env = source(**kwargs)
+    if not isinstance(env, TensorEnv):
+        raise EnvContractError(f'env {request.name!r} made a {type(env).__name__}, wanted a zoo.env.TensorEnv; derive '
+                               'the class from it.')
+    return env

@@ -1,0 +1,79 @@
+"""What a tensor env is, and the names that such envs are found by."""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.registry import Registry
+from zoo.spaces import Space
+
+State = Any  # a tensor, or a tuple, NamedTuple or dict of tensors, all of them [N, ...]
+
+
+class TensorEnv(ABC):
+    """Many envs of one kind as three functions of tensors, without memory of their own.
+
+    Rows are envs. A row must not depend on other rows, and no function may look at values from Python (`.item()`,
+    `if tensor:`, boolean indexing): a choice between values is a torch.where. Then a step never waits for the device,
+    and may be compiled. Functions return new tensors, on the device of those that they are given. Tensors that are made
+    in the constructor lie on that device too.
+    """
+
+    obs_space: Space
+    action_space: Space
+    max_episode_steps: int | None = None  # where env.max_episode_steps says nothing; None: no limit
+    n_noise: int = 0  # random numbers that a reset takes
+    n_step_noise: int = 0  # random numbers that a step takes
+
+    @abstractmethod
+    def reset(self, noise: Tensor) -> State:
+        """States of N new episodes; N may differ from the number of envs.
+
+        Args:
+          noise: [N, n_noise] f32, uniform in [0, 1); everything random comes from it.
+        """
+
+    @abstractmethod
+    def step(self, state: State, action: Tensor, noise: Tensor) -> tuple[State, Tensor, Tensor]:
+        """The next states, the rewards [B] f32, and whether those states are terminal [B] bool.
+
+        Time limits and new episodes are no business of the env.
+
+        Args:
+          action: [B] int64, or [B, *A] f32 inside of action_space.
+          noise: [B, n_step_noise] f32, uniform in [0, 1).
+        """
+
+    def observe(self, state: State) -> Tensor:
+        """What the policy sees of N states: [N, *O] f32 (Box; uint8 for an image of bytes) or [N] int64 (Discrete)."""
+        return state
+
+
+TENSOR_ENV_REGISTRY: Registry[Any] = Registry('tensor_env', 'zoo.tensor_envs', ('zoo.env',))
+
+
+def leaves(state: State) -> list[Tensor]:
+    """The tensors of a state, in order."""
+    if isinstance(state, Tensor):
+        return [state]
+    return list(state.values() if isinstance(state, dict) else state)
+
+
+def rebuild(like: State, tensors: Sequence[Tensor]) -> State:
+    """A state of the form of `like`; the inverse of `leaves`."""
+    if isinstance(like, Tensor):
+        return tensors[0]
+    if isinstance(like, dict):
+        return dict(zip(like, tensors, strict=True))
+    return type(like)(*tensors) if hasattr(like, '_fields') else tuple(tensors)
+
+
+def choose(mask: Tensor, new: State, old: State) -> State:
+    """Row by row `new` where mask [B] holds, else `old`."""
+    if isinstance(old, Tensor):
+        return torch.where(mask.view(-1, *[1] * (old.dim() - 1)), new, old)
+    return rebuild(old, [choose(mask, *pair) for pair in zip(leaves(new), leaves(old), strict=True)])

@@ -1,0 +1,149 @@
+"""One step of B tensor envs as a pure function: physics, time limit, new episodes, a watch over what is finite."""
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.compiler import CompiledFunction
+from zoo.env.tensor.base import State, TensorEnv, choose, leaves, rebuild
+from zoo.spaces import ActionMap, Box, Discrete, obs_dtype
+
+NO_LIMIT = 2**62  # more steps than anyone will take
+
+
+class Carry(NamedTuple):
+    """What a step hands to the next one."""
+
+    state: State
+    age: Tensor  # [B] int64, steps of the running episode
+    doubt: Tensor  # [B] f32, 0 as long as all that was seen is finite, then nan for good
+    n_good: Tensor  # [B] int64, steps before that
+
+
+class Fresh(NamedTuple):
+    """Begun episodes, for the rows that end next."""
+
+    state: State
+    obs: Tensor
+
+
+class Outcome(NamedTuple):
+    """What a step returns."""
+
+    obs: Tensor  # [B, *O], the first of the next episode where one ended
+    next_obs: Tensor  # [B, *O], of the reached state
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+
+
+class BrokenContractError(Exception):
+    """A tensor that an env returned is not what it should be: (got, wanted, do)."""
+
+
+class StepProgram:
+    """The functions of an env put together; static shapes, no look at values, nothing remembered between calls."""
+
+    def __init__(self, env: TensorEnv, n_env: int, max_episode_steps: int | None,
+                 action_mode: Literal['clip', 'rescale'], device: torch.device) -> None:
+        self.env, self._n_env, self._device = env, n_env, device
+        self._limit = NO_LIMIT if max_episode_steps is None else max_episode_steps
+        self._action_map = ActionMap(env.action_space, action_mode, device)
+        self._obs_dtype = obs_dtype(env.obs_space)
+        self._obs_shape = env.obs_space.shape if isinstance(env.obs_space, Box) else ()
+
+    def begin(self, noise: Tensor) -> Fresh:
+        """New episodes of N rows. noise: [N, n_noise]. Raises: BrokenContractError."""
+        state = self.env.reset(noise)
+        for leaf in leaves(state):
+            self._check('the state of reset', leaf, (len(noise), *leaf.shape[1:]), leaf.dtype)
+        return Fresh(state, self._observe(state, len(noise)))
+
+    def carry(self, fresh: Fresh) -> Carry:
+        """The start of all B envs."""
+        zero = torch.zeros(self._n_env, dtype=torch.int64, device=self._device)
+        return Carry(fresh.state, zero, zero.float(), zero.clone())  # one tensor in two places is a graph of its own
+
+    def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, Outcome]:
+        """
+        Args:
+          action: [B] int64 or [B, *A] f32, as the policy made it.
+          fresh: B rows; those of envs whose episode ends are used.   noise: [B, n_step_noise].
+        Raises: BrokenContractError.
+        """
+        sent = self._action_map.map(action)
+        sent = sent.float() if sent.dtype == torch.float64 else sent
+        state, reward, terminated = self.env.step(carry.state, sent, noise)
+        self._check_step(carry.state, state, reward, terminated)
+        next_obs = self._observe(state, self._n_env)
+        age = carry.age + 1
+        truncated = age >= self._limit
+        ended = terminated | truncated
+        after = choose(ended, fresh.state, state)
+        obs = after if next_obs is state else choose(ended, fresh.obs, next_obs)
+        doubt = torch.add(carry.doubt, self._sum(next_obs, reward), alpha=0)  # 0 * x is nan where x is not finite
+        carry = Carry(after, age.masked_fill(ended, 0), doubt, carry.n_good + (doubt == 0))
+        return carry, Outcome(obs, next_obs, reward, terminated, truncated)
+
+    def _sum(self, obs: Tensor, reward: Tensor) -> Tensor:
+        """[B], finite where the observation and the reward are, and a Discrete observation is in its space."""
+        space = self.env.obs_space
+        if isinstance(space, Discrete):
+            return torch.where((obs >= 0) & (obs < space.n), reward, torch.nan)
+        return reward if obs.dtype == torch.uint8 or not self._obs_shape else reward + obs.flatten(1).sum(1)
+
+    def _observe(self, state: State, n: int) -> Tensor:
+        obs = self.env.observe(state)
+        self._check('the observation', obs, (n, *self._obs_shape), self._obs_dtype)
+        return obs
+
+    def _check_step(self, before: State, state: State, reward: Tensor, terminated: Tensor) -> None:
+        if type(state) is not type(before) or (isinstance(state, dict) and list(state) != list(before)):
+            raise BrokenContractError(f'the state of step is {_form(state)}', f'{_form(before)} as of reset',
+                                      'return the same form')
+        was = leaves(before)
+        for old, new in zip(was, leaves(state), strict=True):
+            self._check('the state of step', new, old.shape, old.dtype)
+        self._check('the reward', reward, (self._n_env,), torch.float32)
+        self._check('terminated', terminated, (self._n_env,), torch.bool)
+
+    def _check(self, what: str, value: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Looks at no values, so that the device is not waited for."""
+        if not isinstance(value, Tensor):
+            raise BrokenContractError(f'{what} is a {type(value).__name__}', 'a tensor', 'compute it with torch')
+        if value.shape != shape:
+            raise BrokenContractError(f'{what} has shape {tuple(value.shape)}', str(tuple(shape)),
+                                      'see zoo.env.TensorEnv for the shapes')
+        if value.dtype != dtype:
+            raise BrokenContractError(f'{what} is of {value.dtype}', str(dtype), f'convert it with .to({dtype})')
+        if value.device != self._device:
+            raise BrokenContractError(f'{what} is on {value.device}', f'{self._device} as the action',
+                                      'make tensors on the device of the state, or in the constructor')
+
+
+class CompiledProgram:
+    """A StepProgram as one compiled call, for carries and fresh states of the forms given."""
+
+    def __init__(self, program: StepProgram, carry: Carry, fresh: Fresh, name: str) -> None:
+        self._program = program
+        self._states = carry.state, fresh.state
+        self._n_leaf = len(leaves(carry.state))
+        self._run = CompiledFunction(self._flat, f'the step of {name}')
+
+    def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, Outcome]:
+        out = self._run(*leaves(carry.state), *leaves(fresh.state), fresh.obs, *carry[1:], action, noise)
+        n = self._n_leaf
+        return Carry(rebuild(self._states[0], out[:n]), *out[n:n + 3]), Outcome(*out[n + 3:])
+
+    def _flat(self, *inputs: Tensor) -> list[Tensor]:
+        n = self._n_leaf
+        state, fresh_state = (rebuild(like, list(inputs[i * n:(i + 1) * n])) for i, like in enumerate(self._states))
+        fresh_obs, age, doubt, n_good, action, noise = inputs[2 * n:]
+        carry, out = self._program(Carry(state, age, doubt, n_good), action, Fresh(fresh_state, fresh_obs), noise)
+        return [*leaves(carry.state), *carry[1:], *out]
+
+
+def _form(state: State) -> str:
+    return f'a dict of {", ".join(map(str, state))}' if isinstance(state, dict) else f'a {type(state).__name__}'

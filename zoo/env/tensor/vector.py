@@ -1,0 +1,163 @@
+"""B tensor envs with the interface of VectorEnv; nothing leaves the device, and no step waits for it."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Literal, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.env.config import EnvConfig
+from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError, contract_error, where
+from zoo.env.tensor.base import State, TensorEnv, leaves, rebuild
+from zoo.env.tensor.program import BrokenContractError, Carry, CompiledProgram, Fresh, Outcome, StepProgram
+from zoo.env.timestep import Timestep
+from zoo.spaces import Box, Discrete
+
+BLOCK_ROWS = 8192  # rows of new episodes that are begun at once, for as many steps as that lasts
+BLOCK_STEPS = 64  # of which there are no more than this
+
+
+class TensorVectorEnv:
+    """B envs that step together on a device: tensors in, Timesteps out, with the observations of ended episodes.
+
+    Every step begins an episode in all rows, of which those are used whose episode ended: same-step autoreset without
+    a look at the data. Whether all that was returned is finite is asked with `check`.
+    """
+
+    autoreset: Literal['same_step'] = 'same_step'
+
+    def __init__(self, env: TensorEnv, cfg: EnvConfig, name: str, n_env: int, device: torch.device | str = 'cpu'
+                 ) -> None:
+        self.name, self.n_env = name, n_env
+        self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
+        self.obs_space, self.action_space = _spaces(env, name)
+        limit = env.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
+        self.program = StepProgram(env, n_env, limit, cfg.action_mode, self.device)
+        self.run: Callable[[Carry, Tensor, Fresh, Tensor], tuple[Carry, Outcome]] = self.program  # or it compiled
+        self._generator = torch.Generator(self.device)
+        self._n_block = min(max(BLOCK_ROWS // n_env, 1), BLOCK_STEPS)
+        self._action_shape = (n_env, *(self.action_space.shape if isinstance(self.action_space, Box) else ()))
+        self._takes_float = isinstance(self.action_space, Box)
+        self._noise: Iterator[tuple[Fresh, Tensor]] = iter(())
+        self._is_reset, self._compile = False, False
+        self._step_count = 0
+
+    def reset(self, seed: np.random.SeedSequence | int) -> Tensor:
+        """Start new episodes; returns their first observations [B, *O].
+
+        Args:
+          seed: all envs draw from one generator on the device. The same seed gives the same episodes on the same kind
+            of device with the same number of envs.
+        Raises: EnvContractError if the env's reset returns what it may not, values that are not finite included.
+        """
+        sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+        self._generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
+        self._step_count, self._noise = 0, iter(())
+        fresh, _ = self._next_noise()
+        self.carry = self.program.carry(fresh)
+        self._check_first(fresh.obs)
+        if self._compile:
+            self.run = CompiledProgram(self.program, self.carry, fresh, self.name)
+            self._compile = False
+        self._is_reset = True
+        return fresh.obs
+
+    def step(self, action: Tensor) -> Timestep:
+        """action: [B] int64 index or [B, *A] f32 on the device, as the policy made it; the env is given a mapped copy.
+
+        The Timestep's tensors are to be read only, and hold until the next step.
+        Raises: EnvContractError if a tensor of the env has a wrong shape, type or device. For its values: `check`.
+        """
+        if not self._is_reset:
+            raise EnvError(f'env {self.name!r}: step was called before the first reset; call reset first.')
+        if (action.shape != self._action_shape or action.device != self.device
+                or action.is_floating_point() != self._takes_float):
+            self._refuse_action(action)
+        self._step_count += 1
+        fresh, noise = self._next_noise()
+        try:
+            self.carry, out = self.run(self.carry, action, fresh, noise)
+        except BrokenContractError as error:
+            raise contract_error(self.name, None, self._step_count, *error.args) from error
+        return Timestep(out.obs, out.reward, out.terminated, out.truncated, None, None, {}, next_obs=out.next_obs)
+
+    def check(self) -> None:
+        """Wait for the device and look whether all observations and rewards since the reset were finite.
+
+        Raises: EnvContractError that names the first env and step where they were not.
+        """
+        if not self._is_reset or not math.isnan(float(self.carry.doubt.sum())):
+            return
+        n_good = self.carry.n_good.masked_fill(self.carry.doubt == 0, torch.iinfo(torch.int64).max).cpu().numpy()
+        index = int(n_good.argmin())  # the first of several
+        discrete = ', or the observation is outside of its space' if isinstance(self.obs_space, Discrete) else ''
+        raise contract_error(
+            self.name, index, int(n_good[index]) + 1, f'the observation or the reward is not finite{discrete}',
+            'finite numbers', 'fix the env; if its actions are continuous, look at the policy too')
+
+    def compile(self) -> None:
+        """Lets the steps from the next reset on be one compiled program, to rounding the same; see zoo.compiler."""
+        self._compile = True
+
+    def close(self) -> None:
+        """Nothing to end; may be called again."""
+
+    def _next_noise(self) -> tuple[Fresh, Tensor]:
+        """New episodes for the rows that end at the next step, and the noise of that step."""
+        drawn = next(self._noise, None)
+        if drawn is None:
+            self._noise = self._draw()
+            drawn = next(self._noise)
+        return drawn
+
+    def _draw(self) -> Iterator[tuple[Fresh, Tensor]]:
+        """The same for several steps: few calls for many rows."""
+        env, n_step = self.program.env, self._n_block
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(shape, generator=self._generator, device=self.device)
+
+        try:
+            fresh = self.program.begin(uniform(n_step * self.n_env, env.n_noise))
+        except BrokenContractError as error:
+            raise contract_error(self.name, None, self._step_count, *error.args) from error
+        states, obs = self._by_step(fresh.state), self._by_step(fresh.obs)
+        noise = uniform(n_step, self.n_env, env.n_step_noise).unbind(0)
+        return iter([(Fresh(*pair), row) for *pair, row in zip(states, obs, noise, strict=True)])
+
+    def _by_step(self, state: State) -> list[State]:
+        """States of B * n rows -> n states of B rows."""
+        parts = [leaf.view(self._n_block, self.n_env, *leaf.shape[1:]).unbind(0) for leaf in leaves(state)]
+        return [rebuild(state, list(row)) for row in zip(*parts, strict=True)]
+
+    def _check_first(self, obs: Tensor) -> None:
+        fine = torch.isfinite(obs) if obs.is_floating_point() else obs >= 0
+        if isinstance(self.obs_space, Discrete):
+            fine &= obs < self.obs_space.n
+        if not fine.all():
+            index = int((~fine).flatten(1).any(1).nonzero()[0])
+            raise contract_error(self.name, index, 0, f'the observation of reset is {obs[index].tolist()}',
+                                 'finite numbers inside of obs_space', 'fix reset, or the space')
+
+    def _refuse_action(self, action: Tensor) -> NoReturn:
+        kind = 'floats' if self._takes_float else 'integers'
+        raise EnvError(f'{where(self.name, None, self._step_count + 1)}: the actions are {action.dtype} of shape '
+                       f'{tuple(action.shape)} on {action.device}, wanted {kind} of shape {self._action_shape} on '
+                       f"{self.device}; pass the policy's output as it is, and make both for the same device.")
+
+
+def _spaces(env: TensorEnv, name: str) -> tuple[Box | Discrete, Box | Discrete]:
+    """The env's spaces. Raises: EnvContractError if one is missing; UnsupportedEnvError if zoo does not know it."""
+    for role, n_dims in (('obs', (1, 3)), ('action', (1,))):
+        space = getattr(env, f'{role}_space', None)
+        if not isinstance(space, (Box, Discrete)):
+            raise EnvContractError(f'env {name!r}: {type(env).__name__}.{role}_space is {space!r}, wanted a '
+                                   'zoo.spaces.Box or zoo.spaces.Discrete; set it on the class or in the constructor.')
+        if isinstance(space, Box) and len(space.shape) not in n_dims:
+            raise UnsupportedEnvError(
+                f'env {name!r}: {role}_space has shape {space.shape}, wanted {" or ".join(map(str, n_dims))} '
+                'dimensions; flatten it.')
+    return env.obs_space, env.action_space
