@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,23 @@ def test_resume_continues_the_same_run_folder(in_tmp: Path, capsys: pytest.Captu
     assert steps == sorted(steps)  # one history
 
 
+def test_profile_is_said_on_stderr_and_kept_in_the_run_folder(tmp_path: Path) -> None:
+    # rollouts of 8 x 32 env steps: 2 + 2 + 3 of the 8 iterations are profiled
+    done = _zoo('train', 'cartpole_ppo', '--profile', '2', *QUICK, 'policy.collect.n_step=32', 'env.vectorization=sync',
+                '--json', cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = Path(json.loads(done.stdout)['run_dir'])
+    said = [line.removeprefix('zoo: ') for line in done.stderr.splitlines() if 'USDT' not in line]  # torch's own
+    kept = (tmp_path / run / 'profile.txt').read_text().splitlines()
+    assert said[-len(kept):] == kept and kept[0] == 'profile of 2 iterations, env steps 512 to 1,024'
+    assert f'trace of 3 iterations: {run / "trace.json"}' in kept[-1] and (tmp_path / run / 'trace.json').exists()
+
+
+def test_profile_without_a_number_may_stand_before_an_override(in_tmp: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert main(['train', '--profile', 'cartpole_ppo', '--profile', *QUICK, 'policy.collect.n_step=32']) == 0
+    assert 'a profile takes 15 iterations (2 to warm up, 10 timed, 3 traced) but max_env_step leaves 8' in caplog.text
+
+
 def test_config_json_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['config', 'cartpole_ppo', 'seed=3', 'policy.learn.learning_rate=1e-3', '--json']) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -77,6 +95,8 @@ def test_list_names_what_is_there(kind: str, name: str, capsys: pytest.CaptureFi
     (['train', 'cartpole_ppo', 'policy.type=pgg'], ['pgg', "did you mean 'ppg'", 'registered: ppg']),
     (['train', 'cartpole_ppo', 'env.id=CartPol-v1'], ['CartPol-v1', 'CartPole-v1']),
     (['train', 'cartpole_ppo', 'policy.learn.batch_size=96'], ['is 96', 'divisor']),
+    (['train', 'cartpole_ppo', '--profile', '0'], ['profile is 0', '1 or more']),
+    (['train', 'cartpole_ppo', '--profile', '-3', 'seed=1'], ['profile is -3', '1 or more']),
     (['train', '--resume', 'nowhere'], ['nowhere', 'does not exist']),
     (['eval', 'nowhere'], ['nowhere', 'does not exist']),
     (['eval', 'nowhere', '--episodes', '0'], ['--episodes is 0']),
@@ -138,6 +158,17 @@ def test_help_does_not_import_torch() -> None:
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert 'train' in done.stdout
+
+
+@pytest.mark.parametrize(('given', 'want'), [
+    ({}, '1000'), ({'GOMP_SPINCOUNT': '7'}, '7'), ({'OMP_WAIT_POLICY': 'active'}, 'None')])
+def test_command_has_waiting_threads_leave_their_core_unless_the_user_says_otherwise(
+        given: dict[str, str], want: str) -> None:
+    code = ('import os, sys\nfrom zoo.cli import main\nsys.argv = ["zoo", "list", "configs"]\nmain()\n'
+            'print(os.environ.get("GOMP_SPINCOUNT"))\nassert "torch" not in sys.modules')
+    env = {key: value for key, value in os.environ.items() if key not in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY')}
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60, env=env | given)
+    assert done.returncode == 0 and done.stdout.split()[-1] == want, done.stderr
 
 
 def test_output_cut_short_by_its_reader_is_no_error(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import torch
 
 from tests.envs import LimitEnv
 from tests.policy_envs import HandModel, make_policy
-from zoo.collector import Collector, EpisodeTracker
+from zoo.collector import Collector
 from zoo.env import EnvConfig, make_vector_env
+from zoo.episodes import EpisodeTracker
 from zoo.policy.base import stream
 
 SAME_STEP = dict(id='tests.envs:limit_env', vectorization='sync', autoreset='same_step')
@@ -155,9 +156,7 @@ def test_tracker_tells_envs_apart() -> None:
         [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]],
         [[False, True], [True, False], [False, False], [True, True]],
     )
-    for reward, end in zip(rewards, ends, strict=True):
-        tracker.record(torch.tensor(reward), torch.tensor(end), None)
-    assert tracker.close_rollout() == 8
+    assert tracker.record(torch.tensor(rewards), torch.tensor(ends), None) == 8
     assert list(tracker.returns) == [10.0, 3.0, 7.0, 90.0] and list(tracker.lengths) == [
         1,
         2,

@@ -26,12 +26,12 @@ MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # where the impo
 EXTRA_OF_ENV = {'LunarLander': 'Box2D', 'HalfCheetah': 'mujoco', 'Hopper': 'mujoco', 'Walker2d': 'mujoco',
                 'atari': 'ale_py', 'envpool': 'envpool', 'procgen': 'envpool'}
 LAYERS = (  # a module may import its own layer and those above it in this list
-    {'errors', 'spaces', 'schedule', 'config', 'config_errors', 'config_source', 'registry'},
+    {'errors', 'spaces', 'compiler', 'schedule', 'config', 'config_errors', 'config_source', 'registry'},
     {'rl_utils', 'model'},
     {'rollout', 'policy'},
-    {'env', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger', 'saved'},
+    {'env', 'episodes', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger', 'saved'},
     {'job', 'job_check', 'saved'},
-    {'interrupt', 'run_dir', 'pipeline'},
+    {'interrupt', 'run_dir', 'threads', 'profile', 'pipeline'},
     {'cli', '__init__', '__main__'},
 )
 

@@ -106,7 +106,7 @@ def test_resume_continues_counters_log_and_best(tmp_path: Path) -> None:
 def test_new_episodes_depend_on_the_seed_and_the_env_step(tmp_path: Path) -> None:
     def first_obs(job: SerialJob) -> torch.Tensor:
         job.reset_env()
-        return job._collector._obs.clone()
+        return job._collector._obs[-1].clone()
 
     with SerialJob(resolve_config(discrete(tmp_path))) as a, SerialJob(resolve_config(discrete(tmp_path, seed=1))) as b:
         start = first_obs(a)
@@ -327,6 +327,19 @@ def test_threads_are_given_back(tmp_path: Path) -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+def test_policy_is_told_how_long_the_run_is(tmp_path: Path) -> None:
+    assert serial_pipeline(job_config(tmp_path), max_env_step=128).policy.max_env_step == 128
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+def test_tensor_envs_of_training_and_evaluation_lie_on_the_device_of_the_policy(tmp_path: Path) -> None:
+    cfg = job_config(tmp_path, 'torch', env=dict(game='CartPole-v1'), policy=dict(device='cuda'))
+    with SerialJob(resolve_config(cfg)) as job:
+        assert job._env.device.type == job._evaluator._env.device.type == 'cuda'
+        job.iteration()
+        assert job.evaluate() is not None
 
 
 def test_callable_env_trains_and_its_name_is_kept(tmp_path: Path) -> None:

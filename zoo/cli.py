@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from typing import Any
 
 EXIT_FAILED, EXIT_USER = 1, 2
+PROFILED = 10  # iterations that --profile times where it says no number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; exit code 0, 1 (the run failed) or 2 (the user's mistake); signals exit with 128 + number."""
     if argv is None:  # the command itself: Ctrl-C while torch is imported must not become an exception inside of it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.threads says what it is good for
+            os.environ.setdefault('GOMP_SPINCOUNT', '1000')
     args = _parse(argv)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # 'module:function' names one's own module, as it does under `python -m zoo`
@@ -54,12 +57,19 @@ def _with_imports(args: argparse.Namespace) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """argparse takes KEY=VALUE words only before the first option; here they may stand anywhere."""
     parser = _parser()
-    args, rest = parser.parse_known_args(argv)
+    args, rest = parser.parse_known_args(_with_numbers(sys.argv[1:] if argv is None else argv))
     if unknown := [word for word in rest if '=' not in word or word.startswith('-') or not hasattr(args, 'overrides')]:
         parser.error(f'unrecognized arguments: {" ".join(unknown)}')
     if rest:
         args.overrides = [*args.overrides, *rest]
     return args
+
+
+def _with_numbers(argv: Sequence[str]) -> list[str]:
+    """`--profile` where no number follows gets one, so that argparse does not take the word after it, an override."""
+    followed = zip(argv, [*argv[1:], ''], strict=True)
+    return [f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
+            for word, after in followed]
 
 
 def _hint(args: argparse.Namespace, message: str) -> str:
@@ -91,6 +101,9 @@ def _parser() -> argparse.ArgumentParser:
                        help='name of a bundled config (zoo list configs), or a .py or .yaml file')
     train.add_argument('overrides', nargs='*', metavar='KEY=VALUE', help='e.g. policy.learn.learning_rate=1e-3 seed=1')
     train.add_argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue')
+    train.add_argument('--profile', type=int, metavar='N',
+                       help=f'tell where the time of N iterations goes (default {PROFILED}), after 2 to warm up, and '
+                            'write a trace of the 3 after them; the run then goes on')
     train.set_defaults(run=_train)
 
     evaluate = commands.add_parser('eval', parents=[common, as_json], help='evaluate a checkpoint on its env')
@@ -124,7 +137,7 @@ def _train(args: argparse.Namespace) -> int:
         raise UserError(
             'zoo train got neither a config nor --resume; name a config (zoo list configs shows the bundled ones)')
     from zoo.pipeline import serial_pipeline
-    result = serial_pipeline(args.config, resume=args.resume, overrides=args.overrides)
+    result = serial_pipeline(args.config, resume=args.resume, overrides=args.overrides, profile=args.profile)
     summary = {'run_dir': str(result.run_dir), 'env_step': result.env_step, 'train_iter': result.train_iter,
                'best_return': result.best_return, 'last_return': result.last_return,
                'wall_s': round(result.wall_s, 3), 'env_step_per_s': round(result.env_step_per_s, 1)}

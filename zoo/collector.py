@@ -1,7 +1,6 @@
 """Env x collect mode -> rollouts."""
 from __future__ import annotations
 
-from collections import deque
 from time import perf_counter
 from typing import Any
 
@@ -10,22 +9,29 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from zoo.env import Timestep, VectorEnv
+from zoo.env import AnyVectorEnv, Timestep
+from zoo.episodes import EpisodeTracker
 from zoo.policy.base import CollectMode
 from zoo.rollout import Rollout
 
+Rows = tuple[Tensor, ...]
+ROW_FIELDS = ('reward', 'terminated', 'truncated', 'is_reset', 'raw_reward', 'raw_end', 'next_obs')  # of a Timestep
+
 
 class Collector:
-    """Steps B envs with a policy's collect mode into one block [T, B] that is allocated once and reused.
+    """Steps B envs with a policy's collect mode, into blocks [T, B] that are allocated once and reused.
 
-    Which tensors the block has is known from the first transition; the collector knows no algorithm.
-    A rollout is valid until the next call of `collect`.
+    Kept are the observations, what the policy's `forward` returned and what the steps did; the first step shows which
+    tensors these are. What of it is remembered is up to the policy's `process_transition`: the collector knows no
+    algorithm. A rollout is valid until the next call of `collect`.
     """
 
-    def __init__(self, env: VectorEnv, mode: CollectMode) -> None:
+    def __init__(self, env: AnyVectorEnv, mode: CollectMode) -> None:
         self._env, self._mode, self._n_step = env, mode, mode.n_step
-        self._data: TensorDict | None = None
-        self._leaves: list[tuple[tuple[str, ...], tuple[Tensor, ...]]] = []
+        self._output: dict[str, Any] = {}
+        self._timestep: Timestep | None = None
+        self._output_rows: list[tuple[str, str | None, Rows]] = []
+        self._timestep_rows: list[tuple[int, Rows]] = []
         self.env_step = 0
         self.collect_iter = 0
         self.time = {'env': 0.0, 'act': 0.0}
@@ -33,93 +39,70 @@ class Collector:
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
-        self._obs = self._env.reset(seed).clone()
+        first = self._env.reset(seed)
+        self._obs = self._block(first, self._n_step + 1)
+        self._obs_rows = self._obs.unbind(0)
+        self._obs_rows[-1].copy_(first)
         self._mode.reset()
         self.episodes.reset()
 
     @torch.no_grad()
     def collect(self) -> Rollout:
         """Takes n_step steps in every env."""
-        env, mode, obs = self._env, self._mode, self._obs
+        env, forward, obs_rows = self._env, self._mode.forward, self._obs_rows
         final_obs, final_index = [], []
         env_time, start = 0.0, perf_counter()
+        obs_rows[0].copy_(obs_rows[-1])
         for t in range(self._n_step):
-            output = mode.forward(obs, None)
+            output = forward(obs_rows[t], None)
             before = perf_counter()
             timestep = env.step(output['action'])
             env_time += perf_counter() - before
-            transition = mode.process_transition(obs, output, timestep)
-            if self._data is None:
-                self._allocate(transition)
-            for path, rows in self._leaves:
-                value = transition[path[0]]
-                rows[t].copy_(value if len(path) == 1 else value[path[1]])
-            self.episodes.record(*_raw(timestep), timestep.is_reset)
+            if self._timestep is None:
+                self._allocate(output, timestep)
+            for key, part, rows in self._output_rows:
+                rows[t].copy_(output[key] if part is None else output[key][part])
+            values: Any = timestep
+            for field, rows in self._timestep_rows:
+                rows[t].copy_(values[field])
+            obs_rows[t + 1].copy_(timestep.obs)
             if timestep.final_obs is not None and timestep.final_index is not None:
                 final_obs.append(timestep.final_obs.clone())
                 final_index.append(torch.stack((torch.full_like(timestep.final_index, t), timestep.final_index), 1))
-            obs.copy_(timestep.obs)
-        assert self._data is not None
-        self.env_step += self.episodes.close_rollout()
-        self.collect_iter += 1
+        env.check()
+        rollout = self._rollout(final_obs, final_index)
         self.time['env'] += env_time
         self.time['act'] += perf_counter() - start - env_time
-        return Rollout(self._data, obs.clone(), torch.cat(final_obs) if final_obs else obs[:0].clone(),
-                       torch.cat(final_index) if final_index else torch.empty((0, 2), dtype=torch.int64))
+        return rollout
 
-    def _allocate(self, transition: dict[str, Any]) -> None:
-        """Storage for n_step transitions like this one, and its rows, so that the loop indexes nothing but lists."""
-        def block(like: Tensor) -> Tensor:
-            return torch.empty((self._n_step, *like.shape), dtype=like.dtype, device=like.device)
+    def _rollout(self, final_obs: list[Tensor], final_index: list[Tensor]) -> Rollout:
+        step = self._timestep
+        assert step is not None
+        end = step.terminated | step.truncated
+        self.env_step += self.episodes.record(step.reward if step.raw_reward is None else step.raw_reward,
+                                              end if step.raw_end is None else step.raw_end, step.is_reset)
+        self.collect_iter += 1
+        transition = self._mode.process_transition(self._obs[:-1], self._output, step)
+        data = TensorDict(transition, batch_size=[self._n_step, self._env.n_env])
+        last_obs, next_obs = self._obs[-1], step.next_obs
+        if next_obs is not None and next_obs.device.type == 'cpu':  # elsewhere a shape may not depend on the data
+            index = end.nonzero()
+            return Rollout(data, last_obs, next_obs[index[:, 0], index[:, 1]], index)
+        return Rollout(data, last_obs, torch.cat(final_obs) if final_obs else last_obs[:0],
+                       torch.cat(final_index) if final_index else torch.empty((0, 2), dtype=torch.int64), next_obs)
 
-        nested = {key: {k: block(v) for k, v in value.items()} if isinstance(value, dict) else block(value)
-                  for key, value in transition.items()}
-        self._data = TensorDict(nested, batch_size=[self._n_step, self._env.n_env])
-        for key, value in nested.items():
-            for path, leaf in ([((key, k), v) for k, v in value.items()]
-                               if isinstance(value, dict) else [((key,), value)]):
-                self._leaves.append((path, leaf.unbind(0)))
+    def _allocate(self, output: dict[str, Any], timestep: Timestep) -> None:
+        """Storage for n_step outputs and steps like these, and its rows, so that the loop indexes nothing but lists."""
+        self._output = {key: {part: self._block(x, self._n_step) for part, x in value.items()}
+                        if isinstance(value, dict) else self._block(value, self._n_step)
+                        for key, value in output.items()}
+        self._output_rows = [(key, part, block.unbind(0)) for key, value in self._output.items()
+                             for part, block in (value.items() if isinstance(value, dict) else [(None, value)])]
+        blocks = {field: self._block(getattr(timestep, field), self._n_step) for field in ROW_FIELDS
+                  if getattr(timestep, field) is not None}
+        self._timestep_rows = [(Timestep._fields.index(field), block.unbind(0)) for field, block in blocks.items()]
+        self._timestep = timestep._replace(obs=self._obs[1:], final_obs=None, final_index=None, info={}, **blocks)
 
-
-def _raw(timestep: Timestep) -> tuple[Tensor, Tensor]:
-    """Rewards and ends of the game itself, which those of training may differ from."""
-    reward = timestep.reward if timestep.raw_reward is None else timestep.raw_reward
-    return reward, timestep.terminated | timestep.truncated if timestep.raw_end is None else timestep.raw_end
-
-
-class EpisodeTracker:
-    """Returns (undiscounted, raw rewards) and lengths of the last 100 training episodes, found once per rollout."""
-
-    def __init__(self, n_env: int) -> None:
-        self._rows: list[tuple[Tensor, Tensor, Tensor | None]] = []
-        self._n_env = n_env
-        self.returns: deque[float] = deque(maxlen=100)
-        self.lengths: deque[int] = deque(maxlen=100)
-        self.n_episode = 0
-        self.reset()
-
-    def reset(self) -> None:
-        """All envs begin new episodes."""
-        self._return, self._length = np.zeros(self._n_env), np.zeros(self._n_env, dtype=np.int64)
-
-    def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None) -> None:
-        """One step of [B] rewards and ends."""
-        self._rows.append((reward.clone(), end, None if is_reset is None else is_reset.clone()))
-
-    def close_rollout(self) -> int:
-        """Adds the recorded steps to the statistics; returns how many of them were transitions (not mere resets)."""
-        reward = torch.stack([row[0] for row in self._rows]).cpu().numpy().astype(np.float64)
-        end = torch.stack([row[1] for row in self._rows]).cpu().numpy()
-        counts = np.ones(reward.shape, dtype=np.int64)
-        if self._rows[0][2] is not None:
-            counts -= torch.stack([row[2] for row in self._rows if row[2] is not None]).cpu().numpy()
-        self._rows.clear()
-        total, length = reward.cumsum(0) + self._return, counts.cumsum(0) + self._length
-        base_return, base_length = np.zeros(self._n_env), np.zeros(self._n_env, dtype=np.int64)
-        for t, b in zip(*end.nonzero(), strict=True):  # in order of time
-            self.returns.append(float(total[t, b] - base_return[b]))
-            self.lengths.append(int(length[t, b] - base_length[b]))
-            base_return[b], base_length[b] = total[t, b], length[t, b]
-            self.n_episode += 1
-        self._return, self._length = total[-1] - base_return, length[-1] - base_length
-        return int(counts.sum())
+    @staticmethod
+    def _block(like: Tensor, n_step: int) -> Tensor:
+        return torch.empty((n_step, *like.shape), dtype=like.dtype, device=like.device)

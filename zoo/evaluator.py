@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zoo.env import VectorEnv, make_vector_env
+from zoo.env import AnyVectorEnv, make_vector_env
 from zoo.policy.base import EvalMode, Policy, stream
 
 LONG_EPISODE = 100_000  # env steps after which an episode gives rise to a warning
@@ -38,7 +38,7 @@ class Evaluator:
     A fixed share, because taking the first n_episode that end would favour short episodes.
     """
 
-    def __init__(self, env: VectorEnv, mode: EvalMode, n_episode: int) -> None:
+    def __init__(self, env: AnyVectorEnv, mode: EvalMode, n_episode: int) -> None:
         self._env, self._mode = env, mode
         share, rest = divmod(n_episode, env.n_env)
         self._quota = np.array([share + (i < rest) for i in range(env.n_env)])
@@ -66,12 +66,13 @@ class Evaluator:
                     n_left[b] -= 1
                 total[b], length[b] = 0.0, 0
             obs = timestep.obs
+        self._env.check()
         return Evaluation([r for env in returns for r in env], [n for env in lengths for n in env])
 
 
 def evaluate(policy: Policy, env_cfg: Any, n_episode: int = 10, seed: int = 0) -> Evaluation:
     """Greedy episodes of a policy on envs of its own (env_cfg: the section `env` of a config)."""
-    env = make_vector_env(env_cfg, min(n_episode, env_cfg.evaluator_env_num))
+    env = make_vector_env(env_cfg, min(n_episode, env_cfg.evaluator_env_num), device=str(policy.device))
     try:
         evaluation = Evaluator(env, policy.eval_mode, n_episode).evaluate(stream(seed, 'evaluate'))
         assert evaluation is not None, 'nothing stops it'

@@ -4,8 +4,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from zoo.job import resolve_config
 from zoo.job_check import unfilled
 from zoo.learner import Learner
 from zoo.logger import Logger
-from zoo.policy.base import Policy, stream
+from zoo.policy.base import Policy, device_of, stream
+from zoo.profile import Clocks, profiled
 from zoo.registry import BUFFER_REGISTRY, POLICY_REGISTRY
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run_dir import best_return_of, continues_in_place, new_run_dir
+from zoo.threads import Phase, Rows, phase_threads, use_threads
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class TrainResult:
 def serial_pipeline(
     config: Any = None, seed: int | None = None, max_env_step: int | None = None, max_train_iter: int | None = None,
     policy: Policy | None = None, resume: str | os.PathLike[str] | None = None,
-    overrides: tuple[str, ...] | list[str] = (),
+    overrides: tuple[str, ...] | list[str] = (), profile: int | None = None,
 ) -> TrainResult:
     """Trains a policy from a config.
 
@@ -62,6 +64,8 @@ def serial_pipeline(
       resume: a run folder or checkpoint file to continue from; without a config, its own is used. The learner's state
         is as it was; envs start new episodes, from seeds that depend on the seed and the env step.
       overrides: 'a.b.c=value' strings, applied last.
+      profile: iterations, after 2 to warm up, of which to tell where their time goes (logged, and in the run folder as
+        profile.txt); the 3 after them are traced by torch's profiler (trace.json there). The run goes on as without.
     Returns: TrainResult. Raises: ConfigError before anything is made; EnvError, CheckpointError,
       NonFiniteGradientError; Interrupted (SystemExit, 130 or 143) after SIGINT or SIGTERM, with the state saved.
     """
@@ -70,15 +74,17 @@ def serial_pipeline(
         raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
     if max_train_iter is not None and (type(max_train_iter) is not int or max_train_iter < 1):
         raise UserError(f'max_train_iter is {max_train_iter!r} but must be an integer >= 1; leave it out for no limit')
+    if profile is not None and (type(profile) is not int or profile < 1):
+        raise UserError(f'profile is {profile!r} but must be the number of iterations to time, 1 or more; e.g. 10')
     source = config if config is not None or checkpoint is None else unfilled(checkpoint.meta['config'])
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
     run_dir: Path | None = None
     with catch_signals() as received:
         try:
-            with SerialJob(cfg, policy, checkpoint) as job:
+            with SerialJob(cfg, policy, checkpoint) as job, closing(_iterations(job, profile)) as iterations:
                 job.stop_requested, run_dir = lambda: bool(received), job.run_dir
                 while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
-                    job.iteration()
+                    next(iterations)
                 job.finish(evaluate=not received)
                 result = job.result()
         except EnvError:
@@ -91,6 +97,14 @@ def serial_pipeline(
         return result
 
 
+def _iterations(job: SerialJob, profile: int | None) -> Generator[None]:
+    if profile is not None:
+        yield from profiled(job, profile)
+    while True:
+        job.iteration()
+        yield
+
+
 class SerialJob:
     """A run, one `iteration` at a time; `serial_pipeline` is this and a loop.
 
@@ -100,18 +114,21 @@ class SerialJob:
     def __init__(self, cfg: Config, policy: Policy | None = None, checkpoint: Checkpoint | None = None) -> None:
         self.cfg = cfg.freeze()
         self._time = {'sample': 0.0, 'learn': 0.0, 'evaluate': 0.0, 'log': 0.0}
+        self._calls = dict.fromkeys(self._time, 0)
         self._start, self._start_step = time.perf_counter(), 0
         self._eval_step, self._save_step, self._write_step = 0, 0, 0
         self._stopped, self._updating, self._wall_before = False, False, 0.0
         self._metrics: dict[str, Any] = {}  # of the rounds since the last line of the log
         self.stop_requested: Callable[[], bool] = lambda: False  # looked at during evaluations, which may be long
+        self.label: Callable[[str], AbstractContextManager[Any]] = nullcontext  # names the parts of a trace
         self.best_return: float | None = None
         self.last_return: float | None = None
         with ExitStack() as undo:  # whatever fails below, what was begun is ended
-            undo.callback(torch.set_num_threads, torch.get_num_threads())
-            if cfg.policy.n_thread is not None:
-                torch.set_num_threads(cfg.policy.n_thread)
+            n_thread = torch.get_num_threads()
+            undo.callback(use_threads, n_thread)
+            use_threads(cfg.policy.n_thread or 1)
             self._make_parts(undo, policy)
+            self._n_thread = self._choose_threads(n_thread)
             if checkpoint is not None:
                 self._load(checkpoint)
                 in_place = continues_in_place(cfg, checkpoint)
@@ -133,19 +150,31 @@ class SerialJob:
         cfg = self.cfg
         if cfg.env.check:
             check_env(cfg.env)
-        self._env = undo.enter_context(closing(make_vector_env(cfg.env, cfg.env.collector_env_num, training=True)))
-        n_eval = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
-        eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval)))
+        device = str(policy.device if policy is not None else device_of(cfg.policy.device))
+        self._env = undo.enter_context(
+            closing(make_vector_env(cfg.env, cfg.env.collector_env_num, training=True, device=device)))
+        self._n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
+        eval_env = undo.enter_context(closing(make_vector_env(cfg.env, self._n_eval_env, device=device)))
         self.policy = policy if policy is not None else POLICY_REGISTRY.get(cfg.policy.type)(
             cfg.policy, self._env.obs_space, self._env.action_space, seed=cfg.seed, action_mode=cfg.env.action_mode)
         spaces = self._env.obs_space, self._env.action_space
         if (self.policy.obs_space, self.policy.action_space) != spaces:
             raise UserError(f'the policy given is for {self.policy.obs_space} and {self.policy.action_space} but the '
                             f'env has {spaces[0]} and {spaces[1]}; make it for this env')
+        self.policy.max_env_step = cfg.max_env_step
+        if self.policy.compiled:
+            self._env.compile()
         self._buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer, seed=cfg.seed)
         self._collector = Collector(self._env, self.policy.collect_mode)
         self._learner = Learner(self.policy.learn_mode, self._buffer)
         self._evaluator = Evaluator(eval_env, self.policy.eval_mode, cfg.policy.eval.n_episode)
+
+    def _choose_threads(self, limit: int) -> dict[Phase, int]:
+        n_thread, batch_size = self.cfg.policy.n_thread, self.policy.learn_mode.get_batch_size()
+        if n_thread is not None:
+            return dict.fromkeys(('collect', 'learn', 'evaluate'), n_thread)
+        n_row = max(batch_size.values()) if isinstance(batch_size, dict) else batch_size
+        return phase_threads(self.policy, Rows(self._env.n_env, n_row, self._n_eval_env), limit)
 
     @property
     def env_step(self) -> int:
@@ -165,7 +194,12 @@ class SerialJob:
     @property
     def done(self) -> bool:
         """The next rollout would pass max_env_step, or stop_value was reached."""
-        return self._stopped or self.env_step + self.cfg.policy.collect.n_step * self._env.n_env > self.cfg.max_env_step
+        return self._stopped or self.env_step + self.step_per_iteration > self.cfg.max_env_step
+
+    @property
+    def step_per_iteration(self) -> int:
+        """Env steps of a rollout, those included that are mere resets."""
+        return self.cfg.policy.collect.n_step * self._env.n_env
 
     def reset_env(self) -> None:
         """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
@@ -174,7 +208,10 @@ class SerialJob:
     def iteration(self) -> None:
         """Collect; make samples; push; train; log; evaluate if due; checkpoint if due."""
         start_step = self.env_step
-        rollout = self._collector.collect()
+        use_threads(self._n_thread['collect'])
+        with self.label('zoo/collect'):
+            rollout = self._collector.collect()
+        use_threads(self._n_thread['learn'])
         with self._timed('sample'):
             self._buffer.push(self.policy.collect_mode.get_train_sample(rollout))
         self._updating = True
@@ -197,23 +234,35 @@ class SerialJob:
 
         None if a signal came before all episodes had ended.
         """
-        with self._timed('evaluate'):
-            seed = stream(self.cfg.seed, 'evaluate', self.env_step)
-            evaluation = self._evaluator.evaluate(seed, self.stop_requested)
+        evaluation = self.play_evaluation()
         if evaluation is None:
             return None
         self._eval_step = self.env_step
         self.last_return = evaluation.return_mean
-        self._logger.write(self.env_step, {'eval/return_mean': evaluation.return_mean,
-                                           'eval/return_std': evaluation.return_std,
-                                           'eval/episode_len_mean': sum(evaluation.lengths) / len(evaluation.lengths)})
-        if self.best_return is None or self.last_return > self.best_return:
-            self.best_return = self.last_return
-            if self.cfg.checkpoint.keep_best:
-                self._checkpoints.save_best(self.env_step, self.state_dict(), self._meta())
-        self._stopped = self._reached_stop_value()
-        self._progress()
+        with self._timed('log'):
+            self._logger.write(self.env_step, {
+                'eval/return_mean': evaluation.return_mean, 'eval/return_std': evaluation.return_std,
+                'eval/episode_len_mean': sum(evaluation.lengths) / len(evaluation.lengths)})
+            if self.best_return is None or self.last_return > self.best_return:
+                self.best_return = self.last_return
+                if self.cfg.checkpoint.keep_best:
+                    self._checkpoints.save_best(self.env_step, self.state_dict(), self._meta())
+            self._stopped = self._reached_stop_value()
+            self._progress()
         return evaluation
+
+    def play_evaluation(self) -> Evaluation | None:
+        """The episodes of `evaluate` alone: nothing is logged or kept."""
+        use_threads(self._n_thread['evaluate'])
+        with self._timed('evaluate'):
+            seed = stream(self.cfg.seed, 'evaluate', self.env_step)
+            return self._evaluator.evaluate(seed, self.stop_requested)
+
+    def clocks(self) -> Clocks:
+        """Seconds and calls of each part since the run began; of 'learn', the optimiser steps."""
+        n_step = self._collector.collect_iter * self.cfg.policy.collect.n_step
+        return Clocks(time.perf_counter(), self.env_step, {**self._collector.time, **self._time},
+                      {**dict.fromkeys(self._collector.time, n_step), **self._calls, 'learn': self.train_iter})
 
     def save(self) -> None:
         """Writes a checkpoint of everything."""
@@ -324,5 +373,7 @@ class SerialJob:
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
-        yield
+        with self.label(f'zoo/{name}'):
+            yield
         self._time[name] += time.perf_counter() - start
+        self._calls[name] += 1

@@ -319,6 +319,26 @@ def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch
         torch.testing.assert_close(found[1][name], found[0][name])
 
 
+@pytest.mark.parametrize('n_trunk', [1, 2])
+@pytest.mark.parametrize('mode', MODES)
+def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode: str, n_trunk: int) -> None:
+    """With one trunk the critic sees what follows a trace alone; dense successors stand in for final observations."""
+    policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(value_norm=True),
+                         model=dict(shared_encoder=n_trunk == 1))
+    policy._normalizers['value'].update(torch.tensor([47.0, 53.0]))
+    rollout, n_row = collect(policy, MODES[mode]), []
+    handle = policy._model.value_head.register_forward_hook(lambda module, args, value: n_row.append(len(value)))
+    found = policy.collect_mode.get_train_sample(rollout)
+    assert n_row == [2 + len(rollout.final_obs) + (n_trunk - 1) * 26]
+    handle.remove()
+    value = policy._normalizers['value'].restore(policy._model.compute_critic(rollout.data['obs']))
+    torch.testing.assert_close(found['value'], value.flatten())
+    dense = Rollout(rollout.data, rollout.last_obs, rollout.final_obs[:0], rollout.final_index[:0], rollout.next_obs())
+    again = policy.collect_mode.get_train_sample(dense)
+    for name in ('value', 'adv', 'return_'):
+        torch.testing.assert_close(again[name], found[name])
+
+
 @pytest.mark.parametrize('name', ['ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
 @pytest.mark.parametrize('mode', ['sync same_step', 'batched next_step'])
 def test_samples_of_all_policies_are_those_of_ppo(name: str, mode: str) -> None:

@@ -292,7 +292,8 @@ def test_aux_step_has_the_gradient_and_metrics_of_the_objective(
     loss = parts['auxiliary_loss'] + parts['aux_value_loss'] + bc_weight * parts['behavioral_cloning_loss']
     want = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     metrics = aux_step(model, groups_of(model, arch, Still), batch.select('obs', 'return_', 'logit', 'weight',
-                                                                        strict=False), bc_weight, None)
+                                                                        strict=False),
+                       StepConfig(bc_weight=bc_weight, grad_clip=None))
     for (name, p), gradient in zip(named.items(), want, strict=True):
         gradient = torch.zeros_like(p) if gradient is None else gradient
         torch.testing.assert_close(p.grad, gradient, rtol=1e-9, atol=1e-12, msg=lambda m, name=name: f'{name}: {m}')
@@ -316,7 +317,7 @@ def test_cloning_loss_is_zero_and_moves_no_policy_where_new_equals_old(arch: str
             head.layer.bias.fill_(0.25)
     batch['logit'], batch['return_'] = output['logit'], torch.full((N,), 0.25, dtype=torch.float64)
     optimizers = groups_of(model, arch, Still)
-    metrics = aux_step(model, optimizers, batch, 1.0, None)
+    metrics = aux_step(model, optimizers, batch, StepConfig(bc_weight=1.0, grad_clip=None))
     assert metrics['behavioral_cloning_loss'].abs() < 1e-15 and metrics['aux_grad_norm'] < 1e-12
     assert all(optimizer.grad.isfinite().all() for optimizer in optimizers)
 
@@ -334,7 +335,7 @@ def test_cloning_gradient_leads_back_to_what_the_old_policy_preferred(arch: str,
     batch['logit'] = old if discrete else TensorDict(old, [N])
     action = torch.zeros(N, dtype=torch.int64) if discrete else old['mu']
     batch['return_'] = output['value']  # the critic is right
-    optimizers, kl = groups_of(model, arch), []
+    optimizers, kl, step = groups_of(model, arch), [], StepConfig(bc_weight=1.0, grad_clip=None)
 
     def preferred() -> Tensor:
         with torch.no_grad():
@@ -344,7 +345,7 @@ def test_cloning_gradient_leads_back_to_what_the_old_policy_preferred(arch: str,
     for _ in range(200):
         with torch.no_grad():  # and so is the auxiliary head, so that nothing else pulls at the trunk
             batch['return_'] = model.compute_aux(batch['obs'])['aux_value']
-        kl.append(aux_step(model, optimizers, batch, 1.0, None)['behavioral_cloning_loss'].item())
+        kl.append(aux_step(model, optimizers, batch, step)['behavioral_cloning_loss'].item())
         if len(kl) == 1:
             after_one = preferred()
     assert (after_one > before).double().mean() > 0.9  # not all: the rows share their parameters
@@ -359,7 +360,7 @@ def test_aux_step_ignores_what_stands_in_rows_of_weight_zero(arch: str) -> None:
         model, batch = ppg_model_and_batch(arch, ONE_NUMBER, weighted=True)  # the last 4 of 16 rows
         if garbage:
             batch['obs'][12:], batch['return_'][12:], batch['logit']['mu'][12:] = 7.0, 1e3, 50.0
-        metrics = aux_step(model, groups_of(model, arch), batch, 1.0, 0.5)
+        metrics = aux_step(model, groups_of(model, arch), batch, StepConfig(bc_weight=1.0, grad_clip=0.5))
         found.append([*metrics.values(), *(p.detach() for p in model.parameters())])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
@@ -368,7 +369,7 @@ def test_aux_step_ignores_what_stands_in_rows_of_weight_zero(arch: str) -> None:
 def test_terms_of_weight_zero_may_be_infinite() -> None:
     model, batch = ppg_model_and_batch('dual', ONE_NUMBER)
     batch['logit']['mu'][3] = torch.inf
-    metrics = aux_step(model, groups_of(model, 'dual'), batch, 0.0, None)
+    metrics = aux_step(model, groups_of(model, 'dual'), batch, StepConfig(bc_weight=0.0, grad_clip=None))
     assert metrics['behavioral_cloning_loss'].isinf() and metrics['aux_grad_norm'].isfinite()
     assert all(p.isfinite().all() for p in model.parameters())
     batch['return_'][0] = torch.inf
@@ -380,11 +381,11 @@ def test_terms_of_weight_zero_may_be_infinite() -> None:
 def test_aux_step_limits_the_gradient_of_each_network() -> None:
     model, batch = ppg_model_and_batch('dual', TWO_ACTIONS)
     free = groups_of(model, 'dual', partial(FlatAdam, lr=0.0))
-    norm = aux_step(model, free, batch, 1.0, None)['aux_grad_norm']
+    norm = aux_step(model, free, batch, StepConfig(bc_weight=1.0, grad_clip=None))['aux_grad_norm']
     raw = [optimizer.grad.norm() for optimizer in free]
     assert min(raw) > 0.02
     limited = groups_of(model, 'dual', partial(FlatAdam, lr=0.0))
-    metrics = aux_step(model, limited, batch, 1.0, 0.01)
+    metrics = aux_step(model, limited, batch, StepConfig(bc_weight=1.0, grad_clip=0.01))
     torch.testing.assert_close(metrics['aux_grad_norm'], norm)  # as it was before the limit
     for optimizer in limited:  # Adam's first moment after one step is (1 - .9) * gradient
         torch.testing.assert_close(optimizer.exp_avg.norm().item(), 0.1 * 0.01)
@@ -394,7 +395,7 @@ def test_aux_step_limits_the_gradient_of_each_network() -> None:
 def test_steps_change_no_input(space: Any) -> None:
     model, batch = ppg_model_and_batch('dual', space, weighted=True)
     before, optimizers = batch.clone(), groups_of(model, 'dual')
-    aux_step(model, optimizers, batch, 1.0, 0.5)
+    aux_step(model, optimizers, batch, StepConfig(bc_weight=1.0, grad_clip=0.5))
     for step in (policy_step, value_step):
         for penalty in (None, 1.0):
             step(model, optimizers[step is value_step], batch, StepConfig(use_value_clip=True, kl_penalty=penalty))

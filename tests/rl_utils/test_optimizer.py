@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.rl_utils.optimizer import FlatAdam, NonFiniteGradientError
+from zoo.rl_utils.optimizer import FlatAdam, FlatState, NonFiniteGradientError, adam_step
 
 # one kernel over the flat buffer or one per parameter: vector and scalar code may round differently in the last bit
 CLOSE = dict(rtol=1e-5, atol=1e-7)
@@ -73,6 +73,39 @@ def test_first_step_by_hand():
     norm = optimizer.step()
     torch.testing.assert_close(p.detach(), torch.tensor([1 - 0.1 / 2, 2 + 0.1 * 3 / 4, 3.0]))
     assert norm.shape == () and norm.item() == pytest.approx(10 ** 0.5)
+
+
+@pytest.mark.parametrize('grad_clip', [None, 0.5])
+@pytest.mark.parametrize('options', [{}, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-8)])
+def test_adam_step_equals_the_fused_step(grad_clip, options):
+    """Of a compiled update; with a step in the middle that is not finite."""
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters(), **options)
+    state = FlatState(*(x.clone() for x in optimizer.state))
+    for step in range(12):
+        optimizer.zero_grad()
+        loss_of(net, step, 10.0).backward()
+        if step == 5:
+            optimizer.grad[7] = float('nan')
+        state = state._replace(grad=optimizer.grad.clone())
+        norm = torch.linalg.vector_norm(state.grad)
+        before, state = state, adam_step(state, norm, grad_clip, optimizer.rates, norm.isfinite())
+        optimizer.step(grad_clip)
+        for x, y, old in zip(state, optimizer.state, before, strict=True):
+            torch.testing.assert_close(x, y, equal_nan=True, **CLOSE)
+            assert step != 5 or torch.equal(x.nan_to_num(), old.nan_to_num())
+    assert state.step_count == optimizer.step_count == 11
+
+
+def test_cut_gives_views_by_name():
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    flat = torch.arange(32.0)
+    pieces = optimizer.cut(flat)
+    assert list(pieces) == optimizer.names == ['0.weight', '0.bias', '2.weight', '2.bias']
+    assert pieces['0.bias'].tolist() == [15, 16, 17, 18, 19] and pieces['2.weight'].shape == (2, 5)
+    pieces['2.bias'][1] = -1
+    assert flat[31] == -1
 
 
 def test_a_changed_learning_rate_counts_from_the_next_step():

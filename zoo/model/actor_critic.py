@@ -59,6 +59,11 @@ class ActorCritic(nn.Module):
         self.policy_head = make_policy_head(n_feature, action_space, cfg.state_dependent_std, cfg.log_std_init)
         self.value_head = ValueHead(n_feature, self.critic_encoder.value_gain)
 
+    @property
+    def one_trunk(self) -> bool:
+        """Whether logit and value come from the same features, so that acting may as well find the value."""
+        return self.critic_encoder is self.actor_encoder
+
     def compute_actor(self, obs: Tensor) -> Logit:
         """obs [..., *O] -> logit [..., A], or {'mu', 'sigma'} of [..., D]."""
         return self.policy_head(self.actor_encoder(self.input(obs)))

@@ -48,7 +48,8 @@ class PolicyConfig(Section):
         'auto', pattern=DEVICE,
         description="'auto' (cuda where there is one), 'cpu', 'cuda' or 'cuda:N'")
     n_thread: Annotated[int, Field(ge=1)] | None = Field(
-        1, description='torch threads of the run, best at 1 for small networks; null: leave as it is')
+        None, description='torch threads of all phases of the run; null: chosen for each phase, 1 for small networks, '
+                          'never more than torch has at the start (OMP_NUM_THREADS)')
     model: dict[str, Any] = Field({}, description='the model: {type: registered name, ...its fields}')
     learn: LearnConfig = LearnConfig()
     collect: CollectConfig = CollectConfig()
@@ -72,7 +73,7 @@ class CollectMode(NamedTuple):
     """What a collector is given."""
 
     forward: Callable[[Tensor, Any], dict[str, Any]]
-    process_transition: Callable[[Tensor, dict[str, Any], Any], dict[str, Any]]
+    process_transition: Callable[[Tensor, dict[str, Any], Any], dict[str, Any]]  # once per rollout
     get_train_sample: Callable[[Rollout], TensorDict]
     reset: Callable[[], None]
     n_step: int
@@ -95,7 +96,8 @@ def torch_generator(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(int(stream(seed, name).generate_state(1, np.uint64)[0]) >> 1)
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device that `policy.device` names."""
     if name == 'auto':
         return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     if not re.fullmatch(DEVICE, name):
@@ -120,13 +122,17 @@ class Policy(ABC):
     config: ClassVar[type[PolicyConfig]] = PolicyConfig
     draws_apart: ClassVar[bool] = False
     """Whether `_forward_learn` also takes {'policy': batch, 'value': batch}, or one of these, from buffer 'multi'."""
+    compiled: bool = False
+    """Whether it runs compiled; then envs that are tensor programs are compiled too."""
+    max_env_step: int | None = None
+    """Env steps of the whole run, where they are known: who runs it sets this before the first update."""
 
     def __init__(self, cfg: Any, obs_space: Space, action_space: Space, *, seed: int = 0,
                  enable_field: Sequence[Mode] | None = None, model: nn.Module | None = None,
                  action_mode: Literal['clip', 'rescale'] = 'clip') -> None:
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
-        self.device = _device(cfg.device)
+        self.device = device_of(cfg.device)
         self._fields = tuple(enable_field) if enable_field is not None else ('learn', 'collect', 'eval')
         if model is None:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
@@ -167,7 +173,11 @@ class Policy(ABC):
 
     @abstractmethod
     def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
-        """What to remember of one step of B envs: a dict of [B, ...] tensors, one level of nesting allowed."""
+        """What to remember of a rollout: a dict of [T, B, ...] tensors, one level of nesting allowed.
+
+        Called once per rollout. obs [T, B, *O]; output: what `_forward_collect` returned, stacked; timestep: the fields
+        of `Timestep` likewise, its obs the observations that followed, without info, final_obs and final_index.
+        """
 
     @abstractmethod
     def _get_train_sample(self, rollout: Rollout) -> TensorDict:

@@ -21,7 +21,7 @@ from zoo.policy.actor_critic import (
 )
 from zoo.policy.aux_memory import AuxMemory, Where
 from zoo.policy.base import Metrics, PolicyConfig
-from zoo.policy.updates import aux_step, policy_step, ppo_step, value_step
+from zoo.policy.updates import StepConfig, aux_step, policy_step, ppo_step, value_step
 from zoo.registry import POLICY_REGISTRY
 from zoo.rl_utils.distribution import Logit, distribution_of
 from zoo.rl_utils.optimizer import FlatAdam
@@ -125,6 +125,11 @@ class PPGPolicy(ActorCriticPolicy):
         optimizers = {name: FlatAdam(group, eps=self.cfg.learn.adam_eps) for name, group in groups.items() if group}
         return optimizers | {f'aux_{name}': optimizer.sibling() for name, optimizer in optimizers.items()}
 
+    def _steps_per_env_step(self) -> list[float]:
+        cfg = self.cfg.learn
+        critic = [] if self._joint else [cfg.critic_epoch_per_collect / cfg.batch_size]
+        return [cfg.actor_epoch_per_collect / cfg.batch_size, *critic, cfg.aux_train_epoch / cfg.aux_batch_size]
+
     def _forward_learn(self, batch: TensorDict | dict[str, TensorDict]) -> Metrics:
         """Policy phase and value phase, over one batch or over {'policy': batch, 'value': batch}, or one of them."""
         parts = batch if isinstance(batch, dict) else {'policy': batch, 'value': batch}
@@ -143,7 +148,7 @@ class PPGPolicy(ActorCriticPolicy):
             self._memory.append(parts['policy'])
             self._policy_phase += 1
         if 'value' in parts and not self._joint:
-            step = partial(value_step, self._model, self._optimizers['critic'], config=self._step_config())
+            step = partial(self._steps.take, value_step, self._optimizers['critic'], self._step_config())
             metrics |= self._train_epochs(parts['value'], self.cfg.learn.critic_epoch_per_collect, step)[0]
         self._update_obs_statistics(parts['policy'] if 'policy' in parts else parts['value'])
         metrics = {**self._learner_metrics(n_epoch), **metrics}
@@ -156,7 +161,7 @@ class PPGPolicy(ActorCriticPolicy):
         config = self._step_config(cfg.value_weight, cfg.kl_weight if cfg.policy_loss == 'kl' else None)
         step = ppo_step if self._joint else policy_step
         return self._train_epochs(batch, cfg.actor_epoch_per_collect,
-                                  partial(step, self._model, self._optimizers['actor'], config=config))
+                                  partial(self._steps.take, step, self._optimizers['actor'], config))
 
     def learn_aux(self) -> Metrics:
         """The auxiliary phase, when it is due; else nothing.
@@ -171,13 +176,14 @@ class PPGPolicy(ActorCriticPolicy):
         optimizers = [o for name, o in self._optimizers.items() if name.startswith('aux_')]
         for optimizer in optimizers:
             optimizer.lr = self._rates['aux_learning_rate']
+        config = StepConfig(bc_weight=cfg.aux_bc_weight, grad_clip=cfg.grad_clip)
         logit_old = self._logits_of_memory()
         metrics: list[Metrics] = []
         for _ in range(cfg.aux_train_epoch):
             order = torch.randperm(len(self._memory), generator=self._order_generator)
             for index in order.split(cfg.aux_batch_size):
                 minibatch = self._aux_minibatch(index, logit_old)
-                metrics.append(aux_step(self._model, optimizers, minibatch, cfg.aux_bc_weight, cfg.grad_clip))
+                metrics.append(self._steps.take(aux_step, optimizers, config, minibatch))
         self._train_iter += len(metrics)
         for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
             optimizer.count_skipped(cfg.nonfinite_limit)

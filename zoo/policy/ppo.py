@@ -59,12 +59,15 @@ class PPOPolicy(ActorCriticPolicy):
     def _make_optimizers(self) -> dict[str, FlatAdam]:
         return {'all': FlatAdam(self._model.named_parameters(), eps=self.cfg.learn.adam_eps)}
 
+    def _steps_per_env_step(self) -> list[float]:
+        return [self.cfg.learn.epoch_per_collect / self.cfg.learn.batch_size]
+
     def _forward_learn(self, batch: TensorDict) -> Metrics:
-        optimizer, step = self._optimizers['all'], self._step_config(self.cfg.learn.value_weight)
+        optimizer, config = self._optimizers['all'], self._step_config(self.cfg.learn.value_weight)
         optimizer.lr = self._rates['learning_rate']
         fit = explained_variance(batch)
         self._update_value_statistics(batch)
         metrics, n_epoch = self._train_epochs(
-            batch, self.cfg.learn.epoch_per_collect, partial(ppo_step, self._model, optimizer, config=step))
+            batch, self.cfg.learn.epoch_per_collect, partial(self._steps.take, ppo_step, optimizer, config))
         self._update_obs_statistics(batch)
         return {**metrics, 'explained_variance': fit, **self._learner_metrics(n_epoch)}

@@ -1,9 +1,13 @@
-"""One gradient step each, as functions of model, optimiser, minibatch and numbers; PPO and PPG are built of them."""
+"""One gradient step each, as functions of model, optimiser, minibatch and numbers; PPO and PPG are built of them.
+
+They run as they stand, or traced and compiled (zoo.policy.compiled): then numbers of the config are 0-dim tensors, so
+what depends on one is written without asking for its value, and optimisers are stand-ins for `FlatAdam`.
+"""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from tensordict import TensorDict
@@ -12,27 +16,39 @@ from torch import Tensor
 from zoo.policy.base import Metrics
 from zoo.rl_utils.distribution import Logit, distribution_of
 from zoo.rl_utils.normalizer import normalize_advantage
-from zoo.rl_utils.optimizer import FlatAdam
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
 
-Losses = list[tuple[Tensor, float]]  # each with its factor
+Minibatch = Mapping[str, Any]  # tensors [N, ...], or as 'logit' a mapping of such; a TensorDict will do
+Number = float | Tensor
+Losses = list[tuple[Tensor, Number]]  # each with its factor
 
 
 class StepConfig(NamedTuple):
     """The numbers of a step, schedules resolved; a step reads those that it has a use for."""
 
-    clip_ratio: float = 0.2
-    value_weight: float = 0.5
-    entropy_weight: float = 0.0
+    clip_ratio: Number = 0.2
+    value_weight: Number = 0.5
+    entropy_weight: Number = 0.0
     use_value_clip: bool = False
-    dual_clip: float | None = None
-    grad_clip: float | None = 0.5
+    dual_clip: Number | None = None
+    grad_clip: Number | None = 0.5
     measure_kl: bool = False
-    kl_penalty: float | None = None  # in place of clipping: factor of KL(old || new)
+    kl_penalty: Number | None = None  # in place of clipping: factor of KL(old || new)
+    bc_weight: Number = 1.0  # auxiliary phase: factor of KL(old || new)
 
 
-def ppo_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: StepConfig) -> Metrics:
+class Optimizer(Protocol):
+    """What a step needs of a `FlatAdam`."""
+
+    def zero_grad(self) -> None:
+        """Sets the gradient to zero."""
+
+    def step(self, grad_clip: Any = None) -> Tensor:
+        """One step with the accumulated gradient, limited to a norm of grad_clip; returns the norm before that."""
+
+
+def ppo_step(model: Any, optimizer: Optimizer, minibatch: Minibatch, config: StepConfig) -> Metrics:
     """One step on policy_loss + value_weight * value_loss - entropy_weight * entropy.
 
     Args:
@@ -48,22 +64,20 @@ def ppo_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: Ste
     return {**metrics, 'value_loss': value_loss.detach(), 'grad_norm': grad_norm}
 
 
-def policy_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: StepConfig) -> Metrics:
+def policy_step(model: Any, optimizer: Optimizer, minibatch: Minibatch, config: StepConfig) -> Metrics:
     """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
     losses, metrics = _policy_losses(model.compute_actor(minibatch['obs']), minibatch, config)
     return {**metrics, 'grad_norm': _descend([optimizer], losses, config.grad_clip)}
 
 
-def value_step(model: Any, optimizer: FlatAdam, minibatch: TensorDict, config: StepConfig) -> Metrics:
+def value_step(model: Any, optimizer: Optimizer, minibatch: Minibatch, config: StepConfig) -> Metrics:
     """One step of the critic alone on value_loss; returns value_loss and value_grad_norm."""
     value_loss = _value_loss(model.compute_critic(minibatch['obs']), minibatch, config)
     grad_norm = _descend([optimizer], [(value_loss, 1.0)], config.grad_clip)
     return {'value_loss': value_loss.detach(), 'value_grad_norm': grad_norm}
 
 
-def aux_step(
-    model: Any, optimizers: Sequence[FlatAdam], minibatch: TensorDict, bc_weight: float, grad_clip: float | None,
-) -> Metrics:
+def aux_step(model: Any, optimizers: Sequence[Optimizer], minibatch: Minibatch, config: StepConfig) -> Metrics:
     """One step of PPG's auxiliary phase, on auxiliary_loss + bc_weight * behavioral_cloning_loss + aux_value_loss.
 
     auxiliary_loss is that of the value head on the policy's trunk, aux_value_loss that of the critic, both
@@ -79,33 +93,46 @@ def aux_step(
     joint = ppg_joint_error(ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_,
                                      weight), use_value_clip=False)
     value_loss = ppo_value_error(ppo_value_data(output['value'], return_, return_, weight), use_value_clip=False)
-    losses = [(joint.auxiliary_loss, 1.0), (joint.behavioral_cloning_loss, bc_weight), (value_loss, 1.0)]
-    grad_norm = _descend(optimizers, losses, grad_clip)
+    losses: Losses = [(joint.auxiliary_loss, 1.0), (joint.behavioral_cloning_loss, config.bc_weight), (value_loss, 1.0)]
+    grad_norm = _descend(optimizers, losses, config.grad_clip)
     return {'auxiliary_loss': joint.auxiliary_loss.detach(), 'aux_value_loss': value_loss.detach(),
             'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(), 'aux_grad_norm': grad_norm}
 
 
 def minibatches(
     batch: TensorDict, batch_size: int, generator: torch.Generator, normalize_adv: bool = False,
-) -> Iterator[TensorDict]:
+) -> Iterator[dict[str, Any]]:
     """Each row once, in random order, in blocks of batch_size, which divides N.
 
     With normalize_adv, adv is normalised by its block's own moments. The rows are gathered once for all blocks, and
-    the moments of all blocks are taken together: what is left per block are views.
+    the moments of all blocks are taken together: what is left per block are views, in plain dicts.
     """
     order = torch.randperm(batch.shape[0], generator=generator).to(device=batch.device)
-    blocks = batch[order].view(-1, batch_size)  # [N] -> [n_block, batch_size]
+
+    def gather(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return x.index_select(0, order).view(-1, batch_size, *x.shape[1:])  # [N, ...] -> [n_block, batch_size, ...]
+        return {name: gather(part) for name, part in x.items()}
+
+    blocks = gather(batch)
     if normalize_adv:
-        blocks['adv'] = normalize_advantage(blocks['adv'], blocks.get('weight', None))
-    yield from blocks.unbind(0)
+        blocks['adv'] = normalize_advantage(blocks['adv'], blocks.get('weight'))
+    yield from _each_block(blocks)
 
 
-def _policy_losses(logit: Logit, minibatch: TensorDict, config: StepConfig) -> tuple[Losses, Metrics]:
+def _each_block(blocks: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """{name: [n_block, ...], or a dict of such} -> n_block dicts of views."""
+    columns = [x.unbind() if isinstance(x, Tensor) else _each_block(x) for x in blocks.values()]
+    for parts in zip(*columns, strict=True):
+        yield dict(zip(blocks, parts, strict=True))
+
+
+def _policy_losses(logit: Logit, minibatch: Minibatch, config: StepConfig) -> tuple[Losses, Metrics]:
     logit_old, weight = minibatch['logit'], minibatch.get('weight', None)
     data = ppo_policy_data(logit, logit_old, minibatch['action'], minibatch['adv'], weight)
     clip_ratio = config.clip_ratio if config.kl_penalty is None else math.inf
     loss, info = ppo_policy_error(data, clip_ratio, config.dual_clip)
-    losses = [(loss.policy_loss, 1.0), (loss.entropy_loss, -config.entropy_weight)]
+    losses: Losses = [(loss.policy_loss, 1.0), (loss.entropy_loss, -config.entropy_weight)]
     metrics = {'policy_loss': loss.policy_loss.detach(), 'entropy': loss.entropy_loss.detach(),
                'approx_kl': info.approx_kl, 'clipfrac': info.clipfrac}
     if config.kl_penalty is not None:
@@ -116,21 +143,25 @@ def _policy_losses(logit: Logit, minibatch: TensorDict, config: StepConfig) -> t
     return losses, metrics
 
 
-def _value_loss(value: Tensor, minibatch: TensorDict, config: StepConfig) -> Tensor:
+def _value_loss(value: Tensor, minibatch: Minibatch, config: StepConfig) -> Tensor:
     data = ppo_value_data(value, minibatch['value'], minibatch['return_'], minibatch.get('weight', None))
     return ppo_value_error(data, config.clip_ratio, config.use_value_clip)
 
 
-def _descend(optimizers: Sequence[FlatAdam], losses: Losses, grad_clip: float | None) -> Tensor:
+def _descend(optimizers: Sequence[Optimizer], losses: Losses, grad_clip: Number | None) -> Tensor:
     """One step on the weighted sum, whose gradient is taken without making it; returns the norm of the gradient."""
     for optimizer in optimizers:
         optimizer.zero_grad()
-    losses = [(loss, factor) for loss, factor in losses if factor != 0]  # 0 times an infinite one would be NaN
+    # 0 times an infinite one would be NaN
+    losses = [(loss, factor) for loss, factor in losses if isinstance(factor, Tensor) or factor != 0]
     one = losses[0][0].new_ones(())
-    torch.autograd.backward([loss for loss, _ in losses],
-                            [one if factor == 1 else one * factor for _, factor in losses])
+    torch.autograd.backward([loss for loss, _ in losses], [_times(one, factor) for _, factor in losses])
     norms = [optimizer.step(grad_clip) for optimizer in optimizers]
     return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
+
+
+def _times(one: Tensor, factor: Number) -> Tensor:
+    return one if isinstance(factor, float) and factor == 1 else one * factor
 
 
 @torch.no_grad()

@@ -33,9 +33,9 @@ def check_not_empty(name: str, tensor: Tensor) -> None:
         raise ValueError(f'{name} has shape {tuple(tensor.shape)} and so no elements; give at least one sample')
 
 
-def check_clip_ratio(clip_ratio: float) -> None:
-    """clip_ratio > 0."""
-    if not clip_ratio > 0:
+def check_clip_ratio(clip_ratio: float | Tensor) -> None:
+    """clip_ratio > 0; one in a tensor is taken as it is, since to look at it would be to wait for it."""
+    if not isinstance(clip_ratio, Tensor) and not clip_ratio > 0:
         raise ValueError(f'clip_ratio is {clip_ratio} but must be above 0 (0.1 to 0.3 is usual)')
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,25 @@ from zoo.errors import RunError
 
 class NonFiniteGradientError(RunError):
     """Too many gradient steps in a row were not finite."""
+
+
+class FlatState(NamedTuple):
+    """The buffers of a FlatAdam: all that a step reads and writes."""
+
+    param: Tensor
+    grad: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    step_count: Tensor
+
+
+class AdamRates(NamedTuple):
+    """The numbers of an Adam step, or 0-dim tensors of them."""
+
+    lr: Any
+    beta1: Any
+    beta2: Any
+    eps: Any
 
 
 class FlatAdam:
@@ -39,13 +58,30 @@ class FlatAdam:
         self.step_count = torch.zeros((), device=first.device)  # steps taken; the skipped ones are not among them
         self.n_skipped, self._n_in_row = 0, 0
         self._norms: list[Tensor] = []
-        offset = 0
-        for _, p in self._named:
-            view = slice(offset, offset + p.numel())
-            self.param[view].copy_(p.detach().reshape(-1))
-            p.data = self.param[view].view_as(p)
-            p.grad = self.grad[view].view_as(p)
-            offset += p.numel()
+        values, grads = self.cut(self.param), self.cut(self.grad)
+        for name, p in self._named:
+            values[name].copy_(p.detach())
+            p.data, p.grad = values[name], grads[name]
+
+    @property
+    def state(self) -> FlatState:
+        """The buffers themselves."""
+        return FlatState(self.param, self.grad, self.exp_avg, self.exp_avg_sq, self.step_count)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters, in the order of the buffers."""
+        return [name for name, _ in self._named]
+
+    @property
+    def rates(self) -> AdamRates:
+        """The numbers of the next step."""
+        return AdamRates(self.lr, *self._betas, self._eps)
+
+    def cut(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of a flat buffer laid out as `param`, by name and in the shapes of the parameters."""
+        pieces = flat.split([p.numel() for _, p in self._named])
+        return {name: piece.view(p.shape) for (name, p), piece in zip(self._named, pieces, strict=True)}
 
     def sibling(self) -> FlatAdam:
         """Another Adam over the same parameters and gradients, with step size, moments and counters of its own."""
@@ -71,8 +107,12 @@ class FlatAdam:
         adam([self.param], [self.grad], [self.exp_avg], [self.exp_avg_sq], [], [self.step_count], fused=True,
              grad_scale=scale, found_inf=bad, amsgrad=False, beta1=self._betas[0], beta2=self._betas[1], lr=self.lr,
              weight_decay=0.0, eps=self._eps, maximize=False)
-        self._norms.append(norm)
+        self.note_step(norm)
         return norm
+
+    def note_step(self, norm: Tensor) -> None:
+        """Notes the norm of the gradient of a step taken, here or by a compiled graph, for `count_skipped`."""
+        self._norms.append(norm)
 
     def count_skipped(self, limit: int) -> int:
         """How many steps were skipped so far. Waits for the device, so call it once per rollout.
@@ -107,3 +147,26 @@ class FlatAdam:
         for name in ('exp_avg', 'exp_avg_sq', 'step_count'):
             getattr(self, name).copy_(state[name])
         self.n_skipped, self._n_in_row = state['n_skipped'], state['n_in_row']
+
+
+def adam_step(state: FlatState, norm: Tensor, grad_clip: float | Tensor | None, rates: AdamRates,
+              finite: Tensor) -> FlatState:
+    """What `FlatAdam.step` does, pure and in elementwise operations, which a compiler makes one loop of.
+
+    Args: norm: of the gradient; finite: 0-dim bool: whether to take the step, else all stays as it is.
+    Returns: new values for all buffers.
+    """
+    scale = 1.0 if grad_clip is None else (norm / grad_clip).clamp(min=1.0)
+    grad = state.grad / scale
+    count = state.step_count + 1
+    # in float64: of 1 - 0.999 few digits would be left; by exp, which inductor keeps out of the loop, as it does no pow
+    correction1, correction2 = (
+        1 - torch.exp(count * torch.as_tensor(beta, dtype=torch.float64, device=norm.device).log())
+        for beta in (rates.beta1, rates.beta2))
+    exp_avg = state.exp_avg + (grad - state.exp_avg) * (1 - rates.beta1)
+    exp_avg_sq = state.exp_avg_sq * rates.beta2 + grad * grad * (1 - rates.beta2)
+    step_size = rates.lr / correction1
+    denominator = exp_avg_sq.sqrt() / correction2.sqrt() + rates.eps
+    param = state.param - step_size * (exp_avg / denominator)
+    new = FlatState(param, grad, exp_avg, exp_avg_sq, count)
+    return FlatState(*(torch.where(finite, b, a) for a, b in zip(state, new, strict=True)))

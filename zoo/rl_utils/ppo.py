@@ -20,6 +20,7 @@ from zoo.rl_utils.check import (
 from zoo.rl_utils.distribution import Distribution, Logit, distribution_of, logit_parts, wide
 
 KLType = Literal['k1', 'k2', 'k3']
+Number = float | Tensor
 
 
 class ppo_data(NamedTuple):
@@ -81,7 +82,7 @@ class ppo_info(NamedTuple):
 
 
 def ppo_error(
-    data: ppo_data, clip_ratio: float = 0.2, use_value_clip: bool = True, dual_clip: float | None = None,
+    data: ppo_data, clip_ratio: Number = 0.2, use_value_clip: bool = True, dual_clip: Number | None = None,
     kl_type: KLType = 'k1',
 ) -> tuple[ppo_loss, ppo_info]:
     """The whole PPO loss: `ppo_policy_error` and `ppo_value_error` over one batch.
@@ -100,7 +101,7 @@ def ppo_error(
 
 
 def ppo_policy_error(
-    data: ppo_policy_data, clip_ratio: float = 0.2, dual_clip: float | None = None, entropy_bonus: bool = True,
+    data: ppo_policy_data, clip_ratio: Number = 0.2, dual_clip: Number | None = None, entropy_bonus: bool = True,
     kl_type: KLType = 'k1',
 ) -> tuple[ppo_policy_loss, ppo_info]:
     """Clipped surrogate loss of a batch.
@@ -115,7 +116,8 @@ def ppo_policy_error(
       data.action: [...] integer index in [0, A), or [..., D]: the raw action that was drawn, never a clipped copy.
       data.adv: [...]; data.weight: [...], mean 1 over the whole batch; None is 1 everywhere. Plain means: not divided
         by its sum. A row of weight 0 has no influence as long as it is finite.
-      clip_ratio: > 0. dual_clip: > 1. entropy_bonus: False leaves entropy_loss a zero.
+      clip_ratio: > 0. dual_clip: > 1. Either may be a 0-dim tensor, which is not checked.
+      entropy_bonus: False leaves entropy_loss a zero.
       kl_type: estimator of KL(new || pretrained) from the drawn actions, used only with logit_pretrained (else kl_div
         is a zero).
     Returns: (ppo_policy_loss, ppo_info).
@@ -129,7 +131,7 @@ def ppo_policy_error(
     return _policy_error(data, clip_ratio, dual_clip, entropy_bonus, kl_type)
 
 
-def ppo_value_error(data: ppo_value_data, clip_ratio: float = 0.2, use_value_clip: bool = True) -> Tensor:
+def ppo_value_error(data: ppo_value_data, clip_ratio: Number = 0.2, use_value_clip: bool = True) -> Tensor:
     """Squared value error, optionally clipped around the old prediction.
 
     clipped:   0.5 * mean(max((R - V)^2, (R - V_clip)^2) * weight),
@@ -156,11 +158,13 @@ ppo_policy_error_continuous = ppo_policy_error
 
 
 def _policy_error(
-    data: ppo_policy_data, clip_ratio: float, dual_clip: float | None, entropy_bonus: bool, kl_type: KLType,
+    data: ppo_policy_data, clip_ratio: Number, dual_clip: Number | None, entropy_bonus: bool, kl_type: KLType,
 ) -> tuple[ppo_policy_loss, ppo_info]:
     logit_new, logit_old, action, adv, weight, logit_pretrained = data
     dist, parts_new = distribution_of(logit_new), logit_parts(logit_new)
-    node = kernels.find('ppo_policy_error', *parts_new, *logit_parts(logit_old), action, adv, weight)
+    node = None
+    if not isinstance(clip_ratio, Tensor) and not isinstance(dual_clip, Tensor):  # which kernels take as numbers
+        node = kernels.find('ppo_policy_error', *parts_new, *logit_parts(logit_old), action, adv, weight)
     try:
         policy_loss, entropy_loss, approx_kl, clipfrac = (node or _PolicyError.apply)(
             dist, logit_old, action, adv, weight, clip_ratio, dual_clip, *parts_new)
@@ -174,8 +178,8 @@ def _policy_error(
     return ppo_policy_loss(policy_loss, entropy_loss, kl_div), ppo_info(approx_kl, clipfrac)
 
 
-def _value_error(data: ppo_value_data, clip_ratio: float | None) -> Tensor:
-    node = kernels.find('ppo_value_error', *data)
+def _value_error(data: ppo_value_data, clip_ratio: Number | None) -> Tensor:
+    node = None if isinstance(clip_ratio, Tensor) else kernels.find('ppo_value_error', *data)
     return (node or _ValueError.apply)(*data, clip_ratio)
 
 
@@ -189,7 +193,7 @@ class _PolicyError(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, dist: Distribution, logit_old: Logit, action: Tensor, adv: Tensor, weight: Tensor | None,
-        clip_ratio: float, dual_clip: float | None, *parts_new: Tensor,
+        clip_ratio: Any, dual_clip: Number | None, *parts_new: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         log_ratio, entropy, saved = dist.terms(parts_new, logit_old, action)  # [..., 1], as all that follows
         adv = adv.unsqueeze(-1)
@@ -236,7 +240,7 @@ class _ValueError(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None,
-                clip_ratio: float | None) -> Tensor:
+                clip_ratio: Any) -> Tensor:
         dtype, value_new, return_ = value_new.dtype, wide(value_new), wide(return_)
         error = value_new - return_
         square, grad = error.square(), error
@@ -278,14 +282,14 @@ def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
     return x.mean() if weight is None else (x * weight).mean()
 
 
-def _check_policy(data: ppo_policy_data, clip_ratio: float, dual_clip: float | None, kl_type: str) -> None:
+def _check_policy(data: ppo_policy_data, clip_ratio: Number, dual_clip: Number | None, kl_type: str) -> None:
     logit_new, logit_old, action, adv, weight, logit_pretrained = data
     shape = check_policies(logit_new, logit_old, logit_pretrained)
     check_shape('adv', adv, 'logit_new without its last dimension', shape[:-1])
     check_shape('weight', weight, 'adv', adv.shape)
     check_floating('adv', adv)
     check_clip_ratio(clip_ratio)
-    if dual_clip is not None and not dual_clip > 1:
+    if dual_clip is not None and not isinstance(dual_clip, Tensor) and not dual_clip > 1:
         raise ValueError(f'dual_clip is {dual_clip} but must be above 1 (3 to 5 is usual); None turns it off')
     if kl_type not in ('k1', 'k2', 'k3'):
         raise ValueError(f"kl_type is {kl_type!r}; use 'k1', 'k2' or 'k3'")

@@ -1,0 +1,149 @@
+"""Pure functions of tensors as one compiled program each, for one set of shapes; without a compiler, as they stand."""
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Backend = Callable[[torch.fx.GraphModule, Sequence[Tensor]], Callable[..., Sequence[Tensor]]]
+
+logger = logging.getLogger(__name__)
+
+
+def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor],
+          ) -> tuple[torch.fx.GraphModule, list[int]]:
+    """The operations of one run of a function on stand-ins for its inputs, and which of the inputs these read.
+
+    Raises: RuntimeError if random numbers are drawn in it, which a graph would draw otherwise; whatever the function
+      raises, such as for a look at a value.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced = make_fx(function, tracing_mode='fake', _allow_non_fake_inputs=True)(*inputs)
+    used = _drop_unused(traced.graph)
+    traced.recompile()
+    for node in traced.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, 'tags', ()):
+            raise RuntimeError(f'random numbers are drawn in it ({node.target})')
+    return traced, used
+
+
+def inductor(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    """Compiles a graph for tensors like `inputs`; a graph compiled before, by any run, is found in torch's cache."""
+    from torch._inductor import config, standalone_compile
+
+    options: dict[str, Any] = {}
+    if inputs[0].device.type == 'cpu':
+        # the calls of the kernels in C++ too; tanh by exp, three times as fast, to 1e-7; one compiler at a time, since
+        # a pool of them would stay in memory
+        options = {'cpp_wrapper': True, 'cpp.use_decompose_tanh': True, 'compile_threads': 1}
+    with config.patch(options):
+        return standalone_compile(graph, list(inputs), dynamic_shapes='from_example_inputs')
+
+
+def missing_compiler(device: torch.device) -> str:
+    """Why nothing can be compiled for a device; empty if it can."""
+    if device.type != 'cpu':
+        return '' if find_spec('triton') else 'triton, which compiles for GPUs, is not installed'
+    # as inductor looks for one
+    name = os.environ.get('CXX', {'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))
+    return '' if shutil.which(name) else f'there is no C++ compiler {name!r} here; install one or name it in CXX'
+
+
+class CompiledFunction:
+    """A pure function of tensors to a list of tensors, compiled for each set of shapes that it is called with.
+
+    If that fails, at compile time or later, it runs as it stands from then on, and one line of the log says why.
+    Args: function: of tensors alone; it writes into none of them. what: names it in that line.
+    """
+
+    def __init__(self, function: Callable[..., Sequence[Tensor]], what: str) -> None:
+        self._function, self._what = function, what
+        self._graphs: dict[Any, tuple[Callable[..., Sequence[Tensor]], list[int]]] = {}
+        self._failed = False
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
+        if self._failed:
+            return self._function(*inputs)
+        key = tuple([x.shape for x in inputs])
+        try:
+            graph = self._graphs.get(key)
+            if graph is None:
+                graph = self._graphs[key] = self._build(inputs)
+            run, used = graph
+            return run(*[inputs[i] for i in used])
+        except Exception as error:  # of whatever kind: compilers fail in many; one of the function's own comes again
+            self._failed = True
+            logger.warning('%s could not be compiled and runs as it stands: %s', self._what, first_line(error))
+            return self._function(*inputs)
+
+    @torch.no_grad()
+    def _build(self, inputs: Sequence[Tensor]) -> tuple[Callable[..., Sequence[Tensor]], list[int]]:
+        with undisturbed():
+            graph, used = trace(self._function, inputs)
+            return inductor(graph, [inputs[i] for i in used]), used
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, each once."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+@contextmanager
+def replaced(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Puts other tensors in place of a model's parameters and buffers, named as in `named_tensors`.
+
+    (torch.func.functional_call leaves its tensors in a module that a model has under two names, such as a shared trunk.)
+    """
+    own = named_tensors(model)
+    new = {id(own[name]): x for name, x in tensors.items()}
+    slots: list[tuple[dict[str, Any], str, Any]] = [
+        (group, name, x) for module in model.modules() for group in (module._parameters, module._buffers)
+        for name, x in group.items() if id(x) in new]
+    try:
+        for group, name, x in slots:
+            group[name] = new[id(x)]
+        yield
+    finally:
+        for group, name, x in slots:
+            group[name] = x
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Keeps what a compilation changes in the process: random streams, a default of torch.distributions, warnings."""
+    distribution = torch.distributions.Distribution
+    validate_args = distribution._validate_args
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+            warnings.filterwarnings('ignore', category=DeprecationWarning)
+            yield
+    finally:
+        distribution.set_default_validate_args(validate_args)
+
+
+def first_line(error: Exception) -> str:
+    """An error's type and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f'{type(error).__name__}: {lines[0]}' if lines else type(error).__name__
+
+
+def _drop_unused(graph: torch.fx.Graph) -> list[int]:
+    """Takes the inputs that nothing reads out of a graph; returns the places of the others."""
+    used = []
+    for i, node in enumerate(graph.find_nodes(op='placeholder')):
+        if node.users:
+            used.append(i)
+        else:
+            graph.erase_node(node)
+    return used
