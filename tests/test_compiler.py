@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from zoo import compiler
-from zoo.compiler import CompiledFunction, missing_compiler, named_tensors, replaced, trace
+from zoo.compiler import (
+    CompiledFunction,
+    _turn_narrow_products,
+    missing_compiler,
+    named_tensors,
+    replaced,
+    trace,
+)
 
 
 def as_it_stands(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
@@ -74,3 +81,14 @@ def test_replaced_gives_a_module_with_two_names_its_own_tensors_back() -> None:
 def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('CXX', 'no-such-compiler')
     assert "no C++ compiler 'no-such-compiler'" in missing_compiler(torch.device('cpu'))
+
+
+@pytest.mark.parametrize('k, turned', [(1, True), (4, True), (64, False), (100, False)])
+def test_products_with_few_columns_are_turned_around(k: int, turned: bool) -> None:
+    """x^T y with 64 rows: computed as (y^T x)^T where y has fewer than 64 columns; the numbers are the same."""
+    x, y = torch.randn(256, 64), torch.randn(256, k)
+    graph, _ = trace(lambda x, y: [torch.mm(x.t(), y).view(-1)], [x, y])
+    _turn_narrow_products(graph)
+    mm, = graph.graph.find_nodes(op='call_function', target=torch.ops.aten.mm.default)
+    assert mm.args[1] is list(graph.graph.find_nodes(op='placeholder'))[0 if turned else 1]  # x where it is y^T x
+    torch.testing.assert_close(graph(x, y)[0], torch.mm(x.t(), y).view(-1))

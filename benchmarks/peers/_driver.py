@@ -1,4 +1,8 @@
-"""What the drivers share: one command line, one JSON line. Import it before torch, which reads the thread count."""
+"""What the drivers share: one command line, one clock, one JSON line. Import it before torch, which reads the threads.
+
+The clock stands still for the first --warmup iterations (lazy imports, caches, compilation; timed apart) and then runs
+until the last update. Env steps and optimiser steps count from where the clock starts.
+"""
 from __future__ import annotations
 
 import argparse
@@ -7,26 +11,31 @@ import os
 import resource
 import sys
 import time
-from typing import Any
-
-N_EPISODE = 20  # greedy episodes after the clock has stopped: the check that the speed was not bought with returns
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='One timed PPO run; prints one JSON line.')
-    parser.add_argument('--env', default='CartPole-v1')
+    parser.add_argument('--env', default='CartPole-v1', help='id, or family/game for zoo')
     parser.add_argument('--num-envs', type=int, default=8)
     parser.add_argument('--rollout', type=int, default=128, help='steps per env per iteration')
     parser.add_argument('--minibatch', type=int, default=256)
     parser.add_argument('--epochs', type=int, default=4)
     parser.add_argument('--lr', type=float, default=2.5e-4)
     parser.add_argument('--entropy', type=float, default=0.01)
-    parser.add_argument('--total-steps', type=int, default=100_000)
+    parser.add_argument('--image', action='store_true', help='84x84x4 Atari frames and the Nature CNN')
+    parser.add_argument('--total-steps', type=int, default=102_400, help='env steps of the run, the warm-up included')
+    parser.add_argument('--warmup', type=int, default=2, help='iterations before the clock starts')
+    parser.add_argument('--episodes', type=int, default=20, help='greedy episodes after the clock; 0: none')
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--threads', type=int, default=1)
-    parser.add_argument('--vectorization', default='sync', help='zoo only: sync | batched')
     parser.add_argument('--started', type=float, default=time.time(), help='time.time() when the process was started')
+    parser.add_argument('--seconds', type=float, default=0.0, help='zoo only: end sooner, after so long; 0: never')
+    parser.add_argument('--set', action='append', default=[], metavar='KEY=VALUE', help='zoo only: config overrides')
     args = parser.parse_args()
+    if args.total_steps <= args.warmup * args.num_envs * args.rollout:
+        parser.error(f'--total-steps {args.total_steps} leaves nothing to time after --warmup {args.warmup}')
     for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
         os.environ[name] = str(args.threads)
     return args
@@ -37,13 +46,99 @@ def peak_rss_mb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
-def emit(args: argparse.Namespace, **record: Any) -> None:
-    """Prints the record; env_step, wall_s, train_iter must be in it."""
+class Mark(NamedTuple):
+    """A moment of the training."""
+
+    wall_s: float
+    env_step: int
+    train_iter: int
+
+
+class Clock:
+    """Three moments: training begins, the warm-up has ended, the last update is done."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self.startup_s = 0.0
+        self.marks: list[Mark] = []
+        self.peak_rss_mb = 0.0
+
+    def begin(self) -> None:
+        """Imports and construction are over."""
+        self.startup_s = time.time() - self._args.started
+        self.mark(0, 0)
+
+    def mark(self, env_step: int, train_iter: int) -> None:
+        """The next of the three moments, at these counts since the beginning."""
+        self.marks.append(Mark(time.perf_counter(), env_step, train_iter))
+        self.peak_rss_mb = peak_rss_mb()
+
+    @property
+    def seconds(self) -> float:
+        """Since the last mark."""
+        return time.perf_counter() - self.marks[-1].wall_s
+
+    def record(self) -> dict[str, Any]:
+        """What the marks say: speed alone, and with everything since the process was started."""
+        begun, warm, end = self.marks
+        wall_s, env_step, train_iter = (b - a for a, b in zip(warm, end, strict=True))
+        warmup_s = warm.wall_s - begun.wall_s
+        return {
+            'env_step': env_step, 'wall_s': round(wall_s, 4), 'env_step_per_s': round(env_step / wall_s, 1),
+            'train_iter_per_1024': round(train_iter * 1024 / env_step, 3),
+            'startup_s': round(self.startup_s, 2), 'warmup_s': round(warmup_s, 3), 'env_step_all': end.env_step,
+            'env_step_per_s_all': round(end.env_step / (self.startup_s + warmup_s + wall_s), 1),
+            'peak_rss_mb': self.peak_rss_mb,
+        }
+
+
+class UpdateClock(Clock):
+    """Reads itself off the peer's own optimiser: it stops the time at the last step of an iteration.
+
+    So a peer runs as it is, without callbacks in its loop. The peer trains total_steps // rollout iterations of
+    epochs x minibatches optimiser steps; `record` raises if it did not.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._batch = args.num_envs * args.rollout
+        self._step_per_iter = args.epochs * (self._batch // args.minibatch)
+        self._stops = [args.warmup * self._step_per_iter, args.total_steps // self._batch * self._step_per_iter]
+        self._n_step = 0
+        register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, *_: Any) -> None:
+        self._n_step += 1
+        if self._n_step in self._stops:
+            self.mark(self._n_step // self._step_per_iter * self._batch, self._n_step)
+
+    def record(self) -> dict[str, Any]:
+        if self._n_step != self._stops[-1]:
+            raise RuntimeError(f'{self._n_step} optimiser steps were taken but the matched work has {self._stops[-1]}')
+        return super().record()
+
+
+def greedy_returns(env: Any, act: Callable[[Any], Any], n_episode: int, seed: int) -> list[float]:
+    """Undiscounted returns of whole episodes of one gymnasium env, seeded apart from training."""
+    returns = []
+    for episode in range(n_episode):
+        obs, _ = env.reset(seed=1_000_000 + 1000 * seed + episode)
+        total, ended = 0.0, False
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(act(obs))
+            total, ended = total + float(reward), terminated or truncated
+        returns.append(total)
+    return returns
+
+
+def emit(args: argparse.Namespace, clock: Clock, library: str, version: str, returns: Sequence[float],
+         **more: Any) -> None:
+    """Prints the record as the last line of stdout."""
     import torch
 
-    record.update(
-        env_step_per_s=round(record['env_step'] / record['wall_s'], 1),
-        train_iter_per_1024=round(record['train_iter'] * 1024 / record['env_step'], 3),
-        threads=torch.get_num_threads(), torch=torch.__version__, seed=args.seed,
-    )
-    sys.stdout.write('\n' + json.dumps(record) + '\n')
+    record = {'library': library, 'version': version, **clock.record(),
+              'final_return': round(sum(returns) / len(returns), 2) if returns else None, 'n_episode': len(returns),
+              'threads': args.threads, 'seed': args.seed, 'torch': torch.__version__, **more}
+    sys.__stdout__.write('\n' + json.dumps(record) + '\n')

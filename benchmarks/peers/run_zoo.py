@@ -1,32 +1,34 @@
-"""One timed run of zoo PPO on matched work, through the parts that `serial_pipeline` is made of; no evaluation."""
+"""One timed run of zoo PPO, through the parts that `serial_pipeline` is made of; no evaluation."""
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
 import time
 from typing import Any
 
-from _driver import N_EPISODE, emit, parse_args, peak_rss_mb
+from _driver import Clock, emit, parse_args
 
 args = parse_args()
 
-import torch  # noqa: E402  (the thread count has to be set first)
-
-import zoo  # noqa: E402
+import zoo  # noqa: E402  (the thread count has to be set first)
 from zoo.evaluator import evaluate  # noqa: E402
 from zoo.job import resolve_config  # noqa: E402
 from zoo.pipeline import SerialJob  # noqa: E402
 
 NEVER = 10**12  # env steps: evaluation and checkpoints are outside the matched work
+TOWERS = {'type': 'vac', 'hidden_sizes': [64, 64], 'activation': 'tanh', 'shared_encoder': False}
+NATURE = {'type': 'vac', 'shared_encoder': True}
 
 
 def matched_config() -> dict[str, Any]:
+    env_id, _, game = args.env.partition('/')
     return {
         'exp_name': 'bench_speed', 'seed': args.seed, 'max_env_step': args.total_steps,
-        'env': {'id': args.env, 'collector_env_num': args.num_envs, 'vectorization': args.vectorization},
+        'env': {'id': env_id, 'game': game or None, 'collector_env_num': args.num_envs,
+                'kwargs': {'num_threads': args.threads} if args.image else {}},
         'policy': {
-            'type': 'ppo', 'device': 'cpu',
-            'model': {'type': 'vac', 'hidden_sizes': [64, 64], 'activation': 'tanh', 'shared_encoder': False},
+            'type': 'ppo', 'device': 'cpu', 'model': NATURE if args.image else TOWERS,
             'learn': {'epoch_per_collect': args.epochs, 'batch_size': args.minibatch, 'learning_rate': args.lr,
                       'value_weight': 0.5, 'entropy_weight': args.entropy, 'clip_ratio': 0.2, 'grad_clip': 0.5,
                       'adv_norm': 'minibatch', 'value_clip': False},
@@ -38,18 +40,30 @@ def matched_config() -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    torch.set_num_threads(args.threads)
-    job = SerialJob(resolve_config(matched_config()))
-    startup_s, start = time.time() - args.started, time.perf_counter()
-    while job.env_step < args.total_steps:
+def train(job: SerialJob, clock: Clock) -> dict[str, Any]:
+    """The run; -> how long its parts and its iterations took once the clock ran."""
+    clock.begin()
+    for _ in range(args.warmup):
         job.iteration()
-    wall_s, peak = time.perf_counter() - start, peak_rss_mb()
-    evaluation = evaluate(job.policy, job.cfg.env, N_EPISODE, 1_000_000 + args.seed)
+    clock.mark(job.env_step, job.train_iter)
+    start, iterations = job.clocks(), []
+    while job.env_step < args.total_steps and not 0 < args.seconds < clock.seconds:
+        before = time.perf_counter()
+        job.iteration()
+        iterations.append(time.perf_counter() - before)
+    clock.mark(job.env_step, job.train_iter)
+    parts = job.clocks().since(start).seconds
+    return {'part_s': {name: round(seconds, 4) for name, seconds in parts.items()},
+            'iteration_s': round(statistics.median(iterations), 5), 'slowest_iteration_s': round(max(iterations), 5)}
+
+
+def main() -> None:
+    clock = Clock(args)
+    job = SerialJob(resolve_config(matched_config(), args.set))
+    spent = train(job, clock)
+    returns = evaluate(job.policy, job.cfg.env, args.episodes, 1_000_000 + args.seed).returns if args.episodes else []
     job.close()
-    emit(args, library='zoo', version=zoo.__version__, env_step=job.env_step, train_iter=job.train_iter,
-         wall_s=round(wall_s, 4), startup_s=round(startup_s, 2), peak_rss_mb=peak,
-         final_return=round(evaluation.return_mean, 1), final_return_std=round(evaluation.return_std, 1))
+    emit(args, clock, 'zoo', zoo.__version__, returns, overrides=args.set, **spent)
 
 
 with tempfile.TemporaryDirectory() as folder:  # the run folder is part of the work, but nobody reads it

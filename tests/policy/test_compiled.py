@@ -25,9 +25,10 @@ from tests.policy.test_updates import (
 )
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, flat, job_config, make_policy
 from zoo import serial_pipeline
+from zoo.compiler import inductor
 from zoo.errors import UserError
 from zoo.policy import steps as steps_module
-from zoo.policy.compiled import MAX_GRAPHS, CompiledStep, inductor
+from zoo.policy.compiled import MAX_GRAPHS, CompiledStep
 from zoo.policy.steps import Steps
 from zoo.policy.updates import StepConfig, aux_step, policy_step, ppo_step, value_step
 from zoo.rl_utils.optimizer import FlatAdam
@@ -290,7 +291,7 @@ class Odd(nn.Module):
 
 
 SHIFT = torch.ones(3)  # neither parameter nor buffer: a graph would never see it change
-ODD = {'draws random numbers': nn.Dropout(0.5), 'data-dependent': lambda x: x if x.mean() > 0 else -x,
+ODD = {'random numbers are drawn': nn.Dropout(0.5), 'data-dependent': lambda x: x if x.mean() > 0 else -x,
        'FakeTensor': lambda x: x + SHIFT}
 
 

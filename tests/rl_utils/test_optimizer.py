@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.rl_utils.optimizer import FlatAdam, FlatState, NonFiniteGradientError, adam_step
+from zoo.rl_utils.adam import FlatState, adam_step
+from zoo.rl_utils.optimizer import FlatAdam, NonFiniteGradientError
 
 # one kernel over the flat buffer or one per parameter: vector and scalar code may round differently in the last bit
 CLOSE = dict(rtol=1e-5, atol=1e-7)

@@ -21,7 +21,7 @@ class CompiledActing:
     def __init__(self, model: nn.Module, one_trunk: bool) -> None:
         self._model: Any = model
         self._one_trunk = one_trunk
-        self._run = CompiledFunction(self._flat, 'acting')
+        self._run = CompiledFunction(self._flat, 'acting', constants=False)
         self._like: Logit | None = None
         self.refresh()
 

@@ -12,13 +12,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.errors import UserError
-from zoo.policy.actor_critic import (
-    ActorCriticLearnConfig,
-    ActorCriticPolicy,
-    OnPolicyCollectConfig,
-    explained_variance,
-    mean_of,
-)
+from zoo.policy.actor_critic import ActorCriticPolicy, explained_variance, mean_of
+from zoo.policy.actor_critic_config import ActorCriticLearnConfig, OnPolicyCollectConfig
 from zoo.policy.aux_memory import AuxMemory, Where
 from zoo.policy.base import Metrics, PolicyConfig
 from zoo.policy.updates import StepConfig, aux_step, policy_step, ppo_step, value_step

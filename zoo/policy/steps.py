@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 from torch import nn
 
+from zoo.compiler import Backend, first_line, inductor, missing_compiler
 from zoo.errors import UserError
 from zoo.policy.base import Metrics
-from zoo.policy.compiled import Backend, CompiledStep, Step, inductor, missing_compiler
+from zoo.policy.compiled import CompiledStep, Step
 from zoo.policy.updates import Minibatch, StepConfig
 from zoo.rl_utils.optimizer import FlatAdam
 
@@ -79,10 +80,5 @@ class Steps:
             except Exception as error:  # compilers fail in many ways; an error of ours comes again below
                 self.active = False
                 self._compiled.clear()
-                logger.warning('the compiled update failed and the run goes on without it: %s', _first_line(error))
+                logger.warning('the compiled update failed and the run goes on without it: %s', first_line(error))
         return step(self._model, optimizer, minibatch, config)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f'{type(error).__name__}: {lines[0]}' if lines else type(error).__name__

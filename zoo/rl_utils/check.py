@@ -78,6 +78,25 @@ def check_range(action: Tensor, n_choice: int) -> None:
             f'action holds {low} to {high} but logit_new has {n_choice} choices; give indices in 0..{n_choice - 1}')
 
 
+def check_surrogate(logit_new: Logit, logit_old: Logit, action: Tensor, adv: Tensor, weight: Tensor | None,
+                    logit_pretrained: Logit | None) -> None:
+    """The fields of `ppo_policy_data`."""
+    shape = check_policies(logit_new, logit_old, logit_pretrained)
+    check_shape('adv', adv, 'logit_new without its last dimension', shape[:-1])
+    check_shape('weight', weight, 'adv', adv.shape)
+    check_floating('adv', adv)
+    check_action(action, logit_new, shape)
+
+
+def check_surrogate_options(clip_ratio: float | Tensor, dual_clip: float | Tensor | None, kl_type: str) -> None:
+    """clip_ratio > 0, dual_clip > 1 (as `check_clip_ratio`), a known kl_type."""
+    check_clip_ratio(clip_ratio)
+    if dual_clip is not None and not isinstance(dual_clip, Tensor) and not dual_clip > 1:
+        raise ValueError(f'dual_clip is {dual_clip} but must be above 1 (3 to 5 is usual); None turns it off')
+    if kl_type not in ('k1', 'k2', 'k3'):
+        raise ValueError(f"kl_type is {kl_type!r}; use 'k1', 'k2' or 'k3'")
+
+
 def check_values(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None) -> None:
     """All of one shape, and floating."""
     shape = value_new.shape

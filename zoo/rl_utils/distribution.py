@@ -67,7 +67,8 @@ class _Categorical:
         return _log_softmax(logit).gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, logit: Tensor) -> Tensor:
-        return _entropy(_log_softmax(logit))
+        logp = _log_softmax(logit)
+        return -(logp.exp() * logp.clamp(min=-1e4)).sum(-1)  # where it is -inf, 0 * logp and its gradient stay finite
 
     def terms(self, parts: tuple[Tensor, ...], logit_old: Tensor, action: Tensor,
               ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -188,12 +189,3 @@ def wide(x: Tensor) -> Tensor:
 
 def _log_softmax(logit: Tensor) -> Tensor:
     return wide(logit).log_softmax(-1)
-
-
-def _finite(logp: Tensor) -> Tensor:
-    """-inf -> -1e4, whose exp is 0 in every dtype: then p * logp is 0 and gradients stay finite."""
-    return logp.clamp(min=-1e4)
-
-
-def _entropy(logp: Tensor) -> Tensor:
-    return -(logp.exp() * _finite(logp)).sum(-1)

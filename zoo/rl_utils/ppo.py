@@ -9,12 +9,11 @@ from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import (
-    check_action,
     check_clip_ratio,
-    check_floating,
-    check_policies,
     check_range,
     check_shape,
+    check_surrogate,
+    check_surrogate_options,
     check_values,
 )
 from zoo.rl_utils.distribution import Distribution, Logit, distribution_of, logit_parts, wide
@@ -92,7 +91,8 @@ def ppo_error(
     policy_data = ppo_policy_data(
         data.logit_new, data.logit_old, data.action, data.adv, data.weight, data.logit_pretrained)
     value_data = ppo_value_data(data.value_new, data.value_old, data.return_, data.weight)
-    _check_policy(policy_data, clip_ratio, dual_clip, kl_type)
+    check_surrogate(*policy_data)
+    check_surrogate_options(clip_ratio, dual_clip, kl_type)
     check_values(*value_data)
     check_shape('value_new', data.value_new, 'adv', data.adv.shape)
     policy, info = _policy_error(policy_data, clip_ratio, dual_clip, True, kl_type)
@@ -127,7 +127,8 @@ def ppo_policy_error(
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7; dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5;
       k1, k2, k3: J. Schulman, joschu.net/blog/kl-approx.html.
     """
-    _check_policy(data, clip_ratio, dual_clip, kl_type)
+    check_surrogate(*data)
+    check_surrogate_options(clip_ratio, dual_clip, kl_type)
     return _policy_error(data, clip_ratio, dual_clip, entropy_bonus, kl_type)
 
 
@@ -280,17 +281,3 @@ def _pretrained_kl(dist: Distribution, data: ppo_policy_data, kl_type: KLType) -
 
 def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
     return x.mean() if weight is None else (x * weight).mean()
-
-
-def _check_policy(data: ppo_policy_data, clip_ratio: Number, dual_clip: Number | None, kl_type: str) -> None:
-    logit_new, logit_old, action, adv, weight, logit_pretrained = data
-    shape = check_policies(logit_new, logit_old, logit_pretrained)
-    check_shape('adv', adv, 'logit_new without its last dimension', shape[:-1])
-    check_shape('weight', weight, 'adv', adv.shape)
-    check_floating('adv', adv)
-    check_clip_ratio(clip_ratio)
-    if dual_clip is not None and not isinstance(dual_clip, Tensor) and not dual_clip > 1:
-        raise ValueError(f'dual_clip is {dual_clip} but must be above 1 (3 to 5 is usual); None turns it off')
-    if kl_type not in ('k1', 'k2', 'k3'):
-        raise ValueError(f"kl_type is {kl_type!r}; use 'k1', 'k2' or 'k3'")
-    check_action(action, logit_new, shape)

@@ -1,0 +1,121 @@
+"""How benchmarks/speed.py runs its drivers: one process each, the quickest setting found first, then all in turn."""
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from speed_works import Driver, Setting, Work, arguments
+
+from report import last_json_line, one_thread_env
+
+CALIBRATION = 0.25  # of the env steps, for each setting and number of threads
+
+log = logging.getLogger('speed')
+
+
+class DriverError(RuntimeError):
+    """A driver ended without a record."""
+
+
+class Choice(NamedTuple):
+    """A driver with the setting and the number of threads that it is measured with."""
+
+    driver: Driver
+    setting: Setting
+    n_thread: int
+
+
+class Plan(NamedTuple):
+    """How much is run: `scale` of the env steps, each library `n_repeat` times; `calibrate`: not just first choices."""
+
+    threads: tuple[int, ...]
+    n_repeat: int
+    scale: float
+    calibrate: bool
+    cache: Path  # of compiled code; empty when the benchmark begins, so that calibration shows the cost of compiling
+
+
+def busy_seconds() -> float | None:
+    """Seconds that all cores of the machine were busy since boot; None where the kernel does not say."""
+    stat = Path('/proc/stat')
+    if not stat.exists():
+        return None
+    user, nice, system, _, _, irq, softirq = (int(x) for x in stat.read_text().split('\n', 1)[0].split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf('SC_CLK_TCK')
+
+
+def run_driver(command: Sequence[str], cache: Path) -> dict[str, Any]:
+    """One driver in a process of its own -> its record, with the load of others while it ran. Raises: DriverError."""
+    usage, busy, start = resource.getrusage(resource.RUSAGE_CHILDREN), busy_seconds(), time.time()
+    env = {**one_thread_env(), 'TORCHINDUCTOR_CACHE_DIR': str(cache)}
+    done = subprocess.run([*command, '--started', str(start)], env=env, capture_output=True, text=True, check=False)
+    record = last_json_line(done.stdout)
+    if done.returncode or record is None:
+        raise DriverError(f'exit code {done.returncode}: {" ".join(command)}\n{done.stderr[-2000:]}')
+    after, busy_after = resource.getrusage(resource.RUSAGE_CHILDREN), busy_seconds()
+    if busy is not None and busy_after is not None:
+        own = after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime
+        record['other_load'] = round(max(0.0, (busy_after - busy - own) / (time.time() - start)), 3)
+    if record['library'] == 'zoo' and done.stderr.strip():  # a fallback is worth knowing
+        record['stderr'] = done.stderr[-1000:]
+    return record
+
+
+def run_choice(work: Work, choice: Choice, scale: float, seed: int, cache: Path) -> dict[str, Any]:
+    """One run of a work, labelled. Raises: DriverError."""
+    driver = choice.driver
+    args = arguments(work, driver, choice.setting, work.scaled_steps(scale), choice.n_thread, seed)
+    record = {'label': driver.label, 'setting': list(choice.setting), **run_driver([*driver.command, *args], cache)}
+    log.info('%s, %s, %d threads %s: %.0f env steps/s (warm-up %.1f s), %.0f MB, return %s, other load %s', work.name,
+             driver.label, choice.n_thread, ' '.join(choice.setting), record['env_step_per_s'], record['warmup_s'],
+             record['peak_rss_mb'], record['final_return'], record.get('other_load'))
+    return record
+
+
+def calibrate(work: Work, drivers: Sequence[Driver], plan: Plan, failed: dict[str, str]
+              ) -> tuple[list[Choice], list[dict[str, Any]]]:
+    """The quickest setting and number of threads of each driver, by one short run of all; and these runs."""
+    choices, runs = [], []
+    for driver in drivers:
+        options = [Choice(driver, setting, n) for setting in driver.settings for n in plan.threads]
+        if not plan.calibrate:
+            choices.append(options[0])
+            continue
+        speeds: dict[Choice, float] = {}
+        for option in options:
+            try:
+                runs.append(run_choice(work, option, plan.scale * CALIBRATION, 0, plan.cache))
+                speeds[option] = runs[-1]['env_step_per_s']
+            except DriverError as error:
+                log.error('%s, %s failed: %s', work.name, driver.label, error)
+                failed[f'{driver.label} {" ".join(option.setting)} {option.n_thread} threads'] = str(error)
+        if speeds:
+            choices.append(max(speeds, key=lambda option: speeds[option]))
+    return choices, runs
+
+
+def take_turns(labels: Sequence[str], n_repeat: int) -> list[tuple[int, str]]:
+    """(repeat, label) in the order of running: every second round backwards, so that drifts of the machine cancel."""
+    return [(repeat, label) for repeat in range(n_repeat)
+            for label in (labels if repeat % 2 == 0 else list(reversed(labels)))]
+
+
+def measure(work: Work, choices: Sequence[Choice], plan: Plan, failed: dict[str, str]) -> list[dict[str, Any]]:
+    """All choices in turn, `plan.n_repeat` times, the repeat being the seed; one that fails is then left out."""
+    by_label: Mapping[str, Choice] = {choice.driver.label: choice for choice in choices}
+    runs = []
+    for repeat, label in take_turns(list(by_label), plan.n_repeat):
+        if label in failed:
+            continue
+        try:
+            runs.append(run_choice(work, by_label[label], plan.scale, repeat, plan.cache))
+        except DriverError as error:
+            log.error('%s, %s failed: %s', work.name, label, error)
+            failed[label] = str(error)
+    return runs

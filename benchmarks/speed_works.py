@@ -1,0 +1,140 @@
+"""What benchmarks/speed.py measures, as data: the matched works, the libraries, and the settings of zoo.
+
+A work is the same for all: env, envs x steps of a rollout, epochs, minibatch, network (two towers 64-64 of tanh; the
+Nature CNN for images), learning rate, entropy weight; gamma .99, lambda .95, clip .2, value weight .5, gradient norm
+.5, advantages normalised per minibatch, no clipping of values (rl8: over the rollout, and its own value loss).
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+PEERS_DIR = Path(__file__).resolve().parent / 'peers'
+BASELINE = 'stable-baselines3'  # whose peak memory and returns are the measure
+Setting = tuple[str, ...]  # config overrides of zoo
+
+
+class Peer(NamedTuple):
+    """A library that is driven by peers/<script> in the virtual environment <venv>."""
+
+    label: str
+    script: str
+    venv: str
+
+
+PEERS = {
+    'sb3': Peer('stable-baselines3', 'run_sb3.py', 'sb3'),
+    'cleanrl': Peer('CleanRL', 'run_cleanrl.py', 'cleanrl'),
+    'tianshou': Peer('Tianshou', 'run_tianshou.py', 'tianshou'),
+    'rl8': Peer('rl8', 'run_rl8.py', 'rl8'),
+}
+
+SYNC, BATCHED = 'env.vectorization=sync', 'env.vectorization=batched'
+EAGER, COMPILED = 'policy.learn.compile=off', 'policy.learn.compile=on'
+BF16 = 'policy.model.precision=auto'
+
+
+class Work(NamedTuple):
+    """One row of the table. `eager` and `best` are settings of zoo that may be; the quickest of each is taken."""
+
+    name: str
+    title: str
+    env: str
+    num_envs: int
+    rollout: int
+    minibatch: int
+    epochs: int
+    wanted: tuple[float, float]  # times the fastest reference: zoo eager, zoo best
+    total_steps: int  # some 10 to 15 s of stable-baselines3 on the machine of the first table
+    eager: tuple[Setting, ...]
+    best: tuple[Setting, ...]
+    peers: tuple[str, ...] = ('sb3', 'cleanrl', 'tianshou')
+    reference: tuple[str, ...] = ('sb3', 'cleanrl')  # the fastest of these is what the ratio is taken against
+    lr: float = 2.5e-4
+    entropy: float = 0.01
+    warmup: int = 2  # iterations before the clock starts
+    episodes: int = 20  # greedy episodes after the clock
+    image: bool = False
+    peer_env: Mapping[str, str] = {}  # where a library calls the env otherwise
+    note: str = ''
+
+    @property
+    def batch(self) -> int:
+        """Env steps of a rollout."""
+        return self.num_envs * self.rollout
+
+    def scaled_steps(self, scale: float) -> int:
+        """About `scale` of the env steps, in whole rollouts, at least one of them timed."""
+        return max(round(self.total_steps * scale / self.batch), self.warmup + 1) * self.batch
+
+
+class Driver(NamedTuple):
+    """What runs: a label, the library behind it, the command up to the work's arguments, its settings."""
+
+    label: str
+    library: str
+    command: tuple[str, ...]
+    settings: tuple[Setting, ...]
+
+
+CLASSIC = {'lr': 3e-4, 'entropy': 0.0, 'warmup': 1}
+SYNC_EAGER, SYNC_COMPILED = ((EAGER, SYNC),), ((COMPILED, SYNC),)
+
+WORKS = (
+    Work('cartpole_8x128', 'CartPole-v1, 8 envs x 128', 'CartPole-v1', 8, 128, 256, 4, (2.5, 4.0), 153_600,
+         ((EAGER, BATCHED), (EAGER, SYNC)), ((COMPILED, BATCHED), (COMPILED, SYNC))),
+    Work('cartpole_8x32', 'CartPole-v1, 8 envs x 32', 'CartPole-v1', 8, 32, 256, 20, (1.7, 3.2), 61_440,
+         ((EAGER, BATCHED), (EAGER, SYNC)), ((COMPILED, BATCHED), (COMPILED, SYNC)), lr=1e-3,
+         peers=('sb3', 'cleanrl')),
+    Work('cartpole_64x32', 'CartPole-v1, 64 envs x 32', 'CartPole-v1', 64, 32, 1024, 4, (2.0, 3.0), 409_600,
+         ((EAGER, BATCHED),), ((COMPILED, BATCHED),)),
+    Work('pendulum_1x2048', 'Pendulum-v1, 1 env x 2048', 'Pendulum-v1', 1, 2048, 64, 10, (2.0, 3.5), 28_672,
+         SYNC_EAGER, SYNC_COMPILED, **CLASSIC),
+    Work('halfcheetah_1x2048', 'HalfCheetah-v5, 1 env x 2048', 'HalfCheetah-v5', 1, 2048, 64, 10, (2.0, 3.5), 24_576,
+         SYNC_EAGER, SYNC_COMPILED, **CLASSIC, episodes=10, peer_env={'cleanrl': 'HalfCheetah-v4'},
+         note='CleanRL has HalfCheetah-v4, which its gymnasium knows, and its wrappers normalise observations and '
+              'rewards, here and in Pendulum'),
+    Work('pong_8x128', 'Pong, 8 envs x 128, Nature CNN', 'atari/Pong', 8, 128, 256, 4, (1.8, 2.5), 6_144,
+         ((EAGER,),), ((COMPILED, BF16), (EAGER, BF16)), image=True, warmup=1, episodes=0,
+         peers=('sb3',), reference=('sb3',), peer_env={'sb3': 'PongNoFrameskip-v4'},
+         note='CleanRL is left out: the Atari script of its release needs ROMs that no package has; no returns: so few '
+              'steps teach nobody Pong'),
+    Work('torch_cartpole_4096x32', 'torch CartPole, 4096 envs x 32', 'torch/CartPole-v1', 4096, 32, 4096, 4,
+         (1.5, 3.0), 1_966_080, ((EAGER,),), ((COMPILED,),), peers=('rl8',), reference=('rl8',),
+         note="rl8 steps its own examples' CartPole (3 actions, 5 observations, no ends, its step compiled), zoo "
+              'CartPole-v1 as a tensor program, with ends and resets'),
+)
+
+
+def zoo_drivers(work: Work, omit: Sequence[str]) -> list[Driver]:
+    """zoo eager and at its best; `omit`: config keys that are not set (an older zoo may not know them)."""
+    command = (sys.executable, str(PEERS_DIR / 'run_zoo.py'))
+
+    def kept(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+        return tuple(tuple(item for item in setting if item.partition('=')[0] not in omit) for setting in settings)
+
+    return [Driver('zoo eager', 'zoo', command, kept(work.eager)), Driver('zoo best', 'zoo', command, kept(work.best))]
+
+
+def peer_drivers(work: Work, names: Sequence[str], venvs: Path) -> tuple[list[Driver], list[str]]:
+    """The peers of a work that are asked for and installed; and where the others were looked for."""
+    found, missing = [], []
+    for name in (name for name in work.peers if name in names):
+        peer, python = PEERS[name], venvs / PEERS[name].venv / 'bin' / 'python'
+        if python.exists():
+            found.append(Driver(peer.label, name, (str(python), str(PEERS_DIR / peer.script)), ((),)))
+        else:
+            missing.append(f'{peer.label} is left out: {python} does not exist (peers/README.md tells how to make it)')
+    return found, missing
+
+
+def arguments(work: Work, driver: Driver, setting: Setting, total_steps: int, n_thread: int, seed: int) -> list[str]:
+    """The work as the arguments that every driver understands."""
+    options = {'env': work.peer_env.get(driver.library, work.env), 'num-envs': work.num_envs, 'rollout': work.rollout,
+               'minibatch': work.minibatch, 'epochs': work.epochs, 'lr': work.lr, 'entropy': work.entropy,
+               'warmup': work.warmup, 'total-steps': total_steps, 'episodes': work.episodes, 'threads': n_thread,
+               'seed': seed}
+    line = [part for name, value in options.items() for part in (f'--{name}', str(value))]
+    return line + ['--image'] * work.image + [part for item in setting for part in ('--set', item)]
