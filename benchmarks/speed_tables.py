@@ -107,7 +107,7 @@ def work_section(work: Work, data: Mapping[str, Any]) -> str:
     lines = [f'## {work.title}\n',
              f'{work.epochs} epochs, minibatches of {work.minibatch}, {steps:,} env steps, {before:,} of them before '
              'the clock starts.\n', table(SPEED_COLUMNS, rows)]
-    lines += [f'- {label}: `{" ".join(groups[label][0]["setting"])}`' for label in ZOO if label in groups]
+    lines += [f'- {label}: `{" ".join(groups[label][0]["setting"])}`' for label in groups if label.startswith('zoo')]
     lines += [f'- compiling: the first iterations took {cold:.1f} s with an empty cache' for cold in cold_s(data)]
     said = {line for run in data['runs'] for line in run.get('stderr', '').splitlines() if 'compile' in line}
     lines += [f'- zoo said: {line}' for line in sorted(said)]

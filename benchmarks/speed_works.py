@@ -50,6 +50,7 @@ class Work(NamedTuple):
     total_steps: int  # some 10 to 15 s of stable-baselines3 on the machine of the first table
     eager: tuple[Setting, ...]
     best: tuple[Setting, ...]
+    tensor: tuple[Setting, ...] = ()  # as best, with the same env as a tensor program
     peers: tuple[str, ...] = ('sb3', 'cleanrl', 'tianshou')
     reference: tuple[str, ...] = ('sb3', 'cleanrl')  # the fastest of these is what the ratio is taken against
     lr: float = 2.5e-4
@@ -80,18 +81,19 @@ class Driver(NamedTuple):
 
 
 CLASSIC = {'lr': 3e-4, 'entropy': 0.0, 'warmup': 1}
+TENSOR = ((COMPILED, 'env.id=torch', 'env.game=CartPole-v1'),)
 SYNC_EAGER, SYNC_COMPILED = ((EAGER, SYNC),), ((COMPILED, SYNC),)
 
 WORKS = (
     Work('cartpole_8x128', 'CartPole-v1, 8 envs x 128', 'CartPole-v1', 8, 128, 256, 4, (2.5, 4.0), 153_600,
-         ((EAGER, BATCHED), (EAGER, SYNC)), ((COMPILED, BATCHED), (COMPILED, SYNC))),
+         ((EAGER, BATCHED), (EAGER, SYNC)), ((COMPILED, BATCHED), (COMPILED, SYNC)), TENSOR),
     Work('cartpole_8x32', 'CartPole-v1, 8 envs x 32', 'CartPole-v1', 8, 32, 256, 20, (1.7, 3.2), 61_440,
-         ((EAGER, BATCHED), (EAGER, SYNC)), ((COMPILED, BATCHED), (COMPILED, SYNC)), lr=1e-3,
+         ((EAGER, BATCHED), (EAGER, SYNC)), ((COMPILED, BATCHED), (COMPILED, SYNC)), TENSOR, lr=1e-3,
          peers=('sb3', 'cleanrl')),
     Work('cartpole_64x32', 'CartPole-v1, 64 envs x 32', 'CartPole-v1', 64, 32, 1024, 4, (2.0, 3.0), 409_600,
-         ((EAGER, BATCHED),), ((COMPILED, BATCHED),)),
+         ((EAGER, BATCHED),), ((COMPILED, BATCHED),), TENSOR),
     Work('pendulum_1x2048', 'Pendulum-v1, 1 env x 2048', 'Pendulum-v1', 1, 2048, 64, 10, (2.0, 3.5), 28_672,
-         SYNC_EAGER, SYNC_COMPILED, **CLASSIC),
+         SYNC_EAGER, SYNC_COMPILED, ((COMPILED, 'env.id=torch', 'env.game=Pendulum-v1'),), **CLASSIC),
     Work('halfcheetah_1x2048', 'HalfCheetah-v5, 1 env x 2048', 'HalfCheetah-v5', 1, 2048, 64, 10, (2.0, 3.5), 24_576,
          SYNC_EAGER, SYNC_COMPILED, **CLASSIC, episodes=10, peer_env={'cleanrl': 'HalfCheetah-v4'},
          note='CleanRL has HalfCheetah-v4, which its gymnasium knows, and its wrappers normalise observations and '
@@ -115,7 +117,8 @@ def zoo_drivers(work: Work, omit: Sequence[str]) -> list[Driver]:
     def kept(settings: Sequence[Setting]) -> tuple[Setting, ...]:
         return tuple(tuple(item for item in setting if item.partition('=')[0] not in omit) for setting in settings)
 
-    return [Driver('zoo eager', 'zoo', command, kept(work.eager)), Driver('zoo best', 'zoo', command, kept(work.best))]
+    settings = {'zoo eager': work.eager, 'zoo best': work.best, 'zoo best, torch env': work.tensor}
+    return [Driver(label, 'zoo', command, kept(of)) for label, of in settings.items() if of]
 
 
 def peer_drivers(work: Work, names: Sequence[str], venvs: Path) -> tuple[list[Driver], list[str]]:

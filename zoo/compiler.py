@@ -65,7 +65,7 @@ class CompiledFunction:
     """A pure function of tensors to a list of tensors, compiled for each set of shapes that it is called with.
 
     If that fails, at compile time or later, it runs as it stands from then on, and one line of the log says why.
-    Args: function: of tensors alone; it writes into none of them. what: names it in that line; constants: as of `trace`.
+    Args: function: of tensors alone; it writes into none of them. what: names it in that line; constants: see `trace`.
     """
 
     def __init__(self, function: Callable[..., Sequence[Tensor]], what: str, constants: bool = True) -> None:
