@@ -54,7 +54,7 @@ class Steps:
         if n_step is None:
             why = "the length of the run is unknown; to compile nevertheless: policy.learn.compile='on'"
         elif n_step < worth:
-            why = f'a run of {n_step:,.0f} gradient steps is too short to gain from it, {worth:,} are not'
+            why = f'a run of {n_step:,.0f} gradient steps is too short to gain from it; from {worth:,} on it would'
         elif self._device.type == 'cpu' and any(isinstance(module, CONVOLUTIONS) for module in self._model.modules()):
             why = 'the time goes into convolutions, which gain nothing from it on a CPU'
         elif missing := missing_compiler(self._device):
