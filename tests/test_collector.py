@@ -212,3 +212,19 @@ def test_model_whose_logit_is_a_view_of_a_parameter_collects() -> None:
 
     rollout = make_collector(SAME_STEP, 4, network=Bandit(torch.zeros_like)).collect()
     assert torch.equal(rollout.data['logit'], torch.zeros(4, 2, 2)) and not rollout.data['logit'].requires_grad
+
+
+def test_second_reset_leaves_no_old_observations_in_what_a_policy_is_shown() -> None:
+    collector, seen = make_collector(SAME_STEP, 3), []
+    mode = collector._mode
+
+    def process(obs: torch.Tensor, output: Any, timestep: Any) -> dict[str, Any]:
+        seen.append((obs[:, 0, 0].tolist(), timestep.obs[:, 0, 0].tolist()))
+        return mode.process_transition(obs, output, timestep)
+
+    collector._mode = mode._replace(process_transition=process)
+    collector.collect()
+    collector.collect()
+    collector.reset(stream(1, 'test'))
+    collector.collect()
+    assert seen == [([0.0, 1, 2], [1.0, 2, 3]), ([3.0, 4, 0], [4.0, 0, 1]), ([0.0, 1, 2], [1.0, 2, 3])]

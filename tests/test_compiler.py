@@ -11,8 +11,10 @@ from torch import Tensor
 
 from zoo import compiler
 from zoo.compiler import (
+    MAX_GRAPHS,
     CompiledFunction,
     _turn_narrow_products,
+    is_tracing,
     missing_compiler,
     named_tensors,
     replaced,
@@ -22,6 +24,10 @@ from zoo.compiler import (
 
 def as_it_stands(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
     return graph
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def area(width: Tensor, unused: Tensor, height: Tensor) -> list[Tensor]:
@@ -52,6 +58,59 @@ def test_compiled_function_builds_one_graph_for_each_shape(monkeypatch: pytest.M
     for n in (2, 2, 3, 2):
         assert function(torch.full((n,), 2.0), torch.ones(1), torch.full((n,), 3.0))[1].item() == 6.0 * n
     assert built == [(2,), (3,)]
+
+
+def test_compiled_function_builds_one_graph_for_each_layout_and_type_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
+        built.append((inputs[0].stride(), inputs[0].dtype))
+        return graph
+
+    monkeypatch.setattr(compiler, 'inductor', backend)
+    function, other = CompiledFunction(area, 'an area'), torch.full((2, 2), 3.0)
+    for x in (other, other.t().contiguous().t(), other.double(), other):
+        assert function(x, torch.ones(1), other)[1].item() == 4 * 9.0
+    assert built == [((2, 1), torch.float32), ((1, 2), torch.float32), ((2, 1), torch.float64)]
+
+
+def test_compiled_function_builds_a_limited_number_of_graphs(
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    built: list[Any] = []
+    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: built.append(graph) or graph)
+    function = CompiledFunction(area, 'an area')
+    for n in range(1, MAX_GRAPHS + 4):
+        assert function(torch.full((n,), 2.0), torch.ones(1), torch.full((n,), 3.0))[1].item() == 6.0 * n
+    assert len(built) == MAX_GRAPHS
+    assert warnings_of(caplog) == ['an area could not be compiled and runs as it stands: RuntimeError: its inputs came '
+                                   'in more than 8 forms']
+
+
+def test_bound_inputs_follow_those_of_the_call(
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where their shape is another than before, and where nothing is compiled."""
+    built: list[Any] = []
+    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: built.append(graph) or graph)
+    function = CompiledFunction(area, 'an area')
+    for height in (torch.tensor(3.0), torch.tensor(4.0), torch.tensor([5.0])):
+        function.bind([torch.ones(1), height])
+        assert function(torch.tensor([2.0]))[1].item() == 2 * height.item()
+    assert len(built) == 2
+    assert not warnings_of(caplog)
+    function._failed = True
+    assert function(torch.tensor([2.0, 2.0]))[0].tolist() == [10.0, 10.0]
+
+
+def test_tracing_is_known_while_it_lasts_and_after_it_failed() -> None:
+    seen: list[bool] = []
+
+    def look(x: Tensor) -> list[Tensor]:
+        seen.append(is_tracing())
+        raise ArithmeticError('no such area')
+
+    with pytest.raises(ArithmeticError, match='no such area'):
+        trace(look, [torch.ones(2)])
+    assert seen == [True] and not is_tracing()
 
 
 @pytest.mark.parametrize('when', ['compiling', 'running'])

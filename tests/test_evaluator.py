@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from tests.policy_envs import make_policy
-from zoo.env import EnvConfig, make_vector_env
+from zoo.env import EnvConfig, EnvContractError, TensorEnv, TensorVectorEnv, make_vector_env
 from zoo.evaluator import Evaluation, Evaluator, evaluate
 from zoo.policy.base import stream
+from zoo.spaces import Box, Discrete
 
 LIMIT = 'tests.envs:limit_env'
 MODES = {
@@ -112,3 +115,25 @@ def test_evaluation_that_is_told_to_stop_gives_none() -> None:
         assert next(asked, None) is None  # it stopped at the eighth step, not later
     finally:
         vector.close()
+
+
+class Blowup(TensorEnv):
+    """Its state is nan from the third step on, and so never beyond the end."""
+
+    obs_space, action_space = Box(np.zeros(1), np.full(1, np.inf)), Discrete(2)
+
+    def reset(self, noise: Tensor) -> Tensor:
+        return torch.zeros(len(noise), 1)
+
+    def step(self, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        state = torch.where(state < 2, state + 1, torch.nan)
+        return state, torch.zeros(len(state)), (state > 9)[:, 0]
+
+
+def test_evaluation_whose_episodes_cannot_end_for_nan_raises() -> None:
+    vector = TensorVectorEnv(Blowup(), EnvConfig(id='torch', game='test'), 'torch/test', 2)
+    mode = make_policy(vector.obs_space, vector.action_space, enable_field=['eval']).eval_mode
+    asked = iter([False] * 1001)
+    with pytest.raises(EnvContractError, match='index 0, step 3: the observation or the reward is not finite'):
+        Evaluator(vector, mode, 2).evaluate(stream(0, 'test'), lambda: next(asked, True))
+    assert len(list(asked)) == 1  # at step 1,000

@@ -82,6 +82,7 @@ class Collector:
         self.env_step += self.episodes.record(step.reward if step.raw_reward is None else step.raw_reward,
                                               end if step.raw_end is None else step.raw_end, step.is_reset)
         self.collect_iter += 1
+        step = step._replace(obs=self._obs[1:])
         transition = self._mode.process_transition(self._obs[:-1], self._output, step)
         data = TensorDict(transition, batch_size=[self._n_step, self._env.n_env])
         last_obs, next_obs = self._obs[-1], step.next_obs
@@ -101,7 +102,7 @@ class Collector:
         blocks = {field: self._block(getattr(timestep, field), self._n_step) for field in ROW_FIELDS
                   if getattr(timestep, field) is not None}
         self._timestep_rows = [(Timestep._fields.index(field), block.unbind(0)) for field, block in blocks.items()]
-        self._timestep = timestep._replace(obs=self._obs[1:], final_obs=None, final_index=None, info={}, **blocks)
+        self._timestep = timestep._replace(final_obs=None, final_index=None, info={}, **blocks)
 
     @staticmethod
     def _block(like: Tensor, n_step: int) -> Tensor:

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Tensor]], Callable[..., Sequence[Tensor]]]
+MAX_GRAPHS = 8  # of one function: each takes seconds
 
 logger = logging.getLogger(__name__)
+_is_tracing = False
 
 
 def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], constants: bool = True,
@@ -29,13 +31,19 @@ def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], c
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    traced = make_fx(function, tracing_mode='fake', _allow_non_fake_inputs=constants)(*inputs)
+    with _noted():
+        traced = make_fx(function, tracing_mode='fake', _allow_non_fake_inputs=constants)(*inputs)
     used = _drop_unused(traced.graph)
     traced.recompile()
     for node in traced.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, 'tags', ()):
             raise RuntimeError(f'random numbers are drawn in it ({node.target})')
     return traced, used
+
+
+def is_tracing() -> bool:
+    """Whether `trace` runs: tensors have no data then (torch.compiler.is_compiling() does not know of it)."""
+    return _is_tracing
 
 
 def inductor(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
@@ -62,9 +70,10 @@ def missing_compiler(device: torch.device) -> str:
 
 
 class CompiledFunction:
-    """A pure function of tensors to a list of tensors, compiled for each set of shapes that it is called with.
+    """A pure function of tensors to a list of tensors, compiled for each form of inputs that it is called with.
 
-    If that fails, at compile time or later, it runs as it stands from then on, and one line of the log says why.
+    If that fails, at compile time or later, it runs as it stands from then on, and one line of the log says why; so it
+    does after MAX_GRAPHS forms.
     Args: function: of tensors alone; it writes into none of them. what: names it in that line; constants: see `trace`.
     """
 
@@ -72,19 +81,28 @@ class CompiledFunction:
         self._function, self._what, self._constants = function, what, constants
         self._graphs: dict[Any, tuple[Callable[..., Sequence[Tensor]], list[int]]] = {}
         self._failed = False
+        self.bind([])
+
+    def bind(self, inputs: Sequence[Tensor]) -> None:
+        """Sets what follows the inputs of each call; it is looked at but once, so calls take less time."""
+        self._bound, self._bound_form = tuple(inputs), form_of(inputs)
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         if self._failed:
-            return self._function(*inputs)
-        key = tuple([x.shape for x in inputs])
+            return self._function(*inputs, *self._bound)
+        key = self._bound_form, form_of(inputs)
+        inputs += self._bound
         try:
             graph = self._graphs.get(key)
             if graph is None:
+                if len(self._graphs) == MAX_GRAPHS:
+                    raise RuntimeError(f'its inputs came in more than {MAX_GRAPHS} forms')
                 graph = self._graphs[key] = self._build(inputs)
             run, used = graph
             return run(*[inputs[i] for i in used])
         except Exception as error:  # of whatever kind: compilers fail in many; one of the function's own comes again
             self._failed = True
+            self._graphs.clear()
             logger.warning('%s could not be compiled and runs as it stands: %s', self._what, first_line(error))
             return self._function(*inputs)
 
@@ -93,6 +111,11 @@ class CompiledFunction:
         with undisturbed():
             graph, used = trace(self._function, inputs, self._constants)
             return inductor(graph, [inputs[i] for i in used]), used
+
+
+def form_of(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What a graph is compiled for; equal for tensors that may take each other's place."""
+    return tuple([(x.shape, x.stride(), x.dtype, x.device) for x in tensors])
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -118,6 +141,16 @@ def replaced(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     finally:
         for group, name, x in slots:
             group[name] = x
+
+
+@contextmanager
+def _noted() -> Iterator[None]:
+    global _is_tracing
+    before, _is_tracing = _is_tracing, True
+    try:
+        yield
+    finally:
+        _is_tracing = before
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from zoo.env import AnyVectorEnv, make_vector_env
 from zoo.policy.base import EvalMode, Policy, stream
 
 LONG_EPISODE = 100_000  # env steps after which an episode gives rise to a warning
+CHECK_EVERY = 1000  # steps; a state that is nan may never end its episode
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +50,13 @@ class Evaluator:
         returns: list[list[float]] = [[] for _ in range(n_env)]
         lengths: list[list[int]] = [[] for _ in range(n_env)]
         total, length, n_left = np.zeros(n_env), np.zeros(n_env, dtype=np.int64), self._quota.copy()
-        obs = self._env.reset(seed)
+        obs, n_step = self._env.reset(seed), 0
         while n_left.any():
             if stop():
                 return None
+            n_step += 1
+            if n_step % CHECK_EVERY == 0:
+                self._env.check()
             if length.max() == LONG_EPISODE:
                 logger.warning('an evaluation episode of %s has not ended after %d steps; set env.max_episode_steps if '
                                'it never does', self._env.name, LONG_EPISODE)

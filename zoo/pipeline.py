@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import zoo
+from zoo.buffer import reuse_of
 from zoo.checkpoint import Checkpoint, CheckpointError, CheckpointManager, fit_state, load_checkpoint
 from zoo.collector import Collector
 from zoo.config import Config
@@ -85,6 +86,7 @@ def serial_pipeline(
                 job.stop_requested, run_dir = lambda: bool(received), job.run_dir
                 while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
                     next(iterations)
+                iterations.close()  # a profile ends here, with its last iteration
                 job.finish(evaluate=not received)
                 result = job.result()
         except EnvError:
@@ -162,6 +164,7 @@ class SerialJob:
             raise UserError(f'the policy given is for {self.policy.obs_space} and {self.policy.action_space} but the '
                             f'env has {spaces[0]} and {spaces[1]}; make it for this env')
         self.policy.max_env_step = cfg.max_env_step
+        self.policy.reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
         if self.policy.compiled:
             self._env.compile()
         self._buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer, seed=cfg.seed)
@@ -302,7 +305,10 @@ class SerialJob:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         # whatever an env or a disk did, the learner is that of the last whole rollout, unless it broke in its update
         if isinstance(error, Exception) and not isinstance(error, NonFiniteGradientError) and not self._updating:
-            self.save()
+            try:
+                self.save()
+            finally:
+                self.close()
         self.close()
 
     def _reached_stop_value(self) -> bool:

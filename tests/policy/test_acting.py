@@ -1,6 +1,7 @@
 """Compiled acting: what it says and does is what the eager policy says and does."""
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,6 @@ OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
 ACTIONS = {'discrete': Discrete(4), 'box': Box(np.full(2, -1.0), np.full(2, 1.0))}
 
 
-@pytest.fixture(autouse=True)
-def _no_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
-
-
 def pair(space: str, **model: Any) -> tuple[Policy, Policy]:
     return tuple(make_policy(OBS, ACTIONS[space], seed=3, learn=dict(compile=compile_), model=model)
                  for compile_ in ('on', 'off'))  # type: ignore[return-value]
@@ -29,9 +25,21 @@ def pair(space: str, **model: Any) -> tuple[Policy, Policy]:
 @pytest.mark.parametrize('model', [{}, {'shared_encoder': True}, {'obs_norm': True}, {'state_dependent_std': True}],
                          ids=['two', 'one_trunk', 'obs_norm', 'std'])
 @pytest.mark.parametrize('space', ACTIONS)
-def test_compiled_acting_equals_eager_acting_over_rollouts(space: str, model: dict[str, Any]) -> None:
+def test_compiled_acting_equals_eager_acting_over_rollouts(
+        space: str, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The graph that was traced, run as it is."""
     if space == 'discrete' and 'state_dependent_std' in model:
         pytest.skip('has no deviation')
+    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
+    assert_same_acting(space, model, caplog)
+
+
+@pytest.mark.skipif(bool(compiler.missing_compiler(torch.device('cpu'))), reason='there is no C++ compiler')
+def test_acting_through_inductor_equals_eager_acting(caplog: pytest.LogCaptureFixture) -> None:
+    assert_same_acting('box', {'obs_norm': True}, caplog)
+
+
+def assert_same_acting(space: str, model: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     compiled, eager = pair(space, **model)
     for n_env in (5, 5, 2):  # another number of envs is another graph
         obs = torch.randn(n_env, 3, generator=torch.Generator().manual_seed(n_env))
@@ -46,3 +54,5 @@ def test_compiled_acting_equals_eager_acting_over_rollouts(space: str, model: di
             assert got.keys() == want.keys() and ('value' in got) == ('shared_encoder' in model)
             torch.testing.assert_close(got, want)
     assert compiled._acting is not None and eager._acting is None
+    assert not compiled._acting._run._failed and len(compiled._acting._run._graphs) == 2
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -25,12 +25,13 @@ from tests.policy.test_updates import (
 )
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, flat, job_config, make_policy
 from zoo import serial_pipeline
-from zoo.compiler import inductor
+from zoo.compiler import MAX_GRAPHS, inductor
 from zoo.errors import UserError
 from zoo.policy import steps as steps_module
-from zoo.policy.compiled import MAX_GRAPHS, CompiledStep
+from zoo.policy.compiled import CompiledStep
 from zoo.policy.steps import Steps
 from zoo.policy.updates import StepConfig, aux_step, policy_step, ppo_step, value_step
+from zoo.rl_utils import kernels
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.spaces import Box
 
@@ -134,7 +135,6 @@ def test_steps_over_images_are_those_of_the_eager_step(shared: bool) -> None:
 def test_numbers_of_schedules_are_inputs_of_one_graph() -> None:
     backend = Traced()
     moving = [StepConfig(0.2 / n, 0.5, 0.01 / n, True, 3.0, 0.5 / n) for n in range(1, 5)]
-    moving.append(moving[-1]._replace(entropy_weight=0.0))  # where a schedule ends
 
     def make() -> tuple[Any, Any, Any]:
         model, batch = model_and_batch(TWO_ACTIONS, True)
@@ -162,6 +162,40 @@ def test_terms_of_weight_zero_may_be_infinite() -> None:
     batch['return_'][0] = torch.inf
     metrics = CompiledStep(ppo_step, model, adam(model), Traced())(batch, StepConfig(value_weight=0.0))
     assert metrics['value_loss'].isinf() and metrics['grad_norm'].isfinite()
+
+
+def test_a_term_whose_weight_reaches_zero_may_be_infinite() -> None:
+    """Where a schedule ends: the term is in the graph of the steps before, so this step has another, once."""
+    (model, batch), (other, _) = model_and_batch(TWO_ACTIONS, False), model_and_batch(TWO_ACTIONS, False)
+    optimizer, other_optimizer, backend = adam(model), adam(other), Traced()
+    step = CompiledStep(ppo_step, other, other_optimizer, backend)
+    for value_weight in (0.5, 0.25, 0.0, 0.0):
+        if value_weight == 0:
+            batch['return_'][0] = torch.inf
+        config = StepConfig(value_weight=value_weight)
+        torch.testing.assert_close(step(batch, config), ppo_step(model, optimizer, batch, config), **CLOSE)
+    torch.testing.assert_close(other_optimizer.param, optimizer.param, **CLOSE)
+    assert other_optimizer.step_count == 4 and other_optimizer.count_skipped(9) == 0
+    assert len(backend.graphs) == 2
+
+
+@pytest.mark.parametrize('step, config', [(ppo_step, StepConfig()), (policy_step, KL), (aux_step, StepConfig())],
+                         ids=['ppo', 'kl', 'aux'])
+def test_graphs_are_of_the_reference_where_eager_steps_run_kernels(
+        step: Any, config: StepConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, whose kernels would read the data of stand-ins; torch.compiler.is_compiling() is False there."""
+    def make() -> tuple[Any, Any, Any]:
+        if step is aux_step:
+            return aux_case('dual', TWO_ACTIONS, True)
+        model, batch = model_and_batch(TWO_ACTIONS, True)
+        return model, adam(model), batch
+
+    monkeypatch.setattr(kernels, 'MODE', 'interpret')
+    model, optimizer, batch = make()
+    found = CompiledStep(step, model, optimizer, Traced())(as_dict(batch), config)
+    monkeypatch.setattr(kernels, 'MODE', '0')
+    model, optimizer, batch = make()
+    torch.testing.assert_close(found, step(model, optimizer, batch, config), **CLOSE)
 
 
 def test_each_shape_has_a_graph_of_its_own_up_to_a_limit() -> None:
@@ -344,7 +378,6 @@ def test_errors_of_the_step_itself_are_those_of_the_eager_step() -> None:
     (19_999, 1, 'true', False, 'a run of 19,999 gradient steps is too short to gain from it; from 20,000 on it would'),
     (39_999, 3, 'true', False, 'a run of 39,999 gradient steps is too short to gain from it; from 40,000 on it would'),
     (20_000, 1, 'no-such-compiler', False, "there is no C++ compiler 'no-such-compiler' here; install one"),
-    (None, 1, 'true', False, 'the length of the run is unknown'),
 ])
 def test_auto_compiles_long_runs_where_there_is_a_compiler(
     n_step: float | None, n_graph: int, cxx: str, active: bool, says: str, monkeypatch: pytest.MonkeyPatch,
@@ -444,6 +477,7 @@ def test_a_compiled_run_learns_what_an_eager_run_learns(tmp_path: Any) -> None:
 def test_two_compiled_runs_are_bit_equal(tmp_path: Any) -> None:
     config = dict(policy=dict(learn=dict(compile='on', target_kl=1.0, entropy_weight=0.01)))
     runs = [serial_pipeline(job_config(tmp_path, exp_name=str(i), **config)) for i in range(2)]
+    assert all(run.policy._steps.active for run in runs)  # they did not fall back
     assert differing(*(run.policy.state_dict() for run in runs)) == []
 
 

@@ -2,9 +2,9 @@
 from zoo.buffer.base import Batch, Buffer, BufferConfig
 from zoo.buffer.check import draw_problems
 from zoo.buffer.draws import DrawConfig
-from zoo.buffer.multi import MultiBuffer, MultiConfig
+from zoo.buffer.multi import MultiBuffer, MultiConfig, reuse_of
 from zoo.buffer.replay import ReplayBuffer, ReplayConfig
 from zoo.buffer.rollout import RolloutBuffer
 
 __all__ = ['Batch', 'Buffer', 'BufferConfig', 'DrawConfig', 'MultiBuffer', 'MultiConfig', 'ReplayBuffer',
-           'ReplayConfig', 'RolloutBuffer', 'draw_problems']
+           'ReplayConfig', 'RolloutBuffer', 'draw_problems', 'reuse_of']

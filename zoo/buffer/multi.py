@@ -1,7 +1,7 @@
 """Buffer 'multi': the policy and the value function learn from draws of their own, with different reuse."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, ClassVar
 
@@ -53,3 +53,13 @@ class MultiBuffer(RingBuffer):
         """The draws of one round, in pairs; once a part has no more draws, the dicts have the other part only."""
         for batches in zip_longest(*(draws.batches() for draws in self._draws.values())):
             yield {part: batch for part, batch in zip(self._draws, batches, strict=True) if batch is not None}
+
+
+def reuse_of(buffer: Mapping[str, Any], n_rollout: int) -> dict[str, float]:
+    """How often a sample of a rollout is drawn on average, for each part; once where nothing is drawn.
+
+    Args: buffer: the resolved section; n_rollout: samples per rollout, policy.collect.n_sample.
+    """
+    draws = {part: buffer.get(part, buffer) for part in PARTS}
+    return {part: draw['update_per_collect'] * draw['n_sample'] / n_rollout if 'n_sample' in draw else 1.0
+            for part, draw in draws.items()}

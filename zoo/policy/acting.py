@@ -28,7 +28,8 @@ class CompiledActing:
     def refresh(self) -> None:
         """Looks the model's tensors up again: statistics may be other tensors after an update."""
         named = named_tensors(self._model)
-        self._names, self._tensors = list(named), [x.detach() for x in named.values()]
+        self._names = list(named)
+        self._run.bind([x.detach() for x in named.values()])
 
     def like(self, obs: Tensor) -> Logit:
         """A logit as for these observations; only its shape and type are meant."""
@@ -38,7 +39,7 @@ class CompiledActing:
 
     def __call__(self, obs: Tensor, noise: Tensor) -> dict[str, Any]:
         """obs [B, *O], noise [B, ...] as of the distribution -> {action, logit (, value)}."""
-        action, *rest = self._run(obs, noise, *self._tensors)
+        action, *rest = self._run(obs, noise)
         value = {'value': rest.pop()} if self._one_trunk else {}
         return {'action': action, 'logit': rest[0] if len(rest) == 1 else dict(mu=rest[0], sigma=rest[1]), **value}
 

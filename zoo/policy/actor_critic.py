@@ -4,7 +4,6 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -47,6 +46,8 @@ class ActorCriticPolicy(Policy):
         return [1 / self.cfg.learn.batch_size]
 
     def _build(self) -> None:
+        self._compiled = False
+        self._decided_for: int | None = -1  # the max_env_step that this was decided for
         probe(self._model, self.obs_space, self.action_space, self.device)
         self._one_trunk = bool(getattr(self._model, 'one_trunk', False))
 
@@ -232,13 +233,13 @@ class ActorCriticPolicy(Policy):
                 break
         return {name: mean_of(metrics, name) for name in metrics[0]}, epoch + 1
 
-    @cached_property
+    @property
     def compiled(self) -> bool:  # type: ignore[override]
-        """Whether updates and acting run compiled; asked for the first time, it is decided."""
-        if 'learn' not in self._fields:
-            return False
-        self._choose_steps()
-        return self._steps.active
+        """Whether acting runs compiled, and updates unless they failed so; decided as soon as the length is known."""
+        if 'learn' in self._fields and self._decided_for != self.max_env_step:
+            self._choose_steps()
+            self._compiled, self._decided_for = self._steps.active, self.max_env_step
+        return self._compiled
 
     def _choose_steps(self) -> None:
         rates, n = self._steps_per_env_step(), self.max_env_step

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -122,6 +122,8 @@ class Policy(ABC):
     config: ClassVar[type[PolicyConfig]] = PolicyConfig
     draws_apart: ClassVar[bool] = False
     """Whether `_forward_learn` also takes {'policy': batch, 'value': batch}, or one of these, from buffer 'multi'."""
+    reuse: Mapping[str, float] = {'policy': 1.0, 'value': 1.0}
+    """How often a sample is drawn from the buffer on average, for each phase: who runs it sets this too."""
     compiled: bool = False
     """Whether it runs compiled; then envs that are tensor programs are compiled too."""
     max_env_step: int | None = None

@@ -3,7 +3,8 @@
 There is no second source: a step of `zoo.policy.updates` is run once on stand-ins, which notes down its operations
 (make_fx), and torch's inductor turns them into one program. That program reads and writes the buffers of `FlatAdam`, so
 checkpoints are the same and the two may take turns. What moves between steps (schedules, statistics, the learning rate)
-goes in as tensors: a graph is built once for each shape of minibatch. Python code of a model runs only then.
+goes in as tensors: a graph is built once for each shape of minibatch. Python code of a model runs only then: its plain
+numbers (a float attribute, say) are facts of the graph, which never sees them change. A number that moves is a buffer.
 """
 from __future__ import annotations
 
@@ -13,14 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zoo.compiler import Backend, named_tensors, replaced, trace, undisturbed
+from zoo.compiler import MAX_GRAPHS, Backend, form_of, named_tensors, replaced, trace, undisturbed
 from zoo.policy.base import Metrics
 from zoo.policy.updates import Minibatch, StepConfig
 from zoo.rl_utils.adam import AdamRates, FlatState, adam_step
 from zoo.rl_utils.optimizer import FlatAdam
 
 Step = Callable[[Any, Any, Minibatch, StepConfig], Metrics]
-MAX_GRAPHS = 8  # of one kind of step: each takes seconds
 
 
 class _Graph(NamedTuple):
@@ -56,13 +56,13 @@ class CompiledStep:
             self._adopt(config)
         self._refresh_numbers(config)
         names, leaves = _flatten(minibatch)
-        shape = tuple([(x.shape, x.stride(), x.dtype) for x in leaves])
-        key = self._moving, tuple(self._fixed.values()), tuple(names), shape
+        key = self._moving, tuple(self._fixed.values()), tuple(names), form_of(leaves)
         inputs = [*self._inputs, *leaves]
         graph = self._graphs.get(key)
         if graph is None:
             if len(self._graphs) == MAX_GRAPHS:
-                raise RuntimeError(f'minibatches came in more than {MAX_GRAPHS} shapes; make batch_size a divisor')
+                raise RuntimeError(f'minibatches came in more than {MAX_GRAPHS} shapes, or with other terms switched '
+                                   'off; make batch_size a divisor')
             with undisturbed():
                 graph = self._graphs[key] = self._build(names, inputs)
         with torch.no_grad():
@@ -75,9 +75,8 @@ class CompiledStep:
     def _adopt(self, config: StepConfig) -> None:
         """Sorts a new config's numbers, and looks up what of the model is no parameter of the optimisers."""
         fields = config._asdict()
-        # 0 switches a term off, for good unless it was on before: else a schedule that ends at 0 would compile anew
-        self._moving = tuple(name for name, x in fields.items()
-                             if isinstance(x, float) and (x != 0 or name in self._moving))
+        # 0 switches a term off, which may be infinite: no graph has it, so where a schedule reaches 0 there is another
+        self._moving = tuple(name for name, x in fields.items() if isinstance(x, float) and x != 0)
         self._fixed = {name: x for name, x in fields.items() if name not in self._moving}
         self._config = config
         own = {name for optimizer in self._optimizers for name in optimizer.names}

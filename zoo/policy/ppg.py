@@ -121,9 +121,10 @@ class PPGPolicy(ActorCriticPolicy):
         return optimizers | {f'aux_{name}': optimizer.sibling() for name, optimizer in optimizers.items()}
 
     def _steps_per_env_step(self) -> list[float]:
-        cfg = self.cfg.learn
-        critic = [] if self._joint else [cfg.critic_epoch_per_collect / cfg.batch_size]
-        return [cfg.actor_epoch_per_collect / cfg.batch_size, *critic, cfg.aux_train_epoch / cfg.aux_batch_size]
+        cfg, n_policy, n_value = self.cfg.learn, self.reuse['policy'], self.reuse['value']
+        critic = [] if self._joint else [n_value * cfg.critic_epoch_per_collect / cfg.batch_size]
+        return [n_policy * cfg.actor_epoch_per_collect / cfg.batch_size, *critic,
+                n_policy * cfg.aux_train_epoch / cfg.aux_batch_size]
 
     def _forward_learn(self, batch: TensorDict | dict[str, TensorDict]) -> Metrics:
         """Policy phase and value phase, over one batch or over {'policy': batch, 'value': batch}, or one of them."""

@@ -56,7 +56,7 @@ class PPOPolicy(ActorCriticPolicy):
         return {'all': FlatAdam(self._model.named_parameters(), eps=self.cfg.learn.adam_eps)}
 
     def _steps_per_env_step(self) -> list[float]:
-        return [self.cfg.learn.epoch_per_collect / self.cfg.learn.batch_size]
+        return [self.reuse['policy'] * self.cfg.learn.epoch_per_collect / self.cfg.learn.batch_size]
 
     def _forward_learn(self, batch: TensorDict) -> Metrics:
         optimizer, config = self._optimizers['all'], self._step_config(self.cfg.learn.value_weight)

@@ -39,21 +39,20 @@ class Steps:
         self._model, self._device, self._backend = model, device, backend or inductor
         self._compiled: dict[tuple[Step, tuple[int, ...]], CompiledStep] = {}
         self.active = mode == 'on'
-        self._undecided = mode == 'auto'
+        self._mode, self._decided_for, self._failed = mode, -1.0, False
         if self.active and (missing := missing_compiler(device)):
             raise UserError(f"policy.learn.compile is 'on' but {missing}; use 'auto' or 'off'")
 
     def decide(self, n_step: float | None, n_graph: int) -> None:
-        """For mode 'auto', once: whether a run of n_step gradient steps of n_graph kinds is long enough.
+        """For mode 'auto': whether a run of n_step gradient steps of n_graph kinds is long enough; None: not known yet.
 
         By counts alone, of the whole run: so it is the same in every run of a config, and after a resume.
         """
-        if not self._undecided:
+        if self._mode != 'auto' or self._failed or n_step is None or n_step == self._decided_for:
             return
-        self._undecided, worth = False, WORTH_STEPS * (1 + n_graph)
-        if n_step is None:
-            why = "the length of the run is unknown; to compile nevertheless: policy.learn.compile='on'"
-        elif n_step < worth:
+        self._decided_for, worth = n_step, WORTH_STEPS * (1 + n_graph)
+        self.active = False
+        if n_step < worth:
             why = f'a run of {n_step:,.0f} gradient steps is too short to gain from it; from {worth:,} on it would'
         elif self._device.type == 'cpu' and any(isinstance(module, CONVOLUTIONS) for module in self._model.modules()):
             why = 'the time goes into convolutions, which gain nothing from it on a CPU'
@@ -78,7 +77,7 @@ class Steps:
             try:
                 return compiled(minibatch, config)
             except Exception as error:  # compilers fail in many ways; an error of ours comes again below
-                self.active = False
+                self.active, self._failed = False, True
                 self._compiled.clear()
                 logger.warning('the compiled update failed and the run goes on without it: %s', first_line(error))
         return step(self._model, optimizer, minibatch, config)

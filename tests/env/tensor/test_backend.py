@@ -57,6 +57,20 @@ def test_make_vector_env_tensors_of_the_constructor_lie_on_the_device() -> None:
     assert ENV_REGISTRY.get('torch').make(request, length=2).offset.device.type == 'meta'
 
 
+def test_make_vector_env_constructor_that_takes_any_name_is_given_all() -> None:
+    @TENSOR_ENV_REGISTRY.register('Open-v0', force=True)
+    class Open(Track):
+        def __init__(self, length: int, *rest: int, **more: int) -> None:
+            self.end, self.given = length, (rest, more)
+
+    env = make_vector_env(config(game='Open-v0'), 2)
+    assert isinstance(env, TensorVectorEnv) and env.program.env.given == ((), {})
+    env = make_vector_env(config(game='Open-v0', kwargs={'length': 2, 'wind': 3}), 2)
+    assert isinstance(env, TensorVectorEnv) and env.program.env.given == ((), {'wind': 3})
+    with pytest.raises(EnvKwargsError, match="env.kwargs lacks 'length', which"):
+        make_vector_env(config(game='Open-v0', kwargs={}), 2)
+
+
 @pytest.mark.parametrize(('fields', 'error', 'message'), [
     ({'game': 'CartPole'}, UnknownEnvError, "unknown game 'CartPole': did you mean 'CartPole-v1'"),
     ({'game': 'cartpole-v1'}, UnknownEnvError, "unknown game 'cartpole-v1': did you mean 'CartPole-v1'"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from zoo import compiler
 from zoo.env import EnvConfig, EnvContractError, EnvError, TensorEnv, TensorVectorEnv, UnsupportedEnvError
 from zoo.env.tensor.vector import BLOCK_ROWS, BLOCK_STEPS
 from zoo.spaces import Box, Discrete
@@ -273,8 +274,9 @@ FLAG, META = torch.zeros(3, dtype=torch.bool), torch.zeros(3, device='meta')
     ('end', FLAG[:2], r'terminated has shape \(2,\), wanted \(3,\)'),
     ('state', Lap(torch.zeros(3), torch.zeros(3, 1)), r'the state of step has shape \(3, 1\), wanted \(3,\)'),
     ('state', Lap(torch.zeros(3), META), 'the state of step is on meta, wanted cpu'),
+    ('state', Lap(torch.zeros(3), 0.0), 'the state of step is a float, wanted a tensor; compute it with torch'),
     ('state', Lap(torch.zeros(3), FLAG), 'the state of step is of torch.bool, wanted torch.float32'),
-    ('state', (torch.zeros(3), torch.zeros(3)), 'the state of step is a tuple, wanted a Lap as of reset; return the'),
+    ('state', (torch.zeros(3), torch.zeros(3)), 'the state of step is a tuple of 2, wanted a Lap as of reset;'),
 ])
 def test_step_tensor_of_another_form_names_env_step_and_remedy(what: str, value: Any, message: str) -> None:
     env = vector(Broken('none', None))
@@ -283,6 +285,37 @@ def test_step_tensor_of_another_form_names_env_step_and_remedy(what: str, value:
     env.program.env.what, env.program.env.value = what, value  # type: ignore[attr-defined]
     with pytest.raises(EnvContractError, match=f"^env 'torch/test', step 2: {message}"):
         steps(env, [[0, 0, 0]])
+
+
+class Pair(Track):
+    """Track with a plain tuple as its state; `step` returns `extra` besides what it should, or adds to the state."""
+
+    def __init__(self, extra: tuple[Any, ...] = (), extra_state: tuple[Tensor, ...] = ()) -> None:
+        self.extra, self.extra_state = extra, extra_state
+
+    def reset(self, noise: Tensor) -> Any:
+        return tuple(super().reset(noise))
+
+    def step(self, state: Any, action: Tensor, noise: Tensor) -> Any:
+        after, reward, end = super().step(Lap(*state), action, noise)
+        return (*after, *self.extra_state), reward, end, *self.extra
+
+    def observe(self, state: Any) -> Tensor:
+        return super().observe(Lap(*state[:2]))
+
+
+@pytest.mark.parametrize('compiled', [False, True])
+@pytest.mark.parametrize(('env', 'message'), [
+    (Pair(extra=(FLAG, {})), 'step returned a tuple of 5, wanted a tuple of 3: state, reward, terminated; leave time'),
+    (Pair(extra_state=(FLAG,)), 'the state of step is a tuple of 3, wanted a tuple of 2 as of reset; return the same'),
+])
+def test_step_wrong_number_of_values_is_refused(env: Pair, message: str, compiled: bool) -> None:
+    envs = vector(env)
+    if compiled:
+        envs.compile()
+    envs.reset(0)
+    with pytest.raises(EnvContractError, match=f"^env 'torch/test', step 1: {message}"):
+        steps(envs, [[0, 0, 0]])
 
 
 def test_step_dict_state_with_other_keys_is_refused() -> None:
@@ -299,6 +332,9 @@ def test_step_dict_state_with_other_keys_is_refused() -> None:
 
 @pytest.mark.parametrize(('what', 'value', 'message'), [
     ('reset', Lap(torch.zeros(3), torch.zeros(3)), r'the state of reset has shape \(3,\), wanted \(192,\)'),  # 3 * 64
+    ('reset', Lap(torch.zeros(192), 0.0), 'the state of reset is a float, wanted a tensor; compute it with torch'),
+    ('reset', Lap(torch.zeros(192), torch.tensor(0.0)), r'the state of reset has shape \(\), wanted \(192,\)'),
+    ('reset', None, 'the state of reset is a NoneType, wanted a tensor, or a tuple or dict of tensors; return one of'),
     ('observe', torch.zeros(192, 3), r'the observation has shape \(192, 3\), wanted \(192, 2\)'),
     ('observe', torch.zeros(192, 2).double(), 'the observation is of torch.float64, wanted torch.float32'),
     ('observe', torch.zeros(192, 2).index_put((torch.tensor(1),), torch.tensor(torch.inf)),
@@ -364,20 +400,69 @@ def test_check_finds_nothing_in_large_numbers() -> None:
     env.check()
 
 
+class Index(TensorEnv):
+    """Adds up its actions."""
+
+    obs_space, action_space = Discrete(4), Discrete(4)
+
+    def reset(self, noise: Tensor) -> Tensor:
+        return torch.zeros(len(noise), dtype=torch.int64)
+
+    def step(self, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return state + action, torch.zeros(len(state)), torch.zeros(len(state), dtype=torch.bool)
+
+
 def test_check_discrete_observation_outside_of_its_space_is_found() -> None:
-    class Index(TensorEnv):
-        obs_space, action_space = Discrete(4), Discrete(4)
-
-        def reset(self, noise: Tensor) -> Tensor:
-            return torch.zeros(len(noise), dtype=torch.int64)
-
-        def step(self, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            return state + action, torch.zeros(len(state)), torch.zeros(len(state), dtype=torch.bool)
-
     env = vector(Index())
     assert env.reset(0).tolist() == [0, 0, 0] and env.obs_space == Discrete(4)
     assert steps(env, [[3, 2, 1], [0, 1, 2]])[1].obs.tolist() == [3, 3, 3]
     env.check()
     steps(env, [[0, 1, 0]])
     with pytest.raises(EnvContractError, match='index 1, step 3: the observation or the reward is not finite, or'):
+        env.check()
+
+
+@pytest.mark.parametrize('start', [4, -1])
+def test_reset_discrete_observation_outside_of_its_space_is_refused(start: int) -> None:
+    class Outside(Index):
+        def reset(self, noise: Tensor) -> Tensor:
+            return torch.where(torch.arange(len(noise)) == 1, start, 0)
+
+    with pytest.raises(EnvContractError, match=f'index 1, step 0: the observation of reset is {start}, wanted finite'):
+        vector(Outside()).reset(0)
+
+
+class SickStart(TensorEnv):
+    """Begun episode number `row` starts with `value`, all others with 0, to which every step leads back."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, obs_space: Box | Discrete, value: float, row: int) -> None:
+        self.obs_space, self.value, self.row = obs_space, value, row
+
+    def reset(self, noise: Tensor) -> Tensor:
+        start = torch.where(torch.arange(len(noise)) == self.row, self.value, 0)
+        return start if isinstance(self.obs_space, Discrete) else start[:, None].float()
+
+    def step(self, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.zeros_like(state), torch.zeros(len(state)), action == 1  # the action says where an episode ends
+
+
+@pytest.mark.parametrize('compiled', [False, True])
+@pytest.mark.parametrize(('space', 'value'), [
+    (Box(np.zeros(1), np.ones(1)), torch.nan), (Box(np.zeros(1), np.ones(1)), -torch.inf), (Discrete(4), 4),
+    (Discrete(4), -1)])
+def test_check_finds_a_first_observation_if_its_episode_begins(space: Box | Discrete, value: float, compiled: bool,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
+    # 3 are begun for reset and for each step: number 10 is of row 1, for the case that its episode ends at step 3
+    env = vector(SickStart(space, value, row=10))
+    if compiled:
+        env.compile()
+    env.reset(0)
+    steps(env, [[1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 1, 1]])
+    env.check()  # it was never used
+    env.reset(0)
+    steps(env, [[0, 1, 0], [1, 1, 1], [0, 1, 0], [1, 1, 1]])
+    with pytest.raises(EnvContractError, match="^env 'torch/test', index 1, step 3: the observation or the reward is"):
         env.check()

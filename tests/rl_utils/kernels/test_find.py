@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from zoo.compiler import trace
 from zoo.rl_utils import kernels
 
 
@@ -20,6 +21,13 @@ def test_find_switched_off_is_the_reference(monkeypatch):
     monkeypatch.setattr(kernels, 'MODE', '0')
     assert kernels.find('gae', torch.zeros(3)) is None
     assert kernels.explain('gae', torch.zeros(3)) == 'reference: ZOO_KERNELS=0'
+
+
+def test_find_while_a_graph_is_traced_is_the_reference(monkeypatch):
+    monkeypatch.setattr(kernels, 'MODE', 'interpret')
+    found = []
+    trace(lambda x: [found.append(kernels.find('gae', x)) or x + 1], [torch.zeros(3)])
+    assert found == [None]
 
 
 def test_find_reads_the_environment_variable():

@@ -18,9 +18,12 @@ from zoo.registry import ENV_REGISTRY
 def make_tensor_env(request: EnvRequest, /, **kwargs: Any) -> TensorEnv:
     """The env that is registered as `request.game`, made with env.kwargs; its own tensors lie on the device."""
     source = TENSOR_ENV_REGISTRY.get(request.game)
-    takes = inspect.signature(source).parameters
-    missing = [key for key, parameter in takes.items() if parameter.default is parameter.empty and key not in kwargs]
-    raise_kwargs_error(request.name, [key for key in kwargs if key not in takes], missing, list(takes))
+    parameters = inspect.signature(source).parameters.values()
+    takes = {p.name: p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    missing = [key for key, p in takes.items() if p.default is p.empty and key not in kwargs]
+    unknown = [key for key in kwargs if key not in takes and not takes_any]
+    raise_kwargs_error(request.name, unknown, missing, list(takes))
     with torch.device(request.device):
         env = source(**kwargs)
     if not isinstance(env, TensorEnv):

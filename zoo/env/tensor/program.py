@@ -1,7 +1,7 @@
 """One step of B tensor envs as a pure function: physics, time limit, new episodes, a watch over what is finite."""
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,7 +57,11 @@ class StepProgram:
     def begin(self, noise: Tensor) -> Fresh:
         """New episodes of N rows. noise: [N, n_noise]. Raises: BrokenContractError."""
         state = self.env.reset(noise)
+        if not isinstance(state, (Tensor, tuple, dict)):
+            raise BrokenContractError(f'the state of reset is {_form(state)}',
+                                      'a tensor, or a tuple or dict of tensors', 'return one of these')
         for leaf in leaves(state):
+            _check_is_tensor('the state of reset', leaf)
             self._check('the state of reset', leaf, (len(noise), *leaf.shape[1:]), leaf.dtype)
         return Fresh(state, self._observe(state, len(noise)))
 
@@ -75,7 +79,9 @@ class StepProgram:
         """
         sent = self._action_map.map(action)
         sent = sent.float() if sent.dtype == torch.float64 else sent
-        state, reward, terminated = self.env.step(carry.state, sent, noise)
+        returned = self.env.step(carry.state, sent, noise)
+        _check_is_triple(returned)
+        state, reward, terminated = returned
         self._check_step(carry.state, state, reward, terminated)
         next_obs = self._observe(state, self._n_env)
         age = carry.age + 1
@@ -83,16 +89,17 @@ class StepProgram:
         ended = terminated | truncated
         after = choose(ended, fresh.state, state)
         obs = after if next_obs is state else choose(ended, fresh.obs, next_obs)
-        doubt = torch.add(carry.doubt, self._sum(next_obs, reward), alpha=0)  # 0 * x is nan where x is not finite
+        # 0 * x is nan where x is not finite; obs too, for the first observations of new episodes
+        doubt = torch.add(carry.doubt, self._watch(obs, self._watch(next_obs, reward)), alpha=0)
         carry = Carry(after, age.masked_fill(ended, 0), doubt, carry.n_good + (doubt == 0))
         return carry, Outcome(obs, next_obs, reward, terminated, truncated)
 
-    def _sum(self, obs: Tensor, reward: Tensor) -> Tensor:
-        """[B], finite where the observation and the reward are, and a Discrete observation is in its space."""
+    def _watch(self, obs: Tensor, seen: Tensor) -> Tensor:
+        """[B], finite where the observation and `seen` are, and a Discrete observation is in its space."""
         space = self.env.obs_space
         if isinstance(space, Discrete):
-            return torch.where((obs >= 0) & (obs < space.n), reward, torch.nan)
-        return reward if obs.dtype == torch.uint8 or not self._obs_shape else reward + obs.flatten(1).sum(1)
+            return torch.where((obs >= 0) & (obs < space.n), seen, torch.nan)
+        return seen if obs.dtype == torch.uint8 else torch.add(seen, obs.flatten(1).sum(1), alpha=0)
 
     def _observe(self, state: State, n: int) -> Tensor:
         obs = self.env.observe(state)
@@ -100,19 +107,18 @@ class StepProgram:
         return obs
 
     def _check_step(self, before: State, state: State, reward: Tensor, terminated: Tensor) -> None:
-        if type(state) is not type(before) or (isinstance(state, dict) and list(state) != list(before)):
+        if (type(state) is not type(before) or (isinstance(state, dict) and list(state) != list(before))
+                or (isinstance(state, tuple) and len(state) != len(before))):
             raise BrokenContractError(f'the state of step is {_form(state)}', f'{_form(before)} as of reset',
                                       'return the same form')
-        was = leaves(before)
-        for old, new in zip(was, leaves(state), strict=True):
+        for old, new in zip(leaves(before), leaves(state), strict=True):
             self._check('the state of step', new, old.shape, old.dtype)
         self._check('the reward', reward, (self._n_env,), torch.float32)
         self._check('terminated', terminated, (self._n_env,), torch.bool)
 
     def _check(self, what: str, value: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Looks at no values, so that the device is not waited for."""
-        if not isinstance(value, Tensor):
-            raise BrokenContractError(f'{what} is a {type(value).__name__}', 'a tensor', 'compute it with torch')
+        _check_is_tensor(what, value)
         if value.shape != shape:
             raise BrokenContractError(f'{what} has shape {tuple(value.shape)}', str(tuple(shape)),
                                       'see zoo.env.TensorEnv for the shapes')
@@ -145,5 +151,18 @@ class CompiledProgram:
         return [*leaves(carry.state), *carry[1:], *out]
 
 
-def _form(state: State) -> str:
-    return f'a dict of {", ".join(map(str, state))}' if isinstance(state, dict) else f'a {type(state).__name__}'
+def _check_is_tensor(what: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise BrokenContractError(f'{what} is a {type(value).__name__}', 'a tensor', 'compute it with torch')
+
+
+def _check_is_triple(returned: Any) -> None:
+    if not isinstance(returned, tuple) or len(returned) != 3:
+        raise BrokenContractError(f'step returned {_form(returned)}', 'a tuple of 3: state, reward, terminated',
+                                  'leave time limits, infos and new episodes to zoo')
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, dict):
+        return f'a dict of {", ".join(map(str, value))}'
+    return f'a tuple of {len(value)}' if type(value) is tuple else f'a {type(value).__name__}'

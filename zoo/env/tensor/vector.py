@@ -138,7 +138,7 @@ class TensorVectorEnv:
         if isinstance(self.obs_space, Discrete):
             fine &= obs < self.obs_space.n
         if not fine.all():
-            index = int((~fine).flatten(1).any(1).nonzero()[0])
+            index = int((~fine).reshape(len(fine), -1).any(1).nonzero()[0])
             raise contract_error(self.name, index, 0, f'the observation of reset is {obs[index].tolist()}',
                                  'finite numbers inside of obs_space', 'fix reset, or the space')
 
