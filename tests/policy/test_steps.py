@@ -4,8 +4,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.policy_envs import TWO_ACTIONS, make_policy
 from tests.policy.test_actor_critic import OBS
+from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.buffer import reuse_of
 from zoo.job import resolve_config
 
