@@ -108,8 +108,9 @@ def work_section(work: Work, data: Mapping[str, Any]) -> str:
              f'{work.epochs} epochs, minibatches of {work.minibatch}, {steps:,} env steps, {before:,} of them before '
              'the clock starts.\n', table(SPEED_COLUMNS, rows)]
     lines += [f'- {label}: `{" ".join(groups[label][0]["setting"])}`' for label in groups if label.startswith('zoo')]
-    lines += [f'- compiling: the first iterations took {cold:.1f} s with an empty cache' for cold in cold_s(data)]
-    said = {line for run in data['runs'] for line in run.get('stderr', '').splitlines() if 'compile' in line}
+    lines += [f'- compiling: the first iterations of the first run took {cold:.1f} s; the works before it may have '
+              'left graphs in the cache, which is empty when the measurement begins' for cold in cold_s(data)]
+    said = {line for run in data['runs'] for line in run.get('stderr', '').splitlines() if 'compiled' in line}
     lines += [f'- zoo said: {line}' for line in sorted(said)]
     lines += [f'- {note}' for note in (work.note, *data['missing']) if note]
     lines += [f'- failed: {label}: {reason.splitlines()[0]}' for label, reason in data['failed'].items()]
@@ -119,7 +120,7 @@ def work_section(work: Work, data: Mapping[str, Any]) -> str:
 
 
 def cold_s(data: Mapping[str, Any]) -> list[float]:
-    """Seconds of the first iterations of 'zoo best' in its very first run, when nothing compiled was cached."""
+    """Seconds of the first iterations of 'zoo best' in its very first run of this work."""
     return [run['warmup_s'] for run in data['calibration'] if run['label'] == ZOO[1]][:1]
 
 

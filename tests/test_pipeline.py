@@ -329,6 +329,20 @@ def test_threads_are_given_back(tmp_path: Path) -> None:
         torch.set_num_threads(1)
 
 
+def test_a_save_that_fails_after_an_error_still_gives_threads_back(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(job: SerialJob) -> None:
+        raise OSError('no space left on device')
+
+    before = torch.get_num_threads()
+    job = SerialJob(resolve_config(job_config(tmp_path, policy=dict(n_thread=before + 1))))
+    assert torch.get_num_threads() == before + 1
+    monkeypatch.setattr(SerialJob, 'save', full_disk)
+    with pytest.raises(OSError, match='no space left'), job:
+        raise RuntimeError('the env broke')
+    assert torch.get_num_threads() == before
+
+
 def test_policy_is_told_how_long_the_run_is(tmp_path: Path) -> None:
     assert serial_pipeline(job_config(tmp_path), max_env_step=128).policy.max_env_step == 128
 

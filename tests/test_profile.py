@@ -142,3 +142,10 @@ def test_run_that_stops_while_traced_leaves_torch_s_profiler_off(tmp_path: Path)
 def test_profile_of_no_iterations_is_refused(profile: Any) -> None:
     with pytest.raises(UserError, match=f'profile is {profile} but must be the number of iterations'):
         serial_pipeline('cartpole_ppo', profile=profile)
+
+
+def test_trace_ends_before_the_final_evaluation_where_the_run_ends_with_it(tmp_path: Path) -> None:
+    """2 iterations to warm up, 5 timed and 3 traced are the 10 of the run."""
+    run_dir = serial_pipeline(cartpole(tmp_path), profile=5).run_dir
+    names = [event.get('name') for event in json.loads((run_dir / 'trace.json').read_text())['traceEvents']]
+    assert 'zoo/learn' in names and 'zoo/evaluate' not in names
