@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo.compile_cache import find_or_compile
+from zoo.compile_worker import Job
+
 Backend = Callable[[torch.fx.GraphModule, Sequence[Tensor]], Callable[..., Sequence[Tensor]]]
 MAX_GRAPHS = 8  # of one function: each takes seconds
 
@@ -46,26 +49,46 @@ def is_tracing() -> bool:
     return _is_tracing
 
 
-def inductor(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-    """Compiles a graph for tensors like `inputs`; a graph compiled before, by any run, is found in torch's cache."""
-    from torch._inductor import config, standalone_compile
+class Program:
+    """A compiled graph: called with its tensors, or as `run_list` with a list of them, which spares packing them."""
 
-    options: dict[str, Any] = {}
-    if inputs[0].device.type == 'cpu':
-        _turn_narrow_products(graph)
-        # the calls of the kernels in C++ too; tanh by exp, three times as fast, to 1e-7; one compiler at a time, since
-        # a pool of them would stay in memory
-        options = {'cpp_wrapper': True, 'cpp.use_decompose_tanh': True, 'compile_threads': 1}
-    with config.patch(options):
-        return standalone_compile(graph, list(inputs), dynamic_shapes='from_example_inputs')
+    def __init__(self, run_list: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
+        self.run_list = run_list
+
+    def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
+        return self.run_list(tensors)
+
+
+def list_call(run: Callable[..., Sequence[Tensor]]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+    """What a backend returned, as a function of a list."""
+    return run.run_list if isinstance(run, Program) else lambda tensors: run(*tensors)
+
+
+def inductor(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Program:
+    """Compiles a graph for tensors like `inputs`; one compiled before, by any run, is found in torch's cache folder.
+
+    Those that it writes into share no memory with others. For the CPU it is done by another process.
+    Raises: RuntimeError with a line of the compiler's if it fails.
+    """
+    if inputs[0].device.type != 'cpu':
+        from torch._inductor import standalone_compile
+
+        compiled = standalone_compile(graph, list(inputs), dynamic_shapes='from_example_inputs')
+        return Program(lambda tensors: compiled(*tensors))
+    _turn_narrow_products(graph)
+    forms = [(tuple(x.shape), x.stride(), x.dtype) for x in inputs]
+    # tanh by exp, three times as fast, to 1e-7; headers as they are: compiled ahead they take 300 MB and 12 s, and save
+    # 2 s of each graph; without tables of lines a library has .4 MB, not 1.5
+    options = {'cpp.use_decompose_tanh': True, 'cpp.threads': torch.get_num_threads(),
+               'aot_inductor.precompile_headers': False, 'aot_inductor.enable_line_tables': False}
+    return Program(find_or_compile(Job(graph.code, _constants(graph), forms, options), _compiler_name()))
 
 
 def missing_compiler(device: torch.device) -> str:
     """Why nothing can be compiled for a device; empty if it can."""
     if device.type != 'cpu':
         return '' if find_spec('triton') else 'triton, which compiles for GPUs, is not installed'
-    # as inductor looks for one
-    name = os.environ.get('CXX', {'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))
+    name = _compiler_name()
     return '' if shutil.which(name) else f'there is no C++ compiler {name!r} here; install one or name it in CXX'
 
 
@@ -79,7 +102,7 @@ class CompiledFunction:
 
     def __init__(self, function: Callable[..., Sequence[Tensor]], what: str, constants: bool = True) -> None:
         self._function, self._what, self._constants = function, what, constants
-        self._graphs: dict[Any, tuple[Callable[..., Sequence[Tensor]], list[int]]] = {}
+        self._graphs: dict[Any, tuple[Callable[[list[Tensor]], Sequence[Tensor]], list[int]]] = {}
         self._failed = False
         self.bind([])
 
@@ -99,7 +122,7 @@ class CompiledFunction:
                     raise RuntimeError(f'its inputs came in more than {MAX_GRAPHS} forms')
                 graph = self._graphs[key] = self._build(inputs)
             run, used = graph
-            return run(*[inputs[i] for i in used])
+            return run([inputs[i] for i in used])
         except Exception as error:  # of whatever kind: compilers fail in many; one of the function's own comes again
             self._failed = True
             self._graphs.clear()
@@ -107,10 +130,43 @@ class CompiledFunction:
             return self._function(*inputs)
 
     @torch.no_grad()
-    def _build(self, inputs: Sequence[Tensor]) -> tuple[Callable[..., Sequence[Tensor]], list[int]]:
+    def _build(self, inputs: Sequence[Tensor]) -> tuple[Callable[[list[Tensor]], Sequence[Tensor]], list[int]]:
         with undisturbed():
             graph, used = trace(self._function, inputs, self._constants)
-            return inductor(graph, [inputs[i] for i in used]), used
+            return list_call(inductor(graph, [inputs[i] for i in used])), used
+
+
+class CompiledCall:
+    """A function that writes into some of its inputs and returns nothing, compiled for the form of those of its first
+    call; the later ones are of the same, and nothing looks at them.
+
+    If that fails, at compile time or later, it runs as it stands from then on, and one line of the log says why.
+    """
+
+    def __init__(self, function: Callable[..., Any], what: str) -> None:
+        self._function, self._what = function, what
+        self._run: Callable[[list[Tensor]], Any] = self._build
+
+    def __call__(self, inputs: list[Tensor]) -> None:
+        try:
+            self._run(inputs)
+        except Exception as error:  # of whatever kind: compilers fail in many; one of the function's own comes again
+            if self._run == self._run_as_it_stands:
+                raise
+            self._run = self._run_as_it_stands
+            logger.warning('%s could not be compiled and runs as it stands: %s', self._what, first_line(error))
+            self._run(inputs)
+
+    def _run_as_it_stands(self, inputs: list[Tensor]) -> None:
+        self._function(*inputs)
+
+    @torch.no_grad()
+    def _build(self, inputs: list[Tensor]) -> None:
+        with undisturbed():
+            graph, used = trace(self._function, inputs, constants=False)
+            run = list_call(inductor(graph, [inputs[i] for i in used]))
+        self._run = lambda inputs: run([inputs[i] for i in used])
+        self._run(inputs)
 
 
 def form_of(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -141,6 +197,17 @@ def replaced(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     finally:
         for group, name, x in slots:
             group[name] = x
+
+
+def _compiler_name() -> str:
+    """As inductor looks for one."""
+    return os.environ.get('CXX', {'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))
+
+
+def _constants(graph: torch.fx.GraphModule) -> dict[str, Tensor]:
+    """The tensors that a graph reads beside its inputs, by the names they have in its code."""
+    names = dict.fromkeys(str(node.target) for node in graph.graph.find_nodes(op='get_attr'))
+    return {name: getattr(graph, name) for name in names}
 
 
 @contextmanager

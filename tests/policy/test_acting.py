@@ -10,15 +10,19 @@ import torch
 
 from tests.policy_envs import make_policy
 from zoo import compiler
+from zoo.policy.acting import Acting, CompiledActing
 from zoo.policy.base import Policy
+from zoo.policy.ppo import PPOPolicy
 from zoo.spaces import Box, Discrete
 
+N_STEP = 4
 OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
 ACTIONS = {'discrete': Discrete(4), 'box': Box(np.full(2, -1.0), np.full(2, 1.0))}
 
 
 def pair(space: str, **model: Any) -> tuple[Policy, Policy]:
-    return tuple(make_policy(OBS, ACTIONS[space], seed=3, learn=dict(compile=compile_), model=model)
+    return tuple(make_policy(OBS, ACTIONS[space], seed=3, learn=dict(compile=compile_), model=model,
+                             collect=dict(n_step=N_STEP))
                  for compile_ in ('on', 'off'))  # type: ignore[return-value]
 
 
@@ -40,19 +44,67 @@ def test_acting_through_inductor_equals_eager_acting(caplog: pytest.LogCaptureFi
 
 
 def assert_same_acting(space: str, model: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    compiled, eager = pair(space, **model)
-    for n_env in (5, 5, 2):  # another number of envs is another graph
-        obs = torch.randn(n_env, 3, generator=torch.Generator().manual_seed(n_env))
-        for policy in (compiled, eager):  # as an update does
-            with torch.no_grad():
-                for p in policy._model.parameters():
-                    p.add_(0.01)
-            policy._model.update_normalizer(obs * 3 + 1)  # type: ignore[operator]
+    policies = pair(space, **model)
+    for n_env in (5, 2):
+        obs = torch.randn(N_STEP + 1, n_env, 3, generator=torch.Generator().manual_seed(n_env))
+        compiled, eager = (policy.collect_mode.start(obs) for policy in policies)
+        assert isinstance(compiled, CompiledActing) and not isinstance(eager, CompiledActing)
+        for policy in policies:
             policy.collect_mode.reset()
         for _ in range(3):
-            got, want = (policy.collect_mode.forward(obs, None) for policy in (compiled, eager))
-            assert got.keys() == want.keys() and ('value' in got) == ('shared_encoder' in model)
-            torch.testing.assert_close(got, want)
-    assert compiled._acting is not None and eager._acting is None
-    assert not compiled._acting._run._failed and len(compiled._acting._run._graphs) == 2
+            for policy in policies:  # as an update does
+                with torch.no_grad():
+                    for p in policy._model.parameters():
+                        p.add_(0.01)
+                policy._model.update_normalizer(obs.flatten(0, 1) * 3 + 1)  # type: ignore[operator]
+            act(compiled), act(eager)
+            assert compiled.output.keys() == eager.output.keys()
+            assert ('value' in eager.output) == ('shared_encoder' in model)
+            torch.testing.assert_close(compiled.output, eager.output)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def act(acting: Acting) -> None:
+    acting.begin()
+    with torch.no_grad():
+        for t in range(N_STEP):
+            assert torch.equal(acting.step(t), acting.output['action'][t])
+
+
+def test_compiled_acting_that_fails_halfway_goes_on_as_eager_acting(
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    n_call = 0
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        def run(*tensors: torch.Tensor) -> Any:
+            nonlocal n_call
+            n_call += 1
+            if n_call == 3:
+                raise RuntimeError('out of luck')
+            return graph(*tensors)
+        return run
+
+    monkeypatch.setattr(compiler, 'inductor', backend)
+    policies = pair('discrete')
+    obs = torch.randn(N_STEP + 1, 5, 3)
+    compiled, eager = (policy.collect_mode.start(obs) for policy in policies)
+    for _ in range(2):
+        act(compiled), act(eager)
+        torch.testing.assert_close(compiled.output, eager.output)
+    assert n_call == 3  # it is not tried again
+    messages = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert messages == ['acting could not be compiled and runs as it stands: RuntimeError: out of luck']
+
+
+def test_forward_collect_of_ones_own_is_what_acts() -> None:
+    class Greedy(PPOPolicy):
+        def _forward_collect(self, obs: torch.Tensor, state: Any = None) -> dict[str, Any]:
+            logit = self._model.compute_actor(obs)
+            return {'action': logit.argmax(-1), 'logit': logit}
+
+    cfg = pair('discrete')[0].cfg
+    assert cfg.learn.compile == 'on'
+    policy = Greedy(cfg, OBS, ACTIONS['discrete'])
+    acting = policy.collect_mode.start(torch.randn(N_STEP + 1, 5, 3))
+    act(acting)
+    assert torch.equal(acting.output['action'], acting.output['logit'].argmax(-1))

@@ -2,6 +2,7 @@
 from zoo.env import atari as atari
 from zoo.env import envpool as envpool
 from zoo.env import procgen as procgen
+from zoo.env.block import StepBlock as StepBlock
 from zoo.env.check import check_env as check_env
 from zoo.env.config import EnvConfig as EnvConfig
 from zoo.env.errors import EnvContractError as EnvContractError

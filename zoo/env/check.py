@@ -67,8 +67,8 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int) -> Iterator[dict[str, Tensor
     for _ in range(n_step):
         step = env.step(torch.randint(space.n, (env.n_env,), generator=rng) if isinstance(space, Discrete)
                         else torch.rand((env.n_env, *space.shape), generator=rng) * 2 - 1)
-        yield {'the observations': step.obs.clone(), 'the rewards': step.reward, 'terminated': step.terminated.clone(),
-               'truncated': step.truncated.clone()}
+        yield {'the observations': step.obs.clone(), 'the rewards': step.reward.clone(),
+               'terminated': step.terminated.clone(), 'truncated': step.truncated.clone()}
     env.check()
 
 

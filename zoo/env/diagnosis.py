@@ -11,10 +11,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
 
 from zoo.env.errors import RESET_DO, STEP_DO, EnvContractError, EnvError, contract_error, show, where
-from zoo.env.workers import WorkerTraceback
+from zoo.env.workers import SerialVectorEnv, WorkerTraceback
 
 # What numpy and gymnasium raise when they are handed what no env may return, and what an env is likely to raise itself.
 RAW_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -39,9 +38,9 @@ def raise_if_contract(error: Exception, vector: gymnasium.vector.VectorEnv, name
         if hasattr(error, 'add_note'):  # from Python 3.11 on
             error.add_note(f'in {where(name, index, step)}')
         return
-    raise (_bad_info(error, frames, name, step) or _bad_flag(worker, frames, name, step)
+    raise (_bad_info(frames, name, step) or _bad_flag(worker, frames, name, step)
            or _bad_count(error, frames, name, index, step) or _bad_obs(error, frames, files, vector, name, index, step)
-           or _bad_result(error, frames, name, index, step)) from error
+           or _bad_result(error, frames, vector, name, index, step)) from error
 
 
 def bad_obs(name: str, index: int | None, step: int, obs: Any, shape: tuple[int, ...]) -> EnvContractError:
@@ -61,9 +60,9 @@ def _frames(error: Exception) -> list[FrameType]:
 
 
 def _index(frames: list[FrameType], vector: gymnasium.vector.VectorEnv) -> int | None:
-    """Where SyncVectorEnv was in its loop over the envs."""
+    """Where a SerialVectorEnv was in its loop over the envs."""
     loops = [frame.f_locals.get('i') for frame in frames if frame.f_locals.get('self') is vector]
-    return loops[-1] if loops and isinstance(vector, SyncVectorEnv) else None
+    return loops[-1] if loops and isinstance(vector, SerialVectorEnv) else None
 
 
 def _call(frames: list[FrameType]) -> tuple[str, str]:
@@ -71,16 +70,12 @@ def _call(frames: list[FrameType]) -> tuple[str, str]:
     return ('reset', RESET_DO) if is_reset else ('step', STEP_DO)
 
 
-def _bad_info(error: Exception, frames: list[FrameType], name: str, step: int) -> EnvContractError | None:
+def _bad_info(frames: list[FrameType], name: str, step: int) -> EnvContractError | None:
     adds = [frame.f_locals for frame in frames if frame.f_code.co_name == '_add_info']
-    if not adds:
+    if not adds or isinstance(adds[0]['env_info'], dict):
         return None
-    index, info = adds[0]['env_num'], adds[0]['env_info']
-    if not isinstance(info, dict):
-        return contract_error(name, index, step, f'info is {show(info)}', 'a dict', _call(frames)[1])
-    key, value = adds[-1].get('key'), adds[-1].get('value')
-    return contract_error(name, index, step, f'info has {show(value)} at {key!r} ({error})', 'the same type and shape '
-                          'from every env', 'correct it, or leave it out')
+    return contract_error(name, adds[0]['env_num'], step, f"info is {show(adds[0]['env_info'])}", 'a dict',
+                          _call(frames)[1])
 
 
 def _bad_flag(worker: WorkerTraceback | None, frames: list[FrameType], name: str,
@@ -116,7 +111,7 @@ def _bad_obs(error: Exception, frames: list[FrameType], files: list[str], vector
         for i, obs in enumerate(getattr(vector, '_env_obs', ())):
             if not _fits(obs, space):
                 return bad_obs(name, i, step, obs, space.shape or ())
-        return _bad_result(error, frames, name, None, step)  # the loop over the envs was over
+        return _bad_result(error, frames, vector, name, None, step)  # the loop over the envs was over
     return None
 
 
@@ -128,9 +123,10 @@ def _fits(obs: Any, space: gymnasium.Space) -> bool:
     return array.shape == space.shape and np.can_cast(array.dtype, space.dtype or float, 'same_kind')
 
 
-def _bad_result(error: Exception, frames: list[FrameType], name: str, index: int | None, step: int) -> EnvContractError:
+def _bad_result(error: Exception, frames: list[FrameType], vector: gymnasium.vector.VectorEnv, name: str,
+                index: int | None, step: int) -> EnvContractError:
     call, do = _call(frames)
-    if frames[-1].f_code.co_filename.endswith('sync_vector_env.py'):  # it puts these into arrays, one value each
+    if isinstance(vector, SerialVectorEnv) and frames[-1].f_locals.get('self') is vector:  # it puts them into arrays
         return contract_error(name, index, step, f'the reward, terminated or truncated is no single value ({error})',
                               'a number and two bools', do)
     return contract_error(name, index, step, f'{call} returned what cannot be used ({type(error).__name__}: {error})',

@@ -10,10 +10,11 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from zoo.env.adapter import convert_space
+from zoo.env.block import Field, Row, StepBlock
 from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.diagnosis import RAW_ERRORS, bad_obs, raise_if_contract
 from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError, contract_error, where
@@ -22,18 +23,19 @@ from zoo.env.make import env_name, find_env, make_env, raise_bad_kwargs, raise_m
 from zoo.env.tensor.base import TensorEnv
 from zoo.env.tensor.vector import TensorVectorEnv
 from zoo.env.timestep import Timestep
-from zoo.env.workers import WorkerVectorEnv
+from zoo.env.workers import SerialVectorEnv, WorkerVectorEnv
 from zoo.spaces import ActionMap, Box, Discrete, obs_dtype
 
 
 class VectorEnv:
     """B envs that step together: tensors in, Timesteps out, every observation and reward known to be finite."""
 
-    def __init__(self, env: gymnasium.vector.VectorEnv, cfg: EnvConfig, name: str, one_seed: bool = False) -> None:
+    def __init__(self, env: gymnasium.vector.VectorEnv, cfg: EnvConfig, name: str, one_seed: bool = False,
+                 pinned: bool = False) -> None:
         """
         Args:
           env: any gymnasium vector env that says its autoreset mode in its metadata.
-          one_seed: its reset takes one int rather than one for each env.
+          one_seed: its reset takes one int rather than one for each env.   pinned: see `StepBlock`.
         """
         self.name = name
         self.n_env: int = env.num_envs
@@ -47,6 +49,7 @@ class VectorEnv:
         self._is_bytes = obs_dtype(self.obs_space) == torch.uint8  # then every value is finite
         self._has_raw = bool(env.metadata.get(RAW))
         self._obs_shape = (self.n_env, *(self.obs_space.shape if isinstance(self.obs_space, Box) else ()))
+        self._pinned = pinned
         self._ended = np.zeros(self.n_env, dtype=bool)
         self._step_count = 0
 
@@ -72,16 +75,34 @@ class VectorEnv:
         self._check_obs(obs)
         return torch.from_numpy(obs)
 
-    def step(self, action: Tensor) -> Timestep:
-        """action: [B] int64 index or [B, *A] f32, as the policy made it; what the env is sent is a mapped copy.
+    def block(self, n_step: int) -> StepBlock:
+        """Storage for n_step steps of `step_into`."""
+        like = torch.empty(self._obs_shape, dtype=obs_dtype(self.obs_space))
+        also: list[Field] = ['is_reset'] if self.autoreset == 'next_step' else []
+        also += ['raw_reward', 'raw_end'] if self._has_raw else []
+        return StepBlock(n_step, like, also, arrays=True, pinned=self._pinned)
 
+    def step(self, action: Tensor) -> Timestep:
+        """One step, in tensors of its own.
+
+        action: [B] int64 index or [B, *A] f32, as the policy made it; the env is sent a mapped copy.
         Raises: EnvContractError if an env returns what no step may, such as an observation of another shape or one
           that is not finite; EnvError if a worker died or hung. What the env itself raises passes through, with a note.
         """
+        block = self.block(1)
+        info = self.step_into(block, 0, action)
+        final_obs = final_index = None
+        for _, index, obs in block.finals:
+            final_obs, final_index = torch.from_numpy(obs), torch.from_numpy(index)
+        row: dict[str, Any] = {name: x[0] for name, x in block.steps._asdict().items() if isinstance(x, Tensor)}
+        return Timestep(**row, final_obs=final_obs, final_index=final_index, info=info)
+
+    def step_into(self, block: StepBlock, t: int, action: Tensor) -> dict[str, Any]:
+        """The same, written into row t of a block; returns the info of the vector env."""
         self._step_count += 1
         sent = self._to_env(action)
         try:
-            return self._step(sent)
+            return self._write(block, t, sent)
         except RAW_ERRORS as error:
             if len(sent) == self.n_env:  # else the caller is to blame
                 raise_if_contract(error, self._env, self.name, self._step_count)
@@ -97,45 +118,47 @@ class VectorEnv:
         """End the envs and their processes; may be called again."""
         self._env.close()
 
-    def _step(self, sent: np.ndarray) -> Timestep:
+    def _write(self, block: StepBlock, t: int, sent: np.ndarray) -> dict[str, Any]:
         raw, env_reward, terminated, truncated, info = self._env.step(sent)
-        terminated, truncated = np.asarray(terminated, dtype=bool), np.asarray(truncated, dtype=bool)
-        obs, reward = self._convert(raw), np.asarray(env_reward).astype(np.float32)
+        row, obs, reward = block.rows[t], self._convert(raw), np.asarray(env_reward)
         if obs.shape != self._obs_shape or reward.shape != self._ended.shape:
             self._refuse_shape(obs, reward)
-        final_obs = final_index = is_reset = None
-        if self.autoreset == 'next_step':
-            is_reset = torch.from_numpy(self._ended)
-            if np.count_nonzero(self._ended):  # such a row is no transition: nothing was earned and nothing ended in it
-                reward[self._ended] = 0.0
-                terminated, truncated = terminated & ~self._ended, truncated & ~self._ended
-        self._check_obs(obs, sent)
-        if np.count_nonzero(np.isfinite(reward)) != self.n_env:
-            self._refuse('reward', reward, sent)
-        ended = terminated | truncated
+        row.obs[...], row.reward[:], row.terminated[:], row.truncated[:] = obs, reward, terminated, truncated
+        if row.is_reset is not None:
+            row.is_reset[:] = self._ended
+            if np.count_nonzero(self._ended):  # such a row is no transition: nothing was earned or ended in it
+                row.reward[self._ended], row.terminated[self._ended], row.truncated[self._ended] = 0.0, False, False
+        self._check_obs(row.obs, sent)
+        if np.count_nonzero(np.isfinite(row.reward)) != self.n_env:
+            self._refuse('reward', row.reward, sent)
+        if row.raw_reward is not None:
+            self._write_raw(row, info)
+        ended = row.terminated | row.truncated
         if self.autoreset == 'next_step':
             self._ended = ended
         elif np.count_nonzero(ended):
-            index = np.flatnonzero(ended)
-            if self.autoreset == 'disabled':
-                # copies: the reset may write into the same arrays
-                final, terminated, truncated = obs[index], terminated.copy(), truncated.copy()
-                raw, _ = self._env.reset(options={'reset_mask': ended})
-                obs = self._convert(raw)
-                self._check_obs(obs, sent)
-            else:
-                final = self._convert(self._final_rows(info, index))
-                self._check_obs(final, sent, index)
-            final_obs, final_index = torch.from_numpy(final), torch.from_numpy(index)
-        raw_reward, raw_end = self._raw(info, is_reset) if self._has_raw else (None, None)
-        return Timestep(torch.from_numpy(obs), torch.from_numpy(reward), torch.from_numpy(terminated),
-                        torch.from_numpy(truncated), final_obs, final_index, info, is_reset, raw_reward, raw_end)
+            index = ended.nonzero()[0]
+            block.finals.append((t, index, self._begin_next(row, ended, index, info, sent)))
+        return info
 
-    def _raw(self, info: dict[str, Any], is_reset: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _begin_next(self, row: Row, ended: np.ndarray, index: np.ndarray, info: dict[str, Any], sent: np.ndarray,
+                    ) -> np.ndarray:
+        """The true last observations [K, *O] of the episodes that ended, with the first of the next ones in the row."""
+        if self.autoreset == 'same_step':
+            final = self._convert(self._final_rows(info, index))
+            self._check_obs(final, sent, index)
+            return final
+        final = row.obs[index]
+        raw, _ = self._env.reset(options={'reset_mask': ended})
+        row.obs[...] = self._convert(raw)
+        self._check_obs(row.obs, sent)
+        return final
+
+    def _write_raw(self, row: Row, info: dict[str, Any]) -> None:
         """The game's own rewards and ends, none of them in rows that are only a reset."""
-        reward = torch.from_numpy(np.asarray(info[RAW_REWARD]).astype(np.float32))
-        end = torch.from_numpy(np.asarray(info[RAW_END], dtype=bool))
-        return (reward, end) if is_reset is None else (reward.masked_fill(is_reset, 0.0), end & ~is_reset)
+        row.raw_reward[:], row.raw_end[:] = info[RAW_REWARD], info[RAW_END]
+        if row.is_reset is not None:
+            row.raw_reward[row.is_reset], row.raw_end[row.is_reset] = 0.0, False
 
     def _convert(self, raw: Any) -> np.ndarray:
         if self._discrete is not None:
@@ -221,11 +244,11 @@ def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bo
     else:
         mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
         env_fns = [partial(make_env, cfg) for _ in range(n_env)]
-        env = (SyncVectorEnv(env_fns, copy=False, autoreset_mode=mode) if how == 'sync'
+        env = (SerialVectorEnv(env_fns, mode) if how == 'sync'
                else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name))
     one_seed = source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
     vector = (TensorVectorEnv(env, cfg, name, n_env, device) if isinstance(env, TensorEnv)
-              else VectorEnv(env, cfg, name, one_seed))
+              else VectorEnv(env, cfg, name, one_seed, pinned=device.startswith('cuda')))
     if cfg.autoreset not in ('auto', vector.autoreset):
         vector.close()
         sync = '' if isinstance(source, EnvFamily) else ", or env.vectorization 'sync'"

@@ -1,4 +1,8 @@
-"""gymnasium's vector of one process per env; if a worker dies or hangs, the error says which, when and how."""
+"""gymnasium's vectors of envs, in one process and in one each; if a worker dies or hangs, the error says which.
+
+Of the infos that envs return only the last observations of ended episodes are kept: to merge all of them takes longer
+than a step of a small env.
+"""
 from __future__ import annotations
 
 import multiprocessing
@@ -11,11 +15,13 @@ from multiprocessing import connection
 from typing import Any
 
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.utils import concatenate
 
 from zoo.env.errors import EnvError
 
+FINAL_OBS = 'final_obs'  # what gymnasium calls them
 GRACE = 2.0  # seconds in which a worker whose pipe broke is expected to be gone, or one told to close to do so
 
 
@@ -28,7 +34,44 @@ class WorkerTraceback(Exception):
         self.text = text
 
 
-class WorkerVectorEnv(AsyncVectorEnv):
+class _WithoutInfos(gymnasium.vector.VectorEnv):
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        if not isinstance(env_info, dict):
+            return super()._add_info(vector_infos, env_info, env_num)  # which fails, and is understood by `diagnosis`
+        if FINAL_OBS not in env_info:
+            return vector_infos
+        return super()._add_info(vector_infos, {FINAL_OBS: env_info[FINAL_OBS]}, env_num)
+
+
+class SerialVectorEnv(_WithoutInfos, SyncVectorEnv):
+    """A SyncVectorEnv that copies nothing, with a loop of its own: what gymnasium's adds is half a step of Pendulum."""
+
+    def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode) -> None:
+        super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
+        self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
+        self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        seen, rewards, terminated, truncated = self._env_obs, self._rewards, self._terminations, self._truncations
+        infos: dict[str, Any] = {}
+        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            if self._next_step and self._autoreset_envs[i]:
+                seen[i], info = env.reset()
+                rewards[i], terminated[i], truncated[i] = 0.0, False, False
+            else:
+                seen[i], rewards[i], terminated[i], truncated[i], info = env.step(action)
+                if self._same_step and (terminated[i] or truncated[i]):
+                    infos = self._add_info(infos, {FINAL_OBS: seen[i]}, i)
+                    seen[i], info = env.reset()
+            if not isinstance(info, dict):
+                self._add_info(infos, info, i)  # which says so
+        self._observations = concatenate(self.single_observation_space, seen, self._observations)
+        self._autoreset_envs = terminated | truncated
+        return self._observations, rewards, terminated, truncated, infos
+
+
+class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
     """An AsyncVectorEnv whose reset and step wait no longer than `timeout` seconds."""
 
     def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode, timeout: float,

@@ -1,13 +1,114 @@
-"""Acting as one compiled call: network, Gumbel or Gaussian noise, action."""
+"""Acting through a rollout: by a policy's `_forward_collect`, or as one compiled call a step."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
-from zoo.compiler import CompiledFunction, named_tensors, replaced
-from zoo.rl_utils.distribution import Logit, distribution_of, lead_shape, logit_parts
+from zoo.compiler import CompiledCall, named_tensors, replaced
+from zoo.rl_utils.distribution import Logit, distribution_of, logit_parts
+
+
+class Acting(Protocol):
+    """A policy on its way through rollouts, each of T rows of observations in one block [T + 1, B, *O]."""
+
+    output: dict[str, Any]
+    """What it gave for each row, in blocks [T, B, ...]; there once the first rollout has begun, and reused."""
+
+    def begin(self) -> None:
+        """Before each rollout, whose first row is there."""
+
+    def step(self, t: int) -> Tensor:
+        """Acts on row t and returns the action [B, ...]; called without gradient, t counts up from 0."""
+
+
+class ForwardActing:
+    """Acting by a function of observations, whose outputs are copied into blocks."""
+
+    def __init__(self, forward: Callable[[Tensor, Any], dict[str, Any]], obs: Tensor) -> None:
+        self._forward, self._n_step, self._obs_rows = forward, len(obs) - 1, obs.unbind(0)
+        self.output: dict[str, Any] = {}
+        self._rows: list[tuple[str, str | None, tuple[Tensor, ...]]] = []
+
+    def begin(self) -> None:
+        """Nothing to do."""
+
+    def step(self, t: int) -> Tensor:
+        output = self._forward(self._obs_rows[t], None)
+        if not self._rows:
+            self.output = blocks_like(output, self._n_step)
+            self._rows = [(key, part, block.unbind(0)) for key, value in self.output.items()
+                          for part, block in (value.items() if isinstance(value, dict) else [(None, value)])]
+        for key, part, rows in self._rows:
+            rows[t].copy_(output[key] if part is None else output[key][part])
+        return output['action']
+
+
+class CompiledActing:
+    """Network, noise and action as one program, which writes its outputs where they stay.
+
+    Args: one_trunk: see `judge`; obs: the block; device: of the model; draw: noise for the T steps of a rollout,
+      [T, B, ...], whose logits are like the one given.
+    """
+
+    def __init__(self, model: nn.Module, one_trunk: bool, obs: Tensor, device: torch.device,
+                 draw: Callable[[Logit], Tensor]) -> None:
+        self._model, self._one_trunk, self._draw = model, one_trunk, draw
+        self._obs_rows, self._n_step = obs.unbind(0), len(obs) - 1
+        self._moved = None if obs.device == device else torch.empty_like(obs[0], device=device)
+        self.output: dict[str, Any] = {}
+        self._run = CompiledCall(self._write, 'acting')
+        self._like: Logit | None = None
+        self._tensors: dict[str, Tensor] = {}
+        self._calls: list[list[Tensor]] = []
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Draws the noise, and looks the model's tensors up again: statistics may be other tensors after an update."""
+        if self._like is None:
+            self._like = self._allocate(self._see(0))
+        self._noise.copy_(self._draw(self._like))
+        tensors = named_tensors(self._model)
+        if self._tensors.keys() != tensors.keys() or any(x is not self._tensors[name] for name, x in tensors.items()):
+            self._tensors, fixed = tensors, [x.detach() for x in tensors.values()]
+            columns = [x.unbind(0) for x in (self._noise, *self._outputs)]
+            self._calls = [[obs if self._moved is None else self._moved, *row, *fixed]
+                           for obs, *row in zip(self._obs_rows[:-1], *columns, strict=True)]
+
+    def step(self, t: int) -> Tensor:
+        if self._moved is not None:
+            self._see(t)
+        self._run(self._calls[t])
+        return self._actions[t]
+
+    def _see(self, t: int) -> Tensor:
+        obs = self._obs_rows[t]
+        return obs if self._moved is None else self._moved.copy_(obs, non_blocking=True)
+
+    def _allocate(self, obs: Tensor) -> Logit:
+        seen = judge(self._model, obs, self._one_trunk)
+        logit = seen['logit']
+        self.output = blocks_like({'action': distribution_of(logit).mode(logit), **seen}, self._n_step)
+        self._actions = self.output['action'].unbind(0)
+        self._outputs = [self.output['action'], *logit_parts(self.output['logit']),
+                         *([self.output['value']] if self._one_trunk else [])]
+        self._noise = self._outputs[1].new_empty(self._outputs[1].shape)  # as the logit's first part
+        return logit
+
+    def _write(self, *inputs: Tensor) -> list[Tensor]:
+        """obs [B, *O], noise, places of the outputs, tensors of the model."""
+        n = len(self._outputs)
+        (obs, noise), places, fixed = inputs[:2], inputs[2:2 + n], inputs[2 + n:]
+        with replaced(self._model, dict(zip(self._tensors, fixed, strict=True))):
+            seen = judge(self._model, obs, self._one_trunk)
+        logit = seen['logit']
+        outputs = [distribution_of(logit).sample(logit, noise), *logit_parts(logit),
+                   *([seen['value']] if self._one_trunk else [])]
+        for place, x in zip(places, outputs, strict=True):
+            place.copy_(x)
+        return []
 
 
 def judge(model: Any, obs: Tensor, one_trunk: bool) -> dict[str, Any]:
@@ -15,37 +116,7 @@ def judge(model: Any, obs: Tensor, one_trunk: bool) -> dict[str, Any]:
     return model.compute_actor_critic(obs) if one_trunk else {'logit': model.compute_actor(obs)}
 
 
-class CompiledActing:
-    """What `judge` says of observations, and the actions that noise makes of it."""
-
-    def __init__(self, model: nn.Module, one_trunk: bool) -> None:
-        self._model: Any = model
-        self._one_trunk = one_trunk
-        self._run = CompiledFunction(self._flat, 'acting', constants=False)
-        self._like: Logit | None = None
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Looks the model's tensors up again: statistics may be other tensors after an update."""
-        named = named_tensors(self._model)
-        self._names = list(named)
-        self._run.bind([x.detach() for x in named.values()])
-
-    def like(self, obs: Tensor) -> Logit:
-        """A logit as for these observations; only its shape and type are meant."""
-        if self._like is None or lead_shape(self._like) != obs.shape[:1]:
-            self._like = self._model.compute_actor(obs)
-        return self._like
-
-    def __call__(self, obs: Tensor, noise: Tensor) -> dict[str, Any]:
-        """obs [B, *O], noise [B, ...] as of the distribution -> {action, logit (, value)}."""
-        action, *rest = self._run(obs, noise)
-        value = {'value': rest.pop()} if self._one_trunk else {}
-        return {'action': action, 'logit': rest[0] if len(rest) == 1 else dict(mu=rest[0], sigma=rest[1]), **value}
-
-    def _flat(self, obs: Tensor, noise: Tensor, *tensors: Tensor) -> Sequence[Tensor]:
-        with replaced(self._model, dict(zip(self._names, tensors, strict=True))):
-            output = judge(self._model, obs, self._one_trunk)
-        logit = output['logit']
-        action = distribution_of(logit).sample(logit, noise)
-        return [action, *logit_parts(logit), *([output['value']] if self._one_trunk else [])]
+def blocks_like(output: Mapping[str, Any], n_step: int) -> dict[str, Any]:
+    """Storage [T, B, ...] for n_step outputs [B, ...] like this one, one level of nesting allowed."""
+    return {key: blocks_like(x, n_step) if isinstance(x, Mapping) else x.new_empty((n_step, *x.shape))
+            for key, x in output.items()}

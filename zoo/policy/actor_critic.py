@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.model.probe import probe
-from zoo.policy.acting import CompiledActing, judge
+from zoo.policy.acting import Acting, CompiledActing, judge
 from zoo.policy.base import Metrics, Policy, torch_generator
 from zoo.policy.steps import Steps
 from zoo.policy.updates import Minibatch, StepConfig, minibatches
@@ -54,7 +54,6 @@ class ActorCriticPolicy(Policy):
     def _init_collect(self) -> None:
         self._noise_generator = torch_generator(self.seed, 'collect')
         self._noise: list[Tensor] = []
-        self._acting: CompiledActing | None = None
         self._reward_sum: Tensor | None = None
         self._ignore_done = self.cfg.learn.ignore_done
         self._make_normalizers()
@@ -67,22 +66,16 @@ class ActorCriticPolicy(Policy):
             if getattr(self.cfg.learn, f'{name}_norm') and name not in self._normalizers:
                 self._normalizers[name] = RunningMeanStd().to(self.device)
 
-    @torch.inference_mode()
     def _forward_collect(self, obs: Tensor, state: Any = None) -> dict[str, Any]:
         """{action, logit}, and value (in the critic's unit) where it comes from the trunk that the logit comes from."""
-        obs = self._to_device(obs)
-        if self.compiled:
-            return self._act_compiled(obs)
-        output = judge(self._model, obs, self._one_trunk)
+        output = judge(self._model, self._to_device(obs), self._one_trunk)
         logit = output['logit']
         return {'action': distribution_of(logit).sample(logit, self._next_noise(logit)), **output}
 
-    def _act_compiled(self, obs: Tensor) -> dict[str, Any]:
-        if self._acting is None:
-            self._acting = CompiledActing(self._model, self._one_trunk)
-        if not self._noise:  # a new rollout
-            self._acting.refresh()
-        return self._acting(obs, self._next_noise(self._acting.like(obs)))
+    def _start_acting(self, obs: Tensor) -> Acting:
+        if not self.compiled or type(self)._forward_collect is not ActorCriticPolicy._forward_collect:
+            return super()._start_acting(obs)
+        return CompiledActing(self._model, self._one_trunk, obs, self.device, self._draw_noise)
 
     @torch.inference_mode()
     def _forward_eval(self, obs: Tensor, state: Any = None) -> dict[str, Any]:
@@ -95,9 +88,11 @@ class ActorCriticPolicy(Policy):
     def _next_noise(self, logit: Logit) -> Tensor:
         """One step's noise; drawn for a whole rollout at once, and anew when the number of envs changes."""
         if not self._noise or self._noise[-1].shape[:-1] != lead_shape(logit):
-            block = distribution_of(logit).noise(logit, self.cfg.collect.n_step, self._noise_generator)
-            self._noise = list(block.unbind(0))[::-1]
+            self._noise = list(self._draw_noise(logit).unbind(0))[::-1]
         return self._noise.pop()
+
+    def _draw_noise(self, logit: Logit) -> Tensor:
+        return distribution_of(logit).noise(logit, self.cfg.collect.n_step, self._noise_generator)
 
     def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
         terminated = timestep.terminated

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from zoo.config import Section
 from zoo.errors import UserError
+from zoo.policy.acting import Acting, ForwardActing
 from zoo.registry import MODEL_REGISTRY
 from zoo.rollout import Rollout
 from zoo.spaces import ActionMap, Space, obs_to_tensor
@@ -73,6 +74,7 @@ class CollectMode(NamedTuple):
     """What a collector is given."""
 
     forward: Callable[[Tensor, Any], dict[str, Any]]
+    start: Callable[[Tensor], Acting]  # given where the observations of each rollout will be, [T + 1, B, *O]
     process_transition: Callable[[Tensor, dict[str, Any], Any], dict[str, Any]]  # once per rollout
     get_train_sample: Callable[[Rollout], TensorDict]
     reset: Callable[[], None]
@@ -171,7 +173,7 @@ class Policy(ABC):
 
     @abstractmethod
     def _forward_collect(self, obs: Tensor, state: Any) -> dict[str, Any]:
-        """obs [B, *O] -> {action, logit, ...}, all [B, ...], no gradient, exploring."""
+        """obs [B, *O] -> {action, logit, ...}, all [B, ...], exploring; called without gradient."""
 
     @abstractmethod
     def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
@@ -191,6 +193,10 @@ class Policy(ABC):
 
     def _build(self) -> None:
         """Builds or checks what all modes share, once the model is there."""
+
+    def _start_acting(self, obs: Tensor) -> Acting:
+        """Acts on the rows of a block, [T + 1, B, *O], of which the last one is only seen; by `_forward_collect`."""
+        return ForwardActing(self._forward_collect, obs)
 
     def _init_eval(self) -> None:
         """Builds what evaluation needs; most policies need nothing."""
@@ -239,8 +245,8 @@ class Policy(ABC):
     def collect_mode(self) -> CollectMode:
         """The collector's view."""
         self._need('collect')
-        return CollectMode(self._forward_collect, self._process_transition, self._get_train_sample, self._reset_collect,
-                           self.cfg.collect.n_step)
+        return CollectMode(torch.no_grad()(self._forward_collect), self._start_acting, self._process_transition,
+                           self._get_train_sample, self._reset_collect, self.cfg.collect.n_step)
 
     @property
     def eval_mode(self) -> EvalMode:

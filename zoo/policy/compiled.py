@@ -2,9 +2,10 @@
 
 There is no second source: a step of `zoo.policy.updates` is run once on stand-ins, which notes down its operations
 (make_fx), and torch's inductor turns them into one program. That program reads and writes the buffers of `FlatAdam`, so
-checkpoints are the same and the two may take turns. What moves between steps (schedules, statistics, the learning rate)
-goes in as tensors: a graph is built once for each shape of minibatch. Python code of a model runs only then: its plain
-numbers (a float attribute, say) are facts of the graph, which never sees them change. A number that moves is a buffer.
+checkpoints are the same and the two may take turns. On a GPU it is captured as a CUDA graph. What moves between steps
+(schedules, statistics, the learning rate) goes in as tensors: a graph is built once for each shape of minibatch. Python
+code of a model runs only then: its plain numbers (a float attribute, say) are facts of the graph, which never sees them
+change. A number that moves is a buffer.
 """
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zoo.compiler import MAX_GRAPHS, Backend, form_of, named_tensors, replaced, trace, undisturbed
+from zoo.compiler import MAX_GRAPHS, Backend, form_of, list_call, named_tensors, replaced, trace, undisturbed
+from zoo.cuda_graph import CapturedCall
 from zoo.policy.base import Metrics
 from zoo.policy.updates import Minibatch, StepConfig
 from zoo.rl_utils.adam import AdamRates, FlatState, adam_step
@@ -26,7 +28,7 @@ Step = Callable[[Any, Any, Minibatch, StepConfig], Metrics]
 class _Graph(NamedTuple):
     """A compiled step for one shape of minibatch."""
 
-    run: Callable[..., Sequence[Tensor]]
+    run: Callable[[list[Tensor]], Sequence[Tensor]]
     used: list[int]  # which of all inputs it reads
     metrics: list[str]  # names of its outputs, the norm of each optimiser's gradient after them
 
@@ -66,7 +68,7 @@ class CompiledStep:
             with undisturbed():
                 graph = self._graphs[key] = self._build(names, inputs)
         with torch.no_grad():
-            values = graph.run(*[inputs[i] for i in graph.used])
+            values = graph.run([inputs[i] for i in graph.used])
         n_metric = len(graph.metrics)
         for optimizer, norm in zip(self._optimizers, values[n_metric:], strict=True):
             optimizer.note_step(norm)
@@ -100,7 +102,10 @@ class CompiledStep:
             return [*(x.detach() for x in metrics.values()), *norms]
 
         graph, used = trace(step, inputs, constants=False)
-        return _Graph(self._backend(graph, [inputs[i] for i in used]), used, found)
+        run = list_call(self._backend(graph, [inputs[i] for i in used]))
+        if inputs[0].device.type == 'cuda':
+            run = CapturedCall(run, moving=[place for place, i in enumerate(used) if i >= len(self._inputs)])
+        return _Graph(run, used, found)
 
     def _replay(self, names: list[tuple[str, ...]], values: list[Tensor]) -> tuple[Metrics, list[Tensor]]:
         """The step itself, on the inputs of a graph."""

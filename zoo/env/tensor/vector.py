@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.env.block import StepBlock
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError, contract_error, where
 from zoo.env.tensor.base import State, TensorEnv, leaves, rebuild
 from zoo.env.tensor.program import BrokenContractError, Carry, CompiledProgram, Fresh, Outcome, StepProgram
 from zoo.env.timestep import Timestep
-from zoo.spaces import Box, Discrete
+from zoo.spaces import Box, Discrete, obs_dtype
 
 BLOCK_ROWS = 8192  # rows of new episodes that are begun at once, for as many steps as that lasts
 BLOCK_STEPS = 64  # of which there are no more than this
@@ -42,6 +43,8 @@ class TensorVectorEnv:
         self._action_shape = (n_env, *(self.action_space.shape if isinstance(self.action_space, Box) else ()))
         self._takes_float = isinstance(self.action_space, Box)
         self._noise: Iterator[tuple[Fresh, Tensor]] = iter(())
+        self._like = torch.empty((n_env, *getattr(self.obs_space, 'shape', ())), dtype=obs_dtype(self.obs_space),
+                                 device=self.device)
         self._is_reset, self._compile = False, False
         self._step_count = 0
 
@@ -64,6 +67,19 @@ class TensorVectorEnv:
             self._compile = False
         self._is_reset = True
         return fresh.obs
+
+    def block(self, n_step: int) -> StepBlock:
+        """Storage for n_step steps of `step_into`, on the device."""
+        return StepBlock(n_step, self._like, ['next_obs'])
+
+    def step_into(self, block: StepBlock, t: int, action: Tensor) -> None:
+        """`step`, written into row t of a block."""
+        step, row = self.step(action), block.rows[t]
+        row.obs.copy_(step.obs)
+        row.next_obs.copy_(step.next_obs)
+        row.reward.copy_(step.reward)
+        row.terminated.copy_(step.terminated)
+        row.truncated.copy_(step.truncated)
 
     def step(self, action: Tensor) -> Timestep:
         """action: [B] int64 index or [B, *A] f32 on the device, as the policy made it; the env is given a mapped copy.
