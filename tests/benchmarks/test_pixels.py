@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pixel_records
 import pixels
@@ -71,9 +72,10 @@ def test_read_policy_leaves_the_auxiliary_memory_on_disk(tmp_path):
 
 
 def test_run_for_ends_a_command_at_its_limit_and_passes_other_exit_codes_on():
-    saves = 'trap "exit 130" INT; while :; do sleep 0.05; done'  # as a run that saves upon SIGINT
-    assert pixels.run_for(['sh', '-c', saves], 1.0) == 0
-    assert pixels.run_for(['sh', '-c', 'trap "exit 3" INT; while :; do sleep 0.05; done'], 1.0) == 3
+    # as a run that saves upon SIGINT; a shell could not catch it where the tests themselves were told to ignore it
+    waits = 'import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit({})); time.sleep(60)'
+    assert pixels.run_for([sys.executable, '-c', waits.format(130)], 2.0) == 0
+    assert pixels.run_for([sys.executable, '-c', waits.format(3)], 2.0) == 3
     assert pixels.run_for(['sh', '-c', 'exit 1'], None) == 1
 
 
