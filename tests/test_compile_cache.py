@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import getpass
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def copies(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """A child that has the library at hand; the folders where it put it."""
-    library, folders = compiled.path.read_bytes()[:-32], []
+    library, folders = compiled.path.read_bytes(), []
 
     def copy(job: Job, folder: Path) -> Path:
         folders.append(folder)
@@ -153,8 +154,25 @@ def test_what_cannot_be_moved_into_the_cache_leaves_nothing_there(
     made = tmp_path / LIBRARY
     made.write_bytes(b'library')
     monkeypatch.setattr(compile_cache.os, 'replace', fail)
-    assert compile_cache._keep(made, tmp_path / 'cache' / 'key.so') == made
+    path = compile_cache._keep(made, tmp_path / 'cache', 'key')
+    assert path.parent == tmp_path and path.read_bytes() == b'library' and not made.exists()
     assert list((tmp_path / 'cache').iterdir()) == []
+
+
+@needs_compiler
+@pytest.mark.skipif(not hasattr(os, 'getuid'), reason='has no owners of files')
+@pytest.mark.parametrize('what', ['folder', 'file'])
+def test_library_that_another_user_may_have_written_is_not_run(
+        what: str, compiled: Compiled, copies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('TORCHINDUCTOR_CACHE_DIR', str(tmp_path))
+    path = tmp_path / 'zoo' / compiled.path.name
+    path.parent.mkdir()
+    path.write_bytes(compiled.path.read_bytes())
+    build()
+    assert not copies  # it is found
+    (path if what == 'file' else path.parent).chmod(0o777)
+    assert_same(outcome(build()), outcome(compiled.program))
+    assert len(copies) == 1
 
 
 def test_compiler_that_does_not_know_the_cpu_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ torch.errors.Unsupported: no such operation
 Set MORE=1 to hear more
 """
 # The child's part as it is, but for the compilation: it says who it is, may take a minute, and copies the code
-SLOW_CHILD = """import sys; sys.path[:] = sys.argv[2:]
+SLOW_CHILD = """import sys; sys.path[:] = sys.argv[3:]
 import os, time
 from zoo import compile_worker
 def compile_slowly(job, folder):
@@ -48,8 +48,9 @@ def compile_slowly(job, folder):
     return folder
 compile_worker._compile = compile_slowly
 compile_worker.main()"""
-PARENT = """import pathlib, sys, tempfile
+PARENT = """import pathlib, signal, sys, tempfile
 from zoo import compile_worker
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests themselves ignore it
 compile_worker._START, tempfile.tempdir = sys.argv[1:]
 with tempfile.TemporaryDirectory() as folder:
     compile_worker.compile_in_child(compile_worker.Job('slow', {}, [], {}), pathlib.Path(folder))"""
@@ -112,8 +113,63 @@ def test_child_compiles_one_graph_after_the_other(tmp_path: Path, monkeypatch: p
 def test_child_without_work_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     idle = SLOW_CHILD.replace('compile_worker.main()', 'compile_worker.IDLE_S = 0.1\ncompile_worker.main()')
     monkeypatch.setattr(compile_worker, '_START', idle)
-    compile_in_child(Job('quick', {}, [], {}), tmp_path)
-    wait_until(lambda: not alive(int((tmp_path / 'pid').read_text())))
+    monkeypatch.setattr(compile_worker.tempfile, 'tempdir', str(tmp_path))
+    folder = tmp_path / 'job'
+    folder.mkdir()
+    compile_in_child(Job('quick', {}, [], {}), folder)
+    wait_until(lambda: not alive(int((folder / 'pid').read_text())))
+    assert list(tmp_path.iterdir()) == [folder]  # nor leaves anything, though its parent goes on
+
+
+def test_child_that_ended_as_it_was_given_a_job_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_worker, '_START', SLOW_CHILD)
+    for name in ('one', 'two'):
+        (tmp_path / name).mkdir()
+    compile_in_child(Job('one', {}, [], {}), tmp_path / 'one')
+    pid = int((tmp_path / 'one' / 'pid').read_text())
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not alive(pid))
+    monkeypatch.setattr(compile_worker._Child, 'is_running', lambda self: True)  # as it seemed a moment before
+    assert compile_in_child(Job('two', {}, [], {}), tmp_path / 'two').read_text() == 'two'
+
+
+@pytest.mark.skipif(not hasattr(os, 'fork'), reason='has no fork')
+def test_child_of_a_process_is_left_alone_by_its_forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_worker, '_START', SLOW_CHILD)
+    pids = []
+    for name in ('one', 'two', 'three'):
+        folder = tmp_path / name
+        folder.mkdir()
+        if name == 'two':
+            fork = os.fork()
+            if fork == 0:
+                try:
+                    compile_in_child(Job(name, {}, [], {}), folder)
+                    end_child()
+                finally:
+                    os._exit(0)
+            os.waitpid(fork, 0)
+        else:
+            compile_in_child(Job(name, {}, [], {}), folder)
+        pids.append(int((folder / 'pid').read_text()))
+    assert pids[0] == pids[2] != pids[1]
+
+
+def test_child_lives_on_when_ctrl_c_reaches_the_whole_terminal(tmp_path: Path) -> None:
+    env = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
+    ignores = PARENT.replace('signal.default_int_handler', 'signal.SIG_IGN')  # as a run that ends its update first
+    parent = subprocess.Popen([sys.executable, '-c', ignores, SLOW_CHILD, str(tmp_path)], env=env,
+                              start_new_session=True)
+    try:
+        wait_until(lambda: list(tmp_path.glob('*/pid')))
+        pid, = (int(path.read_text()) for path in tmp_path.glob('*/pid'))
+        os.killpg(parent.pid, signal.SIGINT)
+        time.sleep(0.5)
+        assert alive(pid) and parent.poll() is None
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not alive(pid))
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGKILL])
@@ -131,6 +187,9 @@ def test_child_ends_with_its_parent_and_leaves_nothing(number: int, tmp_path: Pa
 
 def alive(pid: int) -> bool:
     """Whether a process runs; one that has ended, but nobody asked for its exit code yet, does not."""
+    stat = Path(f'/proc/{pid}/stat')
+    if Path('/proc/self/stat').exists():
+        return stat.exists() and stat.read_text().rpartition(') ')[2][0] != 'Z'
     done = subprocess.run(['ps', '-o', 'stat=', '-p', str(pid)], capture_output=True, text=True, check=False)
     return done.stdout.strip()[:1] not in ('', 'Z')
 

@@ -86,21 +86,6 @@ def test_compiled_function_builds_a_limited_number_of_graphs(
                                    'in more than 8 forms']
 
 
-def test_bound_inputs_follow_those_of_the_call(
-        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where their shape is another than before, and where nothing is compiled."""
-    built: list[Any] = []
-    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: built.append(graph) or graph)
-    function = CompiledFunction(area, 'an area')
-    for height in (torch.tensor(3.0), torch.tensor(4.0), torch.tensor([5.0])):
-        function.bind([torch.ones(1), height])
-        assert function(torch.tensor([2.0]))[1].item() == 2 * height.item()
-    assert len(built) == 2
-    assert not warnings_of(caplog)
-    function._failed = True
-    assert function(torch.tensor([2.0, 2.0]))[0].tolist() == [10.0, 10.0]
-
-
 def test_tracing_is_known_while_it_lasts_and_after_it_failed() -> None:
     seen: list[bool] = []
 

@@ -18,7 +18,7 @@ class Collector:
 
     What the policy gave and what the steps returned are written where they stay. What of it is remembered is up to the
     policy's `process_transition`: the collector knows no algorithm. A rollout is valid until the next call of
-    `collect`.
+    `collect` or `reset`.
     """
 
     def __init__(self, env: AnyVectorEnv, mode: CollectMode) -> None:

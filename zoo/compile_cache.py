@@ -8,6 +8,7 @@ import platform
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.compile_worker import CompilationError, Job, compile_in_child
+from zoo.compile_worker import CompilationError, Job, compile_in_child, scratch_root
 
-FORMAT = 1  # of the files here; another one leaves all that is there alone
+FORMAT = 2  # of the files here; another one leaves all that is there alone
 Run = Callable[[Any], Sequence[Tensor]]  # of a list or tuple of tensors
 
 
@@ -28,15 +29,17 @@ class BrokenFileError(RuntimeError):
 def find_or_compile(job: Job, compiler: str) -> Run:
     """A program of a list of tensors. compiler: the name of the C++ compiler.
 
-    Raises: RuntimeError if it cannot be compiled.
+    Raises: RuntimeError if it cannot be compiled; OSError if there is no room for it.
     """
-    path = cache_folder() / f'{_key(job, compiler)}.so'
-    try:
-        return _load(path)
-    except (OSError, RuntimeError):  # not there; or cut short, or no library of this machine: then it is replaced
-        pass
-    with tempfile.TemporaryDirectory(prefix='zoo_', ignore_cleanup_errors=True) as folder:
-        return _load(_keep(_compile(job, Path(folder)), path))
+    cache, key = cache_folder(), _key(job, compiler)
+    for path in sorted(cache.glob(f'{key}.*.so')) if _is_ours(cache) else ():
+        try:
+            return _load(path)
+        except (OSError, RuntimeError):  # cut short, or no library of this machine: then it is replaced
+            with suppress(OSError):
+                path.unlink()
+    with tempfile.TemporaryDirectory(prefix='zoo_', dir=scratch_root(), ignore_cleanup_errors=True) as folder:
+        return _load(_keep(_compile(job, Path(folder)), cache, key))
 
 
 def cache_folder() -> Path:
@@ -52,27 +55,40 @@ def cache_folder() -> Path:
 
 
 def _compile(job: Job, folder: Path) -> Path:
-    """A library in a folder, with its checksum at its end."""
+    """A library in a folder."""
     try:
         # the vector instructions of this CPU, untried: trying them takes 8 s
-        path = compile_in_child(job._replace(options={**job.options, 'cpp.vec_isa_ok': True}), folder)
+        return compile_in_child(job._replace(options={**job.options, 'cpp.vec_isa_ok': True}), folder)
     except CompilationError:  # perhaps the C++ compiler is older than the CPU
-        path = compile_in_child(job, folder)
-    with open(path, 'ab') as file:
-        file.write(_checksum(path.read_bytes(), _named_operations(path)))
-    return path
+        return compile_in_child(job, folder)
 
 
-def _keep(made: Path, path: Path) -> Path:
-    """Moves a library into the cache, and returns its place; that is where it was if nothing can be written there."""
+def _keep(made: Path, cache: Path, key: str) -> Path:
+    """Copies a library into the cache, its checksum in its name; returns its place, which is still the old one if
+    nothing can be written there."""
+    path = cache / f'{key}.{_checksum(made)}.so'
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_ours(cache):
+            raise PermissionError(f'{cache} may be written by others')
         for suffix in ('.json', '.so'):
             if made.with_suffix(suffix).exists():
                 _write(path.with_suffix(suffix), made.with_suffix(suffix).read_bytes())
     except OSError:
-        return made
+        path = made.with_name(path.name)
+        for suffix in ('.json', '.so'):
+            if made.with_suffix(suffix).exists():
+                made.with_suffix(suffix).rename(path.with_suffix(suffix))
     return path
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether nobody else can have written what is there: a library is run as it is found."""
+    try:
+        info = path.stat()
+    except OSError:
+        return False
+    return not hasattr(os, 'getuid') or (info.st_uid == os.getuid() and not info.st_mode & 0o022)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -89,20 +105,16 @@ def _write(path: Path, data: bytes) -> None:
 
 def _load(path: Path) -> Run:
     """Raises: OSError, BrokenFileError; RuntimeError if it is no library for this machine."""
-    data, size = path.read_bytes(), hashlib.sha256().digest_size
     # what is cut short may still load, and end the process where it is called
-    if data[-size:] != _checksum(data[:-size], _named_operations(path)):
+    if not _is_ours(path) or path.name.split('.')[-2] != _checksum(path):
         raise BrokenFileError(f'{path} is not as it was written')
     return torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1).run
 
 
-def _named_operations(path: Path) -> bytes:
-    path = path.with_suffix('.json')
-    return path.read_bytes() if path.exists() else b''
-
-
-def _checksum(*parts: bytes) -> bytes:
-    return hashlib.sha256(b''.join(parts)).digest()
+def _checksum(path: Path) -> str:
+    """Of a library, and of the list of the operations that it calls by their names, if there is one."""
+    names = path.with_suffix('.json')
+    return hashlib.sha256(path.read_bytes() + (names.read_bytes() if names.exists() else b'')).hexdigest()[:32]
 
 
 def _key(job: Job, compiler: str) -> str:

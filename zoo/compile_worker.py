@@ -10,6 +10,7 @@ import pickle
 import queue
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,8 +28,14 @@ LIMIT_S = 900  # for a graph; ours take up to 20 s of an idle machine
 IDLE_S = 60
 LIBRARY = 'graph.so'  # beside it graph.json, if there are operations that C++ code calls by their names
 _JOB = 'job.pkl'
-# `-c` puts the current folder first, but only sys is imported before that is undone; `-m` would need -P of Python 3.11
-_START = 'import sys; sys.path[:] = sys.argv[2:]; from zoo.compile_worker import main; main()'
+# this very file, wherever another zoo may be; `-c` puts the current folder first, but only sys is imported before that
+# is undone (`-m` would need -P of Python 3.11)
+_START = """import sys; sys.path[:] = sys.argv[3:]
+from importlib.util import module_from_spec, spec_from_file_location
+spec = spec_from_file_location('zoo_compile_worker', sys.argv[2])
+sys.modules[spec.name] = worker = module_from_spec(spec)
+spec.loader.exec_module(worker)
+worker.main()"""
 
 
 class Job(NamedTuple):
@@ -44,59 +51,88 @@ class CompilationError(RuntimeError):
     """The compiler ran, and said why it did not succeed."""
 
 
-def compile_in_child(job: Job, folder: Path) -> Path:
-    """The shared library of a graph, made in an empty folder, whose path has no spaces: torch's commands would break.
+class _ChildGoneError(RuntimeError):
+    """It had ended, as it does when idle, before it was given the job."""
 
-    Raises: CompilationError; RuntimeError if the child was ended or took more than LIMIT_S.
+
+def compile_in_child(job: Job, folder: Path) -> Path:
+    """The shared library of a graph, made in an empty folder of `scratch_root`.
+
+    Raises: CompilationError; RuntimeError if the child was ended or took more than LIMIT_S; OSError.
     """
+    try:
+        return _running_child().compile(job, folder)
+    except _ChildGoneError:
+        end_child()
+        return _running_child().compile(job, folder)
+    except BaseException:  # KeyboardInterrupt too
+        end_child()
+        raise
+
+
+def _running_child() -> _Child:
     global _child
     if _child is None or not _child.is_running():
         end_child()
         _child = _Child()
-    try:
-        return _child.compile(job, folder)
-    except BaseException:  # KeyboardInterrupt too
-        end_child()
-        raise
+    return _child
 
 
 @atexit.register
 def end_child() -> None:
     """Ends the process that compiles, if there is one. It would end with this one, or after IDLE_S without work."""
     global _child
-    if _child is not None:
+    if _child is not None and _child.owner == os.getpid():  # one that was there before a fork is another's
         _child.end()
-        _child = None
+    _child = None
+
+
+def scratch_root() -> str:
+    """Where to make temporary folders: with no space in the path, since torch's commands would break.
+
+    Raises: RuntimeError if there is no such place.
+    """
+    for place in (tempfile.gettempdir(), '/tmp', '/var/tmp'):
+        if ' ' not in place and os.access(place, os.W_OK):
+            return place
+    raise RuntimeError(f'the folder for temporary files is {tempfile.gettempdir()!r}, and compilers take no path with '
+                       'a space; name another in TMPDIR')
 
 
 class _Child:
     """The parent's end."""
 
     def __init__(self) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix='zoo_', ignore_cleanup_errors=True)
-        scratch = self._scratch.name
+        self.owner = os.getpid()
+        self._scratch = tempfile.mkdtemp(prefix='zoo_', dir=scratch_root())
         # modules as here, but nothing of the user's script or current folder in place of what torch imports
         paths = [os.path.abspath(path) for path in (*sys.path[1:], *sys.path[:1])]
-        env = {**os.environ, 'TORCHINDUCTOR_CACHE_DIR': scratch, 'TMPDIR': scratch, 'CUDA_VISIBLE_DEVICES': '',
-               'TORCHINDUCTOR_COMPILE_THREADS': '1'}
-        self._output = Path(scratch, 'output')
+        env = {**os.environ, 'TORCHINDUCTOR_CACHE_DIR': self._scratch, 'TMPDIR': self._scratch,
+               'CUDA_VISIBLE_DEVICES': '', 'TORCHINDUCTOR_COMPILE_THREADS': '1'}
+        self._output = Path(self._scratch, 'output')
+        command = [sys.executable, '-W', 'ignore', '-c', _START, self._scratch, os.path.abspath(__file__), *paths]
         with open(self._output, 'wb') as output:
-            # its stdin is closed when this process ends, however it does; then it ends too
-            self._process = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', _START, scratch, *paths], env=env,
-                                             cwd=scratch, stdin=subprocess.PIPE, stdout=output, stderr=output,
-                                             bufsize=0)
+            # its stdin is closed when this process ends, however it does; then it ends too. A session of its own: at
+            # Ctrl-C a run finishes its update, and what compiles for it must live on
+            self._process = subprocess.Popen(command, env=env, cwd=self._scratch, stdin=subprocess.PIPE, stdout=output,
+                                             stderr=output, bufsize=0, start_new_session=True)
 
     def is_running(self) -> bool:
-        return self._process.poll() is None
+        return self.owner == os.getpid() and self._process.poll() is None
 
     def compile(self, job: Job, folder: Path) -> Path:
-        (folder / _JOB).write_bytes(pickle.dumps(job))
-        said_before, deadline = self._output.stat().st_size, time.monotonic() + LIMIT_S
-        assert self._process.stdin is not None
-        self._process.stdin.write(os.fsencode(folder) + b'\n')
+        (folder / _JOB).write_bytes(pickle.dumps(tuple(job)))
+        try:
+            said_before, deadline = self._output.stat().st_size, time.monotonic() + LIMIT_S
+            assert self._process.stdin is not None
+            self._process.stdin.write(os.fsencode(folder) + b'\n')
+        except OSError as error:
+            raise _ChildGoneError('the compiler ended before it began') from error
         library = folder / LIBRARY
         while not library.exists():
             code = self._process.poll()
+            if code == 0:
+                raise _ChildGoneError('the compiler ended before it began')
             if code is not None and code < 0:
                 raise RuntimeError(f'the compiler was ended by signal {-code}')
             if code is not None:
@@ -108,8 +144,17 @@ class _Child:
 
     def end(self) -> None:
         with self._process:  # closes its stdin, and waits
-            self._process.kill()
-        self._scratch.cleanup()
+            if self._process.poll() is None:
+                _kill_session(self._process.pid)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _kill_session(pid: int) -> None:
+    """A child and the C++ compiler that it has started."""
+    if hasattr(os, 'killpg'):
+        os.killpg(pid, signal.SIGKILL)
+    else:
+        os.kill(pid, signal.SIGTERM)
 
 
 _child: _Child | None = None
@@ -131,8 +176,9 @@ def main() -> None:
         try:
             folder = folders.get(timeout=IDLE_S)
         except queue.Empty:
+            shutil.rmtree(sys.argv[1], ignore_errors=True)
             return
-        made = _compile(pickle.loads((folder / _JOB).read_bytes()), folder / 'made')
+        made = _compile(Job(*pickle.loads((folder / _JOB).read_bytes())), folder / 'made')
         named_operations = made.with_suffix('.json')
         if named_operations.exists():
             os.replace(named_operations, (folder / LIBRARY).with_suffix('.json'))
@@ -147,6 +193,8 @@ def _listen(folders: queue.SimpleQueue[Path], scratch: Path) -> None:
             folders.put(folder)
     for path in (folder, scratch):  # the parent has ended, and has perhaps left them
         shutil.rmtree(path, ignore_errors=True)
+    if hasattr(os, 'getpgrp') and os.getpgrp() == os.getpid():
+        _kill_session(os.getpid())
     os._exit(1)
 
 

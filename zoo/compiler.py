@@ -104,17 +104,11 @@ class CompiledFunction:
         self._function, self._what, self._constants = function, what, constants
         self._graphs: dict[Any, tuple[Callable[[list[Tensor]], Sequence[Tensor]], list[int]]] = {}
         self._failed = False
-        self.bind([])
-
-    def bind(self, inputs: Sequence[Tensor]) -> None:
-        """Sets what follows the inputs of each call; it is looked at but once, so calls take less time."""
-        self._bound, self._bound_form = tuple(inputs), form_of(inputs)
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         if self._failed:
-            return self._function(*inputs, *self._bound)
-        key = self._bound_form, form_of(inputs)
-        inputs += self._bound
+            return self._function(*inputs)
+        key = form_of(inputs)
         try:
             graph = self._graphs.get(key)
             if graph is None:
@@ -141,11 +135,12 @@ class CompiledCall:
     call; the later ones are of the same, and nothing looks at them.
 
     If that fails, at compile time or later, it runs as it stands from then on, and one line of the log says why.
+    Args: what: names it in that line; wanted: False: it runs as it stands.
     """
 
-    def __init__(self, function: Callable[..., Any], what: str) -> None:
+    def __init__(self, function: Callable[..., Any], what: str, wanted: bool = True) -> None:
         self._function, self._what = function, what
-        self._run: Callable[[list[Tensor]], Any] = self._build
+        self._run: Callable[[list[Tensor]], Any] = self._build if wanted else self._run_as_it_stands
 
     def __call__(self, inputs: list[Tensor]) -> None:
         try:

@@ -20,15 +20,14 @@ class CapturedCall:
 
     def __init__(self, run: Run, moving: Sequence[int]) -> None:
         self._run, self._moving = run, list(moving)
-        self._is_warm = False
+        self._stream: torch.cuda.Stream | None = None  # the first call makes it
         self._graph: torch.cuda.CUDAGraph | None = None
         self._places: list[Tensor] = []
         self._addresses: list[int] = []
         self._outputs: Sequence[Tensor] = []
 
     def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
-        if not self._is_warm:
-            self._is_warm = True
+        if self._stream is None:
             return self._warm_up(inputs)
         if self._graph is None or self._fixed_addresses(inputs) != self._addresses:
             self._capture(inputs)
@@ -39,22 +38,27 @@ class CapturedCall:
         return [x.clone() for x in self._outputs]
 
     def _warm_up(self, inputs: list[Tensor]) -> list[Tensor]:
-        stream, current = torch.cuda.Stream(inputs[0].device), torch.cuda.current_stream(inputs[0].device)
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
+        device = inputs[0].device
+        current, self._stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
             outputs = list(self._run(inputs))
-        current.wait_stream(stream)
+        current.wait_stream(self._stream)
         for x in outputs:
             x.record_stream(current)
         return outputs
 
     def _capture(self, inputs: list[Tensor]) -> None:
         """Notes the kernels down; none of them runs here, so nothing is written yet."""
+        self._graph = None  # should this fail
         self._places = [x.clone() if i in self._moving else x for i, x in enumerate(inputs)]
         self._addresses = self._fixed_addresses(inputs)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, capture_error_mode='thread_local'):
+        graph = torch.cuda.CUDAGraph()
+        # both by name: left alone, torch would capture on the default device, and the stream would stay if it failed
+        with torch.cuda.device(inputs[0].device), torch.cuda.stream(torch.cuda.current_stream(inputs[0].device)), \
+                torch.cuda.graph(graph, stream=self._stream, capture_error_mode='thread_local'):
             self._outputs = self._run(self._places)
+        self._graph = graph
 
     def _fixed_addresses(self, inputs: list[Tensor]) -> list[int]:
         return [x.data_ptr() for i, x in enumerate(inputs) if i not in self._moving]

@@ -112,7 +112,8 @@ class ActionMap:
     def __call__(self, action: Tensor) -> np.ndarray:
         """action: [B] int64 (Discrete) or [B, *A] f32 (Box) -> an array for the env, same leading shape."""
         mapped = self.map(action.detach().cpu()).numpy()
-        return mapped.astype(self._dtype, copy=False) if isinstance(self.space, Box) else mapped
+        # an index that was not shifted is still the policy's own memory
+        return mapped.astype(self._dtype, copy=False) if isinstance(self.space, Box) else mapped.copy()
 
     def map(self, action: Tensor) -> Tensor:
         """The same on the device of the actions; of a Box in f32 or f64, whichever holds the env's numbers."""

@@ -3,16 +3,89 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
-from zoo.env import EnvConfig, StepBlock, make_vector_env
+from tests.envs import LimitEnv, LimitVectorEnv
+from zoo.env import EnvConfig, EnvContractError, StepBlock, make_vector_env
 
 MODES = {'same_step': dict(vectorization='sync', autoreset='same_step'),
          'next_step': dict(vectorization='sync', autoreset='next_step'),
-         'disabled': dict(vectorization='async', autoreset='disabled'),
+         'sync disabled': dict(vectorization='sync', autoreset='disabled'),
+         'async disabled': dict(vectorization='async', autoreset='disabled'),
          'batched': dict(id='tests.envs:Limit-v0', vectorization='batched')}
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_rows_of_a_block_are_what_the_env_did(mode: str) -> None:
+    """Its steps, 1 to 5, then the first of the next episode: at once, or (next_step) after a row that is a reset."""
+    env = make_vector_env(EnvConfig(**{'id': 'tests.envs:limit_env', **MODES[mode]}), 2)
+    block = env.block(7)
+    block.obs[0].copy_(env.reset(0))
+    for t in range(7):
+        env.step_into(block, t, torch.tensor([0, 0]))
+    next_step = mode in ('next_step', 'batched')
+    want = [0, 1, 2, 3, 4, 5, 0, 1] if next_step else [0, 1, 2, 3, 4, 0, 1, 2]
+    assert block.obs[:, 0, 0].tolist() == block.obs[:, 1, 0].tolist() == want
+    assert block.steps.reward[:, 1].tolist() == ([1, 1, 1, 1, 1, 0, 1] if next_step else [1] * 7)
+    assert block.steps.truncated[:, 0].tolist() == [False, False, False, False, True, False, False]
+    assert not block.steps.terminated.any()
+    obs, index = block.final()
+    if next_step:
+        assert block.steps.is_reset is not None and block.steps.is_reset[:, 0].nonzero().tolist() == [[5]]
+        assert len(obs) == 0
+    else:
+        assert block.steps.is_reset is None
+        assert obs.tolist() == [[5], [5]] and index.tolist() == [[4, 0], [4, 1]]
+    env.close()
+
+
+class InPlaceEnv(LimitEnv):
+    """Returns one array of its own, again and again."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        self.array = getattr(self, 'array', obs)
+        self.array[:] = obs
+        return self.array, info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        self.array[:] = obs
+        return self.array, *rest
+
+
+def test_final_observation_of_an_env_that_writes_in_place_is_the_true_one() -> None:
+    env = make_vector_env(EnvConfig(id=InPlaceEnv, vectorization='sync', autoreset='same_step'), 1)
+    env.reset(0)
+    for _ in range(5):
+        step = env.step(torch.tensor([0]))
+    assert step.final_obs is not None and step.final_obs.tolist() == [[5.0]] and step.obs.tolist() == [[0.0]]
+
+
+class ScalarFlagsEnv(LimitVectorEnv):
+    """All envs share one flag."""
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        return obs, reward, terminated[:1], truncated, info
+
+
+def test_flag_that_would_broadcast_is_refused() -> None:
+    gymnasium.register('ScalarFlags-v0', entry_point='tests.envs:LimitEnv',
+                       vector_entry_point='tests.env.test_block:ScalarFlagsEnv')
+    env = make_vector_env(EnvConfig(id='ScalarFlags-v0', vectorization='batched'), 3)
+    env.reset(0)
+    with pytest.raises(EnvContractError, match=r'step returned terminated of shape \(1,\), wanted \(3,\)'):
+        env.step(torch.tensor([0, 0, 0]))
+
+
+def test_env_is_sent_actions_of_its_own() -> None:
+    env = make_vector_env(EnvConfig(id='tests.envs:Limit-v0', vectorization='batched'), 2)
+    action = torch.tensor([0, 1])
+    assert not np.shares_memory(env._to_env(action), action.numpy())
 
 
 @pytest.mark.parametrize('mode', MODES)

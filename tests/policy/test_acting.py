@@ -64,6 +64,38 @@ def assert_same_acting(space: str, model: dict[str, Any], caplog: pytest.LogCapt
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.parametrize('change', ['new buffer', 'new storage', 'another dtype'])
+def test_compiled_acting_follows_a_model_whose_tensors_are_replaced(
+        change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
+    policies = pair('discrete', obs_norm=True)
+    obs = torch.randn(N_STEP + 1, 5, 3)
+    compiled, eager = (policy.collect_mode.start(obs) for policy in policies)
+    for _ in range(2):
+        act(compiled), act(eager)
+        torch.testing.assert_close(compiled.output, eager.output)
+        for model in (policy._model for policy in policies):
+            if change == 'new buffer':
+                model.input.register_buffer('extra', torch.ones(1))
+            elif change == 'new storage':
+                for p in model.parameters():
+                    p.data = p.data * 2
+            else:
+                model.input.mean = model.input.mean.double() + 1
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_compiled_acting_keeps_no_more_than_the_policy_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other outputs of a model with one trunk are not written, so they are not shown either."""
+    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
+    policy = pair('discrete', shared_encoder=True)[0]
+    both = policy._model.compute_actor_critic
+    policy._model.compute_actor_critic = lambda obs: {**both(obs), 'feature': obs}
+    acting = policy.collect_mode.start(torch.randn(N_STEP + 1, 5, 3))
+    act(acting)
+    assert acting.output.keys() == {'action', 'logit', 'value'}
+
+
 def act(acting: Acting) -> None:
     acting.begin()
     with torch.no_grad():

@@ -11,9 +11,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import SyncVectorEnv
 
 from zoo.env.errors import RESET_DO, STEP_DO, EnvContractError, EnvError, contract_error, show, where
-from zoo.env.workers import SerialVectorEnv, WorkerTraceback
+from zoo.env.workers import WorkerTraceback
 
 # What numpy and gymnasium raise when they are handed what no env may return, and what an env is likely to raise itself.
 RAW_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -60,9 +61,9 @@ def _frames(error: Exception) -> list[FrameType]:
 
 
 def _index(frames: list[FrameType], vector: gymnasium.vector.VectorEnv) -> int | None:
-    """Where a SerialVectorEnv was in its loop over the envs."""
+    """Where a SyncVectorEnv was in its loop over the envs."""
     loops = [frame.f_locals.get('i') for frame in frames if frame.f_locals.get('self') is vector]
-    return loops[-1] if loops and isinstance(vector, SerialVectorEnv) else None
+    return loops[-1] if loops and isinstance(vector, SyncVectorEnv) else None
 
 
 def _call(frames: list[FrameType]) -> tuple[str, str]:
@@ -126,7 +127,7 @@ def _fits(obs: Any, space: gymnasium.Space) -> bool:
 def _bad_result(error: Exception, frames: list[FrameType], vector: gymnasium.vector.VectorEnv, name: str,
                 index: int | None, step: int) -> EnvContractError:
     call, do = _call(frames)
-    if isinstance(vector, SerialVectorEnv) and frames[-1].f_locals.get('self') is vector:  # it puts them into arrays
+    if isinstance(vector, SyncVectorEnv) and frames[-1].f_locals.get('self') is vector:  # it puts them into arrays
         return contract_error(name, index, step, f'the reward, terminated or truncated is no single value ({error})',
                               'a number and two bools', do)
     return contract_error(name, index, step, f'{call} returned what cannot be used ({type(error).__name__}: {error})',

@@ -21,7 +21,7 @@ class Timestep(NamedTuple):
     truncated: Tensor  # [B] bool, cut off from outside, such as by a time limit
     final_obs: Tensor | None  # [K, *O], of the K envs whose episode ended; None if none did or `obs` is it
     final_index: Tensor | None  # [K] int64, which envs those are
-    info: dict[str, Any]  # as the vector env gave it
+    info: dict[str, Any]  # of the vector env; single envs' own are not gathered
     is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None where no such rows exist
     raw_reward: Tensor | None = None  # [B] f32, of the game, where `reward` is changed for training; None: `reward` is
     raw_end: Tensor | None = None  # [B] bool, the game is over, where a lost life ends an episode; None: as an episode

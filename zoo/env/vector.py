@@ -121,8 +121,9 @@ class VectorEnv:
     def _write(self, block: StepBlock, t: int, sent: np.ndarray) -> dict[str, Any]:
         raw, env_reward, terminated, truncated, info = self._env.step(sent)
         row, obs, reward = block.rows[t], self._convert(raw), np.asarray(env_reward)
-        if obs.shape != self._obs_shape or reward.shape != self._ended.shape:
-            self._refuse_shape(obs, reward)
+        if (obs.shape != self._obs_shape or not reward.shape == np.shape(terminated) == np.shape(truncated)
+                == self._ended.shape):
+            self._refuse_shape(observations=obs, rewards=reward, terminated=terminated, truncated=truncated)
         row.obs[...], row.reward[:], row.terminated[:], row.truncated[:] = obs, reward, terminated, truncated
         if row.is_reset is not None:
             row.is_reset[:] = self._ended
@@ -150,7 +151,10 @@ class VectorEnv:
             return final
         final = row.obs[index]
         raw, _ = self._env.reset(options={'reset_mask': ended})
-        row.obs[...] = self._convert(raw)
+        obs = self._convert(raw)
+        if obs.shape != self._obs_shape:
+            self._refuse_shape(observations=obs)
+        row.obs[...] = obs
         self._check_obs(row.obs, sent)
         return final
 
@@ -196,13 +200,15 @@ class VectorEnv:
         raise (EnvError if blame_policy else EnvContractError)(
             f'{self._where(row, index)}: {what} {got}{after}, wanted finite numbers{none}; {cause}.')
 
-    def _refuse_shape(self, obs: np.ndarray, reward: np.ndarray) -> None:
-        what, values, wanted = 'observations', obs, self._obs_shape
-        if obs.shape == wanted:
-            what, values, wanted = 'rewards', reward, self._ended.shape
-        raise contract_error(self.name, None, self._step_count, f'step returned {what} of shape {values.shape}',
-                             str(wanted), 'return one float for each reward' if what == 'rewards' else
-                             'make them fit its single_observation_space')
+    def _refuse_shape(self, **returned: Any) -> None:
+        for what, values in returned.items():
+            wanted = self._obs_shape if what == 'observations' else self._ended.shape
+            if np.shape(values) != wanted:
+                raise contract_error(self.name, None, self._step_count,
+                                     f'step returned {what} of shape {np.shape(values)}', str(wanted),
+                                     'make them fit its single_observation_space' if what == 'observations' else
+                                     'return one float for each reward' if what == 'rewards' else
+                                     'return one bool for each env')
 
     def _final_rows(self, info: dict[str, Any], index: np.ndarray) -> np.ndarray:
         rows = info['final_obs'][index]

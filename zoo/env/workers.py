@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from multiprocessing import connection
 from typing import Any
@@ -35,6 +36,7 @@ class WorkerTraceback(Exception):
 
 
 class _WithoutInfos(gymnasium.vector.VectorEnv):
+    """Both of gymnasium's vectors merge infos with this one method."""
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
         if not isinstance(env_info, dict):
@@ -62,7 +64,7 @@ class SerialVectorEnv(_WithoutInfos, SyncVectorEnv):
             else:
                 seen[i], rewards[i], terminated[i], truncated[i], info = env.step(action)
                 if self._same_step and (terminated[i] or truncated[i]):
-                    infos = self._add_info(infos, {FINAL_OBS: seen[i]}, i)
+                    infos = self._add_info(infos, {FINAL_OBS: copy(seen[i])}, i)  # the reset may write into it
                     seen[i], info = env.reset()
             if not isinstance(info, dict):
                 self._add_info(infos, info, i)  # which says so

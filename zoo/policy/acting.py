@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from zoo.compiler import CompiledCall, named_tensors, replaced
+from zoo.compiler import MAX_GRAPHS, CompiledCall, form_of, named_tensors, replaced
 from zoo.rl_utils.distribution import Logit, distribution_of, logit_parts
 
 
@@ -57,25 +57,34 @@ class CompiledActing:
                  draw: Callable[[Logit], Tensor]) -> None:
         self._model, self._one_trunk, self._draw = model, one_trunk, draw
         self._obs_rows, self._n_step = obs.unbind(0), len(obs) - 1
+        device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self._moved = None if obs.device == device else torch.empty_like(obs[0], device=device)
         self.output: dict[str, Any] = {}
-        self._run = CompiledCall(self._write, 'acting')
         self._like: Logit | None = None
-        self._tensors: dict[str, Tensor] = {}
+        self._names: list[str] = []
+        self._programs: dict[Any, CompiledCall] = {}  # by names and forms of the model's tensors
+        self._places: Any = None  # where these were
         self._calls: list[list[Tensor]] = []
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Draws the noise, and looks the model's tensors up again: statistics may be other tensors after an update."""
+        """Draws the noise, and looks the model's tensors up again: they may be others than before."""
         if self._like is None:
             self._like = self._allocate(self._see(0))
         self._noise.copy_(self._draw(self._like))
         tensors = named_tensors(self._model)
-        if self._tensors.keys() != tensors.keys() or any(x is not self._tensors[name] for name, x in tensors.items()):
-            self._tensors, fixed = tensors, [x.detach() for x in tensors.values()]
-            columns = [x.unbind(0) for x in (self._noise, *self._outputs)]
-            self._calls = [[obs if self._moved is None else self._moved, *row, *fixed]
-                           for obs, *row in zip(self._obs_rows[:-1], *columns, strict=True)]
+        fixed = [x.detach() for x in tensors.values()]
+        key = tuple(tensors), form_of(fixed)
+        places = key, [x.data_ptr() for x in fixed]
+        if places == self._places:
+            return
+        self._places, self._names = places, list(tensors)
+        if key not in self._programs:
+            self._programs[key] = CompiledCall(self._write, 'acting', len(self._programs) < MAX_GRAPHS)
+        self._run = self._programs[key]
+        columns = [x.unbind(0) for x in (self._noise, *self._outputs)]
+        self._calls = [[obs if self._moved is None else self._moved, *row, *fixed]
+                       for obs, *row in zip(self._obs_rows[:-1], *columns, strict=True)]
 
     def step(self, t: int) -> Tensor:
         if self._moved is not None:
@@ -90,10 +99,12 @@ class CompiledActing:
     def _allocate(self, obs: Tensor) -> Logit:
         seen = judge(self._model, obs, self._one_trunk)
         logit = seen['logit']
-        self.output = blocks_like({'action': distribution_of(logit).mode(logit), **seen}, self._n_step)
+        parts: Logit = logit if isinstance(logit, Tensor) else {name: logit[name] for name in ('mu', 'sigma')}
+        value = {'value': seen['value']} if self._one_trunk else {}
+        self.output = blocks_like({'action': distribution_of(logit).mode(logit), 'logit': parts, **value}, self._n_step)
         self._actions = self.output['action'].unbind(0)
         self._outputs = [self.output['action'], *logit_parts(self.output['logit']),
-                         *([self.output['value']] if self._one_trunk else [])]
+                         *(self.output[name] for name in value)]
         self._noise = self._outputs[1].new_empty(self._outputs[1].shape)  # as the logit's first part
         return logit
 
@@ -101,7 +112,7 @@ class CompiledActing:
         """obs [B, *O], noise, places of the outputs, tensors of the model."""
         n = len(self._outputs)
         (obs, noise), places, fixed = inputs[:2], inputs[2:2 + n], inputs[2 + n:]
-        with replaced(self._model, dict(zip(self._tensors, fixed, strict=True))):
+        with replaced(self._model, dict(zip(self._names, fixed, strict=True))):
             seen = judge(self._model, obs, self._one_trunk)
         logit = seen['logit']
         outputs = [distribution_of(logit).sample(logit, noise), *logit_parts(logit),

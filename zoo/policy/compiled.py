@@ -52,13 +52,14 @@ class CompiledStep:
                                     device=device)
         self._others: dict[str, Tensor] = {}  # tensors of the model that are no parameters of the optimisers
         self._inputs: list[Tensor] = []
+        self._form: Any = None  # of these
 
     def __call__(self, minibatch: Minibatch, config: StepConfig) -> Metrics:
         if config is not self._config:
             self._adopt(config)
         self._refresh_numbers(config)
         names, leaves = _flatten(minibatch)
-        key = self._moving, tuple(self._fixed.values()), tuple(names), form_of(leaves)
+        key = self._moving, tuple(self._fixed.values()), self._form, tuple(names), form_of(leaves)
         inputs = [*self._inputs, *leaves]
         graph = self._graphs.get(key)
         if graph is None:
@@ -85,6 +86,7 @@ class CompiledStep:
         self._others = {name: x.detach() for name, x in named_tensors(self._model).items() if name not in own}
         self._inputs = [x for optimizer in self._optimizers for x in optimizer.state]
         self._inputs += [self._numbers, *self._others.values()]
+        self._form = tuple(self._others), form_of(self._inputs)
 
     def _refresh_numbers(self, config: StepConfig) -> None:
         values = tuple([x for optimizer in self._optimizers for x in optimizer.rates])

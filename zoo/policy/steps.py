@@ -61,8 +61,8 @@ class Steps:
             why = missing
         else:
             self.active = True
-            logger.info('the update is compiled, for a run of %s gradient steps: it takes some seconds, at the first '
-                        'update; to do without: policy.learn.compile=off', f'{n_step:,.0f}')
+            logger.info('the update is compiled, for a run of %s gradient steps: the first time on a machine it takes '
+                        '20 to 40 s; to do without: policy.learn.compile=off', f'{n_step:,.0f}')
             return
         logger.info('the update is not compiled: %s', why)
 
