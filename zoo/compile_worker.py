@@ -52,7 +52,7 @@ class CompilationError(RuntimeError):
 
 
 class _ChildGoneError(RuntimeError):
-    """It had ended, as it does when idle, before it was given the job."""
+    """It had ended, as it does when idle, before it was given the job, or soon after: another one is asked."""
 
 
 def compile_in_child(job: Job, folder: Path) -> Path:
@@ -104,6 +104,7 @@ class _Child:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
+        self._is_used = False  # then it may have ended since
         self._scratch = tempfile.mkdtemp(prefix='zoo_', dir=scratch_root())
         # modules as here, but nothing of the user's script or current folder in place of what torch imports
         paths = [os.path.abspath(path) for path in (*sys.path[1:], *sys.path[:1])]
@@ -131,8 +132,8 @@ class _Child:
         library = folder / LIBRARY
         while not library.exists():
             code = self._process.poll()
-            if code == 0:
-                raise _ChildGoneError('the compiler ended before it began')
+            if code == 0 or (code is not None and code < 0 and self._is_used):
+                raise _ChildGoneError('the compiler ended, perhaps before it began')
             if code is not None and code < 0:
                 raise RuntimeError(f'the compiler was ended by signal {-code}')
             if code is not None:
@@ -140,6 +141,7 @@ class _Child:
             if time.monotonic() > deadline:
                 raise RuntimeError(f'the compiler took more than {LIMIT_S} s')
             time.sleep(0.01)
+        self._is_used = True
         return library
 
     def end(self) -> None:
