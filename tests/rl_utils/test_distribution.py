@@ -205,7 +205,7 @@ def test_nothing_is_changed_in_place(dist, make):
     saved = dist.terms(logit_parts(logit), other, action)[2]
     kept = [x.clone() for x in saved]
     dist.kl_terms(logit, logit_parts(other))
-    dist.pullback(saved, torch.ones(5, 1, dtype=torch.float64), torch.ones((), dtype=torch.float64))
+    dist.pullback(saved, torch.ones(1, 5, dtype=torch.float64), torch.ones((), dtype=torch.float64))
     assert all(torch.equal(x, y) for x, y in zip((*tensors, *saved), (*before, *kept), strict=True))
 
 
@@ -221,10 +221,17 @@ def test_terms_and_pullback_equal_autograd(dist, make, lead):
     want = torch.autograd.grad((grad_logp * logp + grad_entropy * entropy).sum(), parts)
     with torch.no_grad():
         log_ratio, got_entropy, saved = dist.terms(parts, other, action)
-        got = dist.pullback(saved, grad_logp.unsqueeze(-1), grad_entropy.unsqueeze(-1))
+        got = dist.pullback(saved, grad_logp.reshape(1, -1), grad_entropy.reshape(1, -1))
         wanted_ratio = logp - dist.log_prob(other, action)
-    torch.testing.assert_close((log_ratio.squeeze(-1), got_entropy.squeeze(-1)), (wanted_ratio, entropy))
-    torch.testing.assert_close(got, want)
+    torch.testing.assert_close((log_ratio, got_entropy), (wanted_ratio.reshape(1, -1), entropy.reshape(1, -1)))
+    torch.testing.assert_close(tuple(x.view(lead + x.shape[1:]) for x in got), want)
+    # a number for all rows, and no gradient in the entropy
+    for number in (0.25, None):
+        want = torch.autograd.grad((grad_logp * dist.log_prob(logit, action) + (number or 0.0) * dist.entropy(
+            logit)).sum(), parts)
+        with torch.no_grad():
+            got = dist.pullback(saved, grad_logp.reshape(1, -1), number)
+        torch.testing.assert_close(tuple(x.view(lead + x.shape[1:]) for x in got), want)
 
 
 @pytest.mark.parametrize('dist, make', [(Categorical, random_categorical), (Gaussian, random_gaussian)])
@@ -246,9 +253,9 @@ def test_categorical_pullback_by_hand():
     # d H / d logit_j = -p_j (ln p_j + H): -.25 * (-1.386294 + .562335) = .205990 and
     # -.75 * (-.287682 + .562335) = -.205990
     _, _, saved = Categorical.terms((log(0.25, 0.75),), log(0.5, 0.5), torch.tensor(0))
-    one, zero = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    assert Categorical.pullback(saved, one, zero)[0].tolist() == pytest.approx([0.75, -0.75])
-    assert Categorical.pullback(saved, zero, one)[0].tolist() == pytest.approx([0.205990, -0.205990], abs=1e-6)
+    one, zero = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    assert Categorical.pullback(saved, one, None)[0][0].tolist() == pytest.approx([0.75, -0.75])
+    assert Categorical.pullback(saved, zero, 1.0)[0][0].tolist() == pytest.approx([0.205990, -0.205990], abs=1e-6)
 
 
 def test_distribution_of_parts_and_lead_shape_follow_the_form_of_the_logit():

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from zoo.rl_utils.distribution import logit_parts
 from zoo.rl_utils.ppo import (
     ppo_data,
     ppo_error,
@@ -16,8 +17,10 @@ from zoo.rl_utils.ppo import (
     ppo_policy_data,
     ppo_policy_error,
     ppo_policy_error_continuous,
+    ppo_policy_slopes,
     ppo_value_data,
     ppo_value_error,
+    ppo_value_slopes,
 )
 
 
@@ -464,3 +467,52 @@ def test_losses_take_bfloat16_logits():
     want, _ = ppo_error(data._replace(logit_new=full))
     (want.policy_loss - want.entropy_loss).backward()
     torch.testing.assert_close(half.grad.float(), full.grad, rtol=0.1, atol=0.02)
+
+
+SLOPES = {'plain': (0.2, None, 0.0), 'all': (0.1, 1.5, 0.3)}
+
+
+@pytest.mark.parametrize('continuous', [False, True])
+@pytest.mark.parametrize('weighted', [False, True])
+@pytest.mark.parametrize('lead', [(12,), (3, 4)], ids=str)
+@pytest.mark.parametrize('case', SLOPES)
+def test_policy_slopes_are_the_gradient_of_the_loss(case, lead, weighted, continuous):
+    clip_ratio, dual_clip, entropy_weight = SLOPES[case]
+    data = policy_part(map_tensors(random_data(continuous=continuous), lambda x: x.view(lead + x.shape[1:])))
+    data = data._replace(logit_pretrained=None, weight=data.weight if weighted else None)
+    parts = [x.requires_grad_() for x in logit_parts(data.logit_new)]
+    loss, info = ppo_policy_error(data, clip_ratio, dual_clip)
+    want = torch.autograd.grad(loss.policy_loss - entropy_weight * loss.entropy_loss, parts)
+    slopes, policy_loss, entropy_loss, got_info = ppo_policy_slopes(data, clip_ratio, dual_clip, entropy_weight)
+    assert [x is part for (x, _), part in zip(slopes, parts, strict=True)]
+    torch.testing.assert_close([slope for _, slope in slopes], list(want))
+    torch.testing.assert_close((policy_loss, entropy_loss, *got_info), (*(x.detach() for x in loss[:2]), *info))
+    assert not policy_loss.requires_grad
+    # factors that a trace has in tensors
+    as_tensor = [None if x is None else torch.tensor(x, dtype=torch.float64) for x in SLOPES[case]]
+    in_tensors = ppo_policy_slopes(data, *as_tensor)[0]
+    torch.testing.assert_close([slope for _, slope in in_tensors], list(want))
+
+
+def test_policy_slopes_leave_out_what_wants_no_gradient():
+    data = policy_part(random_data(continuous=True))._replace(logit_pretrained=None)
+    mu = data.logit_new['mu'].requires_grad_()
+    ((x, slope),) = ppo_policy_slopes(data)[0]
+    assert x is mu and slope.shape == mu.shape
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+@pytest.mark.parametrize('clip', [False, True])
+@pytest.mark.parametrize('lead', [(12,), (3, 4)], ids=str)
+def test_value_slopes_are_the_gradient_of_the_loss(lead, clip, weighted):
+    full = random_data()
+    data = ppo_value_data(*(x.view(lead) for x in (full.value_new, full.value_old, full.return_, full.weight)))
+    data = data if weighted else data._replace(weight=None)
+    data.value_new.requires_grad_()
+    loss = ppo_value_error(data, 0.3, clip)
+    (want,) = torch.autograd.grad(0.7 * loss, data.value_new)
+    for factor in (0.7, torch.tensor(0.7, dtype=torch.float64)):
+        ((x, slope),), got = ppo_value_slopes(data, 0.3, clip, factor)
+        assert x is data.value_new and not got.requires_grad
+        torch.testing.assert_close((slope, got), (want, loss.detach()))
+    assert ppo_value_slopes(data, 0.3, clip, 0.0)[0] == []  # 0 times an infinite one would be NaN

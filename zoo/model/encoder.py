@@ -2,22 +2,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from zoo.errors import UserError
 from zoo.model.cnn import ImpalaCNN, NatureCNN, Pixels, Precision, make_cnn
+from zoo.model.dense import Activation, dense
 from zoo.model.init import orthogonal
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.spaces import Box, Space, is_image
 
-Activation = Literal['tanh', 'relu']
 EncoderName = Literal['auto', 'mlp', 'nature', 'impala']
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {'tanh': torch.tanh, 'relu': torch.relu}
 
 
 class OneHot(nn.Module):
@@ -44,13 +43,10 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(
             [orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in pairwise([n_in, *hidden_sizes])])
         self.n_feature = hidden_sizes[-1]
-        self._activation = _ACTIVATIONS[activation]
+        self.activation: Activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        layer: Any
-        for layer in self.layers:
-            x = self._activation(nn.functional.linear(x, layer.weight, layer.bias))
-        return x
+        return dense(x, self.layers, self.activation)
 
 
 def make_input(obs_space: Space, obs_norm: bool = False) -> nn.Module:

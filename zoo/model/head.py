@@ -11,7 +11,7 @@ from zoo.model.init import orthogonal
 from zoo.spaces import Box, Space
 
 _POLICY_GAIN = 0.01
-_LOG_STD_MIN, _LOG_STD_MAX = -10.0, 2.0
+LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 
 
 class GaussianHead(nn.Module):
@@ -33,7 +33,7 @@ class GaussianHead(nn.Module):
     def forward(self, feature: Tensor) -> dict[str, Tensor]:
         mu = self.mu(feature)
         log_std = self.log_std if self.log_std_layer is None else self.log_std_layer(feature)
-        return {'mu': mu, 'sigma': log_std.clamp(_LOG_STD_MIN, _LOG_STD_MAX).exp().expand_as(mu)}
+        return {'mu': mu, 'sigma': log_std.clamp(LOG_STD_MIN, LOG_STD_MAX).exp().expand_as(mu)}
 
 
 class ValueHead(nn.Module):

@@ -6,22 +6,30 @@ what depends on one is written without asking for its value, and optimisers are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from zoo.model.pullback import with_pullback
 from zoo.policy.base import Metrics
 from zoo.rl_utils.distribution import Logit, distribution_of
 from zoo.rl_utils.normalizer import normalize_advantage
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
-from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
+from zoo.rl_utils.ppo import (
+    Number,
+    Slopes,
+    is_zero,
+    ppo_policy_data,
+    ppo_policy_slopes,
+    ppo_value_data,
+    ppo_value_error,
+    ppo_value_slopes,
+)
 
 Minibatch = Mapping[str, Any]  # tensors [N, ...], or as 'logit' a mapping of such; a TensorDict will do
-Number = float | Tensor
-Losses = list[tuple[Tensor, Number]]  # each with its factor
 
 
 class StepConfig(NamedTuple):
@@ -57,24 +65,25 @@ def ppo_step(model: Any, optimizer: Optimizer, minibatch: Minibatch, config: Ste
       config.measure_kl: add 'kl', mean(r - 1 - log r), r = p_new / p_old.
     Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl).
     """
-    output = model.compute_actor_critic(minibatch['obs'])
-    losses, metrics = _policy_losses(output['logit'], minibatch, config)
-    value_loss = _value_loss(output['value'], minibatch, config)
-    grad_norm = _descend([optimizer], [*losses, (value_loss, config.value_weight)], config.grad_clip)
-    return {**metrics, 'value_loss': value_loss.detach(), 'grad_norm': grad_norm}
+    output, pull = with_pullback(model, 'compute_actor_critic', minibatch['obs'])
+    slopes, metrics = _policy_slopes(output['logit'], minibatch, config)
+    value_slopes, value_metrics = _value_slopes(output['value'], minibatch, config, config.value_weight)
+    grad_norm = _descend([optimizer], pull, [*slopes, *value_slopes], config.grad_clip)
+    return {**metrics, **value_metrics, 'grad_norm': grad_norm}
 
 
 def policy_step(model: Any, optimizer: Optimizer, minibatch: Minibatch, config: StepConfig) -> Metrics:
     """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
-    losses, metrics = _policy_losses(model.compute_actor(minibatch['obs']), minibatch, config)
-    return {**metrics, 'grad_norm': _descend([optimizer], losses, config.grad_clip)}
+    logit, pull = with_pullback(model, 'compute_actor', minibatch['obs'])
+    slopes, metrics = _policy_slopes(logit, minibatch, config)
+    return {**metrics, 'grad_norm': _descend([optimizer], pull, slopes, config.grad_clip)}
 
 
 def value_step(model: Any, optimizer: Optimizer, minibatch: Minibatch, config: StepConfig) -> Metrics:
     """One step of the critic alone on value_loss; returns value_loss and value_grad_norm."""
-    value_loss = _value_loss(model.compute_critic(minibatch['obs']), minibatch, config)
-    grad_norm = _descend([optimizer], [(value_loss, 1.0)], config.grad_clip)
-    return {'value_loss': value_loss.detach(), 'value_grad_norm': grad_norm}
+    value, pull = with_pullback(model, 'compute_critic', minibatch['obs'])
+    slopes, metrics = _value_slopes(value, minibatch, config, 1.0)
+    return {**metrics, 'value_grad_norm': _descend([optimizer], pull, slopes, config.grad_clip)}
 
 
 def aux_step(model: Any, optimizers: Sequence[Optimizer], minibatch: Minibatch, config: StepConfig) -> Metrics:
@@ -89,12 +98,12 @@ def aux_step(model: Any, optimizers: Sequence[Optimizer], minibatch: Minibatch, 
     Source: Cobbe et al. 2020, arXiv:2009.04416, algorithm 1.
     """
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
-    output = model.compute_aux(minibatch['obs'])
+    output, pull = with_pullback(model, 'compute_aux', minibatch['obs'])
     joint = ppg_joint_error(ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_,
                                      weight), use_value_clip=False)
     value_loss = ppo_value_error(ppo_value_data(output['value'], return_, return_, weight), use_value_clip=False)
-    losses: Losses = [(joint.auxiliary_loss, 1.0), (joint.behavioral_cloning_loss, config.bc_weight), (value_loss, 1.0)]
-    grad_norm = _descend(optimizers, losses, config.grad_clip)
+    slopes: Slopes = [(joint.auxiliary_loss, 1.0), (joint.behavioral_cloning_loss, config.bc_weight), (value_loss, 1.0)]
+    grad_norm = _descend(optimizers, pull, slopes, config.grad_clip)
     return {'auxiliary_loss': joint.auxiliary_loss.detach(), 'aux_value_loss': value_loss.detach(),
             'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(), 'aux_grad_norm': grad_norm}
 
@@ -127,41 +136,34 @@ def _each_block(blocks: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield dict(zip(blocks, parts, strict=True))
 
 
-def _policy_losses(logit: Logit, minibatch: Minibatch, config: StepConfig) -> tuple[Losses, Metrics]:
+def _policy_slopes(logit: Logit, minibatch: Minibatch, config: StepConfig) -> tuple[Slopes, Metrics]:
     logit_old, weight = minibatch['logit'], minibatch.get('weight', None)
     data = ppo_policy_data(logit, logit_old, minibatch['action'], minibatch['adv'], weight)
     clip_ratio = config.clip_ratio if config.kl_penalty is None else math.inf
-    loss, info = ppo_policy_error(data, clip_ratio, config.dual_clip)
-    losses: Losses = [(loss.policy_loss, 1.0), (loss.entropy_loss, -config.entropy_weight)]
-    metrics = {'policy_loss': loss.policy_loss.detach(), 'entropy': loss.entropy_loss.detach(),
-               'approx_kl': info.approx_kl, 'clipfrac': info.clipfrac}
+    slopes, policy_loss, entropy, info = ppo_policy_slopes(data, clip_ratio, config.dual_clip, config.entropy_weight)
+    metrics = {'policy_loss': policy_loss, 'entropy': entropy, 'approx_kl': info.approx_kl, 'clipfrac': info.clipfrac}
     if config.kl_penalty is not None:
         kl = distribution_of(logit).kl(logit_old, logit)
-        losses.append(((kl if weight is None else kl * weight).mean(), config.kl_penalty))
+        slopes.append(((kl if weight is None else kl * weight).mean(), config.kl_penalty))
     if config.measure_kl:
         metrics['kl'] = _kl_k3(logit, logit_old, minibatch['action'], weight)
-    return losses, metrics
+    return slopes, metrics
 
 
-def _value_loss(value: Tensor, minibatch: Minibatch, config: StepConfig) -> Tensor:
+def _value_slopes(value: Tensor, minibatch: Minibatch, config: StepConfig, factor: Number) -> tuple[Slopes, Metrics]:
     data = ppo_value_data(value, minibatch['value'], minibatch['return_'], minibatch.get('weight', None))
-    return ppo_value_error(data, config.clip_ratio, config.use_value_clip)
+    slopes, loss = ppo_value_slopes(data, config.clip_ratio, config.use_value_clip, factor)
+    return slopes, {'value_loss': loss}
 
 
-def _descend(optimizers: Sequence[Optimizer], losses: Losses, grad_clip: Number | None) -> Tensor:
-    """One step on the weighted sum, whose gradient is taken without making it; returns the norm of the gradient."""
+def _descend(optimizers: Sequence[Optimizer], pull: Callable[[Slopes], None], slopes: Slopes,
+             grad_clip: Number | None) -> Tensor:
+    """One step with the gradient that a backward pass from there finds; returns the norm of the gradient."""
     for optimizer in optimizers:
         optimizer.zero_grad()
-    # 0 times an infinite one would be NaN
-    losses = [(loss, factor) for loss, factor in losses if isinstance(factor, Tensor) or factor != 0]
-    one = losses[0][0].new_ones(())
-    torch.autograd.backward([loss for loss, _ in losses], [_times(one, factor) for _, factor in losses])
+    pull([(x, slope) for x, slope in slopes if not is_zero(slope)])  # 0 times an infinite one would be NaN
     norms = [optimizer.step(grad_clip) for optimizer in optimizers]
     return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
-
-
-def _times(one: Tensor, factor: Number) -> Tensor:
-    return one if isinstance(factor, float) and factor == 1 else one * factor
 
 
 @torch.no_grad()

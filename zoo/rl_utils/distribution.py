@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -37,11 +37,11 @@ class Distribution(Protocol):
               ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """log p(action) - log p_old(action), entropy, and what `pullback` needs, for a logit as `logit_parts` gives it.
 
-        Columns [..., 1], which spares the losses a dozen reshapes.
+        Both are [1, N], over all N rows of whatever leading dimensions.
         """
 
-    def pullback(self, saved: tuple[Tensor, ...], grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor, ...]:
-        """Gradient in each part from those in log p and in the entropy ([..., 1], or 0-dim if equal in all rows)."""
+    def pullback(self, saved: tuple[Tensor, ...], grad_logp: Tensor, grad_entropy: Any) -> tuple[Tensor, ...]:
+        """Gradient in each part [N, ...], from those in log p [1, N] and in the entropy (or a number, or None)."""
 
     def kl(self, logit_p: Logit, logit_q: Logit) -> Tensor:
         """KL(p || q) per row, nats."""
@@ -72,19 +72,23 @@ class _Categorical:
 
     def terms(self, parts: tuple[Tensor, ...], logit_old: Tensor, action: Tensor,
               ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        logp, action = _log_softmax(parts[0]), action.long().unsqueeze(-1)
-        log_ratio = (logp - _log_softmax(logit_old)).gather(-1, action)
+        # choices first, [A, N]: torch takes short rows one by one (1,024 x 6: 89 us; 6 x 1,024: 15)
+        logp, logp_old = _as_rows(parts[0]).t().log_softmax(0), _as_rows(logit_old).t().log_softmax(0)
+        action = action.long().reshape(1, -1)
+        log_ratio = (logp - logp_old).gather(0, action)
         p = logp.exp()
         part = torch.special.entr(p)  # -p * log p, and 0 at 0
-        entropy = part.sum(-1, keepdim=True)
+        entropy = part.sum(0, keepdim=True)
         return log_ratio, entropy, (action, entropy, p, part)
 
-    def pullback(self, saved: tuple[Tensor, ...], grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor, ...]:
+    def pullback(self, saved: tuple[Tensor, ...], grad_logp: Tensor, grad_entropy: Any) -> tuple[Tensor, ...]:
         """d logp(a) / d logit_j = 1[a = j] - p_j,   d H / d logit_j = -p_j * (log p_j + H)."""
         action, entropy, p, part = saved
-        factor = torch.addcmul(grad_logp, entropy, grad_entropy)
-        grad = (part * grad_entropy).addcmul_(p, factor, value=-1)
-        return (grad.scatter_add_(-1, action, grad_logp.to(grad.dtype)),)
+        if grad_entropy is None:
+            grad = (p * grad_logp).neg_()
+        else:
+            grad = (part * grad_entropy).addcmul_(p, grad_logp + entropy * grad_entropy, value=-1)
+        return (grad.scatter_add_(0, action, grad_logp.to(grad.dtype)).t(),)
 
     def kl(self, logit_p: Tensor, logit_q: Tensor) -> Tensor:
         return self.kl_terms(logit_p, (logit_q,))[0]
@@ -121,20 +125,21 @@ class _Gaussian:
 
     def terms(self, parts: tuple[Tensor, ...], logit_old: Mapping[str, Tensor], action: Tensor,
               ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        mu, sigma = wide(parts[0]), wide(parts[1])
-        log_sigma, z, n = sigma.log().sum(-1, keepdim=True), (action - mu) / sigma, mu.shape[-1]
-        logp = (z * z).sum(-1, keepdim=True).mul_(-0.5).sub_(log_sigma).sub_(0.5 * math.log(2 * math.pi) * n)
-        log_ratio = logp.sub_(self.log_prob(logit_old, action).unsqueeze(-1))
-        return log_ratio, log_sigma + 0.5 * math.log(2 * math.pi * math.e) * n, (sigma, z)
+        mu, sigma, mu_old, sigma_old, action = map(_as_rows, (*parts, *logit_parts(logit_old), action))
+        z, z_old = (action - mu) / sigma, (action - mu_old) / sigma_old
+        log_ratio = (sigma_old / sigma).log_().add_(torch.addcmul(z_old * z_old, z, z, value=-1), alpha=0.5).sum(-1)
+        entropy = sigma.log().sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * z.shape[-1]
+        return log_ratio.unsqueeze(0), entropy.unsqueeze(0), (sigma, z)
 
-    def pullback(self, saved: tuple[Tensor, ...], grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor, ...]:
+    def pullback(self, saved: tuple[Tensor, ...], grad_logp: Tensor, grad_entropy: Any) -> tuple[Tensor, ...]:
         """d logp / d mu = z / sigma,  d logp / d sigma = (z^2 - 1) / sigma,  d H / d sigma = 1 / sigma.
 
         Here z = (action - mu) / sigma.
         """
         sigma, z = saved
-        grad_mu = z * grad_logp / sigma
-        return grad_mu, (grad_mu * z).add_((grad_entropy - grad_logp) / sigma)
+        rise = grad_logp.neg() if grad_entropy is None else grad_entropy - grad_logp
+        shift = z * grad_logp.t()
+        return shift / sigma, torch.addcmul(rise.t(), shift, z) / sigma
 
     def kl(self, logit_p: Mapping[str, Tensor], logit_q: Mapping[str, Tensor]) -> Tensor:
         """Closed form: sum_d log(sq / sp) + (sp^2 + (mp - mq)^2) / (2 sq^2) - 1/2."""
@@ -185,6 +190,11 @@ def _empty(like: Tensor, n_step: int, generator: torch.Generator | None) -> Tens
 def wide(x: Tensor) -> Tensor:
     """In float32 at least: 8 bits of mantissa are too few for a ratio of probabilities."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    """[..., n] -> [N, n], `wide`."""
+    return wide(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]))
 
 
 def _log_softmax(logit: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Losses of proximal policy optimisation, over categorical and Gaussian heads alike."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -8,18 +9,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils import kernels
-from zoo.rl_utils.check import (
-    check_clip_ratio,
-    check_range,
-    check_shape,
-    check_surrogate,
-    check_surrogate_options,
-    check_values,
-)
-from zoo.rl_utils.distribution import Distribution, Logit, distribution_of, logit_parts, wide
+from zoo.rl_utils.check import check_clip_ratio, check_shape, check_surrogate, check_surrogate_options, check_values
+from zoo.rl_utils.distribution import Distribution, Logit, distribution_of, logit_parts
+from zoo.rl_utils.surrogate import policy_gradient, policy_terms, value_terms
 
 KLType = Literal['k1', 'k2', 'k3']
 Number = float | Tensor
+Slopes = list[tuple[Tensor, Number]]
+"""Where a backward pass starts: outputs of a model with the gradient in each, and losses with their factors."""
 
 
 class ppo_data(NamedTuple):
@@ -158,105 +155,114 @@ ppo_policy_error_continuous = ppo_policy_error
 """`ppo_policy_error`; the head's output {'mu', 'sigma'} already says that the actions are continuous."""
 
 
+def ppo_policy_slopes(
+    data: ppo_policy_data, clip_ratio: Number = 0.2, dual_clip: Number | None = None, entropy_weight: Number = 0.0,
+) -> tuple[Slopes, Tensor, Tensor, ppo_info]:
+    """Where to start a backward pass on policy_loss - entropy_weight * entropy_loss; policy_loss; entropy_loss; info.
+
+    Arguments (but logit_pretrained), values and errors are those of `ppo_policy_error`. The gradient in the model's
+    outputs is written out, which takes less time than nodes of a graph; where there is a kernel, it has the nodes.
+    """
+    check_surrogate(*data)
+    check_surrogate_options(clip_ratio, dual_clip, 'k1')
+    logit_new, logit_old, action, adv, weight, _ = data
+    dist, parts = distribution_of(logit_new), logit_parts(logit_new)
+    if _policy_kernel(data, clip_ratio, dual_clip) is not None:
+        loss, info = _policy_error(data, clip_ratio, dual_clip, True, 'k1')
+        slopes: Slopes = [(loss.policy_loss, 1.0), (loss.entropy_loss, -entropy_weight)]
+        return slopes, loss.policy_loss.detach(), loss.entropy_loss.detach(), info
+    factor = None if is_zero(entropy_weight) else -entropy_weight
+    with torch.no_grad():
+        terms = policy_terms(dist, parts, logit_old, action, adv, weight, clip_ratio, dual_clip)
+        grads = policy_gradient(dist, terms.slope, terms.weight, terms.saved, factor)
+    slopes = [(x, grad.view(x.shape)) for x, grad in zip(parts, grads, strict=True) if x.requires_grad]
+    return slopes, terms.policy_loss, terms.entropy_loss, ppo_info(terms.approx_kl, terms.clipfrac)
+
+
+def ppo_value_slopes(
+    data: ppo_value_data, clip_ratio: Number = 0.2, use_value_clip: bool = True, factor: Number = 1.0,
+) -> tuple[Slopes, Tensor]:
+    """Where to start a backward pass on factor * `ppo_value_error`, and the loss without its graph."""
+    check_values(*data)
+    check_clip_ratio(clip_ratio)
+    clip = clip_ratio if use_value_clip else None
+    if _value_kernel(data, clip) is not None:
+        loss = _value_error(data, clip)
+        return [(loss, factor)], loss.detach()
+    with torch.no_grad():
+        loss, grad = value_terms(*data, clip)
+        # 0 times an infinite one would be NaN
+        return [] if is_zero(factor) else [(data.value_new, grad * factor)], loss
+
+
+def is_zero(factor: Number) -> bool:
+    """Whether it is a number, and 0: what is in a tensor is not looked at."""
+    return not isinstance(factor, Tensor) and factor == 0
+
+
 def _policy_error(
     data: ppo_policy_data, clip_ratio: Number, dual_clip: Number | None, entropy_bonus: bool, kl_type: KLType,
 ) -> tuple[ppo_policy_loss, ppo_info]:
     logit_new, logit_old, action, adv, weight, logit_pretrained = data
-    dist, parts_new = distribution_of(logit_new), logit_parts(logit_new)
-    node = None
-    if not isinstance(clip_ratio, Tensor) and not isinstance(dual_clip, Tensor):  # which kernels take as numbers
-        node = kernels.find('ppo_policy_error', *parts_new, *logit_parts(logit_old), action, adv, weight)
-    try:
-        policy_loss, entropy_loss, approx_kl, clipfrac = (node or _PolicyError.apply)(
-            dist, logit_old, action, adv, weight, clip_ratio, dual_clip, *parts_new)
-    except RuntimeError:
-        if len(parts_new) == 1:
-            check_range(action, parts_new[0].shape[-1])  # most likely torch met an index outside; this says which
-        raise
+    dist = distribution_of(logit_new)
+    node = _policy_kernel(data, clip_ratio, dual_clip) or _PolicyError.apply
+    policy_loss, entropy_loss, approx_kl, clipfrac = node(
+        dist, logit_old, action, adv, weight, clip_ratio, dual_clip, *logit_parts(logit_new))
     if not entropy_bonus:
         entropy_loss = adv.new_zeros(())
     kl_div = adv.new_zeros(()) if logit_pretrained is None else _pretrained_kl(dist, data, kl_type)
     return ppo_policy_loss(policy_loss, entropy_loss, kl_div), ppo_info(approx_kl, clipfrac)
 
 
+def _policy_kernel(data: ppo_policy_data, clip_ratio: Number, dual_clip: Number | None) -> Callable[..., Any] | None:
+    if isinstance(clip_ratio, Tensor) or isinstance(dual_clip, Tensor):  # which kernels take as numbers
+        return None
+    return kernels.find('ppo_policy_error', *logit_parts(data.logit_new), *logit_parts(data.logit_old), *data[2:5])
+
+
 def _value_error(data: ppo_value_data, clip_ratio: Number | None) -> Tensor:
-    node = None if isinstance(clip_ratio, Tensor) else kernels.find('ppo_value_error', *data)
-    return (node or _ValueError.apply)(*data, clip_ratio)
+    return (_value_kernel(data, clip_ratio) or _ValueError.apply)(*data, clip_ratio)
+
+
+def _value_kernel(data: ppo_value_data, clip_ratio: Number | None) -> Callable[..., Any] | None:
+    return None if isinstance(clip_ratio, Tensor) else kernels.find('ppo_value_error', *data)
 
 
 class _PolicyError(torch.autograd.Function):
-    """policy_loss and entropy_loss as one node of the graph: the gradient in log p_new is found on the way forward.
-
-    d surrogate / d log p_new = ratio * adv where the unclipped term is the smaller, else 0; with the dual clip 0 too
-    where that bound holds. At ties the subgradients are those of torch.min, torch.max and clamp.
-    """
+    """policy_loss and entropy_loss as one node of the graph, with the metrics."""
 
     @staticmethod
     def forward(
         ctx: Any, dist: Distribution, logit_old: Logit, action: Tensor, adv: Tensor, weight: Tensor | None,
         clip_ratio: Any, dual_clip: Number | None, *parts_new: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        log_ratio, entropy, saved = dist.terms(parts_new, logit_old, action)  # [..., 1], as all that follows
-        adv = adv.unsqueeze(-1)
-        if weight is not None:
-            weight = weight.unsqueeze(-1)
-            log_ratio = torch.where(weight != 0, log_ratio, 0.0)  # in a row without weight the ratio may overflow
-        ratio = log_ratio.exp()
-        bounded = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
-        unclipped, clipped = ratio * adv, bounded * adv
-        surrogate = torch.min(unclipped, clipped)
-        grad = torch.where(unclipped > clipped, 0.0, unclipped)  # no product: the ratio may overflow; NaN goes through
-        if dual_clip is not None:
-            bound = torch.where(adv < 0, dual_clip * adv, -torch.inf)
-            grad = torch.where(surrogate < bound, 0.0, torch.where(surrogate == bound, 0.5 * grad, grad))
-            surrogate = torch.max(surrogate, bound)
-        outside = torch.where(ratio.isnan(), ratio, bounded != ratio)
-        if weight is not None:
-            grad, surrogate, outside, log_ratio, entropy = (
-                x * weight for x in (grad, surrogate, outside, log_ratio, entropy))
-        ctx.dist, ctx.has_weight = dist, weight is not None
+        terms = policy_terms(dist, parts_new, logit_old, action, adv, weight, clip_ratio, dual_clip)
+        ctx.dist, ctx.shape, ctx.has_weight = dist, parts_new[0].shape, weight is not None
         ctx.set_materialize_grads(False)  # no zeros for the metrics
-        ctx.save_for_backward(grad.div_(-grad.numel()), *(() if weight is None else (weight,)), *saved)
-        # four means at once; sum and scale, since a mean takes torch twice as long as a sum
-        sums = torch.cat((surrogate, log_ratio, entropy, outside)).view(4, -1).sum(1).mul_(1 / grad.numel())
-        policy_loss, approx_kl, entropy_loss, clipfrac = sums.unbind()
-        ctx.mark_non_differentiable(approx_kl, clipfrac)
-        # tensors of their own: autograd forbids callers to change views of one in place
-        return policy_loss.neg(), entropy_loss.clone(), approx_kl.neg_(), clipfrac
+        ctx.save_for_backward(terms.slope, *(() if terms.weight is None else (terms.weight,)), *terms.saved)
+        ctx.mark_non_differentiable(terms.approx_kl, terms.clipfrac)
+        # a tensor of its own: autograd forbids callers to change views of one in place
+        return terms.policy_loss, terms.entropy_loss.clone(), terms.approx_kl, terms.clipfrac
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_policy: Tensor | None, grad_entropy: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        grad, *saved = ctx.saved_tensors
-        zero = grad.new_zeros(()) if grad_policy is None or grad_entropy is None else None
-        each = (zero if grad_entropy is None else grad_entropy) * (1 / grad.numel())
-        if ctx.has_weight:
-            each = each * saved.pop(0)
-        grad = grad * (zero if grad_policy is None else grad_policy)
-        return None, None, None, None, None, None, None, *ctx.dist.pullback(tuple(saved), grad, each)
+        slope, *saved = ctx.saved_tensors
+        weight = saved.pop(0) if ctx.has_weight else None
+        slope = slope * (0.0 if grad_policy is None else grad_policy)
+        grads = policy_gradient(ctx.dist, slope, weight, tuple(saved), grad_entropy)
+        return None, None, None, None, None, None, None, *(grad.view(ctx.shape) for grad in grads)
 
 
 class _ValueError(torch.autograd.Function):
-    """The loss of `ppo_value_error` (clip_ratio None: unclipped) with its gradient found on the way forward."""
+    """The loss of `ppo_value_error` with its gradient found on the way forward."""
 
     @staticmethod
     def forward(ctx: Any, value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None,
                 clip_ratio: Any) -> Tensor:
-        dtype, value_new, return_ = value_new.dtype, wide(value_new), wide(return_)
-        error = value_new - return_
-        square, grad = error.square(), error
-        if clip_ratio is not None:
-            change = value_new - value_old
-            clipped_error = value_old + change.clamp(-clip_ratio, clip_ratio) - return_
-            clipped = clipped_error.square()
-            # torch.max gives half to each at a tie; inside the range (or where it is NaN) both terms are the same
-            share = 0.5 * ((square >= clipped).to(error.dtype) + (square > clipped))
-            grad = torch.where(change.abs() > clip_ratio, error * share, clipped_error)
-            square = torch.max(square, clipped)
-        if weight is not None:
-            square, grad = square * weight, grad * weight
-        ctx.save_for_backward((grad / grad.numel()).to(dtype))
-        return square.mean().mul_(0.5)
+        loss, grad = value_terms(value_new, value_old, return_, weight, clip_ratio)
+        ctx.save_for_backward(grad.to(value_new.dtype))
+        return loss
 
     @staticmethod
     @once_differentiable

@@ -13,8 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.policy.test_updates import model_and_batch
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS
 from tests.rl_utils.kernels.cases import gae_case, joint_case, policy_case, value_case
+from zoo.policy.updates import StepConfig, ppo_step
 from zoo.rl_utils import (
+    FlatAdam,
     gae,
     gae_data,
     gae_return,
@@ -25,6 +29,7 @@ from zoo.rl_utils import (
     ppo_value_data,
     ppo_value_error,
 )
+from zoo.rl_utils.ppo import ppo_policy_slopes, ppo_value_slopes
 
 pytest.importorskip('triton', reason='triton is not installed')
 
@@ -303,11 +308,31 @@ def test_joint_kernel_of_nan_gives_nan(field):
 
 @pytest.mark.filterwarnings('ignore:invalid value encountered')
 @pytest.mark.parametrize('action', [-1, 3, 7])
-def test_policy_kernel_of_an_action_outside_the_choices_gives_nan(action, monkeypatch):
-    monkeypatch.setattr('zoo.rl_utils.ppo.check_range', lambda *_: None)  # on a CPU nothing would ask for it anyway
+def test_policy_kernel_of_an_action_outside_the_choices_gives_nan(action):
     data = moved(policy_case(9, 3))
     data.action[4] = action
     assert ppo_policy_error(data)[0].policy_loss.isnan()
+
+
+def test_slopes_of_kernels_are_their_losses():
+    policy, value = moved(policy_case(9, 3)), moved(value_case(9))
+    slopes, policy_loss, _, _ = ppo_policy_slopes(policy, 0.2, None, 0.3)
+    assert [factor for _, factor in slopes] == [1.0, -0.3] and all(x.grad_fn is not None for x, _ in slopes)
+    assert policy_loss == ppo_policy_error(policy)[0].policy_loss and not policy_loss.requires_grad
+    ((loss, factor),), detached = ppo_value_slopes(value, factor=0.5)
+    assert loss.grad_fn is not None and factor == 0.5 and detached == loss and not detached.requires_grad
+
+
+@pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
+def test_a_step_with_kernels_is_the_step_without(space, monkeypatch):
+    found = []
+    for mode in ('interpret', '0'):
+        monkeypatch.setattr(kernels, 'MODE', mode)
+        model, batch = model_and_batch(space, weighted=True)
+        optimizer = FlatAdam(model.to(DEVICE).named_parameters())
+        ppo_step(model, optimizer, batch.to(DEVICE), StepConfig(entropy_weight=0.03, grad_clip=None))
+        found.append(optimizer.grad)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
 def test_losses_of_kernels_may_be_changed_in_place():
