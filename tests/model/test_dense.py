@@ -111,6 +111,41 @@ def test_frozen_parameters_get_no_gradient_and_the_others_theirs():
     assert mlp.layers[0].weight.grad is None and mlp.layers[0].bias.grad is not None
 
 
+@activations
+def test_layers_without_bias_are_left_to_torch(activation):
+    mlp, x = make([6, 4], activation), observations(40, 4)
+    mlp.layers[0].bias = None
+    assert torch.equal(mlp(x), plain(mlp, x))
+    with torch.no_grad():
+        assert torch.equal(mlp(x), plain(mlp, x))
+
+
+def test_a_parametrized_weight_is_computed_once_and_gets_its_gradient():
+    mlp, x = make([6, 4], 'tanh'), observations(9, 4)
+    calls = []
+
+    class Twice(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            calls.append(1)
+            return 2 * weight
+
+    torch.nn.utils.parametrize.register_parametrization(mlp.layers[0], 'weight', Twice())
+    params = list(mlp.parameters())
+    (want, *_) = torch.autograd.grad(plain(mlp, x).sum(), params)
+    for wants_gradient in (False, True):  # the node; torch's operations
+        calls.clear()
+        (got, *_) = torch.autograd.grad(mlp(x.clone().requires_grad_(wants_gradient)).sum(), params)
+        assert len(calls) == 1
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.filterwarnings('ignore:Initializing zero-element tensors')
+def test_observations_of_no_numbers_give_what_the_biases_make():
+    mlp = make([6, 4], 'tanh', n_in=0)
+    torch.testing.assert_close(mlp(torch.empty(3, 0, dtype=torch.float64)),
+                               plain(mlp, torch.empty(3, 0, dtype=torch.float64)))
+
+
 def test_features_changed_in_place_are_found_out():
     y = make([6, 4], 'tanh')(observations(9, 4))
     y.mul_(2)
@@ -125,6 +160,13 @@ def test_copies_are_independent_and_the_same():
         with torch.no_grad():
             other.layers[0].bias += 1
         assert not torch.equal(other(x), mlp(x))
+
+
+@pytest.mark.filterwarnings('ignore:.torch.jit:DeprecationWarning')
+def test_traces_of_torch_hold_its_operations():
+    mlp, x = make([6, 4], 'tanh'), observations(40, 4)
+    for traced in (torch.jit.trace(mlp, x, check_trace=False), torch.export.export(mlp, (x,)).module()):
+        torch.testing.assert_close(traced(x), plain(mlp, x), rtol=0, atol=0)
 
 
 def test_autocast_transforms_and_other_types_are_left_to_torch():

@@ -53,3 +53,8 @@ def test_encoder_for_other_observations_is_refused(space, encoder, words):
 def test_obs_norm_of_images_is_refused(dtype):
     with pytest.raises(UserError, match=r'images of shape \(3, 64, 64\).*set policy.model.obs_norm=false'):
         make_input(box(3, 64, 64, dtype=dtype), obs_norm=True)
+
+
+def test_unknown_activation_is_refused():
+    with pytest.raises(ValueError, match="activation is 'gelu'; use 'tanh' or 'relu'"):
+        make_encoder(box(5), activation='gelu')

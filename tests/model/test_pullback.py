@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from zoo.compiler import trace
 from zoo.model.actor_critic import VAC, VACConfig
@@ -109,6 +110,22 @@ def test_float32_is_right_to_rounding(action):
                        rtol=1e-5, atol=1e-4)  # of gradients that are sums over 256 rows, up to 100
 
 
+def test_bfloat16_is_left_to_autograd():
+    assert_as_autograd(make(dtype=torch.bfloat16), 'compute_actor_critic', observations(dtype=torch.bfloat16),
+                       without_graph=False, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize('own, of_slopes', [(torch.float32, torch.float64), (torch.bfloat16, torch.float32)], ids=str)
+def test_slopes_may_have_more_digits_than_the_model(own, of_slopes):
+    model, obs, found = make(dtype=own), observations(dtype=own), []
+    for dtype in (own, of_slopes):
+        model.zero_grad(set_to_none=False)
+        output, pull = with_pullback(model, 'compute_actor_critic', obs)
+        pull([(x, slope.to(own).to(dtype)) for x, slope in slopes_of(output)])
+        found.append(gradients(model))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
 def test_std_beyond_its_bounds_gets_no_gradient():
     model = make(action='box')
     with torch.no_grad():
@@ -116,6 +133,30 @@ def test_std_beyond_its_bounds_gets_no_gradient():
     assert_as_autograd(model, 'compute_actor', observations(), without_graph=True)
     grad = model.policy_head.log_std.grad
     assert grad[0] == 0 and grad[1] != 0
+
+
+def test_std_beyond_its_bounds_takes_in_no_infinite_gradient():
+    for action in ('box', 'box, std of the state'):
+        model, obs = make(action=action), observations()
+        log_std = model.policy_head.log_std if action == 'box' else model.policy_head.log_std_layer.bias
+        with torch.no_grad():
+            log_std[0] = 100.0
+        output, pull = with_pullback(model, 'compute_actor', obs)
+        slope = torch.zeros_like(output['sigma'])
+        slope[:, 0] = torch.inf
+        pull([(output['sigma'], slope)])
+        assert not any(p.grad.any() for p in model.parameters())  # clamp passes nothing on, be it infinite
+
+
+def test_gradients_are_made_where_there_are_none():
+    model, obs = make(), observations()
+    output, pull = with_pullback(model, 'compute_actor_critic', obs)
+    pull(slopes_of(output))
+    want = gradients(model)
+    output, pull = with_pullback(model, 'compute_actor_critic', obs)
+    model.zero_grad(set_to_none=True)  # as optimisers of torch do, between forward and backward pass
+    pull(slopes_of(output))
+    torch.testing.assert_close(gradients(model), want)
 
 
 def test_gradients_add_up_until_they_are_set_to_zero():
@@ -217,6 +258,70 @@ def test_what_was_changed_is_left_to_autograd(change, method):
     model = change(model)
     assert_as_autograd(model, method, obs, without_graph=False)
     assert any(not torch.equal(grad, before[name]) for name, grad in gradients(model).items())
+
+
+class OwnFeature(PPG):
+    def _critic_feature(self, x: Tensor, feature: Tensor) -> Tensor:
+        return 2 * super()._critic_feature(x, feature)
+
+
+class OwnInput(VAC):
+    def input(self, obs: Tensor) -> Tensor:
+        return 2 * obs
+
+
+def forward_of_the_instance(module: Any) -> None:
+    forward = module.forward
+    module.forward = lambda x: 2 * forward(x)
+
+
+def double_gradient(p: Tensor) -> None:
+    p.grad *= 2
+
+
+OTHERS: dict[str, Any] = {
+    'layer parametrized': lambda m: parametrizations.weight_norm(m.actor_encoder.layers[0]),
+    'head parametrized': lambda m: parametrizations.weight_norm(m.policy_head),
+    'layer without bias': lambda m: m.actor_encoder.layers[0].register_parameter('bias', None),
+    'policy head without bias': lambda m: m.policy_head.register_parameter('bias', None),
+    'value head without bias': lambda m: m.value_head.layer.register_parameter('bias', None),
+    'trained input': lambda m: setattr(m, 'input', nn.Linear(3, 3)),
+    'deep input': lambda m: setattr(m, 'input', MLP(3, [3], 'tanh')),
+    'linear encoder': lambda m: setattr(m, 'actor_encoder', nn.Linear(3, 5)),
+    'deep value head': lambda m: setattr(m.value_head, 'layer', nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 1))),
+    'bare value head': lambda m: setattr(m, 'value_head', nn.Linear(5, 1)),
+    'forward of a trunk': lambda m: forward_of_the_instance(m.actor_encoder),
+    'forward of a layer': lambda m: forward_of_the_instance(m.value_head.layer),
+    'hook on a gradient': lambda m: m.policy_head.weight.register_post_accumulate_grad_hook(double_gradient),
+}
+
+
+@pytest.mark.parametrize('part', OTHERS)
+def test_other_parts_are_left_to_autograd(part):
+    model = make()
+    OTHERS[part](model)
+    FlatAdam(model.double().named_parameters())
+    assert_as_autograd(model, 'compute_actor_critic', observations(), without_graph=False)
+
+
+@pytest.mark.parametrize('kind, name', [(OwnFeature, 'dual'), (OwnInput, 'separate')])
+def test_what_our_methods_call_may_be_overridden(kind, name):
+    assert_as_autograd(make(name, kind=kind), 'compute_actor_critic', observations(), without_graph=False)
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_one_trunk_of_which_one_name_was_given_another_is_left_to_autograd(method):
+    model = make('shared')
+    model.actor_encoder = MLP(3, [6, 5], 'relu').double()
+    FlatAdam(model.named_parameters())
+    assert_as_autograd(model, method, observations(), without_graph=False)
+
+
+def test_hooks_on_all_modules_are_called():
+    model = make()
+    with nn.modules.module.register_module_forward_hook(
+            lambda module, args, output: 2 * output if isinstance(module, MLP) else None):
+        assert_as_autograd(model, 'compute_actor_critic', observations(), without_graph=False)
 
 
 def test_images_and_other_shapes_are_left_to_autograd():

@@ -469,6 +469,23 @@ def test_losses_take_bfloat16_logits():
     torch.testing.assert_close(half.grad.float(), full.grad, rtol=0.1, atol=0.02)
 
 
+def test_half_precision_advantages_lose_nothing_more():
+    data = policy_part(random_data())._replace(logit_pretrained=None)
+    for dtype in (torch.float16, torch.bfloat16):
+        adv = data.adv.to(dtype)
+        got, want = ppo_policy_error(data._replace(adv=adv))[0], ppo_policy_error(data._replace(adv=adv.double()))[0]
+        torch.testing.assert_close(got.policy_loss, want.policy_loss, rtol=1e-6, atol=0, check_dtype=False)
+
+
+@pytest.mark.parametrize('dual_clip', [None, 1.5])
+def test_weights_below_zero_multiply_the_surrogate_after_its_minimum(dual_clip):
+    # ratio 2, clip .2: adv 1 -> surrogate 1.2, adv -1 -> -2 (dual clip: -1.5); weights -1 and -1
+    logit_new, logit_old = torch.tensor([[2.0, 1.0]] * 2).log(), torch.tensor([[1.0, 2.0]] * 2).log()
+    data = ppo_policy_data(logit_new, logit_old, torch.tensor([0, 0]), torch.tensor([1.0, -1.0]), -torch.ones(2))
+    want = (1.2 - (2 if dual_clip is None else 1.5)) / 2
+    assert ppo_policy_error(data, 0.2, dual_clip)[0].policy_loss.item() == pytest.approx(want)
+
+
 SLOPES = {'plain': (0.2, None, 0.0), 'all': (0.1, 1.5, 0.3)}
 
 

@@ -11,9 +11,10 @@ from torch.nn.functional import linear
 from zoo.compiler import is_tracing
 
 Activation = Literal['tanh', 'relu']
+FLOATS = frozenset((torch.float32, torch.float64))  # of fewer digits 2 * sigmoid - 1 would leave none
 FAST_TANH_ROWS = 32  # from here on tanh by sigmoid is the faster one
 _PLAIN = {'tanh': torch.tanh, 'relu': torch.relu}
-_MINUS_ONE = torch.tensor(-1.0)
+_MINUS_ONE = torch.tensor(-1.0, device='cpu')
 _tanh_backward = torch.ops.aten.tanh_backward.default
 _relu_backward = torch.ops.aten.threshold_backward.default
 
@@ -21,20 +22,16 @@ _relu_backward = torch.ops.aten.threshold_backward.default
 def dense(x: Tensor, layers: Any, activation: Activation) -> Tensor:
     """x [..., n_in] through nn.Linear layers, each followed by the activation.
 
-    On a CPU one node of the graph. All else (x wants a gradient, few rows and no graph, autocast, other devices, traces
-    and transforms) is left to torch's operations.
+    On a CPU one node of the graph. All else (x wants a gradient, few rows and no graph, layers without bias, autocast,
+    other devices, traces and transforms) is left to torch's operations.
     """
-    grad = torch.is_grad_enabled()
-    if grad or x.numel() >= FAST_TANH_ROWS * x.size(-1):
-        params = params_of(layers)
-        if is_covered(x, params[0]):
-            if grad:
-                return _Dense.apply(activation, x, *params)
-            return layer_outputs(x.reshape(-1, x.shape[-1]), params, activation)[-1].view(*x.shape[:-1], -1)
-    apply = _PLAIN[activation]
-    for layer in layers:
-        x = apply(linear(x, layer.weight, layer.bias))
-    return x
+    params, grad = params_of(layers), torch.is_grad_enabled()
+    if ((grad or x.numel() >= FAST_TANH_ROWS * x.size(-1)) and x.dtype in FLOATS and is_covered(x)
+            and all(p is not None for p in params)):
+        if grad:
+            return _Dense.apply(activation, x, *params)
+        return layer_outputs(_as_rows(x), params, activation)[-1].view(*x.shape[:-1], -1)
+    return _plain(x, params, activation)
 
 
 def params_of(layers: Any) -> list[Tensor]:
@@ -42,11 +39,11 @@ def params_of(layers: Any) -> list[Tensor]:
     return [p for layer in layers for p in (layer.weight, layer.bias)]
 
 
-def is_covered(x: Tensor, weight: Tensor) -> bool:
-    """Whether x and weight are what this file is for."""
-    return (x.is_cpu and type(x) is Tensor and not x.requires_grad and weight.dtype in (torch.float32, torch.float64)
-            and not is_tracing() and not torch.is_autocast_enabled('cpu') and not torch.compiler.is_compiling()
-            and not torch._C._are_functorch_transforms_active())
+def is_covered(x: Tensor) -> bool:
+    """Whether x is on a CPU, wants no gradient, and goes through operations that run as they stand."""
+    return (x.is_cpu and type(x) is Tensor and not x.requires_grad and not is_tracing()
+            and not torch.is_autocast_enabled('cpu') and not torch.compiler.is_compiling()
+            and not torch.jit.is_tracing() and not torch._C._are_functorch_transforms_active())
 
 
 def layer_outputs(x: Tensor, params: Sequence[Tensor], activation: Activation) -> list[Tensor]:
@@ -55,7 +52,8 @@ def layer_outputs(x: Tensor, params: Sequence[Tensor], activation: Activation) -
     for i in range(0, len(params), 2):
         weight, bias = params[i].t(), params[i + 1]
         if activation == 'tanh':
-            # tanh(z) = 2 * sigmoid(2z) - 1, to 2e-7: torch's tanh takes five times as long as its sigmoid
+            # tanh(z) = 2 * sigmoid(2z) - 1, to 2e-7 whatever the size of z (of 1e-5 two digits are left): torch's tanh
+            # takes five times as long as its sigmoid
             x = torch.addmm(bias, x, weight, alpha=2, beta=2).sigmoid_()
             torch.add(_MINUS_ONE, x, alpha=2, out=x)
         else:
@@ -88,7 +86,7 @@ class _Dense(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, activation: Activation, x: Tensor, *params: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
+        rows = _as_rows(x)
         outputs = layer_outputs(rows, params, activation)
         ctx.activation = activation
         ctx.save_for_backward(rows, *params, *outputs)
@@ -108,7 +106,17 @@ class _Dense(torch.autograd.Function):
 
 def _gradients_with_graph(x: Tensor, params: Sequence[Tensor], activation: Activation, grad: Tensor,
                           ) -> list[Tensor | None]:
-    for weight, bias in zip(params[::2], params[1::2], strict=True):
-        x = _PLAIN[activation](linear(x, weight, bias))
-    found = iter(torch.autograd.grad(x, [p for p in params if p.requires_grad], grad, create_graph=True))
+    output = _plain(x, params, activation)
+    found = iter(torch.autograd.grad(output, [p for p in params if p.requires_grad], grad, create_graph=True))
     return [next(found) if p.requires_grad else None for p in params]
+
+
+def _plain(x: Tensor, params: Sequence[Tensor], activation: Activation) -> Tensor:
+    apply = _PLAIN[activation]
+    for weight, bias in zip(params[::2], params[1::2], strict=True):
+        x = apply(linear(x, weight, bias))
+    return x
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])

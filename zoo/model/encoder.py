@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,8 @@ class MLP(nn.Module):
 
     def __init__(self, n_in: int, hidden_sizes: Sequence[int], activation: Activation) -> None:
         super().__init__()
+        if activation not in get_args(Activation):
+            raise ValueError(f'activation is {activation!r}; use {" or ".join(map(repr, get_args(Activation)))}')
         self.layers = nn.ModuleList(
             [orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in pairwise([n_in, *hidden_sizes])])
         self.n_feature = hidden_sizes[-1]

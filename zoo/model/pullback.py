@@ -6,13 +6,15 @@ with none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from zoo.model.actor_critic import ActorCritic
-from zoo.model.dense import add_gradients, add_linear_gradients, is_covered, layer_outputs, params_of
+from zoo.model.dense import FLOATS, add_gradients, add_linear_gradients, is_covered, layer_outputs, params_of
 from zoo.model.encoder import MLP, OneHot
 from zoo.model.head import LOG_STD_MAX, LOG_STD_MIN, GaussianHead, ValueHead
 from zoo.model.ppg import PPG
@@ -29,7 +31,9 @@ _OUTPUTS: dict[Any, tuple[str, ...]] = {
     PPG.compute_actor_critic: ('logit', 'value'), PPG.compute_aux: ('logit', 'aux_value', 'value')}
 _WAYS = {'logit': ('actor_encoder', 'policy_head'), 'aux_value': ('actor_encoder', 'aux_head'),
          'value': ('critic_encoder', 'value_head')}
-_MODULES = frozenset((nn.Identity, OneHot, RunningMeanStd, MLP, nn.Linear, GaussianHead, ValueHead))
+_KINDS: dict[str, tuple[type, ...]] = {
+    'input': (nn.Identity, OneHot, RunningMeanStd), 'actor_encoder': (MLP,), 'critic_encoder': (MLP,),
+    'policy_head': (nn.Linear, GaussianHead), 'value_head': (ValueHead,), 'aux_head': (ValueHead,)}
 
 
 class _NotPlainError(Exception):
@@ -48,7 +52,6 @@ def with_pullback(model: Any, method: Method, obs: Tensor) -> tuple[Any, Pull]:
     """-> model.method(obs), and what adds the gradient of a loss to the .grad of the parameters, given its `Slopes`.
 
     Without a graph where the model is one of ours as it stands, of fully connected layers, on a CPU; else by autograd.
-    In the first case a parameter without .grad gets none: it is not among those of a `FlatAdam`.
     """
     names = _OUTPUTS.get(getattr(getattr(model, method), '__func__', None))  # None: not one of ours, or overridden
     if names is not None and _is_plain(model, names, obs):
@@ -61,18 +64,31 @@ def with_pullback(model: Any, method: Method, obs: Tensor) -> tuple[Any, Pull]:
 
 
 def _is_plain(model: Any, names: Sequence[str], obs: Tensor) -> bool:
+    kind: Any = type(model)
+    if not is_covered(obs) or not _is_stock(kind) or _has_any_global_hook():
+        return False
     modules = model._modules
-    for module in modules.values():
-        if type(module) not in _MODULES or _is_hooked(module):
+    for name, module in modules.items():
+        if type(module) not in _KINDS.get(name, ()) or _is_changed(module):
             return False
-    if getattr(model, '_arch', '') == 'detach' and 'value' in names and 'aux_value' not in names:
+    if obs.dim() != (1 if type(modules['input']) is OneHot else 2):
+        return False
+    arch = getattr(model, '_arch', 'dual')
+    if arch == 'detach' and 'value' in names and 'aux_value' not in names:
         return False  # this gradient goes but half the way
-    return obs.dim() == (1 if type(modules['input']) is OneHot else 2) and is_covered(obs, model.value_head.layer.bias)
+    return arch == 'dual' or model.one_trunk  # no longer, if one of the encoders was replaced
 
 
-def _is_hooked(module: nn.Module) -> bool:
+@cache
+def _is_stock(kind: type) -> bool:
+    """Whether what the methods of `_OUTPUTS` are made of is ours too."""
+    return (issubclass(kind, ActorCritic) and not any(hasattr(kind, name) for name in _KINDS)
+            and getattr(kind, '_critic_feature', PPG._critic_feature) is PPG._critic_feature)
+
+
+def _is_changed(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-                or module._backward_pre_hooks)
+                or module._backward_pre_hooks or 'forward' in module.__dict__)
 
 
 def _run(model: Any, names: Sequence[str], obs: Tensor) -> tuple[Any, Pull]:
@@ -110,21 +126,23 @@ def _slopes_of(leaves: Sequence[Tensor], slopes: Slopes) -> dict[Tensor, Tensor]
 
 
 def _mlp(encoder: Any, x: Tensor) -> tuple[Tensor, _Back]:
+    if any(type(layer) is not nn.Linear for layer in encoder.layers):  # a parametrized one is of another type
+        raise _NotPlainError
     params, activation = params_of(encoder.layers), encoder.activation
-    targets = _targets(params)
+    _check(params)
     outputs = layer_outputs(x, params, activation)
-    return outputs[-1], lambda grad: add_gradients(x, params, outputs, activation, grad, targets)
+    return outputs[-1], lambda grad: add_gradients(x, params, outputs, activation, grad, _targets(params))
 
 
 def _linear(layer: Any, feature: Tensor) -> _Head:
-    weight, bias = layer.weight, layer.bias
-    if type(layer) is not nn.Linear or _is_hooked(layer):
+    if type(layer) is not nn.Linear or _is_changed(layer):
         raise _NotPlainError
-    targets = _targets((weight, bias))
+    params = weight, bias = layer.weight, layer.bias
+    _check(params)
     output = torch.addmm(bias, feature, weight.t())
 
     def back(grad: Tensor) -> Tensor:
-        add_linear_gradients(feature, grad, *targets)
+        add_linear_gradients(feature, grad, *_targets(params))
         return torch.mm(grad, weight)
 
     return _Head(output, (output,), back)
@@ -134,17 +152,19 @@ def _gaussian(head: Any, feature: Tensor) -> _Head:
     mu, _, mu_back = _linear(head.mu, feature)
     layer = None if head.log_std_layer is None else _linear(head.log_std_layer, feature)
     log_std = head.log_std if layer is None else layer.output
-    targets = _targets((log_std,)) if layer is None else []
+    if layer is None:
+        _check((log_std,))
     bounded = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
     sigma = bounded.exp()
     parts = mu, sigma.expand_as(mu)
 
     def back(grad_mu: Tensor, grad_sigma: Tensor) -> Tensor:
         grad = mu_back(grad_mu)
-        slope = sigma * (bounded == log_std)  # of sigma in log_std: none beyond the bounds
+        slope = grad_sigma if layer is not None else grad_sigma.sum(0)
+        slope = torch.where(bounded == log_std, slope * sigma, 0.0)  # in log_std: none beyond the bounds
         if layer is not None:
-            return grad.add_(layer.back(grad_sigma * slope))
-        targets[0].addcmul_(grad_sigma.sum(0), slope)
+            return grad.add_(layer.back(slope))
+        _targets((log_std,))[0].add_(slope)
         return grad
 
     return _Head({'mu': mu, 'sigma': parts[1]}, parts, back)
@@ -159,12 +179,23 @@ def _value(head: Any, feature: Tensor) -> _Head:
 _HEADS: dict[type, Callable[[Any, Tensor], _Head]] = {nn.Linear: _linear, GaussianHead: _gaussian, ValueHead: _value}
 
 
-def _targets(params: Sequence[Tensor]) -> list[Tensor]:
-    """Where the gradients go; those of frozen parameters nowhere."""
+def _check(params: Sequence[Any]) -> None:
+    """They are parameters (a bias may be None, a weight computed) that nothing watches."""
     for p in params:
-        if p._backward_hooks or not p.is_leaf:
+        if (type(p) is not nn.Parameter or p.dtype not in FLOATS or p._backward_hooks
+                or p._post_accumulate_grad_hooks):
             raise _NotPlainError
-    return [torch.zeros_like(p) if p.grad is None or not p.requires_grad else p.grad for p in params]
+
+
+def _targets(params: Sequence[Tensor]) -> list[Tensor]:
+    """Where the gradients go, made where there are none, as autograd does; those of frozen parameters nowhere."""
+    return [_target(p) if p.requires_grad else torch.zeros_like(p) for p in params]
+
+
+def _target(p: Tensor) -> Tensor:
+    if p.grad is None:
+        p.grad = torch.zeros_like(p)
+    return p.grad
 
 
 def _backward(slopes: Slopes) -> None:

@@ -41,10 +41,9 @@ def policy_terms(
             check_range(action, parts_new[0].shape[-1])  # most likely torch met an index outside; this says which
         raise
     per_row = 1 / log_ratio.numel()
-    cost = adv.flatten() * -per_row  # of a ratio of 1: the loss is the sum
+    cost = wide(adv).flatten() * -per_row  # of a ratio of 1: the loss is the sum
     if weight is not None:
         weight = weight.flatten()
-        cost = cost * weight
         log_ratio = torch.where(weight != 0, log_ratio, 0.0)  # in a row without weight the ratio may overflow
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
@@ -58,7 +57,7 @@ def policy_terms(
     outside = torch.where(ratio.isnan(), ratio, bounded != ratio)
     rows = torch.cat((log_ratio, entropy, outside))
     if weight is not None:
-        rows = rows * weight
+        loss, slope, rows = loss * weight, slope * weight, rows * weight
     kl, entropy_loss, clipfrac = rows.sum(1).mul_(per_row).unbind()  # a mean takes torch twice as long as a sum
     return PolicyTerms(loss.sum(), entropy_loss, kl.neg_(), clipfrac, slope, weight, saved)
 
