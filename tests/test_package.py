@@ -32,7 +32,7 @@ LAYERS = (  # a module may import its own layer and those above it in this list
     {'rollout', 'policy'},
     {'env', 'episodes', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger', 'saved'},
     {'job', 'job_check', 'saved'},
-    {'interrupt', 'run_dir', 'threads', 'profile', 'pipeline'},
+    {'allocator', 'interrupt', 'run_dir', 'threads', 'profile', 'pipeline'},
     {'cli', '__init__', '__main__'},
 )
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import zoo
+from zoo.allocator import keep_freed_memory
 from zoo.buffer import reuse_of
 from zoo.checkpoint import Checkpoint, CheckpointError, CheckpointManager, fit_state, load_checkpoint
 from zoo.collector import Collector
@@ -129,6 +130,7 @@ class SerialJob:
             n_thread = torch.get_num_threads()
             undo.callback(use_threads, n_thread)
             use_threads(cfg.policy.n_thread or 1)
+            keep_freed_memory()
             self._make_parts(undo, policy)
             self._n_thread = self._choose_threads(n_thread)
             if checkpoint is not None:

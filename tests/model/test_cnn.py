@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.errors import UserError
-from zoo.model.cnn import CNNS, ImpalaCNN, NatureCNN, Pixels, image_shape, make_cnn
+from zoo.model.cnn import CNNS, ImpalaCNN, NatureCNN, Pixels, convolve, has_bf16, image_shape, make_cnn
 from zoo.spaces import Box, Discrete, obs_dtype
 
 LEADS = [(), (5,), (3, 4), (0,)]
@@ -48,25 +48,19 @@ def test_only_bytes_of_images_reach_a_model_as_bytes(space, want):
 
 @pytest.mark.parametrize('lead', LEADS)
 @pytest.mark.parametrize('shape', [(6, 7, 3), (3, 6, 7)])
-def test_pixels_are_scaled_bytes_with_channels_innermost(shape, lead):
-    obs = pixels(*lead, *shape)
-    x = Pixels(images(*shape))(obs)
-    want = obs.double() / 255 if shape[0] == 3 else (obs.double() / 255).movedim(-1, -3)
-    assert x.dtype == torch.float32 and x.shape == (*lead, 3, 6, 7)
-    torch.testing.assert_close(x.double(), want, rtol=1e-7, atol=0)
-    assert x.stride()[-3:] == (1, 7 * 3, 3)  # C, H, W
-
-
-def test_float_images_are_taken_as_they_are():
-    obs = 300 * torch.randn(2, 6, 7, 3, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(Pixels(images(6, 7, 3, dtype='float32'))(obs), obs.permute(0, 3, 1, 2))
+@pytest.mark.parametrize('dtype', ['uint8', 'float32'])
+def test_pixels_are_the_same_with_channels_first(shape, lead, dtype):
+    obs = pixels(*lead, *shape).to(getattr(torch, dtype))
+    x = Pixels(images(*shape, dtype=dtype))(obs)
+    assert x.data_ptr() == obs.data_ptr()
+    assert torch.equal(x, obs if shape[0] == 3 else obs.movedim(-1, -3))
 
 
 @pytest.mark.parametrize('name', CNNS)
 def test_bytes_and_scaled_floats_give_the_same_features(name):
     network, obs = cnn(images(40, 37, 4), name), pixels(5, 40, 37, 4)
     scaled = Pixels(images(40, 37, 4, dtype='float32'))(obs / 255)
-    assert torch.equal(network(Pixels(images(40, 37, 4))(obs)), network(scaled))
+    torch.testing.assert_close(network(Pixels(images(40, 37, 4))(obs)), network(scaled))
 
 
 @pytest.mark.parametrize('name', CNNS)
@@ -89,6 +83,58 @@ def test_leading_dimensions_are_kept_and_rows_independent(name, shape):
         torch.testing.assert_close(network(to_float(obs[t, 1])), whole[t, 1])
     torch.testing.assert_close(network(to_float(obs[:, 1])), whole[:, 1])  # a view whose rows are not adjacent
     assert network(to_float(obs[:0])).shape == (0, 2, network.n_feature)
+
+
+CONVOLUTIONS = [  # height, width, channels, kernel, stride, padding
+    (84, 84, 4, 8, 4, 0), (20, 20, 32, 4, 2, 0), (9, 9, 64, 3, 1, 0), (64, 64, 3, 3, 1, 1),
+    (85, 86, 3, 8, 4, 0), (41, 37, 1, 8, 4, 0), (21, 23, 5, 4, 2, 0), (8, 8, 4, 8, 4, 0), (17, 16, 2, 5, 2, 0)]
+
+
+@pytest.mark.parametrize('channels_last', [False, True])
+@pytest.mark.parametrize('as_bytes', [False, True])
+@pytest.mark.parametrize('height, width, n_channel, kernel, stride, padding', CONVOLUTIONS)
+def test_convolution_and_its_gradients_are_those_of_conv2d(height, width, n_channel, kernel, stride, padding, as_bytes,
+                                                           channels_last, monkeypatch):
+    # blocks are for bfloat16: told that it is that, but with float64 inside, so that only the arithmetic counts
+    monkeypatch.setattr(torch, 'is_autocast_enabled', lambda device: True)
+    monkeypatch.setattr(torch, 'bfloat16', torch.float64)
+    torch.manual_seed(0)
+    conv = torch.nn.Conv2d(n_channel, 6, kernel, stride, padding).double()
+    x = pixels(3, n_channel, height, width)
+    number = x.double() / 255 if as_bytes else x.double()
+    x = (x if as_bytes else x.double().requires_grad_()).contiguous(
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    want = conv(number)
+    slope = torch.randn_like(want)
+    parts = list(conv.parameters())
+    got = convolve(x, conv)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(torch.autograd.grad(got, parts, slope, retain_graph=True),
+                               torch.autograd.grad(want, parts, slope))
+    if not as_bytes:
+        back = torch.ops.aten.convolution_backward(slope, number, conv.weight, [6], [stride] * 2, [padding] * 2, [1, 1],
+                                                   False, [0, 0], 1, [True, False, False])[0]
+        torch.testing.assert_close(torch.autograd.grad(got, x, slope)[0], back)
+
+
+def test_bytes_that_are_no_whole_words_are_moved_too():
+    conv, x = torch.nn.Conv2d(2, 6, 8, 4), pixels(3, 2, 30, 41)
+    for view in (x[..., 1:37], x[..., ::2], x[:, :, 1:], x.transpose(2, 3), x[1:, :, :, :40]):
+        with torch.autocast('cpu', torch.bfloat16):
+            got = convolve(view, conv)
+        want = conv(view / 255)
+        assert (got - want).abs().max() < 0.02 * want.abs().max()  # of 8 bits, the last of some 100 terms
+
+
+@pytest.mark.skipif(not has_bf16('cpu', 'auto'), reason='bfloat16 is emulated')
+def test_bfloat16_of_bytes_is_no_less_accurate_than_of_scaled_numbers():
+    # bytes are exact in bfloat16, numbers from 0 to 1 are rounded to 8 bits
+    conv, x = torch.nn.Conv2d(4, 32, 8, 4), pixels(16, 4, 84, 84)
+    want = conv.double()(x.double() / 255)
+    conv.float()
+    with torch.autocast('cpu', torch.bfloat16):
+        error, plain = ((y.double() - want).square().mean() for y in (convolve(x, conv), conv(x / 255)))
+    assert error < 1.1 * plain
 
 
 def in_memory_order(maps: Tensor) -> Tensor:

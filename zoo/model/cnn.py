@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import conv2d, relu
 
 from zoo.errors import UserError
 from zoo.model.init import normed, orthogonal
@@ -33,28 +33,20 @@ def image_shape(space: Box) -> ImageShape:
 
 
 class Pixels(nn.Module):
-    """Images of either layout, any leading dimensions -> [..., C, H, W] f32, channels innermost in memory.
-
-    Bytes become numbers from 0 to 1; float images are taken as they are.
-    """
+    """Images of either layout, any leading dimensions -> [..., C, H, W], a view: what is in them is left to `CNN`."""
 
     def __init__(self, space: Box) -> None:
         super().__init__()
         self._channels_first = image_shape(space).channels_first
-        self._is_byte = space.dtype == 'uint8'
 
     def forward(self, obs: Tensor) -> Tensor:
-        image = obs if self._channels_first else obs.movedim(-1, -3)
-        flat = image.reshape(-1, *image.shape[-3:])  # [..., C, H, W] -> [N, C, H, W]
-        x = flat.to(torch.float32, memory_format=torch.channels_last)
-        if self._is_byte:
-            x = x / 255
-        return x.view(image.shape)
+        return obs if self._channels_first else obs.movedim(-1, -3)
 
 
 class CNN(nn.Module, ABC):
     """Images -> features: convolutions (`maps`, of a subclass), then a dense layer and relu, all leading shapes.
 
+    Bytes stand for numbers from 0 to 1, float images for what is in them.
     Args: precision: 'bf16' computes in bfloat16 (parameters, their gradients and the features stay float32), about
       twice as fast where the processor can; 'auto' does so there.
     """
@@ -67,7 +59,7 @@ class CNN(nn.Module, ABC):
 
     @abstractmethod
     def maps(self, x: Tensor) -> Tensor:
-        """[N, C, H, W] -> [N, C', H', W']."""
+        """[N, C, H, W], numbers or bytes -> [N, C', H', W']."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self._precision == 'fp32' or not has_bf16(x.device.type, self._precision):
@@ -80,6 +72,43 @@ class CNN(nn.Module, ABC):
         # in the order of memory, channels innermost: no copy
         flat = maps.permute(0, 2, 3, 1).flatten(1)  # [N, C, H, W] -> [N, H*W*C]
         return relu(self.dense(flat), inplace=True).view(*x.shape[:-3], self.dense.out_features)
+
+
+def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """conv(x) for x [N, C, H, W] of numbers, or of bytes: those times 1 / 255; without padding if it has a stride.
+
+    In bfloat16 on a CPU a stride s is taken out: blocks of s x s pixels are one of s * s times the channels. With 256
+    images of 84x84 the gradients of the Nature network's first two layers take 6 + 9 ms in place of 16 + 15.
+    """
+    weight, stride, is_half = conv.weight, conv.stride[0], torch.is_autocast_enabled(x.device.type)
+    if x.dtype == torch.uint8:
+        weight = weight / 255  # not the bytes, which are many, and exact in bfloat16
+    if is_half and x.is_cpu and stride > 1 and conv.kernel_size[0] % stride == 0:
+        x, weight, stride = *_as_blocks(x, weight, stride), 1
+    x = x.to(torch.bfloat16 if is_half else weight.dtype, memory_format=torch.channels_last)
+    return conv2d(x, weight, conv.bias, stride, conv.padding)
+
+
+def _as_blocks(x: Tensor, weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Image and filters of a convolution of stride `size`, for one of stride 1, in whatever order memory has them."""
+    (n, n_channel, height, width), (n_out, _, kernel, _) = x.shape, weight.shape
+    side = kernel // size
+    rows, columns = ((length - kernel) // size + side for length in (height, width))  # of blocks; a rest is never seen
+    x = x[..., :rows * size, :columns * size]
+    filters = weight.reshape(n_out, n_channel, side, size, side, size)
+    if x.stride(1) == 1:  # channels innermost: y, x, channel of a block
+        lines = x.permute(0, 2, 3, 1).reshape(n, rows, size, columns, size * n_channel)
+        blocks, filters = lines.transpose(2, 3), filters.permute(0, 3, 5, 1, 2, 4)
+    else:  # channel, y, x; four bytes are moved as one number
+        is_word = x.dtype == torch.uint8 and size == 4 and x.stride(3) == 1 and all(
+            step % 4 == 0 for step in (*x.stride()[:3], x.storage_offset()))
+        lines = x.view(torch.int32).unsqueeze(-1) if is_word else x.unflatten(-1, (columns, size))
+        blocks = lines.unflatten(2, (rows, size)).permute(0, 2, 4, 1, 3, 5).contiguous()
+        if is_word:
+            blocks = blocks.view(torch.uint8)
+        filters = filters.permute(0, 1, 3, 5, 2, 4)
+    x = blocks.reshape(n, rows, columns, n_channel * size * size)
+    return x.permute(0, 3, 1, 2), filters.reshape(n_out, n_channel * size * size, side, side)
 
 
 @cache
@@ -117,7 +146,7 @@ class NatureCNN(CNN):
 
     def maps(self, x: Tensor) -> Tensor:
         for conv in self.convs:
-            x = relu(conv(x), inplace=True)
+            x = relu(convolve(x, conv), inplace=True)
         return x
 
 
@@ -148,7 +177,11 @@ class ImpalaCNN(CNN):
         self.dense = normed(nn.Linear(n_in * height * width, self.n_feature), math.sqrt(2))
 
     def maps(self, x: Tensor) -> Tensor:
-        return relu(self.stages(x))
+        first, *others = self.stages[0]
+        x = convolve(x, first)
+        for layer in (*others, *self.stages[1:]):
+            x = layer(x)
+        return relu(x)
 
 
 class ResidualBlock(nn.Module):

@@ -52,7 +52,7 @@ class MLP(nn.Module):
 
 
 def make_input(obs_space: Space, obs_norm: bool = False) -> nn.Module:
-    """The first stage of a model, shared by its encoders: one-hot, normalisation, pixels to numbers, or nothing.
+    """The first stage of a model, shared by its encoders: one-hot, normalisation, channels of images first, or nothing.
 
     Raises: UserError if the observations are no index, vector or image, or obs_norm is asked for images.
     """

@@ -1,0 +1,27 @@
+"""Memory that torch frees stays with the process: the next step asks for the same."""
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+MAPPED_FROM = 128 << 20  # bytes of one block, from which on it is given back to the system as soon as it is freed
+KEPT = 512 << 20  # bytes, at most, that are kept at the end of the heap
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_SETTINGS = ('MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_THRESHOLD_', 'GLIBC_TUNABLES')
+
+
+def keep_freed_memory() -> bool:
+    """Tells glibc's malloc to keep up to KEPT bytes; returns whether it was told.
+
+    By itself it gives back what lies at the end of the heap from some tens of MB on, and an update that frees and
+    asks for that much has the system clear the pages again at every step: an eighth of the time of the Nature network
+    (256 images, 2 threads, an iteration of Pong 1.41 s, without that 1.25). Nothing is changed where the user has set
+    one of _SETTINGS, or where malloc is not glibc's. It holds for the process, for good.
+    """
+    if sys.platform != 'linux' or any(name in os.environ for name in _SETTINGS):
+        return False
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, 'gnu_get_libc_version'):
+        return False
+    return bool(libc.mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, KEPT))
