@@ -374,10 +374,10 @@ def test_errors_of_the_step_itself_are_those_of_the_eager_step() -> None:
 
 
 @pytest.mark.parametrize('n_step, n_graph, cxx, active, says', [
-    (26_000, 1, 'true', True, 'the update is compiled, for a run of 26,000 gradient steps'),
-    (25_999, 1, 'true', False, 'a run of 25,999 gradient steps is too short to gain from it; from 26,000 on it would'),
-    (51_999, 3, 'true', False, 'a run of 51,999 gradient steps is too short to gain from it; from 52,000 on it would'),
-    (26_000, 1, 'no-such-compiler', False, "there is no C++ compiler 'no-such-compiler' here; install one"),
+    (40_000, 1, 'true', True, 'the update is compiled, for a run of 40,000 gradient steps'),
+    (39_999, 1, 'true', False, 'a run of 39,999 gradient steps is too short to gain from it; from 40,000 on it would'),
+    (79_999, 3, 'true', False, 'a run of 79,999 gradient steps is too short to gain from it; from 80,000 on it would'),
+    (40_000, 1, 'no-such-compiler', False, "there is no C++ compiler 'no-such-compiler' here; install one"),
 ])
 def test_auto_compiles_long_runs_where_there_is_a_compiler(
     n_step: float | None, n_graph: int, cxx: str, active: bool, says: str, monkeypatch: pytest.MonkeyPatch,
@@ -392,9 +392,9 @@ def test_auto_compiles_long_runs_where_there_is_a_compiler(
 
 
 def test_auto_knows_the_length_of_the_run_from_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 rows, 4 epochs, minibatches of 8: half a gradient step per env step, so 52,000 env steps are 26,000."""
+    """16 rows, 4 epochs, minibatches of 8: half a gradient step per env step, so 80,000 env steps are 40,000."""
     monkeypatch.setattr(steps_module, 'inductor', Traced())
-    for max_env_step, active in ((51_999, False), (52_000, True)):
+    for max_env_step, active in ((79_999, False), (80_000, True)):
         policy = make_policy(OBS, TWO_ACTIONS, learn=dict(batch_size=8))
         policy.max_env_step = max_env_step
         policy.learn_mode.forward(model_and_batch(TWO_ACTIONS, False)[1])

@@ -16,11 +16,11 @@ from zoo.policy.updates import Minibatch, StepConfig
 from zoo.rl_utils.optimizer import FlatAdam
 
 CompileMode = Literal['off', 'on', 'auto']
-WORTH_STEPS = 13_000
+WORTH_STEPS = 20_000
 """A run of this many gradient steps, and as many more for each kind of step, pays for its compilation. That takes 14 s
 for a first graph and 9 s for each other; there is one for each kind of step and one for acting, so 23 s with one kind
-of step and 41 s with three (.1 s a graph where any run has compiled the same before). It saves .87 ms a step with 256
-rows, 1.0 with 64 and 1.4 with 1024 (two 64-64 networks, 2 cores); larger networks gain more."""
+of step and 41 s with three (.1 s a graph where any run has compiled the same before). It saves .4 ms a step with 64,
+256 or 1024 rows (two 64-64 networks, 2 cores), and in acting .1 to .4 ms more; larger networks gain more."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)  # Nature CNN, 256 rows: 115 ms eagerly, 113 compiled; IMPALA's lose
 
 logger = logging.getLogger(__name__)
