@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cache
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +145,7 @@ class NatureCNN(CNN):
         self.dense = orthogonal(nn.Linear(n_in * height * width, self.n_feature), math.sqrt(2))
 
     def maps(self, x: Tensor) -> Tensor:
+        conv: Any
         for conv in self.convs:
             x = relu(convolve(x, conv), inplace=True)
         return x
@@ -177,9 +178,9 @@ class ImpalaCNN(CNN):
         self.dense = normed(nn.Linear(n_in * height * width, self.n_feature), math.sqrt(2))
 
     def maps(self, x: Tensor) -> Tensor:
-        first, *others = self.stages[0]
-        x = convolve(x, first)
-        for layer in (*others, *self.stages[1:]):
+        layers: list[Any] = [layer for stage in self.stages.children() for layer in stage.children()]
+        x = convolve(x, layers[0])
+        for layer in layers[1:]:
             x = layer(x)
         return relu(x)
 
