@@ -26,7 +26,7 @@ MODES = {'eager': EAGER, 'compiled': COMPILED}
 TORCH, GYMNASIUM = 'tensor env (torch)', "gymnasium's batched env"
 ENVS = {TORCH: ('torch/CartPole-v1', ()), GYMNASIUM: ('CartPole-v1', (BATCHED,))}
 COLUMNS = ('env steps/s, eager', 'env steps/s, compiled', 'compiled / eager', 'peak MB, eager', 'peak MB, compiled',
-           'first iterations, s, eager', 'first iterations, s, compiled (empty cache)')
+           'first iterations, s, eager', 'first iterations, s, compiled (cache empty at the start)')
 
 log = logging.getLogger('scaling')
 

@@ -6,6 +6,7 @@ import os
 import sys
 
 MAPPED_FROM = 128 << 20  # bytes of one block, from which on it is given back to the system as soon as it is freed
+_MAPPED_FROM_OLD = 32 << 20  # the most that an older glibc accepts for that: half of an arena's heap
 KEPT = 512 << 20  # bytes, at most, that are kept at the end of the heap
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _SETTINGS = ('MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_THRESHOLD_', 'GLIBC_TUNABLES')
@@ -24,4 +25,5 @@ def keep_freed_memory() -> bool:
     libc = ctypes.CDLL(None)
     if not hasattr(libc, 'gnu_get_libc_version'):
         return False
-    return bool(libc.mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, KEPT))
+    is_set = any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in (MAPPED_FROM, _MAPPED_FROM_OLD))
+    return is_set and bool(libc.mallopt(_M_TRIM_THRESHOLD, KEPT))

@@ -54,6 +54,7 @@ class MLP(nn.Module):
 def make_input(obs_space: Space, obs_norm: bool = False) -> nn.Module:
     """The first stage of a model, shared by its encoders: one-hot, normalisation, channels of images first, or nothing.
 
+    Images of bytes stay bytes, from 0 to 255: `make_encoder`'s networks scale them, one of your own has to.
     Raises: UserError if the observations are no index, vector or image, or obs_norm is asked for images.
     """
     if not isinstance(obs_space, Box):

@@ -116,7 +116,9 @@ def minibatches(
     With normalize_adv, adv is normalised by its block's own moments. The rows are gathered once for all blocks, and
     the moments of all blocks are taken together: what is left per block are views, in plain dicts.
     """
-    order = torch.randperm(batch.shape[0], generator=generator).to(device=batch.device)
+    on_gpu = batch.device is not None and batch.device.type == 'cuda'
+    order = torch.randperm(batch.shape[0], generator=generator, pin_memory=on_gpu)  # then the host does not wait
+    order = order.to(device=batch.device, non_blocking=True)
 
     def gather(x: Any) -> Any:
         if isinstance(x, Tensor):
