@@ -26,7 +26,7 @@ MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # where the impo
 EXTRA_OF_ENV = {'LunarLander': 'Box2D', 'HalfCheetah': 'mujoco', 'Hopper': 'mujoco', 'Walker2d': 'mujoco',
                 'atari': 'ale_py', 'envpool': 'envpool', 'procgen': 'envpool'}
 LAYERS = (  # a module may import its own layer and those above it in this list
-    {'errors', 'spaces', 'compile_cache', 'compile_worker', 'compiler', 'cuda_graph', 'schedule', 'config',
+    {'errors', 'spaces', 'compile_cache', 'compile_worker', 'compiler', 'cuda_graph', 'transfer', 'schedule', 'config',
      'config_errors', 'config_source', 'registry'},
     {'rl_utils', 'model'},
     {'rollout', 'policy'},

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from zoo.compile_cache import find_or_compile
 from zoo.compile_worker import Job
+from zoo.cuda_graph import CapturedCall
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Tensor]], Callable[..., Sequence[Tensor]]]
 MAX_GRAPHS = 8  # of one function: each takes seconds
@@ -132,7 +133,8 @@ class CompiledFunction:
 
 class CompiledCall:
     """A function that writes into some of its inputs and returns nothing, compiled for the form of those of its first
-    call; the later ones are of the same, and nothing looks at them.
+    call; the later ones are of the same, and nothing looks at them. On a GPU it is captured as a CUDA graph, so there
+    calls are to read and write the same places again.
 
     If that fails, at compile time or later, it runs as it stands from then on, and one line of the log says why.
     Args: what: names it in that line; wanted: False: it runs as it stands.
@@ -160,6 +162,8 @@ class CompiledCall:
         with undisturbed():
             graph, used = trace(self._function, inputs, constants=False)
             run = list_call(inductor(graph, [inputs[i] for i in used]))
+        if inputs[0].device.type == 'cuda':
+            run = CapturedCall(run, moving=[])
         self._run = lambda inputs: run([inputs[i] for i in used])
         self._run(inputs)
 

@@ -7,6 +7,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from zoo.transfer import send
+
 
 @dataclass
 class Rollout:
@@ -36,9 +38,9 @@ class Rollout:
         return Rollout(self.data[:, b:b + 1], self.last_obs[b:b + 1], self.final_obs[mine], index, successor)
 
     def to(self, device: torch.device) -> Rollout:
-        """The same on a device."""
-        return Rollout(self.data.to(device), self.last_obs.to(device), self.final_obs.to(device),
-                       self.final_index.to(device), None if self.successor is None else self.successor.to(device))
+        """The same on a device; memory that is pinned is still read when this returns, see `send`."""
+        return Rollout(self.data.to(device), send(self.last_obs, device), send(self.final_obs, device),
+                       send(self.final_index, device), None if self.successor is None else send(self.successor, device))
 
     def next_obs(self) -> Tensor:
         """[T, B, *O]: the true successor of every row."""

@@ -49,16 +49,17 @@ class ForwardActing:
 class CompiledActing:
     """Network, noise and action as one program, which writes its outputs where they stay.
 
+    On a GPU it reads and writes one place for each instead, as a CUDA graph must, and rows are copied there and back.
     Args: one_trunk: see `judge`; obs: the block; device: of the model; draw: noise for the T steps of a rollout,
-      [T, B, ...], whose logits are like the one given.
+      [T, B, ...], whose logits are like the one given; in_place: None: as the device asks for.
     """
 
     def __init__(self, model: nn.Module, one_trunk: bool, obs: Tensor, device: torch.device,
-                 draw: Callable[[Logit], Tensor]) -> None:
+                 draw: Callable[[Logit], Tensor], in_place: bool | None = None) -> None:
         self._model, self._one_trunk, self._draw = model, one_trunk, draw
         self._obs_rows, self._n_step = obs.unbind(0), len(obs) - 1
-        device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
-        self._moved = None if obs.device == device else torch.empty_like(obs[0], device=device)
+        self._in_place = device.type == 'cpu' if in_place is None else in_place
+        self._seen = obs[0] if self._in_place else torch.empty_like(obs[0], device=device)
         self.output: dict[str, Any] = {}
         self._like: Logit | None = None
         self._names: list[str] = []
@@ -70,7 +71,7 @@ class CompiledActing:
     def begin(self) -> None:
         """Draws the noise, and looks the model's tensors up again: they may be others than before."""
         if self._like is None:
-            self._like = self._allocate(self._see(0))
+            self._like = self._allocate()
         self._noise.copy_(self._draw(self._like))
         tensors = named_tensors(self._model)
         fixed = [x.detach() for x in tensors.values()]
@@ -82,35 +83,40 @@ class CompiledActing:
         if key not in self._programs:
             self._programs[key] = CompiledCall(self._write, 'acting', len(self._programs) < MAX_GRAPHS)
         self._run = self._programs[key]
-        columns = [x.unbind(0) for x in (self._noise, *self._outputs)]
-        self._calls = [[obs if self._moved is None else self._moved, *row, *fixed]
-                       for obs, *row in zip(self._obs_rows[:-1], *columns, strict=True)]
+        rows = zip(self._obs_rows[:-1], self._noise_rows, *self._output_rows, strict=True)
+        if self._in_place:
+            self._calls = [[*row, *fixed] for row in rows]
+        else:
+            self._calls = [[self._seen, self._drawn, *self._made, *fixed]] * self._n_step
 
     def step(self, t: int) -> Tensor:
-        if self._moved is not None:
-            self._see(t)
-        self._run(self._calls[t])
-        return self._actions[t]
+        if self._in_place:
+            self._run(self._calls[t])
+        else:
+            self._seen.copy_(self._obs_rows[t], non_blocking=True)
+            self._drawn.copy_(self._noise_rows[t])
+            self._run(self._calls[t])
+            for rows, x in zip(self._output_rows, self._made, strict=True):
+                rows[t].copy_(x)
+        return self._output_rows[0][t]
 
-    def _see(self, t: int) -> Tensor:
-        obs = self._obs_rows[t]
-        return obs if self._moved is None else self._moved.copy_(obs, non_blocking=True)
-
-    def _allocate(self, obs: Tensor) -> Logit:
-        seen = judge(self._model, obs, self._one_trunk)
+    def _allocate(self) -> Logit:
+        seen = judge(self._model, self._seen.copy_(self._obs_rows[0]), self._one_trunk)
         logit = seen['logit']
         parts: Logit = logit if isinstance(logit, Tensor) else {name: logit[name] for name in ('mu', 'sigma')}
         value = {'value': seen['value']} if self._one_trunk else {}
         self.output = blocks_like({'action': distribution_of(logit).mode(logit), 'logit': parts, **value}, self._n_step)
-        self._actions = self.output['action'].unbind(0)
-        self._outputs = [self.output['action'], *logit_parts(self.output['logit']),
-                         *(self.output[name] for name in value)]
-        self._noise = self._outputs[1].new_empty(self._outputs[1].shape)  # as the logit's first part
+        blocks = [self.output['action'], *logit_parts(self.output['logit']), *(self.output[name] for name in value)]
+        self._output_rows = [x.unbind(0) for x in blocks]
+        self._noise = torch.empty_like(blocks[1])  # as the logit's first part
+        self._noise_rows = self._noise.unbind(0)
+        if not self._in_place:
+            self._drawn, *self._made = (torch.empty_like(x[0]) for x in (self._noise, *blocks))
         return logit
 
     def _write(self, *inputs: Tensor) -> list[Tensor]:
         """obs [B, *O], noise, places of the outputs, tensors of the model."""
-        n = len(self._outputs)
+        n = len(self._output_rows)
         (obs, noise), places, fixed = inputs[:2], inputs[2:2 + n], inputs[2 + n:]
         with replaced(self._model, dict(zip(self._names, fixed, strict=True))):
             seen = judge(self._model, obs, self._one_trunk)

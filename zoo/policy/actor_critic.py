@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.model.probe import probe
 from zoo.policy.acting import Acting, CompiledActing, judge
-from zoo.policy.base import Metrics, Policy, torch_generator
+from zoo.policy.base import Metrics, Policy, restore, torch_generator
 from zoo.policy.steps import Steps
 from zoo.policy.updates import Minibatch, StepConfig, minibatches
 from zoo.rl_utils.distribution import Logit, distribution_of, lead_shape
@@ -21,6 +21,7 @@ from zoo.rl_utils.normalizer import RunningMeanStd, normalize_advantage
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.rollout import Rollout
 from zoo.schedule import schedule_value
+from zoo.transfer import send
 
 CRITIC_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
 
@@ -52,7 +53,7 @@ class ActorCriticPolicy(Policy):
         self._one_trunk = bool(getattr(self._model, 'one_trunk', False))
 
     def _init_collect(self) -> None:
-        self._noise_generator = torch_generator(self.seed, 'collect')
+        self._noise_generator = torch_generator(self.seed, 'collect', self.device)
         self._noise: list[Tensor] = []
         self._reward_sum: Tensor | None = None
         self._ignore_done = self.cfg.learn.ignore_done
@@ -83,7 +84,7 @@ class ActorCriticPolicy(Policy):
         return {'action': distribution_of(logit).mode(logit)}
 
     def _to_device(self, obs: Tensor) -> Tensor:
-        return obs if self.device.type == 'cpu' else obs.to(self.device, non_blocking=True)
+        return obs if self.device.type == 'cpu' else send(obs, self.device)
 
     def _next_noise(self, logit: Logit) -> Tensor:
         """One step's noise; drawn for a whole rollout at once, and anew when the number of envs changes."""
@@ -185,14 +186,14 @@ class ActorCriticPolicy(Policy):
         return {'generator': self._noise_generator.get_state()}
 
     def _load_state_dict_collect(self, state: dict[str, Any]) -> None:
-        self._noise_generator.set_state(state['generator'])
+        restore(self._noise_generator, state['generator'])
         self._reset_collect()
 
     def _init_learn(self) -> None:
         self._make_normalizers()
         self._optimizers = self._make_optimizers()
         self._steps = Steps(self._model, self.cfg.learn.compile, self.device)
-        self._order_generator = torch_generator(self.seed, 'learn')
+        self._order_generator = torch_generator(self.seed, 'learn', self.device)
         self._train_iter, self._warned = 0, False
         self._set_env_step(0)
 
@@ -288,7 +289,7 @@ class ActorCriticPolicy(Policy):
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         for name, optimizer in self._optimizers.items():
             optimizer.load_state_dict(state['optimizer'][name])
-        self._order_generator.set_state(state['generator'])
+        restore(self._order_generator, state['generator'])
         self._train_iter = state['train_iter']
 
 
@@ -300,7 +301,13 @@ def mean_of(metrics: list[Metrics], name: str) -> Tensor:
 def explained_variance(batch: TensorDict) -> Tensor:
     """1 - Var(return - value) / Var(return): 1 is a perfect critic, 0 as good as a constant."""
     return_, value, weight = batch['return_'], batch['value'], batch.get('weight', None)
-    if weight is not None:
-        valid = weight > 0
-        return_, value = return_[valid], value[valid]
-    return 1 - (return_ - value).var(correction=0) / return_.var(correction=0).clamp(min=1e-12)
+    valid = None if weight is None else weight.gt(0).to(return_.dtype)
+    return 1 - _variance(return_ - value, valid) / _variance(return_, valid).clamp(min=1e-12)
+
+
+def _variance(x: Tensor, valid: Tensor | None) -> Tensor:
+    """Of the rows where valid is 1, not 0; picking them out would make the host wait for the device."""
+    if valid is None:
+        return x.var(correction=0)
+    n_valid = valid.sum()
+    return ((x - (x * valid).sum() / n_valid).square() * valid).sum() / n_valid

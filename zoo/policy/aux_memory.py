@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.errors import RunError
+from zoo.transfer import send
 
 Where = Literal['device', 'cpu', 'disk']
 
@@ -47,9 +48,9 @@ class AuxMemory:
         self._take(part, 1, part['obs'].device)
 
     def rows(self, index: Tensor | slice, device: torch.device) -> TensorDict:
-        """The rows at an index [n] (on the CPU), or in a slice, on a device."""
-        at = index if isinstance(index, slice) else index.to(next(iter(self._block.values())).device)
-        rows = {key: x[:self._n][at].to(device) for key, x in self._block.items()}
+        """The rows at an index [n], or in a slice, on a device."""
+        at = index if isinstance(index, slice) else send(index, next(iter(self._block.values())).device)
+        rows = {key: send(x[:self._n][at], device) for key, x in self._block.items()}
         return TensorDict(rows, batch_size=[len(rows['return_'])], device=device)
 
     def clear(self) -> None:

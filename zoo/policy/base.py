@@ -1,6 +1,7 @@
 """What every policy promises: three modes, one config section, one state."""
 from __future__ import annotations
 
+import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -93,9 +94,19 @@ def stream(seed: int, *name: int | str) -> np.random.SeedSequence:
     return np.random.SeedSequence([seed, *words])
 
 
-def torch_generator(seed: int, name: str) -> torch.Generator:
-    """A generator from the stream of that name; on the CPU, so that a run goes on the same on another device."""
-    return torch.Generator().manual_seed(int(stream(seed, name).generate_state(1, np.uint64)[0]) >> 1)
+def torch_generator(seed: int, name: str, device: torch.device | None = None) -> torch.Generator:
+    """A generator from the stream of that name; on the device where that is a GPU, else on the CPU."""
+    generator = torch.Generator(device if device is not None and device.type == 'cuda' else 'cpu')
+    return generator.manual_seed(int(stream(seed, name).generate_state(1, np.uint64)[0]) >> 1)
+
+
+def restore(generator: torch.Generator, state: Tensor) -> None:
+    """Goes on from the state of a generator; from one of another kind of device in a new stream, the same each time."""
+    if state.shape == generator.get_state().shape:
+        generator.set_state(state)
+    else:
+        digest = hashlib.sha256(state.numpy().tobytes()).digest()
+        generator.manual_seed(int.from_bytes(digest[:8], 'little') >> 1)
 
 
 def device_of(name: str) -> torch.device:

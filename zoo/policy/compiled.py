@@ -21,6 +21,7 @@ from zoo.policy.base import Metrics
 from zoo.policy.updates import Minibatch, StepConfig
 from zoo.rl_utils.adam import AdamRates, FlatState, adam_step
 from zoo.rl_utils.optimizer import FlatAdam
+from zoo.transfer import send
 
 Step = Callable[[Any, Any, Minibatch, StepConfig], Metrics]
 
@@ -93,7 +94,8 @@ class CompiledStep:
         values += tuple([getattr(config, name) for name in self._moving])
         if values != self._values:
             self._values = values
-            self._numbers[:len(values)].copy_(torch.tensor(values, dtype=torch.float64))
+            numbers = send(torch.tensor(values, dtype=torch.float64), self._numbers.device)
+            self._numbers[:len(values)].copy_(numbers)
 
     def _build(self, names: list[tuple[str, ...]], inputs: list[Tensor]) -> _Graph:
         found: list[str] = []

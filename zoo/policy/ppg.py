@@ -21,6 +21,7 @@ from zoo.registry import POLICY_REGISTRY
 from zoo.rl_utils.distribution import Logit, distribution_of
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.schedule import Schedule, schedule_value
+from zoo.transfer import send
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +177,8 @@ class PPGPolicy(ActorCriticPolicy):
         logit_old = self._logits_of_memory()
         metrics: list[Metrics] = []
         for _ in range(cfg.aux_train_epoch):
-            order = torch.randperm(len(self._memory), generator=self._order_generator)
+            order = torch.randperm(len(self._memory), generator=self._order_generator,
+                                   device=self._order_generator.device)
             for index in order.split(cfg.aux_batch_size):
                 minibatch = self._aux_minibatch(index, logit_old)
                 metrics.append(self._steps.take(aux_step, optimizers, config, minibatch))
@@ -192,7 +194,7 @@ class PPGPolicy(ActorCriticPolicy):
     @torch.no_grad()
     def _aux_minibatch(self, index: Tensor, logit_old: TensorDict) -> TensorDict:
         minibatch = self._memory.rows(index, self.device)
-        minibatch['logit'] = logit_old[index.to(self.device)]['logit']
+        minibatch['logit'] = logit_old[send(index, self.device)]['logit']
         if self.cfg.learn.value_norm:
             minibatch['return_'] = self._normalizers['value'].standardize(minibatch['return_'])
         return minibatch

@@ -28,6 +28,7 @@ from zoo.rl_utils.ppo import (
     ppo_value_error,
     ppo_value_slopes,
 )
+from zoo.transfer import send
 
 Minibatch = Mapping[str, Any]  # tensors [N, ...], or as 'logit' a mapping of such; a TensorDict will do
 
@@ -116,9 +117,9 @@ def minibatches(
     With normalize_adv, adv is normalised by its block's own moments. The rows are gathered once for all blocks, and
     the moments of all blocks are taken together: what is left per block are views, in plain dicts.
     """
-    on_gpu = batch.device is not None and batch.device.type == 'cuda'
-    order = torch.randperm(batch.shape[0], generator=generator, pin_memory=on_gpu)  # then the host does not wait
-    order = order.to(device=batch.device, non_blocking=True)
+    order = torch.randperm(batch.shape[0], generator=generator, device=generator.device)
+    if batch.device is not None:
+        order = send(order, batch.device)
 
     def gather(x: Any) -> Any:
         if isinstance(x, Tensor):

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from zoo.transfer import send
+
 Logit = Tensor | Mapping[str, Tensor]
 
 
@@ -55,7 +57,7 @@ class _Categorical:
 
     def noise(self, logit: Tensor, n_step: int, generator: torch.Generator | None = None) -> Tensor:
         exponential = _empty(logit, n_step, generator).exponential_(generator=generator)
-        return exponential.log_().neg_().to(logit.device)  # Gumbel(0, 1)
+        return send(exponential.log_().neg_(), logit.device)  # Gumbel(0, 1)
 
     def sample(self, logit: Tensor, noise: Tensor) -> Tensor:
         return (logit + noise).argmax(-1)  # the Gumbel-max trick: exact, no normalisation needed
@@ -106,7 +108,7 @@ class _Gaussian:
 
     def noise(self, logit: Mapping[str, Tensor], n_step: int, generator: torch.Generator | None = None) -> Tensor:
         mu = logit['mu']
-        return _empty(mu, n_step, generator).normal_(generator=generator).to(mu.device)
+        return send(_empty(mu, n_step, generator).normal_(generator=generator), mu.device)
 
     def sample(self, logit: Mapping[str, Tensor], noise: Tensor) -> Tensor:
         return torch.addcmul(logit['mu'], logit['sigma'], noise)
