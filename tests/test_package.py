@@ -30,7 +30,7 @@ LAYERS = (  # a module may import its own layer and those above it in this list
      'config_errors', 'config_source', 'registry'},
     {'rl_utils', 'model'},
     {'rollout', 'policy'},
-    {'env', 'episodes', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger', 'saved'},
+    {'env', 'env_group', 'episodes', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger', 'saved'},
     {'job', 'job_check', 'saved'},
     {'allocator', 'interrupt', 'run_dir', 'threads', 'profile', 'pipeline'},
     {'cli', '__init__', '__main__'},

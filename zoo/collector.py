@@ -1,6 +1,7 @@
 """Env x collect mode -> rollouts."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from zoo.env import AnyVectorEnv
+from zoo.env_group import EnvGroup, side_by_side
 from zoo.episodes import EpisodeTracker
 from zoo.policy.base import CollectMode
 from zoo.rollout import Rollout
@@ -19,37 +21,49 @@ class Collector:
     What the policy gave and what the steps returned are written where they stay. What of it is remembered is up to the
     policy's `process_transition`: the collector knows no algorithm. A rollout is valid until the next call of
     `collect` or `reset`.
+
+    Args: envs: of one kind; several groups take turns, so that the policy acts for one (on a GPU, or while envs step
+      in processes or threads of their own) as another steps. B is the sum.
     """
 
-    def __init__(self, env: AnyVectorEnv, mode: CollectMode) -> None:
-        self._env, self._mode, self._n_step = env, mode, mode.n_step
-        self._block = env.block(self._n_step)
-        self._acting = mode.start(self._block.obs)
+    def __init__(self, envs: Sequence[AnyVectorEnv], mode: CollectMode) -> None:
+        self._mode, self._n_step, self._n_env = mode, mode.n_step, sum(env.n_env for env in envs)
+        self._block = envs[0].block(self._n_step, self._n_env)
+        stops = np.cumsum([env.n_env for env in envs]).tolist()
+        blocks = [self._block] if len(envs) == 1 else [self._block.part(stop - env.n_env, stop)
+                                                       for env, stop in zip(envs, stops, strict=True)]
+        self._groups = [EnvGroup(env, block, mode) for env, block in zip(envs, blocks, strict=True)]
         self.env_step = 0
         self.collect_iter = 0
         self.time = {'env': 0.0, 'act': 0.0}
-        self.episodes = EpisodeTracker(env.n_env)
+        self.episodes = EpisodeTracker(self._n_env)
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
-        self._block.obs[-1].copy_(self._env.reset(seed))
+        for group in self._groups:
+            group.block.obs[-1].copy_(group.env.reset(seed))
         self._mode.reset()
         self.episodes.reset()
 
     @torch.no_grad()
     def collect(self) -> Rollout:
         """Takes n_step steps in every env."""
-        block, act, step_into = self._block, self._acting.step, self._env.step_into
+        groups, last = self._groups, self._n_step - 1
         env_time, start = 0.0, perf_counter()
-        block.finals.clear()
-        block.obs[0].copy_(block.obs[-1])
-        self._acting.begin()
+        self._block.restart()
+        for group in groups:
+            group.acting.begin()
+        for group in groups:
+            group.act(0)
         for t in range(self._n_step):
-            action = act(t)
-            before = perf_counter()
-            step_into(block, t, action)
-            env_time += perf_counter() - before
-        self._env.check()
+            for group in groups:
+                before = perf_counter()
+                group.step(t)
+                env_time += perf_counter() - before
+                if t < last:
+                    group.act(t + 1)
+        for group in groups:
+            group.env.check()
         rollout = self._rollout()
         self.time['env'] += env_time
         self.time['act'] += perf_counter() - start - env_time
@@ -61,8 +75,9 @@ class Collector:
         self.env_step += self.episodes.record(steps.reward if steps.raw_reward is None else steps.raw_reward,
                                               end if steps.raw_end is None else steps.raw_end, steps.is_reset)
         self.collect_iter += 1
-        transition = self._mode.process_transition(obs[:-1], self._acting.output, steps)
-        data = TensorDict(transition, batch_size=[self._n_step, self._env.n_env])
+        output = side_by_side([group.acting.output for group in self._groups])
+        transition = self._mode.process_transition(obs[:-1], output, steps)
+        data = TensorDict(transition, batch_size=[self._n_step, self._n_env])
         next_obs = steps.next_obs
         if next_obs is not None and next_obs.device.type == 'cpu':  # elsewhere a shape may not depend on the data
             index = end.nonzero()

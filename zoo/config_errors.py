@@ -28,6 +28,7 @@ OLD_NAMES: dict[str, str] = {name: here for here, names in {
     'env.kwargs': 'env_kwargs env_config env_args',
     'env.collector_env_num': 'num_envs n_envs n_env num_env env_num num_actors num_workers num_rollout_workers '
                              'num_env_runners num_envs_per_worker num_envs_per_env_runner training_num num_processes',
+    'env.collector_group_num': 'worker_num_splits num_splits n_env_group',
     'env.evaluator_env_num': 'n_eval_envs test_num num_eval_envs evaluation_num_workers',
     'policy.device': 'cuda use_cuda gpu num_gpus',
     'policy.model.hidden_sizes': 'net_arch hidden_size hidden_dim hidden_dims fcnet_hiddens hiddens layers '

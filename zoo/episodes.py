@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -23,16 +24,31 @@ class EpisodeTracker:
 
     def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None) -> int:
         """The steps of a rollout, [T, B] each; returns how many of them were transitions (not mere resets)."""
-        reward_, end_ = reward.numpy(force=True).astype(np.float64), end.numpy(force=True)
-        counts = np.ones(reward_.shape, dtype=np.int64)
-        if is_reset is not None:
-            counts -= is_reset.numpy(force=True)
-        total, length = reward_.cumsum(0) + self._return, counts.cumsum(0) + self._length
-        base_return, base_length = np.zeros(self._n_env), np.zeros(self._n_env, dtype=np.int64)
-        for t, b in zip(*end_.nonzero(), strict=True):  # in order of time
-            self.returns.append(float(total[t, b] - base_return[b]))
-            self.lengths.append(int(length[t, b] - base_length[b]))
-            base_return[b], base_length[b] = total[t, b], length[t, b]
-            self.n_episode += 1
-        self._return, self._length = total[-1] - base_return, length[-1] - base_length
-        return int(counts.sum())
+        total = reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return  # numpy's takes three times as long
+        if is_reset is None:
+            length = np.arange(1, len(total) + 1)[:, None] + self._length
+        else:
+            length = (~is_reset).cumsum(0).numpy(force=True) + self._length
+        n_transition = int(length[-1].sum() - self._length.sum())
+        t, b = np.divmod(np.flatnonzero(end.numpy(force=True)), end.shape[1])  # in order of time
+        self.returns.extend(_of_episodes(total[t, b], b)[-100:].tolist())
+        self.lengths.extend(_of_episodes(length[t, b], b)[-100:].tolist())
+        self.n_episode += len(t)
+        self._return, self._length = total[-1] - _last(total, t, b), length[-1] - _last(length, t, b)
+        return n_transition
+
+
+def _of_episodes(sums: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Running sums at the ends of episodes, in order of time, less those at the end before in the same env b."""
+    order = b.argsort(kind='stable')
+    by_env, before = sums[order], np.zeros_like(sums)
+    again = b[order][1:] == b[order][:-1]
+    before[order[1:][again]] = by_env[:-1][again]
+    return sums - before
+
+
+def _last(sums: np.ndarray, t: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Running sums [T, B] at the last end in each env, 0 where there is none."""
+    last = np.zeros_like(sums[-1])
+    last[b] = sums[t, b]  # the later one stays
+    return last

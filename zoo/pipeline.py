@@ -19,7 +19,7 @@ from zoo.checkpoint import Checkpoint, CheckpointError, CheckpointManager, fit_s
 from zoo.collector import Collector
 from zoo.config import Config
 from zoo.config_source import save_yaml, storable
-from zoo.env import EnvError, check_env, make_vector_env
+from zoo.env import EnvError, check_env, make_env_groups, make_vector_env
 from zoo.errors import UserError
 from zoo.evaluator import Evaluation, Evaluator
 from zoo.interrupt import Interrupted, catch_signals
@@ -155,22 +155,22 @@ class SerialJob:
         if cfg.env.check:
             check_env(cfg.env)
         device = str(policy.device if policy is not None else device_of(cfg.policy.device))
-        self._env = undo.enter_context(
-            closing(make_vector_env(cfg.env, cfg.env.collector_env_num, training=True, device=device)))
+        self._envs = [undo.enter_context(closing(env)) for env in make_env_groups(cfg.env, device)]
         self._n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
         eval_env = undo.enter_context(closing(make_vector_env(cfg.env, self._n_eval_env, device=device)))
+        spaces = self._envs[0].obs_space, self._envs[0].action_space
         self.policy = policy if policy is not None else POLICY_REGISTRY.get(cfg.policy.type)(
-            cfg.policy, self._env.obs_space, self._env.action_space, seed=cfg.seed, action_mode=cfg.env.action_mode)
-        spaces = self._env.obs_space, self._env.action_space
+            cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode)
         if (self.policy.obs_space, self.policy.action_space) != spaces:
             raise UserError(f'the policy given is for {self.policy.obs_space} and {self.policy.action_space} but the '
                             f'env has {spaces[0]} and {spaces[1]}; make it for this env')
         self.policy.max_env_step = cfg.max_env_step
         self.policy.reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
         if self.policy.compiled:
-            self._env.compile()
+            for env in self._envs:
+                env.compile()
         self._buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer, seed=cfg.seed)
-        self._collector = Collector(self._env, self.policy.collect_mode)
+        self._collector = Collector(self._envs, self.policy.collect_mode)
         self._learner = Learner(self.policy.learn_mode, self._buffer)
         self._evaluator = Evaluator(eval_env, self.policy.eval_mode, cfg.policy.eval.n_episode)
 
@@ -179,7 +179,7 @@ class SerialJob:
         if n_thread is not None:
             return dict.fromkeys(('collect', 'learn', 'evaluate'), n_thread)
         n_row = max(batch_size.values()) if isinstance(batch_size, dict) else batch_size
-        return phase_threads(self.policy, Rows(self._env.n_env, n_row, self._n_eval_env), limit)
+        return phase_threads(self.policy, Rows(self._envs[0].n_env, n_row, self._n_eval_env), limit)
 
     @property
     def env_step(self) -> int:
@@ -204,7 +204,7 @@ class SerialJob:
     @property
     def step_per_iteration(self) -> int:
         """Env steps of a rollout, those included that are mere resets."""
-        return self.cfg.policy.collect.n_step * self._env.n_env
+        return self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
 
     def reset_env(self) -> None:
         """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
@@ -343,7 +343,7 @@ class SerialJob:
 
     def _check_same_env(self, checkpoint: Checkpoint) -> None:
         for name in ('obs_space', 'action_space'):
-            was, here = checkpoint.meta[name], getattr(self._env, name).to_json()
+            was, here = checkpoint.meta[name], getattr(self._envs[0], name).to_json()
             if was != here:
                 raise CheckpointError(checkpoint.path, f'is of a run with {name} {was} but the env has {here}; '
                                                        'resume with the env that it was trained on')

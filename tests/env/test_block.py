@@ -25,7 +25,8 @@ def test_rows_of_a_block_are_what_the_env_did(mode: str) -> None:
     block = env.block(7)
     block.obs[0].copy_(env.reset(0))
     for t in range(7):
-        env.step_into(block, t, torch.tensor([0, 0]))
+        env.send(torch.tensor([0, 0]))
+        env.receive(block, t)
     next_step = mode in ('next_step', 'batched')
     want = [0, 1, 2, 3, 4, 5, 0, 1] if next_step else [0, 1, 2, 3, 4, 0, 1, 2]
     assert block.obs[:, 0, 0].tolist() == block.obs[:, 1, 0].tolist() == want
@@ -89,7 +90,7 @@ def test_env_is_sent_actions_of_its_own() -> None:
 
 
 @pytest.mark.parametrize('mode', MODES)
-def test_step_into_writes_what_step_returns(mode: str) -> None:
+def test_receive_writes_what_step_returns(mode: str) -> None:
     def make() -> Any:
         env = make_vector_env(EnvConfig(**{'id': 'tests.envs:limit_env', **MODES[mode]}), 2)
         env.reset(0)
@@ -99,7 +100,8 @@ def test_step_into_writes_what_step_returns(mode: str) -> None:
     block = other.block(12)
     for t, action in enumerate(actions):
         step = one.step(action)
-        other.step_into(block, t, action)
+        other.send(action)
+        other.receive(block, t)
         for name, value in step._asdict().items():
             if name not in ('info', 'final_obs', 'final_index'):
                 got = getattr(block.steps, name)

@@ -47,7 +47,7 @@ def collect(policy: Policy, env: dict[str, Any], n_env: int = 2) -> Rollout:
     """One rollout from a fresh collector."""
     vector = make_vector_env(EnvConfig(**env), n_env)
     try:
-        collector = Collector(vector, policy.collect_mode)
+        collector = Collector([vector], policy.collect_mode)
         collector.reset(stream(0, 'test'))
         return collector.collect()
     finally:

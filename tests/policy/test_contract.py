@@ -46,7 +46,7 @@ def build(name: str, env: str, seed: int = 0, enable_field: list[Any] | None = N
             section, key = path.split('.')
             small.setdefault(section, {})[key] = value
     policy = cls(resolve_policy(small), vector.obs_space, vector.action_space, seed=seed, enable_field=enable_field)
-    collector = Collector(vector, policy.collect_mode) if enable_field is None else None
+    collector = Collector([vector], policy.collect_mode) if enable_field is None else None
     if collector is not None:
         collector.reset(stream(0, 'test'))
     return policy, collector  # type: ignore[return-value]

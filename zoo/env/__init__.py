@@ -16,12 +16,13 @@ from zoo.env.family import EnvRequest as EnvRequest
 from zoo.env.family import env_family as env_family
 from zoo.env.make import known_ids as known_ids
 from zoo.env.make import make_env as make_env
+from zoo.env.make_vector import AnyVectorEnv as AnyVectorEnv
+from zoo.env.make_vector import make_env_groups as make_env_groups
+from zoo.env.make_vector import make_vector_env as make_vector_env
 from zoo.env.tensor import classic as classic
 from zoo.env.tensor.backend import make_tensor_env as make_tensor_env
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY as TENSOR_ENV_REGISTRY
 from zoo.env.tensor.base import TensorEnv as TensorEnv
 from zoo.env.tensor.vector import TensorVectorEnv as TensorVectorEnv
 from zoo.env.timestep import Timestep as Timestep
-from zoo.env.vector import AnyVectorEnv as AnyVectorEnv
 from zoo.env.vector import VectorEnv as VectorEnv
-from zoo.env.vector import make_vector_env as make_vector_env

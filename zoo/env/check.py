@@ -14,7 +14,7 @@ from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import RESET_DO, STEP_DO, contract_error, show
 from zoo.env.family import EnvFamily
 from zoo.env.make import env_name, find_env, make_env
-from zoo.env.vector import AnyVectorEnv, make_vector_env
+from zoo.env.make_vector import AnyVectorEnv, make_vector_env
 from zoo.errors import UserError
 from zoo.spaces import Discrete
 

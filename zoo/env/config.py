@@ -20,6 +20,9 @@ class EnvConfig(Section):
     kwargs: dict[str, Any] = Field({}, description='keyword arguments for whatever makes the env')
     collector_env_num: Count = Field(8, description='training envs that step together')
     evaluator_env_num: Count = Field(4, description='evaluation envs that step together')
+    collector_group_num: Count | None = Field(
+        None, description='groups of training envs that take turns, so that one steps while the policy acts for '
+                          'another; null: 2 where the policy acts on a GPU and the envs do not, else 1')
     vectorization: Literal['auto', 'sync', 'async', 'batched'] = Field(
         'auto', description='one after the other, one process each, or the batched version that the env registers; '
                             'auto: batched where there is one, else sync')

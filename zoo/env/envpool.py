@@ -50,6 +50,8 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
     integer, one out of range is anything); all of these are refused here, before the call.
     """
 
+    steps_beside = True
+
     def __init__(self, request: EnvRequest, make: Callable[..., Any], spec: Any, has_raw: bool = False) -> None:
         """
         Args:
@@ -82,11 +84,20 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         return self._encode(obs), info
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Has the pool's threads take a step."""
         if self._pool is None:
             raise gymnasium.error.ResetNeeded('step was called before the first reset; call reset first')
         self._n_step += 1
         self._check(actions, self._n_step)
-        obs, reward, terminated, truncated, info = self._pool.step(actions)
+        self._pool.send(actions)
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """What that step returns."""
+        obs, reward, terminated, truncated, info = self._pool.recv()
         if self._limit is not None and np.max(info['elapsed_step']) > self._limit:
             raise UnsupportedEnvError(f'env.max_episode_steps is {self._limit} but an episode of {self._name} goes on: '
                                       'this task has no limit that can be set; leave env.max_episode_steps out.')

@@ -1,29 +1,21 @@
 """A vector of envs that returns Timesteps, whatever library, vectorization and autoreset mode is behind it."""
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
-from functools import partial
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from zoo.env.adapter import convert_space
 from zoo.env.block import Field, Row, StepBlock
-from zoo.env.config import EnvConfig, env_config, own_copy
+from zoo.env.config import EnvConfig
 from zoo.env.diagnosis import RAW_ERRORS, bad_obs, raise_if_contract
-from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError, contract_error, where
-from zoo.env.family import RAW, RAW_END, RAW_REWARD, EnvFamily, EnvRequest
-from zoo.env.make import env_name, find_env, make_env, raise_bad_kwargs, raise_missing_extra
-from zoo.env.tensor.base import TensorEnv
-from zoo.env.tensor.vector import TensorVectorEnv
+from zoo.env.errors import EnvContractError, EnvError, contract_error, where
+from zoo.env.family import RAW, RAW_END, RAW_REWARD
 from zoo.env.timestep import Timestep
-from zoo.env.workers import SerialVectorEnv, WorkerVectorEnv
 from zoo.spaces import ActionMap, Box, Discrete, obs_dtype
 
 
@@ -31,17 +23,19 @@ class VectorEnv:
     """B envs that step together: tensors in, Timesteps out, every observation and reward known to be finite."""
 
     def __init__(self, env: gymnasium.vector.VectorEnv, cfg: EnvConfig, name: str, one_seed: bool = False,
-                 pinned: bool = False) -> None:
+                 reader: torch.device | None = None, first: int = 0) -> None:
         """
         Args:
-          env: any gymnasium vector env that says its autoreset mode in its metadata.
-          one_seed: its reset takes one int rather than one for each env.   pinned: see `StepBlock`.
+          env: any gymnasium vector env that says its autoreset mode in its metadata. If its class says `steps_beside`,
+            `step_async` begins a step that goes on by itself, and `step_wait` ends it.
+          one_seed: its reset takes one int rather than one for each env.   reader: see `StepBlock`.
+          first: index of its first env, where it is one of several groups.
         """
         self.name = name
         self.n_env: int = env.num_envs
         self.obs_space = convert_space(env.single_observation_space, 'observation', name)
         self.action_space = convert_space(env.single_action_space, 'action', name)
-        self.autoreset = _autoreset(env.metadata.get('autoreset_mode'))
+        self.autoreset = autoreset_name(env.metadata.get('autoreset_mode'))
         self._env = env
         self._one_seed = one_seed
         self._to_env = ActionMap(self.action_space, cfg.action_mode)
@@ -49,7 +43,8 @@ class VectorEnv:
         self._is_bytes = obs_dtype(self.obs_space) == torch.uint8  # then every value is finite
         self._has_raw = bool(env.metadata.get(RAW))
         self._obs_shape = (self.n_env, *(self.obs_space.shape if isinstance(self.obs_space, Box) else ()))
-        self._pinned = pinned
+        self._reader, self._first = reader, first
+        self.steps_beside: bool = getattr(type(env), 'steps_beside', False)
         self._ended = np.zeros(self.n_env, dtype=bool)
         self._step_count = 0
 
@@ -57,10 +52,10 @@ class VectorEnv:
         """Start new episodes; returns their first observations.
 
         Args:
-          seed: env i is seeded from the i-th child of this sequence, the same whenever it is called; a batched env,
-            which draws for all its envs together, from the first child.
+          seed: env i (counted over all groups) is seeded from the i-th child of this sequence, the same whenever it is
+            called; a batched env, which draws for all its envs together, from the child of the first of them.
         """
-        seeds = _child_seeds(seed, self.n_env)
+        seeds = _child_seeds(seed, self._first, self.n_env)
         self._ended = np.zeros(self.n_env, dtype=bool)
         self._step_count = 0
         try:
@@ -75,12 +70,12 @@ class VectorEnv:
         self._check_obs(obs)
         return torch.from_numpy(obs)
 
-    def block(self, n_step: int) -> StepBlock:
-        """Storage for n_step steps of `step_into`."""
-        like = torch.empty(self._obs_shape, dtype=obs_dtype(self.obs_space))
+    def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
+        """Storage for n_step steps of `receive`, or for those of n_env envs, of which these are a part."""
+        like = torch.empty((n_env or self.n_env, *self._obs_shape[1:]), dtype=obs_dtype(self.obs_space))
         also: list[Field] = ['is_reset'] if self.autoreset == 'next_step' else []
         also += ['raw_reward', 'raw_end'] if self._has_raw else []
-        return StepBlock(n_step, like, also, arrays=True, pinned=self._pinned)
+        return StepBlock(n_step, like, also, arrays=True, reader=self._reader)
 
     def step(self, action: Tensor) -> Timestep:
         """One step, in tensors of its own.
@@ -90,23 +85,36 @@ class VectorEnv:
           that is not finite; EnvError if a worker died or hung. What the env itself raises passes through, with a note.
         """
         block = self.block(1)
-        info = self.step_into(block, 0, action)
+        self.send(action)
+        info = self.receive(block, 0)
         final_obs = final_index = None
         for _, index, obs in block.finals:
             final_obs, final_index = torch.from_numpy(obs), torch.from_numpy(index)
         row: dict[str, Any] = {name: x[0] for name, x in block.steps._asdict().items() if isinstance(x, Tensor)}
         return Timestep(**row, final_obs=final_obs, final_index=final_index, info=info)
 
-    def step_into(self, block: StepBlock, t: int, action: Tensor) -> dict[str, Any]:
-        """The same, written into row t of a block; returns the info of the vector env."""
+    def send(self, action: Tensor) -> None:
+        """Begins a step, which goes on by itself if `steps_beside`; `receive` ends it. Takes and raises as `step`."""
         self._step_count += 1
-        sent = self._to_env(action)
+        self._sent = self._to_env(action)
+        if self.steps_beside:
+            try:
+                self._env.step_async(self._sent)  # type: ignore[attr-defined]
+            except RAW_ERRORS as error:
+                self._explain(error)
+                raise
+
+    def receive(self, block: StepBlock, t: int) -> dict[str, Any]:
+        """Writes what the step returns into row t of a block; returns the info of the vector env."""
         try:
-            return self._write(block, t, sent)
+            return self._write(block, t, self._sent)
         except RAW_ERRORS as error:
-            if len(sent) == self.n_env:  # else the caller is to blame
-                raise_if_contract(error, self._env, self.name, self._step_count)
+            self._explain(error)
             raise
+
+    def _explain(self, error: Exception) -> None:
+        if len(self._sent) == self.n_env:  # else the caller is to blame
+            raise_if_contract(error, self._env, self.name, self._step_count)
 
     def check(self) -> None:
         """Called once per rollout; here every step was looked at when it was made."""
@@ -119,7 +127,8 @@ class VectorEnv:
         self._env.close()
 
     def _write(self, block: StepBlock, t: int, sent: np.ndarray) -> dict[str, Any]:
-        raw, env_reward, terminated, truncated, info = self._env.step(sent)
+        returned = self._env.step_wait() if self.steps_beside else self._env.step(sent)  # type: ignore[attr-defined]
+        raw, env_reward, terminated, truncated, info = returned
         row, obs, reward = block.rows[t], self._convert(raw), np.asarray(env_reward)
         if (obs.shape != self._obs_shape or not reward.shape == np.shape(terminated) == np.shape(truncated)
                 == self._ended.shape):
@@ -223,110 +232,7 @@ class VectorEnv:
         return where(self.name, row if index is None else int(index[row]), self._step_count)
 
 
-AnyVectorEnv = VectorEnv | TensorVectorEnv
-
-
-def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bool = False, device: str = 'cpu',
-                    ) -> AnyVectorEnv:
-    """`n_env` envs of the config, vectorized as it says.
-
-    Args:
-      training: the envs collect transitions to learn from; a family may then clip rewards or end episodes early.
-      device: where tensor envs (env.id=torch) run, and their Timesteps lie; all others stay on the CPU.
-    Raises: UnknownEnvError, MissingExtraError, EnvKwargsError or ConfigError; UnsupportedEnvError if the env lacks the
-      vectorization, the autoreset mode or spaces that zoo knows.
-    """
-    cfg = env_config(cfg)
-    name = env_name(cfg)
-    source = find_env(cfg.id, cfg.game)
-    how = _vectorization(cfg, source)
-    env: gymnasium.vector.VectorEnv | TensorEnv
-    if isinstance(source, EnvFamily):
-        request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device)
-        env = _make_family(cfg, source, request)
-    elif how == 'batched':
-        assert isinstance(source, EnvSpec)
-        env = _make_batched(cfg, source, n_env)
-    else:
-        mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
-        env_fns = [partial(make_env, cfg) for _ in range(n_env)]
-        env = (SerialVectorEnv(env_fns, mode) if how == 'sync'
-               else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name))
-    one_seed = source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
-    vector = (TensorVectorEnv(env, cfg, name, n_env, device) if isinstance(env, TensorEnv)
-              else VectorEnv(env, cfg, name, one_seed, pinned=device.startswith('cuda')))
-    if cfg.autoreset not in ('auto', vector.autoreset):
-        vector.close()
-        sync = '' if isinstance(source, EnvFamily) else ", or env.vectorization 'sync'"
-        raise UnsupportedEnvError(f'env.autoreset is {cfg.autoreset!r} but the batched {name!r} does '
-                                  f"{vector.autoreset!r}; use 'auto'{sync}.")
-    return vector
-
-
-def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'batched']:
-    if isinstance(source, EnvFamily):
-        if cfg.vectorization in ('sync', 'async'):
-            raise UnsupportedEnvError(f'env.vectorization is {cfg.vectorization!r} but {env_name(cfg)!r} steps all its '
-                                      "envs at once; use 'auto'.")
-        return 'batched'
-    has_batched = isinstance(source, EnvSpec) and source.vector_entry_point is not None
-    if cfg.vectorization == 'batched' and not has_batched:
-        raise UnsupportedEnvError(f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
-                                  "use 'auto', 'sync' or 'async'.")
-    if cfg.vectorization != 'auto':
-        return cfg.vectorization
-    return 'batched' if has_batched and _batched_fits(cfg, source) else 'sync'
-
-
-def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
-    """Whether the batched version takes what the config asks for; only for 'auto', which then falls back on sync."""
-    entry: Any = spec.vector_entry_point
-    if isinstance(entry, str):
-        try:
-            entry = load_env_creator(entry)
-        except ImportError:
-            return False
-    mode = getattr(entry, 'metadata', {}).get('autoreset_mode')
-    if spec.additional_wrappers or mode is None or cfg.autoreset not in ('auto', _autoreset(mode)):
-        return False
-    try:
-        inspect.signature(entry).bind(num_envs=1, **_batched_kwargs(cfg, spec))
-    except TypeError:
-        return False
-    return True
-
-
-def _make_family(cfg: EnvConfig, family: EnvFamily, request: EnvRequest,
-                 ) -> gymnasium.vector.VectorEnv | TensorEnv:
-    options = family.read_options(cfg.kwargs)
-    if options is not None:
-        return family.make(request, options)
-    try:
-        return family.make(request, **own_copy(cfg.kwargs))
-    except TypeError as error:
-        raise_bad_kwargs(family.make, dict.fromkeys(list(inspect.signature(family.make).parameters)[:1]), cfg, error)
-        raise
-
-
-def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
-    limit = spec.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
-    return {**spec.kwargs, **({} if limit is None else {'max_episode_steps': limit}), **own_copy(cfg.kwargs)}
-
-
-def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector.VectorEnv:
-    kwargs = _batched_kwargs(cfg, spec)
-    try:
-        return gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
-    except TypeError as error:
-        given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
-        raise_bad_kwargs(spec.vector_entry_point, given, cfg, error)
-        raise
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise_missing_extra(spec, error)
-        raise
-
-
-def _autoreset(mode: Any) -> Literal['same_step', 'next_step', 'disabled']:
+def autoreset_name(mode: Any) -> Literal['same_step', 'next_step', 'disabled']:
     names: dict[AutoresetMode, Literal['same_step', 'next_step', 'disabled']] = {
         AutoresetMode.SAME_STEP: 'same_step', AutoresetMode.NEXT_STEP: 'next_step', AutoresetMode.DISABLED: 'disabled'}
     if mode not in names:
@@ -335,10 +241,10 @@ def _autoreset(mode: Any) -> Literal['same_step', 'next_step', 'disabled']:
     return names[mode]
 
 
-def _child_seeds(seed: np.random.SeedSequence | int, n: int) -> list[int]:
-    """One 31-bit int (some simulators take no more) for each of the first `n` children of a seed sequence."""
+def _child_seeds(seed: np.random.SeedSequence | int, first: int, n: int) -> list[int]:
+    """One 31-bit int (some simulators take no more) for each of `n` children of a seed sequence, from `first` on."""
     parent = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     # spawn() would count up, and give other children the next time
     children = (np.random.SeedSequence(parent.entropy, spawn_key=(*parent.spawn_key, i), pool_size=parent.pool_size)
-                for i in range(n))
+                for i in range(first, first + n))
     return [int(child.generate_state(1)[0]) >> 1 for child in children]

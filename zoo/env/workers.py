@@ -76,6 +76,8 @@ class SerialVectorEnv(_WithoutInfos, SyncVectorEnv):
 class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
     """An AsyncVectorEnv whose reset and step wait no longer than `timeout` seconds."""
 
+    steps_beside = True
+
     def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode, timeout: float,
                  name: str) -> None:
         self._timeout = timeout
@@ -93,11 +95,14 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
         self._step_count = self._step_count if options else 0
         return result
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step_async(self, actions: Any) -> None:
         self._step_count += 1
         with self._blame(f'step {self._step_count}'):
-            self.step_async(actions)
-            return self.step_wait(self._timeout)
+            super().step_async(actions)
+
+    def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        with self._blame(f'step {self._step_count}'):
+            return super().step_wait(self._timeout)
 
     def close_extras(self, timeout: float | None = GRACE, terminate: bool = False) -> None:
         """Ask every worker to close, then end those that are still there."""

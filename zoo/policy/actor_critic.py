@@ -69,7 +69,7 @@ class ActorCriticPolicy(Policy):
 
     def _forward_collect(self, obs: Tensor, state: Any = None) -> dict[str, Any]:
         """{action, logit}, and value (in the critic's unit) where it comes from the trunk that the logit comes from."""
-        output = judge(self._model, self._to_device(obs), self._one_trunk)
+        output = judge(self._model, send(obs, self.device), self._one_trunk)
         logit = output['logit']
         return {'action': distribution_of(logit).sample(logit, self._next_noise(logit)), **output}
 
@@ -80,11 +80,8 @@ class ActorCriticPolicy(Policy):
 
     @torch.inference_mode()
     def _forward_eval(self, obs: Tensor, state: Any = None) -> dict[str, Any]:
-        logit = self._model.compute_actor(self._to_device(obs))
+        logit = self._model.compute_actor(send(obs, self.device))
         return {'action': distribution_of(logit).mode(logit)}
-
-    def _to_device(self, obs: Tensor) -> Tensor:
-        return obs if self.device.type == 'cpu' else send(obs, self.device)
 
     def _next_noise(self, logit: Logit) -> Tensor:
         """One step's noise; drawn for a whole rollout at once, and anew when the number of envs changes."""

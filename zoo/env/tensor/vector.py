@@ -29,6 +29,7 @@ class TensorVectorEnv:
     """
 
     autoreset: Literal['same_step'] = 'same_step'
+    steps_beside = False
 
     def __init__(self, env: TensorEnv, cfg: EnvConfig, name: str, n_env: int, device: torch.device | str = 'cpu'
                  ) -> None:
@@ -68,13 +69,18 @@ class TensorVectorEnv:
         self._is_reset = True
         return fresh.obs
 
-    def block(self, n_step: int) -> StepBlock:
-        """Storage for n_step steps of `step_into`, on the device."""
-        return StepBlock(n_step, self._like, ['next_obs'])
+    def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
+        """Storage for n_step steps of `receive`, on the device; or for those of n_env envs, of which these are a part.
+        """
+        return StepBlock(n_step, self._like.new_empty((n_env or self.n_env, *self._like.shape[1:])), ['next_obs'])
 
-    def step_into(self, block: StepBlock, t: int, action: Tensor) -> None:
+    def send(self, action: Tensor) -> None:
+        """Notes the action of a step, which `receive` takes."""
+        self._action = action
+
+    def receive(self, block: StepBlock, t: int) -> None:
         """`step`, written into row t of a block."""
-        step, row = self.step(action), block.rows[t]
+        step, row = self.step(self._action), block.rows[t]
         row.obs.copy_(step.obs)
         row.next_obs.copy_(step.next_obs)
         row.reward.copy_(step.reward)

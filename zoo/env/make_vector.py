@@ -1,0 +1,158 @@
+"""From the section `env` of a config to vectors of envs: all in one, or in groups that take turns."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any, Literal
+
+import gymnasium
+import torch
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode
+
+from zoo.env.config import EnvConfig, env_config, own_copy
+from zoo.env.errors import UnsupportedEnvError
+from zoo.env.family import EnvFamily, EnvRequest
+from zoo.env.make import env_name, find_env, make_env, raise_bad_kwargs, raise_missing_extra
+from zoo.env.tensor.base import TensorEnv
+from zoo.env.tensor.vector import TensorVectorEnv
+from zoo.env.vector import VectorEnv, autoreset_name
+from zoo.env.workers import SerialVectorEnv, WorkerVectorEnv
+
+AnyVectorEnv = VectorEnv | TensorVectorEnv
+
+
+def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bool = False, device: str = 'cpu',
+                    first: int | None = None) -> AnyVectorEnv:
+    """`n_env` envs of the config, vectorized as it says.
+
+    Args:
+      training: the envs collect transitions to learn from; a family may then clip rewards or end episodes early.
+      device: where tensor envs (env.id=torch) run, and their Timesteps lie; all others stay on the CPU.
+      first: index of the first of them, where they are a group of more; messages then show it.
+    Raises: UnknownEnvError, MissingExtraError, EnvKwargsError or ConfigError; UnsupportedEnvError if the env lacks the
+      vectorization, the autoreset mode or spaces that zoo knows.
+    """
+    cfg = env_config(cfg)
+    name = env_name(cfg) if first is None else f'{env_name(cfg)}[{first}:{first + n_env}]'
+    source = find_env(cfg.id, cfg.game)
+    how = _vectorization(cfg, source)
+    env: gymnasium.vector.VectorEnv | TensorEnv
+    if isinstance(source, EnvFamily):
+        request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device)
+        env = _make_family(cfg, source, request)
+    elif how == 'batched':
+        assert isinstance(source, EnvSpec)
+        env = _make_batched(cfg, source, n_env)
+    else:
+        mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
+        env_fns = [partial(make_env, cfg) for _ in range(n_env)]
+        env = (SerialVectorEnv(env_fns, mode) if how == 'sync'
+               else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name))
+    one_seed = source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
+    vector = (TensorVectorEnv(env, cfg, name, n_env, device) if isinstance(env, TensorEnv)
+              else VectorEnv(env, cfg, name, one_seed, torch.device(device) if device.startswith('cuda') else None,
+                             first or 0))
+    if cfg.autoreset not in ('auto', vector.autoreset):
+        vector.close()
+        sync = '' if isinstance(source, EnvFamily) else ", or env.vectorization 'sync'"
+        raise UnsupportedEnvError(f'env.autoreset is {cfg.autoreset!r} but the batched {name!r} does '
+                                  f"{vector.autoreset!r}; use 'auto'{sync}.")
+    return vector
+
+
+def make_env_groups(cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu') -> list[AnyVectorEnv]:
+    """The training envs of a config, in groups of equal size that take turns: see env.collector_group_num.
+
+    Args: device: that the policy acts on.
+    Raises: as `make_vector_env`; UnsupportedEnvError for more than one group of tensor envs.
+    """
+    cfg = env_config(cfg)
+    n_env, n_group = cfg.collector_env_num, cfg.collector_group_num
+    if n_group is None:
+        n_group = 2 if device.startswith('cuda') and n_env % 2 == 0 else 1
+    if n_group == 1:
+        return [make_vector_env(cfg, n_env, training=True, device=device)]
+    groups: list[AnyVectorEnv] = []
+    with ExitStack() as undo:
+        for first in range(0, n_env, n_env // n_group):
+            group = make_vector_env(cfg, n_env // n_group, training=True, device=device, first=first)
+            if isinstance(group, TensorVectorEnv):  # so the first one is, or none
+                return _one_group(cfg, device)
+            groups.append(undo.enter_context(closing(group)))
+        undo.pop_all()
+    return groups
+
+
+def _one_group(cfg: EnvConfig, device: str) -> list[AnyVectorEnv]:
+    """Tensor envs."""
+    if cfg.collector_group_num is not None:
+        raise UnsupportedEnvError(
+            f'env.collector_group_num is {cfg.collector_group_num} but {env_name(cfg)!r} is a tensor program and steps '
+            'where the policy acts, so that neither could hide the other; leave it out.')
+    return [make_vector_env(cfg, cfg.collector_env_num, training=True, device=device)]
+
+
+def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'batched']:
+    if isinstance(source, EnvFamily):
+        if cfg.vectorization in ('sync', 'async'):
+            raise UnsupportedEnvError(f'env.vectorization is {cfg.vectorization!r} but {env_name(cfg)!r} steps all its '
+                                      "envs at once; use 'auto'.")
+        return 'batched'
+    has_batched = isinstance(source, EnvSpec) and source.vector_entry_point is not None
+    if cfg.vectorization == 'batched' and not has_batched:
+        raise UnsupportedEnvError(f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
+                                  "use 'auto', 'sync' or 'async'.")
+    if cfg.vectorization != 'auto':
+        return cfg.vectorization
+    return 'batched' if has_batched and _batched_fits(cfg, source) else 'sync'
+
+
+def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
+    """Whether the batched version takes what the config asks for; only for 'auto', which then falls back on sync."""
+    entry: Any = spec.vector_entry_point
+    if isinstance(entry, str):
+        try:
+            entry = load_env_creator(entry)
+        except ImportError:
+            return False
+    mode = getattr(entry, 'metadata', {}).get('autoreset_mode')
+    if spec.additional_wrappers or mode is None or cfg.autoreset not in ('auto', autoreset_name(mode)):
+        return False
+    try:
+        inspect.signature(entry).bind(num_envs=1, **_batched_kwargs(cfg, spec))
+    except TypeError:
+        return False
+    return True
+
+
+def _make_family(cfg: EnvConfig, family: EnvFamily, request: EnvRequest,
+                 ) -> gymnasium.vector.VectorEnv | TensorEnv:
+    options = family.read_options(cfg.kwargs)
+    if options is not None:
+        return family.make(request, options)
+    try:
+        return family.make(request, **own_copy(cfg.kwargs))
+    except TypeError as error:
+        raise_bad_kwargs(family.make, dict.fromkeys(list(inspect.signature(family.make).parameters)[:1]), cfg, error)
+        raise
+
+
+def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
+    limit = spec.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
+    return {**spec.kwargs, **({} if limit is None else {'max_episode_steps': limit}), **own_copy(cfg.kwargs)}
+
+
+def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector.VectorEnv:
+    kwargs = _batched_kwargs(cfg, spec)
+    try:
+        return gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
+    except TypeError as error:
+        given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
+        raise_bad_kwargs(spec.vector_entry_point, given, cfg, error)
+        raise
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise_missing_extra(spec, error)
+        raise
