@@ -167,10 +167,10 @@ def ppo_policy_slopes(
     check_surrogate_options(clip_ratio, dual_clip, 'k1')
     logit_new, logit_old, action, adv, weight, _ = data
     dist, parts = distribution_of(logit_new), logit_parts(logit_new)
-    if _policy_kernel(data, clip_ratio, dual_clip) is not None:
-        loss, info = _policy_error(data, clip_ratio, dual_clip, True, 'k1')
-        slopes: Slopes = [(loss.policy_loss, 1.0), (loss.entropy_loss, -entropy_weight)]
-        return slopes, loss.policy_loss.detach(), loss.entropy_loss.detach(), info
+    if (node := _policy_kernel(data, clip_ratio, dual_clip)) is not None:
+        loss, entropy, *info = node(dist, logit_old, action, adv, weight, clip_ratio, dual_clip, *parts)
+        slopes: Slopes = [(loss, 1.0), (entropy, -entropy_weight)]
+        return slopes, loss.detach(), entropy.detach(), ppo_info(*info)
     factor = None if is_zero(entropy_weight) else -entropy_weight
     with torch.no_grad():
         terms = policy_terms(dist, parts, logit_old, action, adv, weight, clip_ratio, dual_clip)
@@ -186,8 +186,8 @@ def ppo_value_slopes(
     check_values(*data)
     check_clip_ratio(clip_ratio)
     clip = clip_ratio if use_value_clip else None
-    if _value_kernel(data, clip) is not None:
-        loss = _value_error(data, clip)
+    if (node := _value_kernel(data, clip)) is not None:
+        loss = node(*data, clip)
         return [(loss, factor)], loss.detach()
     with torch.no_grad():
         loss, grad = value_terms(*data, clip)

@@ -17,7 +17,7 @@ from zoo.env.tensor.program import BrokenContractError, Carry, CompiledProgram, 
 from zoo.env.timestep import Timestep
 from zoo.spaces import Box, Discrete, obs_dtype
 
-BLOCK_ROWS = 8192  # rows of new episodes that are begun at once, for as many steps as that lasts
+BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes begun at once, for as many steps as that lasts
 BLOCK_STEPS = 64  # of which there are no more than this
 
 
@@ -40,7 +40,8 @@ class TensorVectorEnv:
         self.program = StepProgram(env, n_env, limit, cfg.action_mode, self.device)
         self.run: Callable[[Carry, Tensor, Fresh, Tensor], tuple[Carry, Outcome]] = self.program  # or it compiled
         self._generator = torch.Generator(self.device)
-        self._n_block = min(max(BLOCK_ROWS // n_env, 1), BLOCK_STEPS)
+        n_row = BLOCK_ROWS if self.device.type == 'cpu' else BLOCK_ROWS_GPU
+        self._n_block = min(max(n_row // n_env, 1), BLOCK_STEPS)
         self._action_shape = (n_env, *(self.action_space.shape if isinstance(self.action_space, Box) else ()))
         self._takes_float = isinstance(self.action_space, Box)
         self._noise: Iterator[tuple[Fresh, Tensor]] = iter(())

@@ -1,0 +1,168 @@
+"""How fast zoo trains on a GPU, and when its host waits for it: writes device_<kind>.md and .json in results/.
+
+    python benchmarks/device.py [--device cuda] [--envs 1024 8192 65536] [--repeats 5] [--seconds 5]
+
+CartPole-v1 as a tensor program (env.id=torch), PPO, rollouts of 32 steps, 4 epochs of 4 minibatches, two towers of two
+tanh layers of 64, eager and compiled; then gymnasium's CartPole-v1, one env after the other, in one group and in two
+that take turns; settings take turns, one process each, and the clock starts after 2 iterations. Last a trace of
+torch's profiler: every call inside of an update in which the host waits for the device.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from speed_runs import DriverError, run_driver
+from speed_works import COMPILED, EAGER, PEERS_DIR
+
+from report import RESULTS, git_commit, machine, one_thread_env, table, today, versions, versions_line, write_json
+
+ROLLOUT, EPOCHS, N_MINIBATCH, WARMUP = 32, 4, 4, 2
+WANTED_ENVS, WANTED = 8192, 10_000_000  # env steps/s of training, on an H200
+N_GROUPED = 64
+TRACED = 3  # iterations that `zoo train --profile` traces
+
+log = logging.getLogger('device')
+
+
+class Case(NamedTuple):
+    """One setting of one size."""
+
+    what: str
+    env: str
+    num_envs: int
+    overrides: tuple[str, ...]
+
+
+def cases(envs: Sequence[int]) -> list[Case]:
+    """All that is timed."""
+    found = [Case(what, 'torch/CartPole-v1', n, (mode,))
+             for n in envs for what, mode in (('tensor envs, eager', EAGER), ('tensor envs, compiled', COMPILED))]
+    return found + [Case(f'envs on the host, compiled, {n_group} group(s)', 'CartPole-v1', N_GROUPED,
+                         (COMPILED, 'env.vectorization=sync', f'env.collector_group_num={n_group}'))
+                    for n_group in (1, 2)]
+
+
+def command(case: Case, device: str, seconds: float) -> list[str]:
+    """run_zoo.py for a case; so many env steps that only the seconds end it."""
+    options = {'env': case.env, 'num-envs': case.num_envs, 'rollout': ROLLOUT, 'epochs': EPOCHS, 'warmup': WARMUP,
+               'minibatch': case.num_envs * ROLLOUT // N_MINIBATCH, 'episodes': 0, 'total-steps': 10**12,
+               'seconds': seconds, 'threads': 1}
+    line = [sys.executable, str(PEERS_DIR / 'run_zoo.py')]
+    line += [part for name, value in options.items() for part in (f'--{name}', str(value))]
+    return line + [part for item in (*case.overrides, f'policy.device={device}') for part in ('--set', item)]
+
+
+def measure(args: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:
+    """A record of every run; of one that failed, the reason."""
+    records = []
+    for _ in range(args.repeats):
+        for case in cases(args.envs):
+            try:
+                record = run_driver(command(case, args.device, args.seconds), cache)
+                log.info('%s, %d: %.0f env steps/s', case.what, case.num_envs, record['env_step_per_s'])
+            except DriverError as error:
+                record = {'failed': str(error)}
+                log.error('%s, %d failed: %s', case.what, case.num_envs, error)
+            records.append({**case._asdict(), **record})
+    return records
+
+
+def trace_run(device: str, num_envs: int, cache: Path) -> dict[str, Any]:
+    """The trace that `zoo train --profile` leaves of a run with tensor envs, compiled."""
+    n_sample = num_envs * ROLLOUT
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', '--profile', '1', 'env.id=torch',
+             'env.game=CartPole-v1', f'env.collector_env_num={num_envs}', f'policy.collect.n_step={ROLLOUT}',
+             f'policy.learn.batch_size={n_sample // N_MINIBATCH}', f'policy.learn.epoch_per_collect={EPOCHS}', COMPILED,
+             f'max_env_step={8 * n_sample}', 'policy.eval.stop_value=null', f'policy.device={device}',
+             f'logger.root={folder}'],
+            env={**one_thread_env(), 'TORCHINDUCTOR_CACHE_DIR': str(cache)}, check=True, capture_output=True)
+        return json.loads(next(Path(folder).rglob('trace.json')).read_text())
+
+
+def waits(trace: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
+    """For every update in a trace: the calls in which the host waits for the device, and how far into it, 0 to 1."""
+    events = [event for event in trace['traceEvents'] if event.get('ph') == 'X']
+    updates = [event for event in events if event['name'] == 'zoo/learn' and event.get('cat') == 'user_annotation']
+    calls = [event for event in events if event.get('cat') in ('cuda_runtime', 'cuda_driver')
+             and ('Synchronize' in event['name'] or event['name'] in ('cudaMemcpy', 'cudaMemcpy2D'))]
+    return [[(call['name'], (call['ts'] - update['ts']) / update['dur']) for call in calls
+             if 0 <= call['ts'] - update['ts'] <= update['dur']] for update in updates]
+
+
+def rows(records: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """A line for every case."""
+    for what, n in dict.fromkeys((record['what'], record['num_envs']) for record in records):
+        runs = [record for record in records if (record['what'], record['num_envs']) == (what, n)]
+        speeds = [record['env_step_per_s'] for record in runs if 'env_step_per_s' in record]
+        speed = statistics.median(speeds) if speeds else None
+        wanted = ''
+        if n == WANTED_ENVS and what.endswith('compiled'):
+            wanted = f'{WANTED:,}'
+        spread = '' if speed is None else f'{min(speeds):,.0f} to {max(speeds):,.0f}'
+        slow = [record['warmup_s'] for record in runs if 'warmup_s' in record]
+        yield [what, f'{n:,}', 'failed' if speed is None else f'{speed:,.0f}', spread, wanted,
+               f'{max(slow):.1f}' if slow else '']
+
+
+def report(data: Mapping[str, Any]) -> str:
+    """The page, from all that the json has."""
+    text = [f'# Training on {data["device_name"]}\n',
+            f'CartPole-v1, PPO, rollouts of {ROLLOUT} steps, {EPOCHS} epochs of {N_MINIBATCH} minibatches, two towers '
+            f'64-64. Env steps/s of training (collection and update), medians of {data["repeats"]} runs of '
+            f'{data["seconds"]:g} s that take turns, after the first {WARMUP} iterations. Wanted is what an H200 '
+            'should reach.\n',
+            table(['what', 'envs', 'env steps/s', 'from, to', 'wanted', 'first iterations, s (at most)'],
+                  list(rows(data['records']))),
+            '## Where the host waits inside of an update\n',
+            f'{data["traced_envs"]:,} tensor envs, compiled; every update of the trace, with how far into it (0 to 1). '
+            'One wait, as the update ends, reads the statistics of all its steps.\n',
+            table(['update', 'waits'],
+                  [[str(i), ', '.join(f'{name} at {at:.2f}' for name, at in found) or 'none']
+                   for i, found in enumerate(data['waits'])]),
+            f'- machine: {data["machine"]}', f'- versions: {versions_line(data["versions"])}',
+            f'- date: {data["date"]}, commit {data["commit"]}', f'- command: `{data["command"]}`']
+    text += [f'- failed: {r["what"]}, {r["num_envs"]}: {r["failed"].splitlines()[-1]}'
+             for r in data['records'] if 'failed' in r]
+    return '\n'.join(text) + '\n'
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--device', default='cuda')
+    parser.add_argument('--envs', type=int, nargs='+', default=[1024, 8192, 65536], help='tensor envs')
+    parser.add_argument('--repeats', type=int, default=5)
+    parser.add_argument('--seconds', type=float, default=5.0, help='that the clock of a run runs, about')
+    parser.add_argument('--results', type=Path, default=RESULTS, help='folder of the two files')
+    args = parser.parse_args(argv)
+    if args.device.startswith('cuda') and not torch.cuda.is_available():
+        parser.error('--device is cuda but torch sees no CUDA device; use --device cpu')
+    logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
+    kind = args.device.partition(':')[0]
+    traced = WANTED_ENVS if WANTED_ENVS in args.envs else args.envs[0]
+    with tempfile.TemporaryDirectory() as cache:
+        records = measure(args, Path(cache))
+        found = waits(trace_run(args.device, traced, Path(cache)))
+    if len(found) != TRACED:
+        log.warning('the trace has %d updates, wanted %d', len(found), TRACED)
+    data = {'device_name': torch.cuda.get_device_name(args.device) if kind == 'cuda' else 'a CPU', 'machine': machine(),
+            'versions': versions(), 'date': today(), 'commit': git_commit(),
+            'command': ' '.join(['python benchmarks/device.py', *(sys.argv[1:] if argv is None else argv)]),
+            'repeats': args.repeats, 'seconds': args.seconds, 'records': records, 'traced_envs': traced, 'waits': found}
+    write_json(args.results / f'device_{kind}.json', data)
+    (args.results / f'device_{kind}.md').write_text(report(data), encoding='utf-8')
+
+
+if __name__ == '__main__':
+    main()
