@@ -165,6 +165,34 @@ def test_tracker_tells_envs_apart() -> None:
     ]  # in order of time, then env
 
 
+@pytest.mark.parametrize('with_resets', [False, True])
+def test_tracker_counts_as_a_loop_over_steps_does(with_resets: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tracker, n_env = EpisodeTracker(7), 7
+    returns, lengths, sums, counts, n_transition = [], [], [0.0] * n_env, [0] * n_env, 0
+    for n_step in (1, 9, 4):
+        reward = torch.randn(n_step, n_env, generator=generator)
+        end, is_reset = (torch.rand(n_step, n_env, generator=generator) < p for p in (0.3, 0.2 * with_resets))
+        for t in range(n_step):
+            for b in range(n_env):
+                sums[b] += float(reward[t, b])
+                counts[b] += not is_reset[t, b]
+                if end[t, b]:
+                    returns.append(sums[b])
+                    lengths.append(counts[b])
+                    sums[b], counts[b] = 0.0, 0
+        n_transition += tracker.record(reward, end, is_reset if with_resets else None)
+    assert list(tracker.returns) == pytest.approx(returns) and list(tracker.lengths) == lengths
+    assert tracker.n_episode == len(returns) > 20
+    assert n_transition == (14 * n_env if not with_resets else sum(lengths) + sum(counts))
+
+
+def test_tracker_keeps_the_last_hundred_in_order_of_time() -> None:
+    tracker = EpisodeTracker(60)
+    tracker.record(torch.arange(120.0).view(2, 60), torch.ones(2, 60, dtype=torch.bool), None)
+    assert list(tracker.returns) == list(range(20, 120)) and tracker.n_episode == 120
+
+
 def test_reset_drops_the_episodes_that_were_under_way() -> None:
     collector = make_collector(SAME_STEP, 3)
     collector.collect()

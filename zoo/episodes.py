@@ -24,7 +24,7 @@ class EpisodeTracker:
 
     def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None) -> int:
         """The steps of a rollout, [T, B] each; returns how many of them were transitions (not mere resets)."""
-        total = reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return  # numpy's takes three times as long
+        total = reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return  # numpy's takes thrice as long
         if is_reset is None:
             length = np.arange(1, len(total) + 1)[:, None] + self._length
         else:

@@ -64,6 +64,60 @@ def assert_same_acting(space: str, model: dict[str, Any], caplog: pytest.LogCapt
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.parametrize('model', [{}, {'shared_encoder': True}], ids=['two', 'one_trunk'])
+@pytest.mark.parametrize('space', ACTIONS)
+def test_acting_by_way_of_one_place_for_each_tensor_is_the_same(
+        space: str, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """As a CUDA graph needs it, which reads and writes the same addresses at every step."""
+    seen: set[tuple[int, ...]] = set()
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        def run(*tensors: torch.Tensor) -> Any:
+            seen.add(tuple(x.data_ptr() for x in tensors))
+            return graph(*tensors)
+        return run
+
+    monkeypatch.setattr(compiler, 'inductor', backend)
+    policies = pair(space, **model)
+    obs = torch.randn(N_STEP + 1, 5, 3)
+    policy = policies[0]
+    compiled = CompiledActing(policy._model, policy._one_trunk, obs, policy.device,  # type: ignore[attr-defined]
+                              policy._draw_noise, in_place=False)
+    eager = policies[1].collect_mode.start(obs)
+    for _ in range(3):
+        act(compiled), act(eager)
+        torch.testing.assert_close(compiled.output, eager.output)
+        obs.normal_()
+    assert len(seen) == 1
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+@pytest.mark.parametrize('pinned', [True, False], ids=['obs of the host', 'obs of the device'])
+@pytest.mark.parametrize('space', ACTIONS)
+@torch.no_grad()
+def test_captured_acting_equals_eager_acting_and_waits_for_nothing(
+        space: str, pinned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    policies = [make_policy(OBS, ACTIONS[space], seed=3, device='cuda', learn=dict(compile=compile_),
+                            collect=dict(n_step=N_STEP)) for compile_ in ('on', 'off')]
+    obs = torch.randn(N_STEP + 1, 5, 3)
+    obs = obs.pin_memory() if pinned else obs.cuda()
+    compiled, eager = (policy.collect_mode.start(obs) for policy in policies)
+    for i in range(3):
+        torch.cuda.set_sync_debug_mode('error' if i == 2 else 'default')  # the first calls compile and capture
+        try:
+            compiled.begin()
+            for t in range(N_STEP):
+                compiled.step(t)
+        finally:
+            torch.cuda.set_sync_debug_mode('default')
+        act(eager)
+        torch.testing.assert_close(compiled.output, eager.output, rtol=1e-4, atol=1e-5)
+        torch.cuda.synchronize()
+        obs.normal_()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 @pytest.mark.parametrize('change', ['new buffer', 'new storage', 'another dtype'])
 def test_compiled_acting_follows_a_model_whose_tensors_are_replaced(
         change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
 from zoo.env import EnvConfig, make_vector_env
 from zoo.evaluator import evaluate
 from zoo.job import resolve_policy
-from zoo.policy.base import stream, torch_generator
+from zoo.policy.base import restore, stream, torch_generator
 from zoo.policy.ppo import PPOPolicy
 from zoo.spaces import Box, Discrete
 
@@ -147,3 +147,33 @@ def test_device_auto_is_where_the_network_is() -> None:
 def test_own_network_replaces_the_registered_one() -> None:
     network = make_policy(OBS, TWO_ACTIONS)._model
     assert make_policy(OBS, TWO_ACTIONS, network=network)._model is network
+
+
+def test_generator_goes_on_from_its_state() -> None:
+    one, other = torch_generator(0, 'a'), torch_generator(1, 'a')
+    torch.randn(5, generator=one)
+    restore(other, one.get_state())
+    assert torch.equal(torch.randn(5, generator=other), torch.randn(5, generator=one))
+
+
+def test_state_of_another_device_begins_a_stream_that_depends_on_it_alone() -> None:
+    """A generator on a GPU has 16 bytes of state: its seed, and how far it is."""
+    states = [torch.tensor([seed, *[0] * 7, 4, *[0] * 7], dtype=torch.uint8) for seed in (7, 7, 8)]
+    drawn = []
+    for i, state in enumerate(states):
+        generator = torch_generator(i, 'a')
+        restore(generator, state)
+        drawn.append(torch.randn(5, generator=generator))
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+def test_random_numbers_of_a_gpu_come_from_it() -> None:
+    generator = torch_generator(0, 'a', torch.device('cuda'))
+    assert generator.device.type == 'cuda'
+    torch.randn(5, generator=generator, device='cuda')
+    state = generator.get_state()
+    want = torch.randn(5, generator=generator, device='cuda')
+    restore(generator, state)
+    assert torch.equal(torch.randn(5, generator=generator, device='cuda'), want)
+    restore(generator, torch_generator(0, 'a').get_state())

@@ -1,0 +1,141 @@
+"""A policy on a device of its own, with envs on the host: the host never waits, but where statistics are read.
+
+Without a GPU the device is torch's 'meta', whose tensors have no data: whoever looks at a value there gets an error,
+and every operation says on which devices its tensors lie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
+from zoo.env.timestep import Timestep
+from zoo.policy import base
+from zoo.policy.base import Policy
+from zoo.rl_utils.optimizer import FlatAdam
+from zoo.rollout import Rollout
+from zoo.spaces import Box
+
+OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
+T, B = 8, 4
+LEARN: dict[str, dict[str, Any]] = {
+    'plain': {}, 'normalised': dict(value_norm=True, reward_norm=True, adv_norm='batch', value_clip=True)}
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+
+
+class Crossings(TorchDispatchMode):
+    """Counts copies from host to device that the host does not wait for; notes all else that has tensors on both.
+
+    A number of the host in an operation on a device (0-dim) is an argument of its kernel, and no crossing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[str] = []
+        self.n_sent = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        where = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
+        if func.name() not in ('aten::_to_copy', 'aten::copy_'):
+            if len({x.device for x in where if x.dim()}) > 1:
+                self.waited.append(func.name())
+            return out
+        target, source = (args[0], args[1]) if func.name() == 'aten::copy_' else (out, args[0])
+        non_blocking = kwargs.get('non_blocking', args[2] if func.name() == 'aten::copy_' and len(args) > 2 else False)
+        if target.device != source.device:
+            if non_blocking and source.device.type == 'cpu':
+                self.n_sent += 1
+            else:
+                self.waited.append(func.name())
+        return out
+
+
+def make(device: str, kind: str, space: Any, monkeypatch: pytest.MonkeyPatch, **learn: Any) -> Policy:
+    monkeypatch.setattr(base, 'device_of', lambda name: torch.device(device))
+    learn = dict(batch_size=8, compile='off', **learn)
+    return make_policy(OBS, space, type=kind, learn=learn, collect=dict(n_step=T), model=dict(obs_norm=True))
+
+
+def rollout_of(policy: Policy, with_resets: bool) -> Rollout:
+    """As a collector makes it of envs on the host: an end, whose last observation lies beside the block."""
+    obs, ends = torch.randn(T + 1, B, 3), torch.zeros(T, B, dtype=torch.bool)
+    ends[2, 1] = True
+    acting = policy.collect_mode.start(obs)
+    with torch.no_grad():
+        acting.begin()
+        for t in range(T):
+            acting.step(t)
+    steps = Timestep(obs[1:], torch.randn(T, B), ends, torch.zeros_like(ends), None, None, {},
+                     is_reset=ends.roll(1, 0) if with_resets else None)
+    transition = policy.collect_mode.process_transition(obs[:-1], acting.output, steps)
+    index = torch.tensor([[2, 1]])
+    return Rollout(TensorDict(transition, [T, B]), obs[-1], torch.randn(1, 3), index)
+
+
+@pytest.mark.parametrize('with_resets', [False, True], ids=['', 'reset rows'])
+@pytest.mark.parametrize('learn', LEARN)
+@pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
+@pytest.mark.parametrize('kind', ['ppo', 'ppg'])
+def test_host_waits_once_an_update_for_its_statistics(
+    kind: str, space: Any, learn: str, with_resets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one place where an update may wait is `count_skipped`, once for each optimiser."""
+    policy = make('meta', kind, space, monkeypatch, **LEARN[learn])
+    reads: list[FlatAdam] = []
+    monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: reads.append(self) or 0)
+    with Crossings() as crossings:
+        batch = policy.collect_mode.get_train_sample(rollout_of(policy, with_resets))
+        assert batch['adv'].device.type == 'meta' and crossings.n_sent > T
+        policy.learn_mode.forward(batch)
+    assert crossings.waited == []
+    assert reads and len(reads) == len(set(map(id, reads)))
+
+
+def test_auxiliary_phase_waits_for_nothing_but_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make('meta', 'ppg', TWO_ACTIONS, monkeypatch, aux_freq=1, aux_batch_size=8)
+    monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: 0)
+    with Crossings() as crossings:
+        policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout_of(policy, False)))
+        assert policy.learn_mode.learn_aux()
+    assert crossings.waited == []
+
+
+def test_a_look_at_a_value_or_a_copy_that_waits_is_found() -> None:
+    """The instrument itself."""
+    x = torch.ones(3, device='meta')
+    with Crossings() as crossings:
+        for look in (lambda: float(x.sum()), lambda: x[x > 0], lambda: bool((x > 0).any()), lambda: x.tolist()):
+            with pytest.raises((RuntimeError, NotImplementedError)):
+                look()
+        torch.ones(3).to('meta', non_blocking=True)
+        x.copy_(torch.ones(3), non_blocking=True)
+        assert crossings.waited == [] and crossings.n_sent == 2
+        torch.ones(3).to('meta')
+        x.copy_(torch.ones(3))
+    assert crossings.waited == ['aten::_to_copy', 'aten::copy_']
+
+
+@needs_gpu
+@pytest.mark.parametrize('compile_', ['off', 'on'])
+@pytest.mark.parametrize('kind', ['ppo', 'ppg'])
+def test_cuda_says_the_same(kind: str, compile_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy(OBS, TWO_ACTIONS, type=kind, device='cuda', learn=dict(batch_size=8, compile=compile_),
+                         collect=dict(n_step=T))
+    for _ in range(3):  # the first one compiles, the second one captures
+        policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout_of(policy, False)))
+    batch = policy.collect_mode.get_train_sample(rollout_of(policy, False))
+    monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: 0)
+    torch.cuda.set_sync_debug_mode('error')
+    try:
+        policy.learn_mode.forward(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode('default')

@@ -1,0 +1,157 @@
+"""Envs in groups that take turns: the rollouts are those of one group, whatever steps where."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.envs import LimitEnv
+from tests.policy_envs import job_config
+from zoo import serial_pipeline
+from zoo.collector import Collector
+from zoo.config import ConfigError
+from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, make_env_groups
+from zoo.env_group import EnvGroup
+from zoo.job import resolve_config, resolve_policy
+from zoo.pipeline import SerialJob
+from zoo.policy.base import stream
+from zoo.policy.ppo import PPOPolicy
+
+CARTPOLE = dict(id='CartPole-v1', collector_env_num=6)
+needs_envpool = pytest.mark.skipif(importlib.util.find_spec('envpool') is None, reason='the extra envpool is missing')
+KINDS = [
+    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='same_step'), id='sync'),
+    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='next_step'), id='next_step'),
+    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='disabled'), id='disabled'),
+    pytest.param(dict(CARTPOLE, vectorization='async'), id='async'),
+    pytest.param(dict(id='Pendulum-v1', collector_env_num=6, max_episode_steps=20), id='box'),
+    pytest.param(dict(id='envpool', game='CartPole-v1', collector_env_num=6), id='envpool', marks=needs_envpool),
+]
+
+
+class Greedy(PPOPolicy):
+    """Without noise, so that every way of collecting takes the same actions."""
+
+    def _forward_collect(self, obs: torch.Tensor, state: Any = None) -> dict[str, Any]:
+        output = super()._forward_collect(obs, state)
+        return {**output, 'action': self._forward_eval(obs)['action'].clone()}
+
+
+def collect(n_group: int, env: dict[str, Any], n_rollout: int = 3) -> tuple[list[Any], Collector]:
+    groups = make_env_groups(EnvConfig(**env, collector_group_num=n_group))
+    try:
+        cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=16), model=dict(hidden_sizes=[8])))
+        policy = Greedy(cfg, groups[0].obs_space, groups[0].action_space, enable_field=['collect'])
+        collector = Collector(groups, policy.collect_mode)
+        collector.reset(stream(0, 'test'))
+        return [clone(collector.collect()) for _ in range(n_rollout)], collector
+    finally:
+        for group in groups:
+            group.close()
+
+
+def clone(rollout: Any) -> dict[str, Any]:
+    ends = [(tuple(index), obs) for index, obs in zip(rollout.final_index.tolist(), rollout.final_obs, strict=True)]
+    return {**rollout.data.clone().to_dict(), 'last_obs': rollout.last_obs.clone(), 'ends': dict(sorted(ends))}
+
+
+@pytest.mark.parametrize('n_group', [2, 3])
+@pytest.mark.parametrize('env', KINDS)
+def test_groups_collect_what_one_group_collects(env: dict[str, Any], n_group: int) -> None:
+    (whole, one), (parts, several) = collect(1, env), collect(n_group, env)
+    assert len(one._groups) == 1 and len(several._groups) == n_group
+    assert sum(data['traj_flag'].sum() for data in whole) > 3  # some episodes ended, in the middle of blocks
+    for got, want in zip(parts, whole, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)  # products of 2, 3 and 6 rows: other rounding
+    assert one.env_step == several.env_step
+    assert list(one.episodes.lengths) == list(several.episodes.lengths)
+
+
+def test_batched_envs_of_a_group_have_a_seed_of_their_own() -> None:
+    groups = make_env_groups(EnvConfig(**CARTPOLE, collector_group_num=2))
+    first, second = (group.reset(3) for group in groups)
+    assert first.shape == second.shape == (3, 4) and not torch.equal(first, second)
+    assert torch.equal(groups[1].reset(3), second)
+
+
+@pytest.mark.parametrize('vectorization', ['sync', 'async'])
+def test_policy_acts_for_one_group_while_another_has_a_step_ahead(
+    vectorization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two halves of a group's step lies a whole turn of the other, so that one can hide the other."""
+    order: list[str] = []
+
+    def noted(method: str) -> Any:
+        inner = getattr(EnvGroup, method)
+
+        def call(self: EnvGroup, t: int) -> None:
+            order.append(f'{method} {self.env.name[-4:-1]} {t}')
+            inner(self, t)
+
+        return call
+
+    for method in ('act', 'step'):
+        monkeypatch.setattr(EnvGroup, method, noted(method))
+    collect(2, dict(CARTPOLE, vectorization=vectorization), n_rollout=1)
+    assert order[:6] == ['act 0:3 0', 'act 3:6 0', 'step 0:3 0', 'act 0:3 1', 'step 3:6 0', 'act 3:6 1']
+    assert order[-2:] == ['step 0:3 15', 'step 3:6 15'] and len(order) == 64
+
+
+def test_run_with_groups_learns_and_resumes(tmp_path: Path) -> None:
+    env = dict(collector_group_num=2, vectorization='async')
+    result = serial_pipeline(job_config(tmp_path, 'CartPole-v1', env=env))
+    assert result.env_step == 256
+    assert serial_pipeline(None, resume=result.run_dir, overrides=['max_env_step=512']).env_step == 512
+
+
+def test_worker_of_a_group_that_is_killed_is_named(tmp_path: Path) -> None:
+    env = dict(collector_group_num=2, vectorization='async')
+    with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', env=env))) as job:
+        job.iteration()
+        os.kill(job._envs[1]._env.processes[0].pid, signal.SIGKILL)
+        with pytest.raises(EnvError, match=r"env 'CartPole-v1\[2:4\]', index 0: its worker process died"):
+            job.iteration()
+
+
+def test_groups_are_closed_when_one_of_them_cannot_be_made() -> None:
+    parent, made = os.getpid(), []
+
+    class Scarce(LimitEnv):
+        def __init__(self) -> None:  # the parent makes one of each group, for its spaces
+            super().__init__()
+            made.append(os.getpid())
+            if made.count(parent) > 1:
+                raise RuntimeError('no more')
+
+    with pytest.raises(RuntimeError, match='no more'):
+        make_env_groups(EnvConfig(id=Scarce, collector_env_num=4, collector_group_num=2, vectorization='async'))
+    assert multiprocessing.active_children() == []
+
+
+def test_bad_numbers_of_groups_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='collector_group_num is 3 but env.collector_env_num is 4, which it does not'):
+        resolve_config(job_config(tmp_path, env=dict(collector_group_num=3)))
+    with pytest.raises(ConfigError, match='collector_group_num is 0'):
+        resolve_config(job_config(tmp_path, env=dict(collector_group_num=0)))
+    with pytest.raises(UnsupportedEnvError, match=r"'torch/CartPole-v1' is a tensor program.*; leave it out"):
+        make_env_groups(EnvConfig(id='torch', game='CartPole-v1', collector_env_num=4, collector_group_num=2))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+@pytest.mark.parametrize('compile_', ['on', 'off'])
+def test_envs_on_the_host_have_two_groups_where_the_policy_acts_on_a_gpu(tmp_path: Path, compile_: str) -> None:
+    policy = dict(device='cuda', learn=dict(compile=compile_))
+    with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', policy=policy))) as job:
+        assert len(job._envs) == 2
+        for _ in range(3):
+            job.iteration()
+        rollout = job._collector.collect()
+        want = job.policy._model.compute_actor(rollout.data['obs'].to('cuda'))
+        torch.testing.assert_close(rollout.data['logit'], want, rtol=1e-4, atol=1e-5)
