@@ -3,9 +3,8 @@
     python benchmarks/device.py [--device cuda] [--envs 1024 8192 65536] [--repeats 5] [--seconds 5]
 
 CartPole-v1 as a tensor program (env.id=torch), PPO, rollouts of 32 steps, 4 epochs of 4 minibatches, two towers of two
-tanh layers of 64, eager and compiled; then gymnasium's CartPole-v1, one env after the other, in one group and in two
-that take turns; settings take turns, one process each, and the clock starts after 2 iterations. Last a trace of
-torch's profiler: every call inside of an update in which the host waits for the device.
+tanh layers of 64, eager and compiled; settings take turns, one process each, and the clock starts after 2 iterations.
+Then a trace of torch's profiler: every call inside of an update in which the host waits for the device.
 """
 from __future__ import annotations
 
@@ -28,7 +27,6 @@ from report import RESULTS, git_commit, machine, one_thread_env, table, today, v
 
 ROLLOUT, EPOCHS, N_MINIBATCH, WARMUP = 32, 4, 4, 2
 WANTED_ENVS, WANTED = 8192, 10_000_000  # env steps/s of training, on an H200
-N_GROUPED = 64
 TRACED = 3  # iterations that `zoo train --profile` traces
 
 log = logging.getLogger('device')
@@ -38,28 +36,23 @@ class Case(NamedTuple):
     """One setting of one size."""
 
     what: str
-    env: str
     num_envs: int
-    overrides: tuple[str, ...]
+    mode: str
 
 
 def cases(envs: Sequence[int]) -> list[Case]:
     """All that is timed."""
-    found = [Case(what, 'torch/CartPole-v1', n, (mode,))
-             for n in envs for what, mode in (('tensor envs, eager', EAGER), ('tensor envs, compiled', COMPILED))]
-    return found + [Case(f'envs on the host, compiled, {n_group} group(s)', 'CartPole-v1', N_GROUPED,
-                         (COMPILED, 'env.vectorization=sync', f'env.collector_group_num={n_group}'))
-                    for n_group in (1, 2)]
+    return [Case(what, n, mode) for n in envs for what, mode in (('eager', EAGER), ('compiled', COMPILED))]
 
 
 def command(case: Case, device: str, seconds: float) -> list[str]:
     """run_zoo.py for a case; so many env steps that only the seconds end it."""
-    options = {'env': case.env, 'num-envs': case.num_envs, 'rollout': ROLLOUT, 'epochs': EPOCHS, 'warmup': WARMUP,
+    options = {'env': 'torch/CartPole-v1', 'num-envs': case.num_envs, 'rollout': ROLLOUT, 'epochs': EPOCHS, 'warmup': WARMUP,
                'minibatch': case.num_envs * ROLLOUT // N_MINIBATCH, 'episodes': 0, 'total-steps': 10**12,
                'seconds': seconds, 'threads': 1}
     line = [sys.executable, str(PEERS_DIR / 'run_zoo.py')]
     line += [part for name, value in options.items() for part in (f'--{name}', str(value))]
-    return line + [part for item in (*case.overrides, f'policy.device={device}') for part in ('--set', item)]
+    return line + [part for item in (case.mode, f'policy.device={device}') for part in ('--set', item)]
 
 
 def measure(args: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:
@@ -108,7 +101,7 @@ def rows(records: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
         speeds = [record['env_step_per_s'] for record in runs if 'env_step_per_s' in record]
         speed = statistics.median(speeds) if speeds else None
         wanted = ''
-        if n == WANTED_ENVS and what.endswith('compiled'):
+        if n == WANTED_ENVS and what == 'compiled':
             wanted = f'{WANTED:,}'
         spread = '' if speed is None else f'{min(speeds):,.0f} to {max(speeds):,.0f}'
         slow = [record['warmup_s'] for record in runs if 'warmup_s' in record]
@@ -119,7 +112,7 @@ def rows(records: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
 def report(data: Mapping[str, Any]) -> str:
     """The page, from all that the json has."""
     text = [f'# Training on {data["device_name"]}\n',
-            f'CartPole-v1, PPO, rollouts of {ROLLOUT} steps, {EPOCHS} epochs of {N_MINIBATCH} minibatches, two towers '
+            f'Tensor envs (env.id=torch) CartPole-v1, PPO, rollouts of {ROLLOUT} steps, {EPOCHS} epochs of {N_MINIBATCH} minibatches, two towers '
             f'64-64. Env steps/s of training (collection and update), medians of {data["repeats"]} runs of '
             f'{data["seconds"]:g} s that take turns, after the first {WARMUP} iterations. Wanted is what an H200 '
             'should reach.\n',

@@ -74,6 +74,14 @@ def test_groups_collect_what_one_group_collects(env: dict[str, Any], n_group: in
     assert list(one.episodes.lengths) == list(several.episodes.lengths)
 
 
+@pytest.mark.parametrize('n_env, vectorization, n_group', [(4, 'async', 2), (3, 'async', 1), (4, 'sync', 1)])
+def test_env_processes_are_in_two_groups_if_nobody_says_how_many(n_env: int, vectorization: str, n_group: int) -> None:
+    groups = make_env_groups(EnvConfig(id='CartPole-v1', collector_env_num=n_env, vectorization=vectorization))
+    assert len(groups) == n_group
+    for group in groups:
+        group.close()
+
+
 def test_batched_envs_of_a_group_have_a_seed_of_their_own() -> None:
     groups = make_env_groups(EnvConfig(**CARTPOLE, collector_group_num=2))
     first, second = (group.reset(3) for group in groups)
@@ -136,7 +144,7 @@ def test_groups_are_closed_when_one_of_them_cannot_be_made() -> None:
 
 
 def test_bad_numbers_of_groups_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match='collector_group_num is 3 but env.collector_env_num is 4, which it does not'):
+    with pytest.raises(ConfigError, match='collector_group_num is 3: it must divide env.collector_env_num, which is 4; use'):
         resolve_config(job_config(tmp_path, env=dict(collector_group_num=3)))
     with pytest.raises(ConfigError, match='collector_group_num is 0'):
         resolve_config(job_config(tmp_path, env=dict(collector_group_num=0)))

@@ -88,10 +88,6 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
             yield (f"max_env_step is {config['max_env_step']} but a rollout has {size}: nothing would be trained; "
                    f'use {n_sample} or more, or a smaller {N_STEP}.')
     yield from _buffer_problems(config)
-    n_env, n_group = config['env']['collector_env_num'], config['env']['collector_group_num'] or 1
-    if n_env % n_group:
-        yield (f'env.collector_group_num is {n_group} but env.collector_env_num is {n_env}, which it does not divide; '
-               'use 1 or 2, and a multiple of it as the number of envs.')
     device = str(config['policy'].get('device', 'auto'))
     if device.startswith('cuda'):
         n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0

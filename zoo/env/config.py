@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from zoo.config import Section
 
@@ -22,7 +22,8 @@ class EnvConfig(Section):
     evaluator_env_num: Count = Field(4, description='evaluation envs that step together')
     collector_group_num: Count | None = Field(
         None, description='groups of training envs that take turns, so that one steps while the policy acts for '
-                          'another; null: 2 where the policy acts on a GPU and the envs do not, else 1')
+                          'another; null: 2 with vectorization async, or where the policy acts on a GPU and the envs '
+                          'do not, if their number is even; else 1')
     vectorization: Literal['auto', 'sync', 'async', 'batched'] = Field(
         'auto', description='one after the other, one process each, or the batched version that the env registers; '
                             'auto: batched where there is one, else sync')
@@ -33,6 +34,15 @@ class EnvConfig(Section):
     max_episode_steps: Count | None = Field(None, description="env steps per episode; null: the env's own limit")
     check: bool = Field(True, description="check the env's contract for a few steps at the start of a run")
     step_timeout: Annotated[float, Field(gt=0)] = Field(60.0, description='seconds an async env may take for one step')
+
+    @field_validator('collector_group_num')
+    @classmethod
+    def _divides(cls, n_group: int | None, info: ValidationInfo) -> int | None:
+        n_env = info.data.get('collector_env_num', 0)  # missing if it is wrong itself
+        if n_group is not None and n_env % n_group:
+            raise ValueError(f'it must divide env.collector_env_num, which is {n_env}; use 1, or another number of '
+                             'envs.')
+        return n_group
 
     @field_validator('kwargs')
     @classmethod

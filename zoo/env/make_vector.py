@@ -72,7 +72,8 @@ def make_env_groups(cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu') -> 
     cfg = env_config(cfg)
     n_env, n_group = cfg.collector_env_num, cfg.collector_group_num
     if n_group is None:
-        n_group = 2 if device.startswith('cuda') and n_env % 2 == 0 else 1
+        has_two_places = device.startswith('cuda') or cfg.vectorization == 'async'
+        n_group = 2 if has_two_places and n_env % 2 == 0 else 1
     if n_group == 1:
         return [make_vector_env(cfg, n_env, training=True, device=device)]
     groups: list[AnyVectorEnv] = []

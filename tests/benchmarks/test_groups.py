@@ -1,0 +1,16 @@
+"""That benchmarks/groups.py measures real rollouts, and what it makes of them."""
+from __future__ import annotations
+
+from groups import main, report
+
+
+def test_a_run_leaves_a_table(tmp_path):
+    main(['--rollouts', '1', '--only', 'CartPole-v1, 64', '--results', str(tmp_path)])
+    text = (tmp_path / 'groups_cpu.md').read_text()
+    assert text.count('CartPole-v1, 64 one after the other') == 1 and str(tmp_path.parent) not in text.split('command')[0]
+
+
+def test_a_ratio_is_of_medians():
+    data = {'seconds': {'envs': {'1': [0.3, 0.1, 0.2], '2': [0.1, 0.1, 9.0]}}, 'rollouts': 3, 'device': 'a CPU',
+            'threads': 1, 'machine': '', 'versions': {}, 'date': '', 'commit': '', 'command': ''}
+    assert '| envs | 200.0 | 100.0 | 2.00 |' in report(data)
