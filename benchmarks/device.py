@@ -47,9 +47,9 @@ def cases(envs: Sequence[int]) -> list[Case]:
 
 def command(case: Case, device: str, seconds: float) -> list[str]:
     """run_zoo.py for a case; so many env steps that only the seconds end it."""
-    options = {'env': 'torch/CartPole-v1', 'num-envs': case.num_envs, 'rollout': ROLLOUT, 'epochs': EPOCHS, 'warmup': WARMUP,
-               'minibatch': case.num_envs * ROLLOUT // N_MINIBATCH, 'episodes': 0, 'total-steps': 10**12,
-               'seconds': seconds, 'threads': 1}
+    options = {'env': 'torch/CartPole-v1', 'num-envs': case.num_envs, 'rollout': ROLLOUT, 'epochs': EPOCHS,
+               'warmup': WARMUP, 'minibatch': case.num_envs * ROLLOUT // N_MINIBATCH, 'episodes': 0,
+               'total-steps': 10**12, 'seconds': seconds, 'threads': 1}
     line = [sys.executable, str(PEERS_DIR / 'run_zoo.py')]
     line += [part for name, value in options.items() for part in (f'--{name}', str(value))]
     return line + [part for item in (case.mode, f'policy.device={device}') for part in ('--set', item)]
@@ -112,8 +112,8 @@ def rows(records: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
 def report(data: Mapping[str, Any]) -> str:
     """The page, from all that the json has."""
     text = [f'# Training on {data["device_name"]}\n',
-            f'Tensor envs (env.id=torch) CartPole-v1, PPO, rollouts of {ROLLOUT} steps, {EPOCHS} epochs of {N_MINIBATCH} minibatches, two towers '
-            f'64-64. Env steps/s of training (collection and update), medians of {data["repeats"]} runs of '
+            f'CartPole-v1 as a tensor program (env.id=torch), PPO, rollouts of {ROLLOUT} steps, {EPOCHS} epochs of '
+            f'{N_MINIBATCH} minibatches, two towers 64-64. Env steps/s of training (collection and update), medians of {data["repeats"]} runs of '
             f'{data["seconds"]:g} s that take turns, after the first {WARMUP} iterations. Wanted is what an H200 '
             'should reach.\n',
             table(['what', 'envs', 'env steps/s', 'from, to', 'wanted', 'first iterations, s (at most)'],

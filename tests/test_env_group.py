@@ -144,7 +144,7 @@ def test_groups_are_closed_when_one_of_them_cannot_be_made() -> None:
 
 
 def test_bad_numbers_of_groups_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match='collector_group_num is 3: it must divide env.collector_env_num, which is 4; use'):
+    with pytest.raises(ConfigError, match='collector_group_num is 3: it must divide env.collector_env_num, which is 4'):
         resolve_config(job_config(tmp_path, env=dict(collector_group_num=3)))
     with pytest.raises(ConfigError, match='collector_group_num is 0'):
         resolve_config(job_config(tmp_path, env=dict(collector_group_num=0)))
