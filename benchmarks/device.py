@@ -113,9 +113,9 @@ def report(data: Mapping[str, Any]) -> str:
     """The page, from all that the json has."""
     text = [f'# Training on {data["device_name"]}\n',
             f'CartPole-v1 as a tensor program (env.id=torch), PPO, rollouts of {ROLLOUT} steps, {EPOCHS} epochs of '
-            f'{N_MINIBATCH} minibatches, two towers 64-64. Env steps/s of training (collection and update), medians of {data["repeats"]} runs of '
-            f'{data["seconds"]:g} s that take turns, after the first {WARMUP} iterations. Wanted is what an H200 '
-            'should reach.\n',
+            f'{N_MINIBATCH} minibatches, two towers 64-64. Env steps/s of training (collection and update), medians of '
+            f'{data["repeats"]} runs of {data["seconds"]:g} s that take turns, after the first {WARMUP} iterations. '
+            'Wanted is what an H200 should reach.\n',
             table(['what', 'envs', 'env steps/s', 'from, to', 'wanted', 'first iterations, s (at most)'],
                   list(rows(data['records']))),
             '## Where the host waits inside of an update\n',
