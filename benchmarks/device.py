@@ -27,6 +27,7 @@ from report import RESULTS, git_commit, machine, one_thread_env, table, today, v
 
 ROLLOUT, EPOCHS, N_MINIBATCH, WARMUP = 32, 4, 4, 2
 WANTED_ENVS, WANTED = 8192, 10_000_000  # env steps/s of training, on an H200
+BLOCKING = ('cudaMemcpy', 'cudaMemcpy2D', 'cudaMalloc', 'cudaFree', 'cudaHostAlloc', 'cudaFreeHost')
 TRACED = 3  # iterations that `zoo train --profile` traces
 
 log = logging.getLogger('device')
@@ -89,7 +90,7 @@ def waits(trace: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
     events = [event for event in trace['traceEvents'] if event.get('ph') == 'X']
     updates = [event for event in events if event['name'] == 'zoo/learn' and event.get('cat') == 'user_annotation']
     calls = [event for event in events if event.get('cat') in ('cuda_runtime', 'cuda_driver')
-             and ('Synchronize' in event['name'] or event['name'] in ('cudaMemcpy', 'cudaMemcpy2D'))]
+             and ('Synchronize' in event['name'] or event['name'] in BLOCKING)]
     return [[(call['name'], (call['ts'] - update['ts']) / update['dur']) for call in calls
              if 0 <= call['ts'] - update['ts'] <= update['dur']] for update in updates]
 
@@ -144,11 +145,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     kind = args.device.partition(':')[0]
     traced = WANTED_ENVS if WANTED_ENVS in args.envs else args.envs[0]
+    found: list[list[tuple[str, float]]] = []
     with tempfile.TemporaryDirectory() as cache:
         records = measure(args, Path(cache))
-        found = waits(trace_run(args.device, traced, Path(cache)))
+        try:
+            found = waits(trace_run(args.device, traced, Path(cache)))
+        except subprocess.CalledProcessError as error:
+            log.error('no trace: %s', error.stderr.decode()[-2000:])
     if len(found) != TRACED:
-        log.warning('the trace has %d updates, wanted %d', len(found), TRACED)
+        log.error('the trace has %d updates, wanted %d', len(found), TRACED)
     data = {'device_name': torch.cuda.get_device_name(args.device) if kind == 'cuda' else 'a CPU', 'machine': machine(),
             'versions': versions(), 'date': today(), 'commit': git_commit(),
             'command': ' '.join(['python benchmarks/device.py', *(sys.argv[1:] if argv is None else argv)]),

@@ -1,13 +1,13 @@
 """A captured call does what the function does; only a GPU can tell."""
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
+from tests.gpu import needs_gpu, no_waiting
 from zoo.cuda_graph import CapturedCall
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason='there is no CUDA here')
+pytestmark = needs_gpu
 
 
 def add_up(inputs: list[Tensor]) -> list[Tensor]:
@@ -37,9 +37,6 @@ def test_captured_call_waits_for_nothing() -> None:
     total, call, x = torch.zeros(3, device='cuda'), CapturedCall(add_up, [1]), torch.ones(3, device='cuda')
     for _ in range(2):
         call([total, x])
-    torch.cuda.set_sync_debug_mode('error')
-    try:
+    with no_waiting():
         call([total, x])
-    finally:
-        torch.cuda.set_sync_debug_mode('default')
     assert total.tolist() == [3.0] * 3

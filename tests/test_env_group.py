@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from tests.envs import LimitEnv
+from tests.gpu import needs_gpu
 from tests.policy_envs import job_config
 from zoo import serial_pipeline
 from zoo.collector import Collector
@@ -152,9 +154,11 @@ def test_bad_numbers_of_groups_are_refused(tmp_path: Path) -> None:
         make_env_groups(EnvConfig(id='torch', game='CartPole-v1', collector_env_num=4, collector_group_num=2))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+@needs_gpu
 @pytest.mark.parametrize('compile_', ['on', 'off'])
-def test_envs_on_the_host_have_two_groups_where_the_policy_acts_on_a_gpu(tmp_path: Path, compile_: str) -> None:
+def test_envs_on_the_host_have_two_groups_where_the_policy_acts_on_a_gpu(
+    tmp_path: Path, compile_: str, caplog: pytest.LogCaptureFixture
+) -> None:
     policy = dict(device='cuda', learn=dict(compile=compile_))
     with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', policy=policy))) as job:
         assert len(job._envs) == 2
@@ -163,3 +167,5 @@ def test_envs_on_the_host_have_two_groups_where_the_policy_acts_on_a_gpu(tmp_pat
         rollout = job._collector.collect()
         want = job.policy._model.compute_actor(rollout.data['obs'].to('cuda'))
         torch.testing.assert_close(rollout.data['logit'], want, rtol=1e-4, atol=1e-5)
+        assert job.policy.compiled == (compile_ == 'on')
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -18,7 +18,7 @@ import torch
 
 from tests.policy.test_offpolicy import run_config
 from tests.policy_envs import differing, flat, job_config, rows
-from zoo.checkpoint import load_checkpoint
+from zoo.checkpoint import load_checkpoint, save_checkpoint
 from zoo.env import EnvError
 from zoo.errors import RunError, UserError
 from zoo.job import resolve_config
@@ -130,6 +130,20 @@ def test_resume_to_more_env_steps_does_not_train_at_a_rate_of_zero(tmp_path: Pat
     serial_pipeline(resume=first.run_dir, max_env_step=512)
     rates = [row['learn/learning_rate'] for row in rows(first.run_dir) if 'learn/learning_rate' in row]
     assert len(rates) == 8 and min(rates) > 0
+
+
+def test_run_of_another_kind_of_device_is_resumed(tmp_path: Path) -> None:
+    """The states of a GPU's generators have 16 bytes: they go on in streams of their own, the same each time."""
+    first = serial_pipeline(job_config(tmp_path), max_env_step=128)
+    checkpoint = load_checkpoint(first.run_dir)
+    parts = [checkpoint.state['policy'][name] for name in ('learn', 'collect')]
+    for i, part in enumerate(parts):
+        part['generator'] = torch.full((16,), i, dtype=torch.uint8)
+    file = tmp_path / 'of_a_gpu.safetensors'
+    save_checkpoint(file, checkpoint.state, checkpoint.meta)
+    runs = [serial_pipeline(None, resume=file, max_env_step=256) for _ in range(2)]
+    assert [run.env_step for run in runs] == [256, 256]
+    assert not differing(*(run.policy.state_dict() for run in runs))
 
 
 def test_resume_from_a_file_elsewhere_starts_a_new_folder(tmp_path: Path) -> None:

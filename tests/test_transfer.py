@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.gpu import needs_gpu, no_waiting
 from zoo.transfer import Fetch, send
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
 CPU = torch.device('cpu')
 
 
@@ -23,11 +23,8 @@ def test_what_is_there_already_is_not_copied() -> None:
 @pytest.mark.parametrize('n', [0, 5])
 def test_send_does_not_wait(pinned: bool, n: int) -> None:
     x = torch.arange(n).pin_memory() if pinned and n else torch.arange(n)
-    torch.cuda.set_sync_debug_mode('error')
-    try:
+    with no_waiting():
         there = send(x, torch.device('cuda'))
-    finally:
-        torch.cuda.set_sync_debug_mode('default')
     assert there.is_cuda and there.tolist() == list(range(n))
 
 

@@ -283,6 +283,8 @@ def _leaves(state: State, prefix: str = '') -> Iterator[tuple[str, str]]:
     for key, value in state.items():
         if isinstance(value, dict):
             yield from _leaves(value, f'{prefix}{key}/')
+        elif key == 'generator' and isinstance(value, Tensor) and value.dtype == torch.uint8:
+            yield prefix + key, 'the state of a generator'  # as long as its kind of device wants
         elif isinstance(value, Tensor):
             yield prefix + key, f'{list(value.shape)} {str(value.dtype).removeprefix("torch.")}'
         else:

@@ -228,6 +228,7 @@ def undisturbed() -> Iterator[None]:
     try:
         with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
             warnings.filterwarnings('ignore', category=DeprecationWarning, module='torch')
+            warnings.filterwarnings('ignore', 'TensorFloat32 tensor cores', UserWarning)  # which round more
             yield
     finally:
         distribution.set_default_validate_args(validate_args)

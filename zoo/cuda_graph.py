@@ -54,6 +54,8 @@ class CapturedCall:
         self._places = [x.clone() if i in self._moving else x for i, x in enumerate(inputs)]
         self._addresses = self._fixed_addresses(inputs)
         graph = torch.cuda.CUDAGraph()
+        # cuBLAS's memory for this stream is made anew in the graph's own pool, and lasts as long as the graph
+        torch._C._cuda_clearCublasWorkspaces()
         # both by name: left alone, torch would capture on the default device, and the stream would stay if it failed
         with torch.cuda.device(inputs[0].device), torch.cuda.stream(torch.cuda.current_stream(inputs[0].device)), \
                 torch.cuda.graph(graph, stream=self._stream, capture_error_mode='thread_local'):

@@ -6,6 +6,7 @@ and every operation says on which devices its tensors lie.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests.gpu import needs_gpu, no_waiting
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
 from zoo.env.timestep import Timestep
 from zoo.policy import base
@@ -27,7 +29,6 @@ OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
 T, B = 8, 4
 LEARN: dict[str, dict[str, Any]] = {
     'plain': {}, 'normalised': dict(value_norm=True, reward_norm=True, adv_norm='batch', value_clip=True)}
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
 
 
 class Crossings(TorchDispatchMode):
@@ -127,15 +128,18 @@ def test_a_look_at_a_value_or_a_copy_that_waits_is_found() -> None:
 @needs_gpu
 @pytest.mark.parametrize('compile_', ['off', 'on'])
 @pytest.mark.parametrize('kind', ['ppo', 'ppg'])
-def test_cuda_says_the_same(kind: str, compile_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_says_the_same(
+    kind: str, compile_: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     policy = make_policy(OBS, TWO_ACTIONS, type=kind, device='cuda', learn=dict(batch_size=8, compile=compile_),
                          collect=dict(n_step=T))
     for _ in range(3):  # the first one compiles, the second one captures
         policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout_of(policy, False)))
     batch = policy.collect_mode.get_train_sample(rollout_of(policy, False))
     monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: 0)
-    torch.cuda.set_sync_debug_mode('error')
-    try:
+    with no_waiting():
         policy.learn_mode.forward(batch)
-    finally:
-        torch.cuda.set_sync_debug_mode('default')
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    if compile_ == 'on':  # and did not fall back
+        graphs = [graph for step in policy._steps._compiled.values() for graph in step._graphs.values()]
+        assert graphs and all(graph.run._graph is not None for graph in graphs)

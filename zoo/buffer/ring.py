@@ -10,6 +10,7 @@ from torch import Tensor
 
 from zoo.buffer.base import BufferConfig
 from zoo.errors import UserError
+from zoo.transfer import send
 
 
 class RingConfig(BufferConfig):
@@ -64,8 +65,8 @@ class Ring:
     def gather(self, rows: Tensor) -> TensorDict:
         """A copy of rows [n], with 'staleness' [n] f32 in pushes, on the device that samples come from."""
         assert self._data is not None, 'there are no rows before the first push'
-        batch = self._data[rows.to(self._data.device)].to(self._batch_device)
-        return batch.set('staleness', self.staleness(rows).to(self._batch_device, torch.float32))
+        batch = self._data[send(rows, self._data.device)].to(self._batch_device)
+        return batch.set('staleness', send(self.staleness(rows).to(torch.float32), self._batch_device))
 
     def state_dict(self) -> dict[str, Any]:
         """The filled part of the block as views, and where it is written next."""

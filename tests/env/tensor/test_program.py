@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
+from tests.gpu import needs_gpu, no_waiting
 from zoo.env import TENSOR_ENV_REGISTRY, EnvConfig, make_vector_env
 from zoo.env.tensor.program import StepProgram
 from zoo.spaces import Discrete
@@ -51,7 +52,7 @@ def test_step_runs_on_tensors_without_values(game: str) -> None:
     assert out.obs.shape == out.next_obs.shape == (5, *program.env.obs_space.shape)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
+@needs_gpu
 @pytest.mark.parametrize('game', GAMES)
 def test_step_on_a_gpu_does_not_wait_and_equals_the_cpu(game: str) -> None:
     envs = [make_vector_env(EnvConfig(id='torch', game=game), 64, device=device) for device in ('cpu', 'cuda')]
@@ -63,11 +64,8 @@ def test_step_on_a_gpu_does_not_wait_and_equals_the_cpu(game: str) -> None:
                else torch.rand((200, 64, *space.shape), generator=rng) * 2 - 1)
     for action, on_gpu in zip(actions, actions.to(gpu.device), strict=True):
         gpu.carry = gpu.carry._replace(state=cpu.carry.state.to(gpu.device), age=cpu.carry.age.to(gpu.device))
-        torch.cuda.set_sync_debug_mode('error')
-        try:
+        with no_waiting():
             got = gpu.step(on_gpu)
-        finally:
-            torch.cuda.set_sync_debug_mode('default')
         want = cpu.step(action)
         torch.testing.assert_close(got.next_obs.cpu(), want.next_obs, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(got.reward.cpu(), want.reward, rtol=1e-5, atol=1e-5)

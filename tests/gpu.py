@@ -1,0 +1,20 @@
+"""For tests that only a GPU can run."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """What makes the host wait for the GPU raises a RuntimeError."""
+    try:
+        torch.cuda.set_sync_debug_mode('error')
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode('default')
