@@ -16,13 +16,14 @@ import torch
 from tests.envs import LimitEnv
 from tests.gpu import needs_gpu
 from tests.policy_envs import job_config
-from zoo import serial_pipeline
+from zoo import compiler, serial_pipeline
 from zoo.collector import Collector
 from zoo.config import ConfigError
-from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, make_env_groups
+from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, VectorEnv, make_env_groups
 from zoo.env_group import EnvGroup
 from zoo.job import resolve_config, resolve_policy
 from zoo.pipeline import SerialJob
+from zoo.policy.acting import CompiledActing
 from zoo.policy.base import stream
 from zoo.policy.ppo import PPOPolicy
 
@@ -84,6 +85,12 @@ def test_env_processes_are_in_two_groups_if_nobody_says_how_many(n_env: int, vec
         group.close()
 
 
+@pytest.mark.parametrize('n_env, vectorization, n_group', [(4, 'sync', 2), (4, 'batched', 2), (5, 'sync', 1)])
+def test_policy_on_a_gpu_has_two_groups_of_envs_on_the_host(n_env: int, vectorization: str, n_group: int) -> None:
+    env = EnvConfig(id='CartPole-v1', collector_env_num=n_env, vectorization=vectorization)
+    assert len(make_env_groups(env, 'cuda')) == n_group
+
+
 def test_batched_envs_of_a_group_have_a_seed_of_their_own() -> None:
     groups = make_env_groups(EnvConfig(**CARTPOLE, collector_group_num=2))
     first, second = (group.reset(3) for group in groups)
@@ -114,11 +121,95 @@ def test_policy_acts_for_one_group_while_another_has_a_step_ahead(
     assert order[-2:] == ['step 0:3 15', 'step 3:6 15'] and len(order) == 64
 
 
+def test_envs_that_step_beside_have_their_actions_before_the_policy_acts_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+
+    def noted(method: str) -> Any:
+        inner = getattr(VectorEnv, method)
+
+        def call(self: VectorEnv, *args: Any) -> Any:
+            order.append(f'{method} {self.name[-4:-1]}')
+            return inner(self, *args)
+
+        return call
+
+    for method in ('send', 'receive'):
+        monkeypatch.setattr(VectorEnv, method, noted(method))
+    found = {}
+    for vectorization in ('async', 'sync'):
+        collect(2, dict(CARTPOLE, vectorization=vectorization), n_rollout=1)
+        found[vectorization] = order[:]
+        order.clear()
+    beside = ['send 0:3', 'send 3:6', *['receive 0:3', 'send 0:3', 'receive 3:6', 'send 3:6'] * 15]
+    assert found['async'] == [*beside, 'receive 0:3', 'receive 3:6']
+    assert found['sync'] == ['send 0:3', 'receive 0:3', 'send 3:6', 'receive 3:6'] * 16
+
+
+class Reusing(Greedy):
+    """Returns every action in the same tensor."""
+
+    def _forward_collect(self, obs: torch.Tensor, state: Any = None) -> dict[str, Any]:
+        output = super()._forward_collect(obs, state)
+        if not hasattr(self, 'place'):
+            self.place = output['action']
+        return {**output, 'action': self.place.copy_(output['action'])}
+
+
+def test_actions_that_a_policy_overwrites_are_still_those_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = dict(id='tests.envs:limit_env', collector_env_num=4, vectorization='sync', kwargs=dict(action='box'))
+    groups = make_env_groups(EnvConfig(**env, collector_group_num=2))
+    cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=3)))
+    policy = Reusing(cfg, groups[0].obs_space, groups[0].action_space, enable_field=['collect'])
+    collector = Collector(groups, policy.collect_mode)
+    collector.reset(stream(0, 'test'))
+    for env_ in (one for group in groups for one in group._env.envs):
+        env_.unwrapped.limit = 10**6 if env_ in groups[0]._env.envs else 2  # so that the groups see different things
+    data = collector.collect().data
+    taken = [env_.unwrapped.last_action for group in groups for env_ in group._env.envs]
+    assert not torch.equal(data['action'][-1, :2], data['action'][-1, 2:])
+    assert data['action'][-1].clamp(-1, 1).tolist() == [action.tolist() for action in taken]
+
+
+@pytest.mark.parametrize('space', ['CartPole-v1', 'Pendulum-v1'])
+def test_compiled_acting_draws_for_groups_what_eager_acting_draws(
+    space: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
+    found = []
+    for compile_ in ('on', 'off'):
+        groups = make_env_groups(EnvConfig(id=space, collector_env_num=4, vectorization='sync', collector_group_num=2))
+        cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=8), learn=dict(compile=compile_)))
+        policy = PPOPolicy(cfg, groups[0].obs_space, groups[0].action_space)
+        collector = Collector(groups, policy.collect_mode)
+        assert isinstance(collector._groups[1].acting, CompiledActing) == (compile_ == 'on')
+        collector.reset(stream(0, 'test'))
+        found.append([clone(collector.collect()) for _ in range(2)])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_output_that_is_not_of_the_envs_is_refused() -> None:
+    class Chatty(PPOPolicy):
+        def _forward_collect(self, obs: torch.Tensor, state: Any = None) -> dict[str, Any]:
+            return {**super()._forward_collect(obs, state), 'temperature': torch.ones(())}
+
+    groups = make_env_groups(EnvConfig(**CARTPOLE))
+    cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=8)))
+    policy = Chatty(cfg, groups[0].obs_space, groups[0].action_space, enable_field=['collect'])
+    collector = Collector(groups, policy.collect_mode)
+    collector.reset(stream(0, 'test'))
+    with pytest.raises(ValueError, match=r"output 'temperature' has shape \(\) but must begin with the 6 envs"):
+        collector.collect()
+
+
 def test_run_with_groups_learns_and_resumes(tmp_path: Path) -> None:
     env = dict(collector_group_num=2, vectorization='async')
     result = serial_pipeline(job_config(tmp_path, 'CartPole-v1', env=env))
     assert result.env_step == 256
     assert serial_pipeline(None, resume=result.run_dir, overrides=['max_env_step=512']).env_step == 512
+    assert multiprocessing.active_children() == []
 
 
 def test_worker_of_a_group_that_is_killed_is_named(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Collector:
     def collect(self) -> Rollout:
         """Takes n_step steps in every env."""
         groups, last = self._groups, self._n_step - 1
-        env_time, start = 0.0, perf_counter()
+        start, before = perf_counter(), sum(group.env_time for group in groups)
         self._block.restart()
         for group in groups:
             group.acting.begin()
@@ -57,14 +57,13 @@ class Collector:
             group.act(0)
         for t in range(self._n_step):
             for group in groups:
-                before = perf_counter()
                 group.step(t)
-                env_time += perf_counter() - before
                 if t < last:
                     group.act(t + 1)
         for group in groups:
             group.env.check()
         rollout = self._rollout()
+        env_time = sum(group.env_time for group in groups) - before
         self.time['env'] += env_time
         self.time['act'] += perf_counter() - start - env_time
         return rollout

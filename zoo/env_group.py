@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -12,10 +13,14 @@ from zoo.transfer import Fetch
 
 
 class EnvGroup:
-    """Takes each step in two halves, between which another group has its turn."""
+    """Takes each step in two halves, between which another group has its turn.
+
+    Attributes: env_time: seconds in the env so far; of envs that step by themselves, those that they were waited for.
+    """
 
     def __init__(self, env: AnyVectorEnv, block: StepBlock, mode: CollectMode) -> None:
         self.env, self.block, self.acting = env, block, mode.start(block.obs)
+        self.env_time = 0.0
         self._fetch = Fetch() if block.obs.device.type == 'cpu' else None  # else the actions stay where they are
         self._action: Any = None
 
@@ -31,10 +36,15 @@ class EnvGroup:
         """Ends step t: the envs have taken it."""
         if not self.env.steps_beside:
             self._send()
+        start = perf_counter()
         self.env.receive(self.block, t)
+        self.env_time += perf_counter() - start
 
     def _send(self) -> None:
-        self.env.send(self._action if self._fetch is None else self._fetch.result())
+        action = self._action if self._fetch is None else self._fetch.result()
+        start = perf_counter()
+        self.env.send(action)
+        self.env_time += perf_counter() - start
 
 
 def side_by_side(outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -187,6 +187,11 @@ class SerialJob:
         return self._collector.env_step
 
     @property
+    def steps_beside(self) -> bool:
+        """Whether the training envs step by themselves, in processes or threads, while the run does something else."""
+        return self._envs[0].steps_beside
+
+    @property
     def train_iter(self) -> int:
         """Optimiser steps."""
         return self._learner.train_iter
@@ -265,7 +270,7 @@ class SerialJob:
 
     def clocks(self) -> Clocks:
         """Seconds and calls of each part since the run began; of 'learn', the optimiser steps."""
-        n_step = self._collector.collect_iter * self.cfg.policy.collect.n_step
+        n_step = self._collector.collect_iter * self.cfg.policy.collect.n_step * len(self._envs)
         return Clocks(time.perf_counter(), self.env_step, {**self._collector.time, **self._time},
                       {**dict.fromkeys(self._collector.time, n_step), **self._calls, 'learn': self.train_iter})
 

@@ -111,6 +111,8 @@ def _times(job: SerialJob, readings: list[Clocks]) -> str:
     rows.append(('all', f'{iteration_s / n_iter:.5f}', '100.0%', '1', _rate(total.env_step, iteration_s)))
     text = [f'profile of {n_iter} iterations, env steps {readings[0].env_step:,} to {readings[-1].env_step:,}',
             *_table(rows), _evaluation(job, readings[-1], iteration_s / total.env_step)]
+    if job.steps_beside:
+        text.append('env: what was waited for; these envs step by themselves while the policy acts')
     if job.policy.device.type == 'cuda':
         text.append('work queued on the GPU is counted where the host next waits for it; the trace shows it apart')
     return '\n'.join(text)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from tests.envs import LimitSameStepVectorEnv, LimitVectorEnv
+from tests.envs import LimitEnv, LimitSameStepVectorEnv, LimitVectorEnv
 from zoo.env import (
     EnvConfig,
     EnvContractError,
@@ -27,6 +27,7 @@ from zoo.env import (
 )
 from zoo.env.family import RAW, RAW_END, RAW_REWARD, ActionCheck, need
 from zoo.env.make import env_name, find_env
+from zoo.env.workers import WorkerVectorEnv
 from zoo.registry import ENV_REGISTRY
 
 
@@ -225,3 +226,60 @@ def test_need_error_inside_of_the_module_passes_through(tmp_path: Any, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match='no_such_dependency'):
         need('half_there', 'sim', 'sim/walk')
+
+
+class NineMixin:
+    """A step of its own: the reward is 9."""
+
+    def step(self: Any, actions: Any) -> Any:
+        obs, _, *rest = super().step(actions)  # type: ignore[misc]
+        return obs, np.full(self.num_envs, 9.0), *rest
+
+
+class NineWorkers(NineMixin, WorkerVectorEnv):
+    pass
+
+
+class NineAsync(NineMixin, gymnasium.vector.AsyncVectorEnv):
+    pass
+
+
+class NineWrapper(gymnasium.vector.VectorWrapper):
+    def step(self, actions: Any) -> Any:
+        obs, _, *rest = self.env.step(actions)
+        return obs, np.full(self.num_envs, 9.0), *rest
+
+
+SAME_STEP = gymnasium.vector.AutoresetMode.SAME_STEP
+OWN_STEPS = {
+    'subclass of workers': lambda n_env: NineWorkers([LimitEnv] * n_env, SAME_STEP, 30.0, 'own'),
+    'subclass of AsyncVectorEnv': lambda n_env: NineAsync([LimitEnv] * n_env, autoreset_mode=SAME_STEP),
+    'wrapper': lambda n_env: NineWrapper(WorkerVectorEnv([LimitEnv] * n_env, SAME_STEP, 30.0, 'own')),
+}
+
+
+@ENV_REGISTRY.register('own_step_test', force=True)
+@env_family(games=tuple(OWN_STEPS))
+def make_own_step(request: EnvRequest) -> Any:
+    return OWN_STEPS[request.game](request.n_env)
+
+
+@pytest.mark.parametrize('game', OWN_STEPS)
+def test_step_of_ones_own_is_what_steps_envs_in_processes(game: str) -> None:
+    """Not the two halves of the class below it, which know nothing of it."""
+    env = make_vector_env(EnvConfig(id='own_step_test', game=game), 2)
+    env.reset(0)
+    assert env.step(ACTION).reward.tolist() == [9.0, 9.0]
+    env.close()
+
+
+@ENV_REGISTRY.register('five_test', force=True)
+@env_family()
+def make_five(request: EnvRequest) -> LimitVectorEnv:
+    return LimitVectorEnv(5)
+
+
+def test_family_that_makes_another_number_of_envs_is_refused() -> None:
+    with pytest.raises(EnvContractError, match="'five_test': 5 envs were made, wanted 2; make as many as are asked"):
+        make_vector_env(EnvConfig(id='five_test'), 2)
+    assert make_vector_env(EnvConfig(id='five_test'), 5).n_env == 5

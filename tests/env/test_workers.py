@@ -128,3 +128,64 @@ def test_workers_do_not_inherit_the_runs_handler_of_sigterm() -> None:
         env.close()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class LockError(Exception):
+    """Cannot be sent to another process."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError('no')
+
+
+class UnsendableEnv(FragileEnv):
+    def step(self, action: Any) -> Any:
+        if action == 4:
+            raise LockError
+        return super().step(action)
+
+
+def test_step_exception_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
+    env = make(UnsendableEnv)
+    env.reset(0)
+    with pytest.raises(EnvError, match='index 1: it raised an exception at step 1 that no process can send to another'):
+        env.step(torch.tensor([0, 4, 0]))
+
+
+def test_reset_takes_the_end_of_a_step_that_nobody_came_for() -> None:
+    env = make()
+    env.reset(0)
+    env.send(torch.tensor([0, 0, 0]))
+    assert env.reset(0).tolist() == [[0], [0], [0]]
+    assert env.step(torch.tensor([0, 0, 0])).obs.tolist() == [[1], [1], [1]]
+    env.close()
+
+
+@pytest.mark.parametrize('half', ['send', 'receive'])
+def test_worker_killed_before_either_half_of_a_step_is_named(half: str) -> None:
+    env = make()
+    env.reset(0)
+    block = env.block(1)
+    victim: Any = env._env.processes[2]  # type: ignore[attr-defined]
+    if half == 'receive':
+        env.send(torch.tensor([0, 0, 3]))  # in which it still is
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.join()
+    with pytest.raises(EnvError, match=r'index 2: its worker process died during step 1 \(killed by SIGKILL'):
+        env.send(torch.tensor([0, 0, 0])) if half == 'send' else env.receive(block, 0)
+
+
+def test_death_between_resets_of_some_envs_is_told_with_the_step_of_the_run() -> None:
+    """Envs that do not start anew by themselves are reset one by one, which is no new beginning of the count."""
+    config = EnvConfig(id=ShortFragileEnv, vectorization='async', autoreset='disabled')
+    env = make_vector_env(config, 2)
+    env.reset(0)
+    for _ in range(4):
+        env.step(torch.tensor([0, 0]))
+    with pytest.raises(EnvError, match='index 1: its worker process died during step 5'):
+        env.step(torch.tensor([0, 1]))
+
+
+class ShortFragileEnv(FragileEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit = 2

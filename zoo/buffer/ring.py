@@ -65,8 +65,9 @@ class Ring:
     def gather(self, rows: Tensor) -> TensorDict:
         """A copy of rows [n], with 'staleness' [n] f32 in pushes, on the device that samples come from."""
         assert self._data is not None, 'there are no rows before the first push'
-        batch = self._data[send(rows, self._data.device)].to(self._batch_device)
-        return batch.set('staleness', send(self.staleness(rows).to(torch.float32), self._batch_device))
+        here, there = self._data.device or torch.device('cpu'), self._batch_device
+        batch = self._data[send(rows, here)].to(there)
+        return batch.set('staleness', send(self.staleness(rows).to(torch.float32), there))
 
     def state_dict(self) -> dict[str, Any]:
         """The filled part of the block as views, and where it is written next."""

@@ -69,9 +69,9 @@ def env_family(
 ) -> Callable[[Callable[..., gymnasium.vector.VectorEnv | TensorEnv]], EnvFamily]:
     """Decorator, below `@ENV_REGISTRY.register(name)`, for a function that makes a vector env, or a TensorEnv.
 
-    The function takes an EnvRequest and its options. Its vector env says its autoreset mode in its metadata. If it
-    changes rewards or ends for training, it sets metadata[RAW] and puts the game's own ones into each step's info, as
-    [B] arrays under RAW_REWARD and RAW_END.
+    The function takes an EnvRequest and its options, and is called once for each group of envs. Its vector env says its
+    autoreset mode in its metadata. If it changes rewards or ends for training, it sets metadata[RAW] and puts the
+    game's own ones into each step's info, as [B] arrays under RAW_REWARD and RAW_END.
 
     Args:
       games: the values of env.game, or a function that finds them; None if there is nothing to choose.

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from zoo.env.config import EnvConfig, env_config, own_copy
-from zoo.env.errors import UnsupportedEnvError
+from zoo.env.errors import EnvContractError, UnsupportedEnvError
 from zoo.env.family import EnvFamily, EnvRequest
 from zoo.env.make import env_name, find_env, make_env, raise_bad_kwargs, raise_missing_extra
 from zoo.env.tensor.base import TensorEnv
@@ -55,6 +55,10 @@ def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bo
     vector = (TensorVectorEnv(env, cfg, name, n_env, device) if isinstance(env, TensorEnv)
               else VectorEnv(env, cfg, name, one_seed, torch.device(device) if device.startswith('cuda') else None,
                              first or 0))
+    if vector.n_env != n_env:
+        vector.close()
+        raise EnvContractError(f'env {name!r}: {vector.n_env} envs were made, wanted {n_env}; make as many as '
+                               'are asked for (EnvRequest.n_env, or num_envs).')
     if cfg.autoreset not in ('auto', vector.autoreset):
         vector.close()
         sync = '' if isinstance(source, EnvFamily) else ", or env.vectorization 'sync'"

@@ -44,7 +44,7 @@ class VectorEnv:
         self._has_raw = bool(env.metadata.get(RAW))
         self._obs_shape = (self.n_env, *(self.obs_space.shape if isinstance(self.obs_space, Box) else ()))
         self._reader, self._first = reader, first
-        self.steps_beside: bool = getattr(type(env), 'steps_beside', False)
+        self.steps_beside: bool = vars(type(env)).get('steps_beside', False)  # a subclass may have a step of its own
         self._ended = np.zeros(self.n_env, dtype=bool)
         self._step_count = 0
 

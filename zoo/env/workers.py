@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import queue
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -89,10 +91,13 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
                              autoreset_mode=autoreset_mode)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        is_partial = bool(options)  # gymnasium takes things out of them
         with self._blame(f'the reset after step {self._step_count}'):
+            if self._state == AsyncState.WAITING_STEP:  # begun, and nobody came for it
+                self.step_wait()
             self.reset_async(seed=seed, options=options)
             result = self.reset_wait(self._timeout)
-        self._step_count = self._step_count if options else 0
+        self._step_count = self._step_count if is_partial else 0
         return result
 
     def step_async(self, actions: Any) -> None:
@@ -112,8 +117,9 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
                 pipe.send(('close', None))
             except OSError:  # that worker is gone already
                 pass
+        deadline = time.monotonic() + (0 if terminate else GRACE if timeout is None else timeout)
         for process in self.processes:
-            process.join(0 if terminate else timeout)
+            process.join(max(deadline - time.monotonic(), 0))
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -121,7 +127,15 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
             pipe.close()
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        failed = [self.error_queue.get() for success in successes if not success]
+        try:
+            failed = [self.error_queue.get(timeout=GRACE) for success in successes if not success]
+        except queue.Empty as empty:
+            index = _join(i for i, success in enumerate(successes) if not success)
+            self._state = AsyncState.DEFAULT
+            self.close(terminate=True)
+            raise EnvError(f'env {self._name!r}, index {index}: it raised an exception at step {self._step_count} that '
+                           'no process can send to another (its process shows it); look at it with '
+                           'env.vectorization=sync.') from empty
         if failed:
             for index, *_ in failed:
                 self.parent_pipes[index].close()

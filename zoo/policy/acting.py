@@ -25,7 +25,10 @@ class Acting(Protocol):
 
 
 class ForwardActing:
-    """Acting by a function of observations, whose outputs are copied into blocks."""
+    """Acting by a function of observations, whose outputs [B, ...] are copied into blocks.
+
+    What it returns may be overwritten by the next call, which with several groups comes before the action is used.
+    """
 
     def __init__(self, forward: Callable[[Tensor, Any], dict[str, Any]], obs: Tensor) -> None:
         self._forward, self._n_step, self._obs_rows = forward, len(obs) - 1, obs.unbind(0)
@@ -38,12 +41,14 @@ class ForwardActing:
     def step(self, t: int) -> Tensor:
         output = self._forward(self._obs_rows[t], None)
         if not self._rows:
+            _check_lead(output, len(self._obs_rows[t]))
             self.output = blocks_like(output, self._n_step)
             self._rows = [(key, part, block.unbind(0)) for key, value in self.output.items()
                           for part, block in (value.items() if isinstance(value, dict) else [(None, value)])]
+            self._actions = self.output['action'].unbind(0)
         for key, part, rows in self._rows:
             rows[t].copy_(output[key] if part is None else output[key][part])
-        return output['action']
+        return self._actions[t]
 
 
 class CompiledActing:
@@ -131,6 +136,15 @@ class CompiledActing:
 def judge(model: Any, obs: Tensor, one_trunk: bool) -> dict[str, Any]:
     """{logit}, and value (in the critic's unit) where it comes from the trunk that the logit comes from."""
     return model.compute_actor_critic(obs) if one_trunk else {'logit': model.compute_actor(obs)}
+
+
+def _check_lead(output: Mapping[str, Any], n_env: int) -> None:
+    for key, x in output.items():
+        if isinstance(x, Mapping):
+            _check_lead(x, n_env)
+        elif x.shape[:1] != (n_env,):
+            raise ValueError(f"the policy's output {key!r} has shape {tuple(x.shape)} but must begin with the {n_env} "
+                             'envs that it acted for; keep what belongs to no env in the policy')
 
 
 def blocks_like(output: Mapping[str, Any], n_step: int) -> dict[str, Any]:

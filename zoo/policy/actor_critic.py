@@ -11,8 +11,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.model.probe import probe
-from zoo.policy.acting import Acting, CompiledActing, judge
+from zoo.policy.acting import Acting, CompiledActing, ForwardActing, judge
 from zoo.policy.base import Metrics, Policy, restore, torch_generator
+from zoo.policy.metrics import mean_of
 from zoo.policy.steps import Steps
 from zoo.policy.updates import Minibatch, StepConfig, minibatches
 from zoo.rl_utils.distribution import Logit, distribution_of, lead_shape
@@ -54,7 +55,7 @@ class ActorCriticPolicy(Policy):
 
     def _init_collect(self) -> None:
         self._noise_generator = torch_generator(self.seed, 'collect', self.device)
-        self._noise: list[Tensor] = []
+        self._noise: dict[Any, list[Tensor]] = {}
         self._reward_sum: Tensor | None = None
         self._ignore_done = self.cfg.learn.ignore_done
         self._make_normalizers()
@@ -69,25 +70,32 @@ class ActorCriticPolicy(Policy):
 
     def _forward_collect(self, obs: Tensor, state: Any = None) -> dict[str, Any]:
         """{action, logit}, and value (in the critic's unit) where it comes from the trunk that the logit comes from."""
-        output = judge(self._model, send(obs, self.device), self._one_trunk)
-        logit = output['logit']
-        return {'action': distribution_of(logit).sample(logit, self._next_noise(logit)), **output}
+        return self._act(obs, None)
 
     def _start_acting(self, obs: Tensor) -> Acting:
-        if not self.compiled or type(self)._forward_collect is not ActorCriticPolicy._forward_collect:
+        if getattr(self._forward_collect, '__func__', None) is not ActorCriticPolicy._forward_collect:
             return super()._start_acting(obs)
-        return CompiledActing(self._model, self._one_trunk, obs, self.device, self._draw_noise)
+        if self.compiled:
+            return CompiledActing(self._model, self._one_trunk, obs, self.device, self._draw_noise)
+        key = object()  # noise of its own, as compiled acting has
+        return ForwardActing(lambda obs, state: self._act(obs, key), obs)
+
+    def _act(self, obs: Tensor, key: Any) -> dict[str, Any]:
+        output = judge(self._model, send(obs, self.device), self._one_trunk)
+        logit = output['logit']
+        return {'action': distribution_of(logit).sample(logit, self._next_noise(logit, key)), **output}
 
     @torch.inference_mode()
     def _forward_eval(self, obs: Tensor, state: Any = None) -> dict[str, Any]:
         logit = self._model.compute_actor(send(obs, self.device))
         return {'action': distribution_of(logit).mode(logit)}
 
-    def _next_noise(self, logit: Logit) -> Tensor:
-        """One step's noise; drawn for a whole rollout at once, and anew when the number of envs changes."""
-        if not self._noise or self._noise[-1].shape[:-1] != lead_shape(logit):
-            self._noise = list(self._draw_noise(logit).unbind(0))[::-1]
-        return self._noise.pop()
+    def _next_noise(self, logit: Logit, key: Any) -> Tensor:
+        """One step's noise; for each key drawn for a whole rollout, and anew when the number of envs changes."""
+        noise = self._noise.get(key)
+        if not noise or noise[-1].shape[:-1] != lead_shape(logit):
+            noise = self._noise[key] = list(self._draw_noise(logit).unbind(0))[::-1]
+        return noise.pop()
 
     def _draw_noise(self, logit: Logit) -> Tensor:
         return distribution_of(logit).noise(logit, self.cfg.collect.n_step, self._noise_generator)
@@ -177,7 +185,7 @@ class ActorCriticPolicy(Policy):
             update(batch['obs'], batch.get('weight', None))
 
     def _reset_collect(self) -> None:
-        self._noise, self._reward_sum = [], None
+        self._noise, self._reward_sum = {}, None
 
     def _state_dict_collect(self) -> dict[str, Any]:
         return {'generator': self._noise_generator.get_state()}
@@ -288,23 +296,3 @@ class ActorCriticPolicy(Policy):
             optimizer.load_state_dict(state['optimizer'][name])
         restore(self._order_generator, state['generator'])
         self._train_iter = state['train_iter']
-
-
-def mean_of(metrics: list[Metrics], name: str) -> Tensor:
-    """Mean of one metric over the steps that have it, 0-dim."""
-    return torch.stack([m[name] for m in metrics if name in m]).mean()
-
-
-def explained_variance(batch: TensorDict) -> Tensor:
-    """1 - Var(return - value) / Var(return): 1 is a perfect critic, 0 as good as a constant."""
-    return_, value, weight = batch['return_'], batch['value'], batch.get('weight', None)
-    valid = None if weight is None else weight.gt(0).to(return_.dtype)
-    return 1 - _variance(return_ - value, valid) / _variance(return_, valid).clamp(min=1e-12)
-
-
-def _variance(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Of the rows where valid is 1, not 0; picking them out would make the host wait for the device."""
-    if valid is None:
-        return x.var(correction=0)
-    n_valid = valid.sum()
-    return ((x - (x * valid).sum() / n_valid).square() * valid).sum() / n_valid

@@ -184,7 +184,10 @@ class Policy(ABC):
 
     @abstractmethod
     def _forward_collect(self, obs: Tensor, state: Any) -> dict[str, Any]:
-        """obs [B, *O] -> {action, logit, ...}, all [B, ...], exploring; called without gradient."""
+        """obs [B, *O] -> {action, logit, ...}, all [B, ...], exploring; called without gradient.
+
+        The B envs are one group (env.collector_group_num): where there are more, the groups alternate.
+        """
 
     @abstractmethod
     def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> dict[str, Any]:

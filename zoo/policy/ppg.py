@@ -12,10 +12,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.errors import UserError
-from zoo.policy.actor_critic import ActorCriticPolicy, explained_variance, mean_of
+from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.actor_critic_config import ActorCriticLearnConfig, OnPolicyCollectConfig
 from zoo.policy.aux_memory import AuxMemory, Where
 from zoo.policy.base import Metrics, PolicyConfig
+from zoo.policy.metrics import explained_variance, mean_of
 from zoo.policy.updates import StepConfig, aux_step, policy_step, ppo_step, value_step
 from zoo.registry import POLICY_REGISTRY
 from zoo.rl_utils.distribution import Logit, distribution_of
