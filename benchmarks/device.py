@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 from speed_runs import DriverError, run_driver
-from speed_works import COMPILED, EAGER, PEERS_DIR
+from speed_works import COMPILED, EAGER, PEERS_DIR, flags
 
 from report import RESULTS, git_commit, machine, one_thread_env, table, today, versions, versions_line, write_json
 
@@ -51,9 +51,7 @@ def command(case: Case, device: str, seconds: float) -> list[str]:
     options = {'env': 'torch/CartPole-v1', 'num-envs': case.num_envs, 'rollout': ROLLOUT, 'epochs': EPOCHS,
                'warmup': WARMUP, 'minibatch': case.num_envs * ROLLOUT // N_MINIBATCH, 'episodes': 0,
                'total-steps': 10**12, 'seconds': seconds, 'threads': 1}
-    line = [sys.executable, str(PEERS_DIR / 'run_zoo.py')]
-    line += [part for name, value in options.items() for part in (f'--{name}', str(value))]
-    return line + [part for item in (case.mode, f'policy.device={device}') for part in ('--set', item)]
+    return [sys.executable, str(PEERS_DIR / 'run_zoo.py'), *flags(options, (case.mode, f'policy.device={device}'))]
 
 
 def measure(args: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:

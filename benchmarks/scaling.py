@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from speed_runs import DriverError, run_driver
-from speed_works import BATCHED, COMPILED, EAGER, PEERS_DIR
+from speed_works import BATCHED, COMPILED, EAGER, PEERS_DIR, flags
 
 from report import RESULTS, git_commit, machine, table, today, versions, versions_line, write_json
 
@@ -60,9 +60,8 @@ def command(point: Point, mode: str, args: argparse.Namespace) -> list[str]:
     options = {'env': env, 'num-envs': point.num_envs, 'rollout': point.rollout, 'epochs': EPOCHS,
                'minibatch': point.num_envs * point.rollout // N_MINIBATCH, 'warmup': WARMUP, 'episodes': 0,
                'total-steps': 10**9, 'seconds': args.seconds, 'threads': args.threads}
-    line = [sys.executable, str(PEERS_DIR / 'run_zoo.py')]
-    line += [part for name, value in options.items() for part in (f'--{name}', str(value))]
-    return line + [part for item in settings if item.partition('=')[0] not in args.omit for part in ('--set', item)]
+    wanted = [item for item in settings if item.partition('=')[0] not in args.omit]
+    return [sys.executable, str(PEERS_DIR / 'run_zoo.py'), *flags(options, wanted)]
 
 
 def measure(args: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PEERS_DIR = Path(__file__).resolve().parent / 'peers'
 BASELINE = 'stable-baselines3'  # whose peak memory and returns are the measure
@@ -139,5 +139,10 @@ def arguments(work: Work, driver: Driver, setting: Setting, total_steps: int, n_
                'minibatch': work.minibatch, 'epochs': work.epochs, 'lr': work.lr, 'entropy': work.entropy,
                'warmup': work.warmup, 'total-steps': total_steps, 'episodes': work.episodes, 'threads': n_thread,
                'seed': seed}
-    line = [part for name, value in options.items() for part in (f'--{name}', str(value))]
-    return line + ['--image'] * work.image + [part for item in setting for part in ('--set', item)]
+    return flags(options, ()) + ['--image'] * work.image + flags({}, setting)
+
+
+def flags(options: Mapping[str, Any], setting: Sequence[str]) -> list[str]:
+    """Options of a driver, and config overrides of zoo, as a command line has them."""
+    return [*(part for name, value in options.items() for part in (f'--{name}', str(value))),
+            *(part for item in setting for part in ('--set', item))]

@@ -157,7 +157,7 @@ class Reusing(Greedy):
         return {**output, 'action': self.place.copy_(output['action'])}
 
 
-def test_actions_that_a_policy_overwrites_are_still_those_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actions_that_a_policy_overwrites_are_still_those_that_are_taken() -> None:
     env = dict(id='tests.envs:limit_env', collector_env_num=4, vectorization='sync', kwargs=dict(action='box'))
     groups = make_env_groups(EnvConfig(**env, collector_group_num=2))
     cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=3)))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.gpu import needs_gpu
 from tests.policy.test_offpolicy import run_config
 from tests.policy_envs import differing, flat, job_config, rows
 from zoo.checkpoint import load_checkpoint, save_checkpoint
@@ -361,7 +362,7 @@ def test_policy_is_told_how_long_the_run_is(tmp_path: Path) -> None:
     assert serial_pipeline(job_config(tmp_path), max_env_step=128).policy.max_env_step == 128
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+@needs_gpu
 def test_tensor_envs_of_training_and_evaluation_lie_on_the_device_of_the_policy(tmp_path: Path) -> None:
     cfg = job_config(tmp_path, 'torch', env=dict(game='CartPole-v1'), policy=dict(device='cuda'))
     with SerialJob(resolve_config(cfg)) as job:

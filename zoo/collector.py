@@ -30,9 +30,8 @@ class Collector:
         self._mode, self._n_step, self._n_env = mode, mode.n_step, sum(env.n_env for env in envs)
         self._block = envs[0].block(self._n_step, self._n_env)
         stops = np.cumsum([env.n_env for env in envs]).tolist()
-        blocks = [self._block] if len(envs) == 1 else [self._block.part(stop - env.n_env, stop)
-                                                       for env, stop in zip(envs, stops, strict=True)]
-        self._groups = [EnvGroup(env, block, mode) for env, block in zip(envs, blocks, strict=True)]
+        self._groups = [EnvGroup(env, self._block.part(stop - env.n_env, stop), mode)
+                        for env, stop in zip(envs, stops, strict=True)]
         self.env_step = 0
         self.collect_iter = 0
         self.time = {'env': 0.0, 'act': 0.0}

@@ -31,20 +31,20 @@ class EpisodeTracker:
             length = (~is_reset).cumsum(0).numpy(force=True) + self._length
         n_transition = int(length[-1].sum() - self._length.sum())
         t, b = np.divmod(np.flatnonzero(end.numpy(force=True)), end.shape[1])  # in order of time
-        self.returns.extend(_of_episodes(total[t, b], b)[-100:].tolist())
-        self.lengths.extend(_of_episodes(length[t, b], b)[-100:].tolist())
+        before = _end_before(b)
+        for kept, sums in ((self.returns, total[t, b]), (self.lengths, length[t, b])):
+            kept.extend((sums - np.where(before < 0, 0, sums[before]))[-100:].tolist())
         self.n_episode += len(t)
         self._return, self._length = total[-1] - _last(total, t, b), length[-1] - _last(length, t, b)
         return n_transition
 
 
-def _of_episodes(sums: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Running sums at the ends of episodes, in order of time, less those at the end before in the same env b."""
-    order = b.argsort(kind='stable')
-    by_env, before = sums[order], np.zeros_like(sums)
+def _end_before(b: np.ndarray) -> np.ndarray:
+    """Of ends in order of time, in envs b: the place of the one before in the same env, -1 where there is none."""
+    order, before = b.argsort(kind='stable'), np.full_like(b, -1)
     again = b[order][1:] == b[order][:-1]
-    before[order[1:][again]] = by_env[:-1][again]
-    return sums - before
+    before[order[1:][again]] = order[:-1][again]
+    return before
 
 
 def _last(sums: np.ndarray, t: np.ndarray, b: np.ndarray) -> np.ndarray:

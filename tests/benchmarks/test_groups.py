@@ -1,6 +1,8 @@
 """That benchmarks/groups.py measures real rollouts, and what it makes of them."""
 from __future__ import annotations
 
+import json
+
 from groups import main, report
 
 
@@ -8,6 +10,8 @@ def test_a_run_leaves_a_table(tmp_path):
     main(['--rollouts', '1', '--only', 'CartPole-v1, 64', '--results', str(tmp_path)])
     text = (tmp_path / 'groups_cpu.md').read_text()
     assert text.count('CartPole-v1, 64 one after the other') == 1
+    ((name, seconds),) = json.loads((tmp_path / 'groups_cpu.json').read_text())['seconds'].items()
+    assert name.startswith('CartPole-v1, 64') and [len(seconds[n]) for n in ('1', '2')] == [1, 1]
 
 
 def test_a_ratio_is_of_medians():

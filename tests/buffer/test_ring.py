@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from tests.buffer.samples import is_whole, numbered, push_numbered
+from tests.gpu import needs_gpu
 from zoo.buffer.ring import Ring
 from zoo.errors import UserError
 
@@ -146,10 +147,7 @@ def test_ring_loaded_shares_no_memory_with_the_state():
     assert by_age(two) == [(0, 1), (1, 1), (2, 1)]
 
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA GPU')
-
-
-@cuda
+@needs_gpu
 @pytest.mark.parametrize(('device', 'kept_on'), [('auto', 'cuda'), ('cpu', 'cpu')])
 def test_samples_are_kept_where_the_config_says_and_come_back_where_they_were(device, kept_on):
     ring = Ring(4, device)
@@ -160,7 +158,7 @@ def test_samples_are_kept_where_the_config_says_and_come_back_where_they_were(de
     assert all(leaf.is_cuda for leaf in batch.values(True, True)) and is_whole(batch.cpu())
 
 
-@cuda
+@needs_gpu
 def test_ring_loaded_from_a_file_moves_to_the_device_of_the_samples():
     one, two = Ring(4), Ring(4)
     push_numbered(one, [3])

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.gpu import needs_gpu
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
 from zoo.env import EnvConfig, make_vector_env
 from zoo.evaluator import evaluate
 from zoo.job import resolve_policy
-from zoo.policy.base import restore, stream, torch_generator
+from zoo.policy.base import restore_generator, stream, torch_generator
 from zoo.policy.ppo import PPOPolicy
 from zoo.spaces import Box, Discrete
 
@@ -152,7 +153,7 @@ def test_own_network_replaces_the_registered_one() -> None:
 def test_generator_goes_on_from_its_state() -> None:
     one, other = torch_generator(0, 'a'), torch_generator(1, 'a')
     torch.randn(5, generator=one)
-    restore(other, one.get_state())
+    restore_generator(other, one.get_state())
     assert torch.equal(torch.randn(5, generator=other), torch.randn(5, generator=one))
 
 
@@ -162,18 +163,18 @@ def test_state_of_another_device_begins_a_stream_that_depends_on_it_alone() -> N
     drawn = []
     for i, state in enumerate(states):
         generator = torch_generator(i, 'a')
-        restore(generator, state)
+        restore_generator(generator, state)
         drawn.append(torch.randn(5, generator=generator))
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+@needs_gpu
 def test_random_numbers_of_a_gpu_come_from_it() -> None:
     generator = torch_generator(0, 'a', torch.device('cuda'))
     assert generator.device.type == 'cuda'
     torch.randn(5, generator=generator, device='cuda')
     state = generator.get_state()
     want = torch.randn(5, generator=generator, device='cuda')
-    restore(generator, state)
+    restore_generator(generator, state)
     assert torch.equal(torch.randn(5, generator=generator, device='cuda'), want)
-    restore(generator, torch_generator(0, 'a').get_state())
+    restore_generator(generator, torch_generator(0, 'a').get_state())

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from zoo.buffer.ring import Ring
 from zoo.config import Section
+from zoo.policy.base import restore_generator
 
 
 class DrawConfig(Section):
@@ -56,7 +57,7 @@ class Draws:
     def load_state_dict(self, state: dict[str, Any], rows: Tensor) -> None:
         """Copies a `state_dict` in, of those rows that the ring took."""
         self._n_use[:len(rows)] = state['n_use'][rows]
-        self._generator.set_state(state['generator'])
+        restore_generator(self._generator, state['generator'])
 
     def _draw(self) -> Tensor | None:
         eligible = self._eligible()

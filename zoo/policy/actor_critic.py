@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.model.probe import probe
 from zoo.policy.acting import Acting, CompiledActing, ForwardActing, judge
-from zoo.policy.base import Metrics, Policy, restore, torch_generator
+from zoo.policy.base import Metrics, Policy, restore_generator, torch_generator
 from zoo.policy.metrics import mean_of
 from zoo.policy.steps import Steps
 from zoo.policy.updates import Minibatch, StepConfig, minibatches
@@ -191,7 +191,7 @@ class ActorCriticPolicy(Policy):
         return {'generator': self._noise_generator.get_state()}
 
     def _load_state_dict_collect(self, state: dict[str, Any]) -> None:
-        restore(self._noise_generator, state['generator'])
+        restore_generator(self._noise_generator, state['generator'])
         self._reset_collect()
 
     def _init_learn(self) -> None:
@@ -294,5 +294,5 @@ class ActorCriticPolicy(Policy):
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         for name, optimizer in self._optimizers.items():
             optimizer.load_state_dict(state['optimizer'][name])
-        restore(self._order_generator, state['generator'])
+        restore_generator(self._order_generator, state['generator'])
         self._train_iter = state['train_iter']

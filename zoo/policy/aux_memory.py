@@ -36,6 +36,11 @@ class AuxMemory:
         """Rows kept."""
         return self._n
 
+    @property
+    def device(self) -> torch.device:
+        """Where the rows lie; there is one once rows are kept."""
+        return next(iter(self._block.values())).device
+
     def append(self, batch: Mapping[str, Tensor] | TensorDict) -> None:
         """Copies obs, return_ and, where there is one, weight of a batch [N] in.
 
@@ -48,9 +53,8 @@ class AuxMemory:
         self._take(part, 1, part['obs'].device)
 
     def rows(self, index: Tensor | slice, device: torch.device) -> TensorDict:
-        """The rows at an index [n], or in a slice, on a device."""
-        at = index if isinstance(index, slice) else send(index, next(iter(self._block.values())).device)
-        rows = {key: send(x[:self._n][at], device) for key, x in self._block.items()}
+        """The rows at an index [n] (on `self.device`), or in a slice, on a device."""
+        rows = {key: send(x[:self._n][index], device) for key, x in self._block.items()}
         return TensorDict(rows, batch_size=[len(rows['return_'])], device=device)
 
     def clear(self) -> None:

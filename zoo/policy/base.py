@@ -100,7 +100,7 @@ def torch_generator(seed: int, name: str, device: torch.device | None = None) ->
     return generator.manual_seed(int(stream(seed, name).generate_state(1, np.uint64)[0]) >> 1)
 
 
-def restore(generator: torch.Generator, state: Tensor) -> None:
+def restore_generator(generator: torch.Generator, state: Tensor) -> None:
     """Goes on from the state of a generator; from one of another kind of device in a new stream, the same each time."""
     if state.shape == generator.get_state().shape:
         generator.set_state(state)

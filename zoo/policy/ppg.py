@@ -180,8 +180,7 @@ class PPGPolicy(ActorCriticPolicy):
         for _ in range(cfg.aux_train_epoch):
             order = torch.randperm(len(self._memory), generator=self._order_generator,
                                    device=self._order_generator.device)
-            order = order if cfg.aux_memory == 'device' else order.cpu()  # where the rows are
-            for index in order.split(cfg.aux_batch_size):
+            for index in send(order, self._memory.device).split(cfg.aux_batch_size):
                 minibatch = self._aux_minibatch(index, logit_old)
                 metrics.append(self._steps.take(aux_step, optimizers, config, minibatch))
         self._train_iter += len(metrics)
