@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import torch
 
 from report import RESULTS, git_commit, machine, table, today, versions, versions_line, write_json
-from zoo.collector import Collector
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.seeding import stream
 from zoo.env import make_env_groups
-from zoo.job import resolve_config
-from zoo.policy.base import stream
-from zoo.registry import POLICY_REGISTRY
+from zoo.run.config import resolve_config
+from zoo.worker.collector import Collector
 
 log = logging.getLogger('groups')
 

@@ -43,10 +43,10 @@ from timing import Budget, Call, Timed, copy_bandwidth, device_seconds, graph_se
 from torch import Tensor
 
 from report import RESULTS, git_commit, machine, today, versions
+from zoo.core.spaces import Box, Discrete
 from zoo.model.actor_critic import VAC, VACConfig
 from zoo.policy.updates import StepConfig, ppo_step
 from zoo.rl_utils import FlatAdam, kernels, ppo_policy_error
-from zoo.spaces import Box, Discrete
 
 log = logging.getLogger('kernels')
 

@@ -80,7 +80,7 @@ TARGETS = {
 
 def bench_config(name: str) -> dict[str, Any]:
     """The bundled config without its early stop."""
-    from zoo.config_source import load_config
+    from zoo.config.source import load_config
 
     config, _ = load_config(name)
     config['policy'].setdefault('eval', {})['stop_value'] = None
@@ -92,8 +92,8 @@ def train_one(name: str, seed: int) -> dict[str, Any]:
     import torch
 
     from zoo import serial_pipeline
-    from zoo.evaluator import evaluate
-    from zoo.job import resolve_config
+    from zoo.run.config import resolve_config
+    from zoo.worker.evaluator import evaluate
 
     torch.set_num_threads(1)
     config = bench_config(name)
@@ -117,7 +117,7 @@ def is_done(name: str, seed: int) -> bool:
     path = raw_path(name, seed)
     if not path.exists():
         return False
-    from zoo.job import resolve_config
+    from zoo.run.config import resolve_config
     recorded = settings(json.loads(path.read_text())['resolved'])
     return holds(resolve_config(bench_config(name), seed=seed).to_dict(), recorded)
 

@@ -55,9 +55,9 @@ def train(args: argparse.Namespace, n_rollout: int) -> float:
     import torch
     from tensordict import TensorDict
 
-    from zoo.job import resolve_policy
-    from zoo.registry import POLICY_REGISTRY
-    from zoo.spaces import Box, Discrete
+    from zoo.core.registry import POLICY_REGISTRY
+    from zoo.core.spaces import Box, Discrete
+    from zoo.run.config import resolve_policy
 
     learn = dict(batch_size=args.minibatch, aux_batch_size=args.minibatch, aux_freq=n_rollout, aux_train_epoch=1,
                  aux_memory=args.child)

@@ -15,15 +15,16 @@ import torch
 from safetensors import safe_open
 
 from report import metric_curve, metric_rows, settings
-from zoo.checkpoint import Checkpoint, steps_of
-from zoo.config import Config
-from zoo.config_source import load_config
+from zoo.config.section import Config
+from zoo.config.source import load_config
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.seeding import stream
 from zoo.env import VectorEnv, make_vector_env
 from zoo.env.config import EnvConfig, env_config
-from zoo.evaluator import Evaluation, Evaluator, evaluate
-from zoo.policy.base import EvalMode, stream
-from zoo.registry import POLICY_REGISTRY
-from zoo.saved import policy_of
+from zoo.policy.base import EvalMode
+from zoo.run.checkpoint import Checkpoint, steps_of
+from zoo.run.load import policy_of
+from zoo.worker.evaluator import Evaluation, Evaluator, evaluate
 
 N_POINT = 50  # points of a curve that are kept
 N_ENV = 20  # evaluation envs that step together, if there are as many episodes

@@ -4,8 +4,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.config import Config
-from zoo.job import resolve_config
+from zoo.config.section import Config
+from zoo.run.config import resolve_config
 
 
 class Run(NamedTuple):

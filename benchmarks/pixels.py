@@ -36,7 +36,7 @@ from report import (
     versions,
     write_json,
 )
-from zoo.checkpoint import Checkpoint
+from zoo.run.checkpoint import Checkpoint
 
 RAW = RESULTS / 'pixels_raw'
 ORIGIN = 'origin.json'  # beside the folders of a run: commit, machine and versions of whatever trained it

@@ -22,14 +22,14 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
-import zoo.spaces
+import zoo.core.spaces
 from tests.envs import End, LimitEnv, LimitVectorEnv
-from zoo.job import resolve_policy
+from zoo.core.registry import POLICY_REGISTRY
 from zoo.policy.base import Policy
-from zoo.registry import POLICY_REGISTRY
+from zoo.run.config import resolve_policy
 
-TWO_ACTIONS = zoo.spaces.Discrete(2)
-ONE_NUMBER = zoo.spaces.Box(np.array([-1.0]), np.array([1.0]))
+TWO_ACTIONS = zoo.core.spaces.Discrete(2)
+ONE_NUMBER = zoo.core.spaces.Box(np.array([-1.0]), np.array([1.0]))
 
 
 class ConstantEnv(LimitEnv):
@@ -177,8 +177,8 @@ class HandModel(nn.Module):
 
 
 def make_policy(
-    obs_space: zoo.spaces.Space,
-    action_space: zoo.spaces.Space,
+    obs_space: zoo.core.spaces.Space,
+    action_space: zoo.core.spaces.Space,
     *,
     seed: int = 0,
     network: Any = None,

@@ -1,7 +1,6 @@
 """What is shipped: dependencies, pins, layers, the Makefile's set-up, the bundled configs."""
 from __future__ import annotations
 
-import ast
 import importlib.util
 import os
 import re
@@ -9,15 +8,15 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from zoo.config_source import bundled_configs, load_config
-from zoo.job import explain_config, resolve_config
+from structure import LAYERS, circles, imported_modules, rooms, upward_imports
+from zoo.config.source import bundled_configs, load_config
+from zoo.run.config import explain_config, resolve_config
 
 REPO = Path(__file__).resolve().parents[1]
 CONFIGS = sorted(path for path in (REPO / 'dizoo_configs').glob('*.py') if path.stem != '__init__')
@@ -25,16 +24,6 @@ SOURCES = sorted((REPO / 'zoo').rglob('*.py')) + CONFIGS
 MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # where the import is not named as the package
 EXTRA_OF_ENV = {'LunarLander': 'Box2D', 'HalfCheetah': 'mujoco', 'Hopper': 'mujoco', 'Walker2d': 'mujoco',
                 'atari': 'ale_py', 'envpool': 'envpool', 'procgen': 'envpool'}
-LAYERS = (  # a module may import its own layer and those above it in this list
-    {'errors', 'spaces', 'compile_cache', 'compile_worker', 'compiler', 'cuda_graph', 'transfer', 'schedule', 'config',
-     'config_errors', 'config_source', 'registry'},
-    {'rl_utils', 'model'},
-    {'rollout', 'policy'},
-    {'env', 'env_group', 'episodes', 'collector', 'evaluator', 'buffer', 'learner', 'checkpoint', 'logger', 'saved'},
-    {'job', 'job_check', 'saved'},
-    {'allocator', 'interrupt', 'run_dir', 'threads', 'profile', 'pipeline'},
-    {'cli', '__init__', '__main__'},
-)
 
 
 @pytest.fixture(scope='module')
@@ -59,23 +48,6 @@ def pins() -> dict[str, Requirement]:
     return {canonicalize_name(pin.name): pin for pin in (Requirement(line) for line in lines if line)}
 
 
-def imports(path: Path, skip_typing: bool = False) -> Iterator[str]:
-    """Dotted names of the modules that a file imports, inside functions too."""
-    tree = ast.parse(path.read_text(encoding='utf-8'))
-    skipped = {id(node) for block in ast.walk(tree) if skip_typing and isinstance(block, ast.If)
-               and ast.unparse(block.test).endswith('TYPE_CHECKING') for node in ast.walk(block)}
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f'{path}: relative import; the code imports by full name'
-            yield node.module or ''
-            if node.module == 'zoo':
-                yield from (f'zoo.{alias.name}' for alias in node.names)
-
-
 def make(*args: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which('make')
     if program is None:
@@ -93,12 +65,12 @@ def test_every_third_party_import_is_a_declared_core_dependency(package):
     # pydantic_core: pydantic's own other half, pinned by it; triton: of the CUDA builds of torch, pinned by them
     own = {'zoo', 'dizoo_configs', 'pydantic_core', 'triton'}
     known = {MODULE_OF.get(name, name) for name in core} | set(sys.stdlib_module_names) | own
-    found = {(name.split('.')[0], str(path.relative_to(REPO))) for path in SOURCES for name in imports(path)}
+    found = {(name.split('.')[0], str(path.relative_to(REPO))) for path in SOURCES for name in imported_modules(path)}
     assert {(name, path) for name, path in found if name not in known} == set()
 
 
 def test_every_core_dependency_is_imported_somewhere(package):
-    found = {name.split('.')[0] for path in SOURCES for name in imports(path)}
+    found = {name.split('.')[0] for path in SOURCES for name in imported_modules(path)}
     core = {canonicalize_name(Requirement(line).name) for line in package['install_requires']}
     assert {name for name in core if MODULE_OF.get(name, name) not in found} == set()
 
@@ -125,17 +97,15 @@ def test_constraints_pin_one_exact_public_version_each():
     assert str(pins()['torch'].specifier) == '==2.13.0'
 
 
-def test_layers_import_downward_only():
-    layer_of = {name: level for level, names in enumerate(LAYERS) for name in names}
-    upward = []
-    for path in (REPO / 'zoo').rglob('*.py'):
-        part = path.relative_to(REPO / 'zoo').parts[0].removesuffix('.py')
-        assert part in layer_of, f'zoo/{part} has no layer; give it one in this file'
-        for name in imports(path, skip_typing=True):
-            target = name.split('.')[1] if name.startswith('zoo.') else ''
-            if layer_of.get(target, -1) > layer_of[part]:
-                upward.append(f'{path.relative_to(REPO)} imports {name}')
-    assert upward == []
+def test_every_room_has_a_layer_and_there_are_at_most_16():
+    layered = [room for layer in LAYERS for room in layer]
+    assert set(rooms()) <= set(layered)
+    assert len(rooms()) <= 16
+
+
+def test_rooms_import_downward_only_and_in_no_circle():
+    assert upward_imports() == []
+    assert circles() == []
 
 
 @pytest.mark.parametrize('target, command', [('train', 'zoo train cartpole_ppo'), ('test', 'pytest -n 2')])

@@ -19,12 +19,13 @@ import torch
 from tests.gpu import needs_gpu
 from tests.policy.test_offpolicy import run_config
 from tests.policy_envs import differing, flat, job_config, rows
-from zoo.checkpoint import load_checkpoint, save_checkpoint
+from zoo.core.errors import RunError, UserError
 from zoo.env import EnvError
-from zoo.errors import RunError, UserError
-from zoo.job import resolve_config
-from zoo.pipeline import SerialJob, serial_pipeline
+from zoo.pipeline import serial_pipeline
 from zoo.rl_utils.optimizer import NonFiniteGradientError
+from zoo.run.checkpoint import load_checkpoint, save_checkpoint
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
 
 ROOT = Path(__file__).parent.parent
 ALL_ON = dict(

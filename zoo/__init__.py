@@ -8,20 +8,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zoo.checkpoint import CheckpointError
-    from zoo.config import ConfigError, Section
-    from zoo.evaluator import evaluate
-    from zoo.pipeline import TrainResult, serial_pipeline
-    from zoo.registry import BUFFER_REGISTRY, ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
-    from zoo.saved import load_policy
+    from zoo.config.section import ConfigError, Section
+    from zoo.core.registry import BUFFER_REGISTRY, ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+    from zoo.pipeline import serial_pipeline
+    from zoo.run.checkpoint import CheckpointError
+    from zoo.run.job import TrainResult
+    from zoo.run.load import load_policy
+    from zoo.worker.evaluator import evaluate
 
-__version__ = '0.1.0'
+from zoo.core.version import VERSION as __version__
 
 _HOME = {
-    'BUFFER_REGISTRY': 'zoo.registry', 'CheckpointError': 'zoo.checkpoint', 'ConfigError': 'zoo.config',
-    'ENV_REGISTRY': 'zoo.registry', 'MODEL_REGISTRY': 'zoo.registry', 'POLICY_REGISTRY': 'zoo.registry',
-    'Section': 'zoo.config', 'TrainResult': 'zoo.pipeline', 'evaluate': 'zoo.evaluator',
-    'load_policy': 'zoo.saved', 'serial_pipeline': 'zoo.pipeline',
+    'BUFFER_REGISTRY': 'zoo.core.registry',
+    'CheckpointError': 'zoo.run.checkpoint',
+    'ConfigError': 'zoo.config.section',
+    'ENV_REGISTRY': 'zoo.core.registry',
+    'MODEL_REGISTRY': 'zoo.core.registry',
+    'POLICY_REGISTRY': 'zoo.core.registry',
+    'Section': 'zoo.config.section',
+    'TrainResult': 'zoo.run.job',
+    'evaluate': 'zoo.worker.evaluator',
+    'load_policy': 'zoo.run.load',
+    'serial_pipeline': 'zoo.pipeline',
 }
 
 __all__ = [

@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; exit code 0, 1 (the run failed) or 2 (the user's mistake); signals exit with 128 + number."""
     if argv is None:  # the command itself: Ctrl-C while torch is imported must not become an exception inside of it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.threads says what it is good for
+        if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.run.threads says what it is good for
             os.environ.setdefault('GOMP_SPINCOUNT', '1000')
     args = _parse(argv)
     if os.getcwd() not in sys.path:
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     if args.debug:
         return _with_imports(args)
-    from zoo.errors import RunError, UserError  # light: no torch
+    from zoo.core.errors import RunError, UserError  # light: no torch
     try:
         return _with_imports(args)
     except UserError as error:
@@ -48,7 +48,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _with_imports(args: argparse.Namespace) -> int:
     if args.imports:
-        from zoo.config_source import import_module_or_file
+        from zoo.config.source import import_module_or_file
         for name in args.imports:
             import_module_or_file(name)
     return args.run(args) or 0
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from zoo.errors import UserError
+    from zoo.core.errors import UserError
     if args.config is not None and '=' in args.config:  # no config given: all are overrides
         args.config, args.overrides = None, [args.config, *args.overrides]
     if args.config is None and args.resume is None:
@@ -151,14 +151,14 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _eval(args: argparse.Namespace) -> int:
-    from zoo.errors import UserError
+    from zoo.core.errors import UserError
     if args.episodes < 1 or args.seed < 0:
         raise UserError(
             f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more')
-    from zoo.checkpoint import load_checkpoint
-    from zoo.config import Config
-    from zoo.evaluator import evaluate
-    from zoo.saved import policy_of
+    from zoo.config.section import Config
+    from zoo.run.checkpoint import load_checkpoint
+    from zoo.run.load import policy_of
+    from zoo.worker.evaluator import evaluate
     checkpoint = load_checkpoint(args.checkpoint)
     policy = policy_of(checkpoint)
     evaluation = evaluate(policy, Config(checkpoint.meta['config']).env, args.episodes, args.seed)
@@ -182,9 +182,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _names(kind: str) -> list[str]:
-    from zoo import registry
+    from zoo.core import registry
     if kind == 'configs':
-        from zoo.config_source import bundled_configs
+        from zoo.config.source import bundled_configs
         return sorted(bundled_configs())
     if kind == 'envs':
         from zoo.env import known_ids
@@ -194,7 +194,7 @@ def _names(kind: str) -> list[str]:
 
 
 def _config(args: argparse.Namespace) -> int:
-    from zoo.job import explain_config
+    from zoo.run.config import explain_config
     rows = explain_config(args.config, args.overrides)
     if args.json:
         _print_json({row.key: {'value': row.value, 'description': row.description, 'range': row.wanted,

@@ -12,9 +12,9 @@ from _driver import Clock, emit, parse_args
 args = parse_args()
 
 import zoo  # noqa: E402  (the thread count has to be set first)
-from zoo.evaluator import evaluate  # noqa: E402
-from zoo.job import resolve_config  # noqa: E402
 from zoo.pipeline import SerialJob  # noqa: E402
+from zoo.run.config import resolve_config  # noqa: E402
+from zoo.worker.evaluator import evaluate  # noqa: E402
 
 NEVER = 10**12  # env steps: evaluation and checkpoints are outside the matched work
 TOWERS = {'type': 'vac', 'hidden_sizes': [64, 64], 'activation': 'tanh', 'shared_encoder': False}

@@ -13,7 +13,7 @@ from pixel_runs import RUNS, Run
 from pixel_tables import page, seconds_for
 
 from zoo import load_policy, serial_pipeline
-from zoo.checkpoint import save_checkpoint
+from zoo.run.checkpoint import save_checkpoint
 
 SMALL = ('policy.collect.n_step=16', 'env.collector_env_num=4', 'policy.learn.batch_size=64', 'max_env_step=256',
          'logger.freq=1', 'policy.eval.eval_freq=1000000', 'policy.eval.n_episode=2')

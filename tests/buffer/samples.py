@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from zoo.buffer import MultiBuffer, MultiConfig, ReplayBuffer, ReplayConfig
-from zoo.config import validate
+from zoo.config.section import validate
 
 
 def numbered(first: int, n: int) -> TensorDict:

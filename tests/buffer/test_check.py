@@ -7,7 +7,7 @@ import pytest
 
 from tests.buffer.samples import push_numbered, replay
 from zoo.buffer import MultiConfig, ReplayConfig, draw_problems
-from zoo.config import plain, validate
+from zoo.config.section import plain, validate
 
 
 def problems(cls: Any = ReplayConfig, n_rollout: int = 1024, batch_size: int = 256, max_env_step: int = 100_000,

@@ -10,11 +10,11 @@ import torch
 
 from tests.buffer.samples import is_whole, multi, push_numbered, replay
 from zoo.buffer import Buffer, MultiBuffer, MultiConfig
-from zoo.checkpoint import load_checkpoint, save_checkpoint
-from zoo.config import ConfigError
-from zoo.errors import UserError
-from zoo.job import resolve_config
-from zoo.registry import BUFFER_REGISTRY
+from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
+from zoo.core.registry import BUFFER_REGISTRY
+from zoo.run.checkpoint import load_checkpoint, save_checkpoint
+from zoo.run.config import resolve_config
 
 CARTPOLE = {'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'ppg'}}
 PAIR: dict[str, Any] = dict(policy=dict(n_sample=4, update_per_collect=2, max_staleness=0),

@@ -11,12 +11,13 @@ from tensordict import TensorDict
 from tests.buffer.samples import is_whole, multi, numbered, push_numbered, replay
 from tests.policy_envs import differing, job_config
 from zoo.buffer import Buffer, ReplayBuffer, ReplayConfig
-from zoo.checkpoint import load_checkpoint, save_checkpoint
-from zoo.config import ConfigError
-from zoo.errors import UserError
-from zoo.job import resolve_config
-from zoo.pipeline import SerialJob, serial_pipeline
-from zoo.registry import BUFFER_REGISTRY
+from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
+from zoo.core.registry import BUFFER_REGISTRY
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint import load_checkpoint, save_checkpoint
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
 
 LIMITED = dict(size=50, n_sample=8, update_per_collect=5, max_use=3, max_staleness=4)
 

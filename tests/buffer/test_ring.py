@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from tests.buffer.samples import is_whole, numbered, push_numbered
 from tests.gpu import needs_gpu
 from zoo.buffer.ring import Ring
-from zoo.errors import UserError
+from zoo.core.errors import UserError
 
 
 def by_age(ring: Ring) -> list[tuple[int, int]]:

@@ -6,8 +6,8 @@ import torch
 from tensordict import TensorDict
 
 from zoo.buffer import BufferConfig, RolloutBuffer
-from zoo.config import ConfigError, validate
-from zoo.registry import BUFFER_REGISTRY
+from zoo.config.section import ConfigError, validate
+from zoo.core.registry import BUFFER_REGISTRY
 
 
 def block(k: int) -> TensorDict:

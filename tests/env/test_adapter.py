@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, EnvContractError, check_env, make_env, make_vector_env
-from zoo.spaces import Box, Discrete
 
 
 class OldEnv:

@@ -9,8 +9,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from tests.envs import LimitEnv, limit_env
+from zoo.core.errors import UserError
 from zoo.env import EnvConfig, EnvContractError, check_env
-from zoo.errors import UserError
 
 
 class StepEnv(LimitEnv):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.envs import LimitEnv, limit_env
-from zoo.config import Config
+from zoo.config.section import Config
+from zoo.core.errors import UserError
 from zoo.env import (
     EnvConfig,
     EnvContractError,
@@ -20,7 +21,6 @@ from zoo.env import (
     make_env,
     make_vector_env,
 )
-from zoo.errors import UserError
 
 
 def make(env_id: Any, **fields: Any) -> gymnasium.Env:

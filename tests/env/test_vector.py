@@ -10,8 +10,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from tests.envs import LimitEnv, LimitVectorEnv, limit_env
+from zoo.core.registry import ENV_REGISTRY
 from zoo.env import EnvConfig, EnvContractError, EnvError, UnsupportedEnvError, VectorEnv, make_vector_env
-from zoo.registry import ENV_REGISTRY
 
 BATCHED = {'same_step': 'LimitSameStep-v0', 'next_step': 'Limit-v0', 'disabled': 'LimitDisabled-v0'}
 MODES = [(how, mode) for how in ('sync', 'async', 'batched') for mode in BATCHED]

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.config import ConfigError, validate
+from zoo.config.section import ConfigError, validate
+from zoo.core.registry import MODEL_REGISTRY
+from zoo.core.spaces import Box, Discrete, Space
 from zoo.model import VAC, VACConfig
-from zoo.registry import MODEL_REGISTRY
 from zoo.rl_utils import Categorical
 from zoo.rl_utils.distribution import lead_shape, logit_parts
-from zoo.spaces import Box, Discrete, Space
 
 LEADS = [(), (5,), (3, 4)]
 

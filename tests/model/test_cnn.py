@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.errors import UserError
+from zoo.core.errors import UserError
+from zoo.core.spaces import Box, Discrete, obs_dtype
 from zoo.model.cnn import CNNS, ImpalaCNN, NatureCNN, Pixels, convolve, has_bf16, image_shape, make_cnn
-from zoo.spaces import Box, Discrete, obs_dtype
 
 LEADS = [(), (5,), (3, 4), (0,)]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.compiler import replaced
+from zoo.backend.trace import replaced
 from zoo.model.dense import FAST_TANH_ROWS, params_of
 from zoo.model.encoder import MLP
 

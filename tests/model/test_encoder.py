@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from zoo.errors import UserError
+from zoo.core.errors import UserError
+from zoo.core.spaces import Box, Discrete
 from zoo.model import make_encoder, make_input
 from zoo.model.cnn import ImpalaCNN, NatureCNN
 from zoo.model.encoder import MLP
 from zoo.rl_utils.normalizer import RunningMeanStd
-from zoo.spaces import Box, Discrete
 
 
 def box(*shape: int, dtype: str = 'float32') -> Box:

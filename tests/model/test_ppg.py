@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config import ConfigError, validate
+from zoo.config.section import ConfigError, validate
+from zoo.core.registry import MODEL_REGISTRY
+from zoo.core.spaces import Box, Discrete, Space
 from zoo.model import PPG, VAC, PPGConfig, VACConfig
-from zoo.registry import MODEL_REGISTRY
 from zoo.rl_utils.distribution import logit_parts
-from zoo.spaces import Box, Discrete, Space
 
 ARCHS = ['dual', 'detach', 'shared']
 VECTORS = Box(np.full(4, -1.0), np.full(4, 1.0))

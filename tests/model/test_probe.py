@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.errors import UserError
+from zoo.core.errors import UserError
+from zoo.core.spaces import Box, Discrete
 from zoo.model.probe import probe
-from zoo.spaces import Box, Discrete
 
 CPU = torch.device('cpu')
 OBS = Box(-np.ones(4), np.ones(4))

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from zoo.compiler import trace
+from zoo.backend.trace import trace
+from zoo.core.spaces import Box, Discrete, Space
 from zoo.model.actor_critic import VAC, VACConfig
 from zoo.model.encoder import MLP
 from zoo.model.ppg import PPG, PPGConfig
 from zoo.model.pullback import with_pullback
 from zoo.rl_utils.optimizer import FlatAdam
-from zoo.spaces import Box, Discrete, Space
 
 N = 9
 VECTOR = Box(np.full(3, -np.inf), np.full(3, np.inf))

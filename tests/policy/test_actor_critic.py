@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from tests.policy_envs import TWO_ACTIONS, HandModel, differing, job_config, make_policy
-from zoo.collector import Collector
+from zoo.core.data import Rollout
+from zoo.core.seeding import stream
+from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, make_vector_env
-from zoo.job import resolve_config
-from zoo.pipeline import SerialJob
-from zoo.policy.base import Policy, stream
-from zoo.rollout import Rollout
-from zoo.spaces import Box, Discrete
+from zoo.policy.base import Policy
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
+from zoo.worker.collector import Collector
 
 MODES = {
     'sync same_step': dict(id='tests.envs:limit_env', vectorization='sync', autoreset='same_step'),

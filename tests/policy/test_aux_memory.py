@@ -17,9 +17,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 import zoo
-from zoo.checkpoint import load_checkpoint, save_checkpoint
-from zoo.errors import RunError
+from zoo.core.errors import RunError
 from zoo.policy.aux_memory import AuxMemory, Where
+from zoo.run.checkpoint import load_checkpoint, save_checkpoint
 
 CPU = torch.device('cpu')
 PLACES: list[Where] = ['device', 'cpu', 'disk']
@@ -237,7 +237,7 @@ def test_full_disk_is_named_with_the_first_batch(small_disk: Path, monkeypatch: 
 
 LIMITED = """
 import resource, torch
-from zoo.errors import RunError
+from zoo.core.errors import RunError
 from zoo.policy.aux_memory import AuxMemory
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 try:

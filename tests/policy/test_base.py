@@ -11,12 +11,12 @@ import torch
 
 from tests.gpu import needs_gpu
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
+from zoo.core.seeding import restore_generator, stream, torch_generator
+from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, make_vector_env
-from zoo.evaluator import evaluate
-from zoo.job import resolve_policy
-from zoo.policy.base import restore_generator, stream, torch_generator
 from zoo.policy.ppo import PPOPolicy
-from zoo.spaces import Box, Discrete
+from zoo.run.config import resolve_policy
+from zoo.worker.evaluator import evaluate
 
 OBS = Box(np.full(2, -np.inf), np.full(2, np.inf))
 FIELDS = ('learn', 'collect', 'eval')

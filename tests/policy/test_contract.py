@@ -13,14 +13,15 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from tests.policy_envs import differing
-from zoo.checkpoint import load_checkpoint, save_checkpoint
-from zoo.collector import Collector
-from zoo.config import Config, fields_of
+from zoo.config.section import Config, fields_of
+from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+from zoo.core.seeding import stream
+from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, make_vector_env
-from zoo.job import JobConfig, explain_config, resolve_config, resolve_policy
-from zoo.policy.base import CollectMode, EvalMode, LearnMode, Policy, stream
-from zoo.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
-from zoo.spaces import Box, Discrete
+from zoo.policy.base import CollectMode, EvalMode, LearnMode, Policy
+from zoo.run.checkpoint import load_checkpoint, save_checkpoint
+from zoo.run.config import JobConfig, explain_config, resolve_config, resolve_policy
+from zoo.worker.collector import Collector
 
 N_STEP, N_ENV = 8, 4
 N_UPDATE = 3  # rounds of updates that are enough for an auxiliary phase, where a policy has one

@@ -18,12 +18,12 @@ from torch.utils._pytree import tree_leaves
 
 from tests.gpu import needs_gpu, no_waiting
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
+from zoo.core.data import Rollout
+from zoo.core.spaces import Box
 from zoo.env.timestep import Timestep
 from zoo.policy import base
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import FlatAdam
-from zoo.rollout import Rollout
-from zoo.spaces import Box
 
 OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
 T, B = 8, 4

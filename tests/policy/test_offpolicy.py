@@ -11,13 +11,13 @@ from tensordict import TensorDict
 from tests.buffer.samples import multi, replay
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, samples_of
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, job_config, make_policy, rows
+from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
 from zoo.env import EnvConfig
-from zoo.evaluator import evaluate
-from zoo.learner import Learner
 from zoo.pipeline import serial_pipeline
 from zoo.policy import PPGOffPolicy, PPGPolicy, PPOOffPolicy, PPOPolicy
 from zoo.policy.base import Policy
-from zoo.registry import BUFFER_REGISTRY, POLICY_REGISTRY
+from zoo.worker.evaluator import evaluate
+from zoo.worker.learner import Learner
 
 NAMES = ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy']
 spaces = pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])

@@ -14,14 +14,15 @@ from tests.policy.test_actor_critic import MODES, collect
 from tests.policy.test_actor_critic import OBS as ONE_NUMBER_OBS
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, random_rollout, samples_of
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, flat, job_config, make_policy
-from zoo.config import ConfigError
+from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
 from zoo.env import EnvConfig
-from zoo.errors import UserError
-from zoo.evaluator import evaluate
-from zoo.job import resolve_config
-from zoo.pipeline import SerialJob, serial_pipeline
+from zoo.pipeline import serial_pipeline
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
+from zoo.worker.evaluator import evaluate
 
 ARCHS = ['dual', 'detach', 'shared']
 archs = pytest.mark.parametrize('arch', ARCHS)

@@ -10,13 +10,13 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, job_config, make_policy
+from zoo.core.data import Rollout
+from zoo.core.spaces import Box
 from zoo.env import EnvConfig
-from zoo.evaluator import evaluate
 from zoo.pipeline import serial_pipeline
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
-from zoo.rollout import Rollout
-from zoo.spaces import Box
+from zoo.worker.evaluator import evaluate
 
 OBS = Box(torch.full((2,), -torch.inf).numpy(), torch.full((2,), torch.inf).numpy())
 N_STEP, N_ENV = 8, 4

@@ -12,9 +12,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
+from zoo.core.spaces import Box
 from zoo.policy.updates import StepConfig, aux_step, minibatches, policy_step, ppo_step, value_step
 from zoo.rl_utils.optimizer import FlatAdam
-from zoo.spaces import Box
 
 N = 16
 OBS = Box(torch.full((3,), -torch.inf).numpy(), torch.full((3,), torch.inf).numpy())

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.rl_utils.adam import FlatState, adam_step
+from zoo.backend.adam import FlatState, adam_step
 from zoo.rl_utils.optimizer import FlatAdam, NonFiniteGradientError
 
 # one kernel over the flat buffer or one per parameter: vector and scalar code may round differently in the last bit

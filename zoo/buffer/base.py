@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 from pydantic import Field
 from tensordict import TensorDict
 
-from zoo.config import Section
+from zoo.config.section import Section
 
 Batch = TensorDict | dict[str, TensorDict]
 """Samples [n] for one call of a policy's `learn_mode.forward`; a plain dict where several parts of the update get

@@ -10,8 +10,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.buffer.ring import Ring
-from zoo.config import Section
-from zoo.policy.base import restore_generator
+from zoo.config.section import Section
+from zoo.core.seeding import restore_generator
 
 
 class DrawConfig(Section):

@@ -11,8 +11,8 @@ from tensordict import TensorDict
 from zoo.buffer.draws import DrawConfig
 from zoo.buffer.replay import RingBuffer, check_size
 from zoo.buffer.ring import RingConfig
-from zoo.config import Section
-from zoo.registry import BUFFER_REGISTRY
+from zoo.config.section import Section
+from zoo.core.registry import BUFFER_REGISTRY
 
 PARTS = ('policy', 'value')
 

@@ -9,10 +9,10 @@ from tensordict import TensorDict
 
 from zoo.buffer.draws import DrawConfig, Draws
 from zoo.buffer.ring import Ring, RingConfig
-from zoo.config import Section
-from zoo.errors import UserError
-from zoo.policy.base import torch_generator
-from zoo.registry import BUFFER_REGISTRY
+from zoo.config.section import Section
+from zoo.core.errors import UserError
+from zoo.core.registry import BUFFER_REGISTRY
+from zoo.core.seeding import torch_generator
 
 
 class ReplayConfig(DrawConfig, RingConfig):

@@ -9,8 +9,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.buffer.base import BufferConfig
-from zoo.errors import UserError
-from zoo.transfer import send
+from zoo.core.errors import UserError
+from zoo.core.transfer import send
 
 
 class RingConfig(BufferConfig):

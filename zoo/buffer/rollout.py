@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from tensordict import TensorDict
 
 from zoo.buffer.base import BufferConfig
-from zoo.config import Section
-from zoo.registry import BUFFER_REGISTRY
+from zoo.config.section import Section
+from zoo.core.registry import BUFFER_REGISTRY
 
 
 @BUFFER_REGISTRY.register('rollout')

@@ -1,7 +1,6 @@
 """Envs of any library as a vector with one form, `Timestep`; nothing above knows gymnasium or autoreset modes."""
-from zoo.env import atari as atari
-from zoo.env import envpool as envpool
-from zoo.env import procgen as procgen
+from zoo.core.spaces import Box as Box
+from zoo.core.spaces import Discrete as Discrete
 from zoo.env.block import StepBlock as StepBlock
 from zoo.env.check import check_env as check_env
 from zoo.env.config import EnvConfig as EnvConfig
@@ -11,9 +10,12 @@ from zoo.env.errors import EnvKwargsError as EnvKwargsError
 from zoo.env.errors import MissingExtraError as MissingExtraError
 from zoo.env.errors import UnknownEnvError as UnknownEnvError
 from zoo.env.errors import UnsupportedEnvError as UnsupportedEnvError
-from zoo.env.family import EnvFamily as EnvFamily
-from zoo.env.family import EnvRequest as EnvRequest
-from zoo.env.family import env_family as env_family
+from zoo.env.families import atari as atari
+from zoo.env.families import envpool as envpool
+from zoo.env.families import procgen as procgen
+from zoo.env.families.family import EnvFamily as EnvFamily
+from zoo.env.families.family import EnvRequest as EnvRequest
+from zoo.env.families.family import env_family as env_family
 from zoo.env.make import known_ids as known_ids
 from zoo.env.make import make_env as make_env
 from zoo.env.make_vector import AnyVectorEnv as AnyVectorEnv

@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from zoo.core.spaces import Box, Discrete, Space
 from zoo.env.errors import EnvContractError, UnsupportedEnvError
-from zoo.spaces import Box, Discrete, Space
 
 
 def convert_space(space: Any, role: str, name: str) -> Space:

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.errors import UserError
+from zoo.core.spaces import Discrete
 from zoo.env.adapter import env_spaces, takes_keyword
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import RESET_DO, STEP_DO, contract_error, show
-from zoo.env.family import EnvFamily
+from zoo.env.families.family import EnvFamily
 from zoo.env.make import env_name, find_env, make_env
 from zoo.env.make_vector import AnyVectorEnv, make_vector_env
-from zoo.errors import UserError
-from zoo.spaces import Discrete
 
 SEED = 0
 N_ENV = 2  # of a family, which has no single env

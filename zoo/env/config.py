@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from zoo.config import Section
+from zoo.config.section import Section
 
 Count = Annotated[int, Field(ge=1)]
 

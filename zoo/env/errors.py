@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zoo.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError
 
 RESET_DO = 'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'
 STEP_DO = '`return obs, reward, terminated, truncated, info`'

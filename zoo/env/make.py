@@ -11,11 +11,11 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from zoo.core.registry import ENV_REGISTRY, closest
 from zoo.env.adapter import OldGymEnv, env_spaces
 from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError, UnsupportedEnvError
-from zoo.env.family import EnvFamily, missing_extra, no_games
-from zoo.registry import ENV_REGISTRY, closest
+from zoo.env.families.family import EnvFamily, missing_extra, no_games
 
 EXTRAS = {'gymnasium.envs.box2d': 'box2d', 'gymnasium.envs.mujoco': 'mujoco'}
 

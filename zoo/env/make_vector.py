@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.errors import EnvContractError, UnsupportedEnvError
-from zoo.env.family import EnvFamily, EnvRequest
+from zoo.env.families.family import EnvFamily, EnvRequest
 from zoo.env.make import env_name, find_env, make_env, raise_bad_kwargs, raise_missing_extra
 from zoo.env.tensor.base import TensorEnv
 from zoo.env.tensor.vector import TensorVectorEnv

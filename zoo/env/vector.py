@@ -9,14 +9,14 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
+from zoo.core.spaces import ActionMap, Box, Discrete, obs_dtype
 from zoo.env.adapter import convert_space
 from zoo.env.block import Field, Row, StepBlock
 from zoo.env.config import EnvConfig
 from zoo.env.diagnosis import RAW_ERRORS, bad_obs, raise_if_contract
 from zoo.env.errors import EnvContractError, EnvError, contract_error, where
-from zoo.env.family import RAW, RAW_END, RAW_REWARD
+from zoo.env.families.family import RAW, RAW_END, RAW_REWARD
 from zoo.env.timestep import Timestep
-from zoo.spaces import ActionMap, Box, Discrete, obs_dtype
 
 
 class VectorEnv:

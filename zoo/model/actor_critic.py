@@ -6,14 +6,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from zoo.config import Section
+from zoo.config.section import Section
+from zoo.core.registry import MODEL_REGISTRY
+from zoo.core.spaces import Space
 from zoo.model.cnn import Precision
 from zoo.model.encoder import Activation, EncoderName, make_encoder, make_input
 from zoo.model.head import ValueHead, make_policy_head
-from zoo.registry import MODEL_REGISTRY
 from zoo.rl_utils.distribution import Logit
 from zoo.rl_utils.normalizer import RunningMeanStd
-from zoo.spaces import Space
 
 
 class ActorCriticConfig(Section):

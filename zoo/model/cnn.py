@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, relu
 
-from zoo.errors import UserError
+from zoo.core.errors import UserError
+from zoo.core.spaces import Box
 from zoo.model.init import normed, orthogonal
-from zoo.spaces import Box
 
 Precision = Literal['fp32', 'bf16', 'auto']
 

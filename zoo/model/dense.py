@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from zoo.compiler import is_tracing
+from zoo.backend.trace import is_tracing
 
 Activation = Literal['tanh', 'relu']
 FLOATS = frozenset((torch.float32, torch.float64))  # of fewer digits 2 * sigmoid - 1 would leave none

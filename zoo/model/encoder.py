@@ -9,12 +9,12 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from zoo.errors import UserError
+from zoo.core.errors import UserError
+from zoo.core.spaces import Box, Space, is_image
 from zoo.model.cnn import ImpalaCNN, NatureCNN, Pixels, Precision, make_cnn
 from zoo.model.dense import Activation, dense
 from zoo.model.init import orthogonal
 from zoo.rl_utils.normalizer import RunningMeanStd
-from zoo.spaces import Box, Space, is_image
 
 EncoderName = Literal['auto', 'mlp', 'nature', 'impala']
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from zoo.core.spaces import Box, Space
 from zoo.model.init import orthogonal
-from zoo.spaces import Box, Space
 
 _POLICY_GAIN = 0.01
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0

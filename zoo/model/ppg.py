@@ -8,11 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from zoo.config import Section
+from zoo.config.section import Section
+from zoo.core.registry import MODEL_REGISTRY
+from zoo.core.spaces import Space
 from zoo.model.actor_critic import ActorCritic, ActorCriticConfig
 from zoo.model.head import ValueHead
-from zoo.registry import MODEL_REGISTRY
-from zoo.spaces import Space
 
 
 class PPGConfig(ActorCriticConfig):

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.errors import UserError
+from zoo.core.errors import UserError
+from zoo.core.spaces import Discrete, Space, obs_dtype
 from zoo.rl_utils.distribution import logit_parts
-from zoo.spaces import Discrete, Space, obs_dtype
 
 _N = 3  # rows of the probe; no size of a space is likely to be taken for it
 

@@ -10,19 +10,20 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from zoo.backend.actor import Acting, CompiledActing, ForwardActing, judge
+from zoo.backend.executor import Steps
+from zoo.config.schedule import schedule_value
+from zoo.core.data import Rollout
+from zoo.core.seeding import restore_generator, torch_generator
+from zoo.core.transfer import send
 from zoo.model.probe import probe
-from zoo.policy.acting import Acting, CompiledActing, ForwardActing, judge
-from zoo.policy.base import Metrics, Policy, restore_generator, torch_generator
+from zoo.policy.base import Metrics, Policy
 from zoo.policy.metrics import mean_of
-from zoo.policy.steps import Steps
 from zoo.policy.updates import Minibatch, StepConfig, minibatches
 from zoo.rl_utils.distribution import Logit, distribution_of, lead_shape
 from zoo.rl_utils.gae import discounted_sum, gae_data, gae_return
 from zoo.rl_utils.normalizer import RunningMeanStd, normalize_advantage
 from zoo.rl_utils.optimizer import FlatAdam
-from zoo.rollout import Rollout
-from zoo.schedule import schedule_value
-from zoo.transfer import send
 
 CRITIC_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
 

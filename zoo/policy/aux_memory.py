@@ -11,8 +11,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from zoo.errors import RunError
-from zoo.transfer import send
+from zoo.core.errors import RunError
+from zoo.core.transfer import send
 
 Where = Literal['device', 'cpu', 'disk']
 

@@ -1,7 +1,6 @@
 """What every policy promises: three modes, one config section, one state."""
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +12,13 @@ from pydantic import Field
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from zoo.config import Section
-from zoo.errors import UserError
-from zoo.policy.acting import Acting, ForwardActing
-from zoo.registry import MODEL_REGISTRY
-from zoo.rollout import Rollout
-from zoo.spaces import ActionMap, Space, obs_to_tensor
+from zoo.backend.actor import Acting, ForwardActing
+from zoo.config.section import Section
+from zoo.core.data import Rollout
+from zoo.core.errors import UserError
+from zoo.core.registry import MODEL_REGISTRY
+from zoo.core.seeding import stream
+from zoo.core.spaces import ActionMap, Space, obs_to_tensor
 
 Metrics = dict[str, Tensor]
 DEVICE = r'^(auto|cpu|cuda(:\d+)?)$'
@@ -86,27 +86,6 @@ class EvalMode(NamedTuple):
     """What an evaluator is given."""
 
     forward: Callable[[Tensor, Any], dict[str, Any]]
-
-
-def stream(seed: int, *name: int | str) -> np.random.SeedSequence:
-    """A part's own random stream: children of one seed, told apart by name, the same in every process."""
-    words = [w if isinstance(w, int) else int.from_bytes(w.encode(), 'little') for w in name]
-    return np.random.SeedSequence([seed, *words])
-
-
-def torch_generator(seed: int, name: str, device: torch.device | None = None) -> torch.Generator:
-    """A generator from the stream of that name; on the device where that is a GPU, else on the CPU."""
-    generator = torch.Generator(device if device is not None and device.type == 'cuda' else 'cpu')
-    return generator.manual_seed(int(stream(seed, name).generate_state(1, np.uint64)[0]) >> 1)
-
-
-def restore_generator(generator: torch.Generator, state: Tensor) -> None:
-    """Goes on from the state of a generator; from one of another kind of device in a new stream, the same each time."""
-    if state.shape == generator.get_state().shape:
-        generator.set_state(state)
-    else:
-        digest = hashlib.sha256(state.numpy().tobytes()).digest()
-        generator.manual_seed(int.from_bytes(digest[:8], 'little') >> 1)
 
 
 def device_of(name: str) -> torch.device:

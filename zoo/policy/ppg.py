@@ -11,18 +11,18 @@ from pydantic import Field
 from tensordict import TensorDict
 from torch import Tensor
 
-from zoo.errors import UserError
+from zoo.config.schedule import Schedule, schedule_value
+from zoo.core.errors import UserError
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.transfer import send
 from zoo.policy.actor_critic import ActorCriticPolicy
-from zoo.policy.actor_critic_config import ActorCriticLearnConfig, OnPolicyCollectConfig
 from zoo.policy.aux_memory import AuxMemory, Where
 from zoo.policy.base import Metrics, PolicyConfig
+from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
 from zoo.policy.metrics import explained_variance, mean_of
 from zoo.policy.updates import StepConfig, aux_step, policy_step, ppo_step, value_step
-from zoo.registry import POLICY_REGISTRY
 from zoo.rl_utils.distribution import Logit, distribution_of
 from zoo.rl_utils.optimizer import FlatAdam
-from zoo.schedule import Schedule, schedule_value
-from zoo.transfer import send
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from tensordict import TensorDict
 
+from zoo.core.registry import POLICY_REGISTRY
 from zoo.policy.actor_critic import ActorCriticPolicy
-from zoo.policy.actor_critic_config import ActorCriticLearnConfig, OnPolicyCollectConfig
 from zoo.policy.base import Metrics, PolicyConfig
+from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
 from zoo.policy.metrics import explained_variance
 from zoo.policy.updates import ppo_step
-from zoo.registry import POLICY_REGISTRY
 from zoo.rl_utils.optimizer import FlatAdam
 
 

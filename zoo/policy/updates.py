@@ -1,6 +1,6 @@
 """One gradient step each, as functions of model, optimiser, minibatch and numbers; PPO and PPG are built of them.
 
-They run as they stand, or traced and compiled (zoo.policy.compiled): then numbers of the config are 0-dim tensors, so
+They run as they stand, or traced and compiled (zoo.backend.graph): then numbers of the config are 0-dim tensors, so
 what depends on one is written without asking for its value, and optimisers are stand-ins for `FlatAdam`.
 """
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from zoo.core.transfer import send
 from zoo.model.pullback import with_pullback
 from zoo.policy.base import Metrics
 from zoo.rl_utils.distribution import Logit, distribution_of
@@ -28,7 +29,6 @@ from zoo.rl_utils.ppo import (
     ppo_value_error,
     ppo_value_slopes,
 )
-from zoo.transfer import send
 
 Minibatch = Mapping[str, Any]  # tensors [N, ...], or as 'logit' a mapping of such; a TensorDict will do
 

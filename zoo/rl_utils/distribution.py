@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from zoo.transfer import send
+from zoo.core.transfer import send
 
 Logit = Tensor | Mapping[str, Tensor]
 

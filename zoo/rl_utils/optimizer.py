@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.errors import RunError
-from zoo.rl_utils.adam import AdamRates, FlatState
+from zoo.backend.adam import AdamRates, FlatState
+from zoo.core.errors import RunError
 
 
 class NonFiniteGradientError(RunError):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.env.tensor.test_vector import Track
+from zoo.core.registry import ENV_REGISTRY
 from zoo.env import (
     TENSOR_ENV_REGISTRY,
     EnvConfig,
@@ -21,7 +22,6 @@ from zoo.env import (
     make_env,
     make_vector_env,
 )
-from zoo.registry import ENV_REGISTRY
 
 
 @TENSOR_ENV_REGISTRY.register('Track-v0', force=True)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from zoo.core.spaces import Discrete
 from zoo.env import TENSOR_ENV_REGISTRY, EnvConfig, TensorEnv, make_vector_env
-from zoo.spaces import Discrete
 
 GAMES = ['Acrobot-v1', 'CartPole-v1', 'MountainCar-v0', 'MountainCarContinuous-v0', 'Pendulum-v1']
 # float32 has 24 bits, 1.2e-7; a step rounds some ten times, and what is seen reaches 28 (Acrobot's speed)

@@ -4,11 +4,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zoo import compiler
-from zoo.compiler import missing_compiler
+from zoo.backend import trace as compiler
+from zoo.backend.trace import missing_compiler
+from zoo.core.spaces import Discrete
 from zoo.env import EnvConfig, EnvContractError, TensorVectorEnv, make_vector_env
 from zoo.env.tensor.program import CompiledProgram
-from zoo.spaces import Discrete
 
 GAMES = ('CartPole-v1', 'Pendulum-v1', 'MountainCar-v0', 'MountainCarContinuous-v0', 'Acrobot-v1')
 

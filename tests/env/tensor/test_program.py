@@ -6,9 +6,9 @@ import torch
 from torch.utils._pytree import tree_map
 
 from tests.gpu import needs_gpu, no_waiting
+from zoo.core.spaces import Discrete
 from zoo.env import TENSOR_ENV_REGISTRY, EnvConfig, make_vector_env
 from zoo.env.tensor.program import StepProgram
-from zoo.spaces import Discrete
 
 GAMES = ['Acrobot-v1', 'CartPole-v1', 'MountainCar-v0', 'MountainCarContinuous-v0', 'Pendulum-v1']
 

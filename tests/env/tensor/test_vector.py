@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo import compiler
+from zoo.backend import trace as compiler
+from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, EnvContractError, EnvError, TensorEnv, TensorVectorEnv, UnsupportedEnvError
 from zoo.env.tensor.vector import BLOCK_ROWS, BLOCK_STEPS
-from zoo.spaces import Box, Discrete
 
 
 class Lap(NamedTuple):
@@ -353,7 +353,7 @@ def test_init_env_without_spaces_is_refused() -> None:
     class Deep(Track):
         obs_space = Box(np.zeros((2, 2)), np.ones((2, 2)))
 
-    with pytest.raises(EnvContractError, match='NoSpace.action_space is None, wanted a zoo.spaces.Box or'):
+    with pytest.raises(EnvContractError, match='NoSpace.action_space is None, wanted a zoo.core.spaces.Box or'):
         vector(NoSpace())
     with pytest.raises(UnsupportedEnvError, match=r'obs_space has shape \(2, 2\), wanted 1 or 3 dimensions'):
         vector(Deep())

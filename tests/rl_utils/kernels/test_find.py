@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from zoo.compiler import trace
+from zoo.backend.trace import trace
 from zoo.rl_utils import kernels
 
 

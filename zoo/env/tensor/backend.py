@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from zoo.core.registry import ENV_REGISTRY
 from zoo.env.errors import EnvContractError
-from zoo.env.family import EnvRequest, env_family
+from zoo.env.families.family import EnvRequest, env_family
 from zoo.env.make import raise_kwargs_error
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, TensorEnv
-from zoo.registry import ENV_REGISTRY
 
 
 @ENV_REGISTRY.register('torch')

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.registry import Registry
-from zoo.spaces import Space
+from zoo.core.registry import Registry
+from zoo.core.spaces import Space
 
 State = Any  # a tensor, or a tuple, NamedTuple or dict of tensors, all of them [N, ...]
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.spaces import Box, Discrete
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, TensorEnv
-from zoo.spaces import Box, Discrete
 
 
 def _box(*high: float, low: tuple[float, ...] | None = None) -> Box:

@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from zoo.compiler import CompiledFunction
+from zoo.backend.trace import CompiledFunction
+from zoo.core.spaces import ActionMap, Box, Discrete, obs_dtype
 from zoo.env.tensor.base import State, TensorEnv, choose, leaves, rebuild
-from zoo.spaces import ActionMap, Box, Discrete, obs_dtype
 
 NO_LIMIT = 2**62  # more steps than anyone will take
 

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.spaces import Box, Discrete, obs_dtype
 from zoo.env.block import StepBlock
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError, contract_error, where
 from zoo.env.tensor.base import State, TensorEnv, leaves, rebuild
 from zoo.env.tensor.program import BrokenContractError, Carry, CompiledProgram, Fresh, Outcome, StepProgram
 from zoo.env.timestep import Timestep
-from zoo.spaces import Box, Discrete, obs_dtype
 
 BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes begun at once, for as many steps as that lasts
 BLOCK_STEPS = 64  # of which there are no more than this
@@ -122,7 +122,7 @@ class TensorVectorEnv:
             'finite numbers', 'fix the env; if its actions are continuous, look at the policy too')
 
     def compile(self) -> None:
-        """Lets the steps from the next reset on be one compiled program, to rounding the same; see zoo.compiler."""
+        """Compiles the steps from the next reset on into one program, equal to rounding."""
         self._compile = True
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ def _spaces(env: TensorEnv, name: str) -> tuple[Box | Discrete, Box | Discrete]:
         space = getattr(env, f'{role}_space', None)
         if not isinstance(space, (Box, Discrete)):
             raise EnvContractError(f'env {name!r}: {type(env).__name__}.{role}_space is {space!r}, wanted a '
-                                   'zoo.spaces.Box or zoo.spaces.Discrete; set it on the class or in the constructor.')
+                                   'zoo.env.Box or zoo.env.Discrete; set it on the class or in the constructor.')
         if isinstance(space, Box) and len(space.shape) not in n_dims:
             raise UnsupportedEnvError(
                 f'env {name!r}: {role}_space has shape {space.shape}, wanted {" or ".join(map(str, n_dims))} '

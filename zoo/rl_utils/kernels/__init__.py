@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.compiler import is_tracing
+from zoo.backend.trace import is_tracing
 
 MAX_COLUMN = 16384  # choices or action dimensions: a row is held in the registers of one block
 MODE = os.environ.get('ZOO_KERNELS', 'auto')
@@ -36,7 +36,7 @@ def find(op: str, *tensors: Tensor | None) -> Callable[..., Any] | None:
     first = tensors[0]
     if first is not None and not first.is_cuda and MODE != 'interpret':  # the hot case on a CPU
         return None
-    if is_tracing():  # a graph of zoo.compiler: of the reference, whose operations it fuses with those around them
+    if is_tracing():  # a graph of zoo.backend.trace: of the reference, whose operations it fuses with those around them
         return None
     if _obstacle(op, tensors) or not _load(op, str(first.device) if first is not None else 'cpu'):
         return None

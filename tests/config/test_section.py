@@ -1,0 +1,248 @@
+"""Sections, their validation, and the nested dict that a config is once resolved."""
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from easydict import EasyDict
+from pydantic import Field, field_validator, model_validator
+
+from zoo.config.schedule import Schedule
+from zoo.config.section import Config, ConfigError, Section, fields_of, plain, validate, value_at
+
+
+class Inner(Section):
+    rate: Schedule = Field(1e-3, description='step size')
+    size: int = Field(8, ge=1, description='how many')
+    ratio: float = Field(0.5, ge=0, le=1, description='a share')
+    mode: Literal['off', 'batch'] = Field('off', description='how')
+    flag: bool = Field(False, description='whether')
+    sizes: list[Annotated[int, Field(gt=0)]] = Field([64], min_length=1, description='widths')
+    limit: Annotated[float, Field(gt=0)] | None = Field(None, description='limit; null: off')
+    free: dict[str, Any] = Field({}, description='yours')
+
+    @field_validator('mode')
+    @classmethod
+    def _not_batch(cls, mode: str) -> str:
+        if mode == 'batch':
+            raise ValueError('batch comes later; use off.')
+        return mode
+
+
+class Outer(Section):
+    name: str = Field(description='what it is called')
+    inner: Inner = Inner()  # type: ignore[call-arg]
+    low: int = Field(0, description='below high')
+    high: int = Field(9, description='above low')
+
+    @model_validator(mode='after')
+    def _ordered(self) -> Outer:
+        if self.low > self.high:
+            raise ValueError(f'low is {self.low} but high is {self.high}; swap them.')
+        return self
+
+
+def problems(section: type[Section], data: Any, path: str = '', known: Any = ()) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        validate(section, data, path, known)
+    assert str(error.value).split('\n') == error.value.problems
+    return error.value.problems
+
+
+def test_validate_fills_defaults_and_keeps_what_is_given():
+    section = validate(Outer, {'name': 'a', 'inner': {'size': 3}})
+    assert (section.name, section.inner.size, section.inner.ratio) == ('a', 3, 0.5)
+
+
+@pytest.mark.parametrize('key, value, wanted', [
+    ('size', 0, '0 (int) but must be an integer >= 1; leave it out for 8, the default.'),
+    ('size', 2.5, '2.5 (float) but must be an integer >= 1; leave it out for 8, the default.'),
+    ('size', 1e5, '100000.0 (float) but must be an integer >= 1; write 100000.'),
+    ('size', True, 'True (bool) but must be an integer >= 1; leave it out for 8, the default.'),
+    ('size', '3', "'3' (text) but must be an integer >= 1; leave it out for 8, the default."),
+    ('size', None, 'null but must be an integer >= 1; leave it out for 8, the default.'),
+    ('ratio', 1.5, '1.5 (float) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
+    ('ratio', float('nan'), 'nan (float) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
+    ('ratio', True, 'True (bool) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
+    ('limit', float('inf'), 'inf (float) but must be a number > 0 or null; leave it out for null, the default.'),
+    ('rate', [1], '[1] (list) but must be a number > 0 or {start, end, over} or {points}; leave it out for 0.001, '
+                  'the default.'),
+    ('mode', 'of', "'of' (text) but must be one of 'off', 'batch'; leave it out for 'off', the default."),
+    ('flag', 1, '1 (int) but must be true or false; leave it out for False, the default.'),
+    ('flag', 'off', "'off' (text) but must be true or false; leave it out for False, the default."),
+    ('sizes', 64, '64 (int) but must be a list of integers > 0 of length at least 1; '
+                  'leave it out for [64], the default.'),
+    ('sizes', [64, -1], '[64, -1] (list) but must be a list of integers > 0 of length at least 1; '
+                        'leave it out for [64], the default.'),
+    ('free', 3, '3 (int) but must be a section of your own keys; leave it out for {}, the default.'),
+])
+def test_validate_bad_value_says_got_wanted_do(key, value, wanted):
+    assert problems(Outer, {'name': 'a', 'inner': {key: value}}, 'top') == [f'top.inner.{key} is {wanted}']
+
+
+def test_validate_long_value_is_shortened():
+    assert problems(Inner, {'size': 'x' * 1000})[0].startswith(f"size is '{'x' * 56}... (text) but must be")
+
+
+def test_validate_missing_key_says_what_to_give():
+    assert problems(Outer, {}) == ['name is missing: give text (what it is called).']
+
+
+def test_validate_section_that_is_no_dict_names_its_keys():
+    assert problems(Outer, {'name': 'a', 'inner': 3}) == [
+        'inner is 3 (int) but must be a section with the keys rate, size, ratio, mode, flag, sizes, limit, free.']
+    assert problems(Outer, 'ppo', 'policy') == [
+        "policy is 'ppo' (text) but must be a section with the keys name, inner, low, high."]
+
+
+def test_validate_own_check_of_a_field_speaks_for_itself():
+    assert problems(Inner, {'mode': 'batch'}, 'x') == ["x.mode is 'batch': batch comes later; use off."]
+
+
+def test_validate_own_check_of_a_section_speaks_for_itself():
+    assert problems(Outer, {'name': 'a', 'low': 5, 'high': 3}, 'x') == ['x: low is 5 but high is 3; swap them.']
+
+
+def test_validate_reports_all_problems_unknown_keys_first():
+    found = problems(Outer, {'name': 3, 'inner': {'size': 0, 'flagg': True}, 'lo': 1})
+    assert [p.split(':')[0].split(' but')[0] for p in found] == [
+        'unknown key lo', 'name is 3 (int)', 'unknown key inner.flagg', 'inner.size is 0 (int)']
+
+
+@pytest.mark.parametrize('data, key', [
+    ({'name': 'a', 'items': 1}, 'items'), ({'name': 'a', 'inner': {'update': 1}}, 'inner.update'),
+    ({'name': 'a', 'inner': {'free': {'deep': {'pop': 1}}}}, 'inner.free.deep.pop'),
+    ({'name': 'a', 'inner': {'free': {'deep': [{'keys': 1}]}}}, 'inner.free.deep.keys'),
+])
+def test_validate_reserved_key_anywhere_is_refused(data, key):
+    assert problems(Outer, data) == [
+        f'{key} is a reserved key: it would hide the method `{key.split(".")[-1]}` of the config; '
+        'rename it, and wrap a function that takes an argument of that name']
+
+
+def test_every_method_of_a_config_is_a_reserved_key():
+    methods = {name for name in dir(Config) if not name.startswith('_')}
+    for name in methods:
+        assert problems(Inner, {'free': {name: 1}})[0].startswith(f'free.{name} is a reserved key')
+
+
+def test_validate_key_that_is_no_text_is_refused():
+    assert problems(Inner, {'free': {3: 1}}) == ['key 3 in free is no string; write keys as text']
+
+
+def test_validate_leaves_its_input_alone():
+    data = {'name': 'a', 'inner': {'rate': {'points': [[0, 1.0]]}, 'free': {'x': [1, {'y': 2}]}}}
+    before = copy.deepcopy(data)
+    validate(Outer, data)
+    assert data == before
+
+
+def test_validate_of_what_validate_returns_is_the_same():
+    once = plain(validate(Outer, {'name': 'a', 'inner': {'rate': {'points': [[0, 1], [9, 0]]}, 'sizes': (1, 2)}}))
+    assert plain(validate(Outer, once)) == once
+
+
+def test_config_error_survives_pickling():
+    error = pickle.loads(pickle.dumps(ConfigError(['a is 1.', 'b is 2.'])))
+    assert error.problems == ['a is 1.', 'b is 2.'] and str(error) == 'a is 1.\nb is 2.'
+
+
+def test_plain_converts_other_containers_and_numbers():
+    value = plain({'a': EasyDict(b=(1, np.float64(0.5))), 'c': np.arange(2), 'd': np.bool_(True), 'e': torch.tensor(3)})
+    assert value == {'a': {'b': [1, 0.5]}, 'c': [0, 1], 'd': True, 'e': 3}
+    leaves = (value['a'], value['a']['b'], value['a']['b'][1], value['c'][0], value['d'], value['e'])
+    assert [type(leaf) for leaf in leaves] == [dict, list, float, int, bool, int]
+
+
+def test_plain_keeps_functions():
+    assert plain({'id': problems})['id'] is problems
+
+
+def test_fields_of_lists_sections_before_their_fields():
+    paths = [path for path, _ in fields_of(Outer, 'top')]
+    assert paths[:4] == ['top.name', 'top.inner', 'top.inner.rate', 'top.inner.size'] and paths[-1] == 'top.high'
+
+
+def test_value_at_missing_path_is_none():
+    assert value_at({'a': {'b': 3}}, 'a.b') == 3
+    assert value_at({'a': {'b': 3}}, 'a.b.c') is None and value_at(None, 'a') is None
+
+
+NESTED = {'a': {'b': [1, {'c': None}], 'd': 1e-5}, 'e': 'x'}
+
+
+def test_config_is_an_easydict_with_attributes_all_the_way_down():
+    config = Config(NESTED)
+    assert isinstance(config, EasyDict) and config == NESTED
+    assert config.a.b[1].c is None and config['a']['d'] == config.a.d == 1e-5
+
+
+def test_config_attribute_and_item_are_the_same_thing():
+    config = Config(NESTED)
+    config.a.d = 2
+    config['a']['new'] = {'x': 1}
+    assert config['a']['d'] == 2 and config.a.new.x == 1
+    assert config.pop('e') == 'x' and not hasattr(config, 'e')
+    del config.a
+    assert config == {} and config.to_dict() == {}
+
+
+def test_config_missing_attribute_names_the_keys():
+    with pytest.raises(AttributeError, match=r"no key 'lr' here; the keys are a, e$"):
+        _ = Config(NESTED).lr
+
+
+def test_config_to_dict_is_plain_and_apart():
+    config = Config(NESTED).freeze()
+    data = config.to_dict()
+    data['a']['b'].append(2)
+    assert type(data) is type(data['a']) is dict and type(data['a']['b']) is list
+    assert config == NESTED and json.loads(json.dumps(config)) == NESTED
+
+
+@pytest.mark.parametrize('change', [
+    lambda c: setattr(c, 'e', 1), lambda c: c.__setitem__('e', 1), lambda c: c.update(e=1), lambda c: c.pop('e'),
+    lambda c: c.popitem(), lambda c: c.clear(), lambda c: c.setdefault('z', 1), lambda c: c.setdefault('e', 1),
+    lambda c: c.__delitem__('e'), lambda c: delattr(c, 'e'), lambda c: c.__ior__({'e': 1}),
+    lambda c: setattr(c.a, 'd', 1), lambda c: c.a.b.append(1), lambda c: c.a.b.__setitem__(0, 2),
+    lambda c: setattr(c.a.b[1], 'c', 1), lambda c: c.a.b.sort(), lambda c: c.a.b.__iadd__([1]),
+])
+def test_config_frozen_refuses_every_change(change):
+    config = Config(NESTED).freeze()
+    with pytest.raises(TypeError, match='read-only once the run starts; pass overrides'):
+        change(config)
+    assert config == NESTED
+
+
+def test_config_frozen_is_the_same_object():
+    config = Config(NESTED)
+    inner = config.a
+    assert config.freeze() is config and config.a is inner
+
+
+@pytest.mark.parametrize('copied', [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
+@pytest.mark.parametrize('frozen', [False, True])
+def test_config_copies_are_equal_and_as_writable(copied, frozen):
+    config = Config(NESTED)
+    if frozen:
+        config.freeze()
+    other = copied(config)
+    assert other == config and other is not config
+    if frozen:
+        with pytest.raises(TypeError, match='read-only'):
+            other.a.b.append(1)
+    else:
+        other.a.d = 7
+        assert other.a.d == 7
+
+
+def test_config_module_does_not_import_torch():
+    code = 'import sys, zoo.config.section, zoo.config.source, zoo.config.schedule; sys.exit("torch" in sys.modules)'
+    assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0

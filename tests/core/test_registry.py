@@ -1,0 +1,151 @@
+"""Registering and finding by name."""
+from __future__ import annotations
+
+import logging
+import sys
+from importlib import metadata
+
+import pytest
+
+from zoo.core.registry import POLICY_REGISTRY, Registry, UnknownNameError, closest
+
+
+@pytest.fixture
+def registry() -> Registry:
+    registry: Registry = Registry('policy', 'zoo_test.none')
+    for name in ('ppo', 'ppg', 'ppo_offpolicy'):
+        registry.register(name)(dict)
+    return registry
+
+
+def install_plugin(tmp_path, monkeypatch, entry_point: str, source: str) -> None:
+    """A package on the path with one entry point, as pip would leave it."""
+    (tmp_path / 'zoo_plugin.py').write_text(source)
+    info = tmp_path / 'zoo_plugin-1.0.dist-info'
+    info.mkdir()
+    (info / 'METADATA').write_text('Metadata-Version: 2.1\nName: zoo-plugin\nVersion: 1.0\n')
+    (info / 'entry_points.txt').write_text(f'[zoo_test.plugins]\n{entry_point}\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, 'zoo_plugin', raising=False)
+    assert metadata.entry_points(group='zoo_test.plugins')
+
+
+def test_register_class_returns_it_unchanged(registry):
+    class Mine:
+        pass
+
+    before = dict(vars(Mine))
+    assert registry.register('mine')(Mine) is Mine
+    assert registry.get('mine') is Mine and dict(vars(Mine)) == before
+
+
+def test_names_are_sorted_and_contained(registry):
+    assert registry.names() == ['ppg', 'ppo', 'ppo_offpolicy']
+    assert 'ppo' in registry and 'pgg' not in registry
+
+
+def test_get_unknown_name_says_closest_and_all(registry):
+    with pytest.raises(UnknownNameError) as error:
+        registry.get('pgg')
+    assert str(error.value) == "unknown policy 'pgg': did you mean 'ppg'? registered: ppg, ppo, ppo_offpolicy."
+
+
+def test_get_unknown_name_far_from_all_lists_all(registry):
+    with pytest.raises(UnknownNameError, match="^unknown policy 'dreamer': registered: ppg, ppo, ppo_offpolicy.$"):
+        registry.get('dreamer')
+
+
+def test_get_name_in_other_case_suggests_it(registry):
+    with pytest.raises(UnknownNameError, match="did you mean 'ppo'"):
+        registry.get('PPO')
+
+
+def test_register_taken_name_names_both_places(registry):
+    first = registry.where('ppo')
+    with pytest.raises(ValueError, match="policy 'ppo' is registered at") as error:
+        registry.register('ppo')(list)
+    assert first in str(error.value) and str(error.value).count(f'{__name__}:') == 2
+    assert registry.get('ppo') is dict
+
+
+def test_register_force_replaces(registry):
+    registry.register('ppo', force=True)(list)
+    assert registry.get('ppo') is list
+
+
+def test_register_force_replaces_a_built_in_that_is_not_loaded_yet(tmp_path, monkeypatch):
+    (tmp_path / 'zoo_builtin_a.py').write_text(
+        'from zoo_builtin_registry import R\n@R.register("a")\ndef built_in(): pass\n')
+    (tmp_path / 'zoo_builtin_registry.py').write_text(
+        'from zoo.core.registry import Registry\nR = Registry("thing", "zoo_test.none", ("zoo_builtin_a",))\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    import zoo_builtin_registry
+
+    zoo_builtin_registry.R.register('a', force=True)(dict)
+    assert zoo_builtin_registry.R.get('a') is dict
+
+
+def test_where_is_module_and_line_of_the_decorator(registry):
+    line = sys._getframe().f_lineno + 1
+    @registry.register('here')
+    def function() -> None:
+        pass
+    assert registry.where('here') == f'{__name__}:{line}'
+
+
+@pytest.mark.parametrize('name, found', [
+    ('cartpol_ppo', ['cartpole_ppo']), ('CARTPOLE_PPO', ['cartpole_ppo']), ('pendulum', ['pendulum_ppo']), ('xyz', []),
+    ('walker1d_ppo', ['walker2d_ppo', 'walker3d_ppo']),  # equally close: both, by name
+])
+def test_closest_names_only_those_about_as_close_as_the_best(name, found):
+    assert closest(name, ['walker3d_ppo', 'walker2d_ppo', 'pendulum_ppo', 'acrobot_ppo', 'cartpole_ppo']) == found
+
+
+@pytest.mark.parametrize('name', ['', None, 3, dict])
+def test_register_without_a_name_raises(registry, name):
+    with pytest.raises(TypeError, match=r"non-empty string.*register\('my_policy'\)"):
+        registry.register(name)
+
+
+def test_get_constructor_error_passes_through(registry):
+    error = KeyError('mine')
+
+    @registry.register('broken')
+    def construct() -> None:
+        raise error
+
+    with pytest.raises(KeyError) as caught:
+        registry.get('broken')()
+    assert caught.value is error
+
+
+def test_built_in_policies_register_when_first_read():
+    assert 'ppo' in POLICY_REGISTRY.names()
+    assert POLICY_REGISTRY.where('ppo').startswith('zoo.policy.ppo:')
+
+
+def test_plugin_module_registers_by_its_decorators(tmp_path, monkeypatch):
+    registry: Registry = Registry('thing', 'zoo_test.plugins')
+    monkeypatch.setattr('zoo.core.registry.TEST_REGISTRY', registry, raising=False)
+    install_plugin(tmp_path, monkeypatch, 'any = zoo_plugin',
+                   'from zoo.core.registry import TEST_REGISTRY\n'
+                   '@TEST_REGISTRY.register("theirs")\nclass Theirs: pass\n')
+    assert registry.names() == ['theirs']
+    assert registry.where('theirs') == 'zoo_plugin:2'
+
+
+def test_plugin_object_registers_under_the_name_of_its_entry_point(tmp_path, monkeypatch):
+    registry: Registry = Registry('thing', 'zoo_test.plugins')
+    install_plugin(tmp_path, monkeypatch, 'theirs = zoo_plugin:Theirs', 'class Theirs: pass\n')
+    assert registry.get('theirs').__name__ == 'Theirs'
+    assert registry.where('theirs') == 'zoo_plugin:Theirs (plugin of zoo-plugin)'
+
+
+def test_plugin_that_fails_is_named_and_its_error_passes_through_each_time(tmp_path, monkeypatch, caplog):
+    registry: Registry = Registry('thing', 'zoo_test.plugins')
+    install_plugin(tmp_path, monkeypatch, 'theirs = zoo_plugin', 'raise OSError("their library is missing")\n')
+    for _ in range(2):
+        with caplog.at_level(logging.ERROR), pytest.raises(OSError, match='^their library is missing$'):
+            registry.names()
+    assert caplog.messages[0] == ('the thing plugin theirs = zoo_plugin failed to import, its error follows; '
+                                  'fix or uninstall package zoo-plugin')

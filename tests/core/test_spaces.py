@@ -1,0 +1,246 @@
+"""Spaces as plain data, and the one place where a policy's action becomes an env's."""
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zoo.core.errors import UserError
+from zoo.core.spaces import ActionMap, Box, Discrete, is_image, obs_dtype, obs_to_tensor, space_from_json
+
+INF = np.inf
+
+
+def box(low: list[float], high: list[float], dtype: str = 'float32') -> Box:
+    return Box(np.array(low, dtype=np.float64), np.array(high, dtype=np.float64), dtype)  # float64, as of a real env
+
+
+def mapped(space: Box, action: list[list[float]], mode: str = 'clip') -> list[list[float]]:
+    return ActionMap(space, mode)(torch.tensor(action)).tolist()
+
+
+# ---- ActionMap
+
+@pytest.mark.parametrize('start, want', [(0, [0, 2, 1]), (5, [5, 7, 6]), (-1, [-1, 1, 0])])
+@pytest.mark.parametrize('mode', ['clip', 'rescale'])
+def test_discrete_index_is_shifted_by_start(start, want, mode):
+    action = torch.tensor([0, 2, 1])
+    got = ActionMap(Discrete(3, start), mode)(action)
+    assert got.dtype == np.int64 and got.tolist() == want and action.tolist() == [0, 2, 1]
+
+
+# rows of three dimensions: [-1, 3] (both bounds), [0, inf) (one), unbounded
+MIXED = box([-1, 0, -INF], [3, INF, INF])
+
+
+def test_clip_clamps_each_dimension_to_its_bounds():
+    assert mapped(MIXED, [[-5, -5, -5], [2, 2, 2], [9, 9, 9]]) == [[-1, 0, -5], [2, 2, 2], [3, 9, 9]]
+
+
+def test_rescale_scales_only_where_both_bounds_are_finite():
+    # [-1, 1] -> [-1, 3] is 1 + 2 * action; elsewhere as clip
+    want = [[-1, 0, -1], [1, 0, 0], [2, 0.5, 0.5], [3, 1, 1]]
+    assert mapped(MIXED, [[-1, -1, -1], [0, 0, 0], [0.5, 0.5, 0.5], [1, 1, 1]], 'rescale') == want
+
+
+def test_rescale_clamps_actions_beyond_one():
+    assert mapped(MIXED, [[-7, -7, -7], [7, 7, 7]], 'rescale') == [[-1, 0, -7], [3, 7, 7]]
+
+
+@pytest.mark.parametrize('space', [
+    box([-INF], [INF]), box([-INF], [2.0]), box([0.0], [INF]),
+])
+def test_rescale_without_two_finite_bounds_is_clip(space):
+    action = [[-3.0], [0.5], [3.0]]
+    assert mapped(space, action, 'rescale') == mapped(space, action, 'clip')
+
+
+def test_half_bounded_below_and_above_clamp_on_their_side():
+    assert mapped(box([-INF, 1], [2, INF]), [[-9, -9], [9, 9]]) == [[-9, 1], [2, 9]]
+
+
+def test_unbounded_actions_pass_bit_for_bit():
+    action = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)) * 1e3
+    assert np.array_equal(ActionMap(box([-INF, -INF], [INF, INF]))(action), action.numpy())
+
+
+@pytest.mark.parametrize('mode', ['clip', 'rescale'])
+@pytest.mark.parametrize('dtype', ['float32', 'float64', 'float16'])
+def test_the_env_gets_its_own_dtype_and_never_leaves_its_bounds(mode, dtype):
+    # .1 and .3 are no floats: the bounds are those of the env's own dtype, as gymnasium's Box holds them
+    low, high = np.array([0.1, -0.3]).astype(dtype), np.array([0.3, 0.7]).astype(dtype)
+    space = Box(low.astype(np.float64), high.astype(np.float64), dtype)
+    got = ActionMap(space, mode)(torch.linspace(-2, 2, 101).unsqueeze(-1).expand(-1, 2))
+    assert got.dtype == np.dtype(dtype) and (got >= low).all() and (got <= high).all()
+    assert (got[0] == low).all() and (got[-1] == high).all()
+
+
+def test_integer_boxes_get_rounded_and_clamped_integers():
+    got = ActionMap(box([-2, 0], [2, 255], 'int64'))(torch.tensor([[0.6, 3.4], [-9.0, 1e9], [1.4, -0.4]]))
+    assert got.dtype == np.int64 and got.tolist() == [[1, 3], [-2, 255], [1, 0]]
+
+
+def test_integer_boxes_are_rescaled_before_rounding():
+    # [-1, 1] -> [0, 10] is 5 + 5 * action
+    got = ActionMap(box([0], [10], 'uint8'), 'rescale')(torch.tensor([[-1.0], [0.1], [1.0], [4.0]]))
+    assert got.dtype == np.uint8 and got.tolist() == [[0], [6], [10], [10]]  # 5.5 rounds to even
+
+
+def test_int32_bounds_survive_the_detour_over_floats():
+    # 2^31 - 1 is no float32: clamped there it would become 2^31, which is no int32
+    top = 2**31 - 1
+    assert mapped(box([-top - 1], [top], 'int32'), [[1e10], [-1e10]]) == [[top], [-top - 1]]
+
+
+def test_int64_bounds_survive_the_detour_over_floats():
+    # 2^63 - 1 is no float64: as a bound it would become 2^63, which is no int64
+    (high,), (low,) = mapped(box([-2**63], [2**63 - 1], 'int64'), [[1e30], [-1e30]])
+    assert high > 2**62 and low == -2**63
+
+
+@pytest.mark.parametrize('space', [
+    MIXED, box([-INF] * 3, [INF] * 3), box([-1] * 3, [1] * 3), box([0] * 3, [5] * 3, 'int64'),
+])
+@pytest.mark.parametrize('mode', ['clip', 'rescale'])
+def test_the_raw_action_stays_as_it_was(space, mode):
+    action = 5 * torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    before = action.clone()
+    got = ActionMap(space, mode)(action)
+    got[...] = 0
+    assert torch.equal(action, before)
+
+
+def test_actions_that_carry_a_gradient_are_taken():
+    assert ActionMap(MIXED)(torch.ones(2, 3, requires_grad=True)).tolist() == [[1, 1, 1]] * 2
+
+
+@pytest.mark.parametrize('lead', [(), (4,), (2, 3)])
+@pytest.mark.parametrize('shape', [(1,), (3,), (2, 2)])
+def test_leading_shape_is_kept(lead, shape):
+    space = Box(np.full(shape, -1.0), np.full(shape, 1.0))
+    assert ActionMap(space, 'rescale')(torch.zeros(*lead, *shape)).shape == (*lead, *shape)
+    assert ActionMap(Discrete(3, 1))(torch.zeros(lead, dtype=torch.int64)).shape == lead
+
+
+@given(low=st.floats(-1e6, 1e6, width=32), width=st.floats(2**-10, 1e6, width=32), action=st.floats(-3, 3, width=32))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_rescale_is_the_straight_line_through_the_bounds(low, width, action):
+    space = box([low], [low + width])
+    got = ActionMap(space, 'rescale')(torch.tensor([[action]])).item()
+    want = np.clip(low + (action + 1) / 2 * width, low, low + width)
+    assert got == pytest.approx(want, rel=1e-6, abs=1e-6 * (abs(low) + width))  # a few roundings of float32
+
+
+@pytest.mark.parametrize('dtype, bound', [
+    ('float32', float(np.finfo(np.float32).max)), ('float64', 1e300), ('float64', float(np.finfo(np.float64).max)),
+])
+def test_rescale_survives_the_largest_finite_bounds(dtype, bound):
+    # some envs write "unbounded" as the largest float; the middle of the box is still 0
+    assert mapped(box([-bound], [bound], dtype), [[0.0]], 'rescale') == [[0.0]]
+
+
+# ---- Box, Discrete, JSON
+
+def test_box_equality_looks_at_bounds_shape_and_dtype():
+    one = box([-1, -INF], [1, INF])
+    assert one == box([-1, -INF], [1, INF])
+    assert one != box([-1, -INF], [1, 2]) and one != box([-2, -INF], [1, INF])
+    assert one != box([-1, -INF], [1, INF], 'float64') and one != Discrete(2)
+    assert box([0], [1]) != box([0, 0], [1, 1]) and Box(np.zeros((1, 2)), np.ones((1, 2))) != box([0, 0], [1, 1])
+
+
+@pytest.mark.parametrize('space', [
+    Discrete(3), Discrete(2, start=-5),
+    box([-1, 0], [1, 2]), box([-INF, 0, -INF], [INF, INF, 1.5]), box([0], [255], 'uint8'),
+    Box(np.float32([0.1, -1 / 3]), np.float32([0.3, np.finfo(np.float32).max])),
+    Box(np.zeros((3, 2, 4)), np.full((3, 2, 4), 1e-300), 'float64'),
+    Box(np.arange(6.0).reshape(3, 1, 2), np.full((3, 1, 2), 255.0), 'uint8'), Box(np.zeros((1, 1)), np.ones((1, 1))),
+    Box(np.array(-1.0), np.array(1.0)),
+    Box(np.zeros(0), np.zeros(0)),
+])
+def test_json_round_trip_is_exact(space):
+    text = json.dumps(space.to_json(), allow_nan=False)
+    again = space_from_json(json.loads(text))
+    assert again == space and type(again) is type(space)
+    if isinstance(space, Box):
+        assert again.shape == space.shape and again.dtype == space.dtype
+
+
+def test_json_of_an_image_says_a_common_bound_once_and_that_of_a_vector_as_before() -> None:
+    image = Box(np.zeros((4, 84, 84)), np.full((4, 84, 84), 255.0), 'uint8').to_json()
+    assert (image['low'], image['high'], image['shape']) == (['0.0'], ['255.0'], [4, 84, 84])
+    assert box([0, 0], [1, 1]).to_json()['low'] == ['0.0', '0.0']  # as in checkpoints that are there already
+
+
+@pytest.mark.parametrize('mode', ['clip', 'rescale'])
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+def test_action_map_of_a_restored_space_maps_the_same(mode, dtype):
+    space = Box(np.array([0.1, -INF]).astype(dtype), np.array([0.3, 0.7]).astype(dtype), dtype)
+    action = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+    restored = space_from_json(json.loads(json.dumps(space.to_json())))
+    assert np.array_equal(ActionMap(space, mode)(action), ActionMap(restored, mode)(action))
+
+
+# ---- observations
+
+@pytest.mark.parametrize('start, obs, want', [(0, 3, 3), (2, [2, 5], [0, 3]), (-1, np.array([-1, 0]), [0, 1])])
+def test_discrete_observations_become_an_index_from_zero(start, obs, want):
+    got = obs_to_tensor(Discrete(9, start), obs)
+    assert got.dtype == torch.int64 and got.tolist() == want
+
+
+@pytest.mark.parametrize('obs', [
+    np.array([[1, 2], [3, 4]], dtype=np.float64), np.array([[1, 2], [3, 4]], dtype=np.float32), [[1, 2], [3, 4]],
+    np.array([[1, 2], [3, 4]], dtype=np.uint8), torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+    np.array([[2, 1], [4, 3]], dtype=np.float32)[:, ::-1],
+    np.array([[3, 4], [1, 2]], dtype=np.float64)[::-1],
+    np.broadcast_to(np.array([[1, 2], [3, 4]], dtype=np.float32), (2, 2)),
+], ids=['float64', 'float32', 'list', 'uint8', 'tensor', 'mirrored', 'reversed', 'read-only'])
+def test_box_observations_become_float32(obs):
+    got = obs_to_tensor(box([-9, -9], [9, 9]), obs)
+    assert got.dtype == torch.float32 and got.tolist() == [[1, 2], [3, 4]]
+
+
+IMAGE = Box(np.zeros((1, 2, 3)), np.full((1, 2, 3), 255.0), 'uint8')
+FLOAT_IMAGE = Box(np.zeros((1, 2, 3)), np.ones((1, 2, 3)))
+
+
+@pytest.mark.parametrize(('space', 'image', 'dtype'), [
+    (Discrete(3), False, torch.int64), (box([0], [1]), False, torch.float32),
+    (box([0], [255], 'uint8'), False, torch.float32), (Box(np.zeros((2, 2)), np.ones((2, 2))), False, torch.float32),
+    (IMAGE, True, torch.uint8), (FLOAT_IMAGE, True, torch.float32)])
+def test_obs_dtype_is_bytes_for_images_of_bytes_alone(space, image, dtype):
+    assert is_image(space) is image and obs_dtype(space) is dtype
+
+
+@pytest.mark.parametrize('lead', [(), (1,), (4,)])
+def test_images_of_bytes_stay_bytes_and_are_copied(lead):
+    obs = np.random.default_rng(0).integers(0, 256, (*lead, 1, 2, 3)).astype(np.uint8)
+    for same in (obs, obs.tolist(), torch.from_numpy(obs), obs.astype(np.int64)):
+        got = obs_to_tensor(IMAGE, same)
+        assert got.dtype == torch.uint8 and np.array_equal(got.numpy(), obs)
+    obs_to_tensor(IMAGE, obs)[...] = 0
+    assert obs.any()
+    assert obs_to_tensor(FLOAT_IMAGE, obs).dtype == torch.float32
+
+
+@pytest.mark.parametrize(('space', 'obs', 'words'), [
+    (IMAGE, np.full((1, 2, 3), 0.5), 'is an image of float64 but must be one of bytes, integers from 0 to 255'),
+    (IMAGE, np.full((1, 2, 3), 256), 'is an image of int64 but must be'),
+    (IMAGE, np.full((1, 2, 3), -1), 'is an image of int64 but must be'),
+    (IMAGE, np.zeros((2, 3), np.uint8), r'has shape \(2, 3\) but must have \(1, 2, 3\)'),
+    (FLOAT_IMAGE, np.full((1, 2, 3), np.inf), 'is not finite'),
+    (Discrete(4, start=-2), 0.5, 'is no integer'),
+    (Discrete(4, start=-2), 2, 'lies outside -2 .. 1'),
+    (Discrete(4, start=-2), [[-2]], 'is no integer or batch of them'),
+    (Box(-np.ones(4), np.ones(4)), [0.0, 0.0], r'has shape \(2,\) but must have \(4,\)'),
+    (Box(-np.ones(4), np.ones(4)), np.zeros((2, 2, 4)), r'has shape \(2, 2, 4\) but must have \(4,\)'),
+    (Box(-np.ones(4), np.ones(4)), [0.0, np.nan, 0.0, 0.0], 'is not finite'),
+])
+def test_observation_that_is_not_of_the_space_is_refused(space, obs, words):
+    with pytest.raises(UserError, match=words):
+        obs_to_tensor(space, obs)

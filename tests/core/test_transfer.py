@@ -1,0 +1,37 @@
+"""Between host and device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.gpu import needs_gpu, no_waiting
+from zoo.core.transfer import Fetch, send
+
+CPU = torch.device('cpu')
+
+
+def test_what_is_there_already_is_not_copied() -> None:
+    x, fetch = torch.arange(3), Fetch()
+    assert send(x, CPU) is x
+    fetch.start(x)
+    assert fetch.result() is x
+
+
+@needs_gpu
+@pytest.mark.parametrize('pinned', [True, False])
+@pytest.mark.parametrize('n', [0, 5])
+def test_send_does_not_wait(pinned: bool, n: int) -> None:
+    x = torch.arange(n).pin_memory() if pinned and n else torch.arange(n)
+    with no_waiting():
+        there = send(x, torch.device('cuda'))
+    assert there.is_cuda and there.tolist() == list(range(n))
+
+
+@needs_gpu
+def test_fetch_brings_one_after_another_though_the_device_is_busy_with_what_came_later() -> None:
+    fetch, busy = Fetch(), torch.rand(4096, 4096, device='cuda')
+    for k in range(3):
+        fetch.start(torch.full((4,), k, device='cuda'))
+        busy = busy @ busy
+        assert fetch.result().tolist() == [k] * 4 and not fetch.result().is_cuda

@@ -1,0 +1,318 @@
+"""Real pools of envpool, beside gymnasium's envs of the same name or a pool that is asked directly."""
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from zoo.core.spaces import Box, Discrete
+from zoo.env import (
+    EnvConfig,
+    EnvError,
+    EnvKwargsError,
+    MissingExtraError,
+    UnknownEnvError,
+    UnsupportedEnvError,
+    VectorEnv,
+    check_env,
+    make_vector_env,
+)
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec('envpool') is None,
+                                reason='the extra envpool is not installed')
+TASKS = ['CartPole-v1', 'HalfCheetah-v4', 'LunarLander-v3', 'MiniGrid-DoorKey-6x6-v0', 'Breakout-v5']
+
+
+def make(game: str, n_env: int = 3, training: bool = False, **fields: Any) -> VectorEnv:
+    return make_vector_env(EnvConfig(id='envpool', game=game, **fields), n_env, training=training)
+
+
+def some_actions(env: VectorEnv, n_step: int) -> list[torch.Tensor]:
+    rng, space = torch.Generator().manual_seed(0), env.action_space
+    if isinstance(space, Discrete):
+        return list(torch.randint(space.n, (n_step, env.n_env), generator=rng))
+    return list(torch.randn(n_step, env.n_env, *space.shape, generator=rng))
+
+
+@pytest.mark.parametrize('game', TASKS)
+def test_reset_same_seed_gives_the_same_episodes_another_seed_others(game: str) -> None:
+    env = make(game)
+    runs = []
+    for _ in range(2):
+        first = env.reset(np.random.SeedSequence(3)).clone()
+        steps = [env.step(action) for action in some_actions(env, 30)]
+        runs.append(torch.stack([first, *(step.obs for step in steps)]))
+    assert torch.equal(runs[0], runs[1])
+    env.reset(4)
+    assert not torch.equal(torch.stack([env.step(action).obs for action in some_actions(env, 30)]), runs[0][1:])
+
+
+@pytest.mark.parametrize('game', TASKS[:4])
+def test_reset_env_i_is_the_same_in_a_larger_vector(game: str) -> None:
+    two, five = make(game, 2).reset(1), make(game, 5).reset(1)
+    assert torch.equal(five[:2], two) and not torch.equal(two[0], two[1])
+
+
+def test_reset_again_and_again_leaves_no_threads() -> None:
+    env = make('CartPole-v1')
+    env.reset(0)
+    n_thread = len(os.listdir('/proc/self/task'))
+    for seed in range(5):
+        env.reset(seed)
+    assert len(os.listdir('/proc/self/task')) == n_thread
+    env.close()
+    assert len(os.listdir('/proc/self/task')) < n_thread
+
+
+def test_step_cartpole_truncated_row_shows_the_true_final_obs_and_the_next_only_resets() -> None:
+    """gymnasium's CartPole, put into the state before the last step, says what that step leads to."""
+    env = make('CartPole-v1', 2, max_episode_steps=5)
+    reference: Any = gymnasium.make('CartPole-v1').unwrapped
+    last = env.reset(0)
+    for t, action in enumerate(some_actions(env, 12), 1):
+        step = env.step(action)
+        is_reset = t % 6 == 0
+        assert step.is_reset.tolist() == [is_reset] * 2
+        assert step.truncated.tolist() == [t % 6 == 5] * 2 and not step.terminated.any()
+        assert step.final_obs is None and step.reward.tolist() == [0.0 if is_reset else 1.0] * 2
+        if is_reset:
+            assert step.obs.abs().max() <= 0.05  # where CartPole's episodes begin
+        else:
+            for b in range(2):
+                reference.reset()
+                reference.state = last[b].numpy().astype(np.float64)
+                want = reference.step(int(action[b]))[0]
+                np.testing.assert_allclose(step.obs[b].numpy(), want, atol=1e-6)  # f32, rounded once on either side
+        last = step.obs
+
+
+def test_step_terminal_state_is_not_truncated() -> None:
+    env = make('CartPole-v1', 1)
+    env.reset(0)
+    for _ in range(20):
+        step = env.step(torch.tensor([1]))  # pushed to one side, the pole falls within 12 steps
+        if step.terminated.any():
+            break
+    assert step.terminated.tolist() == [True] and step.truncated.tolist() == [False]
+    assert step.obs[0, 2].abs() > 12 * 2 * np.pi / 360  # the angle at which an episode ends
+
+
+@pytest.mark.parametrize(('mode', 'action', 'sent'), [('clip', 5.0, 1.0), ('clip', -0.25, -0.25), ('rescale', -9, -1)])
+def test_step_mujoco_actions_are_mapped_to_their_bounds(mode: str, action: float, sent: float) -> None:
+    env, plain = make('HalfCheetah-v4', 2, action_mode=mode), make('HalfCheetah-v4', 2)
+    assert torch.equal(env.reset(0), plain.reset(0))
+    got, want = env.step(torch.full((2, 6), float(action))), plain.step(torch.full((2, 6), float(sent)))
+    assert torch.equal(got.obs, want.obs) and got.obs.dtype == got.reward.dtype == torch.float32
+    assert torch.equal(got.reward, want.reward)
+
+
+@pytest.mark.parametrize(('game', 'action', 'message'), [
+    ('CartPole-v1', [0, 1], r"env 'envpool/CartPole-v1', step 1: the actions have shape \(2,\), wanted \(3,\); pass"),
+    ('CartPole-v1', [0, 1, 0, 1], r'the actions have shape \(4,\), wanted \(3,\)'),
+    ('CartPole-v1', [0.0, 0.5, 1.0], "step 1: the actions are of float32, wanted integers; pass the policy's output"),
+    ('CartPole-v1', [0, 1, 2], "env 'envpool/CartPole-v1', index 2, step 1: the action is 2, wanted 0 to 1; look at"),
+    ('CartPole-v1', [0, -1, 0], 'index 1, step 1: the action is -1, wanted 0 to 1'),
+    ('HalfCheetah-v4', [[0.0] * 6] * 2, r'the actions have shape \(2, 6\), wanted \(3, 6\)'),
+    ('HalfCheetah-v4', [[0.0] * 6] * 2 + [[float('nan')] * 6], 'index 2, step 1: the action is .*nan.*, wanted num')])
+def test_step_action_that_does_not_fit_is_refused_before_the_call(game: str, action: list, message: str) -> None:
+    env = make(game)
+    env.reset(0)
+    with pytest.raises(EnvError, match=message):
+        env.step(torch.tensor(action))
+    assert env.step(some_actions(env, 1)[0]).obs.isfinite().all()  # the process and the pool live on
+
+
+def test_step_before_the_first_reset_raises() -> None:
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        make('CartPole-v1', 1).step(torch.tensor([0]))
+
+
+# --- Atari, whose options change rewards and ends
+
+def test_step_atari_options_hold_in_training_only_and_leave_the_score_whole() -> None:
+    """Four envs until each has ended a game; the raw pool beside it plays until the first life is lost."""
+    kwargs = {'episodic_life': True, 'reward_clip': True}
+    env, raw = make('Qbert-v5', 4, True, kwargs=kwargs), make('Qbert-v5', 4, kwargs=kwargs)
+    assert torch.equal(env.reset(0), raw.reset(0))
+    alike = torch.ones(4, dtype=torch.bool)
+    score, n_raw, n_end, n_game = 0.0, 0, 0, 0
+    for action in some_actions(env, 600):
+        step, want = env.step(action), raw.step(action)
+        assert want.raw_reward is None and want.raw_end is None
+        assert torch.equal(step.reward, step.raw_reward.sign())
+        assert torch.equal(step.raw_reward[alike], want.reward[alike])
+        score += step.raw_reward.sum().item()
+        alike &= ~step.terminated
+        n_end, n_game = n_end + int(step.terminated.sum()), n_game + int(step.raw_end.sum())
+        assert not (step.raw_end & ~(step.terminated | step.truncated)).any()
+        n_raw += int(want.terminated.sum())
+    assert score >= 100 and n_raw > 0
+    assert 0 < 3 * n_game < n_end  # Qbert has four lives
+
+
+def test_step_atari_without_options_is_the_raw_game_in_training_too() -> None:
+    env = make('Qbert-v5', 4, True)
+    env.reset(0)
+    steps = [env.step(action) for action in some_actions(env, 100)]
+    assert steps[0].raw_reward is None
+    assert torch.stack([step.reward for step in steps]).max() >= 25
+
+
+# --- spaces
+
+def test_make_vector_env_image_and_index_observations_keep_their_kind() -> None:
+    image, index = make('CarRacing-v3', 1), make('FrozenLake-v1', 1)
+    assert image.obs_space.shape == (96, 96, 3) and image.reset(0).dtype == torch.uint8
+    assert index.obs_space == Discrete(16) and index.reset(0).tolist() == [0]
+
+
+def test_make_vector_env_lower_bound_of_the_smallest_float_is_none() -> None:
+    """envpool says 1.2e-38 to 3.4e38 for LunarLander, whose first observation has negative numbers too."""
+    env = make('LunarLander-v3', 8)
+    assert env.obs_space == Box(np.full(8, -np.inf), np.full(8, np.inf), 'float32')
+    assert (env.reset(0) < 0).any()
+
+
+def test_make_vector_env_dict_of_vectors_becomes_one_vector() -> None:
+    import envpool
+
+    env = make('CheetahRun-v1', 2)
+    seeds = [int(child.generate_state(1)[0]) >> 1 for child in np.random.SeedSequence(0).spawn(2)]
+    obs, _ = envpool.make_gymnasium('CheetahRun-v1', num_envs=2, seed=seeds).reset()
+    want = np.concatenate([obs['position'], obs['velocity']], axis=1).astype(np.float32)  # 8 and 9 numbers
+    assert env.obs_space.shape == (17,) and np.array_equal(env.reset(0).numpy(), want)
+
+
+def test_make_vector_env_observations_that_are_no_vector_or_image_raise() -> None:
+    with pytest.raises(UnsupportedEnvError, match="env 'envpool/Catch-v0' has the observation space .*three-dimens"):
+        make('Catch-v0')
+
+
+# --- names and options
+
+@pytest.mark.parametrize(('game', 'message'), [
+    ('CartPole-v2', "unknown game 'CartPole-v2': did you mean 'CartPole-v0' or 'CartPole-v1'? env '"),
+    ('minigrid-doorkey-6x6-v0', "did you mean 'MiniGrid-DoorKey-6x6-v0'"),
+    (None, "env.game is missing: env 'envpool' has Adventure-v5, "),
+    ('MultiDuel-v1', "unknown game 'MultiDuel-v1'"), ('Cig-v1', "unknown game 'Cig-v1'")])  # a reset ended the process
+def test_make_vector_env_unknown_game_names_the_closest(game: str | None, message: str) -> None:
+    with pytest.raises(UnknownEnvError) as raised:
+        make_vector_env(EnvConfig(id='envpool', game=game), 1)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(('kwargs', 'message'), [
+    ({'noopmax': 3}, "env.kwargs has 'noopmax' but envpool/Pong-v5 takes num_threads, .*noop_max.*; correct the name"),
+    ({'num_envs': 3}, "env.kwargs has 'num_envs' but envpool/Pong-v5 takes"),
+    ({'max_episode_steps': 3}, 'env.kwargs has .* does not take; set env.max_episode_steps'),
+    ({'noop_max': '3'}, "env.kwargs.noop_max is '3' but envpool/Pong-v5 takes int, such as 30; correct it."),
+    ({'gray_scale': 1}, 'env.kwargs.gray_scale is 1 but envpool/Pong-v5 takes bool, such as True')])
+def test_make_vector_env_options_that_do_not_fit_raise(kwargs: dict, message: str) -> None:
+    with pytest.raises(EnvKwargsError, match=message):
+        make('Pong-v5', kwargs=kwargs)
+
+
+@pytest.mark.parametrize('key', ['task', 'name', 'envpool', 'extra', 'request', 'options', 'task_id', 'env_name'])
+def test_make_vector_env_options_named_like_something_of_ours_are_unknown(key: str) -> None:
+    with pytest.raises(EnvKwargsError, match=f"env.kwargs has '{key}' but envpool/Pong-v5 takes num_threads, .*; corr"):
+        make('Pong-v5', kwargs={key: 'breakout'})
+
+
+@pytest.mark.parametrize(('game', 'key'), [
+    ('CheetahRun-v1', 'task_name'), ('StarpilotEasy-v0', 'env_name'), ('StarpilotEasy-v0', 'distribution_mode'),
+    ('MiniGrid-DoorKey-6x6-v0', 'env_name')])
+def test_make_vector_env_options_that_make_it_another_game_are_refused(game: str, key: str) -> None:
+    with pytest.raises(EnvKwargsError, match=f"env.kwargs has '{key}' but envpool/{game} takes"):
+        make(game, kwargs={key: 'other'})
+
+
+# sizes below those that fit, a view that is not 7 cells wide, a mission without room: each ended the process
+@pytest.mark.parametrize(('key', 'value'), [
+    ('size', 3), ('agent_view_size', 3), ('mission_bytes', 1), ('action_max', 1000), ('num_crossings', -1),
+    ('obstacle_type', 'stone'), ('agent_start_dir', -1)])
+def test_make_vector_env_what_a_minigrid_id_stands_for_is_no_option(key: str, value: Any) -> None:
+    message = f"env.kwargs has '{key}' but envpool/MiniGrid-DoorKey-6x6-v0 takes num_threads, thread_affinity_offset; "
+    with pytest.raises(EnvKwargsError, match=message):
+        make('MiniGrid-DoorKey-6x6-v0', kwargs={key: value})
+    assert make('MiniGrid-DoorKey-6x6-v0', kwargs={'num_threads': 1}).reset(0).shape == (3, 984)
+
+
+BELOW = {'num_threads': -1, 'stack_num': 0, 'frame_skip': 0, 'noop_max': 0, 'img_height': 0, 'img_width': 0,
+         'repeat_action_probability': -0.1}
+LEAST = {key: value + (0.1 if key == 'repeat_action_probability' else 1) for key, value in BELOW.items()}
+ABOVE = {'num_threads': 2**31 - 1, 'stack_num': 1000, 'frame_skip': 2**31 - 1, 'noop_max': 2**31 - 1,
+         'img_height': 2**20, 'img_width': 2**31, 'repeat_action_probability': 1.01, 'mode': 2**31,
+         'difficulty': -2**31 - 1}
+
+
+@pytest.mark.parametrize('item', [*BELOW.items(), *ABOVE.items(), ('repeat_action_probability', float('nan'))])
+def test_make_vector_env_options_out_of_range_are_refused_before_a_pool_is_made(item: tuple[str, Any]) -> None:
+    key, value = item
+    with pytest.raises(EnvKwargsError) as raised:
+        make('Pong-v5', kwargs={key: value})
+    assert str(raised.value).startswith(f'env.kwargs.{key} is {value!r} but envpool/Pong-v5 takes ')
+    assert 'correct it, or leave it out for ' in str(raised.value)
+
+
+def test_make_vector_env_options_out_of_range_name_the_range_and_the_default() -> None:
+    with pytest.raises(EnvKwargsError) as raised:
+        make('Pong-v5', kwargs={'img_height': 0})
+    assert str(raised.value) == ('env.kwargs.img_height is 0 but envpool/Pong-v5 takes 1 to 1024; correct it, or leave '
+                                 'it out for 84.')
+
+
+@pytest.mark.parametrize(('game', 'kwargs'), [
+    ('StarpilotEasy-v0', {'num_levels': -1}), ('StarpilotEasy-v0', {'start_level': -1}),
+    ('HalfCheetah-v4', {'frame_skip': 0}), ('HalfCheetah-v4', {'frame_stack': 0}), ('CartPole-v1', {'num_threads': -1}),
+    ('HalfCheetah-v4', {'ctrl_cost_weight': float('nan')})])
+def test_make_vector_env_options_out_of_range_are_refused_in_other_tasks_too(game: str, kwargs: dict) -> None:
+    with pytest.raises(EnvKwargsError, match=f'env.kwargs.{next(iter(kwargs))} is .* but envpool/{game} takes .* to '):
+        make(game, kwargs=kwargs)
+
+
+def test_make_vector_env_least_options_make_a_pool_that_runs() -> None:
+    for side in ('img_height', 'img_width'):  # a single pixel would be no image
+        env = make('Pong-v5', 2, kwargs={**LEAST, side: 9})
+        shape = (2, 1, 9, 1) if side == 'img_height' else (2, 1, 1, 9)
+        assert env.reset(0).shape == shape and env.step(torch.tensor([0, 1])).obs.shape == shape
+
+
+@pytest.mark.parametrize(('game', 'kwargs', 'said'), [
+    ('Pong-v5', {'mode': 7}, 'Invalid game mode requested'),
+    ('HalfCheetah-v4', {'xml_file': 'none.xml'}, 'ParseXML: Error opening file .*none.xml.*'),
+    ('VizdoomCustom-v1', {'cfg_path': '/none.cfg', 'wad_path': ''}, 'File "/none.cfg .* does not exist.')])
+def test_make_vector_env_options_that_only_envpool_can_judge_are_named(game: str, kwargs: dict, said: str) -> None:
+    message = rf'env.kwargs is {{.*}} but envpool makes no envpool/{game} of it \({said}'
+    with pytest.raises(EnvKwargsError, match=message):
+        make(game, kwargs=kwargs).reset(0)
+
+
+def test_make_vector_env_task_that_wants_files_says_which() -> None:
+    with pytest.raises(EnvKwargsError, match="env.kwargs lacks 'cfg_path', 'wad_path', which envpool/VizdoomCustom-v1"):
+        make('VizdoomCustom-v1')
+
+
+def test_make_vector_env_longer_episodes_than_envpool_can_count_raise() -> None:
+    with pytest.raises(UnsupportedEnvError, match='max_episode_steps is 2147483648 but .* counts to 2147483647; use'):
+        make('CartPole-v1', max_episode_steps=2**31)
+
+
+def test_make_vector_env_options_reach_the_pool() -> None:
+    assert make('Pong-v5', 1, kwargs={'stack_num': 2, 'img_height': 42}).obs_space.shape == (2, 42, 84)
+
+
+def test_make_vector_env_without_envpool_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, 'envpool', None)
+    with pytest.raises(MissingExtraError, match=r"needs the envpool extra, .*: pip install 'policy-zoo\[envpool\]'"):
+        make('CartPole-v1')
+
+
+@pytest.mark.parametrize('game', TASKS)
+def test_check_env_passes(game: str) -> None:
+    check_env(EnvConfig(id='envpool', game=game), n_step=30)

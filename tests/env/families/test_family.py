@@ -1,0 +1,285 @@
+"""A family of a user's own: the counting env of tests.envs, B at once, with a clipped reward and two ends per game."""
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from tests.envs import LimitEnv, LimitSameStepVectorEnv, LimitVectorEnv
+from zoo.core.registry import ENV_REGISTRY
+from zoo.env import (
+    EnvConfig,
+    EnvContractError,
+    EnvError,
+    EnvKwargsError,
+    EnvRequest,
+    MissingExtraError,
+    UnknownEnvError,
+    UnsupportedEnvError,
+    check_env,
+    env_family,
+    make_env,
+    make_vector_env,
+)
+from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, need
+from zoo.env.make import env_name, find_env
+from zoo.env.workers import WorkerVectorEnv
+
+
+class RawVectorEnv(LimitVectorEnv):
+    """Pays 5 a step and ends a game every `limit` steps; in training the reward is 1, and a game's 2nd step ends too.
+
+    Its reset rows show 7 and an end as the game's own, which they are not.
+    """
+
+    def __init__(self, request: EnvRequest, limit: int) -> None:
+        super().__init__(request.n_env, limit)
+        self.metadata = {**self.metadata, RAW: request.training}
+        self.request, self.seeds = request, []
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        self.seeds.append(seed)
+        return super().reset(seed=None, options=options)
+
+    def step(self, actions: Any) -> Any:
+        was_reset = self._ended.copy()
+        obs, reward, terminated, truncated, info = super().step(actions)
+        over = terminated | truncated | was_reset
+        raw = np.where(was_reset, 7, 5)
+        if not self.metadata[RAW]:
+            return obs, raw, terminated, truncated, info
+        lost = self._n_step == 2
+        self._ended |= lost
+        return obs, np.sign(raw), terminated | lost, truncated, {**info, RAW_REWARD: raw, RAW_END: over}
+
+
+@ENV_REGISTRY.register('raw_test', force=True)
+@env_family(games=('short', 'long'))
+def make_raw(request: EnvRequest, limit: int = 3) -> RawVectorEnv:
+    return RawVectorEnv(request, limit)
+
+
+@ENV_REGISTRY.register('plain_test', force=True)
+@env_family(one_seed=True)
+def make_plain(request: EnvRequest) -> RawVectorEnv:
+    return RawVectorEnv(request, 3)
+
+
+def config(**fields: Any) -> EnvConfig:
+    return EnvConfig(**{'id': 'raw_test', 'game': 'short', **fields})
+
+
+ACTION = torch.zeros(2, dtype=torch.int64)
+
+
+def test_make_vector_env_tells_the_family_what_the_config_asks_for() -> None:
+    env = make_vector_env(config(max_episode_steps=9, kwargs={'limit': 4}), 2, training=True)
+    inner: Any = env._env
+    assert inner.request == ('raw_test/short', 'short', 2, True, 9, 'cpu') and inner.limit == 4
+    assert not make_vector_env(config(), 3)._env.request.training  # type: ignore[attr-defined]
+
+
+def test_step_training_keeps_the_games_own_rewards_and_ends_apart() -> None:
+    env = make_vector_env(config(), 2, training=True)
+    env.reset(0)
+    steps = [env.step(ACTION) for _ in range(4)]
+    # step 2 ends an episode but no game; the 3rd row is only a reset: no reward, no end
+    assert [step.reward.tolist() for step in steps] == [[1, 1], [1, 1], [0, 0], [1, 1]]
+    assert [bool(step.terminated.any()) for step in steps] == [False, True, False, False]
+    assert [step.raw_reward.tolist() for step in steps] == [[5, 5], [5, 5], [0, 0], [5, 5]]
+    assert [step.raw_end.tolist() for step in steps] == [[False, False]] * 4
+    assert steps[0].raw_reward.dtype == torch.float32 and steps[0].raw_end.dtype == torch.bool
+
+
+def test_step_evaluation_has_nothing_but_the_games_own() -> None:
+    env = make_vector_env(config(), 2)
+    env.reset(0)
+    steps = [env.step(ACTION) for _ in range(3)]
+    assert [step.reward.tolist() for step in steps] == [[5, 5]] * 3
+    assert [bool(step.truncated.all()) for step in steps] == [False, False, True]
+    assert all(step.raw_reward is None and step.raw_end is None for step in steps)
+
+
+@pytest.mark.parametrize(('env_id', 'game', 'n_seed'), [('raw_test', 'short', 3), ('plain_test', None, None)])
+def test_reset_seeds_each_env_or_all_together(env_id: str, game: str | None, n_seed: int | None) -> None:
+    env = make_vector_env(EnvConfig(id=env_id, game=game), 3)
+    env.reset(0)
+    seed = env._env.seeds[-1]  # type: ignore[attr-defined]
+    assert isinstance(seed, int) if n_seed is None else len(set(seed)) == n_seed
+
+
+@pytest.mark.parametrize(('fields', 'message'), [
+    ({'game': None}, "env.game is missing: env 'raw_test' has short, long; set env.game to one of them."),
+    ({'game': 'shrt'}, "unknown game 'shrt': did you mean 'short'? env 'raw_test' has short, long; set env.game"),
+    ({'game': 'qqq'}, "unknown game 'qqq': env 'raw_test' has short, long"),
+    ({'id': 'plain_test'}, "env.game is 'short' but env 'plain_test' has no games to choose from; leave env.game out."),
+    ({'id': 'CartPole-v1'}, "env.game is 'short' but env 'CartPole-v1' has no games"),
+    ({'id': 'raw_tst'}, "unknown env 'raw_tst': did you mean 'raw_test'")])
+def test_make_vector_env_game_that_does_not_fit_says_which_do(fields: dict, message: str) -> None:
+    cfg = config(**fields)
+    for call in (lambda: make_vector_env(cfg, 2), lambda: find_env(cfg.id, cfg.game), lambda: check_env(cfg)):
+        with pytest.raises(UnknownEnvError) as raised:
+            call()
+        assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(('fields', 'error', 'message'), [
+    ({'vectorization': 'async'}, UnsupportedEnvError, "'async' but 'raw_test/short' steps all its envs at once; use"),
+    ({'autoreset': 'same_step'}, UnsupportedEnvError, "'raw_test/short' does 'next_step'; use 'auto'.$"),
+    ({'kwargs': {'limt': 3}}, EnvKwargsError, "env.kwargs has 'limt' but raw_test/short takes limit; correct the")])
+def test_make_vector_env_what_a_family_cannot_do_raises(fields: dict, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        make_vector_env(config(**fields), 2)
+
+
+def test_make_env_of_a_family_says_that_there_are_only_vectors() -> None:
+    with pytest.raises(UnsupportedEnvError, match="env 'raw_test/short' comes as a vector only; use make_vector_env"):
+        make_env(config())
+
+
+def test_find_env_takes_a_family_by_its_place_too() -> None:
+    cfg = EnvConfig(id=f'{__name__}:make_raw', game='long')
+    assert find_env(cfg.id, cfg.game) is make_raw and env_name(cfg) == f'{__name__}:make_raw/long'
+
+
+# --- the contract
+
+def test_check_env_family_that_keeps_the_contract_passes() -> None:
+    check_env(config(), n_step=30)
+
+
+class DrawVectorEnv(LimitSameStepVectorEnv):
+    """From step `since` on, env 1 shows or earns what no seed reaches; 0: from the reset on."""
+
+    rng = np.random.default_rng(0)
+
+    def __init__(self, request: EnvRequest, what: str, since: int) -> None:
+        super().__init__(request.n_env, limit=1000)
+        self.what, self.since = what, since
+
+    def _obs(self) -> np.ndarray:
+        obs = super()._obs()
+        if self.what == 'obs' and self._n_step[0] >= self.since:
+            obs[1] += self.rng.random()
+        return obs
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, *rest = super().step(actions)
+        if self.what == 'reward' and self._n_step[0] >= self.since:
+            reward[1] += self.rng.random()
+        return (obs, reward, *rest)
+
+
+@pytest.mark.parametrize(('what', 'since', 'message'), [
+    ('obs', 0, 'step 0: the observations of two resets with seed=0 differ'),
+    ('obs', 3, 'step 3: the observations of two runs with the same actions with seed=0 differ'),
+    ('reward', 2, 'step 2: the rewards of two runs with the same actions with seed=0 differ')])
+def test_check_env_family_that_no_seed_reaches_raises(what: str, since: int, message: str) -> None:
+    ENV_REGISTRY.register('draw_test', force=True)(env_family(one_seed=True)(DrawVectorEnv))
+    with pytest.raises(EnvContractError, match=f"env 'draw_test', index 1, {message}.*, wanted the same twice; seed"):
+        check_env(EnvConfig(id='draw_test', kwargs={'what': what, 'since': since}))
+
+
+# --- actions and extras
+
+FLOATS = Box(np.array([-1, 0], np.float32), np.array([1, 2], np.float32))
+
+
+@pytest.mark.parametrize(('space', 'actions', 'message'), [
+    (Discrete(3), [0, 1, 2], r"env 'e', step 4: the actions have shape \(3,\), wanted \(2,\); pass one action"),
+    (Discrete(3), [[0], [1]], r'the actions have shape \(2, 1\), wanted \(2,\)'),
+    (Discrete(3), [0.0, 1.0], "step 4: the actions are of float64, wanted integers; pass the policy's output as it is"),
+    (Discrete(3), [0, 3], "env 'e', index 1, step 4: the action is 3, wanted 0 to 2; look at the policy."),
+    (Discrete(3, start=5), [4, 5], 'index 0, step 4: the action is 4, wanted 5 to 7; look'),
+    (FLOATS, [[0, 0], [0, 0]], 'the actions are of int64, wanted floats'),
+    (FLOATS, [[0.0, 0.0]], r'the actions have shape \(1, 2\), wanted \(2, 2\)'),
+    (FLOATS, [[0.0, 0.0], [0.0, 2.5]], r'index 1, step 4: the action is \[0.  2.5\], wanted numbers inside of its'),
+    (FLOATS, [[0.0, np.nan], [0.0, 0.0]], r'index 0, step 4: the action is \[ 0. nan\]')], ids=str)
+def test_action_check_refuses_with_got_wanted_do(space: gymnasium.Space, actions: list, message: str) -> None:
+    with pytest.raises(EnvError, match=message):
+        ActionCheck('e', space, 2)(np.array(actions), 4)
+
+
+@pytest.mark.parametrize(('space', 'actions'), [
+    (Discrete(3), np.array([0, 2])), (Discrete(3, start=5), np.array([5, 7], np.int32)),
+    (FLOATS, np.array([[-1, 0], [1, 2]], np.float32)), (FLOATS, np.zeros((2, 2)))], ids=str)
+def test_action_check_takes_all_of_the_space(space: gymnasium.Space, actions: np.ndarray) -> None:
+    ActionCheck('e', space, 2)(actions, 1)
+    assert all(space.contains(action.astype(space.dtype)) for action in actions)
+
+
+def test_need_what_is_not_installed_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, 'not_there', None)
+    with pytest.raises(MissingExtraError) as raised:
+        need('not_there', 'sim', 'sim/walk')
+    assert str(raised.value) == ("env 'sim/walk' needs the sim extra, which is not installed; "
+                                 "run: pip install 'policy-zoo[sim]'")
+
+
+def test_need_error_inside_of_the_module_passes_through(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'half_there.py').write_text('import no_such_dependency\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match='no_such_dependency'):
+        need('half_there', 'sim', 'sim/walk')
+
+
+class NineMixin:
+    """A step of its own: the reward is 9."""
+
+    def step(self: Any, actions: Any) -> Any:
+        obs, _, *rest = super().step(actions)  # type: ignore[misc]
+        return obs, np.full(self.num_envs, 9.0), *rest
+
+
+class NineWorkers(NineMixin, WorkerVectorEnv):
+    pass
+
+
+class NineAsync(NineMixin, gymnasium.vector.AsyncVectorEnv):
+    pass
+
+
+class NineWrapper(gymnasium.vector.VectorWrapper):
+    def step(self, actions: Any) -> Any:
+        obs, _, *rest = self.env.step(actions)
+        return obs, np.full(self.num_envs, 9.0), *rest
+
+
+SAME_STEP = gymnasium.vector.AutoresetMode.SAME_STEP
+OWN_STEPS = {
+    'subclass of workers': lambda n_env: NineWorkers([LimitEnv] * n_env, SAME_STEP, 30.0, 'own'),
+    'subclass of AsyncVectorEnv': lambda n_env: NineAsync([LimitEnv] * n_env, autoreset_mode=SAME_STEP),
+    'wrapper': lambda n_env: NineWrapper(WorkerVectorEnv([LimitEnv] * n_env, SAME_STEP, 30.0, 'own')),
+}
+
+
+@ENV_REGISTRY.register('own_step_test', force=True)
+@env_family(games=tuple(OWN_STEPS))
+def make_own_step(request: EnvRequest) -> Any:
+    return OWN_STEPS[request.game](request.n_env)
+
+
+@pytest.mark.parametrize('game', OWN_STEPS)
+def test_step_of_ones_own_is_what_steps_envs_in_processes(game: str) -> None:
+    """Not the two halves of the class below it, which know nothing of it."""
+    env = make_vector_env(EnvConfig(id='own_step_test', game=game), 2)
+    env.reset(0)
+    assert env.step(ACTION).reward.tolist() == [9.0, 9.0]
+    env.close()
+
+
+@ENV_REGISTRY.register('five_test', force=True)
+@env_family()
+def make_five(request: EnvRequest) -> LimitVectorEnv:
+    return LimitVectorEnv(5)
+
+
+def test_family_that_makes_another_number_of_envs_is_refused() -> None:
+    with pytest.raises(EnvContractError, match="'five_test': 5 envs were made, wanted 2; make as many as are asked"):
+        make_vector_env(EnvConfig(id='five_test'), 2)
+    assert make_vector_env(EnvConfig(id='five_test'), 5).n_env == 5

@@ -1,0 +1,152 @@
+"""How many threads a phase gets, and that a run keeps to it."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tests.policy_envs import differing, job_config
+from zoo import POLICY_REGISTRY
+from zoo.core.spaces import Box, Discrete, Space
+from zoo.env import make_vector_env
+from zoo.pipeline import serial_pipeline
+from zoo.policy import PPOPolicy
+from zoo.policy.base import Metrics, Policy
+from zoo.run.config import resolve_config, resolve_policy
+from zoo.run.threads import PER_THREAD, Rows, multiply_adds, phase_threads, use_threads
+
+VECTOR = Box(-np.ones(4, np.float32), np.ones(4, np.float32))
+FRAMES = Box(np.zeros((4, 84, 84), np.uint8), np.full((4, 84, 84), 255, np.uint8), 'uint8')
+CARTPOLE = 4 * 64 + 64 * 64 + 64 * 2  # multiply-adds of its actor: 4480
+# 400, 81 and 49 places of filters of 8x8 over 4 maps, 4x4 over 32 and 3x3 over 64; then 3136 -> 512 -> 6
+NATURE = 400 * 32 * 256 + 81 * 64 * 512 + 49 * 64 * 576 + 3136 * 512 + 512 * 6  # 9,346,048
+SEEN: list[tuple[str, int]] = []
+"""Phase and threads of every call."""
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """Torch as it is found by a run on two cores."""
+    SEEN.clear()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+class SeenEnv(gymnasium.Wrapper):
+    """CartPole that writes down the threads of each step."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make('CartPole-v1', max_episode_steps=10))
+
+    def step(self, action: Any) -> Any:
+        SEEN.append(('step', torch.get_num_threads()))
+        return super().step(action)
+
+
+class SeenPPO(PPOPolicy):
+    """PPO that writes down the threads of each phase."""
+
+    def _forward_collect(self, obs: torch.Tensor, state: Any) -> dict[str, Any]:
+        SEEN.append(('collect', torch.get_num_threads()))
+        return super()._forward_collect(obs, state)
+
+    def _get_train_sample(self, rollout: Any) -> TensorDict:
+        SEEN.append(('sample', torch.get_num_threads()))
+        return super()._get_train_sample(rollout)
+
+    def _forward_learn(self, batch: TensorDict) -> Metrics:
+        SEEN.append(('learn', torch.get_num_threads()))
+        return super()._forward_learn(batch)
+
+    def _forward_eval(self, obs: torch.Tensor, state: Any) -> dict[str, Any]:
+        SEEN.append(('evaluate', torch.get_num_threads()))
+        return super()._forward_eval(obs, state)
+
+
+def make(obs_space: Space, n_action: int, **model: Any) -> Policy:
+    cfg = resolve_policy(dict(type='ppo', device='cpu', collect=dict(n_step=8), model=model))
+    return POLICY_REGISTRY.get('ppo')(cfg, obs_space, Discrete(n_action))
+
+
+def run(root: Path, **policy: Any) -> dict[str, set[int]]:
+    """The threads seen in each phase of a run with 4 envs x 16 steps and minibatches of 64."""
+    config = job_config(root, SeenEnv, max_env_step=128, policy=dict(learn=dict(batch_size=64), **policy))
+    cfg = resolve_config(config)
+    with closing(make_vector_env(cfg.env, 1)) as env:
+        seen = SeenPPO(cfg.policy, env.obs_space, env.action_space)
+    serial_pipeline(config, policy=seen)
+    assert torch.get_num_threads() == 2
+    return {phase: {n for name, n in SEEN if name == phase} for phase in ('collect', 'sample', 'learn', 'evaluate')}
+
+
+def test_multiply_adds_of_a_vector_policy_are_the_entries_of_its_actors_matrices() -> None:
+    assert multiply_adds(make(VECTOR, 2)) == CARTPOLE
+
+
+def test_multiply_adds_of_a_convolution_count_every_place_of_a_filter() -> None:
+    assert multiply_adds(make(FRAMES, 6, precision='fp32')) == NATURE
+
+
+def test_threads_grow_with_the_rows_up_to_the_limit() -> None:
+    two = -(-2 * PER_THREAD // CARTPOLE)  # the first number of rows with two threads' work
+    policy = make(VECTOR, 2)
+    assert phase_threads(policy, Rows(two - 1, two, 1), 8) == {'collect': 1, 'learn': 2, 'evaluate': 1}
+    assert phase_threads(policy, Rows(2 * two, 100 * two, two), 8) == {'collect': 4, 'learn': 8, 'evaluate': 2}
+    assert phase_threads(policy, Rows(2 * two, 100 * two, two), 2) == {'collect': 2, 'learn': 2, 'evaluate': 2}
+
+
+def test_a_user_who_allows_one_thread_gets_one() -> None:
+    assert set(phase_threads(make(FRAMES, 6), Rows(64, 4096, 64), 1).values()) == {1}
+
+
+@pytest.mark.parametrize(('obs_space', 'rows', 'want'), [
+    (VECTOR, Rows(8, 256, 4), [1, 1, 1]),  # PPO's usual sizes
+    (FRAMES, Rows(8, 256, 1), [2, 2, 1]),  # 8 x 9.3M / 8.4M = 8.9; one image is 1.1 threads' work
+])
+def test_usual_sizes_get_what_was_measured_to_be_best(obs_space: Space, rows: Rows, want: list[int]) -> None:
+    assert list(phase_threads(make(obs_space, 6), rows, 2).values()) == want
+
+
+def test_use_threads_calls_torch_only_where_the_number_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, set_num_threads = [], torch.set_num_threads
+
+    def counted(n: int) -> None:
+        calls.append(n)
+        set_num_threads(n)
+
+    monkeypatch.setattr(torch, 'set_num_threads', counted)
+    for n in (2, 1, 1, 2, 2):
+        use_threads(n)
+        assert torch.get_num_threads() == n
+    assert calls == [1, 2]
+
+
+def test_small_networks_run_on_one_thread_in_all_phases(tmp_path: Path) -> None:
+    assert run(tmp_path) == {'collect': {1}, 'sample': {1}, 'learn': {1}, 'evaluate': {1}}
+    assert {n for name, n in SEEN if name == 'step'} == {1}
+
+
+def test_phase_with_enough_work_alone_gets_two_threads(tmp_path: Path) -> None:
+    # (4 x 512 + 512 x 512 + 512 x 2) x 64 rows = 17.0M multiply-adds; 4 envs or evaluation envs have 1.1M
+    threads = run(tmp_path, model=dict(hidden_sizes=[512, 512]))
+    assert threads == {'collect': {1}, 'sample': {2}, 'learn': {2}, 'evaluate': {1}}
+
+
+@pytest.mark.parametrize('n_thread', [1, 2])
+def test_number_that_is_given_holds_in_all_phases(tmp_path: Path, n_thread: int) -> None:
+    model = dict(hidden_sizes=[512, 512])
+    assert set.union(*run(tmp_path, n_thread=n_thread, model=model).values()) == {n_thread}
+
+
+def test_two_runs_with_one_seed_are_equal_to_the_bit_on_two_threads(tmp_path: Path) -> None:
+    cfg = job_config(tmp_path, max_env_step=128, policy=dict(n_thread=2, model=dict(hidden_sizes=[512, 512])))
+    a, b = serial_pipeline(cfg, seed=1), serial_pipeline(cfg, seed=1)
+    assert not differing(a.policy.state_dict(), b.policy.state_dict())

@@ -1,0 +1,258 @@
+"""What a rollout holds. The env's observation is the number of steps taken, it pays 1 per step and ends after 5."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from tests.envs import LimitEnv
+from tests.policy_envs import HandModel, make_policy
+from zoo.core.seeding import stream
+from zoo.env import EnvConfig, make_vector_env
+from zoo.worker.collector import Collector
+from zoo.worker.episodes import EpisodeTracker
+
+SAME_STEP = dict(id='tests.envs:limit_env', vectorization='sync', autoreset='same_step')
+NEXT_STEP = dict(id='tests.envs:limit_env', vectorization='sync', autoreset='next_step')
+BATCHED = dict(id='tests.envs:Limit-v0', vectorization='batched')
+
+
+def make_collector(env: dict[str, Any], n_step: int, n_env: int = 2, network: Any = None, **policy: Any) -> Collector:
+    vector = make_vector_env(EnvConfig(**env), n_env)
+    mode = make_policy(
+        vector.obs_space,
+        vector.action_space,
+        network=network,
+        enable_field=['collect'],
+        **{'collect': dict(n_step=n_step), **policy},
+    ).collect_mode
+    collector = Collector([vector], mode)
+    collector.reset(stream(0, 'test'))
+    return collector
+
+
+def test_rollout_in_same_step_mode_has_final_observations_beside_the_block() -> None:
+    rollout = make_collector(SAME_STEP, 12).collect()
+    want = torch.tensor([0.0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1])
+    assert torch.equal(rollout.data['obs'], want[:, None, None].expand(12, 2, 1))
+    assert torch.equal(rollout.last_obs, torch.full((2, 1), 2.0))
+    assert rollout.final_index.tolist() == [[4, 0], [4, 1], [9, 0], [9, 1]]
+    assert rollout.final_obs.tolist() == [[5.0]] * 4
+    assert rollout.data['traj_flag'][:, 0].nonzero().flatten().tolist() == [4, 9]
+    assert not rollout.data['done'].any() and 'is_reset' not in rollout.data.keys()
+
+
+@pytest.mark.parametrize('env', [NEXT_STEP, BATCHED], ids=['sync', 'batched'])
+def test_rollout_in_next_step_mode_has_reset_rows_in_the_block(env: dict[str, Any]) -> None:
+    rollout = make_collector(env, 12).collect()
+    want = torch.tensor([0.0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5])
+    assert torch.equal(rollout.data['obs'], want[:, None, None].expand(12, 2, 1))
+    assert rollout.data['is_reset'][:, 0].nonzero().flatten().tolist() == [5, 11]
+    assert torch.equal(rollout.last_obs, torch.zeros(2, 1))
+    assert len(rollout.final_index) == len(rollout.final_obs) == 0
+
+
+def test_terminal_ends_are_done_and_end_the_trace() -> None:
+    rollout = make_collector({**SAME_STEP, 'kwargs': {'end': 'terminated'}}, 7).collect()
+    for name in ('done', 'traj_flag'):
+        assert rollout.data[name][:, 0].nonzero().flatten().tolist() == [4]
+
+
+class Staggered(gymnasium.Wrapper):
+    """The k-th one made ends after 2 + k steps; its observations are 100 k higher than the number of steps."""
+
+    n_made = 0
+
+    def __init__(self) -> None:
+        self.k = Staggered.n_made
+        Staggered.n_made += 1
+        super().__init__(LimitEnv(2 + self.k))
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = self.env.reset(**kwargs)
+        return obs + np.float32(100 * self.k), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        return obs + np.float32(100 * self.k), *rest
+
+
+def test_final_index_says_which_env_ended_when() -> None:
+    Staggered.n_made = 0
+    rollout = make_collector({**SAME_STEP, 'id': Staggered}, 4, n_env=3).collect()
+    # episodes of 2, 3 and 4 steps: ends at t = 1 and 3, at t = 2, at t = 3
+    assert dict(zip(map(tuple, rollout.final_index.tolist()), rollout.final_obs.flatten().tolist(), strict=True)) == {
+        (1, 0): 2.0,
+        (3, 0): 2.0,
+        (2, 1): 103.0,
+        (3, 2): 204.0,
+    }
+    column = rollout.column(1)
+    assert column.final_index.tolist() == [[2, 0]] and column.final_obs.tolist() == [[103.0]]
+    assert rollout.next_obs()[..., 0].tolist() == [
+        [1.0, 101.0, 201.0],
+        [2.0, 102.0, 202.0],
+        [1.0, 103.0, 203.0],
+        [2.0, 101.0, 204.0],
+    ]
+
+
+@pytest.mark.parametrize(
+    'env',
+    [SAME_STEP, NEXT_STEP, BATCHED, {**SAME_STEP, 'vectorization': 'async'}],
+    ids=['same', 'next', 'batched', 'async'],
+)
+def test_second_rollout_goes_on_where_the_first_ended(env: dict[str, Any]) -> None:
+    once, twice = make_collector(env, 14), make_collector(env, 7)
+    whole = once.collect()
+    halves = []
+    for _ in range(2):
+        rollout = twice.collect()
+        halves.append((rollout.data['obs'].clone(), rollout.data['traj_flag'].clone(), rollout.last_obs.clone()))
+    assert torch.equal(torch.cat([h[0] for h in halves]), whole.data['obs'])
+    assert torch.equal(torch.cat([h[1] for h in halves]), whole.data['traj_flag'])
+    assert torch.equal(halves[0][2], halves[1][0][0]) and torch.equal(halves[1][2], whole.last_obs)
+    assert once.env_step == twice.env_step and list(once.episodes.returns) == list(twice.episodes.returns)
+    once._groups[0].env.close()
+    twice._groups[0].env.close()
+
+
+@pytest.mark.parametrize(
+    ('env', 'want'), [(SAME_STEP, 26), (NEXT_STEP, 22), (BATCHED, 22)], ids=['same', 'next', 'batched']
+)
+def test_env_step_counts_transitions_and_no_reset_rows(env: dict[str, Any], want: int) -> None:
+    collector = make_collector(env, 13)  # 2 envs x 13 rows; in next_step mode 2 rows of each are resets
+    collector.collect()
+    assert (collector.env_step, collector.collect_iter) == (want, 1)
+    assert (collector.episodes.n_episode, set(collector.episodes.returns), set(collector.episodes.lengths)) == (
+        4,
+        {5.0},
+        {5},
+    )
+
+
+@pytest.mark.parametrize('env', [SAME_STEP, NEXT_STEP, BATCHED], ids=['same', 'next', 'batched'])
+def test_episodes_that_span_rollouts_are_counted_whole(env: dict[str, Any]) -> None:
+    collector = make_collector(env, 3)
+    for _ in range(10):
+        collector.collect()
+    n = 30 // 5 if env is SAME_STEP else 30 // 6
+    assert list(collector.episodes.lengths) == [5] * (2 * n) and list(collector.episodes.returns) == [5.0] * (2 * n)
+
+
+def test_episode_returns_ignore_rewards_of_reset_rows() -> None:
+    collector = make_collector(dict(id='tests.policy_envs:Garbage-v0', vectorization='batched'), 13)
+    collector.collect()
+    assert set(collector.episodes.returns) == {5.0}  # the reset rows pay 1000
+
+
+def test_tracker_tells_envs_apart() -> None:
+    tracker = EpisodeTracker(2)
+    rewards, ends = (
+        [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]],
+        [[False, True], [True, False], [False, False], [True, True]],
+    )
+    assert tracker.record(torch.tensor(rewards), torch.tensor(ends), None) == 8
+    assert list(tracker.returns) == [10.0, 3.0, 7.0, 90.0] and list(tracker.lengths) == [
+        1,
+        2,
+        2,
+        3,
+    ]  # in order of time, then env
+
+
+@pytest.mark.parametrize('with_resets', [False, True])
+def test_tracker_counts_as_a_loop_over_steps_does(with_resets: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tracker, n_env = EpisodeTracker(7), 7
+    returns, lengths, sums, counts, n_transition = [], [], [0.0] * n_env, [0] * n_env, 0
+    for n_step in (1, 9, 4):
+        reward = torch.randn(n_step, n_env, generator=generator)
+        end, is_reset = (torch.rand(n_step, n_env, generator=generator) < p for p in (0.3, 0.2 * with_resets))
+        for t in range(n_step):
+            for b in range(n_env):
+                sums[b] += float(reward[t, b])
+                counts[b] += not is_reset[t, b]
+                if end[t, b]:
+                    returns.append(sums[b])
+                    lengths.append(counts[b])
+                    sums[b], counts[b] = 0.0, 0
+        n_transition += tracker.record(reward, end, is_reset if with_resets else None)
+    assert list(tracker.returns) == pytest.approx(returns) and list(tracker.lengths) == lengths
+    assert tracker.n_episode == len(returns) > 20
+    assert n_transition == (14 * n_env if not with_resets else sum(lengths) + sum(counts))
+
+
+def test_tracker_keeps_the_last_hundred_in_order_of_time() -> None:
+    tracker = EpisodeTracker(60)
+    tracker.record(torch.arange(120.0).view(2, 60), torch.ones(2, 60, dtype=torch.bool), None)
+    assert list(tracker.returns) == list(range(20, 120)) and tracker.n_episode == 120
+
+
+def test_reset_drops_the_episodes_that_were_under_way() -> None:
+    collector = make_collector(SAME_STEP, 3)
+    collector.collect()
+    collector.reset(stream(0, 'again'))
+    rollout = collector.collect()
+    assert rollout.data['obs'][:, 0, 0].tolist() == [0.0, 1.0, 2.0]
+    collector.collect()
+    assert set(collector.episodes.lengths) == {5}  # with the first three steps it were 8
+
+
+def test_rows_are_copies_of_what_the_env_returned() -> None:
+    """gymnasium's vectors write every observation into one array."""
+    for env in (SAME_STEP, BATCHED):
+        collector = make_collector(env, 4)
+        rollout = collector.collect()
+        obs, last = rollout.data['obs'].clone(), rollout.last_obs.clone()
+        collector._groups[0].env.step(torch.zeros(2, dtype=torch.int64))
+        collector._groups[0].env.reset(3)
+        assert torch.equal(rollout.data['obs'], obs) and torch.equal(rollout.last_obs, last)
+        assert obs[:, 0, 0].tolist() == [0.0, 1.0, 2.0, 3.0] and last.tolist() == [[4.0], [4.0]]
+
+
+def test_raw_action_is_kept_and_a_clipped_copy_is_sent() -> None:
+    collector = make_collector({**SAME_STEP, 'kwargs': {'action': 'box'}}, 40, model=dict(log_std_init=1.0))
+    rollout = collector.collect()
+    assert rollout.data['action'].abs().max() > 1.5  # the bounds are +-1
+    sent = np.concatenate([env.unwrapped.last_action for env in collector._groups[0].env._env.envs])
+    np.testing.assert_array_equal(sent, rollout.data['action'][-1].flatten().clamp(-1, 1).numpy())
+    z = (rollout.data['action'] - rollout.data['logit', 'mu']) / rollout.data['logit', 'sigma']
+    assert 0.7 < z.std() < 1.3
+
+
+def test_block_is_allocated_once() -> None:
+    collector = make_collector(SAME_STEP, 4)
+    first = collector.collect().data['obs'].data_ptr()
+    assert collector.collect().data['obs'].data_ptr() == first
+
+
+def test_model_whose_logit_is_a_view_of_a_parameter_collects() -> None:
+    """Such as a bandit's: the same preferences whatever is observed."""
+
+    class Bandit(HandModel):
+        def compute_actor(self, obs: torch.Tensor) -> torch.Tensor:
+            return self.zero.expand(*obs.shape[:-1], 2)
+
+    rollout = make_collector(SAME_STEP, 4, network=Bandit(torch.zeros_like)).collect()
+    assert torch.equal(rollout.data['logit'], torch.zeros(4, 2, 2)) and not rollout.data['logit'].requires_grad
+
+
+def test_second_reset_leaves_no_old_observations_in_what_a_policy_is_shown() -> None:
+    collector, seen = make_collector(SAME_STEP, 3), []
+    mode = collector._mode
+
+    def process(obs: torch.Tensor, output: Any, timestep: Any) -> dict[str, Any]:
+        seen.append((obs[:, 0, 0].tolist(), timestep.obs[:, 0, 0].tolist()))
+        return mode.process_transition(obs, output, timestep)
+
+    collector._mode = mode._replace(process_transition=process)
+    collector.collect()
+    collector.collect()
+    collector.reset(stream(1, 'test'))
+    collector.collect()
+    assert seen == [([0.0, 1, 2], [1.0, 2, 3]), ([3.0, 4, 0], [4.0, 0, 1]), ([0.0, 1, 2], [1.0, 2, 3])]

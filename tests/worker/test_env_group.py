@@ -1,0 +1,262 @@
+"""Envs in groups that take turns: the rollouts are those of one group, whatever steps where."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.envs import LimitEnv
+from tests.gpu import needs_gpu
+from tests.policy_envs import job_config
+from zoo import compiler, serial_pipeline
+from zoo.backend.actor import CompiledActing
+from zoo.config.section import ConfigError
+from zoo.core.seeding import stream
+from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, VectorEnv, make_env_groups
+from zoo.policy.ppo import PPOPolicy
+from zoo.run.config import resolve_config, resolve_policy
+from zoo.run.job import SerialJob
+from zoo.worker.collector import Collector
+from zoo.worker.env_group import EnvGroup
+
+CARTPOLE = dict(id='CartPole-v1', collector_env_num=6)
+needs_envpool = pytest.mark.skipif(importlib.util.find_spec('envpool') is None, reason='the extra envpool is missing')
+KINDS = [
+    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='same_step'), id='sync'),
+    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='next_step'), id='next_step'),
+    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='disabled'), id='disabled'),
+    pytest.param(dict(CARTPOLE, vectorization='async'), id='async'),
+    pytest.param(dict(id='Pendulum-v1', collector_env_num=6, max_episode_steps=20), id='box'),
+    pytest.param(dict(id='envpool', game='CartPole-v1', collector_env_num=6), id='envpool', marks=needs_envpool),
+]
+
+
+class Greedy(PPOPolicy):
+    """Without noise, so that every way of collecting takes the same actions."""
+
+    def _forward_collect(self, obs: torch.Tensor, state: Any = None) -> dict[str, Any]:
+        output = super()._forward_collect(obs, state)
+        return {**output, 'action': self._forward_eval(obs)['action'].clone()}
+
+
+def collect(n_group: int, env: dict[str, Any], n_rollout: int = 3) -> tuple[list[Any], Collector]:
+    groups = make_env_groups(EnvConfig(**env, collector_group_num=n_group))
+    try:
+        cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=16), model=dict(hidden_sizes=[8])))
+        policy = Greedy(cfg, groups[0].obs_space, groups[0].action_space, enable_field=['collect'])
+        collector = Collector(groups, policy.collect_mode)
+        collector.reset(stream(0, 'test'))
+        return [clone(collector.collect()) for _ in range(n_rollout)], collector
+    finally:
+        for group in groups:
+            group.close()
+
+
+def clone(rollout: Any) -> dict[str, Any]:
+    ends = [(tuple(index), obs) for index, obs in zip(rollout.final_index.tolist(), rollout.final_obs, strict=True)]
+    return {**rollout.data.clone().to_dict(), 'last_obs': rollout.last_obs.clone(), 'ends': dict(sorted(ends))}
+
+
+@pytest.mark.parametrize('n_group', [2, 3])
+@pytest.mark.parametrize('env', KINDS)
+def test_groups_collect_what_one_group_collects(env: dict[str, Any], n_group: int) -> None:
+    (whole, one), (parts, several) = collect(1, env), collect(n_group, env)
+    assert len(one._groups) == 1 and len(several._groups) == n_group
+    assert sum(data['traj_flag'].sum() for data in whole) > 3  # some episodes ended, in the middle of blocks
+    for got, want in zip(parts, whole, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)  # products of 2, 3 and 6 rows: other rounding
+    assert one.env_step == several.env_step
+    assert list(one.episodes.lengths) == list(several.episodes.lengths)
+
+
+@pytest.mark.parametrize('n_env, vectorization, n_group', [(4, 'async', 2), (3, 'async', 1), (4, 'sync', 1)])
+def test_env_processes_are_in_two_groups_if_nobody_says_how_many(n_env: int, vectorization: str, n_group: int) -> None:
+    groups = make_env_groups(EnvConfig(id='CartPole-v1', collector_env_num=n_env, vectorization=vectorization))
+    assert len(groups) == n_group
+    for group in groups:
+        group.close()
+
+
+@pytest.mark.parametrize('n_env, vectorization, n_group', [(4, 'sync', 2), (4, 'batched', 2), (5, 'sync', 1)])
+def test_policy_on_a_gpu_has_two_groups_of_envs_on_the_host(n_env: int, vectorization: str, n_group: int) -> None:
+    env = EnvConfig(id='CartPole-v1', collector_env_num=n_env, vectorization=vectorization)
+    assert len(make_env_groups(env, 'cuda')) == n_group
+
+
+def test_batched_envs_of_a_group_have_a_seed_of_their_own() -> None:
+    groups = make_env_groups(EnvConfig(**CARTPOLE, collector_group_num=2))
+    first, second = (group.reset(3) for group in groups)
+    assert first.shape == second.shape == (3, 4) and not torch.equal(first, second)
+    assert torch.equal(groups[1].reset(3), second)
+
+
+@pytest.mark.parametrize('vectorization', ['sync', 'async'])
+def test_policy_acts_for_one_group_while_another_has_a_step_ahead(
+    vectorization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two halves of a group's step lies a whole turn of the other, so that one can hide the other."""
+    order: list[str] = []
+
+    def noted(method: str) -> Any:
+        inner = getattr(EnvGroup, method)
+
+        def call(self: EnvGroup, t: int) -> None:
+            order.append(f'{method} {self.env.name[-4:-1]} {t}')
+            inner(self, t)
+
+        return call
+
+    for method in ('act', 'step'):
+        monkeypatch.setattr(EnvGroup, method, noted(method))
+    collect(2, dict(CARTPOLE, vectorization=vectorization), n_rollout=1)
+    assert order[:6] == ['act 0:3 0', 'act 3:6 0', 'step 0:3 0', 'act 0:3 1', 'step 3:6 0', 'act 3:6 1']
+    assert order[-2:] == ['step 0:3 15', 'step 3:6 15'] and len(order) == 64
+
+
+def test_envs_that_step_beside_have_their_actions_before_the_policy_acts_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+
+    def noted(method: str) -> Any:
+        inner = getattr(VectorEnv, method)
+
+        def call(self: VectorEnv, *args: Any) -> Any:
+            order.append(f'{method} {self.name[-4:-1]}')
+            return inner(self, *args)
+
+        return call
+
+    for method in ('send', 'receive'):
+        monkeypatch.setattr(VectorEnv, method, noted(method))
+    found = {}
+    for vectorization in ('async', 'sync'):
+        collect(2, dict(CARTPOLE, vectorization=vectorization), n_rollout=1)
+        found[vectorization] = order[:]
+        order.clear()
+    beside = ['send 0:3', 'send 3:6', *['receive 0:3', 'send 0:3', 'receive 3:6', 'send 3:6'] * 15]
+    assert found['async'] == [*beside, 'receive 0:3', 'receive 3:6']
+    assert found['sync'] == ['send 0:3', 'receive 0:3', 'send 3:6', 'receive 3:6'] * 16
+
+
+class Reusing(Greedy):
+    """Returns every action in the same tensor."""
+
+    def _forward_collect(self, obs: torch.Tensor, state: Any = None) -> dict[str, Any]:
+        output = super()._forward_collect(obs, state)
+        if not hasattr(self, 'place'):
+            self.place = output['action']
+        return {**output, 'action': self.place.copy_(output['action'])}
+
+
+def test_actions_that_a_policy_overwrites_are_still_those_that_are_taken() -> None:
+    env = dict(id='tests.envs:limit_env', collector_env_num=4, vectorization='sync', kwargs=dict(action='box'))
+    groups = make_env_groups(EnvConfig(**env, collector_group_num=2))
+    cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=3)))
+    policy = Reusing(cfg, groups[0].obs_space, groups[0].action_space, enable_field=['collect'])
+    collector = Collector(groups, policy.collect_mode)
+    collector.reset(stream(0, 'test'))
+    for env_ in (one for group in groups for one in group._env.envs):
+        env_.unwrapped.limit = 10**6 if env_ in groups[0]._env.envs else 2  # so that the groups see different things
+    data = collector.collect().data
+    taken = [env_.unwrapped.last_action for group in groups for env_ in group._env.envs]
+    assert not torch.equal(data['action'][-1, :2], data['action'][-1, 2:])
+    assert data['action'][-1].clamp(-1, 1).tolist() == [action.tolist() for action in taken]
+
+
+@pytest.mark.parametrize('space', ['CartPole-v1', 'Pendulum-v1'])
+def test_compiled_acting_draws_for_groups_what_eager_acting_draws(
+    space: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
+    found = []
+    for compile_ in ('on', 'off'):
+        groups = make_env_groups(EnvConfig(id=space, collector_env_num=4, vectorization='sync', collector_group_num=2))
+        cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=8), learn=dict(compile=compile_)))
+        policy = PPOPolicy(cfg, groups[0].obs_space, groups[0].action_space)
+        collector = Collector(groups, policy.collect_mode)
+        assert isinstance(collector._groups[1].acting, CompiledActing) == (compile_ == 'on')
+        collector.reset(stream(0, 'test'))
+        found.append([clone(collector.collect()) for _ in range(2)])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_output_that_is_not_of_the_envs_is_refused() -> None:
+    class Chatty(PPOPolicy):
+        def _forward_collect(self, obs: torch.Tensor, state: Any = None) -> dict[str, Any]:
+            return {**super()._forward_collect(obs, state), 'temperature': torch.ones(())}
+
+    groups = make_env_groups(EnvConfig(**CARTPOLE))
+    cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=8)))
+    policy = Chatty(cfg, groups[0].obs_space, groups[0].action_space, enable_field=['collect'])
+    collector = Collector(groups, policy.collect_mode)
+    collector.reset(stream(0, 'test'))
+    with pytest.raises(ValueError, match=r"output 'temperature' has shape \(\) but must begin with the 6 envs"):
+        collector.collect()
+
+
+def test_run_with_groups_learns_and_resumes(tmp_path: Path) -> None:
+    env = dict(collector_group_num=2, vectorization='async')
+    result = serial_pipeline(job_config(tmp_path, 'CartPole-v1', env=env))
+    assert result.env_step == 256
+    assert serial_pipeline(None, resume=result.run_dir, overrides=['max_env_step=512']).env_step == 512
+    assert multiprocessing.active_children() == []
+
+
+def test_worker_of_a_group_that_is_killed_is_named(tmp_path: Path) -> None:
+    env = dict(collector_group_num=2, vectorization='async')
+    with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', env=env))) as job:
+        job.iteration()
+        os.kill(job._envs[1]._env.processes[0].pid, signal.SIGKILL)
+        with pytest.raises(EnvError, match=r"env 'CartPole-v1\[2:4\]', index 0: its worker process died"):
+            job.iteration()
+
+
+def test_groups_are_closed_when_one_of_them_cannot_be_made() -> None:
+    parent, made = os.getpid(), []
+
+    class Scarce(LimitEnv):
+        def __init__(self) -> None:  # the parent makes one of each group, for its spaces
+            super().__init__()
+            made.append(os.getpid())
+            if made.count(parent) > 1:
+                raise RuntimeError('no more')
+
+    with pytest.raises(RuntimeError, match='no more'):
+        make_env_groups(EnvConfig(id=Scarce, collector_env_num=4, collector_group_num=2, vectorization='async'))
+    assert multiprocessing.active_children() == []
+
+
+def test_bad_numbers_of_groups_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='collector_group_num is 3: it must divide env.collector_env_num, which is 4'):
+        resolve_config(job_config(tmp_path, env=dict(collector_group_num=3)))
+    with pytest.raises(ConfigError, match='collector_group_num is 0'):
+        resolve_config(job_config(tmp_path, env=dict(collector_group_num=0)))
+    with pytest.raises(UnsupportedEnvError, match=r"'torch/CartPole-v1' is a tensor program.*; leave it out"):
+        make_env_groups(EnvConfig(id='torch', game='CartPole-v1', collector_env_num=4, collector_group_num=2))
+
+
+@needs_gpu
+@pytest.mark.parametrize('compile_', ['on', 'off'])
+def test_envs_on_the_host_have_two_groups_where_the_policy_acts_on_a_gpu(
+    tmp_path: Path, compile_: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = dict(device='cuda', learn=dict(compile=compile_))
+    with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', policy=policy))) as job:
+        assert len(job._envs) == 2
+        for _ in range(3):
+            job.iteration()
+        rollout = job._collector.collect()
+        want = job.policy._model.compute_actor(rollout.data['obs'].to('cuda'))
+        torch.testing.assert_close(rollout.data['logit'], want, rtol=1e-4, atol=1e-5)
+        assert job.policy.compiled == (compile_ == 'on')
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

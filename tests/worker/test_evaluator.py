@@ -1,0 +1,139 @@
+"""Returns and lengths of an evaluation, with no bias to short episodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.policy_envs import make_policy
+from zoo.core.seeding import stream
+from zoo.core.spaces import Box, Discrete
+from zoo.env import EnvConfig, EnvContractError, TensorEnv, TensorVectorEnv, make_vector_env
+from zoo.worker.evaluator import Evaluation, Evaluator, evaluate
+
+LIMIT = 'tests.envs:limit_env'
+MODES = {
+    'same_step': dict(id=LIMIT, vectorization='sync', autoreset='same_step'),
+    'next_step': dict(id=LIMIT, vectorization='sync', autoreset='next_step'),
+    'disabled': dict(id=LIMIT, vectorization='sync', autoreset='disabled'),
+    'batched': dict(id='tests.envs:Limit-v0', vectorization='batched'),
+}
+
+
+def run(env: dict[str, Any], n_env: int, n_episode: int, seed: int = 0) -> Evaluation:
+    vector = make_vector_env(EnvConfig(**env), n_env)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    try:
+        return Evaluator(vector, policy.eval_mode, n_episode).evaluate(stream(seed, 'test'))
+    finally:
+        vector.close()
+
+
+@pytest.mark.parametrize('end', ['truncated', 'terminated'])
+@pytest.mark.parametrize('mode', MODES)
+def test_returns_and_lengths_are_right_in_every_mode(mode: str, end: str) -> None:
+    evaluation = run({**MODES[mode], 'kwargs': {'end': end}}, 2, 6)
+    assert evaluation.returns == [5.0] * 6 and evaluation.lengths == [5] * 6
+
+
+@pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
+@pytest.mark.parametrize(
+    ('n_env', 'n_episode', 'shares'), [(4, 8, [2, 2, 2, 2]), (4, 6, [2, 2, 1, 1]), (4, 3, [1, 1, 1, 0]), (1, 3, [3])]
+)
+def test_each_env_gives_its_share_however_long_its_episodes_are(
+    mode: str, n_env: int, n_episode: int, shares: list[int]
+) -> None:
+    env = {
+        **MODES[mode],
+        'id': 'tests.policy_envs:uneven_env',
+    }  # every env has episodes of 2 or all of 20 steps, as its seed says
+    for seed in range(20):
+        one_each = run(env, n_env, n_env, seed).lengths
+        if len(set(one_each)) == min(2, n_env):
+            break
+    want = [length for length, share in zip(one_each, shares, strict=True) for _ in range(share)]
+    evaluation = run(env, n_env, n_episode, seed)
+    assert evaluation.lengths == want and evaluation.returns == want
+
+
+def test_rewards_of_reset_rows_are_no_part_of_a_return() -> None:
+    assert set(run(dict(id='tests.policy_envs:Garbage-v0', vectorization='batched'), 2, 6).returns) == {5.0}
+
+
+def test_mean_and_deviation() -> None:
+    evaluation = Evaluation([1.0, 2.0, 6.0], [1, 1, 1])
+    assert evaluation.return_mean == 3 and evaluation.return_std == pytest.approx((14 / 3) ** 0.5)  # (4 + 1 + 9) / 3
+
+
+def test_evaluation_depends_on_its_seed_alone() -> None:
+    env = EnvConfig(id='CartPole-v1')
+    vector = make_vector_env(env, 2)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    evaluator = Evaluator(vector, policy.eval_mode, 8)
+    a, other, b = (evaluator.evaluate(stream(seed, 'test')) for seed in (1, 2, 1))
+    assert a == b and a != other
+
+
+def test_evaluate_takes_an_eval_only_policy() -> None:
+    env = EnvConfig(id=LIMIT)
+    vector = make_vector_env(env, 1)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    assert evaluate(policy, env, 3).returns == [5.0] * 3
+
+
+def test_evaluation_acts_as_act_does() -> None:
+    """The same greedy episode by hand, one raw observation at a time."""
+    import gymnasium
+
+    cfg = EnvConfig(id='Pendulum-v1', max_episode_steps=30, vectorization='sync')
+    vector = make_vector_env(cfg, 1)
+    policy = make_policy(vector.obs_space, vector.action_space, model=dict(obs_norm=True), enable_field=['eval'])
+    got = Evaluator(vector, policy.eval_mode, 1).evaluate(stream(0, 'test'))
+    env = gymnasium.make('Pendulum-v1', max_episode_steps=30)
+    first = vector.reset(stream(0, 'test'))[0].numpy()
+    theta, speed = np.arctan2(first[1], first[0]), first[2]
+    env.reset()
+    env.unwrapped.state = np.array([theta, speed])
+    obs, total = first, 0.0
+    for _ in range(30):
+        obs, reward, _, _, _ = env.step(policy.act(obs))
+        total += float(reward)
+    assert got.returns == [pytest.approx(total, rel=1e-3)] and got.lengths == [30]
+
+
+def test_evaluation_that_is_told_to_stop_gives_none() -> None:
+    vector = make_vector_env(EnvConfig(**MODES['same_step']), 2)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    asked = iter([False] * 7 + [True])
+    try:
+        evaluator = Evaluator(vector, policy.eval_mode, 6)  # 3 episodes of 5 steps in each env
+        assert evaluator.evaluate(stream(0, 'test'), lambda: next(asked)) is None
+        assert next(asked, None) is None  # it stopped at the eighth step, not later
+    finally:
+        vector.close()
+
+
+class Blowup(TensorEnv):
+    """Its state is nan from the third step on, and so never beyond the end."""
+
+    obs_space, action_space = Box(np.zeros(1), np.full(1, np.inf)), Discrete(2)
+
+    def reset(self, noise: Tensor) -> Tensor:
+        return torch.zeros(len(noise), 1)
+
+    def step(self, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        state = torch.where(state < 2, state + 1, torch.nan)
+        return state, torch.zeros(len(state)), (state > 9)[:, 0]
+
+
+def test_evaluation_whose_episodes_cannot_end_for_nan_raises() -> None:
+    vector = TensorVectorEnv(Blowup(), EnvConfig(id='torch', game='test'), 'torch/test', 2)
+    mode = make_policy(vector.obs_space, vector.action_space, enable_field=['eval']).eval_mode
+    asked = iter([False] * 1001)
+    with pytest.raises(EnvContractError, match='index 0, step 3: the observation or the reward is not finite'):
+        Evaluator(vector, mode, 2).evaluate(stream(0, 'test'), lambda: next(asked, True))
+    assert len(list(asked)) == 1  # at step 1,000

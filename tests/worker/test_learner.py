@@ -1,0 +1,141 @@
+"""The learner trains on whatever the buffer yields."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tests.test_collector import SAME_STEP, make_collector
+
+from tests.policy_envs import TWO_ACTIONS, make_policy
+from zoo.buffer import RolloutBuffer
+from zoo.core.spaces import Box
+from zoo.policy.base import Policy
+from zoo.worker.learner import Learner
+
+OBS = Box(torch.zeros(1).numpy(), torch.full((1,), torch.inf).numpy())
+
+
+def policy_and_samples() -> tuple[Policy, TensorDict]:
+    policy = make_policy(
+        OBS,
+        TWO_ACTIONS,
+        collect=dict(n_step=8),
+        learn=dict(batch_size=8, epoch_per_collect=3, learning_rate={'start': 1e-2, 'end': 0.0, 'over': 100}),
+    )
+    return policy, policy.collect_mode.get_train_sample(make_collector(SAME_STEP, 8).collect())
+
+
+def test_train_uses_each_pushed_block_once() -> None:
+    policy, samples = policy_and_samples()
+    buffer = RolloutBuffer()
+    learner = Learner(policy.learn_mode, buffer)
+    buffer.push(samples)
+    learner.train(0)
+    assert learner.train_iter == 6  # 16 samples, 2 minibatches, 3 epochs
+    assert learner.train(0) == {} and learner.train_iter == 6  # nothing was pushed
+
+
+def test_train_averages_the_metrics_of_all_blocks() -> None:
+    (one, samples), (two, _) = policy_and_samples(), policy_and_samples()
+    singles = [one.learn_mode.forward(samples) for _ in range(2)]
+    buffer = RolloutBuffer()
+    buffer.push(samples)
+    buffer.push(samples)
+    metrics = Learner(two.learn_mode, buffer).train(0)
+    for name, value in metrics.items():
+        torch.testing.assert_close(value, (singles[0][name] + singles[1][name]) / 2)
+
+
+def test_train_sets_the_schedules_first() -> None:
+    policy, samples = policy_and_samples()
+    buffer = RolloutBuffer()
+    buffer.push(samples)
+    assert torch.isclose(
+        Learner(policy.learn_mode, buffer).train(75)['learning_rate'], torch.tensor(2.5e-3, dtype=torch.float64)
+    )
+
+
+def test_train_refuses_metrics_that_are_not_those_named() -> None:
+    policy, samples = policy_and_samples()
+    buffer = RolloutBuffer()
+    buffer.push(samples)
+    mode = policy.learn_mode._replace(monitor_vars=lambda: ['policy_loss', 'never_given'])
+    with pytest.raises(ValueError, match="'value_loss'.*names .'never_given', 'policy_loss'.; make the two agree"):
+        Learner(mode, buffer).train(0)
+
+
+def test_train_runs_the_auxiliary_phase_after_the_updates() -> None:
+    policy, samples = policy_and_samples()
+    buffer = RolloutBuffer()
+    buffer.push(samples)
+    mode = policy.learn_mode._replace(learn_aux=lambda: {'aux_at': torch.tensor(policy.learn_mode.train_iter())})
+    assert Learner(mode, buffer).train(0)['aux_at'] == 6
+
+
+def ppg_and_samples(**learn: object) -> tuple[Policy, TensorDict]:
+    policy = make_policy(OBS, TWO_ACTIONS, type='ppg', collect=dict(n_step=8),
+                         learn=dict(batch_size=8, aux_freq=2, aux_batch_size=16, aux_train_epoch=3, **learn))
+    return policy, policy.collect_mode.get_train_sample(make_collector(SAME_STEP, 8).collect())
+
+
+class Given:
+    """A buffer that yields the batches it was given, each round the next list of them."""
+
+    def __init__(self, *rounds: list[TensorDict | dict[str, TensorDict]]) -> None:
+        self._rounds = list(rounds)
+
+    def batches(self):
+        yield from self._rounds.pop(0)
+
+
+def test_train_gives_the_metrics_of_an_auxiliary_phase_in_the_round_that_has_it() -> None:
+    policy, samples = ppg_and_samples()
+    learner = Learner(policy.learn_mode, Given(*[[samples]] * 4))
+    metrics = [learner.train(0) for _ in range(4)]
+    assert ['auxiliary_loss' in m for m in metrics] == [False, True, False, True]
+    assert learner.train_iter == 4 * 4 + 2 * 6  # 16 samples: 2 + 2 minibatches a round; 3 epochs of 32 rows
+
+
+def test_train_runs_the_auxiliary_phase_between_the_batches_of_a_round() -> None:
+    (policy, samples), (by_hand, _) = ppg_and_samples(), ppg_and_samples()
+    metrics = Learner(policy.learn_mode, Given([samples] * 5)).train(0)
+    found = []
+    for _ in range(5):
+        by_hand.learn_mode.forward(samples)
+        found.append(by_hand.learn_mode.learn_aux())
+    assert [bool(m) for m in found] == [False, True, False, True, False]
+    assert torch.equal(policy._optimizers['actor'].param, by_hand._optimizers['actor'].param)
+    torch.testing.assert_close(metrics['aux_kl_after'], (found[1]['aux_kl_after'] + found[3]['aux_kl_after']) / 2)
+
+
+def test_train_averages_each_metric_over_the_batches_that_gave_it() -> None:
+    """One batch for both parts, three for the critic alone."""
+    (policy, samples), (by_hand, _) = ppg_and_samples(), ppg_and_samples()
+    parts: list[dict[str, TensorDict]] = [{'policy': samples, 'value': samples}, *[{'value': samples}] * 3]
+    metrics = Learner(policy.learn_mode, Given(parts)).train(0)
+    singles = [by_hand.learn_mode.forward(part) for part in parts]
+    assert metrics.keys() == set(policy.learn_mode.monitor_vars())
+    for name in ('policy_loss', 'entropy', 'n_epoch'):
+        assert metrics[name] == singles[0][name] and name not in singles[1]
+    torch.testing.assert_close(metrics['value_loss'], sum(m['value_loss'] for m in singles) / 4)
+
+
+def test_train_takes_rounds_for_one_part_of_the_update_before_it_knows_all_names() -> None:
+    policy, samples = ppg_and_samples()
+    learner = Learner(policy.learn_mode, Given([{'value': samples}], [], [{'policy': samples}],
+                                               [{'policy': samples, 'value': samples}]))
+    assert 'policy_loss' not in learner.train(0) and learner.train(0) == {}
+    assert 'value_loss' not in learner.train(0)
+    assert learner.train(0).keys() >= set(policy.learn_mode.monitor_vars())
+
+
+@pytest.mark.parametrize('whole', [True, False])
+def test_train_refuses_names_that_differ_at_the_first_batch_for_the_whole_update(whole: bool) -> None:
+    policy, samples = ppg_and_samples()
+    mode = policy.learn_mode._replace(monitor_vars=lambda: ['policy_loss', 'never_given'])
+    batch = {'policy': samples, 'value': samples}
+    learner = Learner(mode, Given([{'value': samples}], [samples if whole else batch]))
+    learner.train(0)
+    with pytest.raises(ValueError, match="'value_loss'.*names .'never_given', 'policy_loss'.; make the two agree"):
+        learner.train(0)

@@ -1,0 +1,1 @@
+"""How an update step or an action is executed: eagerly, in C, or as a compiled graph."""

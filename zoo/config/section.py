@@ -1,0 +1,235 @@
+"""The config: sections are typed pydantic models; one nested EasyDict once resolved, read-only once the run starts."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn, TypeVar, get_args
+
+from easydict import EasyDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from zoo.config.messages import RESERVED, bad_value, missing_value, unknown_key
+from zoo.core.errors import UserError
+from zoo.core.registry import closest
+
+
+class ConfigError(UserError):
+    """All problems of a config, one sentence each."""
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__('\n'.join(self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems,)
+
+
+class Section(BaseModel):
+    """One section of the config: typed, ranged fields, each with a one-line description; unknown keys are refused."""
+
+    model_config = ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False,
+                              validate_default=True, protected_namespaces=(), arbitrary_types_allowed=True)
+
+
+S = TypeVar('S', bound=Section)
+
+
+class Config(EasyDict):
+    """A nested dict whose keys are attributes too. Unlike in a plain EasyDict, keys live in the dict alone."""
+
+    def __init__(self, data: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        dict.__init__(self)
+        self.update(data, **kwargs)
+
+    def freeze(self) -> Config:
+        """Make this config and all below it read-only, for good; returns itself."""
+        for key, value in self.items():
+            dict.__setitem__(self, key, _frozen(value))
+        object.__setattr__(self, '__class__', _FrozenConfig)
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """A copy in plain dicts and lists."""
+        return plain(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f'the config has no key {name!r} here; the keys are {", ".join(map(str, self))}')
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        dict.__setitem__(self, key, _wrapped(value))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self[name]
+
+    def update(self, data: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
+        for key, value in {**dict(data or {}), **kwargs}.items():
+            self[key] = value
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def __ior__(self, other: Any) -> Config:  # type: ignore[override,misc]
+        self.update(other)
+        return self
+
+    pop = dict.pop  # EasyDict's looks for an attribute to delete as well
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.to_dict(),)
+
+
+def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
+    raise TypeError('the config is read-only once the run starts; pass overrides instead, or edit config.to_dict()')
+
+
+class _FrozenConfig(Config):
+    def __init__(self, data: dict[str, Any]) -> None:
+        dict.__init__(self, {key: _frozen(_wrapped(value)) for key, value in data.items()})
+
+    __setitem__ = __delitem__ = __setattr__ = __delattr__ = _read_only  # type: ignore[assignment]
+    update = setdefault = pop = popitem = clear = __ior__ = _read_only  # type: ignore[assignment]
+
+
+class _FrozenList(list):
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = _read_only  # type: ignore[assignment]
+    remove = pop = clear = sort = reverse = _read_only  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return type(self), (list(self),)
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value if isinstance(value, Config) else Config(value)
+    return [_wrapped(v) for v in value] if type(value) in (list, tuple) else value
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.freeze()
+    return _FrozenList(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def plain(value: Any) -> Any:
+    """A deep copy in plain dicts, lists and Python numbers: EasyDicts, tuples, numpy and torch values are converted."""
+    if isinstance(value, Section):
+        return plain(dict(value))
+    if isinstance(value, dict):
+        return {str(k) if isinstance(k, str) else k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if hasattr(value, 'dtype') and hasattr(value, 'tolist'):
+        return plain(value.tolist())
+    return value
+
+
+def validate(section_cls: type[S], data: Any, path: str = '', known: Iterable[str] = ()) -> S:
+    """The section that `data` describes. Pure; nothing is converted beyond an integer where a float is wanted.
+
+    Args:
+      path: where the section stands in the config, e.g. 'policy.learn'; errors name full paths.
+      known: all dotted paths of the config, to tell where a misplaced key belongs.
+    Raises: ConfigError with a sentence for every problem.
+    """
+    data = plain(data)
+    problems = bad_keys(data, path) or section_problems(section_cls, data, path, tuple(known))
+    if problems:
+        raise ConfigError(problems)
+    return section_cls.model_validate(data)
+
+
+def bad_keys(data: Any, path: str = '') -> list[str]:
+    """A sentence for every key of a nested dict that no config can hold: no string, or it would hide a dict method."""
+    problems = []
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        if isinstance(data, list):
+            problems += bad_keys(value, path)
+        elif not isinstance(key, str):
+            problems.append(f'key {key!r} in {path or "the config"} is no string; write keys as text')
+        elif key in RESERVED:
+            problems.append(f'{join(path, key)} is a reserved key: it would hide the method `{key}` of the config; '
+                            'rename it, and wrap a function that takes an argument of that name')
+        else:
+            problems += bad_keys(value, join(path, key))
+    return problems
+
+
+def section_problems(section_cls: type[Section], data: Any, path: str, known: tuple[str, ...]) -> list[str]:
+    """A sentence for every problem that validating `data` (plain) as a section finds."""
+    try:
+        section_cls.model_validate(data)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    else:
+        return []
+    if not isinstance(data, dict):
+        return [bad_value(path or 'the config', data, section_cls)]
+    fields = section_cls.model_fields
+    problems: dict[str, list[str]] = {}  # by key: a union reports each of its branches
+    for item in sorted(errors, key=lambda e: e['type'] != 'extra_forbidden' or len(e['loc']) > 1):
+        key = str(item['loc'][0]) if item['loc'] else ''
+        if key in problems:
+            continue
+        where = join(path, key) if key else path
+        if item['type'] == 'extra_forbidden' and len(item['loc']) == 1:
+            problems[key] = [unknown_key(path, key, fields, known)]
+        elif key not in fields:  # a check of the whole section
+            problems[key] = [f"{where or 'the config'}: {item.get('ctx', {}).get('error', item['msg'])}"]
+        elif item['type'] == 'missing' and len(item['loc']) == 1:
+            problems[key] = [missing_value(where, fields[key])]
+        else:
+            problems[key] = _field_problems(fields[key], data.get(key, fields[key].default), where, item, known)
+    return [sentence for sentences in problems.values() for sentence in sentences]
+
+
+def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: tuple[str, ...]) -> list[str]:
+    """What is wrong with a field: the problems of a section (of several, of the one that fits best), or of a value."""
+    sections = sections_of(field.annotation)
+    if isinstance(value, dict) and sections:
+        best = max(sections, key=lambda s: sum(bool(closest(key, s.model_fields)) for key in value))
+        return section_problems(best, value, where, known) or [f"{where}: {item['msg']}"]
+    if is_section(field):
+        return [bad_value(where, value, sections[0])]
+    if item['type'] == 'value_error':  # a check written for this field says it best
+        return [f"{where} is {value!r}: {item['ctx']['error']}"]
+    return [bad_value(where, value, field)]
+
+
+def sections_of(annotation: Any) -> list[type[Section]]:
+    """The sections a field takes: one, several in a union, or none."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    if getattr(annotation, '__origin__', None) in (list, dict, tuple):
+        return []
+    return [section for arg in get_args(annotation) for section in sections_of(arg)]
+
+
+def fields_of(section_cls: type[Section], path: str = '') -> Iterator[tuple[str, FieldInfo]]:
+    """Every field of a section and of the sections in it by dotted path, in order, each section before its fields."""
+    for key, field in section_cls.model_fields.items():
+        yield join(path, key), field
+        if is_section(field):
+            yield from fields_of(sections_of(field.annotation)[0], join(path, key))
+
+
+def is_section(field: FieldInfo) -> bool:
+    """Whether a field is a section, and nothing else."""
+    return sections_of(field.annotation) == [field.annotation]
+
+
+def join(path: str, key: str) -> str:
+    return f'{path}.{key}' if path else key
+
+
+def value_at(data: Any, path: str) -> Any:
+    """The value at a dotted path of nested dicts, None where there is none."""
+    for key in path.split('.'):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data

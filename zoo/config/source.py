@@ -1,0 +1,236 @@
+"""Where configs come from and go to: dicts, .py and .yaml files, bundled names, command-line overrides."""
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from zoo.config.section import ConfigError, plain
+from zoo.core.registry import unknown_name
+
+BUNDLED_PACKAGE = 'dizoo_configs'
+
+
+def load_config(source: Any) -> tuple[dict[str, Any], str]:
+    """The plain, unvalidated dict of a config and a word for where it came from.
+
+    Args:
+      source: a dict or EasyDict; a path to a .py file (its variable `config` or `main_config`) or a .yaml file; the
+        name of a bundled config. A .py file is run once in a process, as its folder's programs would run it.
+    Raises: ConfigError if there is no such config or its file holds none; errors inside a .py file pass through.
+    """
+    if isinstance(source, dict):
+        return plain(source), 'config'
+    if not isinstance(source, (str, os.PathLike)):
+        raise ConfigError(f'a config is a dict, a path or a name, got {type(source).__name__}; pass one of those.')
+    path = Path(source)
+    if path.suffix in ('.yaml', '.yml'):
+        return _from_yaml(_existing(path)), str(source)
+    if path.suffix == '.py':
+        return _from_module(_module_of_file(_existing(path)), str(source)), str(source)
+    if path.suffix or path.parent != Path('.'):
+        raise ConfigError(f'config {str(source)!r} is no .py or .yaml file; give one, or the name of a bundled one.')
+    bundled, name = bundled_configs(), str(source)
+    if name not in bundled:
+        raise ConfigError(unknown_name('config', name, bundled, listed='bundled'))
+    return _from_module(importlib.import_module(f'{BUNDLED_PACKAGE}.{bundled[name].stem}'), name), name
+
+
+def bundled_configs() -> dict[str, Path]:
+    """Name -> file of every bundled config: 'cartpole_ppo' is dizoo_configs/cartpole_ppo_config.py."""
+    spec = importlib.util.find_spec(BUNDLED_PACKAGE)
+    folders = spec.submodule_search_locations or [] if spec else []
+    files = sorted(file for folder in folders for file in Path(folder).glob('*_config.py'))
+    return {file.stem.removesuffix('_config'): file for file in files}
+
+
+def _existing(path: Path) -> Path:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise ConfigError(f'there is no config file {str(path)!r}; check the path.')
+    return path
+
+
+def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
+    for name in ('config', 'main_config'):
+        if isinstance(vars(module).get(name), dict):
+            return plain(vars(module)[name])
+    raise ConfigError(f'{label} has no dict named `config` (or `main_config`); define one.')
+
+
+def import_module_or_file(name: str) -> ModuleType:
+    """Imports 'package.module' or 'path/file.py', for what that registers. Raises: ConfigError if there is none."""
+    if name.endswith('.py'):
+        return _module_of_file(_existing(Path(name)).absolute())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition('.')[0] and error.name != name:
+            raise
+        raise ConfigError(f'there is no module {name!r} to import; give its dotted name, or the path of a .py file.') \
+            from error
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    """The file as a module that later imports find too, so that functions in it can be named 'module:function'."""
+    stamp = path.stat().st_mtime_ns
+    name = path.stem if _is_free(path.stem, path) else str(path.with_suffix('')).strip(os.sep).replace(os.sep, '_')
+    if name in sys.modules and _ran.setdefault(path, stamp) == stamp:
+        return sys.modules[name]  # a second run of the file would register what it registers twice
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, 'the suffix is .py'
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    sys.modules[name] = module
+    _ran.pop(path, None)
+    try:
+        spec.loader.exec_module(module)
+        _ran[path] = stamp
+    finally:
+        if path not in _ran:
+            del sys.modules[name]
+    return module
+
+
+_ran: dict[Path, int] = {}  # .py configs of this process -> time of last change
+
+
+def _is_free(name: str, path: Path) -> bool:
+    """Whether importing `name` gives this file, or nothing."""
+    if name in sys.modules:
+        return getattr(sys.modules[name], '__file__', None) == str(path)
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    return name.isidentifier() and (spec is None or spec.origin == str(path))
+
+
+# YAML 1.2: 1e-3 is a float; on, off, yes and no are text
+_SCALARS = {
+    'null': r'(?:~|null|Null|NULL|)',
+    'bool': r'(?:true|True|TRUE|false|False|FALSE)',
+    'int': r'[-+]?(?:0|[1-9](?:_?[0-9])*|0x[0-9a-fA-F]+|0o[0-7]+)',
+    'float': r'[-+]?(?:[0-9](?:_?[0-9])*(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)|\.[0-9]+(?:[eE][-+]?[0-9]+)?)'
+             r'|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)',
+}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if doubled := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f'key {doubled[0]!r} is there twice', node.start_mark)
+        return super().construct_mapping(node, deep)
+
+    def construct_int(self, node: yaml.ScalarNode) -> int:
+        return int(self.construct_scalar(node).replace('_', ''), 0)
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _kind, _pattern in _SCALARS.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f'tag:yaml.org,2002:{_kind}', re.compile(f'(?:{_pattern})$'), None)
+_Loader.add_constructor('tag:yaml.org,2002:int', _Loader.construct_int)
+
+
+def _from_yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.load(path.read_text(encoding='utf-8'), _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}; correct it there.") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f'{path} holds {type(data).__name__}, not the keys of a config; write key: value lines.')
+    return data
+
+
+def save_yaml(config: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a config so that load_config reads an equal one; functions are written as 'module:function'."""
+    text = yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)  # ASCII: exact for every character
+    Path(path).write_text(text, encoding='utf-8')
+
+
+def storable(value: Any) -> Any:
+    """A config as YAML and JSON hold it: plain, functions as 'module:function'."""
+    if isinstance(value, dict):
+        return {key: storable(v) for key, v in plain(value).items()}
+    if isinstance(value, list):
+        return [storable(v) for v in value]
+    return function_name(value) if callable(value) else value
+
+
+def function_name(function: Any) -> str:
+    """'module:function', where a script that is being run counts under the name it is imported by."""
+    module = getattr(function, '__module__', '?')
+    if module == '__main__':
+        module = Path(getattr(sys.modules['__main__'], '__file__', None) or '__main__').stem
+    return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def split_override(text: str) -> tuple[str, str]:
+    """'a.b.c=value' -> ('a.b.c', 'value'). Raises: ConfigError if it has not that form."""
+    path, equals, raw = text.partition('=')
+    path = path.strip().removeprefix('--')
+    if not equals or not all(path.split('.')):
+        raise ConfigError(f'override {text!r} is not key=value; write e.g. policy.learn.learning_rate=1e-3.')
+    return path, raw.strip()
+
+
+def parse_value(raw: str, field: FieldInfo | None = None) -> Any:
+    """The value that an override's text stands for: the first reading that the field takes.
+
+    Where no reading fits, or there is no field, the YAML reading: validation then says what is wanted.
+    """
+    readings = list(_readings(raw))
+    if field is not None:
+        for value in readings:
+            if _takes(field, value):
+                return value
+    return readings[0]
+
+
+def _readings(raw: str) -> Iterator[Any]:
+    """none is None; YAML; 1e6 as an integer; on and off; the text itself."""
+    if raw.lower() in ('none', 'null'):
+        yield None
+    try:
+        value = yaml.load(raw, _Loader)
+    except yaml.YAMLError:
+        value = raw
+    if value is not None:
+        yield value
+    if isinstance(value, float) and value.is_integer():
+        yield int(value)
+    words = {'on': True, 'yes': True, 'true': True, 'off': False, 'no': False, 'false': False}
+    if raw.lower() in words:
+        yield words[raw.lower()]
+    yield raw
+
+
+def _takes(field: FieldInfo, value: Any) -> bool:
+    annotation = field.annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return isinstance(value, dict)
+    strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    typed: Any = Annotated[(annotation, *field.metadata)] if field.metadata else annotation  # type: ignore[misc]
+    try:
+        TypeAdapter(typed, config=strict).validate_python(value)
+    except ValidationError:
+        return False
+    return True

@@ -1,0 +1,133 @@
+"""Names for policies, models, envs and buffers: a decorator, a dict, two good errors, plugins by entry point."""
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from importlib import metadata
+from typing import Any, Generic, TypeVar
+
+from zoo.core.errors import UserError
+
+T = TypeVar('T')
+Item = TypeVar('Item')  # what is registered keeps its own, narrower type
+
+logger = logging.getLogger(__name__)
+
+
+class UnknownNameError(UserError):
+    """A name that nothing is registered under."""
+
+
+class Registry(Generic[T]):
+    """A dict from names to classes or functions that fills itself when it is first read.
+
+    Built-in entries register when `modules` are imported; those of other packages when the entry points of `group` are
+    loaded. Construction is `REGISTRY.get(name)(...)`, so what a constructor raises arrives as it was raised.
+    """
+
+    def __init__(self, kind: str, group: str, modules: Iterable[str] = ()) -> None:
+        self.kind = kind
+        self._group = group
+        self._modules = tuple(modules)
+        self._items: dict[str, T] = {}
+        self._places: dict[str, str] = {}
+        self._loaded = False
+
+    def register(self, name: str, force: bool = False) -> Callable[[Item], Item]:
+        """Decorator that registers a class or function under `name` and returns it unchanged.
+
+        Raises: UserError (a ValueError) if the name is taken, naming both places, unless `force` says to replace it.
+        """
+        if not isinstance(name, str) or not name:
+            raise TypeError(f'a {self.kind} is registered under a non-empty string, got {name!r}; '
+                            f"write @...register('my_{self.kind}')")
+        if force:
+            self._load()  # else the entry to be replaced would come later and find its name taken
+        caller = sys._getframe(1)
+        place = f"{caller.f_globals.get('__name__', '?')}:{caller.f_lineno}"
+
+        def decorator(item: Item) -> Item:
+            self._add(name, item, place, force)
+            return item
+        return decorator
+
+    def get(self, name: str) -> T:
+        """What is registered under `name`. Raises: UnknownNameError with close matches and the known names."""
+        self._load()
+        if name not in self._items:
+            raise UnknownNameError(unknown_name(self.kind, name, self._items))
+        return self._items[name]
+
+    def names(self) -> list[str]:
+        """All registered names, sorted."""
+        self._load()
+        return sorted(self._items)
+
+    def where(self, name: str) -> str:
+        """'module:line' of the registration."""
+        self.get(name)
+        return self._places[name]
+
+    def __contains__(self, name: object) -> bool:
+        self._load()
+        return name in self._items
+
+    def _add(self, name: str, item: Any, place: str, force: bool = False) -> None:
+        if name in self._items and not force:
+            raise UserError(f'{self.kind} {name!r} is registered at {self._places[name]} and again at {place}; '
+                            'choose another name, or register(name, force=True) to replace the first.')
+        self._items[name] = item
+        self._places[name] = place
+
+    def _load(self) -> None:
+        """Import the built-in modules and the plugins, once; what fails is tried, and fails, again at the next read."""
+        if self._loaded:
+            return
+        self._loaded, done = True, False  # set first: a module read here may ask this registry while it is imported
+        try:
+            for module in self._modules:
+                importlib.import_module(module)
+            for point in sorted(metadata.entry_points(group=self._group), key=lambda p: (p.name, p.value)):
+                self._load_plugin(point)
+            done = True
+        finally:
+            self._loaded = done
+
+    def _load_plugin(self, point: metadata.EntryPoint) -> None:
+        """Load a module that registers as it is imported, or an object to be registered under the point's name."""
+        package = point.dist.name if point.dist else 'unknown package'
+        place = f'{point.value} (plugin of {package})'
+        done = False
+        try:
+            item = point.load()
+            done = True
+        finally:
+            if not done:
+                logger.error('the %s plugin %s = %s failed to import, its error follows; fix or uninstall package %s',
+                             self.kind, point.name, point.value, package)
+        if point.attr and self._items.get(point.name) is not item:
+            self._add(point.name, item, place)
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str], listed: str = 'registered') -> str:
+    """One sentence for a name that does not exist: what was got, the closest known ones, all known ones."""
+    known = sorted(known)
+    close = closest(str(name), known)
+    guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ''
+    return f"unknown {kind} {name!r}: {guess}{listed}: {', '.join(known) or 'none'}."
+
+
+def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
+    """Up to `n` of the known names that resemble `name` about equally well, best first; case does not count."""
+    scores = {k: difflib.SequenceMatcher(None, k.lower(), name.lower()).ratio() for k in known}
+    best = sorted(scores, key=lambda k: (-scores[k], k))[:n]
+    return [k for k in best if scores[k] >= max(0.6, scores[best[0]] - 0.1)]  # 0.6: what difflib calls close
+
+
+POLICY_REGISTRY: Registry[Any] = Registry('policy', 'zoo.policies', ('zoo.policy',))
+MODEL_REGISTRY: Registry[Any] = Registry('model', 'zoo.models', ('zoo.model',))
+ENV_REGISTRY: Registry[Any] = Registry('env', 'zoo.envs', ('zoo.env',))
+BUFFER_REGISTRY: Registry[Any] = Registry('buffer', 'zoo.buffers', ('zoo.buffer',))

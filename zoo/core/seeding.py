@@ -1,0 +1,29 @@
+"""Random streams: every part of a run draws from its own child of the one seed."""
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def stream(seed: int, *name: int | str) -> np.random.SeedSequence:
+    """A part's own random stream: children of one seed, told apart by name, the same in every process."""
+    words = [w if isinstance(w, int) else int.from_bytes(w.encode(), 'little') for w in name]
+    return np.random.SeedSequence([seed, *words])
+
+
+def torch_generator(seed: int, name: str, device: torch.device | None = None) -> torch.Generator:
+    """A generator from the stream of that name; on the device where that is a GPU, else on the CPU."""
+    generator = torch.Generator(device if device is not None and device.type == 'cuda' else 'cpu')
+    return generator.manual_seed(int(stream(seed, name).generate_state(1, np.uint64)[0]) >> 1)
+
+
+def restore_generator(generator: torch.Generator, state: Tensor) -> None:
+    """Goes on from the state of a generator; from one of another kind of device in a new stream, the same each time."""
+    if state.shape == generator.get_state().shape:
+        generator.set_state(state)
+    else:
+        digest = hashlib.sha256(state.numpy().tobytes()).digest()
+        generator.manual_seed(int.from_bytes(digest[:8], 'little') >> 1)

@@ -1,0 +1,1 @@
+"""Env families: each builds a whole vector env for a game that the config names."""

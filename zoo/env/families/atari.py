@@ -1,0 +1,120 @@
+"""The env family 'atari': Atari 2600 games by ale-py's own vector env, with the settings of the published results."""
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from pydantic import Field
+
+from zoo.config.section import Section
+from zoo.core.registry import ENV_REGISTRY
+from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, EnvRequest, env_family, need
+
+EXTRA = 'atari'  # ale-py, whose licence is GPL-2: nobody gets it who did not ask for it
+MAX_FRAMES = 108_000  # of one episode, half an hour at 60 frames a second
+
+
+class AtariOptions(Section):
+    """env.kwargs of the family 'atari'."""
+
+    frame_skip: int = Field(4, ge=1, description='frames an action is held for; of the last two, the brighter pixels')
+    frame_stack: int = Field(4, ge=1, le=64, description='images that an observation consists of, the newest last')
+    screen_size: int = Field(84, ge=8, le=1024, description='pixels in width and height')
+    noop_max: int = Field(30, ge=0, description='frames, at most, in which nothing is done when a game starts')
+    repeat_action_probability: float = Field(0.0, ge=0, le=1, description='of the action before instead (sticky)')
+    fire_reset: bool = Field(True, description='press FIRE when a game starts and after a lost life')
+    full_action_space: bool = Field(False, description='all 18 actions, not only those that do something')
+    episodic_life: bool = Field(True, description='in training, a lost life ends the episode')
+    clip_reward: bool = Field(True, description='in training, of a reward only its sign is seen')
+    num_threads: int = Field(0, ge=0, description='of ale-py; 0: as many as it thinks fit')
+
+
+class AtariVectorEnv(gymnasium.vector.VectorEnv):
+    """ale-py's vector env with lives and rewards as they are published.
+
+    Its own episodic_life restarts the whole game at a lost life, so that nobody would see more of it than the first
+    one. Here the game goes on: the lost life is a terminal state whose final observation the next episode starts from.
+    Where the game waits for FIRE after a lost life, it is pressed in place of the next action, in training and
+    evaluation alike; else a greedy policy might wait until the episode's time is over.
+    """
+
+    def __init__(self, env: Any, name: str, fire: int | None, episodic_life: bool, clip_reward: bool) -> None:
+        """
+        Args:
+          env: an ale_py AtariVectorEnv without episodic_life and reward_clipping, in same-step mode.
+          fire: the index of the action FIRE; None if it is not to be pressed.
+        """
+        self._env, self._fire = env, fire
+        self._episodic_life, self._clip_reward = episodic_life, clip_reward
+        self.num_envs: int = env.num_envs
+        self.single_observation_space, self.single_action_space = env.single_observation_space, env.single_action_space
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.metadata = {**env.metadata, RAW: episodic_life or clip_reward}
+        self._check = ActionCheck(name, env.single_action_space, env.num_envs)
+        self._lives: np.ndarray | None = None
+        self._n_step = 0
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        obs, info = self._env.reset(seed=None if seed is None else np.asarray(seed), options=options)
+        self._lives, self._fell = info['lives'], np.zeros(self.num_envs, dtype=bool)
+        self._n_step = 0
+        return obs, info
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        if self._lives is None:
+            raise gymnasium.error.ResetNeeded('step was called before the first reset; call reset first')
+        self._n_step += 1
+        self._check(actions, self._n_step)  # an action outside of its range would make ale-py wait for ever
+        if self._fire is not None and np.count_nonzero(self._fell):
+            actions = np.where(self._fell, self._fire, actions)
+        obs, reward, terminated, truncated, info = self._env.step(actions)
+        over = terminated | truncated
+        self._fell = ~over & (info['lives'] < self._lives)
+        self._lives = info['lives']
+        if self.metadata[RAW]:
+            info = {**info, RAW_REWARD: reward, RAW_END: over}
+        # as published, a fall to 0 is left to the end of the game: some show 0 lives for a while before they are over
+        lost = self._fell & (self._lives > 0)
+        if self._episodic_life and np.count_nonzero(lost):
+            final = obs.copy()
+            if np.count_nonzero(over):
+                final[over] = info['final_obs'][over]
+            info, terminated = {**info, 'final_obs': final}, terminated | lost
+        return obs, np.sign(reward) if self._clip_reward else reward, terminated, truncated, info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._env.close()
+
+
+def atari_games() -> list[str]:
+    """The games whose ROMs ale-py has, as in its gymnasium ids: 'Pong', 'SpaceInvaders'."""
+    roms = need('ale_py', EXTRA, 'atari').roms
+    return sorted(''.join(part.capitalize() for part in rom.split('_')) for rom in roms.get_all_rom_ids())
+
+
+@ENV_REGISTRY.register('atari')
+@env_family(games=atari_games, options=AtariOptions)
+def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
+    """`request.n_env` games that show gray images [frame_stack, screen_size, screen_size] of bytes.
+
+    Source: Mnih et al. 2015 (doi:10.1038/nature14236), methods; no sticky actions as in Schulman et al. 2017
+      (arXiv:1707.06347).
+    """
+    ale_py = need('ale_py', EXTRA, request.name)
+    vector_env = need('ale_py.vector_env', EXTRA, request.name)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else every game greets on stderr
+    n_step, size = request.max_episode_steps, options.screen_size
+    rom = next(rom for rom in ale_py.roms.get_all_rom_ids() if rom.replace('_', '') == request.game.lower())
+    env = vector_env.AtariVectorEnv(
+        rom, request.n_env, frameskip=options.frame_skip, stack_num=options.frame_stack, img_height=size,
+        img_width=size, noop_max=options.noop_max, repeat_action_probability=options.repeat_action_probability,
+        use_fire_reset=options.fire_reset, full_action_space=options.full_action_space,
+        max_num_frames_per_episode=MAX_FRAMES if n_step is None else n_step * options.frame_skip,
+        num_threads=options.num_threads, episodic_life=False, reward_clipping=False,
+        autoreset_mode=AutoresetMode.SAME_STEP)
+    actions = list(env.ale.get_action_set())
+    fire = actions.index(ale_py.Action.FIRE) if options.fire_reset and ale_py.Action.FIRE in actions else None
+    return AtariVectorEnv(env, request.name, fire, options.episodic_life and request.training,
+                          options.clip_reward and request.training)

@@ -1,0 +1,225 @@
+"""The env family 'envpool': every task of envpool that shows vectors, images or MiniGrid's grids."""
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeGuard
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from zoo.core.registry import ENV_REGISTRY
+from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
+from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, EnvRequest, env_family, need
+from zoo.env.families.minigrid import KEYS, MiniGridEncoder
+from zoo.env.families.qt import load_qt
+from zoo.env.make import raise_kwargs_error
+
+EXTRA = 'envpool'
+# options of a pool that the config gives elsewhere, env.game among it, or that would make it another kind of thing
+NOT_KWARGS = {'num_envs', 'batch_size', 'max_num_players', 'seed', 'env_seed', 'base_path', 'gym_reset_return_info',
+              'max_episode_steps', 'task', 'env_name', 'task_name', 'hand_task', 'adroit_task', 'scenario',
+              'distribution_mode'}
+COMMON = ('num_threads', 'thread_affinity_offset')  # options of every task
+# A task with this option is one of MiniGrid's, which take the common ones only: the others are what the id stands for
+# (sizes, rooms, objects), depend on each other, and end the process where they do not fit.
+GRID_OPTION = 'mission_bytes'
+BROKEN = {'Cig-v1', 'MultiDuel-v1'}  # Doom for several players: the first reset ends the process
+NEEDED = {'VizdoomCustom-v1': ('cfg_path', 'wad_path')}  # options without which there is no such task
+INT_MAX = 2**31 - 1  # envpool's integers have 32 bits
+# Least and greatest value. What lies outside ends the process (a picture of no height in OpenCV, a draw from an empty
+# range, threads that cannot be started), hangs it, takes all of its memory, or is silently something else.
+RANGES: dict[str, tuple[float, float]] = {
+    'num_threads': (0, 1024), 'stack_num': (1, 64), 'frame_stack': (1, 64), 'frame_skip': (1, 1000),
+    'noop_max': (1, 1000), 'img_height': (1, 1024), 'img_width': (1, 1024), 'repeat_action_probability': (0, 1),
+    'num_levels': (0, INT_MAX), 'start_level': (0, INT_MAX)}
+RANGE_OF_TYPE: dict[type, tuple[float, float]] = {int: (-INT_MAX - 1, INT_MAX), float: (-math.inf, math.inf)}
+TRAINING_ONLY = ('episodic_life', 'reward_clip')  # options of Atari games
+
+
+class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
+    """A pool of envpool with the interface of gymnasium's vector envs.
+
+    The pool is seeded when it is made and by nothing later, so every reset with a seed makes a new one: milliseconds,
+    but for the first of its kind. It looks at no action (a batch too short ends the process, a float is cut to an
+    integer, one out of range is anything); all of these are refused here, before the call.
+    """
+
+    steps_beside = True
+
+    def __init__(self, request: EnvRequest, make: Callable[..., Any], spec: Any, has_raw: bool = False) -> None:
+        """
+        Args:
+          make: takes seed, a list of one int for each env, and returns the pool.   spec: its envpool spec.
+          has_raw: it changes rewards or ends, and tells those of the game in its info.
+        """
+        name = self._name = request.name
+        self._limit = request.max_episode_steps
+        self._make = make
+        self._pool: Any = None
+        self._has_raw = has_raw
+        self.metadata = {'render_modes': [], 'autoreset_mode': AutoresetMode.NEXT_STEP, RAW: has_raw}
+        self.num_envs: int = spec.config.num_envs
+        space, action_space = _quietly(lambda: (spec.observation_space, spec.action_space))
+        self.single_observation_space, self._encode = _encoding(space, name)
+        self.single_action_space = action_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(action_space, self.num_envs)
+        self._check = ActionCheck(name, action_space, self.num_envs)
+        self._n_step = 0
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        if seed is not None or self._pool is None:
+            self._pool = None  # ends its threads before others start
+            self._pool = self._make(seed=[0] * self.num_envs if seed is None else seed)
+        self._n_step = 0
+        obs, info = _quietly(self._pool.reset)  # it makes its spaces when it is first asked for something
+        if isinstance(self._encode, MiniGridEncoder):
+            self._encode.warn_of_missions(obs)
+        return self._encode(obs), info
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Has the pool's threads take a step."""
+        if self._pool is None:
+            raise gymnasium.error.ResetNeeded('step was called before the first reset; call reset first')
+        self._n_step += 1
+        self._check(actions, self._n_step)
+        self._pool.send(actions)
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """What that step returns."""
+        obs, reward, terminated, truncated, info = self._pool.recv()
+        if self._limit is not None and np.max(info['elapsed_step']) > self._limit:
+            raise UnsupportedEnvError(f'env.max_episode_steps is {self._limit} but an episode of {self._name} goes on: '
+                                      'this task has no limit that can be set; leave env.max_episode_steps out.')
+        if self._has_raw:
+            info = {**info, RAW_REWARD: info['reward'], RAW_END: (info['terminated'] != 0) | truncated}
+        return self._encode(obs), reward, terminated, truncated, info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._pool = None
+
+
+def envpool_tasks() -> list[str]:
+    """What envpool calls its task ids, of those that run."""
+    return [task for task in need('envpool', EXTRA, 'envpool').list_all_envs() if task not in BROKEN]
+
+
+@ENV_REGISTRY.register('envpool')
+@env_family(games=envpool_tasks)
+def make_envpool(request: EnvRequest, /, **options: Any) -> EnvpoolVectorEnv:
+    """`request.n_env` envs of an envpool task. `options` are envpool's own, different for every task.
+
+    Refused are those that make it another task than env.game says, and MiniGrid's layouts, of which most end the
+    process.
+    Two of Atari's, episodic_life and reward_clip, hold in training only; evaluation sees the raw game. (envpool then
+    presses FIRE after a lost life in training alone; the family 'atari' does in both.)
+    """
+    return make_pool(request, request.game, EXTRA, options)
+
+
+def make_pool(request: EnvRequest, task: str, extra: str, options: Mapping[str, Any]) -> EnvpoolVectorEnv:
+    """The pool of a task.
+
+    Args: extra: that the family is part of.
+    Raises: EnvKwargsError if `options` do not fit the task; MissingExtraError.
+    """
+    envpool = need('envpool', extra, request.name)
+    needed = NEEDED.get(task, ())
+    raise_kwargs_error(request.name, [], [key for key in needed if key not in options], [])
+    with _blaming(request.name, options):
+        defaults = _make_spec(envpool, request.name, task, **{key: options[key] for key in needed}).config
+    _check_options(request.name, options, defaults._asdict())
+    wanted = {**options, 'num_envs': request.n_env}
+    if request.max_episode_steps is not None:
+        if request.max_episode_steps > INT_MAX:
+            raise UnsupportedEnvError(f'env.max_episode_steps is {request.max_episode_steps} but {request.name} counts '
+                                      f'to {INT_MAX}; use {INT_MAX} or less.')
+        wanted['max_episode_steps'] = request.max_episode_steps
+    training_only = {key: request.training for key in TRAINING_ONLY if options.get(key)}
+    wanted |= training_only
+
+    def make(seed: list[int]) -> Any:
+        with _blaming(request.name, options):
+            return envpool.make_gymnasium(task, seed=seed, **wanted)
+
+    with _blaming(request.name, options):
+        spec = _make_spec(envpool, request.name, task, **wanted)
+    return EnvpoolVectorEnv(request, make, spec, has_raw=any(training_only.values()))
+
+
+def _make_spec(envpool: Any, name: str, task: str, /, **options: Any) -> Any:
+    try:
+        return envpool.make_spec(task, **options)
+    except ImportError as error:
+        if 'Qt' not in str(error):
+            raise
+    load_qt(name)
+    importlib.reload(importlib.import_module('envpool.procgen'))  # which keeps in mind that it found no Qt
+    return envpool.make_spec(task, **options)
+
+
+@contextlib.contextmanager
+def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Raises: EnvKwargsError from what envpool says against the options of a pool, where there are any."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError) as error:
+        if not options:
+            raise
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise EnvKwargsError(f'env.kwargs is {dict(options)} but envpool makes no {name} of it ({said}); correct it, '
+                             'or leave out what envpool does not like.') from error
+
+
+def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    takes = [key for key in (COMMON if GRID_OPTION in defaults else defaults) if key not in NOT_KWARGS]
+    raise_kwargs_error(name, [key for key in options if key not in takes], [], takes)
+    for key, value in options.items():
+        kind = type(defaults[key])
+        if type(value) is not kind and not (kind is float and type(value) is int) and kind in (bool, int, float, str):
+            raise EnvKwargsError(f'env.kwargs.{key} is {value!r} but {name} takes {kind.__name__}, such as '
+                                 f'{defaults[key]!r}; correct it.')
+        if kind in RANGE_OF_TYPE:
+            low, high = RANGES.get(key, RANGE_OF_TYPE[kind])
+            if not low <= value <= high:  # a nan is in no range
+                raise EnvKwargsError(f'env.kwargs.{key} is {value!r} but {name} takes {low} to {high}; correct it, or '
+                                     f'leave it out for {defaults[key]!r}.')
+
+
+def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Callable[[Any], np.ndarray]]:
+    """The space of what zoo is shown of these observations, and what turns them into it."""
+    if isinstance(space, gymnasium.spaces.Dict) and set(space) == KEYS:
+        encoder = MiniGridEncoder(space, name)
+        return encoder.space, encoder
+    if isinstance(space, gymnasium.spaces.Dict) and all(_is_vector(part) for part in space.values()):
+        size = sum(int(np.prod(part.shape or ())) for part in space.values())
+        keys = list(space)
+        return _unbounded(size), lambda obs: np.concatenate([obs[key].reshape(len(obs[key]), -1) for key in keys], 1)
+    if _is_vector(space) and np.any(space.low == np.finfo(str(space.dtype)).tiny):
+        return _unbounded(len(space.low)), np.asarray  # the least float was meant, the smallest above 0 was written
+    return space, np.asarray
+
+
+def _is_vector(space: gymnasium.Space) -> TypeGuard[gymnasium.spaces.Box]:
+    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) < 2 and np.dtype(space.dtype).kind == 'f'
+
+
+def _unbounded(size: int) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+
+def _quietly(call: Callable[[], Any]) -> Any:
+    """What `call` returns, without gymnasium's warning that a bound of a float32 Box was given as float64."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', UserWarning)
+        return call()

@@ -1,0 +1,135 @@
+"""Env families: what makes B envs at once, maybe of a game that the config names, in place of one env after another."""
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from zoo.config.section import Section, validate
+from zoo.core.registry import closest
+from zoo.env.config import EnvConfig
+from zoo.env.errors import EnvError, MissingExtraError, UnknownEnvError, where
+from zoo.env.tensor.base import TensorEnv
+
+RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
+RAW_REWARD, RAW_END = 'raw_reward', 'raw_end'
+MAX_LISTED = 20  # games that an error names one by one
+
+
+class EnvRequest(NamedTuple):
+    """What the config asks of a family, apart from env.kwargs."""
+
+    name: str  # what messages call the envs
+    game: str  # '' if the family has no games
+    n_env: int
+    training: bool  # the envs that transitions are collected in, as opposed to those that evaluate
+    max_episode_steps: int | None
+    device: str = 'cpu'  # where tensor envs run; of no concern to others
+
+
+@dataclass(frozen=True)
+class EnvFamily:
+    """An entry of ENV_REGISTRY that makes vector envs, or tensor envs."""
+
+    make: Callable[..., gymnasium.vector.VectorEnv | TensorEnv]  # (EnvRequest, options), or without: **env.kwargs
+    games: Callable[[], Sequence[str]] | None = None  # the known ones; None if env.game is not used
+    options: type[Section] | None = None  # what env.kwargs may hold
+    one_seed: bool = False
+
+    def check_game(self, env_id: str, game: str | None) -> None:
+        """Raises: UnknownEnvError if `game` is none of this family's, with the closest; what `games` raises."""
+        if self.games is None:
+            if game is not None:
+                raise UnknownEnvError(no_games(env_id, game))
+            return
+        known = self.games()
+        if game in known:
+            return
+        close = closest(game or '', known)
+        hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ''
+        listed = (', '.join(known) if len(known) <= MAX_LISTED
+                  else f'{", ".join(known[:3])} and {len(known) - 3} more')
+        got = 'env.game is missing' if game is None else f'unknown game {game!r}'
+        raise UnknownEnvError(f'{got}: {hint}env {env_id!r} has {listed}; set env.game to one of them.')
+
+    def read_options(self, kwargs: Mapping[str, Any]) -> Section | None:
+        """env.kwargs as this family's section, None if it has none. Raises: ConfigError for every problem."""
+        if self.options is None:
+            return None
+        return validate(self.options, kwargs, 'env.kwargs', [f'env.{key}' for key in EnvConfig.model_fields])
+
+
+def env_family(
+    games: Sequence[str] | Callable[[], Sequence[str]] | None = None, options: type[Section] | None = None,
+    one_seed: bool = False,
+) -> Callable[[Callable[..., gymnasium.vector.VectorEnv | TensorEnv]], EnvFamily]:
+    """Decorator, below `@ENV_REGISTRY.register(name)`, for a function that makes a vector env, or a TensorEnv.
+
+    The function takes an EnvRequest and its options, and is called once for each group of envs. Its vector env says its
+    autoreset mode in its metadata. If it changes rewards or ends for training, it sets metadata[RAW] and puts the
+    game's own ones into each step's info, as [B] arrays under RAW_REWARD and RAW_END.
+
+    Args:
+      games: the values of env.game, or a function that finds them; None if there is nothing to choose.
+      options: the Section that env.kwargs is read as; None: the function takes env.kwargs as its keyword arguments.
+      one_seed: its reset takes one int for all envs rather than a list of one for each.
+    """
+    find = games if games is None or callable(games) else lambda: games
+    return lambda make: EnvFamily(make, find, options, one_seed)
+
+
+def no_games(env_id: str, game: str) -> str:
+    """The sentence for a game that is given where there is none to choose."""
+    return f'env.game is {game!r} but env {env_id!r} has no games to choose from; leave env.game out.'
+
+
+def need(module: str, extra: str, name: str) -> Any:
+    """The module of an optional dependency. Raises: MissingExtraError if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise  # it is there; one that it imports is not
+        raise MissingExtraError(missing_extra(extra, name)) from error
+
+
+def missing_extra(extra: str, name: str) -> str:
+    """The sentence for an extra that is not installed."""
+    return f"env {name!r} needs the {extra} extra, which is not installed; run: pip install 'policy-zoo[{extra}]'"
+
+
+class ActionCheck:
+    """Refuses a batch of actions that simulators would not: theirs is a hang, an ended process, or silence."""
+
+    def __init__(self, name: str, space: gymnasium.Space, n_env: int) -> None:
+        self._name = name
+        self._shape = (n_env, *(space.shape or ()))
+        self._discrete = isinstance(space, gymnasium.spaces.Discrete)
+        if isinstance(space, gymnasium.spaces.Discrete):
+            self._low, self._high = np.array(int(space.start)), np.array(int(space.start + space.n - 1))
+        else:
+            assert isinstance(space, gymnasium.spaces.Box)
+            self._low, self._high = space.low, space.high
+
+    def __call__(self, actions: np.ndarray, step: int) -> None:
+        """actions: [B] integers or [B, *A] floats. Raises: EnvError with what was got, what was wanted, what to do."""
+        kinds, wanted = ('iu', 'integers') if self._discrete else ('f', 'floats')
+        if actions.shape != self._shape:
+            self._refuse(step, f'the actions have shape {actions.shape}, wanted {self._shape}',
+                         'pass one action for each env')
+        if actions.dtype.kind not in kinds:
+            self._refuse(step, f'the actions are of {actions.dtype}, wanted {wanted}',
+                         "pass the policy's output as it is")
+        outside = ~((self._low <= actions) & (actions <= self._high))  # a nan is outside of everything
+        if np.count_nonzero(outside):
+            index = int(np.flatnonzero(outside.reshape(len(actions), -1).any(axis=1))[0])
+            bounds = f'{self._low} to {self._high}' if self._discrete else 'numbers inside of its action_space'
+            raise EnvError(f'{where(self._name, index, step)}: the action is {actions[index]}, wanted {bounds}; '
+                           'look at the policy.')
+
+    def _refuse(self, step: int, got_and_wanted: str, do: str) -> None:
+        raise EnvError(f'{where(self._name, None, step)}: {got_and_wanted}; {do}.')

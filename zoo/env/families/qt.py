@@ -1,0 +1,31 @@
+"""Qt 5 for envpool's Procgen, from a wheel where the system has none, so that nobody needs to be root."""
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
+
+from zoo.env.errors import MissingExtraError
+from zoo.env.families.family import missing_extra
+
+EXTRA = 'procgen'
+LIBRARIES = ('libQt5Core.so.5', 'libQt5Gui.so.5')  # in the order in which they need each other
+
+
+def load_qt(name: str) -> None:
+    """Load the libraries of the wheel PyQt5-Qt5 (LGPL-3); what asks for them by name afterwards finds them loaded.
+
+    Raises: MissingExtraError if the wheel is not installed, or if a library of the system that it needs is missing.
+    """
+    spec = importlib.util.find_spec('PyQt5')
+    folders = [Path(place) / 'Qt5' / 'lib' for place in (spec.submodule_search_locations or ())] if spec else []
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    if folder is None:
+        raise MissingExtraError(missing_extra(EXTRA, name))
+    for library in LIBRARIES:
+        try:
+            ctypes.CDLL(str(folder / library), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise MissingExtraError(
+                f'env {name!r} draws with Qt 5, whose {library} does not load here ({error}); install what is missing, '
+                'on Debian and Ubuntu: apt-get install libgl1 libglib2.0-0') from error

@@ -1,0 +1,1 @@
+"""One run: its config, its loop, its files, its signals and threads."""

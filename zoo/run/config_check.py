@@ -1,0 +1,142 @@
+"""What follows from other values of a config, and what contradicts them or this machine."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from zoo.buffer import draw_problems
+from zoo.config.schedule import Linear
+from zoo.config.section import ConfigError, Section, fields_of, sections_of, value_at
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.env import UnknownEnvError
+from zoo.env.make import check_source
+
+N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
+
+
+def fill_schedules(config: dict[str, Any], schema: type[Section]) -> None:
+    """Linear schedules without a length last as long as the run."""
+    for path, field in fields_of(schema):
+        value = value_at(config, path)
+        if Linear in sections_of(field.annotation) and isinstance(value, dict) and value.get('over', 0) is None:
+            value['over'] = config['max_env_step']
+
+
+def unfilled(config: dict[str, Any]) -> dict[str, Any]:
+    """The stored config of a run without what the functions beside derived, for a resume with other keys.
+
+    A line that lasted as long as the run then lasts as long as the new one; n_sample follows the number of envs.
+    """
+
+    def walk(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        is_line = {'start', 'end', 'over'} == set(value) and value['over'] == config['max_env_step']
+        return {key: None if is_line and key == 'over' else walk(item) for key, item in value.items()}
+
+    data = walk(config)
+    collect = data['policy'].get('collect', {})
+    if collect.get('n_step') is not None:
+        collect.pop('n_sample', None)
+    return data
+
+
+def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    """n_step from n_sample, or n_sample from n_step, in policies that have them; returns the paths filled.
+
+    Args: given: what the user, not a default, says in policy.collect.
+    Raises: ConfigError if they contradict each other, or n_sample leaves some envs a step short.
+    """
+    collect, n_env = value_at(config, 'policy.collect'), config['env']['collector_env_num']
+    if not isinstance(collect, dict) or not {'n_step', 'n_sample'} <= collect.keys():
+        return []
+    n_step, n_sample = given.get('n_step'), given.get('n_sample')
+    filled = [path for path, value in ((N_STEP, n_step), (N_SAMPLE, n_sample)) if value is None]
+    if n_step is None and n_sample is None:
+        n_step, n_sample = collect['n_step'], collect['n_sample'] if collect['n_step'] is None else None
+        filled = [N_SAMPLE] if n_sample is None else [N_STEP]
+    if n_step is None and n_sample is None:
+        raise ConfigError(f'{N_STEP} is missing: give the env steps per rollout and env, or {N_SAMPLE}, over all envs.')
+    if n_step is None and n_sample % n_env:
+        raise ConfigError(f'{N_SAMPLE} is {n_sample} but env.collector_env_num is {n_env}: {n_sample} % {n_env} = '
+                          f'{n_sample % n_env}; use a multiple, e.g. {max(n_sample // n_env, 1) * n_env}.')
+    n_step = n_step or n_sample // n_env
+    if n_sample not in (None, n_step * n_env):
+        raise ConfigError(f'{N_SAMPLE} is {n_sample} but {N_STEP} is {n_step} and env.collector_env_num is {n_env}: '
+                          f'{n_step} * {n_env} = {n_step * n_env}; give one of the two, the other follows.')
+    collect |= {'n_step': n_step, 'n_sample': n_step * n_env}
+    return filled
+
+
+def cross_check(config: dict[str, Any]) -> Iterator[str]:
+    """A sentence for every contradiction between keys, and for every name or device that is not there."""
+    n_sample, batch_size = value_at(config, N_SAMPLE), value_at(config, 'policy.learn.batch_size')
+    if isinstance(n_sample, int):
+        size = f"{n_sample} samples ({value_at(config, N_STEP)} x {config['env']['collector_env_num']} envs)"
+        if isinstance(batch_size, int) and config['buffer']['type'] == 'rollout' and n_sample % batch_size:
+            yield (f'policy.learn.batch_size is {batch_size} but a rollout has {size}: '
+                   f'{_dropped(n_sample, batch_size)}; use a divisor, e.g. {_divisors_around(n_sample, batch_size)}.')
+        if batch_size == 1 and value_at(config, 'policy.learn.adv_norm') == 'minibatch':
+            yield ("policy.learn.batch_size is 1 but policy.learn.adv_norm is 'minibatch', which leaves one sample no "
+                   "advantage; use batch_size 2 or more, or adv_norm 'batch' or 'off'.")
+        yield from _aux_problems(config, n_sample)
+        if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int):
+            yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'])
+        if config['max_env_step'] < n_sample:
+            yield (f"max_env_step is {config['max_env_step']} but a rollout has {size}: nothing would be trained; "
+                   f'use {n_sample} or more, or a smaller {N_STEP}.')
+    yield from _buffer_problems(config)
+    device = str(config['policy'].get('device', 'auto'))
+    if device.startswith('cuda'):
+        n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if int(device.partition(':')[2] or 0) >= n_cuda:
+            yield f"policy.device is {device!r} but torch finds {n_cuda} CUDA devices here; use 'auto' or 'cpu'."
+    try:
+        check_source(config['env'])
+    except (UnknownEnvError, ConfigError) as error:
+        yield str(error)
+
+
+def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
+    """Buffers that do not give what the policy learns from."""
+    name, kind = config['policy']['type'], config['buffer']['type']
+    if kind == 'multi' and not POLICY_REGISTRY.get(name).draws_apart:
+        yield (f"buffer.type is 'multi' but policy {name!r} learns policy and value from the same samples; use "
+               "'replay' or 'rollout'.")
+    if kind != 'rollout' and value_at(config, 'policy.learn.recompute_adv'):
+        yield (f'policy.learn.recompute_adv is true but buffer.type is {kind!r}, which gives draws: advantages are '
+               "recomputed over whole rollouts; use recompute_adv=false or buffer.type 'rollout'.")
+    if kind == 'multi' and value_at(config, 'policy.model.arch') == 'shared':
+        yield ("policy.model.arch is 'shared' but buffer.type is 'multi': what shares all parameters cannot learn "
+               "policy and value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'.")
+
+
+def _aux_problems(config: dict[str, Any], n_sample: int) -> Iterator[str]:
+    """An auxiliary minibatch that does not divide what is kept for the phase."""
+    n_batch, n_phase = (value_at(config, f'policy.learn.{key}') for key in ('aux_batch_size', 'aux_freq'))
+    if not isinstance(n_batch, int) or not isinstance(n_phase, int):
+        return
+    buffer = config['buffer']
+    n_kept = {'rollout': n_sample, 'replay': buffer.get('n_sample'), 'multi': value_at(buffer, 'policy.n_sample')}.get(
+        buffer['type'])  # of a rollout, or of a draw; what another buffer gives is its own affair
+    if n_kept is None:
+        return
+    if n_phase * n_kept % n_batch:
+        yield (f'policy.learn.aux_batch_size is {n_batch} but the memory holds aux_freq {n_phase} x {n_kept} = '
+               f'{n_phase * n_kept} samples: {_dropped(n_phase * n_kept, n_batch)}; use a divisor, e.g. '
+               f'{_divisors_around(n_phase * n_kept, n_batch)}.')
+
+
+def _dropped(n_sample: int, batch_size: int) -> str:
+    if batch_size > n_sample:
+        return 'that fills no minibatch'
+    return f'{n_sample} % {batch_size} = {n_sample % batch_size} would be dropped'
+
+
+def _divisors_around(n_sample: int, batch_size: int) -> str:
+    """'64 or 128': the nearest divisors of n_sample on both sides of batch_size."""
+    below = next(d for d in range(min(batch_size, n_sample), 0, -1) if n_sample % d == 0)
+    above = next((d for d in range(batch_size, n_sample + 1) if n_sample % d == 0), None)
+    return f'{below}' if above is None else f'{below} or {above}'

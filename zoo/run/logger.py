@@ -1,0 +1,268 @@
+"""Metrics of a run to metrics.jsonl, TensorBoard and the console; no full disk or closed terminal stops a run."""
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from zoo.config.section import Section
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_S = 10.0  # tensorboardX syncs the disk at every flush: some milliseconds
+
+
+class LoggerConfig(Section):
+    """Where the run is written and what is shown of it."""
+
+    root: str = Field('runs', min_length=1, description='folder in which run folders are made')
+    freq: int = Field(1_000, gt=0, description='env steps between writes of metrics; at most one write per rollout')
+    tensorboard: bool = Field(True, description='write TensorBoard files to the tb folder of the run')
+    console: Literal['auto', 'live', 'plain', 'off'] = Field(
+        'auto', description='progress on stderr: live line, plain lines or none; auto: live on a terminal, else plain')
+    console_freq: float | None = Field(
+        None, gt=0, description='seconds between updates of the console; null: 0.5 for live, 5 for plain')
+
+
+class Logger:
+    """The log of one run, or its continuation from `start_env_step`: what an earlier run logged beyond is cut off.
+
+    Args:
+      run_dir: made if missing; gets metrics.jsonl and tb/.
+      max_env_step: for the share done and the time left.
+    """
+
+    def __init__(self, run_dir: str | os.PathLike[str], cfg: LoggerConfig, exp_name: str, max_env_step: int,
+                 start_env_step: int = 0) -> None:
+        folder = Path(run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._start = time.monotonic() - _cut_log(folder / 'metrics.jsonl', start_env_step)
+        self._lines: _LineFile | None = _LineFile(folder / 'metrics.jsonl')
+        self._events = _EventFile(folder / 'tb', start_env_step) if cfg.tensorboard else None
+        self._console = _make_console(cfg, exp_name, max_env_step)
+        self._failing: set[str] = set()
+        self._max_env_step = max_env_step
+
+    def write(self, env_step: int, metrics: Mapping[str, Tensor | float | int]) -> dict[str, float]:
+        """Writes metrics to metrics.jsonl and TensorBoard; one host sync for all tensors together.
+
+        Args: metrics: by name (group/name); tensors are 0-dim, on any device.
+        Returns: the same as numbers. In metrics.jsonl NaN and infinity become null: JSON has neither.
+        """
+        values = _to_numbers(metrics)
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        row = {'env_step': env_step, 'wall_s': round(time.monotonic() - self._start, 3), **finite}
+        if self._lines is not None:
+            lines = self._lines
+            self._try('metrics.jsonl', lambda: lines.append(json.dumps(row)))
+        if self._events is not None:
+            events = self._events
+            if not self._try('TensorBoard files', lambda: events.append(env_step, values)):
+                self._events = None  # a record cut short makes all that follow it unreadable
+        return values
+
+    def progress(self, env_step: int, last_return: float | None, best_return: float | None,
+                 env_step_per_s: float) -> None:
+        """Shows on the console how far the run is; cheap to call often."""
+        if self._console is None:
+            return
+        left = (self._max_env_step - env_step) / env_step_per_s if env_step_per_s > 0 else math.inf
+        # a narrow terminal cuts the end of this off
+        parts = [f'{min(env_step / self._max_env_step, 1.0):4.0%}', f'left {_duration(left)}',
+                 f'last {_number(last_return)}', f'best {_number(best_return)}', f'{env_step_per_s:,.0f}/s',
+                 f'{env_step:,}/{self._max_env_step:,} env steps']
+        console = self._console
+        if not self._try('console', lambda: console.show(env_step, '  '.join(parts))):
+            self._console = None
+
+    def close(self) -> None:
+        """Shows the last progress and flushes all files; calling it again does nothing."""
+        if self._console is not None:
+            self._try('console', self._console.close)
+        if self._events is not None:
+            self._try('TensorBoard files', self._events.close)
+        if self._lines is not None:
+            self._lines.close()
+        self._console, self._events, self._lines = None, None, None
+
+    def __enter__(self) -> Logger:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _try(self, what: str, write: Callable[[], None]) -> bool:
+        """Whether the write succeeded; only the first failure in a row gives a warning."""
+        try:
+            write()
+        except OSError as error:
+            if what not in self._failing:
+                logger.warning('%s cannot be written (%s); training goes on', what, error.strerror or error)
+            self._failing.add(what)
+            return False
+        self._failing.discard(what)
+        return True
+
+
+class _LineFile:
+    """Appends whole lines or nothing, so that a disk that was full for a while leaves no broken line."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, 'ab', buffering=0)
+
+    def append(self, line: str) -> None:
+        data = line.encode() + b'\n'
+        end = os.fstat(self._file.fileno()).st_size
+        if self._file.write(data) != len(data):
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, 'no room for a whole line')
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _EventFile:
+    """Scalars for TensorBoard, one event a write.
+
+    Not through SummaryWriter: its thread dies of a full disk, and the next calls then wait for it for ever.
+    """
+
+    def __init__(self, folder: Path, start_env_step: int) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.proto.summary_pb2 import Summary
+        folder.mkdir(exist_ok=True)
+        self._event, self._summary = Event, Summary
+        self._writer = EventsWriter(str(folder / 'events'), f'.{start_env_step}.{os.getpid()}')
+        self._flushed = time.monotonic()
+        if start_env_step:  # TensorBoard then hides what earlier files have from this step on
+            self._writer.write_event(Event(wall_time=time.time(), step=start_env_step + 1,
+                                           session_log=SessionLog(status=SessionLog.START)))
+
+    def append(self, env_step: int, values: Mapping[str, float]) -> None:
+        scalars = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        summary = self._summary(value=scalars)
+        self._writer.write_event(self._event(wall_time=time.time(), step=env_step, summary=summary))
+        if time.monotonic() - self._flushed > _FLUSH_S:
+            self._writer.flush()
+            self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Console(Protocol):
+    def show(self, env_step: int, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _PlainConsole:
+    """A line on stderr every so many seconds, and a last one at the end."""
+
+    def __init__(self, exp_name: str, freq: float) -> None:
+        self._exp_name, self._freq = exp_name, freq
+        self._next, self._pending = -math.inf, ''
+
+    def show(self, env_step: int, text: str) -> None:
+        self._pending = f'{self._exp_name}  {text}\n'
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._freq
+            self._print()
+
+    def close(self) -> None:
+        self._print()
+
+    def _print(self) -> None:
+        pending, self._pending = self._pending, ''
+        sys.stderr.write(pending)
+        sys.stderr.flush()
+
+
+class _LiveConsole:
+    """One line on stderr that is redrawn in place; stdout is left alone."""
+
+    def __init__(self, exp_name: str, max_env_step: int, freq: float) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+        console = Console(stderr=True)
+        name, text = (TextColumn(f'{{task.{field}}}', markup=False, table_column=Column(no_wrap=True))
+                      for field in ('description', 'fields[text]'))
+        columns = [name, *([BarColumn(16)] if console.width >= 120 else []), text]
+        self._progress = Progress(*columns, console=console, auto_refresh=False, redirect_stdout=False)
+        self._task = self._progress.add_task(exp_name, total=max_env_step, text='')
+        self._freq, self._next = freq, -math.inf
+        self._progress.start()
+        console.show_cursor(True)  # rich hides it, and a run that is killed could not bring it back
+
+    def show(self, env_step: int, text: str) -> None:
+        self._progress.update(self._task, completed=env_step, text=text)
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._freq
+            self._progress.refresh()
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def _make_console(cfg: LoggerConfig, exp_name: str, max_env_step: int) -> _Console | None:
+    kind = ('live' if sys.stderr.isatty() else 'plain') if cfg.console == 'auto' else cfg.console
+    if kind == 'live':
+        return _LiveConsole(exp_name, max_env_step, cfg.console_freq or 0.5)
+    return _PlainConsole(exp_name, cfg.console_freq or 5.0) if kind == 'plain' else None
+
+
+def _to_numbers(metrics: Mapping[str, Tensor | float | int]) -> dict[str, float]:
+    values: dict[str, Any] = dict(metrics)
+    devices: dict[torch.device, list[str]] = {}
+    for name, value in metrics.items():
+        if not isinstance(value, Tensor):
+            values[name] = int(value) if isinstance(value, int) else float(value)
+        elif value.dim():
+            raise ValueError(f'metric {name} has shape {list(value.shape)}; pass a 0-dim tensor, e.g. its mean')
+        else:
+            devices.setdefault(value.device, []).append(name)
+    for names in devices.values():  # tensors on the CPU beside those of an accelerator cost no sync
+        stacked = torch.stack([metrics[name].detach().double() for name in names])  # type: ignore[union-attr]
+        values.update(zip(names, stacked.tolist(), strict=True))
+    return values
+
+
+def _cut_log(path: Path, env_step: int) -> float:
+    """Drops all lines after env_step, and a broken one; returns the seconds of the last line that stays."""
+    if not path.exists():
+        return 0.0
+    wall_s, end = 0.0, 0
+    with open(path, 'r+b') as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+                if row['env_step'] > env_step or not line.endswith(b'\n'):
+                    break
+                wall_s = float(row['wall_s'])
+            except (ValueError, LookupError, TypeError):
+                break
+            end += len(line)
+        file.truncate(end)
+    return wall_s
+
+
+def _number(value: float | None) -> str:
+    return '-' if value is None else f'{value:.4g}' if abs(value) < 1000 else f'{value:,.0f}'
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(max(seconds, 0.0)))) if math.isfinite(seconds) else '-'

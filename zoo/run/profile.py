@@ -1,0 +1,149 @@
+"""Where the time of a run goes: the run's own clocks over some iterations, then a trace of torch's profiler."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, record_function
+
+if TYPE_CHECKING:
+    from zoo.run.job import SerialJob
+
+WARM_UP, N_TRACED, N_OPERATOR, NAME_LEN = 2, 3, 10, 60
+
+logger = logging.getLogger(__name__)
+
+
+class Clocks(NamedTuple):
+    """Readings of a run's clocks and counters, all of which only grow."""
+
+    wall_s: float
+    env_step: int
+    seconds: dict[str, float]  # of each part
+    calls: dict[str, int]  # of each part
+
+    def since(self, start: Clocks) -> Clocks:
+        """What lies between an earlier reading and this one."""
+        return Clocks(self.wall_s - start.wall_s, self.env_step - start.env_step,
+                      {name: value - start.seconds[name] for name, value in self.seconds.items()},
+                      {name: value - start.calls[name] for name, value in self.calls.items()})
+
+
+def profiled(job: SerialJob, n_iter: int) -> Generator[None]:
+    """One `job.iteration` for each `next`, as long as `next` is called; of the first ones it tells where time goes.
+
+    After 2 iterations to warm up n_iter are timed by the run's own clocks, then 3 are traced by torch's profiler, which
+    slows them down, so that nothing is timed then. Results are logged, and kept in the run folder as profile.txt and
+    trace.json. A run that ends sooner (`close`) tells what it has. What is learned is what it would be without.
+    """
+    report = _Report(job.run_dir / 'profile.txt')
+    _warn_if_short(job, n_iter)
+    for i in range(WARM_UP):
+        job.iteration()
+        if i == WARM_UP - 1 and not job.clocks().calls['evaluate']:  # its cost is of interest, however far the first is
+            job.play_evaluation()
+        yield
+    readings = [job.clocks()]
+    try:
+        for _ in range(n_iter):
+            job.iteration()
+            readings.append(job.clocks())
+            yield
+    finally:
+        if len(readings) > 1:
+            report.add(_times(job, readings))
+    n_traced = 0
+    is_cuda = job.policy.device.type == 'cuda'
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+    try:
+        job.label = record_function
+        with torch.profiler.profile(activities=activities) as trace:
+            for _ in range(N_TRACED):
+                job.iteration()
+                n_traced += 1
+                yield
+    finally:
+        job.label = nullcontext
+        if n_traced:
+            trace.export_chrome_trace(str(job.run_dir / 'trace.json'))
+            report.add(_operators(trace.key_averages(), n_traced, is_cuda))
+            report.add(f'trace of {n_traced} iterations: {job.run_dir / "trace.json"} (for https://ui.perfetto.dev)')
+    while True:
+        job.iteration()
+        yield
+
+
+class _Report:
+    """Text to the log and to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._text = path, ''
+
+    def add(self, text: str) -> None:
+        logger.info('%s', text)
+        self._text += text + '\n'
+        self._path.write_text(self._text, encoding='utf-8')
+
+
+def _warn_if_short(job: SerialJob, n_iter: int) -> None:
+    n_left = (job.cfg.max_env_step - job.env_step) // job.step_per_iteration
+    n_needed = WARM_UP + n_iter + N_TRACED
+    if n_left < n_needed:
+        logger.warning('a profile takes %d iterations (%d to warm up, %d timed, %d traced) but max_env_step leaves %d; '
+                       'raise it to %d or more', n_needed, WARM_UP, n_iter, N_TRACED, n_left,
+                       job.env_step + n_needed * job.step_per_iteration)
+
+
+def _times(job: SerialJob, readings: list[Clocks]) -> str:
+    """The parts of an iteration; an evaluation, which not every iteration has, apart."""
+    n_iter, total = len(readings) - 1, readings[-1].since(readings[0])
+    iteration_s = total.wall_s - total.seconds['evaluate']
+    seconds = {name: value for name, value in total.seconds.items() if name != 'evaluate'}
+    seconds['other'] = max(iteration_s - sum(seconds.values()), 0.0)
+    rows = [('of an iteration', 'seconds', 'share', 'calls', 'env steps/s alone')]
+    for name, value in seconds.items():
+        calls = f'{total.calls[name] / n_iter:,.0f}' if name in total.calls else ''
+        rows.append((name, f'{value / n_iter:.5f}', f'{value / iteration_s:.1%}', calls, _rate(total.env_step, value)))
+    rows.append(('all', f'{iteration_s / n_iter:.5f}', '100.0%', '1', _rate(total.env_step, iteration_s)))
+    text = [f'profile of {n_iter} iterations, env steps {readings[0].env_step:,} to {readings[-1].env_step:,}',
+            *_table(rows), _evaluation(job, readings[-1], iteration_s / total.env_step)]
+    if job.steps_beside:
+        text.append('env: what was waited for; these envs step by themselves while the policy acts')
+    if job.policy.device.type == 'cuda':
+        text.append('work queued on the GPU is counted where the host next waits for it; the trace shows it apart')
+    return '\n'.join(text)
+
+
+def _evaluation(job: SerialJob, so_far: Clocks, step_s: float) -> str:
+    """The cost of an evaluation, and its share of a run that has one every eval_freq env steps."""
+    freq, call_s = job.cfg.policy.eval.eval_freq, so_far.seconds['evaluate'] / so_far.calls['evaluate']
+    share = call_s / (call_s + freq * step_s)
+    return f'evaluate: {call_s:.5f} s a call; one every {freq:,} env steps takes {share:.1%} of such a run'
+
+
+def _operators(averages: Any, n_iter: int, is_cuda: bool) -> str:
+    """The costliest operators by the time in themselves, without that of those they call."""
+    key = 'self_device_time_total' if is_cuda else 'self_cpu_time_total'
+    costs = sorted(((getattr(a, key), a.count, a.key) for a in averages
+                    if not a.key.startswith('zoo/')), reverse=True)
+    total = max(sum(cost for cost, _, _ in costs), 1e-9)
+    rows = [('operators of an iteration', 'seconds', 'share', 'calls')]
+    rows += [(name[:NAME_LEN], f'{cost / n_iter / 1e6:.5f}', f'{cost / total:.1%}', f'{count / n_iter:,.0f}')
+             for cost, count, name in costs[:N_OPERATOR]]
+    return '\n'.join([f'costliest operators by self time on the {"GPU" if is_cuda else "CPU"}, while traced',
+                      *_table(rows)])
+
+
+def _rate(env_step: int, seconds: float) -> str:
+    return f'{env_step / seconds:,.0f}' if seconds > 0 else ''
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ['  ' + '  '.join(cell.ljust(width) if i == 0 else cell.rjust(width)
+                             for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+            for row in rows]

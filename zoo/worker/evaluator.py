@@ -1,0 +1,86 @@
+"""Eval mode on its own envs -> returns."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zoo.core.seeding import stream
+from zoo.env import AnyVectorEnv, make_vector_env
+from zoo.policy.base import EvalMode, Policy
+
+LONG_EPISODE = 100_000  # env steps after which an episode gives rise to a warning
+CHECK_EVERY = 1000  # steps; a state that is nan may never end its episode
+
+logger = logging.getLogger(__name__)
+
+
+class Evaluation(NamedTuple):
+    """Undiscounted returns of raw rewards and lengths in env steps, one per episode."""
+
+    returns: list[float]
+    lengths: list[int]
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def return_std(self) -> float:
+        """Standard deviation over episodes."""
+        return float(np.std(self.returns))
+
+
+class Evaluator:
+    """Runs n_episode whole episodes, each env a fixed share of them.
+
+    A fixed share, because taking the first n_episode that end would favour short episodes.
+    """
+
+    def __init__(self, env: AnyVectorEnv, mode: EvalMode, n_episode: int) -> None:
+        self._env, self._mode = env, mode
+        share, rest = divmod(n_episode, env.n_env)
+        self._quota = np.array([share + (i < rest) for i in range(env.n_env)])
+
+    def evaluate(self, seed: np.random.SeedSequence, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
+        """All episodes, from envs seeded by `seed`; None if `stop` said so before they had ended."""
+        n_env = self._env.n_env
+        returns: list[list[float]] = [[] for _ in range(n_env)]
+        lengths: list[list[int]] = [[] for _ in range(n_env)]
+        total, length, n_left = np.zeros(n_env), np.zeros(n_env, dtype=np.int64), self._quota.copy()
+        obs, n_step = self._env.reset(seed), 0
+        while n_left.any():
+            if stop():
+                return None
+            n_step += 1
+            if n_step % CHECK_EVERY == 0:
+                self._env.check()
+            if length.max() == LONG_EPISODE:
+                logger.warning('an evaluation episode of %s has not ended after %d steps; set env.max_episode_steps if '
+                               'it never does', self._env.name, LONG_EPISODE)
+            timestep = self._env.step(self._mode.forward(obs, None)['action'])
+            total += timestep.reward.cpu().numpy()
+            length += 1 if timestep.is_reset is None else ~timestep.is_reset.cpu().numpy()
+            for b in (timestep.terminated | timestep.truncated).nonzero().flatten().tolist():
+                if n_left[b]:
+                    returns[b].append(float(total[b]))
+                    lengths[b].append(int(length[b]))
+                    n_left[b] -= 1
+                total[b], length[b] = 0.0, 0
+            obs = timestep.obs
+        self._env.check()
+        return Evaluation([r for env in returns for r in env], [n for env in lengths for n in env])
+
+
+def evaluate(policy: Policy, env_cfg: Any, n_episode: int = 10, seed: int = 0) -> Evaluation:
+    """Greedy episodes of a policy on envs of its own (env_cfg: the section `env` of a config)."""
+    env = make_vector_env(env_cfg, min(n_episode, env_cfg.evaluator_env_num), device=str(policy.device))
+    try:
+        evaluation = Evaluator(env, policy.eval_mode, n_episode).evaluate(stream(seed, 'evaluate'))
+        assert evaluation is not None, 'nothing stops it'
+        return evaluation
+    finally:
+        env.close()
