@@ -1,4 +1,5 @@
 """The package `policy-zoo`: the library `zoo`, its bundled configs and the command `zoo`."""
+
 from pathlib import Path
 
 from setuptools import find_packages, setup

@@ -6,6 +6,7 @@ CartPole-v1 as a tensor program (env.id=torch), PPO, rollouts of 32 steps, 4 epo
 tanh layers of 64, eager and compiled; settings take turns, one process each, and the clock starts after 2 iterations.
 Then a trace of torch's profiler: every call inside of an update in which the host waits for the device.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -48,9 +49,18 @@ def cases(envs: Sequence[int]) -> list[Case]:
 
 def command(case: Case, device: str, seconds: float) -> list[str]:
     """run_zoo.py for a case; so many env steps that only the seconds end it."""
-    options = {'env': 'torch/CartPole-v1', 'num-envs': case.num_envs, 'rollout': ROLLOUT, 'epochs': EPOCHS,
-               'warmup': WARMUP, 'minibatch': case.num_envs * ROLLOUT // N_MINIBATCH, 'episodes': 0,
-               'total-steps': 10**12, 'seconds': seconds, 'threads': 1}
+    options = {
+        'env': 'torch/CartPole-v1',
+        'num-envs': case.num_envs,
+        'rollout': ROLLOUT,
+        'epochs': EPOCHS,
+        'warmup': WARMUP,
+        'minibatch': case.num_envs * ROLLOUT // N_MINIBATCH,
+        'episodes': 0,
+        'total-steps': 10**12,
+        'seconds': seconds,
+        'threads': 1,
+    }
     return [sys.executable, str(PEERS_DIR / 'run_zoo.py'), *flags(options, (case.mode, f'policy.device={device}'))]
 
 
@@ -74,12 +84,30 @@ def trace_run(device: str, num_envs: int, cache: Path) -> dict[str, Any]:
     n_sample = num_envs * ROLLOUT
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', '--profile', '1', 'env.id=torch',
-             'env.game=CartPole-v1', f'env.collector_env_num={num_envs}', f'policy.collect.n_step={ROLLOUT}',
-             f'policy.learn.batch_size={n_sample // N_MINIBATCH}', f'policy.learn.epoch_per_collect={EPOCHS}', COMPILED,
-             f'max_env_step={8 * n_sample}', 'policy.eval.stop_value=null', f'policy.device={device}',
-             f'logger.root={folder}'],
-            env={**one_thread_env(), 'TORCHINDUCTOR_CACHE_DIR': str(cache)}, check=True, capture_output=True)
+            [
+                sys.executable,
+                '-m',
+                'zoo',
+                'train',
+                'cartpole_ppo',
+                '--profile',
+                '1',
+                'env.id=torch',
+                'env.game=CartPole-v1',
+                f'env.collector_env_num={num_envs}',
+                f'policy.collect.n_step={ROLLOUT}',
+                f'policy.learn.batch_size={n_sample // N_MINIBATCH}',
+                f'policy.learn.epoch_per_collect={EPOCHS}',
+                COMPILED,
+                f'max_env_step={8 * n_sample}',
+                'policy.eval.stop_value=null',
+                f'policy.device={device}',
+                f'logger.root={folder}',
+            ],
+            env={**one_thread_env(), 'TORCHINDUCTOR_CACHE_DIR': str(cache)},
+            check=True,
+            capture_output=True,
+        )
         return json.loads(next(Path(folder).rglob('trace.json')).read_text())
 
 
@@ -87,10 +115,20 @@ def waits(trace: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
     """For every update in a trace: the calls in which the host waits for the device, and how far into it, 0 to 1."""
     events = [event for event in trace['traceEvents'] if event.get('ph') == 'X']
     updates = [event for event in events if event['name'] == 'zoo/learn' and event.get('cat') == 'user_annotation']
-    calls = [event for event in events if event.get('cat') in ('cuda_runtime', 'cuda_driver')
-             and ('Synchronize' in event['name'] or event['name'] in BLOCKING)]
-    return [[(call['name'], (call['ts'] - update['ts']) / update['dur']) for call in calls
-             if 0 <= call['ts'] - update['ts'] <= update['dur']] for update in updates]
+    calls = [
+        event
+        for event in events
+        if event.get('cat') in ('cuda_runtime', 'cuda_driver')
+        and ('Synchronize' in event['name'] or event['name'] in BLOCKING)
+    ]
+    return [
+        [
+            (call['name'], (call['ts'] - update['ts']) / update['dur'])
+            for call in calls
+            if 0 <= call['ts'] - update['ts'] <= update['dur']
+        ]
+        for update in updates
+    ]
 
 
 def rows(records: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
@@ -104,29 +142,48 @@ def rows(records: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
             wanted = f'{WANTED:,}'
         spread = '' if speed is None else f'{min(speeds):,.0f} to {max(speeds):,.0f}'
         slow = [record['warmup_s'] for record in runs if 'warmup_s' in record]
-        yield [what, f'{n:,}', 'failed' if speed is None else f'{speed:,.0f}', spread, wanted,
-               f'{max(slow):.1f}' if slow else '']
+        yield [
+            what,
+            f'{n:,}',
+            'failed' if speed is None else f'{speed:,.0f}',
+            spread,
+            wanted,
+            f'{max(slow):.1f}' if slow else '',
+        ]
 
 
 def report(data: Mapping[str, Any]) -> str:
     """The page, from all that the json has."""
-    text = [f'# Training on {data["device_name"]}\n',
-            f'CartPole-v1 as a tensor program (env.id=torch), PPO, rollouts of {ROLLOUT} steps, {EPOCHS} epochs of '
-            f'{N_MINIBATCH} minibatches, two towers 64-64. Env steps/s of training (collection and update), medians of '
-            f'{data["repeats"]} runs of {data["seconds"]:g} s that take turns, after the first {WARMUP} iterations. '
-            'Wanted is what an H200 should reach.\n',
-            table(['what', 'envs', 'env steps/s', 'from, to', 'wanted', 'first iterations, s (at most)'],
-                  list(rows(data['records']))),
-            '## Where the host waits inside of an update\n',
-            f'{data["traced_envs"]:,} tensor envs, compiled; every update of the trace, with how far into it (0 to 1). '
-            'One wait, as the update ends, reads the statistics of all its steps.\n',
-            table(['update', 'waits'],
-                  [[str(i), ', '.join(f'{name} at {at:.2f}' for name, at in found) or 'none']
-                   for i, found in enumerate(data['waits'])]),
-            f'- machine: {data["machine"]}', f'- versions: {versions_line(data["versions"])}',
-            f'- date: {data["date"]}, commit {data["commit"]}', f'- command: `{data["command"]}`']
-    text += [f'- failed: {r["what"]}, {r["num_envs"]}: {r["failed"].splitlines()[-1]}'
-             for r in data['records'] if 'failed' in r]
+    text = [
+        f'# Training on {data["device_name"]}\n',
+        f'CartPole-v1 as a tensor program (env.id=torch), PPO, rollouts of {ROLLOUT} steps, {EPOCHS} epochs of '
+        f'{N_MINIBATCH} minibatches, two towers 64-64. Env steps/s of training (collection and update), medians of '
+        f'{data["repeats"]} runs of {data["seconds"]:g} s that take turns, after the first {WARMUP} iterations. '
+        'Wanted is what an H200 should reach.\n',
+        table(
+            ['what', 'envs', 'env steps/s', 'from, to', 'wanted', 'first iterations, s (at most)'],
+            list(rows(data['records'])),
+        ),
+        '## Where the host waits inside of an update\n',
+        f'{data["traced_envs"]:,} tensor envs, compiled; every update of the trace, with how far into it (0 to 1). '
+        'One wait, as the update ends, reads the statistics of all its steps.\n',
+        table(
+            ['update', 'waits'],
+            [
+                [str(i), ', '.join(f'{name} at {at:.2f}' for name, at in found) or 'none']
+                for i, found in enumerate(data['waits'])
+            ],
+        ),
+        f'- machine: {data["machine"]}',
+        f'- versions: {versions_line(data["versions"])}',
+        f'- date: {data["date"]}, commit {data["commit"]}',
+        f'- command: `{data["command"]}`',
+    ]
+    text += [
+        f'- failed: {r["what"]}, {r["num_envs"]}: {r["failed"].splitlines()[-1]}'
+        for r in data['records']
+        if 'failed' in r
+    ]
     return '\n'.join(text) + '\n'
 
 
@@ -152,10 +209,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             log.error('no trace: %s', error.stderr.decode()[-2000:])
     if len(found) != TRACED:
         log.error('the trace has %d updates, wanted %d', len(found), TRACED)
-    data = {'device_name': torch.cuda.get_device_name(args.device) if kind == 'cuda' else 'a CPU', 'machine': machine(),
-            'versions': versions(), 'date': today(), 'commit': git_commit(),
-            'command': ' '.join(['python benchmarks/device.py', *(sys.argv[1:] if argv is None else argv)]),
-            'repeats': args.repeats, 'seconds': args.seconds, 'records': records, 'traced_envs': traced, 'waits': found}
+    data = {
+        'device_name': torch.cuda.get_device_name(args.device) if kind == 'cuda' else 'a CPU',
+        'machine': machine(),
+        'versions': versions(),
+        'date': today(),
+        'commit': git_commit(),
+        'command': ' '.join(['python benchmarks/device.py', *(sys.argv[1:] if argv is None else argv)]),
+        'repeats': args.repeats,
+        'seconds': args.seconds,
+        'records': records,
+        'traced_envs': traced,
+        'waits': found,
+    }
     write_json(args.results / f'device_{kind}.json', data)
     (args.results / f'device_{kind}.md').write_text(report(data), encoding='utf-8')
 

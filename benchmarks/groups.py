@@ -5,6 +5,7 @@
 Seconds of collecting a rollout with the envs in one group and in two (env.collector_group_num), both runs in one
 process, in turn. Untrained policies, eager: two tanh layers of 64 by the bundled default, Nature for images.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -42,16 +43,26 @@ WORKS = (
     Work('HalfCheetah-v5, 2 processes', dict(id='HalfCheetah-v5', collector_env_num=2, vectorization='async'), 128),
     Work('HalfCheetah-v5, 8 processes', dict(id='HalfCheetah-v5', collector_env_num=8, vectorization='async'), 64),
     Work('CartPole-v1, 64 one after the other', dict(id='CartPole-v1', collector_env_num=64, vectorization='sync'), 32),
-    Work('Pong (envpool), 8 in one thread', dict(
-        id='envpool', game='Pong-v5', collector_env_num=8, kwargs=dict(num_threads=1)), 32),
+    Work(
+        'Pong (envpool), 8 in one thread',
+        dict(id='envpool', game='Pong-v5', collector_env_num=8, kwargs=dict(num_threads=1)),
+        32,
+    ),
 )
 
 
 def make_collector(work: Work, n_group: int, device: str, undo: ExitStack) -> Collector:
     """The envs in so many groups, a new policy, and what collects with both."""
-    cfg = resolve_config({'env': {**work.env, 'collector_group_num': n_group},
-                          'policy': {'device': device, 'learn': {'compile': 'off', 'batch_size': 64},
-                                     'collect': {'n_step': work.n_step}}})
+    cfg = resolve_config(
+        {
+            'env': {**work.env, 'collector_group_num': n_group},
+            'policy': {
+                'device': device,
+                'learn': {'compile': 'off', 'batch_size': 64},
+                'collect': {'n_step': work.n_step},
+            },
+        }
+    )
     envs = [undo.enter_context(closing(env)) for env in make_env_groups(cfg.env, device)]
     policy = POLICY_REGISTRY.get('ppo')(cfg.policy, envs[0].obs_space, envs[0].action_space, enable_field=['collect'])
     collector = Collector(envs, policy.collect_mode)
@@ -79,12 +90,16 @@ def report(data: Mapping[str, Any]) -> str:
     for name, runs in data['seconds'].items():
         one, two = (statistics.median(runs[n]) for n in ('1', '2'))
         lines.append([name, f'{one * 1e3:.1f}', f'{two * 1e3:.1f}', f'{one / two:.2f}'])
-    text = ['# One group of envs, and two that take turns\n',
-            f'Collecting one rollout, medians of {data["rollouts"]}; the policy acts on {data["device"]} '
-            f'(threads: {data["threads"]}), eager; both in one process, in turn.\n',
-            table(['envs', 'one group, ms', 'two groups, ms', 'one / two'], lines),
-            f'- machine: {data["machine"]}', f'- versions: {versions_line(data["versions"])}',
-            f'- date: {data["date"]}, commit {data["commit"]}', f'- command: `{data["command"]}`']
+    text = [
+        '# One group of envs, and two that take turns\n',
+        f'Collecting one rollout, medians of {data["rollouts"]}; the policy acts on {data["device"]} '
+        f'(threads: {data["threads"]}), eager; both in one process, in turn.\n',
+        table(['envs', 'one group, ms', 'two groups, ms', 'one / two'], lines),
+        f'- machine: {data["machine"]}',
+        f'- versions: {versions_line(data["versions"])}',
+        f'- date: {data["date"]}, commit {data["commit"]}',
+        f'- command: `{data["command"]}`',
+    ]
     return '\n'.join(text) + '\n'
 
 
@@ -105,10 +120,17 @@ def main(argv: Sequence[str] | None = None) -> None:
             found[work.name] = {str(n): values for n, values in by_group.items()}
             log.info('%s: %s', work.name, {n: round(statistics.median(x), 4) for n, x in by_group.items()})
     kind = args.device.partition(':')[0]
-    data = {'device': torch.cuda.get_device_name(args.device) if kind == 'cuda' else 'a CPU', 'machine': machine(),
-            'versions': versions((*versions(), 'envpool')), 'date': today(), 'commit': git_commit(),
-            'command': ' '.join(['python benchmarks/groups.py', *(sys.argv[1:] if argv is None else argv)]),
-            'rollouts': args.rollouts, 'threads': args.threads, 'seconds': found}
+    data = {
+        'device': torch.cuda.get_device_name(args.device) if kind == 'cuda' else 'a CPU',
+        'machine': machine(),
+        'versions': versions((*versions(), 'envpool')),
+        'date': today(),
+        'commit': git_commit(),
+        'command': ' '.join(['python benchmarks/groups.py', *(sys.argv[1:] if argv is None else argv)]),
+        'rollouts': args.rollouts,
+        'threads': args.threads,
+        'seconds': found,
+    }
     write_json(args.results / f'groups_{kind}.json', data)
     (args.results / f'groups_{kind}.md').write_text(report(data), encoding='utf-8')
 

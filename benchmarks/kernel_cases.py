@@ -1,4 +1,5 @@
 """What benchmarks/kernels.py measures: inputs, the bytes an op must move, and the plain code it is compared with."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -45,18 +46,30 @@ class Case(NamedTuple):
 
 
 CPU_CASES = (
-    Case('gae', 128, 8), Case('gae', 2048, 64),
-    Case('ppo_policy_error', 256, 2), Case('ppo_policy_error', 4096, 18), Case('ppo_policy_error', 256, 6, True),
-    Case('ppo_value_error', 256), Case('ppo_value_error', 4096),
-    Case('ppg_joint_error', 256, 2), Case('ppg_joint_error', 4096, 18), Case('ppg_joint_error', 256, 6, True),
+    Case('gae', 128, 8),
+    Case('gae', 2048, 64),
+    Case('ppo_policy_error', 256, 2),
+    Case('ppo_policy_error', 4096, 18),
+    Case('ppo_policy_error', 256, 6, True),
+    Case('ppo_value_error', 256),
+    Case('ppo_value_error', 4096),
+    Case('ppg_joint_error', 256, 2),
+    Case('ppg_joint_error', 4096, 18),
+    Case('ppg_joint_error', 256, 6, True),
 )
-_HEADS = tuple((rows, columns, gaussian, dtype) for gaussian in (False, True) for rows in (2**15, 2**20)
-               for columns in (2, 18) for dtype in (torch.float32, BF16))
+_HEADS = tuple(
+    (rows, columns, gaussian, dtype)
+    for gaussian in (False, True)
+    for rows in (2**15, 2**20)
+    for columns in (2, 18)
+    for dtype in (torch.float32, BF16)
+)
 _WIDE = tuple((4096, 4096, False, dtype) for dtype in (torch.float32, BF16))
 CUDA_CASES = (
     *(Case('gae', *size) for size in ((128, 8192), (2048, 64), (128, 65536), (8192, 1))),
     *(Case('ppo_policy_error', *head) for head in _HEADS + _WIDE),
-    Case('ppo_value_error', 2**15), Case('ppo_value_error', 2**20),
+    Case('ppo_value_error', 2**15),
+    Case('ppo_value_error', 2**20),
     *(Case('ppg_joint_error', *head) for head in _HEADS + _WIDE),
 )
 
@@ -159,8 +172,7 @@ def with_new_leaves(data: Any) -> Any:
 
 def in_float64(data: Any) -> Any:
     """A copy in float64, bools and indices apart."""
-    return _each(data, lambda x: x.detach().double().requires_grad_(x.requires_grad)
-                 if x.is_floating_point() else x)
+    return _each(data, lambda x: x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x)
 
 
 def gae_loop(data: gae_data) -> tuple[Tensor]:
@@ -196,5 +208,9 @@ def plain_policy_error(data: ppo_policy_data, validate_args: bool | None = None)
 
 def _each(data: Any, one: Callable[[Tensor], Any]) -> Any:
     """The same tuple with one(tensor) for each tensor, those of {'mu', 'sigma'} too."""
-    return type(data)(*({key: one(part) for key, part in x.items()} if isinstance(x, dict)
-                        else None if x is None else one(x) for x in data))
+    return type(data)(
+        *(
+            {key: one(part) for key, part in x.items()} if isinstance(x, dict) else None if x is None else one(x)
+            for x in data
+        )
+    )

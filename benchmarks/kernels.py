@@ -7,6 +7,7 @@ the reference (eager, and under torch.compile) and the floor, which is bytes ove
 the host; on a CPU also the same formulas written with torch.distributions. The file is rewritten after every case, so
 an interrupted run leaves what it measured. --quick shows in seconds that it works, with numbers that mean nothing.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -142,15 +143,19 @@ def errors(case: Case, data: Any, found: dict[str, Variant]) -> dict[str, dict[s
     for name, variant in found.items():
         ours, our_grads = outcome(case, data, variant)
         gradient = distance(our_grads, grads)
-        found_errors[name] = {'result': distance(ours, results), 'gradient': gradient,
-                              'gradient_relative': None if largest is None else gradient / largest}
+        found_errors[name] = {
+            'result': distance(ours, results),
+            'gradient': gradient,
+            'gradient_relative': None if largest is None else gradient / largest,
+        }
     return found_errors
 
 
 def distance(ours: Sequence[Tensor], wanted: Sequence[Tensor]) -> float | None:
     """Largest of all differences."""
-    return max((float((x.detach().double() - y.detach()).abs().max()) for x, y in zip(ours, wanted, strict=True)),
-               default=None)
+    return max(
+        (float((x.detach().double() - y.detach()).abs().max()) for x, y in zip(ours, wanted, strict=True)), default=None
+    )
 
 
 def calls(case: Case, sets: list[Any], variant: Variant) -> dict[str, Call]:
@@ -168,8 +173,9 @@ def calls(case: Case, sets: list[Any], variant: Variant) -> dict[str, Call]:
         kept_leaves = [leaves_of(data) for data in kept]
         with forced(variant.mode):
             losses = [run(data) for data in kept]
-        passes['backward'] = lambda i: torch.autograd.grad(losses[i % n], kept_leaves[i % n], weights,
-                                                           retain_graph=True)
+        passes['backward'] = lambda i: torch.autograd.grad(
+            losses[i % n], kept_leaves[i % n], weights, retain_graph=True
+        )
     return {**passes, 'both': lambda i: torch.autograd.grad(run(sets[i % n]), leaves[i % n], weights)}
 
 
@@ -184,12 +190,23 @@ def measure_case(case: Case, setting: Setting) -> list[dict[str, Any]]:
     n_byte = {'forward': moved.forward, 'backward': moved.backward, 'both': moved.forward + moved.backward}
     records = []
     for phase in by_variant['reference']:
-        timed = {name: Timed(passes[phase], partial(forced, found[name].mode)) for name, passes in by_variant.items()
-                 if phase in passes}
-        record = {'op': case.label, 'size': case.size, 'logits': logit_dtype(case), 'pass': phase, 'missing': missing,
-                  'n_set': len(sets), 'error': error, 'floor_us': 1e6 * floor[phase] / setting.bandwidth,
-                  'bandwidth_us': 1e6 * n_byte[phase] / setting.bandwidth,
-                  'us': in_us(device_seconds(timed, setting.device, setting.budget))}
+        timed = {
+            name: Timed(passes[phase], partial(forced, found[name].mode))
+            for name, passes in by_variant.items()
+            if phase in passes
+        }
+        record = {
+            'op': case.label,
+            'size': case.size,
+            'logits': logit_dtype(case),
+            'pass': phase,
+            'missing': missing,
+            'n_set': len(sets),
+            'error': error,
+            'floor_us': 1e6 * floor[phase] / setting.bandwidth,
+            'bandwidth_us': 1e6 * n_byte[phase] / setting.bandwidth,
+            'us': in_us(device_seconds(timed, setting.device, setting.budget)),
+        }
         if setting.on_cuda and phase == list(by_variant['reference'])[-1]:
             record |= host_record(timed, setting, len(sets))
         records.append(record)
@@ -202,9 +219,11 @@ def host_record(timed: dict[str, Timed], setting: Setting, n_set: int) -> dict[s
     for name in timed.keys() & {'kernel', 'reference'}:
         with timed[name].context():
             graph[name] = graph_seconds(timed[name].call, n_set)
-    return {'host_us': in_us(host_seconds(timed, setting.device, setting.budget)),
-            'wall_us': in_us(wall_seconds(timed, setting.device, setting.budget)),
-            'graph_us': {name: x if isinstance(x, str) else 1e6 * x for name, x in graph.items()}}
+    return {
+        'host_us': in_us(host_seconds(timed, setting.device, setting.budget)),
+        'wall_us': in_us(wall_seconds(timed, setting.device, setting.budget)),
+        'graph_us': {name: x if isinstance(x, str) else 1e6 * x for name, x in graph.items()},
+    }
 
 
 def measure_host(case: Case, setting: Setting) -> dict[str, Any]:
@@ -212,15 +231,22 @@ def measure_host(case: Case, setting: Setting) -> dict[str, Any]:
     case = case._replace(rows=1, columns=1 if case.op == 'gae' else case.columns)
     passes = calls(case, input_sets(case, setting), Variant(RUN[case.op], '0'))
     timed = {'reference': Timed(passes[list(passes)[-1]], partial(forced, '0'))}
-    return {'op': case.label, 'size': case.size, 'logits': logit_dtype(case),
-            'host_us': in_us(host_seconds(timed, setting.device, setting.budget))}
+    return {
+        'op': case.label,
+        'size': case.size,
+        'logits': logit_dtype(case),
+        'host_us': in_us(host_seconds(timed, setting.device, setting.budget)),
+    }
 
 
 def measure_plain(case: Case, setting: Setting) -> list[dict[str, Any]]:
     """On a CPU: the policy loss, forward and backward and without weights, against the code that people write."""
     sets = [data._replace(weight=None) for data in input_sets(case, setting)]
-    against = {'zoo': ours, 'validate_args by default': plain_policy_error,
-               'validate_args=False': partial(plain_policy_error, validate_args=False)}
+    against = {
+        'zoo': ours,
+        'validate_args by default': plain_policy_error,
+        'validate_args=False': partial(plain_policy_error, validate_args=False),
+    }
     leaves = [leaves_of(data) for data in sets]
 
     def gradient(run: Callable[[Any], tuple[Tensor, ...]], i: int) -> tuple[Tensor, ...]:
@@ -233,8 +259,16 @@ def measure_plain(case: Case, setting: Setting) -> list[dict[str, Any]]:
     timed = {name: Timed(partial(gradient, run)) for name, run in against.items()}
     us = in_us(wall_seconds(timed, setting.device, setting.budget))
     library = f'torch.distributions.{"Normal" if case.gaussian else "Categorical"}'
-    return [{'op': f'{case.label}, forward + backward', 'size': case.size, 'zoo_us': us['zoo'], 'against':
-             f'{library}, {name}', 'us': us[name]} for name in list(against)[1:]]
+    return [
+        {
+            'op': f'{case.label}, forward + backward',
+            'size': case.size,
+            'zoo_us': us['zoo'],
+            'against': f'{library}, {name}',
+            'us': us[name],
+        }
+        for name in list(against)[1:]
+    ]
 
 
 def ours(data: Any) -> tuple[Tensor, ...]:
@@ -250,9 +284,17 @@ def minibatch_sync(device: torch.device) -> str:
     model = VAC(VACConfig(), space, Discrete(4)).to(device)
     optimizer = FlatAdam(model.named_parameters())
     normal = partial(torch.randn, device=device)
-    batch = TensorDict({'obs': normal(256, 8), 'action': torch.randint(4, (256,), device=device),
-                        'logit': normal(256, 4), 'value': normal(256), 'adv': normal(256), 'return_': normal(256)},
-                       [256])
+    batch = TensorDict(
+        {
+            'obs': normal(256, 8),
+            'action': torch.randint(4, (256,), device=device),
+            'logit': normal(256, 4),
+            'value': normal(256),
+            'adv': normal(256),
+            'return_': normal(256),
+        },
+        [256],
+    )
     for _ in range(3):
         ppo_step(model, optimizer, batch, StepConfig())
     torch.cuda.set_sync_debug_mode('error')
@@ -279,8 +321,12 @@ def measure(cases: Sequence[Case], setting: Setting, facts: dict[str, Any], out:
     host: list[dict[str, Any]] = []
     firsts = {case.label: case for case in reversed(cases)}  # the first size of each op
     # before anything compiles: torch.compile turns validate_args off for the whole process
-    plain = [row for case in firsts.values() if case.op == 'ppo_policy_error' and not setting.on_cuda
-             for row in measure_plain(case, setting)]
+    plain = [
+        row
+        for case in firsts.values()
+        if case.op == 'ppo_policy_error' and not setting.on_cuda
+        for row in measure_plain(case, setting)
+    ]
     for case in cases:
         new = measure_case(case, setting)
         records += new
@@ -289,10 +335,26 @@ def measure(cases: Sequence[Case], setting: Setting, facts: dict[str, Any], out:
         elif case is firsts[case.label]:
             host.append(measure_host(case, setting))
             if case.op == 'gae':
-                plain.append({'op': case.label, 'size': case.size, 'zoo_us': new[0]['us']['reference'],
-                              'against': 'loop over rows', 'us': new[0]['us']['loop']})
-        write_results(out, {**facts, 'copy_bandwidth': setting.bandwidth, 'on_cuda': setting.on_cuda,
-                            'records': records, 'host': host, 'plain': plain})
+                plain.append(
+                    {
+                        'op': case.label,
+                        'size': case.size,
+                        'zoo_us': new[0]['us']['reference'],
+                        'against': 'loop over rows',
+                        'us': new[0]['us']['loop'],
+                    }
+                )
+        write_results(
+            out,
+            {
+                **facts,
+                'copy_bandwidth': setting.bandwidth,
+                'on_cuda': setting.on_cuda,
+                'records': records,
+                'host': host,
+                'plain': plain,
+            },
+        )
 
 
 def chosen_cases(on_cuda: bool, quick: bool, only: Sequence[str]) -> list[Case]:
@@ -328,8 +390,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     budget = Budget(n_round=3, round_s=1e-4, total_s=0.01) if args.quick else Budget()
     setting = Setting(device, bandwidth, budget, 2 if args.quick else None, not (args.quick or args.no_compile))
     command = ' '.join(['python benchmarks/kernels.py', *(sys.argv[1:] if argv is None else argv)])
-    facts = {'device': name, 'machine': machine(), 'versions': versions(('torch', 'triton', 'numpy')), 'date': today(),
-             'commit': git_commit(), 'command': command, 'quick': args.quick, 'minibatch_sync': minibatch_sync(device)}
+    facts = {
+        'device': name,
+        'machine': machine(),
+        'versions': versions(('torch', 'triton', 'numpy')),
+        'date': today(),
+        'commit': git_commit(),
+        'command': command,
+        'quick': args.quick,
+        'minibatch_sync': minibatch_sync(device),
+    }
     measure(chosen_cases(on_cuda, args.quick, args.only), setting, facts, out)
     log.info('written: %s', out)
 

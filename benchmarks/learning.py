@@ -6,6 +6,7 @@ A run is one process with one thread: it trains the whole budget (no early stop)
 the best, greedily over 20 episodes whose seeds no training env ever saw. Its raw numbers stay in results/learning_raw/;
 a run with the same config is not repeated unless --force.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -43,8 +44,16 @@ from report import (
 RAW = RESULTS / 'learning_raw'
 N_EPISODE = 20
 EVAL_SEED = 1_000_000  # root of the final evaluation's seed streams; training uses roots 0 .. n_seed - 1
-COLUMNS = ('config', 'env', 'target', 'seeds passed', 'greedy return of each seed (mean +- std of 20 episodes)',
-           'interquartile mean [95% interval]', 'env steps', 'wall time of a run')
+COLUMNS = (
+    'config',
+    'env',
+    'target',
+    'seeds passed',
+    'greedy return of each seed (mean +- std of 20 episodes)',
+    'interquartile mean [95% interval]',
+    'env steps',
+    'wall time of a run',
+)
 
 log = logging.getLogger('learning')
 
@@ -101,11 +110,20 @@ def train_one(name: str, seed: int) -> dict[str, Any]:
     result = serial_pipeline(config, seed=seed)
     returns = np.asarray(evaluate(result.policy, resolved.env, N_EPISODE, EVAL_SEED + seed).returns)
     return {
-        'config': name, 'env': resolved.env.game or resolved.env.id, 'seed': seed, 'env_step': result.env_step,
-        'wall_s': round(result.wall_s, 1), 'return_mean': float(returns.mean()), 'return_std': float(returns.std()),
-        'returns': returns.tolist(), 'curve': metric_curve(metric_rows(result.run_dir), 'eval/return_mean'),
-        'commit': git_commit(), 'date': today(), 'machine': machine(),
-        'versions': versions(), 'resolved': resolved.to_dict(),
+        'config': name,
+        'env': resolved.env.game or resolved.env.id,
+        'seed': seed,
+        'env_step': result.env_step,
+        'wall_s': round(result.wall_s, 1),
+        'return_mean': float(returns.mean()),
+        'return_std': float(returns.std()),
+        'returns': returns.tolist(),
+        'curve': metric_curve(metric_rows(result.run_dir), 'eval/return_mean'),
+        'commit': git_commit(),
+        'date': today(),
+        'machine': machine(),
+        'versions': versions(),
+        'resolved': resolved.to_dict(),
     }
 
 
@@ -118,6 +136,7 @@ def is_done(name: str, seed: int) -> bool:
     if not path.exists():
         return False
     from zoo.run.config import resolve_config
+
     recorded = settings(json.loads(path.read_text())['resolved'])
     return holds(resolve_config(bench_config(name), seed=seed).to_dict(), recorded)
 
@@ -132,8 +151,15 @@ def run_child(job: tuple[str, int]) -> bool:
         log.error('%s seed %d failed (exit code %d):\n%s', name, seed, done.returncode, done.stderr[-2000:])
         return False
     write_json(raw_path(name, seed), record)
-    log.info('%s seed %d: %.1f +- %.1f after %d env steps in %.0f s', name, seed, record['return_mean'],
-             record['return_std'], record['env_step'], record['wall_s'])
+    log.info(
+        '%s seed %d: %.1f +- %.1f after %d env steps in %.0f s',
+        name,
+        seed,
+        record['return_mean'],
+        record['return_std'],
+        record['env_step'],
+        record['wall_s'],
+    )
     return True
 
 
@@ -148,8 +174,16 @@ def table_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
     each = ', '.join(f'{run["return_mean"]:.1f} +- {run["return_std"]:.1f}' for run in runs)
     steps, walls = [run['env_step'] for run in runs], [run['wall_s'] for run in runs]
     aim = f'>= {target.value:g} in {target.env_step:,}' if target.value is not None else '-'
-    return [name, runs[0]['env'], aim, passed, each, f'{interquartile_mean(means):.1f} [{low:.1f}, {high:.1f}]',
-            f'{max(steps):,}', f'{min(walls):.0f} to {max(walls):.0f} s']
+    return [
+        name,
+        runs[0]['env'],
+        aim,
+        passed,
+        each,
+        f'{interquartile_mean(means):.1f} [{low:.1f}, {high:.1f}]',
+        f'{max(steps):,}',
+        f'{min(walls):.0f} to {max(walls):.0f} s',
+    ]
 
 
 def write_table() -> None:
@@ -157,8 +191,12 @@ def write_table() -> None:
     records = [json.loads(path.read_text()) for path in sorted(RAW.glob('*.json'))]
     groups = {name: sorted((r for r in records if r['config'] == name), key=lambda r: r['seed']) for name in TARGETS}
     groups = {name: runs for name, runs in groups.items() if runs}
-    stale = [f'{r["config"]} seed {r["seed"]}' for runs in groups.values() for r in runs
-             if not is_done(r['config'], r['seed'])]
+    stale = [
+        f'{r["config"]} seed {r["seed"]}'
+        for runs in groups.values()
+        for r in runs
+        if not is_done(r['config'], r['seed'])
+    ]
     facts = {key: sorted({str(r[key]) for r in records}) for key in ('machine', 'date', 'commit')}
     used = sorted({versions_line(r['versions']) for r in records})
     text = [

@@ -7,6 +7,7 @@ all policy phases and an auxiliary phase of one epoch. Before, and in the baseli
 phase of one rollout: so the baseline has the networks, the optimiser and the largest minibatch of all phases, and of
 the memory one rollout, which is added to the difference again. --quick: in seconds, into the temporary folder.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -37,8 +38,17 @@ from report import (
 PLACES = ('device', 'cpu', 'disk')
 SHAPE, N_ACTION = (64, 64, 3), 15
 LIMIT = 1.1  # what is claimed: the peak over the raw size of the observations
-COLUMNS = ('aux_memory', 'observations, MB', 'peak before, MB', 'peak, MB', 'memory at its peak, MB',
-           'over the observations', 'of it file pages, MB', 'rows', 's')
+COLUMNS = (
+    'aux_memory',
+    'observations, MB',
+    'peak before, MB',
+    'peak, MB',
+    'memory at its peak, MB',
+    'over the observations',
+    'of it file pages, MB',
+    'rows',
+    's',
+)
 
 log = logging.getLogger('memory')
 
@@ -59,18 +69,31 @@ def train(args: argparse.Namespace, n_rollout: int) -> float:
     from zoo.core.spaces import Box, Discrete
     from zoo.run.config import resolve_policy
 
-    learn = dict(batch_size=args.minibatch, aux_batch_size=args.minibatch, aux_freq=n_rollout, aux_train_epoch=1,
-                 aux_memory=args.child)
+    learn = dict(
+        batch_size=args.minibatch,
+        aux_batch_size=args.minibatch,
+        aux_freq=n_rollout,
+        aux_train_epoch=1,
+        aux_memory=args.child,
+    )
     cfg = resolve_policy({'type': 'ppg', 'device': 'cpu', 'learn': learn, 'model': {'encoder': args.encoder}})
     policy = POLICY_REGISTRY.get('ppg')(
-        cfg, Box(np.zeros(SHAPE), np.full(SHAPE, 255.0), 'uint8'), Discrete(N_ACTION), enable_field=['learn'])
+        cfg, Box(np.zeros(SHAPE), np.full(SHAPE, 255.0), 'uint8'), Discrete(N_ACTION), enable_field=['learn']
+    )
     generator = torch.Generator().manual_seed(0)
     n = args.rows
     # as a collector has it: one block, filled anew by every rollout
-    samples = TensorDict({
-        'obs': torch.empty((n, *SHAPE), dtype=torch.uint8), 'action': torch.zeros(n, dtype=torch.int64),
-        'logit': torch.zeros(n, N_ACTION), 'value': torch.zeros(n), 'adv': torch.zeros(n), 'return_': torch.zeros(n)},
-        batch_size=[n])
+    samples = TensorDict(
+        {
+            'obs': torch.empty((n, *SHAPE), dtype=torch.uint8),
+            'action': torch.zeros(n, dtype=torch.int64),
+            'logit': torch.zeros(n, N_ACTION),
+            'value': torch.zeros(n),
+            'adv': torch.zeros(n),
+            'return_': torch.zeros(n),
+        },
+        batch_size=[n],
+    )
     for _ in range(n_rollout):
         samples['obs'].random_(generator=generator)
         for name in ('adv', 'return_'):
@@ -90,15 +113,34 @@ def child(args: argparse.Namespace) -> None:
     file_after = train(args, args.rollouts)
     peak, raw = status_mb('VmHWM'), one * args.rollouts
     file_mb = file_after - file_before + one if args.child == 'disk' else 0.0
-    record = {'where': args.child, 'raw_mb': raw, 'baseline_mb': baseline, 'peak_mb': peak,
-              'memory_mb': peak - baseline + one, 'file_mb': file_mb, 'rows': args.rows * args.rollouts,
-              'wall_s': time.perf_counter() - start}
+    record = {
+        'where': args.child,
+        'raw_mb': raw,
+        'baseline_mb': baseline,
+        'peak_mb': peak,
+        'memory_mb': peak - baseline + one,
+        'file_mb': file_mb,
+        'rows': args.rows * args.rollouts,
+        'wall_s': time.perf_counter() - start,
+    }
     sys.stdout.write('\n' + json.dumps(record) + '\n')
 
 
 def measure(where: str, args: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, __file__, '--child', where, '--rollouts', str(args.rollouts), '--rows', str(args.rows),
-               '--minibatch', str(args.minibatch), '--encoder', args.encoder]
+    command = [
+        sys.executable,
+        __file__,
+        '--child',
+        where,
+        '--rollouts',
+        str(args.rollouts),
+        '--rows',
+        str(args.rows),
+        '--minibatch',
+        str(args.minibatch),
+        '--encoder',
+        args.encoder,
+    ]
     # what is freed goes back to the system at once, so that the resident set is what is in use
     env = {**one_thread_env(), 'MALLOC_MMAP_THRESHOLD_': str(2**16), 'MALLOC_TRIM_THRESHOLD_': str(2**16)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -106,14 +148,28 @@ def measure(where: str, args: argparse.Namespace) -> dict[str, Any]:
     if done.returncode or record is None:
         raise RuntimeError(f'the process for aux_memory {where!r} ended with {done.returncode}:\n{done.stderr[-2000:]}')
     record['ratio'] = record['memory_mb'] / record['raw_mb']
-    log.info('%s: %.1f MB for %.1f MB of observations, %.0f s', where, record['memory_mb'], record['raw_mb'],
-             record['wall_s'])
+    log.info(
+        '%s: %.1f MB for %.1f MB of observations, %.0f s',
+        where,
+        record['memory_mb'],
+        record['raw_mb'],
+        record['wall_s'],
+    )
     return record
 
 
 def write_results(records: list[dict[str, Any]], args: argparse.Namespace, command: str) -> None:
-    rows = [[r['where'], *(f'{r[key]:.1f}' for key in ('raw_mb', 'baseline_mb', 'peak_mb', 'memory_mb')),
-             f'{r["ratio"]:.3f}', f'{r["file_mb"]:.1f}', f'{r["rows"]:,}', f'{r["wall_s"]:.0f}'] for r in records]
+    rows = [
+        [
+            r['where'],
+            *(f'{r[key]:.1f}' for key in ('raw_mb', 'baseline_mb', 'peak_mb', 'memory_mb')),
+            f'{r["ratio"]:.3f}',
+            f'{r["file_mb"]:.1f}',
+            f'{r["rows"]:,}',
+            f'{r["wall_s"]:.0f}',
+        ]
+        for r in records
+    ]
     worst = max(r['ratio'] for r in records)
     facts = {'machine': machine(), 'versions': versions(), 'date': today(), 'commit': git_commit(), 'command': command}
     text = [
@@ -126,8 +182,10 @@ def write_results(records: list[dict[str, Any]], args: argparse.Namespace, comma
         table(COLUMNS, rows),
         f'- claimed: at most {LIMIT} times the observations beside the model; found: {worst:.3f}, '
         f'{"as claimed" if worst <= LIMIT else "NOT as claimed"}',
-        f'- machine: {facts["machine"]}', f'- versions: {versions_line(versions())}',
-        f'- date: {facts["date"]}, commit {facts["commit"]}', f'- command: `{command}`; raw numbers: `memory.json`',
+        f'- machine: {facts["machine"]}',
+        f'- versions: {versions_line(versions())}',
+        f'- date: {facts["date"]}, commit {facts["commit"]}',
+        f'- command: `{command}`; raw numbers: `memory.json`',
     ]
     folder = Path(tempfile.gettempdir()) if args.quick else RESULTS
     write_json(folder / 'memory.json', {**facts, 'runs': records})
@@ -140,8 +198,12 @@ def main() -> None:
     parser.add_argument('--rollouts', type=int, default=16, help='policy phases before the auxiliary phase')
     parser.add_argument('--rows', type=int, default=2048, help='observations of a rollout')
     parser.add_argument('--minibatch', type=int, default=256)
-    parser.add_argument('--encoder', choices=('nature', 'impala'), default='nature',
-                        help='impala, as for Procgen, takes some ten times as long')
+    parser.add_argument(
+        '--encoder',
+        choices=('nature', 'impala'),
+        default='nature',
+        help='impala, as for Procgen, takes some ten times as long',
+    )
     parser.add_argument('--quick', action='store_true', help='4 rollouts of 512; into the temporary folder')
     parser.add_argument('--child', choices=PLACES, help=argparse.SUPPRESS)
     args = parser.parse_args()

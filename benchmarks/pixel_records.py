@@ -2,6 +2,7 @@
 
 A folder may be that of a run that still goes on or was stopped: the record then says how far it had come.
 """
+
 from __future__ import annotations
 
 import json
@@ -69,12 +70,14 @@ def progress(rows: Sequence[Mapping[str, Any]], checkpoint: Checkpoint | None) -
     logged = next((row for row in reversed(rows) if 'learn/train_iter' in row), None)
     found = [Progress(0, 0, 0, 0.0)]
     if logged is not None:
-        found.append(Progress(logged['env_step'], logged['learn/train_iter'], logged['collect/episode'],
-                              logged['wall_s']))
+        found.append(
+            Progress(logged['env_step'], logged['learn/train_iter'], logged['collect/episode'], logged['wall_s'])
+        )
     if checkpoint is not None:
         counter = checkpoint.state['counter']
-        found.append(Progress(counter['env_step'], checkpoint.meta['train_iter'], counter['episode'],
-                              counter['wall_s']))
+        found.append(
+            Progress(counter['env_step'], checkpoint.meta['train_iter'], counter['episode'], counter['wall_s'])
+        )
     return max(found)
 
 
@@ -84,11 +87,17 @@ def record_run(run_dir: Path, n_episode: int) -> dict[str, Any]:
     config = settings(load_config(run_dir / 'config.yaml')[0])
     at = progress(rows, checkpoint)
     return {
-        'env_step': at.env_step, 'train_iter': at.train_iter, 'episode': at.episode, 'wall_s': round(at.wall_s, 1),
-        'cost': cost(rows), 'curve': thinned(metric_curve(rows, 'collect/return_mean')),
+        'env_step': at.env_step,
+        'train_iter': at.train_iter,
+        'episode': at.episode,
+        'wall_s': round(at.wall_s, 1),
+        'cost': cost(rows),
+        'curve': thinned(metric_curve(rows, 'collect/return_mean')),
         'evaluation_curve': metric_curve(rows, 'eval/return_mean'),
-        'evaluation': None if checkpoint is None else evaluate_last(checkpoint, n_episode), 'resolved': config,
-        'obs_shape': None if checkpoint is None else checkpoint.meta['obs_space']['shape']}
+        'evaluation': None if checkpoint is None else evaluate_last(checkpoint, n_episode),
+        'resolved': config,
+        'obs_shape': None if checkpoint is None else checkpoint.meta['obs_space']['shape'],
+    }
 
 
 def thinned(curve: Sequence[tuple[int, float]], n_point: int = N_POINT) -> list[tuple[int, float]]:
@@ -104,15 +113,20 @@ def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | int | None]:
     """
     lines = [row for row in rows if 'learn/train_iter' in row]
     before = [{'env_step': 0, 'wall_s': 0.0}, *lines[:-1]]
-    spent = [(row['env_step'] - last['env_step'], row['wall_s'] - last['wall_s'], 'learn/auxiliary_loss' in row)
-             for last, row in zip(before, lines, strict=False)]
+    spent = [
+        (row['env_step'] - last['env_step'], row['wall_s'] - last['wall_s'], 'learn/auxiliary_loss' in row)
+        for last, row in zip(before, lines, strict=False)
+    ]
     usual = [(step, s) for step, s, aux in spent if not aux]
     if not usual:
         return {'env_step': None, 's': None, 'aux_s': None}
     s = float(np.median([s for _, s in usual]))
     aux = [s for _, s, aux in spent if aux]
-    return {'env_step': float(np.median([step for step, _ in usual])), 's': s,
-            'aux_s': float(np.median(aux)) - s if aux else None}
+    return {
+        'env_step': float(np.median([step for step, _ in usual])),
+        's': s,
+        'aux_s': float(np.median(aux)) - s if aux else None,
+    }
 
 
 def evaluate_last(checkpoint: Checkpoint, n_episode: int) -> dict[str, Any]:
@@ -120,17 +134,24 @@ def evaluate_last(checkpoint: Checkpoint, n_episode: int) -> dict[str, Any]:
     cfg = Config(checkpoint.meta['config'])
     env, seed = env_config({**cfg.env, 'evaluator_env_num': N_ENV}), EVAL_SEED + cfg.seed
     torch.set_num_threads(1)
-    return {'env_step': checkpoint.meta['env_step'],
-            'greedy': summary(evaluate(policy_of(checkpoint), env, n_episode, seed)),
-            'sampled': summary(play(env, lambda vector: sampling(checkpoint, vector), n_episode, seed))}
+    return {
+        'env_step': checkpoint.meta['env_step'],
+        'greedy': summary(evaluate(policy_of(checkpoint), env, n_episode, seed)),
+        'sampled': summary(play(env, lambda vector: sampling(checkpoint, vector), n_episode, seed)),
+    }
 
 
 def sampling(checkpoint: Checkpoint, vector: VectorEnv) -> EvalMode:
     """The policy of a checkpoint, acting as it does when it collects."""
     cfg = Config(checkpoint.meta['config'])
     policy = POLICY_REGISTRY.get(cfg.policy.type)(
-        cfg.policy, vector.obs_space, vector.action_space, seed=EVAL_SEED, enable_field=['collect'],
-        action_mode=cfg.env.action_mode)
+        cfg.policy,
+        vector.obs_space,
+        vector.action_space,
+        seed=EVAL_SEED,
+        enable_field=['collect'],
+        action_mode=cfg.env.action_mode,
+    )
     policy.load_state_dict(checkpoint.state['policy'])
     return EvalMode(policy.collect_mode.forward)
 
@@ -158,5 +179,9 @@ def play(env: EnvConfig, mode_in: Callable[[VectorEnv], EvalMode], n_episode: in
 def summary(evaluation: Evaluation) -> dict[str, Any]:
     """Mean, its standard error, mean length, and the return of each episode."""
     returns = np.asarray(evaluation.returns)
-    return {'mean': float(returns.mean()), 'error': float(returns.std(ddof=1) / np.sqrt(len(returns))),
-            'length_mean': float(np.mean(evaluation.lengths)), 'returns': returns.tolist()}
+    return {
+        'mean': float(returns.mean()),
+        'error': float(returns.std(ddof=1) / np.sqrt(len(returns))),
+        'length_mean': float(np.mean(evaluation.lengths)),
+        'returns': returns.tolist(),
+    }

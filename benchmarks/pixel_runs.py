@@ -1,4 +1,5 @@
 """The runs of benchmarks/pixels.py."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -23,13 +24,36 @@ class Run(NamedTuple):
 
 RUNS = {
     'starpilot_ppo': Run(
-        'procgen_ppo', ('env.game=starpilot', 'max_env_step=1_000_000', 'policy.eval.eval_freq=1_000_000',
-                        'checkpoint.freq=100_000', 'seed=0'), 100, 500, '32.5 (CleanRL)', 25_000_000),
+        'procgen_ppo',
+        (
+            'env.game=starpilot',
+            'max_env_step=1_000_000',
+            'policy.eval.eval_freq=1_000_000',
+            'checkpoint.freq=100_000',
+            'seed=0',
+        ),
+        100,
+        500,
+        '32.5 (CleanRL)',
+        25_000_000,
+    ),
     'starpilot_ppg': Run(
-        'procgen_ppg', ('env.game=starpilot', 'max_env_step=1_000_000', 'policy.model.arch=detach',
-                        'checkpoint.freq=200_000', 'checkpoint.aux_memory=true', 'seed=0'), 100, 500, '34.8 (CleanRL)',
-        25_000_000, note="arch 'detach', the variant with one network, since the bundled 'dual' needs about twice the "
-                         'passes through an encoder; in the paper both reach the same (.756 and .757, normalised)'),
+        'procgen_ppg',
+        (
+            'env.game=starpilot',
+            'max_env_step=1_000_000',
+            'policy.model.arch=detach',
+            'checkpoint.freq=200_000',
+            'checkpoint.aux_memory=true',
+            'seed=0',
+        ),
+        100,
+        500,
+        '34.8 (CleanRL)',
+        25_000_000,
+        note="arch 'detach', the variant with one network, since the bundled 'dual' needs about twice the "
+        'passes through an encoder; in the paper both reach the same (.756 and .757, normalised)',
+    ),
     'pong_ppo': Run('pong_ppo', ('seed=0',), 20, 60, '20.4 (CleanRL)', 10_000_000, minutes=60),
 }
 

@@ -1,4 +1,5 @@
 """The page that benchmarks/pixels.py writes: returns, curves, what a longer run would need."""
+
 from __future__ import annotations
 
 import math
@@ -10,8 +11,16 @@ from pixel_runs import RUNS, command_of
 from report import table, versions_line
 
 N_COLUMN = 10  # env steps at which a curve is shown
-COLUMNS = ('run', 'env steps', 'optimiser steps', 'wall time', 'random actions', 'last 100 training episodes',
-           'last policy, as it collects', 'last policy, greedy')
+COLUMNS = (
+    'run',
+    'env steps',
+    'optimiser steps',
+    'wall time',
+    'random actions',
+    'last 100 training episodes',
+    'last policy, as it collects',
+    'last policy, greedy',
+)
 LONGER = ('run', 'published', 'after env steps', 'env steps/s here', 'time here', 'auxiliary memory')
 
 Record = Mapping[str, Any]
@@ -20,8 +29,10 @@ Record = Mapping[str, Any]
 def page(records: Mapping[str, Record], randoms: Mapping[str, Record], stale: Sequence[str] = ()) -> str:
     """pixels.md (records: by name of a run; randoms: by game; stale: names whose config has changed since)."""
     origins = [origin for found in records.values() for origin in found['origin']]
-    facts = {key: list(dict.fromkeys(str(origin[key]) for origin in origins if key in origin))
-             for key in ('machine', 'date', 'commit', 'note')}
+    facts = {
+        key: list(dict.fromkeys(str(origin[key]) for origin in origins if key in origin))
+        for key in ('machine', 'date', 'commit', 'note')
+    }
     used = list(dict.fromkeys(versions_line(origin['versions']) for origin in origins))
     text = [
         '# What PPO and PPG learn from images\n',
@@ -34,8 +45,10 @@ def page(records: Mapping[str, Record], randoms: Mapping[str, Record], stale: Se
         *(f'- `{name}`: {note}.' for name, found in records.items() for note in notes(name, found)),
         '\n## Curves\n',
         'Mean return of the last 100 training episodes, after so many env steps.\n',
-        *(curve_table({name: found for name, found in records.items() if found['game'] == game})
-          for game in dict.fromkeys(found['game'] for found in records.values())),
+        *(
+            curve_table({name: found for name, found in records.items() if found['game'] == game})
+            for game in dict.fromkeys(found['game'] for found in records.values())
+        ),
         '## What a longer run would need\n',
         'The published returns (means over training episodes) and what their env steps would take in one thread of '
         'this machine: from the median time of a round of collecting and learning and, for PPG, of the auxiliary '
@@ -67,17 +80,25 @@ def notes(name: str, found: Record) -> Iterator[str]:
 
 def result_row(name: str, found: Record, random: Record | None) -> list[str]:
     at = found['evaluation'] or {}
-    return [name, f'{found["env_step"]:,}', f'{found["train_iter"]:,}', _duration(found['wall_s']),
-            _mean(random and random['return']), f'{found["curve"][-1][1]:.2f}' if found['curve'] else '-',
-            _mean(at.get('sampled')), _mean(at.get('greedy'))]
+    return [
+        name,
+        f'{found["env_step"]:,}',
+        f'{found["train_iter"]:,}',
+        _duration(found['wall_s']),
+        _mean(random and random['return']),
+        f'{found["curve"][-1][1]:.2f}' if found['curve'] else '-',
+        _mean(at.get('sampled')),
+        _mean(at.get('greedy')),
+    ]
 
 
 def curve_table(records: Mapping[str, Record]) -> str:
     """The curves of one game's runs at N_COLUMN env steps, those of the longest run."""
     end = max((found['curve'][-1][0] for found in records.values() if found['curve']), default=0)
     steps = [end * (i + 1) / N_COLUMN for i in range(N_COLUMN)]
-    rows = [[name, *(_near(found['curve'], step, end / N_COLUMN / 2) for step in steps)]
-            for name, found in records.items()]
+    rows = [
+        [name, *(_near(found['curve'], step, end / N_COLUMN / 2) for step in steps)] for name, found in records.items()
+    ]
     return table(['run', *(f'{step / 1000:.0f}k' for step in steps)], rows)
 
 

@@ -8,6 +8,7 @@ is there is recorded, finished or not, in results/pixels_raw/, beside the return
 Needs the extras procgen and atari. --record: train nothing, such as while runs go on elsewhere; --table: only rebuild
 pixels.md from the raw files.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -116,9 +117,17 @@ def record(name: str, runs: Path) -> None:
         log.warning('%s has no folder in %s: nothing to record', name, runs)
         return
     found = record_run(run_dir, run.n_episode)
-    write_json(RAW / f'{name}.json', {
-        'run': name, 'game': game, 'finished': is_finished(name, last_checkpoint(run_dir)), **found,
-        'origin': read_origin(run_dir.parent / ORIGIN), 'recorded': {'date': today(), 'commit': git_commit()}})
+    write_json(
+        RAW / f'{name}.json',
+        {
+            'run': name,
+            'game': game,
+            'finished': is_finished(name, last_checkpoint(run_dir)),
+            **found,
+            'origin': read_origin(run_dir.parent / ORIGIN),
+            'recorded': {'date': today(), 'commit': git_commit()},
+        },
+    )
     log.info('%s: recorded at %d env steps', name, found['env_step'])
 
 
@@ -126,8 +135,7 @@ def write_page() -> None:
     """Rebuilds pixels.md from the raw files."""
     records = {name: json.loads(path.read_text()) for name in RUNS if (path := RAW / f'{name}.json').exists()}
     randoms = {(found := json.loads(path.read_text()))['game']: found for path in RAW.glob('random_*.json')}
-    stale = [name for name, found in records.items()
-             if not holds(resolved(name).to_dict(), found['resolved'])]
+    stale = [name for name, found in records.items() if not holds(resolved(name).to_dict(), found['resolved'])]
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / 'pixels.md').write_text(page(records, randoms, stale), encoding='utf-8')
 

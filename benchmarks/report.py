@@ -1,4 +1,5 @@
 """What the benchmarks share: the machine, robust averages, Markdown tables, one-process runs."""
+
 from __future__ import annotations
 
 import json
@@ -21,8 +22,11 @@ PACKAGES = ('torch', 'numpy', 'gymnasium', 'tensordict', 'mujoco', 'box2d')
 def machine() -> str:
     """The CPU, its number of cores and the memory, in one line."""
     info = Path('/proc/cpuinfo')
-    names = [line.split(':', 1)[1].strip() for line in info.read_text().splitlines() if line.startswith('model name')
-             ] if info.exists() else []
+    names = (
+        [line.split(':', 1)[1].strip() for line in info.read_text().splitlines() if line.startswith('model name')]
+        if info.exists()
+        else []
+    )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30
     return f'{names[0] if names else platform.machine()}, {cores} cores, {memory:.0f} GiB, {platform.system()}'
@@ -41,6 +45,7 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 def git_commit() -> str:
     """The short commit of this checkout, '+' if files differ from it; 'unknown' outside git."""
+
     def git(*args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(('git', *args), cwd=REPO, capture_output=True, text=True, check=False)
 
@@ -53,8 +58,12 @@ def git_commit() -> str:
 def one_thread_env() -> dict[str, str]:
     """The environment of a child process that computes in one thread and imports zoo from this checkout."""
     paths = [str(REPO), os.environ.get('PYTHONPATH', '')]
-    return {**os.environ, 'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1',
-            'PYTHONPATH': os.pathsep.join(path for path in paths if path)}
+    return {
+        **os.environ,
+        'OMP_NUM_THREADS': '1',
+        'MKL_NUM_THREADS': '1',
+        'PYTHONPATH': os.pathsep.join(path for path in paths if path),
+    }
 
 
 def interquartile_mean(values: np.ndarray) -> float:
@@ -70,9 +79,13 @@ def interquartile_mean(values: np.ndarray) -> float:
     return float(np.average(ordered, weights=weight))
 
 
-def bootstrap_interval(runs: Sequence[np.ndarray], n_draw: int = 5_000, level: float = 0.95,
-                       seed: int = 0, center: Callable[[np.ndarray], float] = interquartile_mean,
-                       ) -> tuple[float, float]:
+def bootstrap_interval(
+    runs: Sequence[np.ndarray],
+    n_draw: int = 5_000,
+    level: float = 0.95,
+    seed: int = 0,
+    center: Callable[[np.ndarray], float] = interquartile_mean,
+) -> tuple[float, float]:
     """Stratified percentile bootstrap of the interquartile mean of runs, or of another center.
 
     Args:

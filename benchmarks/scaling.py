@@ -6,6 +6,7 @@ CartPole-v1, PPO, 4 epochs of 4 minibatches whatever the size, so 16 optimiser s
 layers. One process for each point, eager and compiled; the clock starts after 2 iterations (imports, compilation) and
 runs for some seconds. On another device than the CPU the files are named after it.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -25,8 +26,15 @@ N_MINIBATCH, EPOCHS, WARMUP = 4, 4, 2
 MODES = {'eager': EAGER, 'compiled': COMPILED}
 TORCH, GYMNASIUM = 'tensor env (torch)', "gymnasium's batched env"
 ENVS = {TORCH: ('torch/CartPole-v1', ()), GYMNASIUM: ('CartPole-v1', (BATCHED,))}
-COLUMNS = ('env steps/s, eager', 'env steps/s, compiled', 'compiled / eager', 'peak MB, eager', 'peak MB, compiled',
-           'first iterations, s, eager', 'first iterations, s, compiled (cache empty at the start)')
+COLUMNS = (
+    'env steps/s, eager',
+    'env steps/s, compiled',
+    'compiled / eager',
+    'peak MB, eager',
+    'peak MB, compiled',
+    'first iterations, s, eager',
+    'first iterations, s, compiled (cache empty at the start)',
+)
 
 log = logging.getLogger('scaling')
 
@@ -47,19 +55,34 @@ POINTS = (
     *(Point('widths', GYMNASIUM, width, 64, 32, width) for width in (64, 128, 256, 512, 1024)),
     *(Point('rollouts', GYMNASIUM, n, 8, n, 64) for n in (8, 16, 32, 64, 128, 256, 512)),
 )
-TITLES = {'envs': ('Number of envs', 'envs', 'rollouts of 32 steps, towers 64-64'),
-          'widths': ('Width of the network', 'width', '64 envs x 32 steps'),
-          'rollouts': ('Length of the rollout', 'steps', '8 envs, towers 64-64')}
+TITLES = {
+    'envs': ('Number of envs', 'envs', 'rollouts of 32 steps, towers 64-64'),
+    'widths': ('Width of the network', 'width', '64 envs x 32 steps'),
+    'rollouts': ('Length of the rollout', 'steps', '8 envs, towers 64-64'),
+}
 
 
 def command(point: Point, mode: str, args: argparse.Namespace) -> list[str]:
     """run_zoo.py for one point; so many env steps that only --seconds ends it."""
     env, overrides = ENVS[point.env]
-    settings = [*overrides, MODES[mode], f'policy.model.hidden_sizes=[{point.width},{point.width}]',
-                f'policy.device={args.device}']
-    options = {'env': env, 'num-envs': point.num_envs, 'rollout': point.rollout, 'epochs': EPOCHS,
-               'minibatch': point.num_envs * point.rollout // N_MINIBATCH, 'warmup': WARMUP, 'episodes': 0,
-               'total-steps': 10**9, 'seconds': args.seconds, 'threads': args.threads}
+    settings = [
+        *overrides,
+        MODES[mode],
+        f'policy.model.hidden_sizes=[{point.width},{point.width}]',
+        f'policy.device={args.device}',
+    ]
+    options = {
+        'env': env,
+        'num-envs': point.num_envs,
+        'rollout': point.rollout,
+        'epochs': EPOCHS,
+        'minibatch': point.num_envs * point.rollout // N_MINIBATCH,
+        'warmup': WARMUP,
+        'episodes': 0,
+        'total-steps': 10**9,
+        'seconds': args.seconds,
+        'threads': args.threads,
+    }
     wanted = [item for item in settings if item.partition('=')[0] not in args.omit]
     return [sys.executable, str(PEERS_DIR / 'run_zoo.py'), *flags(options, wanted)]
 
@@ -71,8 +94,15 @@ def measure(args: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:
         for mode in MODES:
             try:
                 record = run_driver(command(point, mode, args), cache)
-                log.info('%s %d, %s, %s: %.0f env steps/s, %.0f MB', point.axis, point.x, point.env, mode,
-                         record['env_step_per_s'], record['peak_rss_mb'])
+                log.info(
+                    '%s %d, %s, %s: %.0f env steps/s, %.0f MB',
+                    point.axis,
+                    point.x,
+                    point.env,
+                    mode,
+                    record['env_step_per_s'],
+                    record['peak_rss_mb'],
+                )
             except DriverError as error:
                 record = {'failed': str(error)}
                 log.error('%s %d, %s, %s failed: %s', point.axis, point.x, point.env, mode, error)
@@ -82,6 +112,7 @@ def measure(args: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:
 
 def row(x: int, by_mode: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The two modes of one point, side by side."""
+
     def cells(key: str, form: str) -> list[str]:
         return [format(record[key], form) if key in record else 'failed' for record in by_mode.values()]
 
@@ -107,18 +138,26 @@ def section(axis: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
 def report(data: Mapping[str, Any]) -> str:
     """scaling.md, from all that scaling.json has."""
     records = data['records']
-    text = ['# How the cost grows\n',
-            f'CartPole-v1, PPO, {EPOCHS} epochs of {N_MINIBATCH} minibatches for every rollout, two towers of two tanh '
-            f'layers; device {data["device"]}, threads: {data["threads"]}. Env steps/s of training over '
-            f'{data["seconds"]:g} s, after the first {WARMUP} iterations. One run each: differences under 10% are '
-            'noise.\n']
+    text = [
+        '# How the cost grows\n',
+        f'CartPole-v1, PPO, {EPOCHS} epochs of {N_MINIBATCH} minibatches for every rollout, two towers of two tanh '
+        f'layers; device {data["device"]}, threads: {data["threads"]}. Env steps/s of training over '
+        f'{data["seconds"]:g} s, after the first {WARMUP} iterations. One run each: differences under 10% are '
+        'noise.\n',
+    ]
     text += [line for axis in TITLES if any(r['axis'] == axis for r in records) for line in section(axis, records)]
-    text += [f'- failed: {r["axis"]} {r["x"]}, {r["env"]}, {r["mode"]}: {r["failed"].splitlines()[-1]}'
-             for r in records if 'failed' in r]
+    text += [
+        f'- failed: {r["axis"]} {r["x"]}, {r["env"]}, {r["mode"]}: {r["failed"].splitlines()[-1]}'
+        for r in records
+        if 'failed' in r
+    ]
     loads = [record['other_load'] for record in records if 'other_load' in record]
-    text += [f'- machine: {data["machine"]}; other load, cores: {max(loads, default=0):.2f} at most',
-             f'- versions: {versions_line(data["versions"])}', f'- date: {data["date"]}, commit {data["commit"]}',
-             f'- command: `{data["command"]}`']
+    text += [
+        f'- machine: {data["machine"]}; other load, cores: {max(loads, default=0):.2f} at most',
+        f'- versions: {versions_line(data["versions"])}',
+        f'- date: {data["date"]}, commit {data["commit"]}',
+        f'- command: `{data["command"]}`',
+    ]
     return '\n'.join(text) + '\n'
 
 
@@ -134,9 +173,17 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     with tempfile.TemporaryDirectory() as cache:
         records = measure(args, Path(cache))
-    data = {'machine': machine(), 'versions': versions(), 'date': today(), 'commit': git_commit(),
-            'command': ' '.join(['python benchmarks/scaling.py', *sys.argv[1:]]), 'device': args.device,
-            'threads': args.threads, 'seconds': args.seconds, 'records': records}
+    data = {
+        'machine': machine(),
+        'versions': versions(),
+        'date': today(),
+        'commit': git_commit(),
+        'command': ' '.join(['python benchmarks/scaling.py', *sys.argv[1:]]),
+        'device': args.device,
+        'threads': args.threads,
+        'seconds': args.seconds,
+        'records': records,
+    }
     name = 'scaling' if args.device == 'cpu' else f'scaling_{args.device.partition(":")[0]}'
     write_json(args.results / f'{name}.json', data)
     (args.results / f'{name}.md').write_text(report(data), encoding='utf-8')

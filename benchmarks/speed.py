@@ -11,6 +11,7 @@ timed apart.
 Peers run where they have a virtual environment: --venvs, else $ZOO_BENCH_VENVS, else ../venvs beside the repository;
 peers/README.md tells how to make them. Works that are not measured this time keep what speed.json has of them.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -38,8 +39,14 @@ def first_update_s(limit_s: float = 60.0) -> float:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         # logger.freq=1: the first update is written when it is done, not some rollouts later
-        process = subprocess.Popen([sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', 'logger.freq=1'], cwd=folder,
-                                   env=one_thread_env(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', 'logger.freq=1'],
+            cwd=folder,
+            env=one_thread_env(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         try:
             while time.perf_counter() - start < limit_s and process.poll() is None:
                 if any('"learn/' in path.read_text() for path in Path(folder).glob('runs/*/*/metrics.jsonl')):
@@ -59,10 +66,19 @@ def measure_work(work: Work, plan: Plan, args: argparse.Namespace) -> dict[str, 
         log.warning('%s', line)
     choices, calibration = calibrate(work, [*zoo_drivers(work, args.omit), *peers], plan, failed)
     runs = measure(work, choices, plan, failed)
-    return {'machine': machine(), 'versions': versions(), 'date': today(), 'commit': git_commit(),
-            'command': ' '.join(['python benchmarks/speed.py', *sys.argv[1:]]), 'scale': plan.scale,
-            'took_s': round(time.perf_counter() - start), 'missing': missing, 'failed': failed,
-            'calibration': calibration, 'runs': runs}
+    return {
+        'machine': machine(),
+        'versions': versions(),
+        'date': today(),
+        'commit': git_commit(),
+        'command': ' '.join(['python benchmarks/speed.py', *sys.argv[1:]]),
+        'scale': plan.scale,
+        'took_s': round(time.perf_counter() - start),
+        'missing': missing,
+        'failed': failed,
+        'calibration': calibration,
+        'runs': runs,
+    }
 
 
 def parse_args() -> argparse.Namespace:
@@ -70,16 +86,26 @@ def parse_args() -> argparse.Namespace:
     names = [work.name for work in WORKS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--works', nargs='+', choices=names, default=names, metavar='NAME', help=', '.join(names))
-    parser.add_argument('--peers', nargs='*', choices=list(PEERS), default=list(PEERS), metavar='NAME',
-                        help=f'besides zoo: {", ".join(PEERS)}')
+    parser.add_argument(
+        '--peers',
+        nargs='*',
+        choices=list(PEERS),
+        default=list(PEERS),
+        metavar='NAME',
+        help=f'besides zoo: {", ".join(PEERS)}',
+    )
     parser.add_argument('--repeats', type=int, default=5)
     parser.add_argument('--threads', type=int, nargs='+', default=[1, 2], help='numbers to choose from')
     parser.add_argument('--scale', type=float, default=1.0, help='factor of the env steps of every run')
     parser.add_argument('--venvs', type=Path, default=venvs)
     parser.add_argument('--omit', nargs='*', default=[], metavar='KEY', help='config keys of zoo that are not set')
     parser.add_argument('--results', type=Path, default=RESULTS, help='folder of speed.json and speed.md')
-    parser.add_argument('--quick', action='store_true', help='a look: one repeat of a fifth, no choosing, no Tianshou; '
-                                                             'to <temporary folder>/zoo_speed unless --results')
+    parser.add_argument(
+        '--quick',
+        action='store_true',
+        help='a look: one repeat of a fifth, no choosing, no Tianshou; '
+        'to <temporary folder>/zoo_speed unless --results',
+    )
     parser.add_argument('--render', action='store_true', help='measure nothing, write speed.md anew from speed.json')
     args = parser.parse_args()
     if args.quick:

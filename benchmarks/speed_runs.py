@@ -1,4 +1,5 @@
 """How benchmarks/speed.py runs its drivers: one process each, the quickest setting found first, then all in turn."""
+
 from __future__ import annotations
 
 import logging
@@ -72,14 +73,24 @@ def run_choice(work: Work, choice: Choice, scale: float, seed: int, cache: Path)
     driver = choice.driver
     args = arguments(work, driver, choice.setting, work.scaled_steps(scale), choice.n_thread, seed)
     record = {'label': driver.label, 'setting': list(choice.setting), **run_driver([*driver.command, *args], cache)}
-    log.info('%s, %s, %d threads %s: %.0f env steps/s (warm-up %.1f s), %.0f MB, return %s, other load %s', work.name,
-             driver.label, choice.n_thread, ' '.join(choice.setting), record['env_step_per_s'], record['warmup_s'],
-             record['peak_rss_mb'], record['final_return'], record.get('other_load'))
+    log.info(
+        '%s, %s, %d threads %s: %.0f env steps/s (warm-up %.1f s), %.0f MB, return %s, other load %s',
+        work.name,
+        driver.label,
+        choice.n_thread,
+        ' '.join(choice.setting),
+        record['env_step_per_s'],
+        record['warmup_s'],
+        record['peak_rss_mb'],
+        record['final_return'],
+        record.get('other_load'),
+    )
     return record
 
 
-def calibrate(work: Work, drivers: Sequence[Driver], plan: Plan, failed: dict[str, str]
-              ) -> tuple[list[Choice], list[dict[str, Any]]]:
+def calibrate(
+    work: Work, drivers: Sequence[Driver], plan: Plan, failed: dict[str, str]
+) -> tuple[list[Choice], list[dict[str, Any]]]:
     """The quickest setting and number of threads of each driver, by one short run of all; and these runs."""
     choices, runs = [], []
     for driver in drivers:
@@ -102,8 +113,11 @@ def calibrate(work: Work, drivers: Sequence[Driver], plan: Plan, failed: dict[st
 
 def take_turns(labels: Sequence[str], n_repeat: int) -> list[tuple[int, str]]:
     """(repeat, label) in the order of running: every second round backwards, so that drifts of the machine cancel."""
-    return [(repeat, label) for repeat in range(n_repeat)
-            for label in (labels if repeat % 2 == 0 else list(reversed(labels)))]
+    return [
+        (repeat, label)
+        for repeat in range(n_repeat)
+        for label in (labels if repeat % 2 == 0 else list(reversed(labels)))
+    ]
 
 
 def measure(work: Work, choices: Sequence[Choice], plan: Plan, failed: dict[str, str]) -> list[dict[str, Any]]:

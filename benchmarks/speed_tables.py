@@ -1,4 +1,5 @@
 """From the records of benchmarks/speed.py to speed.md."""
+
 from __future__ import annotations
 
 import statistics
@@ -30,12 +31,30 @@ Greedy returns after the runs above (means of {episodes} episodes on seeds of th
 mean with its 95% bootstrap interval over seeds. No worse: the interval reaches that of stable-baselines3, or lies above
 it.
 """
-TARGET_COLUMNS = ('work', 'fastest peer, env steps/s', 'zoo eager, times that', 'wanted', '', 'zoo best, times that',
-                  'wanted', '', 'peak memory of zoo minus that of stable-baselines3, MB (wanted: at most 100)')
-SPEED_COLUMNS = ('library', 'threads', 'env steps/s: median (min to max)', 'times the fastest peer',
-                 'env steps/s from start to end', 'start-up + first iterations, s',
-                 'optimiser steps per 1,024 env steps', 'peak memory, MB', 'greedy return', 'runs',
-                 'other load, cores (max)')
+TARGET_COLUMNS = (
+    'work',
+    'fastest peer, env steps/s',
+    'zoo eager, times that',
+    'wanted',
+    '',
+    'zoo best, times that',
+    'wanted',
+    '',
+    'peak memory of zoo minus that of stable-baselines3, MB (wanted: at most 100)',
+)
+SPEED_COLUMNS = (
+    'library',
+    'threads',
+    'env steps/s: median (min to max)',
+    'times the fastest peer',
+    'env steps/s from start to end',
+    'start-up + first iterations, s',
+    'optimiser steps per 1,024 env steps',
+    'peak memory, MB',
+    'greedy return',
+    'runs',
+    'other load, cores (max)',
+)
 PART_COLUMNS = ('work', '', 'env', 'act', 'sample', 'learn', 'log', 'other', 'slowest iteration / median')
 RETURN_COLUMNS = ('work', 'library', 'returns by seed', 'mean', '95% interval', 'no worse')
 
@@ -53,8 +72,11 @@ def median_of(runs: Sequence[Mapping[str, Any]], key: str) -> float:
 
 def fastest_reference(work: Work, groups: Runs) -> tuple[str, float] | None:
     """Label and median env steps/s of the fastest peer that the ratio is taken against; None if none was measured."""
-    speeds = {label: median_of(groups[label], 'env_step_per_s')
-              for label in (PEERS[name].label for name in work.reference) if label in groups}
+    speeds = {
+        label: median_of(groups[label], 'env_step_per_s')
+        for label in (PEERS[name].label for name in work.reference)
+        if label in groups
+    }
     return max(speeds.items(), key=lambda item: item[1]) if speeds else None
 
 
@@ -88,34 +110,49 @@ def speed_row(label: str, runs: Sequence[Mapping[str, Any]], reference: tuple[st
     speeds = [run['env_step_per_s'] for run in runs]
     loads = [run['other_load'] for run in runs if 'other_load' in run]
     returns = [run['final_return'] for run in runs if run['final_return'] is not None]
-    return [f'{label} {runs[0]["version"]}', str(runs[0]['threads']),
-            f'{statistics.median(speeds):,.0f} ({min(speeds):,.0f} to {max(speeds):,.0f})',
-            f'{statistics.median(speeds) / reference[1]:.2f}' if reference else '',
-            f'{median_of(runs, "env_step_per_s_all"):,.0f}',
-            f'{median_of(runs, "startup_s"):.1f} + {median_of(runs, "warmup_s"):.1f}',
-            f'{median_of(runs, "train_iter_per_1024"):g}', f'{max(run["peak_rss_mb"] for run in runs):.0f}',
-            f'{statistics.mean(returns):.0f}' if returns else '', str(len(runs)),
-            f'{max(loads):.2f}' + (' (busy)' if max(loads) > BUSY_CORES else '') if loads else 'unknown']
+    return [
+        f'{label} {runs[0]["version"]}',
+        str(runs[0]['threads']),
+        f'{statistics.median(speeds):,.0f} ({min(speeds):,.0f} to {max(speeds):,.0f})',
+        f'{statistics.median(speeds) / reference[1]:.2f}' if reference else '',
+        f'{median_of(runs, "env_step_per_s_all"):,.0f}',
+        f'{median_of(runs, "startup_s"):.1f} + {median_of(runs, "warmup_s"):.1f}',
+        f'{median_of(runs, "train_iter_per_1024"):g}',
+        f'{max(run["peak_rss_mb"] for run in runs):.0f}',
+        f'{statistics.mean(returns):.0f}' if returns else '',
+        str(len(runs)),
+        f'{max(loads):.2f}' + (' (busy)' if max(loads) > BUSY_CORES else '') if loads else 'unknown',
+    ]
 
 
 def work_section(work: Work, data: Mapping[str, Any]) -> str:
     groups = by_label(data['runs'])
     reference = fastest_reference(work, groups)
-    rows = [speed_row(label, groups[label], reference) for label in sorted(
-        groups, key=lambda label: -median_of(groups[label], 'env_step_per_s'))]
+    rows = [
+        speed_row(label, groups[label], reference)
+        for label in sorted(groups, key=lambda label: -median_of(groups[label], 'env_step_per_s'))
+    ]
     steps, before = work.scaled_steps(data['scale']), work.warmup * work.batch
-    lines = [f'## {work.title}\n',
-             f'{work.epochs} epochs, minibatches of {work.minibatch}, {steps:,} env steps, {before:,} of them before '
-             'the clock starts.\n', table(SPEED_COLUMNS, rows)]
+    lines = [
+        f'## {work.title}\n',
+        f'{work.epochs} epochs, minibatches of {work.minibatch}, {steps:,} env steps, {before:,} of them before '
+        'the clock starts.\n',
+        table(SPEED_COLUMNS, rows),
+    ]
     lines += [f'- {label}: `{" ".join(groups[label][0]["setting"])}`' for label in groups if label.startswith('zoo')]
-    lines += [f'- compiling: the first iterations of the first run took {cold:.1f} s; the works before it may have '
-              'left graphs in the cache, which is empty when the measurement begins' for cold in cold_s(data)]
+    lines += [
+        f'- compiling: the first iterations of the first run took {cold:.1f} s; the works before it may have '
+        'left graphs in the cache, which is empty when the measurement begins'
+        for cold in cold_s(data)
+    ]
     said = {line for run in data['runs'] for line in run.get('stderr', '').splitlines() if 'compiled' in line}
     lines += [f'- zoo said: {line}' for line in sorted(said)]
     lines += [f'- {note}' for note in (work.note, *data['missing']) if note]
     lines += [f'- failed: {label}: {reason.splitlines()[0]}' for label, reason in data['failed'].items()]
-    lines += [f'- {data["machine"]}; {versions_line(data["versions"])}; {data["date"]}, commit {data["commit"]}',
-              f'- `{data["command"]}`: {data["took_s"] / 60:.0f} min for this work\n']
+    lines += [
+        f'- {data["machine"]}; {versions_line(data["versions"])}; {data["date"]}, commit {data["commit"]}',
+        f'- `{data["command"]}`: {data["took_s"] / 60:.0f} min for this work\n',
+    ]
     return '\n'.join(lines)
 
 
@@ -130,11 +167,19 @@ def part_rows(work: Work, groups: Runs) -> list[list[str]]:
     for label in (label for label in ZOO if label in groups):
         runs = groups[label]
         total = sum(run['wall_s'] for run in runs)
-        share = {part: sum(run['part_s'][part] for run in runs) / total
-                 for part in ('env', 'act', 'sample', 'learn', 'log')}
+        share = {
+            part: sum(run['part_s'][part] for run in runs) / total for part in ('env', 'act', 'sample', 'learn', 'log')
+        }
         slowest = max(run['slowest_iteration_s'] / run['iteration_s'] for run in runs)
-        rows.append([work.title, label, *(f'{value:.0%}' for value in share.values()),
-                     f'{max(1 - sum(share.values()), 0):.0%}', f'{slowest:.1f}'])
+        rows.append(
+            [
+                work.title,
+                label,
+                *(f'{value:.0%}' for value in share.values()),
+                f'{max(1 - sum(share.values()), 0):.0%}',
+                f'{slowest:.1f}',
+            ]
+        )
     return rows
 
 
@@ -144,8 +189,11 @@ def mean(values: np.ndarray) -> float:
 
 def return_rows(work: Work, groups: Runs) -> list[list[str]]:
     """Returns by seed of zoo and of peers with the same task, and whether they are no worse than the baseline's."""
-    returns = {label: [run['final_return'] for run in sorted(runs, key=lambda run: run['seed'])]
-               for label, runs in groups.items() if runs[0]['final_return'] is not None}
+    returns = {
+        label: [run['final_return'] for run in sorted(runs, key=lambda run: run['seed'])]
+        for label, runs in groups.items()
+        if runs[0]['final_return'] is not None
+    }
     if BASELINE not in returns:
         return []
     interval = {label: bootstrap_interval([np.array(values)], center=mean) for label, values in returns.items()}
@@ -154,8 +202,16 @@ def return_rows(work: Work, groups: Runs) -> list[list[str]]:
         low, high = interval[label]
         no_worse = 'yes' if high >= interval[BASELINE][0] else 'no'
         judged = label != BASELINE and min(len(values), len(returns[BASELINE])) >= FEW_SEEDS
-        rows.append([work.title, label, ' '.join(f'{value:.0f}' for value in values), f'{np.mean(values):.0f}',
-                     f'{low:.0f} to {high:.0f}', no_worse if judged else ''])
+        rows.append(
+            [
+                work.title,
+                label,
+                ' '.join(f'{value:.0f}' for value in values),
+                f'{np.mean(values):.0f}',
+                f'{low:.0f} to {high:.0f}',
+                no_worse if judged else '',
+            ]
+        )
     return rows
 
 
@@ -168,11 +224,16 @@ def report(data: Mapping[str, Any]) -> str:
     text = [INTRO, table(TARGET_COLUMNS, [target_row(work, runs) for work, runs in groups])]
     if data.get('first_update_s'):
         first = data['first_update_s']
-        text.append(f'`zoo train cartpole_ppo`, command to first update: {statistics.median(first):.1f} s (median of '
-                    f'{len(first)}, {min(first):.1f} to {max(first):.1f}).\n')
+        text.append(
+            f'`zoo train cartpole_ppo`, command to first update: {statistics.median(first):.1f} s (median of '
+            f'{len(first)}, {min(first):.1f} to {max(first):.1f}).\n'
+        )
     text += [work_section(work, found) for work, found in measured]
-    text += ["## Where zoo's time goes\n", 'Shares of the time that the clock ran.\n',
-             table(PART_COLUMNS, [row for work, runs in groups for row in part_rows(work, runs)])]
+    text += [
+        "## Where zoo's time goes\n",
+        'Shares of the time that the clock ran.\n',
+        table(PART_COLUMNS, [row for work, runs in groups for row in part_rows(work, runs)]),
+    ]
     if returns:
         text += [RETURNS_INTRO.format(episodes=' or '.join(map(str, episodes))), table(RETURN_COLUMNS, returns)]
     return '\n'.join(text)

@@ -4,6 +4,7 @@ A work is the same for all: env, envs x steps of a rollout, epochs, minibatch, n
 Nature CNN for images), learning rate, entropy weight; gamma .99, lambda .95, clip .2, value weight .5, gradient norm
 .5, advantages normalised per minibatch, no clipping of values (rl8: over the rollout, and its own value loss).
 """
+
 from __future__ import annotations
 
 import sys
@@ -85,28 +86,121 @@ TENSOR = ((COMPILED, 'env.id=torch', 'env.game=CartPole-v1'),)
 SYNC_EAGER, SYNC_COMPILED = ((EAGER, SYNC),), ((COMPILED, SYNC),)
 
 WORKS = (
-    Work('cartpole_8x128', 'CartPole-v1, 8 envs x 128', 'CartPole-v1', 8, 128, 256, 4, (2.5, 4.0), 153_600,
-         ((EAGER, BATCHED), (EAGER, SYNC)), ((COMPILED, BATCHED), (COMPILED, SYNC)), TENSOR),
-    Work('cartpole_8x32', 'CartPole-v1, 8 envs x 32', 'CartPole-v1', 8, 32, 256, 20, (1.7, 3.2), 61_440,
-         ((EAGER, BATCHED), (EAGER, SYNC)), ((COMPILED, BATCHED), (COMPILED, SYNC)), TENSOR, lr=1e-3,
-         peers=('sb3', 'cleanrl')),
-    Work('cartpole_64x32', 'CartPole-v1, 64 envs x 32', 'CartPole-v1', 64, 32, 1024, 4, (2.0, 3.0), 409_600,
-         ((EAGER, BATCHED),), ((COMPILED, BATCHED),), TENSOR),
-    Work('pendulum_1x2048', 'Pendulum-v1, 1 env x 2048', 'Pendulum-v1', 1, 2048, 64, 10, (2.0, 3.5), 28_672,
-         SYNC_EAGER, SYNC_COMPILED, ((COMPILED, 'env.id=torch', 'env.game=Pendulum-v1'),), **CLASSIC),
-    Work('halfcheetah_1x2048', 'HalfCheetah-v5, 1 env x 2048', 'HalfCheetah-v5', 1, 2048, 64, 10, (2.0, 3.5), 24_576,
-         SYNC_EAGER, SYNC_COMPILED, **CLASSIC, episodes=10, peer_env={'cleanrl': 'HalfCheetah-v4'},
-         note='CleanRL has HalfCheetah-v4, which its gymnasium knows, and its wrappers normalise observations and '
-              'rewards, here and in Pendulum'),
-    Work('pong_8x128', 'Pong, 8 envs x 128, Nature CNN', 'atari/Pong', 8, 128, 256, 4, (1.8, 2.5), 6_144,
-         ((EAGER,),), ((COMPILED, BF16), (EAGER, BF16)), image=True, warmup=1, episodes=0,
-         peers=('sb3',), reference=('sb3',), peer_env={'sb3': 'PongNoFrameskip-v4'},
-         note='CleanRL is left out: the Atari script of its release needs ROMs that no package has; no returns: so few '
-              'steps teach nobody Pong'),
-    Work('torch_cartpole_4096x32', 'torch CartPole, 4096 envs x 32', 'torch/CartPole-v1', 4096, 32, 4096, 4,
-         (1.5, 3.0), 1_966_080, ((EAGER,),), ((COMPILED,),), peers=('rl8',), reference=('rl8',),
-         note="rl8 steps its own examples' CartPole (3 actions, 5 observations, no ends, its step compiled), zoo "
-              'CartPole-v1 as a tensor program, with ends and resets'),
+    Work(
+        'cartpole_8x128',
+        'CartPole-v1, 8 envs x 128',
+        'CartPole-v1',
+        8,
+        128,
+        256,
+        4,
+        (2.5, 4.0),
+        153_600,
+        ((EAGER, BATCHED), (EAGER, SYNC)),
+        ((COMPILED, BATCHED), (COMPILED, SYNC)),
+        TENSOR,
+    ),
+    Work(
+        'cartpole_8x32',
+        'CartPole-v1, 8 envs x 32',
+        'CartPole-v1',
+        8,
+        32,
+        256,
+        20,
+        (1.7, 3.2),
+        61_440,
+        ((EAGER, BATCHED), (EAGER, SYNC)),
+        ((COMPILED, BATCHED), (COMPILED, SYNC)),
+        TENSOR,
+        lr=1e-3,
+        peers=('sb3', 'cleanrl'),
+    ),
+    Work(
+        'cartpole_64x32',
+        'CartPole-v1, 64 envs x 32',
+        'CartPole-v1',
+        64,
+        32,
+        1024,
+        4,
+        (2.0, 3.0),
+        409_600,
+        ((EAGER, BATCHED),),
+        ((COMPILED, BATCHED),),
+        TENSOR,
+    ),
+    Work(
+        'pendulum_1x2048',
+        'Pendulum-v1, 1 env x 2048',
+        'Pendulum-v1',
+        1,
+        2048,
+        64,
+        10,
+        (2.0, 3.5),
+        28_672,
+        SYNC_EAGER,
+        SYNC_COMPILED,
+        ((COMPILED, 'env.id=torch', 'env.game=Pendulum-v1'),),
+        **CLASSIC,
+    ),
+    Work(
+        'halfcheetah_1x2048',
+        'HalfCheetah-v5, 1 env x 2048',
+        'HalfCheetah-v5',
+        1,
+        2048,
+        64,
+        10,
+        (2.0, 3.5),
+        24_576,
+        SYNC_EAGER,
+        SYNC_COMPILED,
+        **CLASSIC,
+        episodes=10,
+        peer_env={'cleanrl': 'HalfCheetah-v4'},
+        note='CleanRL has HalfCheetah-v4, which its gymnasium knows, and its wrappers normalise observations and '
+        'rewards, here and in Pendulum',
+    ),
+    Work(
+        'pong_8x128',
+        'Pong, 8 envs x 128, Nature CNN',
+        'atari/Pong',
+        8,
+        128,
+        256,
+        4,
+        (1.8, 2.5),
+        6_144,
+        ((EAGER,),),
+        ((COMPILED, BF16), (EAGER, BF16)),
+        image=True,
+        warmup=1,
+        episodes=0,
+        peers=('sb3',),
+        reference=('sb3',),
+        peer_env={'sb3': 'PongNoFrameskip-v4'},
+        note='CleanRL is left out: the Atari script of its release needs ROMs that no package has; no returns: so few '
+        'steps teach nobody Pong',
+    ),
+    Work(
+        'torch_cartpole_4096x32',
+        'torch CartPole, 4096 envs x 32',
+        'torch/CartPole-v1',
+        4096,
+        32,
+        4096,
+        4,
+        (1.5, 3.0),
+        1_966_080,
+        ((EAGER,),),
+        ((COMPILED,),),
+        peers=('rl8',),
+        reference=('rl8',),
+        note="rl8 steps its own examples' CartPole (3 actions, 5 observations, no ends, its step compiled), zoo "
+        'CartPole-v1 as a tensor program, with ends and resets',
+    ),
 )
 
 
@@ -135,14 +229,26 @@ def peer_drivers(work: Work, names: Sequence[str], venvs: Path) -> tuple[list[Dr
 
 def arguments(work: Work, driver: Driver, setting: Setting, total_steps: int, n_thread: int, seed: int) -> list[str]:
     """The work as the arguments that every driver understands."""
-    options = {'env': work.peer_env.get(driver.library, work.env), 'num-envs': work.num_envs, 'rollout': work.rollout,
-               'minibatch': work.minibatch, 'epochs': work.epochs, 'lr': work.lr, 'entropy': work.entropy,
-               'warmup': work.warmup, 'total-steps': total_steps, 'episodes': work.episodes, 'threads': n_thread,
-               'seed': seed}
+    options = {
+        'env': work.peer_env.get(driver.library, work.env),
+        'num-envs': work.num_envs,
+        'rollout': work.rollout,
+        'minibatch': work.minibatch,
+        'epochs': work.epochs,
+        'lr': work.lr,
+        'entropy': work.entropy,
+        'warmup': work.warmup,
+        'total-steps': total_steps,
+        'episodes': work.episodes,
+        'threads': n_thread,
+        'seed': seed,
+    }
     return flags(options, ()) + ['--image'] * work.image + flags({}, setting)
 
 
 def flags(options: Mapping[str, Any], setting: Sequence[str]) -> list[str]:
     """Options of a driver, and config overrides of zoo, as a command line has them."""
-    return [*(part for name, value in options.items() for part in (f'--{name}', str(value))),
-            *(part for item in setting for part in ('--set', item))]
+    return [
+        *(part for name, value in options.items() for part in (f'--{name}', str(value))),
+        *(part for item in setting for part in ('--set', item)),
+    ]

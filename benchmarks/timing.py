@@ -3,6 +3,7 @@
 A call is a function of the number of an input set; numbers go on and on, the call takes them modulo its sets, so that
 no input is found in a cache just because it was there a moment ago.
 """
+
 from __future__ import annotations
 
 import statistics
@@ -88,8 +89,9 @@ def copy_bandwidth(device: torch.device, n_byte: int, n_round: int) -> float:
     return 2 * source.nbytes / seconds
 
 
-def _medians(timed: Mapping[str, Timed], device: torch.device, time_round: Callable[[Call, int, int], float],
-             budget: Budget) -> dict[str, float]:
+def _medians(
+    timed: Mapping[str, Timed], device: torch.device, time_round: Callable[[Call, int, int], float], budget: Budget
+) -> dict[str, float]:
     plan: dict[str, tuple[int, int]] = {}  # calls per round, rounds
     for name, (call, context) in timed.items():
         with context():

@@ -1,4 +1,5 @@
 """Acrobot-v1 with phasic policy gradient: swings up in some 80 steps."""
+
 config = dict(
     exp_name='acrobot_ppg',
     max_env_step=500_000,

@@ -1,4 +1,5 @@
 """Acrobot-v1: swings up in some 80 steps; settings after rl-zoo3, half its env steps."""
+
 config = dict(
     exp_name='acrobot_ppo',
     max_env_step=500_000,

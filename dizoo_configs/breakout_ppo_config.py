@@ -1,4 +1,5 @@
 """Atari Breakout with PPO: as Pong. Needs the atari extra (GPL-2)."""
+
 from dizoo_configs.pong_ppo_config import config as pong
 
 config = {**pong, 'exp_name': 'breakout_ppo', 'env': {**pong['env'], 'game': 'Breakout'}}

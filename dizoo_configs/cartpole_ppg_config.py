@@ -1,4 +1,5 @@
 """CartPole-v1 with phasic policy gradient: solved (475 of 500)."""
+
 config = dict(
     exp_name='cartpole_ppg',
     max_env_step=100_000,

@@ -1,4 +1,5 @@
 """CartPole-v1 with PPG whose critic reuses older samples than its policy: solved (475 of 500)."""
+
 config = dict(
     exp_name='cartpole_ppg_offpolicy',
     max_env_step=100_000,

@@ -1,4 +1,5 @@
 """CartPole-v1: solved (475 of 500) within seconds; settings after rl-zoo3, with longer rollouts."""
+
 config = dict(
     exp_name='cartpole_ppo',
     max_env_step=100_000,

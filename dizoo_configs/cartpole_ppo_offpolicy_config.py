@@ -1,4 +1,5 @@
 """CartPole-v1 with PPO on draws from the last four rollouts: solved (475 of 500)."""
+
 config = dict(
     exp_name='cartpole_ppo_offpolicy',
     max_env_step=100_000,

@@ -1,4 +1,5 @@
 """HalfCheetah-v5: runs forward; settings after Tianshou. Needs the mujoco extra."""
+
 config = dict(
     exp_name='halfcheetah_ppo',
     max_env_step=1_000_000,

@@ -1,4 +1,5 @@
 """Hopper-v5: hops forward without falling; settings after Tianshou. Needs the mujoco extra."""
+
 config = dict(
     exp_name='hopper_ppo',
     max_env_step=1_000_000,

@@ -1,4 +1,5 @@
 """LunarLanderContinuous-v3: the lander with two throttles; settings after rl-zoo3. Needs the box2d extra."""
+
 config = dict(
     exp_name='lunarlander_continuous_ppo',
     max_env_step=1_000_000,

@@ -1,4 +1,5 @@
 """LunarLander-v3 with phasic policy gradient: lands softly (200 counts as solved). Needs the box2d extra."""
+
 config = dict(
     exp_name='lunarlander_ppg',
     max_env_step=1_000_000,

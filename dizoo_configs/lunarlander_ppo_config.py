@@ -1,4 +1,5 @@
 """LunarLander-v3: lands softly (200 counts as solved); settings after rl-zoo3. Needs the box2d extra."""
+
 config = dict(
     exp_name='lunarlander_ppo',
     max_env_step=1_000_000,

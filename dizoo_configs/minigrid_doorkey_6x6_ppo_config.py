@@ -1,4 +1,5 @@
 """MiniGrid DoorKey 6x6 with PPO: fetch the key, open the door, reach the goal. Needs the envpool extra."""
+
 config = dict(
     exp_name='minigrid_doorkey_6x6_ppo',
     max_env_step=300_000,

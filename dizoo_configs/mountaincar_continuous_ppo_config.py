@@ -1,4 +1,5 @@
 """MountainCarContinuous-v0: a reward only at the flag, so exploration has to be wide."""
+
 config = dict(
     exp_name='mountaincar_continuous_ppo',
     max_env_step=300_000,

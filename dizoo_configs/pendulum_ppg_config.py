@@ -1,4 +1,5 @@
 """Pendulum-v1 with phasic policy gradient: upright from any start."""
+
 config = dict(
     exp_name='pendulum_ppg',
     max_env_step=300_000,

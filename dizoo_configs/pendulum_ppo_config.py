@@ -1,4 +1,5 @@
 """Pendulum-v1: upright from any start; settings after rl-zoo3, without its state-dependent exploration."""
+
 config = dict(
     exp_name='pendulum_ppo',
     max_env_step=200_000,

@@ -1,4 +1,5 @@
 """Atari Pong with phasic policy gradient on one network: as many env steps as PPO. Needs the atari extra (GPL-2)."""
+
 config = dict(
     exp_name='pong_ppg',
     max_env_step=10_000_000,

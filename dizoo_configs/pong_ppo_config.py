@@ -1,4 +1,5 @@
 """Atari Pong with PPO: 10M agent steps (40M frames), settings after CleanRL. Needs the atari extra (GPL-2)."""
+
 config = dict(
     exp_name='pong_ppo',
     max_env_step=10_000_000,

@@ -4,6 +4,7 @@ Another game: env.game=bigfish. Hard: env.kwargs.difficulty=hard env.collector_e
 policy.learn.aux_batch_size=4096 max_env_step=100_000_000. Departs: auxiliary minibatches are random rows, not whole
 segments. Needs the procgen extra (envpool, Apache-2.0; Qt, LGPL-3) and 7 GB (hard: 26) for the auxiliary memory.
 """
+
 config = dict(
     exp_name='procgen_ppg',
     max_env_step=25_000_000,

@@ -4,6 +4,7 @@ Another game: env.game=bigfish. Hard: env.kwargs.difficulty=hard env.collector_e
 max_env_step=100_000_000.
 Needs the procgen extra (envpool, Apache-2.0; Qt, LGPL-3).
 """
+
 config = dict(
     exp_name='procgen_ppo',
     max_env_step=25_000_000,

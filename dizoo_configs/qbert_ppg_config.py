@@ -1,4 +1,5 @@
 """Atari Qbert with phasic policy gradient: as Pong. Needs the atari extra (GPL-2)."""
+
 from dizoo_configs.pong_ppg_config import config as pong
 
 config = {**pong, 'exp_name': 'qbert_ppg', 'env': {**pong['env'], 'game': 'Qbert'}}

@@ -1,4 +1,5 @@
 """Walker2d-v5: walks forward without falling; settings after Tianshou. Needs the mujoco extra."""
+
 config = dict(
     exp_name='walker2d_ppo',
     max_env_step=1_000_000,

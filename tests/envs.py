@@ -1,9 +1,10 @@
 """Small envs with known answers: the observation is the number of steps taken in the episode, every reward is 1.
 
-    limit_env(limit=5, end='truncated')    a gymnasium env; as id: 'tests.envs:limit_env'
-    'tests.envs:Limit-v0'                  the same as a gymnasium id, with a batched version in NEXT_STEP mode
-    'tests.envs:LimitSameStep-v0', 'tests.envs:LimitDisabled-v0'      with a batched version in those modes
+limit_env(limit=5, end='truncated')    a gymnasium env; as id: 'tests.envs:limit_env'
+'tests.envs:Limit-v0'                  the same as a gymnasium id, with a batched version in NEXT_STEP mode
+'tests.envs:LimitSameStep-v0', 'tests.envs:LimitDisabled-v0'      with a batched version in those modes
 """
+
 from __future__ import annotations
 
 from typing import Any, Literal
@@ -42,8 +43,13 @@ class LimitEnv(gymnasium.Env):
         self.last_action = action
         self._n_step += 1
         ends = self._n_step == self.limit
-        return (np.full(1, self._n_step, np.float32), 1.0, ends and self.end == 'terminated',
-                ends and self.end == 'truncated', {})
+        return (
+            np.full(1, self._n_step, np.float32),
+            1.0,
+            ends and self.end == 'terminated',
+            ends and self.end == 'truncated',
+            {},
+        )
 
 
 def limit_env(limit: int = 5, end: End = 'truncated', action: Literal['discrete', 'box'] = 'discrete') -> gymnasium.Env:
@@ -55,8 +61,9 @@ class LimitVectorEnv(gymnasium.vector.VectorEnv):
 
     metadata = {'render_modes': [], 'autoreset_mode': AutoresetMode.NEXT_STEP}
 
-    def __init__(self, num_envs: int = 1, limit: int = 5, end: End = 'truncated',
-                 action: Literal['discrete', 'box'] = 'discrete') -> None:
+    def __init__(
+        self, num_envs: int = 1, limit: int = 5, end: End = 'truncated', action: Literal['discrete', 'box'] = 'discrete'
+    ) -> None:
         self.num_envs, self.limit, self.end = num_envs, limit, end
         self.single_observation_space = Box(0.0, np.inf, (1,), np.float32)
         self.single_action_space = _action_space(action)
@@ -100,6 +107,9 @@ class LimitDisabledVectorEnv(LimitVectorEnv):
     metadata = {'render_modes': [], 'autoreset_mode': AutoresetMode.DISABLED}
 
 
-for _id, _batched in (('Limit-v0', 'LimitVectorEnv'), ('LimitSameStep-v0', 'LimitSameStepVectorEnv'),
-                      ('LimitDisabled-v0', 'LimitDisabledVectorEnv')):
+for _id, _batched in (
+    ('Limit-v0', 'LimitVectorEnv'),
+    ('LimitSameStep-v0', 'LimitSameStepVectorEnv'),
+    ('LimitDisabled-v0', 'LimitDisabledVectorEnv'),
+):
     gymnasium.register(_id, entry_point='tests.envs:LimitEnv', vector_entry_point=f'tests.envs:{_batched}')

@@ -1,4 +1,5 @@
 """For tests that only a GPU can run."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
 """The `zoo` command: what it prints where, and with which code it exits."""
+
 from __future__ import annotations
 
 import json
@@ -27,8 +28,15 @@ def _zoo(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_train_json_then_eval_json_agree_on_the_run(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['train', 'cartpole_ppo', *QUICK, 'seed=3', '--json']) == 0
     trained = json.loads(capsys.readouterr().out)
-    assert set(trained) == {'run_dir', 'env_step', 'train_iter', 'best_return', 'last_return', 'wall_s',
-                            'env_step_per_s'}
+    assert set(trained) == {
+        'run_dir',
+        'env_step',
+        'train_iter',
+        'best_return',
+        'last_return',
+        'wall_s',
+        'env_step_per_s',
+    }
     assert trained['run_dir'].endswith('_seed3') and 0 < trained['env_step'] <= 2_048
     assert main(['eval', trained['run_dir'], '--episodes', '3', '--seed', '5', '--json']) == 0
     evaluated = json.loads(capsys.readouterr().out)
@@ -52,13 +60,22 @@ def test_resume_continues_the_same_run_folder(in_tmp: Path, capsys: pytest.Captu
 
 def test_profile_is_said_on_stderr_and_kept_in_the_run_folder(tmp_path: Path) -> None:
     # rollouts of 8 x 32 env steps: 2 + 2 + 3 of the 8 iterations are profiled
-    done = _zoo('train', 'cartpole_ppo', '--profile', '2', *QUICK, 'policy.collect.n_step=32', 'env.vectorization=sync',
-                '--json', cwd=tmp_path)
+    done = _zoo(
+        'train',
+        'cartpole_ppo',
+        '--profile',
+        '2',
+        *QUICK,
+        'policy.collect.n_step=32',
+        'env.vectorization=sync',
+        '--json',
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     run = Path(json.loads(done.stdout)['run_dir'])
     said = [line.removeprefix('zoo: ') for line in done.stderr.splitlines() if 'USDT' not in line]  # torch's own
     kept = (tmp_path / run / 'profile.txt').read_text().splitlines()
-    assert said[-len(kept):] == kept and kept[0] == 'profile of 2 iterations, env steps 512 to 1,024'
+    assert said[-len(kept) :] == kept and kept[0] == 'profile of 2 iterations, env steps 512 to 1,024'
     assert f'trace of 3 iterations: {run / "trace.json"}' in kept[-1] and (tmp_path / run / 'trace.json').exists()
 
 
@@ -70,17 +87,28 @@ def test_profile_without_a_number_may_stand_before_an_override(in_tmp: Path, cap
 def test_config_json_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['config', 'cartpole_ppo', 'seed=3', 'policy.learn.learning_rate=1e-3', '--json']) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert rows['seed'] == {'value': 3, 'description': rows['seed']['description'], 'range': 'an integer >= 0',
-                            'origin': 'command line'}
+    assert rows['seed'] == {
+        'value': 3,
+        'description': rows['seed']['description'],
+        'range': 'an integer >= 0',
+        'origin': 'command line',
+    }
     assert rows['policy.learn.learning_rate']['value'] == 1e-3
     assert rows['env.id']['origin'] == 'cartpole_ppo'
     assert rows['policy.learn.value_weight']['origin'] == 'default'
     assert rows['policy.collect.n_sample']['origin'] == 'derived'
 
 
-@pytest.mark.parametrize(('kind', 'name'), [
-    ('policies', 'ppo'), ('models', 'vac'), ('buffers', 'rollout'), ('envs', 'CartPole-v1'),
-    ('configs', 'cartpole_ppo')])
+@pytest.mark.parametrize(
+    ('kind', 'name'),
+    [
+        ('policies', 'ppo'),
+        ('models', 'vac'),
+        ('buffers', 'rollout'),
+        ('envs', 'CartPole-v1'),
+        ('configs', 'cartpole_ppo'),
+    ],
+)
 def test_list_names_what_is_there(kind: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['list', kind]) == 0
     assert name in capsys.readouterr().out.split()
@@ -88,23 +116,27 @@ def test_list_names_what_is_there(kind: str, name: str, capsys: pytest.CaptureFi
     assert name in json.loads(capsys.readouterr().out)[kind]
 
 
-@pytest.mark.parametrize(('args', 'words'), [
-    (['train', 'cartpole_pp'], ['cartpole_pp', "'cartpole_ppo'"]),
-    (['train'], ['--resume', 'zoo list configs']),
-    (['train', 'cartpole_ppo', 'policy.learn.learning_rat=1'], ['policy.learn.learning_rate']),
-    (['train', 'cartpole_ppo', 'policy.type=pgg'], ['pgg', "did you mean 'ppg'", 'registered: ppg']),
-    (['train', 'cartpole_ppo', 'env.id=CartPol-v1'], ['CartPol-v1', 'CartPole-v1']),
-    (['train', 'cartpole_ppo', 'policy.learn.batch_size=96'], ['is 96', 'divisor']),
-    (['train', 'cartpole_ppo', '--profile', '0'], ['profile is 0', '1 or more']),
-    (['train', 'cartpole_ppo', '--profile', '-3', 'seed=1'], ['profile is -3', '1 or more']),
-    (['train', '--resume', 'nowhere'], ['nowhere', 'does not exist']),
-    (['eval', 'nowhere'], ['nowhere', 'does not exist']),
-    (['eval', 'nowhere', '--episodes', '0'], ['--episodes is 0']),
-    (['check-env', 'Nothing-v0'], ['Nothing-v0']),
-    (['config', 'cartpole_ppo', 'lr=3'], ['policy.learn.learning_rate']),
-])
+@pytest.mark.parametrize(
+    ('args', 'words'),
+    [
+        (['train', 'cartpole_pp'], ['cartpole_pp', "'cartpole_ppo'"]),
+        (['train'], ['--resume', 'zoo list configs']),
+        (['train', 'cartpole_ppo', 'policy.learn.learning_rat=1'], ['policy.learn.learning_rate']),
+        (['train', 'cartpole_ppo', 'policy.type=pgg'], ['pgg', "did you mean 'ppg'", 'registered: ppg']),
+        (['train', 'cartpole_ppo', 'env.id=CartPol-v1'], ['CartPol-v1', 'CartPole-v1']),
+        (['train', 'cartpole_ppo', 'policy.learn.batch_size=96'], ['is 96', 'divisor']),
+        (['train', 'cartpole_ppo', '--profile', '0'], ['profile is 0', '1 or more']),
+        (['train', 'cartpole_ppo', '--profile', '-3', 'seed=1'], ['profile is -3', '1 or more']),
+        (['train', '--resume', 'nowhere'], ['nowhere', 'does not exist']),
+        (['eval', 'nowhere'], ['nowhere', 'does not exist']),
+        (['eval', 'nowhere', '--episodes', '0'], ['--episodes is 0']),
+        (['check-env', 'Nothing-v0'], ['Nothing-v0']),
+        (['config', 'cartpole_ppo', 'lr=3'], ['policy.learn.learning_rate']),
+    ],
+)
 def test_a_users_mistake_is_one_line_on_stderr_and_exit_2(
-        args: list[str], words: list[str], in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args: list[str], words: list[str], in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(args) == 2
     out, err = capsys.readouterr()
     assert out == '' and err.count('\n') == 1 and 'Traceback' not in err
@@ -135,8 +167,15 @@ class Breaks(gymnasium.Env):
 
 def test_a_run_that_fails_is_one_line_and_exit_1_and_leaves_its_checkpoint(tmp_path: Path) -> None:
     (tmp_path / 'breaking.py').write_text(BREAKING_ENV)
-    done = _zoo('train', 'cartpole_ppo', 'env.id=breaking:Breaks', 'checkpoint.freq=1_024', *QUICK[1:],
-                'max_env_step=20_000', cwd=tmp_path)
+    done = _zoo(
+        'train',
+        'cartpole_ppo',
+        'env.id=breaking:Breaks',
+        'checkpoint.freq=1_024',
+        *QUICK[1:],
+        'max_env_step=20_000',
+        cwd=tmp_path,
+    )
     assert done.returncode == 1 and 'Traceback' not in done.stderr
     assert 'breaking:Breaks' in done.stderr and 'step 601' in done.stderr and 'nan' in done.stderr
     run = next(tmp_path.glob('runs/*/*'))
@@ -153,19 +192,25 @@ def test_check_env_names_the_break_and_exits_1(tmp_path: Path) -> None:
 
 
 def test_help_does_not_import_torch() -> None:
-    code = ('import sys\nfrom zoo.cli import main\ntry: main(["--help"])\nexcept SystemExit: pass\n'
-            'assert "torch" not in sys.modules')
+    code = (
+        'import sys\nfrom zoo.cli import main\ntry: main(["--help"])\nexcept SystemExit: pass\n'
+        'assert "torch" not in sys.modules'
+    )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert 'train' in done.stdout
 
 
-@pytest.mark.parametrize(('given', 'want'), [
-    ({}, '1000'), ({'GOMP_SPINCOUNT': '7'}, '7'), ({'OMP_WAIT_POLICY': 'active'}, 'None')])
+@pytest.mark.parametrize(
+    ('given', 'want'), [({}, '1000'), ({'GOMP_SPINCOUNT': '7'}, '7'), ({'OMP_WAIT_POLICY': 'active'}, 'None')]
+)
 def test_command_has_waiting_threads_leave_their_core_unless_the_user_says_otherwise(
-        given: dict[str, str], want: str) -> None:
-    code = ('import os, sys\nfrom zoo.cli import main\nsys.argv = ["zoo", "list", "configs"]\nmain()\n'
-            'print(os.environ.get("GOMP_SPINCOUNT"))\nassert "torch" not in sys.modules')
+    given: dict[str, str], want: str
+) -> None:
+    code = (
+        'import os, sys\nfrom zoo.cli import main\nsys.argv = ["zoo", "list", "configs"]\nmain()\n'
+        'print(os.environ.get("GOMP_SPINCOUNT"))\nassert "torch" not in sys.modules'
+    )
     env = {key: value for key, value in os.environ.items() if key not in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY')}
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60, env=env | given)
     assert done.returncode == 0 and done.stdout.split()[-1] == want, done.stderr

@@ -1,4 +1,5 @@
 """What is shipped: dependencies, pins, layers, the Makefile's set-up, the bundled configs."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -22,8 +23,15 @@ REPO = Path(__file__).resolve().parents[1]
 CONFIGS = sorted(path for path in (REPO / 'dizoo_configs').glob('*.py') if path.stem != '__init__')
 SOURCES = sorted((REPO / 'zoo').rglob('*.py')) + CONFIGS
 MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # where the import is not named as the package
-EXTRA_OF_ENV = {'LunarLander': 'Box2D', 'HalfCheetah': 'mujoco', 'Hopper': 'mujoco', 'Walker2d': 'mujoco',
-                'atari': 'ale_py', 'envpool': 'envpool', 'procgen': 'envpool'}
+EXTRA_OF_ENV = {
+    'LunarLander': 'Box2D',
+    'HalfCheetah': 'mujoco',
+    'Hopper': 'mujoco',
+    'Walker2d': 'mujoco',
+    'atari': 'ale_py',
+    'envpool': 'envpool',
+    'procgen': 'envpool',
+}
 
 
 @pytest.fixture(scope='module')
@@ -187,16 +195,24 @@ def steps_per_rollout(config) -> int:
     if 'epoch_per_collect' in learn:
         parts = {'policy': 'epoch_per_collect'}
     draws = {part: config.buffer.get(part, config.buffer if 'n_sample' in config.buffer else rollout) for part in parts}
-    return sum(draw['n_sample'] // learn.batch_size * draw['update_per_collect'] * learn[parts[part]]
-               for part, draw in draws.items())
+    return sum(
+        draw['n_sample'] // learn.batch_size * draw['update_per_collect'] * learn[parts[part]]
+        for part, draw in draws.items()
+    )
 
 
 def test_bundled_config_runs_as_a_script(tmp_path):
     script = (REPO / 'dizoo_configs' / 'cartpole_ppo_config.py').read_text(encoding='utf-8')
     small = tmp_path / 'small_config.py'
     small.write_text(script.replace('max_env_step=100_000', 'max_env_step=1024'))
-    done = subprocess.run([sys.executable, str(small)], cwd=tmp_path, capture_output=True, text=True, check=False,
-                          env={**os.environ, 'PYTHONPATH': str(REPO)})
+    done = subprocess.run(
+        [sys.executable, str(small)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, 'PYTHONPATH': str(REPO)},
+    )
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob('runs/cartpole_ppo/*/checkpoints/step_*.safetensors'))) > 0
 

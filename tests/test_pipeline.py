@@ -346,7 +346,8 @@ def test_threads_are_given_back(tmp_path: Path) -> None:
 
 
 def test_a_save_that_fails_after_an_error_still_gives_threads_back(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full_disk(job: SerialJob) -> None:
         raise OSError('no space left on device')
 
@@ -386,8 +387,13 @@ def keeping(root: Any, name: str, **learn: Any) -> dict[str, Any]:
     """CartPole with 64 steps a rollout; PPG's phases are of 4 rollouts (ppg), or of 4 draws, two a rollout."""
     if 'ppg' in name:
         learn = {'aux_freq': 4, 'value_norm': True, 'aux_learning_rate': {'start': 2e-3, 'end': 0.0}, **learn}
-    return run_config(root, name, 'CartPole-v1', max_env_step=400,
-                      policy=dict(learn={'reward_norm': True, 'learning_rate': {'start': 3e-3, 'end': 0.0}, **learn}))
+    return run_config(
+        root,
+        name,
+        'CartPole-v1',
+        max_env_step=400,
+        policy=dict(learn={'reward_norm': True, 'learning_rate': {'start': 3e-3, 'end': 0.0}, **learn}),
+    )
 
 
 def test_log_has_the_auxiliary_phase_though_it_is_written_between_two_lines(tmp_path: Path) -> None:
@@ -425,13 +431,17 @@ def test_resumed_run_with_samples_kept_equals_one_that_went_straight_on(tmp_path
         for key in ('policy', 'memory', 'buffer'):
             assert not differing(job.state_dict()[key], straight[key])
     if 'ppg' in name:  # there was a phase after the checkpoint, with what was kept before it
-        assert straight['policy']['learn']['optimizer']['aux_actor']['step_count'] > (
-            checkpoint.state['policy']['learn']['optimizer']['aux_actor']['step_count'])
+        assert (
+            straight['policy']['learn']['optimizer']['aux_actor']['step_count']
+            > (checkpoint.state['policy']['learn']['optimizer']['aux_actor']['step_count'])
+        )
 
 
 @pytest.mark.parametrize('name', ['ppg', 'ppg_offpolicy'])
 def test_checkpoint_without_the_auxiliary_memory_resumes_with_a_new_count(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    name: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     cfg = keeping(tmp_path, name) | dict(checkpoint=dict(aux_memory=False), max_env_step=192)
     first = serial_pipeline(cfg)
@@ -444,8 +454,16 @@ def test_checkpoint_without_the_auxiliary_memory_resumes_with_a_new_count(
     assert phases == ([7] if name == 'ppg' else [2, 5, 7])
 
 
-@pytest.mark.parametrize('change', ['policy.collect.n_step=32', 'policy.collect.n_step=8', 'env.collector_env_num=2',
-                                    'policy.learn.aux_freq=2', 'policy.learn.aux_freq=8'])
+@pytest.mark.parametrize(
+    'change',
+    [
+        'policy.collect.n_step=32',
+        'policy.collect.n_step=8',
+        'env.collector_env_num=2',
+        'policy.learn.aux_freq=2',
+        'policy.learn.aux_freq=8',
+    ],
+)
 def test_resume_with_other_rollouts_or_phases_takes_the_memory_along(tmp_path: Path, change: str) -> None:
     first = serial_pipeline(keeping(tmp_path, 'ppg') | dict(max_env_step=192))
     sizes = ['policy.learn.batch_size=16', 'policy.learn.aux_batch_size=32']

@@ -1,4 +1,5 @@
 """The README's examples are complete: each Python block runs as the file it claims to be."""
+
 from __future__ import annotations
 
 import re
@@ -38,12 +39,12 @@ def test_readme_own_policy_trains_by_name_from_the_command_line(tmp_path: Path) 
 
 
 def test_readme_reading_path_of_ppo_is_short() -> None:
-    path = re.findall(r'`(zoo/[^`]*\.py)`', README[README.index('How PPO works'):])
+    path = re.findall(r'`(zoo/[^`]*\.py)`', README[README.index('How PPO works') :])
     n_line = sum(len((ROOT / name).read_text().splitlines()) for name in path)
     assert 0 < len(path) <= 9 and n_line <= 1500, (len(path), n_line)
 
 
 def test_readme_names_only_files_that_exist() -> None:
-    table = README[README.index('## Where things are'):]
+    table = README[README.index('## Where things are') :]
     for name in re.findall(r'`((?:zoo|dizoo_configs|tests|benchmarks)/[^`]*)`', table):
         assert list(ROOT.glob(name.rstrip('/'))), f'{name} does not exist'

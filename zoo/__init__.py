@@ -2,6 +2,7 @@
 
 Public names load on first use, so that importing zoo is quick.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from zoo.run.load import load_policy
     from zoo.worker.evaluator import evaluate
 
-from zoo.core.version import VERSION as __version__
+from zoo.core.version import VERSION
+
+__version__ = VERSION
 
 _HOME = {
     'BUFFER_REGISTRY': 'zoo.core.registry',
@@ -33,8 +36,17 @@ _HOME = {
 }
 
 __all__ = [
-    'BUFFER_REGISTRY', 'ENV_REGISTRY', 'MODEL_REGISTRY', 'POLICY_REGISTRY', 'CheckpointError', 'ConfigError', 'Section',
-    'TrainResult', 'evaluate', 'load_policy', 'serial_pipeline',
+    'BUFFER_REGISTRY',
+    'ENV_REGISTRY',
+    'MODEL_REGISTRY',
+    'POLICY_REGISTRY',
+    'CheckpointError',
+    'ConfigError',
+    'Section',
+    'TrainResult',
+    'evaluate',
+    'load_policy',
+    'serial_pipeline',
 ]
 
 

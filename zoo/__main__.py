@@ -1,4 +1,5 @@
 """`python -m zoo` is the command `zoo`."""
+
 import sys
 
 from zoo.cli import main

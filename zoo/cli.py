@@ -1,4 +1,5 @@
 """The `zoo` command: a thin skin over the public functions. torch is imported only by the commands that need it."""
+
 from __future__ import annotations
 
 import argparse
@@ -35,6 +36,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.debug:
         return _with_imports(args)
     from zoo.core.errors import RunError, UserError  # light: no torch
+
     try:
         return _with_imports(args)
     except UserError as error:
@@ -49,6 +51,7 @@ def _run(args: argparse.Namespace) -> int:
 def _with_imports(args: argparse.Namespace) -> int:
     if args.imports:
         from zoo.config.source import import_module_or_file
+
         for name in args.imports:
             import_module_or_file(name)
     return args.run(args) or 0
@@ -68,8 +71,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _with_numbers(argv: Sequence[str]) -> list[str]:
     """`--profile` where no number follows gets one, so that argparse does not take the word after it, an override."""
     followed = zip(argv, [*argv[1:], ''], strict=True)
-    return [f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
-            for word, after in followed]
+    return [
+        f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
+        for word, after in followed
+    ]
 
 
 def _hint(args: argparse.Namespace, message: str) -> str:
@@ -87,8 +92,14 @@ def _report(error: Exception, code: int, hint: str = '') -> int:
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument('--import', dest='imports', action='append', default=[], metavar='MODULE',
-                        help='module or .py file to import first, one that registers what the command needs')
+    common.add_argument(
+        '--import',
+        dest='imports',
+        action='append',
+        default=[],
+        metavar='MODULE',
+        help='module or .py file to import first, one that registers what the command needs',
+    )
     common.add_argument('--debug', action='store_true', help='show the traceback of an error')
     as_json = argparse.ArgumentParser(add_help=False)
     as_json.add_argument('--json', action='store_true', help='print one JSON object on stdout')
@@ -96,14 +107,23 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar='COMMAND')
 
     train = commands.add_parser(
-        'train', parents=[common, as_json], help='train a policy from a config, or continue a run')
-    train.add_argument('config', nargs='?', metavar='CONFIG',
-                       help='name of a bundled config (zoo list configs), or a .py or .yaml file')
+        'train', parents=[common, as_json], help='train a policy from a config, or continue a run'
+    )
+    train.add_argument(
+        'config',
+        nargs='?',
+        metavar='CONFIG',
+        help='name of a bundled config (zoo list configs), or a .py or .yaml file',
+    )
     train.add_argument('overrides', nargs='*', metavar='KEY=VALUE', help='e.g. policy.learn.learning_rate=1e-3 seed=1')
     train.add_argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue')
-    train.add_argument('--profile', type=int, metavar='N',
-                       help=f'tell where the time of N iterations goes (default {PROFILED}), after 2 to warm up, and '
-                            'write a trace of the 3 after them; the run then goes on')
+    train.add_argument(
+        '--profile',
+        type=int,
+        metavar='N',
+        help=f'tell where the time of N iterations goes (default {PROFILED}), after 2 to warm up, and '
+        'write a trace of the 3 after them; the run then goes on',
+    )
     train.set_defaults(run=_train)
 
     evaluate = commands.add_parser('eval', parents=[common, as_json], help='evaluate a checkpoint on its env')
@@ -117,7 +137,8 @@ def _parser() -> argparse.ArgumentParser:
     names.set_defaults(run=_list)
 
     config = commands.add_parser(
-        'config', parents=[common, as_json], help='print a resolved config and where each value comes from')
+        'config', parents=[common, as_json], help='print a resolved config and where each value comes from'
+    )
     config.add_argument('config', metavar='CONFIG', help='as for train')
     config.add_argument('overrides', nargs='*', default=[], metavar='KEY=VALUE')
     config.set_defaults(run=_config)
@@ -131,44 +152,64 @@ def _parser() -> argparse.ArgumentParser:
 
 def _train(args: argparse.Namespace) -> int:
     from zoo.core.errors import UserError
+
     if args.config is not None and '=' in args.config:  # no config given: all are overrides
         args.config, args.overrides = None, [args.config, *args.overrides]
     if args.config is None and args.resume is None:
         raise UserError(
-            'zoo train got neither a config nor --resume; name a config (zoo list configs shows the bundled ones)')
+            'zoo train got neither a config nor --resume; name a config (zoo list configs shows the bundled ones)'
+        )
     from zoo.pipeline import serial_pipeline
+
     result = serial_pipeline(args.config, resume=args.resume, overrides=args.overrides, profile=args.profile)
-    summary = {'run_dir': str(result.run_dir), 'env_step': result.env_step, 'train_iter': result.train_iter,
-               'best_return': result.best_return, 'last_return': result.last_return,
-               'wall_s': round(result.wall_s, 3), 'env_step_per_s': round(result.env_step_per_s, 1)}
+    summary = {
+        'run_dir': str(result.run_dir),
+        'env_step': result.env_step,
+        'train_iter': result.train_iter,
+        'best_return': result.best_return,
+        'last_return': result.last_return,
+        'wall_s': round(result.wall_s, 3),
+        'env_step_per_s': round(result.env_step_per_s, 1),
+    }
     if args.json:
         _print_json(summary)
     else:
-        _print(f'{result.env_step} env steps in {result.wall_s:.1f} s; '
-               f'return: last {result.last_return:.1f}, best {result.best_return:.1f}\n'
-               f'run folder: {result.run_dir}\nevaluate it: zoo eval {result.run_dir}')
+        _print(
+            f'{result.env_step} env steps in {result.wall_s:.1f} s; '
+            f'return: last {result.last_return:.1f}, best {result.best_return:.1f}\n'
+            f'run folder: {result.run_dir}\nevaluate it: zoo eval {result.run_dir}'
+        )
     return 0
 
 
 def _eval(args: argparse.Namespace) -> int:
     from zoo.core.errors import UserError
+
     if args.episodes < 1 or args.seed < 0:
         raise UserError(
-            f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more')
+            f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more'
+        )
     from zoo.config.section import Config
     from zoo.run.checkpoint import load_checkpoint
     from zoo.run.load import policy_of
     from zoo.worker.evaluator import evaluate
+
     checkpoint = load_checkpoint(args.checkpoint)
     policy = policy_of(checkpoint)
     evaluation = evaluate(policy, Config(checkpoint.meta['config']).env, args.episodes, args.seed)
-    summary = {'return_mean': evaluation.return_mean, 'return_std': evaluation.return_std,
-               'episodes': len(evaluation.returns), 'env_step': checkpoint.meta['env_step']}
+    summary = {
+        'return_mean': evaluation.return_mean,
+        'return_std': evaluation.return_std,
+        'episodes': len(evaluation.returns),
+        'env_step': checkpoint.meta['env_step'],
+    }
     if args.json:
         _print_json(summary)
     else:
-        _print(f"return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} "
-               f"over {len(evaluation.returns)} episodes, policy of env step {checkpoint.meta['env_step']}")
+        _print(
+            f'return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} '
+            f'over {len(evaluation.returns)} episodes, policy of env step {checkpoint.meta["env_step"]}'
+        )
     return 0
 
 
@@ -183,22 +224,33 @@ def _list(args: argparse.Namespace) -> int:
 
 def _names(kind: str) -> list[str]:
     from zoo.core import registry
+
     if kind == 'configs':
         from zoo.config.source import bundled_configs
+
         return sorted(bundled_configs())
     if kind == 'envs':
         from zoo.env import known_ids
+
         return known_ids()
-    return {'policies': registry.POLICY_REGISTRY, 'models': registry.MODEL_REGISTRY,
-            'buffers': registry.BUFFER_REGISTRY}[kind].names()
+    return {
+        'policies': registry.POLICY_REGISTRY,
+        'models': registry.MODEL_REGISTRY,
+        'buffers': registry.BUFFER_REGISTRY,
+    }[kind].names()
 
 
 def _config(args: argparse.Namespace) -> int:
     from zoo.run.config import explain_config
+
     rows = explain_config(args.config, args.overrides)
     if args.json:
-        _print_json({row.key: {'value': row.value, 'description': row.description, 'range': row.wanted,
-                               'origin': row.origin} for row in rows})
+        _print_json(
+            {
+                row.key: {'value': row.value, 'description': row.description, 'range': row.wanted, 'origin': row.origin}
+                for row in rows
+            }
+        )
         return 0
     width = min(max(len(f'{row.key} = {row.value!r}') for row in rows), 50)
     origin_width = max(len(row.origin) for row in rows)
@@ -210,6 +262,7 @@ def _config(args: argparse.Namespace) -> int:
 
 def _check_env(args: argparse.Namespace) -> int:
     from zoo.env import EnvConfig, check_env
+
     check_env(EnvConfig(id=args.id), n_step=args.steps)
     _print(f'{args.id}: nothing found in {args.steps} steps')
     return 0

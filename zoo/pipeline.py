@@ -1,4 +1,5 @@
 """The serial pipeline: one call takes a config to a trained policy."""
+
 from __future__ import annotations
 
 import logging
@@ -22,9 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 def serial_pipeline(
-    config: Any = None, seed: int | None = None, max_env_step: int | None = None, max_train_iter: int | None = None,
-    policy: Policy | None = None, resume: str | os.PathLike[str] | None = None,
-    overrides: tuple[str, ...] | list[str] = (), profile: int | None = None,
+    config: Any = None,
+    seed: int | None = None,
+    max_env_step: int | None = None,
+    max_train_iter: int | None = None,
+    policy: Policy | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    overrides: tuple[str, ...] | list[str] = (),
+    profile: int | None = None,
 ) -> TrainResult:
     """Trains a policy from a config.
 
@@ -76,5 +82,3 @@ def _iterations(job: SerialJob, profile: int | None) -> Generator[None]:
     while True:
         job.iteration()
         yield
-
-

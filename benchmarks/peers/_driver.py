@@ -3,6 +3,7 @@
 The clock stands still for the first --warmup iterations (lazy imports, caches, compilation; timed apart) and then runs
 until the last update. Env steps and optimiser steps count from where the clock starts.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -84,9 +85,13 @@ class Clock:
         wall_s, env_step, train_iter = (b - a for a, b in zip(warm, end, strict=True))
         warmup_s = warm.wall_s - begun.wall_s
         return {
-            'env_step': env_step, 'wall_s': round(wall_s, 4), 'env_step_per_s': round(env_step / wall_s, 1),
+            'env_step': env_step,
+            'wall_s': round(wall_s, 4),
+            'env_step_per_s': round(env_step / wall_s, 1),
             'train_iter_per_1024': round(train_iter * 1024 / env_step, 3),
-            'startup_s': round(self.startup_s, 2), 'warmup_s': round(warmup_s, 3), 'env_step_all': end.env_step,
+            'startup_s': round(self.startup_s, 2),
+            'warmup_s': round(warmup_s, 3),
+            'env_step_all': end.env_step,
             'env_step_per_s_all': round(end.env_step / (self.startup_s + warmup_s + wall_s), 1),
             'peak_rss_mb': self.peak_rss_mb,
         }
@@ -133,12 +138,21 @@ def greedy_returns(env: Any, act: Callable[[Any], Any], n_episode: int, seed: in
     return returns
 
 
-def emit(args: argparse.Namespace, clock: Clock, library: str, version: str, returns: Sequence[float],
-         **more: Any) -> None:
+def emit(
+    args: argparse.Namespace, clock: Clock, library: str, version: str, returns: Sequence[float], **more: Any
+) -> None:
     """Prints the record as the last line of stdout."""
     import torch
 
-    record = {'library': library, 'version': version, **clock.record(),
-              'final_return': round(sum(returns) / len(returns), 2) if returns else None, 'n_episode': len(returns),
-              'threads': args.threads, 'seed': args.seed, 'torch': torch.__version__, **more}
+    record = {
+        'library': library,
+        'version': version,
+        **clock.record(),
+        'final_return': round(sum(returns) / len(returns), 2) if returns else None,
+        'n_episode': len(returns),
+        'threads': args.threads,
+        'seed': args.seed,
+        'torch': torch.__version__,
+        **more,
+    }
     sys.__stdout__.write('\n' + json.dumps(record) + '\n')

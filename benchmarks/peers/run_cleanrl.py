@@ -3,6 +3,7 @@
 Their switches turn off what the matched work does not have: annealing of the learning rate, clipping of the value loss.
 What they print goes nowhere; what they log goes to TensorBoard files in a folder that is thrown away.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -34,11 +35,25 @@ def script() -> Path:
 
 def command_line() -> list[str]:
     n_minibatch = args.num_envs * args.rollout // args.minibatch
-    options = {'env-id': args.env, 'total-timesteps': args.total_steps, 'learning-rate': args.lr, 'seed': args.seed,
-               'num-envs': args.num_envs, 'num-steps': args.rollout, 'num-minibatches': n_minibatch,
-               'update-epochs': args.epochs, 'ent-coef': args.entropy, 'gamma': 0.99, 'gae-lambda': 0.95,
-               'clip-coef': 0.2, 'vf-coef': 0.5, 'max-grad-norm': 0.5, 'anneal-lr': False, 'clip-vloss': False,
-               'cuda': False}
+    options = {
+        'env-id': args.env,
+        'total-timesteps': args.total_steps,
+        'learning-rate': args.lr,
+        'seed': args.seed,
+        'num-envs': args.num_envs,
+        'num-steps': args.rollout,
+        'num-minibatches': n_minibatch,
+        'update-epochs': args.epochs,
+        'ent-coef': args.entropy,
+        'gamma': 0.99,
+        'gae-lambda': 0.95,
+        'clip-coef': 0.2,
+        'vf-coef': 0.5,
+        'max-grad-norm': 0.5,
+        'anneal-lr': False,
+        'clip-vloss': False,
+        'cuda': False,
+    }
     return [part for name, value in options.items() for part in (f'--{name}', str(value))]
 
 
@@ -72,8 +87,9 @@ def main() -> None:
             names = runpy.run_path(str(path), run_name='__main__')
         os.chdir('/')
     with torch.no_grad():
-        returns = greedy_returns(gymnasium.make(args.env), act_greedily(names['agent'], names['envs']), args.episodes,
-                                 args.seed)
+        returns = greedy_returns(
+            gymnasium.make(args.env), act_greedily(names['agent'], names['envs']), args.episodes, args.seed
+        )
     emit(args, clock, 'CleanRL', version('cleanrl'), returns, gymnasium=gymnasium.__version__, script=path.name)
 
 

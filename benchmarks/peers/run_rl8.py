@@ -4,6 +4,7 @@ Its env is a tensor program whose step is compiled: 3 actions, 5 observations, a
 reset after each rollout. The examples come with its source package, not with its wheel; they are looked for in the
 folder `examples` of the virtual environment.
 """
+
 from __future__ import annotations
 
 import sys
@@ -27,9 +28,19 @@ def main() -> None:
     torch.manual_seed(args.seed)
     clock = UpdateClock(args)
     algorithm = AlgorithmConfig(
-        model_config={'hiddens': (64, 64), 'activation_fn': 'tanh'}, num_envs=args.num_envs, horizon=args.rollout,
-        optimizer_config={'lr': args.lr}, entropy_coeff=args.entropy, gamma=0.99, gae_lambda=0.95, clip_param=0.2,
-        vf_coeff=0.5, max_grad_norm=0.5, sgd_minibatch_size=args.minibatch, num_sgd_iters=args.epochs, device='cpu',
+        model_config={'hiddens': (64, 64), 'activation_fn': 'tanh'},
+        num_envs=args.num_envs,
+        horizon=args.rollout,
+        optimizer_config={'lr': args.lr},
+        entropy_coeff=args.entropy,
+        gamma=0.99,
+        gae_lambda=0.95,
+        clip_param=0.2,
+        vf_coeff=0.5,
+        max_grad_norm=0.5,
+        sgd_minibatch_size=args.minibatch,
+        num_sgd_iters=args.epochs,
+        device='cpu',
     ).build(CartPole)
     clock.begin()
     for _ in range(args.total_steps // (args.num_envs * args.rollout)):

@@ -1,4 +1,5 @@
 """One timed run of stable-baselines3 PPO: DummyVecEnv with Monitor, no callback, no evaluation."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -28,24 +29,38 @@ def make_env(n_env: int, seed: int) -> VecEnv:
 def network() -> dict[str, Any]:
     if args.image:
         return {'policy': 'CnnPolicy'}
-    return {'policy': 'MlpPolicy', 'policy_kwargs': {'net_arch': {'pi': [64, 64], 'vf': [64, 64]},
-                                                     'activation_fn': torch.nn.Tanh}}
+    return {
+        'policy': 'MlpPolicy',
+        'policy_kwargs': {'net_arch': {'pi': [64, 64], 'vf': [64, 64]}, 'activation_fn': torch.nn.Tanh},
+    }
 
 
 def main() -> None:
     torch.set_num_threads(args.threads)
     clock = UpdateClock(args)
     model = PPO(
-        env=make_env(args.num_envs, args.seed), learning_rate=args.lr, n_steps=args.rollout, batch_size=args.minibatch,
-        n_epochs=args.epochs, gamma=0.99, gae_lambda=0.95, clip_range=0.2, ent_coef=args.entropy, vf_coef=0.5,
-        max_grad_norm=0.5, seed=args.seed, device='cpu', **network(),
+        env=make_env(args.num_envs, args.seed),
+        learning_rate=args.lr,
+        n_steps=args.rollout,
+        batch_size=args.minibatch,
+        n_epochs=args.epochs,
+        gamma=0.99,
+        gae_lambda=0.95,
+        clip_range=0.2,
+        ent_coef=args.entropy,
+        vf_coef=0.5,
+        max_grad_norm=0.5,
+        seed=args.seed,
+        device='cpu',
+        **network(),
     )
     clock.begin()
     model.learn(total_timesteps=args.total_steps)
     returns = []
     if args.episodes:
-        returns, _ = evaluate_policy(model, make_env(4, 1_000_000 + args.seed), args.episodes,
-                                     return_episode_rewards=True)
+        returns, _ = evaluate_policy(
+            model, make_env(4, 1_000_000 + args.seed), args.episodes, return_episode_rewards=True
+        )
     emit(args, clock, 'stable-baselines3', stable_baselines3.__version__, returns, gymnasium=gymnasium.__version__)
 
 

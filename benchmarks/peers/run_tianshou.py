@@ -1,4 +1,5 @@
 """One timed run of Tianshou 2 PPO: its procedural interface, DummyVectorEnv and trainer, without a test collector."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -27,6 +28,7 @@ BATCH = args.num_envs * args.rollout
 
 def parts(env: gymnasium.Env) -> tuple[Any, Any]:
     """-> policy, critic."""
+
     def tower() -> Net:
         return Net(state_shape=env.observation_space.shape, hidden_sizes=[64, 64], activation=torch.nn.Tanh)
 
@@ -36,8 +38,13 @@ def parts(env: gymnasium.Env) -> tuple[Any, Any]:
         policy = DiscreteActorPolicy(actor=actor, dist_fn=lambda logits: Categorical(logits=logits), action_space=space)
         return policy, DiscreteCritic(preprocess_net=tower())
     actor = ContinuousActorProbabilistic(preprocess_net=tower(), action_shape=space.shape, unbounded=True)
-    policy = ProbabilisticActorPolicy(actor=actor, dist_fn=lambda parameters: Independent(Normal(*parameters), 1),
-                                      action_scaling=True, action_bound_method='clip', action_space=space)
+    policy = ProbabilisticActorPolicy(
+        actor=actor,
+        dist_fn=lambda parameters: Independent(Normal(*parameters), 1),
+        action_scaling=True,
+        action_bound_method='clip',
+        action_space=space,
+    )
     return policy, ContinuousCritic(preprocess_net=tower())
 
 
@@ -59,14 +66,31 @@ def main() -> None:
     envs = DummyVectorEnv([lambda: gymnasium.make(args.env) for _ in range(args.num_envs)])
     envs.seed(args.seed)
     policy, critic = parts(gymnasium.make(args.env))
-    algorithm = PPO(policy=policy, critic=critic, optim=AdamOptimizerFactory(lr=args.lr), eps_clip=0.2, vf_coef=0.5,
-                    ent_coef=args.entropy, max_grad_norm=0.5, gae_lambda=0.95, gamma=0.99,
-                    advantage_normalization=True, value_clip=False, recompute_advantage=False)
+    algorithm = PPO(
+        policy=policy,
+        critic=critic,
+        optim=AdamOptimizerFactory(lr=args.lr),
+        eps_clip=0.2,
+        vf_coef=0.5,
+        ent_coef=args.entropy,
+        max_grad_norm=0.5,
+        gae_lambda=0.95,
+        gamma=0.99,
+        advantage_normalization=True,
+        value_clip=False,
+        recompute_advantage=False,
+    )
     buffer = VectorReplayBuffer(BATCH, args.num_envs) if args.num_envs > 1 else ReplayBuffer(BATCH)
     params = OnPolicyTrainerParams(
-        training_collector=Collector[CollectStats](algorithm, envs, buffer), test_collector=None, max_epochs=1,
-        epoch_num_steps=args.total_steps // BATCH * BATCH, update_step_num_repetitions=args.epochs,
-        batch_size=args.minibatch, collection_step_num_env_steps=BATCH, show_progress=False)
+        training_collector=Collector[CollectStats](algorithm, envs, buffer),
+        test_collector=None,
+        max_epochs=1,
+        epoch_num_steps=args.total_steps // BATCH * BATCH,
+        update_step_num_repetitions=args.epochs,
+        batch_size=args.minibatch,
+        collection_step_num_env_steps=BATCH,
+        show_progress=False,
+    )
     clock.begin()
     algorithm.run_training(params)
     with torch.no_grad():

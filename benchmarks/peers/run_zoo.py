@@ -1,4 +1,5 @@
 """One timed run of zoo PPO, through the parts that `serial_pipeline` is made of; no evaluation."""
+
 from __future__ import annotations
 
 import os
@@ -24,14 +25,30 @@ NATURE = {'type': 'vac', 'shared_encoder': True}
 def matched_config() -> dict[str, Any]:
     env_id, _, game = args.env.partition('/')
     return {
-        'exp_name': 'bench_speed', 'seed': args.seed, 'max_env_step': args.total_steps,
-        'env': {'id': env_id, 'game': game or None, 'collector_env_num': args.num_envs,
-                'kwargs': {'num_threads': args.threads} if args.image else {}},
+        'exp_name': 'bench_speed',
+        'seed': args.seed,
+        'max_env_step': args.total_steps,
+        'env': {
+            'id': env_id,
+            'game': game or None,
+            'collector_env_num': args.num_envs,
+            'kwargs': {'num_threads': args.threads} if args.image else {},
+        },
         'policy': {
-            'type': 'ppo', 'device': 'cpu', 'model': NATURE if args.image else TOWERS,
-            'learn': {'epoch_per_collect': args.epochs, 'batch_size': args.minibatch, 'learning_rate': args.lr,
-                      'value_weight': 0.5, 'entropy_weight': args.entropy, 'clip_ratio': 0.2, 'grad_clip': 0.5,
-                      'adv_norm': 'minibatch', 'value_clip': False},
+            'type': 'ppo',
+            'device': 'cpu',
+            'model': NATURE if args.image else TOWERS,
+            'learn': {
+                'epoch_per_collect': args.epochs,
+                'batch_size': args.minibatch,
+                'learning_rate': args.lr,
+                'value_weight': 0.5,
+                'entropy_weight': args.entropy,
+                'clip_ratio': 0.2,
+                'grad_clip': 0.5,
+                'adv_norm': 'minibatch',
+                'value_clip': False,
+            },
             'collect': {'n_step': args.rollout, 'discount_factor': 0.99, 'gae_lambda': 0.95},
             'eval': {'eval_freq': NEVER, 'stop_value': None},
         },
@@ -53,8 +70,11 @@ def train(job: SerialJob, clock: Clock) -> dict[str, Any]:
         iterations.append(time.perf_counter() - before)
     clock.mark(job.env_step, job.train_iter)
     parts = job.clocks().since(start).seconds
-    return {'part_s': {name: round(seconds, 4) for name, seconds in parts.items()},
-            'iteration_s': round(statistics.median(iterations), 5), 'slowest_iteration_s': round(max(iterations), 5)}
+    return {
+        'part_s': {name: round(seconds, 4) for name, seconds in parts.items()},
+        'iteration_s': round(statistics.median(iterations), 5),
+        'slowest_iteration_s': round(max(iterations), 5),
+    }
 
 
 def main() -> None:

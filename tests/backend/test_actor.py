@@ -1,4 +1,5 @@
 """Compiled acting: what it says and does is what the eager policy says and does."""
+
 from __future__ import annotations
 
 import logging
@@ -23,16 +24,21 @@ ACTIONS = {'discrete': Discrete(4), 'box': Box(np.full(2, -1.0), np.full(2, 1.0)
 
 
 def pair(space: str, **model: Any) -> tuple[Policy, Policy]:
-    return tuple(make_policy(OBS, ACTIONS[space], seed=3, learn=dict(compile=compile_), model=model,
-                             collect=dict(n_step=N_STEP))
-                 for compile_ in ('on', 'off'))  # type: ignore[return-value]
+    return tuple(
+        make_policy(OBS, ACTIONS[space], seed=3, learn=dict(compile=compile_), model=model, collect=dict(n_step=N_STEP))
+        for compile_ in ('on', 'off')
+    )  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize('model', [{}, {'shared_encoder': True}, {'obs_norm': True}, {'state_dependent_std': True}],
-                         ids=['two', 'one_trunk', 'obs_norm', 'std'])
+@pytest.mark.parametrize(
+    'model',
+    [{}, {'shared_encoder': True}, {'obs_norm': True}, {'state_dependent_std': True}],
+    ids=['two', 'one_trunk', 'obs_norm', 'std'],
+)
 @pytest.mark.parametrize('space', ACTIONS)
 def test_compiled_acting_equals_eager_acting_over_rollouts(
-        space: str, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    space: str, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The graph that was traced, run as it is."""
     if space == 'discrete' and 'state_dependent_std' in model:
         pytest.skip('has no deviation')
@@ -69,7 +75,8 @@ def assert_same_acting(space: str, model: dict[str, Any], caplog: pytest.LogCapt
 @pytest.mark.parametrize('model', [{}, {'shared_encoder': True}], ids=['two', 'one_trunk'])
 @pytest.mark.parametrize('space', ACTIONS)
 def test_acting_by_way_of_one_place_for_each_tensor_is_the_same(
-        space: str, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    space: str, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """As a CUDA graph needs it, which reads and writes the same addresses at every step."""
     seen: set[tuple[int, ...]] = set()
 
@@ -77,14 +84,21 @@ def test_acting_by_way_of_one_place_for_each_tensor_is_the_same(
         def run(*tensors: torch.Tensor) -> Any:
             seen.add(tuple(x.data_ptr() for x in tensors))
             return graph(*tensors)
+
         return run
 
     monkeypatch.setattr(compiler, 'inductor', backend)
     policies = pair(space, **model)
     obs = torch.randn(N_STEP + 1, 5, 3)
     policy = policies[0]
-    compiled = CompiledActing(policy._model, policy._one_trunk, obs, policy.device,  # type: ignore[attr-defined]
-                              policy._draw_noise, in_place=False)
+    compiled = CompiledActing(
+        policy._model,
+        policy._one_trunk,
+        obs,
+        policy.device,  # type: ignore[attr-defined]
+        policy._draw_noise,
+        in_place=False,
+    )
     eager = policies[1].collect_mode.start(obs)
     for _ in range(3):
         act(compiled), act(eager)
@@ -99,9 +113,14 @@ def test_acting_by_way_of_one_place_for_each_tensor_is_the_same(
 @pytest.mark.parametrize('space', ACTIONS)
 @torch.no_grad()
 def test_captured_acting_equals_eager_acting_and_waits_for_nothing(
-        space: str, pinned: bool, caplog: pytest.LogCaptureFixture) -> None:
-    policies = [make_policy(OBS, ACTIONS[space], seed=3, device='cuda', learn=dict(compile=compile_),
-                            collect=dict(n_step=N_STEP)) for compile_ in ('on', 'off')]
+    space: str, pinned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    policies = [
+        make_policy(
+            OBS, ACTIONS[space], seed=3, device='cuda', learn=dict(compile=compile_), collect=dict(n_step=N_STEP)
+        )
+        for compile_ in ('on', 'off')
+    ]
     obs = torch.randn(N_STEP + 1, 5, 3)
     obs = obs.pin_memory() if pinned else obs.cuda()
     compiled, eager = (policy.collect_mode.start(obs) for policy in policies)
@@ -119,7 +138,8 @@ def test_captured_acting_equals_eager_acting_and_waits_for_nothing(
 
 @pytest.mark.parametrize('change', ['new buffer', 'new storage', 'another dtype'])
 def test_compiled_acting_follows_a_model_whose_tensors_are_replaced(
-        change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
     policies = pair('discrete', obs_norm=True)
     obs = torch.randn(N_STEP + 1, 5, 3)
@@ -157,7 +177,8 @@ def act(acting: Acting) -> None:
 
 
 def test_compiled_acting_that_fails_halfway_goes_on_as_eager_acting(
-        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     n_call = 0
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -167,6 +188,7 @@ def test_compiled_acting_that_fails_halfway_goes_on_as_eager_acting(
             if n_call == 3:
                 raise RuntimeError('out of luck')
             return graph(*tensors)
+
         return run
 
     monkeypatch.setattr(compiler, 'inductor', backend)

@@ -1,4 +1,5 @@
 """The cache of compiled programs: one real compilation, what is read back of it, and what happens to broken files."""
+
 from __future__ import annotations
 
 import getpass
@@ -19,8 +20,12 @@ from zoo.backend.compile_worker import LIBRARY, CompilationError, Job
 from zoo.backend.trace import CompiledFunction, Program, inductor, missing_compiler, trace
 
 TABLE = torch.arange(6.0).view(2, 3).t()  # not contiguous
-JOB = Job('def forward(self, x):\n    return [x + self.a]\n', {'a': torch.tensor([1.0, 2.0])},
-          [((2,), (1,), torch.float32)], {'cpp.threads': 1})
+JOB = Job(
+    'def forward(self, x):\n    return [x + self.a]\n',
+    {'a': torch.tensor([1.0, 2.0])},
+    [((2,), (1,), torch.float32)],
+    {'cpp.threads': 1},
+)
 needs_compiler = pytest.mark.skipif(bool(missing_compiler(torch.device('cpu'))), reason='there is no C++ compiler')
 
 
@@ -62,7 +67,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiled]:
         patch.chdir(work)
         patch.setenv('TORCHINDUCTOR_CACHE_DIR', str(folder))
         program = build()
-        path, = (folder / 'zoo').iterdir()
+        (path,) = (folder / 'zoo').iterdir()
         assert list(folder.iterdir()) == [folder / 'zoo']
         yield Compiled(program, folder, path)
 
@@ -118,17 +123,26 @@ def test_program_takes_a_list_too(compiled: Compiled) -> None:
 
 @needs_compiler
 def test_program_compiled_before_needs_no_compiler(
-        compiled: Compiled, no_child: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: Compiled, no_child: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv('PATH', '')
     assert_same(outcome(build()), outcome(compiled.program))
 
 
 @needs_compiler
-@pytest.mark.parametrize('damage', [lambda data: data[:len(data) // 2], lambda data: data[:-1], lambda data: b'',
-                                    lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]],
-                         ids=['half', 'last', 'empty', 'bit'])
-def test_broken_file_is_replaced(damage: Any, compiled: Compiled, copies: list[Path], tmp_path: Path,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    'damage',
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:-1],
+        lambda data: b'',
+        lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
+    ],
+    ids=['half', 'last', 'empty', 'bit'],
+)
+def test_broken_file_is_replaced(
+    damage: Any, compiled: Compiled, copies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv('TORCHINDUCTOR_CACHE_DIR', str(tmp_path))
     path, data = tmp_path / 'zoo' / compiled.path.name, compiled.path.read_bytes()
     path.parent.mkdir()
@@ -139,7 +153,8 @@ def test_broken_file_is_replaced(damage: Any, compiled: Compiled, copies: list[P
 
 @needs_compiler
 def test_program_is_used_where_the_cache_cannot_be_written(
-        compiled: Compiled, copies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: Compiled, copies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / 'file').touch()
     monkeypatch.setenv('TORCHINDUCTOR_CACHE_DIR', str(tmp_path / 'file'))
     assert_same(outcome(build()), outcome(compiled.program))
@@ -147,7 +162,8 @@ def test_program_is_used_where_the_cache_cannot_be_written(
 
 
 def test_what_cannot_be_moved_into_the_cache_leaves_nothing_there(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: Any) -> None:
         raise OSError('no room')
 
@@ -163,7 +179,8 @@ def test_what_cannot_be_moved_into_the_cache_leaves_nothing_there(
 @pytest.mark.skipif(not hasattr(os, 'getuid'), reason='has no owners of files')
 @pytest.mark.parametrize('what', ['folder', 'file'])
 def test_library_that_another_user_may_have_written_is_not_run(
-        what: str, compiled: Compiled, copies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    what: str, compiled: Compiled, copies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv('TORCHINDUCTOR_CACHE_DIR', str(tmp_path))
     path = tmp_path / 'zoo' / compiled.path.name
     path.parent.mkdir()
@@ -190,27 +207,33 @@ def test_compiler_that_does_not_know_the_cpu_is_asked_again(tmp_path: Path, monk
 
 
 def test_function_whose_compilation_fails_says_why_and_runs_as_it_stands(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(job: Job, folder: Path) -> Path:
         raise RuntimeError('the compiler was ended by signal 9')
 
     monkeypatch.setattr(compile_cache, 'compile_in_child', fail)
     monkeypatch.setenv('TORCHINDUCTOR_CACHE_DIR', str(tmp_path))
     with caplog.at_level(logging.WARNING):
-        double, = CompiledFunction(lambda x: [2 * x], 'doubling')(torch.tensor([3.0]))
+        (double,) = CompiledFunction(lambda x: [2 * x], 'doubling')(torch.tensor([3.0]))
     assert double.item() == 6.0
-    assert caplog.messages == ['doubling could not be compiled and runs as it stands: RuntimeError: the compiler was '
-                               'ended by signal 9']
+    assert caplog.messages == [
+        'doubling could not be compiled and runs as it stands: RuntimeError: the compiler was ended by signal 9'
+    ]
 
 
 def test_key_is_of_all_that_a_library_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     same = JOB._replace(constants={'a': torch.tensor([1.0, 2.0])}, options=dict(JOB.options))
     assert _key(same, 'g++') == _key(JOB, 'g++')
-    others = [JOB._replace(code=JOB.code + '\n'), JOB._replace(constants={'a': torch.tensor([1.0, 3.0])}),
-              JOB._replace(constants={'b': torch.tensor([1.0, 2.0])}),
-              JOB._replace(constants={'a': torch.tensor([1.0, 2.0]).view(torch.int32)}),
-              JOB._replace(constants={'a': torch.tensor([1.0, 2.0]).view(1, 2)}),
-              JOB._replace(forms=[((2,), (2,), torch.float32)]), JOB._replace(options={'cpp.threads': 2})]
+    others = [
+        JOB._replace(code=JOB.code + '\n'),
+        JOB._replace(constants={'a': torch.tensor([1.0, 3.0])}),
+        JOB._replace(constants={'b': torch.tensor([1.0, 2.0])}),
+        JOB._replace(constants={'a': torch.tensor([1.0, 2.0]).view(torch.int32)}),
+        JOB._replace(constants={'a': torch.tensor([1.0, 2.0]).view(1, 2)}),
+        JOB._replace(forms=[((2,), (2,), torch.float32)]),
+        JOB._replace(options={'cpp.threads': 2}),
+    ]
     keys = [_key(job, 'g++') for job in (JOB, *others)] + [_key(JOB, 'clang++')]
     for name, value in (('TORCHINDUCTOR_CPP_MIN_CHUNK_SIZE', '64'), ('ATEN_CPU_CAPABILITY', 'avx2')):
         monkeypatch.setenv(name, value)

@@ -1,4 +1,5 @@
 """The process that compiles: what it says where it fails, and that it ends when its parent does."""
+
 from __future__ import annotations
 
 import os
@@ -63,12 +64,16 @@ def own_child() -> Iterator[None]:
     end_child()
 
 
-@pytest.mark.parametrize('said, line', [
-    (GCC, "/tmp/a.cpp:3:5: error: 'x' was not declared in this scope"),
-    (PYTHON, 'torch.errors.Unsupported: no such operation'),
-    ('Segmentation fault\n\n', 'Segmentation fault'),
-    ('\n', 'the compiler ended without a word'),
-], ids=['gcc', 'python', 'other', 'nothing'])
+@pytest.mark.parametrize(
+    'said, line',
+    [
+        (GCC, "/tmp/a.cpp:3:5: error: 'x' was not declared in this scope"),
+        (PYTHON, 'torch.errors.Unsupported: no such operation'),
+        ('Segmentation fault\n\n', 'Segmentation fault'),
+        ('\n', 'the compiler ended without a word'),
+    ],
+    ids=['gcc', 'python', 'other', 'nothing'],
+)
 def test_reason_is_the_first_error_or_the_last_exception(said: str, line: str) -> None:
     assert reason(said) == line
 
@@ -158,11 +163,12 @@ def test_child_of_a_process_is_left_alone_by_its_forks(tmp_path: Path, monkeypat
 def test_child_lives_on_when_ctrl_c_reaches_the_whole_terminal(tmp_path: Path) -> None:
     env = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
     ignores = PARENT.replace('signal.default_int_handler', 'signal.SIG_IGN')  # as a run that ends its update first
-    parent = subprocess.Popen([sys.executable, '-c', ignores, SLOW_CHILD, str(tmp_path)], env=env,
-                              start_new_session=True)
+    parent = subprocess.Popen(
+        [sys.executable, '-c', ignores, SLOW_CHILD, str(tmp_path)], env=env, start_new_session=True
+    )
     try:
         wait_until(lambda: list(tmp_path.glob('*/pid')))
-        pid, = (int(path.read_text()) for path in tmp_path.glob('*/pid'))
+        (pid,) = (int(path.read_text()) for path in tmp_path.glob('*/pid'))
         os.killpg(parent.pid, signal.SIGINT)
         time.sleep(0.5)
         assert alive(pid) and parent.poll() is None
@@ -175,10 +181,11 @@ def test_child_lives_on_when_ctrl_c_reaches_the_whole_terminal(tmp_path: Path) -
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGKILL])
 def test_child_ends_with_its_parent_and_leaves_nothing(number: int, tmp_path: Path) -> None:
     env = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
-    parent = subprocess.Popen([sys.executable, '-c', PARENT, SLOW_CHILD, str(tmp_path)], env=env,
-                              stderr=subprocess.DEVNULL)
+    parent = subprocess.Popen(
+        [sys.executable, '-c', PARENT, SLOW_CHILD, str(tmp_path)], env=env, stderr=subprocess.DEVNULL
+    )
     wait_until(lambda: list(tmp_path.glob('*/pid')))
-    pid, = (int(path.read_text()) for path in tmp_path.glob('*/pid'))
+    (pid,) = (int(path.read_text()) for path in tmp_path.glob('*/pid'))
     assert alive(pid)
     parent.send_signal(number)
     parent.wait()

@@ -1,4 +1,5 @@
 """A captured call does what the function does; only a GPU can tell."""
+
 from __future__ import annotations
 
 import torch

@@ -1,4 +1,5 @@
 """When a policy decides to compile: by the gradient steps of the whole run, as soon as these are known."""
+
 from __future__ import annotations
 
 import pytest
@@ -23,8 +24,12 @@ def test_reuse_of_draws_is_their_samples_over_those_of_a_rollout() -> None:
 def test_estimate_of_gradient_steps_is_what_the_run_takes(name: str, n_step: int) -> None:
     """Within the first rounds, in which an off-policy buffer has too few samples for all draws."""
     cfg = resolve_config(name)
-    policy = make_policy(OBS, TWO_ACTIONS, type=cfg.policy.type, learn=dict(
-        batch_size=cfg.policy.learn.batch_size, epoch_per_collect=cfg.policy.learn.epoch_per_collect))
+    policy = make_policy(
+        OBS,
+        TWO_ACTIONS,
+        type=cfg.policy.type,
+        learn=dict(batch_size=cfg.policy.learn.batch_size, epoch_per_collect=cfg.policy.learn.epoch_per_collect),
+    )
     policy.reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
     assert sum(policy._steps_per_env_step()) * cfg.max_env_step == pytest.approx(n_step, rel=0.02)
 

@@ -2,6 +2,7 @@
 
 Most tests run the graph that was traced as it is, which is where ours could go wrong; two have it compiled.
 """
+
 from __future__ import annotations
 
 import logging
@@ -64,16 +65,20 @@ def as_dict(batch: Any) -> dict[str, Any]:
     return {k: v if isinstance(v, Tensor) else dict(v.items()) for k, v in batch.items()}
 
 
-def assert_same_steps(make: Callable[[], tuple[Any, Any, Any]], step: Any, configs: Sequence[StepConfig],
-                      backend: Any) -> None:
+def assert_same_steps(
+    make: Callable[[], tuple[Any, Any, Any]], step: Any, configs: Sequence[StepConfig], backend: Any
+) -> None:
     """As many steps as there are configs, by each way, from the same start: metrics, buffers and counters agree."""
     (model, optimizer, batch), (other, other_optimizer, _) = make(), make()
     compiled_step = CompiledStep(step, other, other_optimizer, backend)
     for config in configs:
         want = step(model, optimizer, batch, config)
         torch.testing.assert_close(compiled_step(as_dict(batch), config), want, **CLOSE)
-    pairs = [(optimizer, other_optimizer)] if isinstance(optimizer, FlatAdam) else zip(
-        optimizer, other_optimizer, strict=True)
+    pairs = (
+        [(optimizer, other_optimizer)]
+        if isinstance(optimizer, FlatAdam)
+        else zip(optimizer, other_optimizer, strict=True)
+    )
     for a, b in pairs:
         for name, x, y in zip(a.state._fields, a.state, b.state, strict=True):
             torch.testing.assert_close(y, x, **CLOSE, msg=lambda m, name=name: f'{name}: {m}')
@@ -95,8 +100,9 @@ def test_ppo_steps_are_those_of_the_eager_step(config: StepConfig, space: Any, w
 
 @spaces
 @archs
-@pytest.mark.parametrize('step, config', [(policy_step, ALL), (policy_step, KL), (value_step, ALL)],
-                         ids=['policy', 'policy_kl', 'value'])
+@pytest.mark.parametrize(
+    'step, config', [(policy_step, ALL), (policy_step, KL), (value_step, ALL)], ids=['policy', 'policy_kl', 'value']
+)
 def test_steps_of_ppg_are_those_of_the_eager_steps(step: Any, config: StepConfig, arch: str, space: Any) -> None:
     def make() -> tuple[Any, Any, Any]:
         model, batch = ppg_model_and_batch(arch, space)
@@ -179,11 +185,14 @@ def test_a_term_whose_weight_reaches_zero_may_be_infinite() -> None:
     assert len(backend.graphs) == 2
 
 
-@pytest.mark.parametrize('step, config', [(ppo_step, StepConfig()), (policy_step, KL), (aux_step, StepConfig())],
-                         ids=['ppo', 'kl', 'aux'])
+@pytest.mark.parametrize(
+    'step, config', [(ppo_step, StepConfig()), (policy_step, KL), (aux_step, StepConfig())], ids=['ppo', 'kl', 'aux']
+)
 def test_graphs_are_of_the_reference_where_eager_steps_run_kernels(
-        step: Any, config: StepConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    step: Any, config: StepConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a GPU, whose kernels would read the data of stand-ins; torch.compiler.is_compiling() is False there."""
+
     def make() -> tuple[Any, Any, Any]:
         if step is aux_step:
             return aux_case('dual', TWO_ACTIONS, True)
@@ -218,7 +227,7 @@ def test_statistics_of_observations_are_read_anew() -> None:
     step = CompiledStep(ppo_step, other, other_optimizer, backend)
     for n in range(3):
         for each in (model, other):
-            each.update_normalizer(batch['obs'] * 3 ** n + n)
+            each.update_normalizer(batch['obs'] * 3**n + n)
         config = StepConfig(0.2)  # a new one for each rollout
         want = ppo_step(model, optimizer, batch, config)
         torch.testing.assert_close(step(batch, config), want, **CLOSE)
@@ -325,8 +334,11 @@ class Odd(nn.Module):
 
 
 SHIFT = torch.ones(3)  # neither parameter nor buffer: a graph would never see it change
-ODD = {'random numbers are drawn': nn.Dropout(0.5), 'data-dependent': lambda x: x if x.mean() > 0 else -x,
-       'FakeTensor': lambda x: x + SHIFT}
+ODD = {
+    'random numbers are drawn': nn.Dropout(0.5),
+    'data-dependent': lambda x: x if x.mean() > 0 else -x,
+    'FakeTensor': lambda x: x + SHIFT,
+}
 
 
 class Tied(nn.Module):
@@ -369,18 +381,39 @@ def test_a_model_that_no_graph_can_hold_is_trained_eagerly(why: str, caplog: pyt
 def test_errors_of_the_step_itself_are_those_of_the_eager_step() -> None:
     model, batch = model_and_batch(TWO_ACTIONS, False)
     with pytest.raises(ValueError, match=r'adv has shape \(16, 1\)'):
-        Steps(model, 'on', CPU, Traced()).take(ppo_step, adam(model), StepConfig(),
-                                              {**as_dict(batch), 'adv': batch['adv'][:, None]})
+        Steps(model, 'on', CPU, Traced()).take(
+            ppo_step, adam(model), StepConfig(), {**as_dict(batch), 'adv': batch['adv'][:, None]}
+        )
 
 
-@pytest.mark.parametrize('n_step, n_graph, cxx, active, says', [
-    (40_000, 1, 'true', True, 'the update is compiled, for a run of 40,000 gradient steps'),
-    (39_999, 1, 'true', False, 'a run of 39,999 gradient steps is too short to gain from it; from 40,000 on it would'),
-    (79_999, 3, 'true', False, 'a run of 79,999 gradient steps is too short to gain from it; from 80,000 on it would'),
-    (40_000, 1, 'no-such-compiler', False, "there is no C++ compiler 'no-such-compiler' here; install one"),
-])
+@pytest.mark.parametrize(
+    'n_step, n_graph, cxx, active, says',
+    [
+        (40_000, 1, 'true', True, 'the update is compiled, for a run of 40,000 gradient steps'),
+        (
+            39_999,
+            1,
+            'true',
+            False,
+            'a run of 39,999 gradient steps is too short to gain from it; from 40,000 on it would',
+        ),
+        (
+            79_999,
+            3,
+            'true',
+            False,
+            'a run of 79,999 gradient steps is too short to gain from it; from 80,000 on it would',
+        ),
+        (40_000, 1, 'no-such-compiler', False, "there is no C++ compiler 'no-such-compiler' here; install one"),
+    ],
+)
 def test_auto_compiles_long_runs_where_there_is_a_compiler(
-    n_step: float | None, n_graph: int, cxx: str, active: bool, says: str, monkeypatch: pytest.MonkeyPatch,
+    n_step: float | None,
+    n_graph: int,
+    cxx: str,
+    active: bool,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv('CXX', cxx)
@@ -415,11 +448,14 @@ def test_on_without_a_compiler_is_an_error_before_training(monkeypatch: pytest.M
     make_policy(OBS, TWO_ACTIONS, learn=dict(compile='on'), enable_field=['collect', 'eval'])  # these need none
 
 
-@pytest.mark.parametrize('policy, learn, want', [
-    ('ppo', dict(epoch_per_collect=10, batch_size=64), [10 / 64]),
-    ('ppg', dict(batch_size=32, aux_batch_size=128), [1 / 32, 1 / 32, 6 / 128]),
-    ('ppg', dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, batch_size=32), [2 / 32, 6 / 1024]),
-])
+@pytest.mark.parametrize(
+    'policy, learn, want',
+    [
+        ('ppo', dict(epoch_per_collect=10, batch_size=64), [10 / 64]),
+        ('ppg', dict(batch_size=32, aux_batch_size=128), [1 / 32, 1 / 32, 6 / 128]),
+        ('ppg', dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, batch_size=32), [2 / 32, 6 / 1024]),
+    ],
+)
 def test_gradient_steps_of_a_run_follow_from_its_config(policy: str, learn: Any, want: list[float]) -> None:
     """E.g. PPO with 10 epochs of minibatches of 64 takes 10 / 64 steps per env step."""
     model = dict(arch='shared') if len(want) == 2 else {}
@@ -461,8 +497,13 @@ def test_a_compiled_run_learns_what_an_eager_run_learns(tmp_path: Any, monkeypat
     state, numpy_state, torch_state = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
     results = {}
     for mode in ('off', 'on'):
-        config = job_config(tmp_path, exp_name=mode, policy=dict(learn=dict(
-            compile=mode, target_kl=1.0, entropy_weight=0.01, learning_rate=dict(start=1e-3, end=0.0))))
+        config = job_config(
+            tmp_path,
+            exp_name=mode,
+            policy=dict(
+                learn=dict(compile=mode, target_kl=1.0, entropy_weight=0.01, learning_rate=dict(start=1e-3, end=0.0))
+            ),
+        )
         results[mode] = serial_pipeline(config)
     steps = results['on'].policy._steps
     assert steps.active and results['on'].train_iter == 4 * 2 * 2  # it did not fall back

@@ -1,4 +1,5 @@
 """Compiled functions: the same results, other shapes, and what happens where something fails."""
+
 from __future__ import annotations
 
 import logging
@@ -75,15 +76,17 @@ def test_compiled_function_builds_one_graph_for_each_layout_and_type_of_inputs(m
 
 
 def test_compiled_function_builds_a_limited_number_of_graphs(
-        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     built: list[Any] = []
     monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: built.append(graph) or graph)
     function = CompiledFunction(area, 'an area')
     for n in range(1, MAX_GRAPHS + 4):
         assert function(torch.full((n,), 2.0), torch.ones(1), torch.full((n,), 3.0))[1].item() == 6.0 * n
     assert len(built) == MAX_GRAPHS
-    assert warnings_of(caplog) == ['an area could not be compiled and runs as it stands: RuntimeError: its inputs came '
-                                   'in more than 8 forms']
+    assert warnings_of(caplog) == [
+        'an area could not be compiled and runs as it stands: RuntimeError: its inputs came in more than 8 forms'
+    ]
 
 
 def test_tracing_is_known_while_it_lasts_and_after_it_failed() -> None:
@@ -100,7 +103,8 @@ def test_tracing_is_known_while_it_lasts_and_after_it_failed() -> None:
 
 @pytest.mark.parametrize('when', ['compiling', 'running'])
 def test_compiled_function_that_fails_goes_on_as_it_stands_and_says_why_once(
-        when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(*_: Any) -> Any:
         raise OSError('no room for the object file\nand more')
 
@@ -109,8 +113,9 @@ def test_compiled_function_that_fails_goes_on_as_it_stands_and_says_why_once(
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert function(torch.tensor([2.0]), torch.ones(1), torch.tensor([3.0]))[1].item() == 6.0
-    assert caplog.messages == ['an area could not be compiled and runs as it stands: OSError: no room for the object '
-                               'file']
+    assert caplog.messages == [
+        'an area could not be compiled and runs as it stands: OSError: no room for the object file'
+    ]
 
 
 def test_replaced_gives_a_module_with_two_names_its_own_tensors_back() -> None:
@@ -133,6 +138,6 @@ def test_products_with_few_columns_are_turned_around(k: int, turned: bool) -> No
     x, y = torch.randn(256, 64), torch.randn(256, k)
     graph, _ = trace(lambda x, y: [torch.mm(x.t(), y).view(-1)], [x, y])
     _turn_narrow_products(graph)
-    mm, = graph.graph.find_nodes(op='call_function', target=torch.ops.aten.mm.default)
+    (mm,) = graph.graph.find_nodes(op='call_function', target=torch.ops.aten.mm.default)
     assert mm.args[1] is list(graph.graph.find_nodes(op='placeholder'))[0 if turned else 1]  # x where it is y^T x
     torch.testing.assert_close(graph(x, y)[0], torch.mm(x.t(), y).view(-1))

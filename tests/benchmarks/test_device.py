@@ -1,4 +1,5 @@
 """What benchmarks/device.py reads from traces and runs; the runs themselves need a GPU."""
+
 from __future__ import annotations
 
 import pytest
@@ -14,20 +15,25 @@ def event(name: str, ts: float, dur: float = 1.0, cat: str = 'cuda_runtime') -> 
 def test_waits_are_the_calls_inside_of_updates_that_block_the_host():
     update = [event('zoo/learn', ts, 100.0, 'user_annotation') for ts in (1000.0, 2000.0)]
     # the same span is also there as seen by the GPU
-    beside = [event('zoo/learn', 1000.0, 100.0, 'gpu_user_annotation'), event('cudaLaunchKernel', 1010),
-              event('cudaMemcpyAsync', 1020), event('cudaDeviceSynchronize', 1500), event('cudaStreamWaitEvent', 1030)]
+    beside = [
+        event('zoo/learn', 1000.0, 100.0, 'gpu_user_annotation'),
+        event('cudaLaunchKernel', 1010),
+        event('cudaMemcpyAsync', 1020),
+        event('cudaDeviceSynchronize', 1500),
+        event('cudaStreamWaitEvent', 1030),
+    ]
     inside = [event('cudaStreamSynchronize', 1095), event('cudaMemcpy', 2050), event('cudaEventSynchronize', 2100)]
     trace = {'traceEvents': [{'ph': 'M', 'name': 'process_name'}, *update, *beside, *inside]}
     assert waits(trace) == [[('cudaStreamSynchronize', 0.95)], [('cudaMemcpy', 0.5), ('cudaEventSynchronize', 1.0)]]
 
 
 def test_rows_are_medians_and_say_what_failed():
-    runs = [dict(what='compiled', num_envs=8192, env_step_per_s=speed, warmup_s=1.0)
-            for speed in (1.0, 9.0, 2.0)]
+    runs = [dict(what='compiled', num_envs=8192, env_step_per_s=speed, warmup_s=1.0) for speed in (1.0, 9.0, 2.0)]
     failed = dict(what='eager', num_envs=8192, failed='exit code 1')
     assert list(rows([*runs, failed])) == [
         ['compiled', '8,192', '2', '1 to 9', '10,000,000', '1.0'],
-        ['eager', '8,192', 'failed', '', '', '']]
+        ['eager', '8,192', 'failed', '', '', ''],
+    ]
 
 
 def test_every_case_is_a_command_with_the_device():

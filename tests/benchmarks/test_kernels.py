@@ -1,4 +1,5 @@
 """What benchmarks/kernels.py counts and writes; how fast anything is, no test asks."""
+
 from __future__ import annotations
 
 import json
@@ -16,26 +17,32 @@ M = 2**20
 
 
 # Least bytes over the 4.3 TB/s of an H200, in us.
-@pytest.mark.parametrize('least, us', [
-    (gae_traffic(128 * 8192, n_flag=1).least, 4.1),  # 4 x 4 + 1 = 17 bytes x 1,048,576 = 17.8 MB
-    (traffic(Case('ppo_policy_error', M, 18)).least, 57),  # 3 x 72 + 8 + 4 + 4 = 232 bytes a row
-    (traffic(Case('ppo_value_error', M)).least, 4.9),  # 5 x 4 = 20 bytes a row
-    (traffic(Case('ppg_joint_error', M, 15)).least, 49),  # 3 x 60 + 20 = 200 bytes a row, no action: it is not read
-])
+@pytest.mark.parametrize(
+    'least, us',
+    [
+        (gae_traffic(128 * 8192, n_flag=1).least, 4.1),  # 4 x 4 + 1 = 17 bytes x 1,048,576 = 17.8 MB
+        (traffic(Case('ppo_policy_error', M, 18)).least, 57),  # 3 x 72 + 8 + 4 + 4 = 232 bytes a row
+        (traffic(Case('ppo_value_error', M)).least, 4.9),  # 5 x 4 = 20 bytes a row
+        (traffic(Case('ppg_joint_error', M, 15)).least, 49),  # 3 x 60 + 20 = 200 bytes a row, no action: it is not read
+    ],
+)
 def test_traffic_gives_the_calculated_floor(least, us):
     assert least / 4.3e12 * 1e6 == pytest.approx(us, rel=0.015)
 
 
-@pytest.mark.parametrize('case, wanted', [
-    # mu, sigma of both policies 4 x 12, action 12, adv and weight 8, slope 4; back: mu, sigma 24, action 12, weight 4,
-    # slope 4, gradients 24; least: 48 + 12 + 8 + 24
-    (Case('ppo_policy_error', 1, 3, True), Traffic(72, 68, 92)),
-    # bfloat16: logits and their gradient 2 x 3 = 6 each. forward 12 + 8 + 8 + 4; back 6 + 8 + 4 + 4 + 6
-    (Case('ppo_policy_error', 1, 3, dtype=torch.bfloat16), Traffic(32, 28, 34)),
-    # 4 x 12 read, 2 x 12 written, 20 for the values; back: 24 + 24, 4 + 4
-    (Case('ppg_joint_error', 1, 3, True), Traffic(92, 56, 92)),
-    (Case('ppo_value_error', 1), Traffic(20, 8, 20)),
-])
+@pytest.mark.parametrize(
+    'case, wanted',
+    [
+        # mu, sigma of both policies 4 x 12, action 12, adv and weight 8, slope 4; back: mu, sigma 24, action 12, weight 4,
+        # slope 4, gradients 24; least: 48 + 12 + 8 + 24
+        (Case('ppo_policy_error', 1, 3, True), Traffic(72, 68, 92)),
+        # bfloat16: logits and their gradient 2 x 3 = 6 each. forward 12 + 8 + 8 + 4; back 6 + 8 + 4 + 4 + 6
+        (Case('ppo_policy_error', 1, 3, dtype=torch.bfloat16), Traffic(32, 28, 34)),
+        # 4 x 12 read, 2 x 12 written, 20 for the values; back: 24 + 24, 4 + 4
+        (Case('ppg_joint_error', 1, 3, True), Traffic(92, 56, 92)),
+        (Case('ppo_value_error', 1), Traffic(20, 8, 20)),
+    ],
+)
 def test_traffic_of_one_row_is_the_sum_of_its_fields(case, wanted):
     assert traffic(case) == wanted
 

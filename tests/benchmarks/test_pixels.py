@@ -1,4 +1,5 @@
 """How runs on images are stopped, continued, read and reported; on CartPole, which is quicker to see."""
+
 from __future__ import annotations
 
 import json
@@ -15,14 +16,26 @@ from pixel_tables import page, seconds_for
 from zoo import load_policy, serial_pipeline
 from zoo.run.checkpoint import save_checkpoint
 
-SMALL = ('policy.collect.n_step=16', 'env.collector_env_num=4', 'policy.learn.batch_size=64', 'max_env_step=256',
-         'logger.freq=1', 'policy.eval.eval_freq=1000000', 'policy.eval.n_episode=2')
+SMALL = (
+    'policy.collect.n_step=16',
+    'env.collector_env_num=4',
+    'policy.learn.batch_size=64',
+    'max_env_step=256',
+    'logger.freq=1',
+    'policy.eval.eval_freq=1000000',
+    'policy.eval.n_episode=2',
+)
 RUN = Run('cartpole_ppo', SMALL, 4, 200, '500 (rl-zoo3)', 100_000)
 
 
 def line(env_step: int, wall_s: float, **more: float) -> dict[str, float]:
-    return {'env_step': env_step, 'wall_s': wall_s, 'learn/train_iter': env_step // 10,
-            'collect/episode': env_step // 5, **{f'learn/{name}': value for name, value in more.items()}}
+    return {
+        'env_step': env_step,
+        'wall_s': wall_s,
+        'learn/train_iter': env_step // 10,
+        'collect/episode': env_step // 5,
+        **{f'learn/{name}': value for name, value in more.items()},
+    }
 
 
 def test_thinned_keeps_the_first_and_the_last_point():
@@ -35,8 +48,13 @@ def test_thinned_keeps_the_first_and_the_last_point():
 
 def test_cost_tells_auxiliary_phases_from_usual_rounds():
     # usual rounds took 10, 12 and 90 s (something else ran), the one with the auxiliary phase 40 = 12 + 28
-    rows = [line(100, 10.0), {'env_step': 100, 'wall_s': 11.0, 'eval/return_mean': 1.0}, line(198, 22.0),
-            line(300, 62.0, auxiliary_loss=0.5), line(400, 152.0)]
+    rows = [
+        line(100, 10.0),
+        {'env_step': 100, 'wall_s': 11.0, 'eval/return_mean': 1.0},
+        line(198, 22.0),
+        line(300, 62.0, auxiliary_loss=0.5),
+        line(400, 152.0),
+    ]
     assert cost(rows) == {'env_step': 100.0, 's': 12.0, 'aux_s': 28.0}
 
 
@@ -63,8 +81,16 @@ def test_progress_is_that_of_the_log_or_of_the_checkpoint_whichever_is_further()
 def test_read_policy_leaves_the_auxiliary_memory_on_disk(tmp_path):
     path = tmp_path / 'step_000000007.safetensors'
     weight = torch.arange(6.0).reshape(2, 3)
-    save_checkpoint(path, {'policy': {'model': {'a.weight': weight}, 'learn': {'n': 3}}, 'buffer': {},
-                           'memory': {'obs': torch.ones(1000)}, 'counter': {'env_step': 7}}, {'train_iter': 2})
+    save_checkpoint(
+        path,
+        {
+            'policy': {'model': {'a.weight': weight}, 'learn': {'n': 3}},
+            'buffer': {},
+            'memory': {'obs': torch.ones(1000)},
+            'counter': {'env_step': 7},
+        },
+        {'train_iter': 2},
+    )
     state, meta, _ = read_policy(path)
     assert sorted(state) == ['counter', 'policy'] and meta == {'train_iter': 2}
     assert state['policy']['learn'] == {'n': 3} and state['counter'] == {'env_step': 7}
@@ -105,8 +131,9 @@ def test_record_random_on_cartpole_finds_the_known_mean_length():
 def test_train_goes_on_with_an_unfinished_folder_and_record_reports_it(tmp_path, monkeypatch):
     monkeypatch.setitem(RUNS, 'quick', RUN)
     monkeypatch.setattr(pixels, 'RAW', tmp_path / 'raw')
-    part = serial_pipeline(RUN.config, max_train_iter=1, overrides=[
-        *RUN.overrides, 'exp_name=quick', f'logger.root={tmp_path}'])
+    part = serial_pipeline(
+        RUN.config, max_train_iter=1, overrides=[*RUN.overrides, 'exp_name=quick', f'logger.root={tmp_path}']
+    )
     pixels.record('quick', tmp_path)
     before = json.loads((tmp_path / 'raw' / 'quick.json').read_text())
     assert pixels.train('quick', tmp_path)
@@ -114,8 +141,11 @@ def test_train_goes_on_with_an_unfinished_folder_and_record_reports_it(tmp_path,
     assert pixels.train('quick', tmp_path)  # finished: nothing is done
     pixels.record('quick', tmp_path)
     after = json.loads((tmp_path / 'raw' / 'quick.json').read_text())
-    assert (before['env_step'], before['finished'], before['evaluation']['env_step']) == (part.env_step, False,
-                                                                                          part.env_step)
+    assert (before['env_step'], before['finished'], before['evaluation']['env_step']) == (
+        part.env_step,
+        False,
+        part.env_step,
+    )
     assert 192 < after['env_step'] <= 256 and after['finished']  # a rollout is 64, without the rows that only reset
     assert after['evaluation']['env_step'] == after['env_step']
     assert [origin['versions']['torch'] for origin in after['origin']] == [torch.__version__]
@@ -136,16 +166,29 @@ def test_page_says_how_far_a_run_came_and_what_a_longer_one_needs(monkeypatch):
     monkeypatch.setitem(RUNS, 'quick', RUN._replace(published_env_step=36_000, note='a note'))
     mean = {'mean': 2.0, 'error': 0.25, 'returns': [1.0, 3.0]}
     found = {
-        'game': 'pole', 'finished': False, 'env_step': 2000, 'train_iter': 20, 'wall_s': 600.0,
-        'cost': {'env_step': 100.0, 's': 10.0, 'aux_s': None}, 'curve': [[200 * i, float(i)] for i in range(1, 11)],
-        'evaluation': {'env_step': 1500, 'greedy': mean, 'sampled': {**mean, 'mean': 1.0}}, 'obs_shape': [4],
+        'game': 'pole',
+        'finished': False,
+        'env_step': 2000,
+        'train_iter': 20,
+        'wall_s': 600.0,
+        'cost': {'env_step': 100.0, 's': 10.0, 'aux_s': None},
+        'curve': [[200 * i, float(i)] for i in range(1, 11)],
+        'evaluation': {'env_step': 1500, 'greedy': mean, 'sampled': {**mean, 'mean': 1.0}},
+        'obs_shape': [4],
         'origin': [{'commit': 'abc', 'versions': {'torch': '3'}, 'note': 'beside other work'}],
-        'resolved': {'policy': {'learn': {}, 'collect': {'n_sample': 100}}}}
+        'resolved': {'policy': {'learn': {}, 'collect': {'n_sample': 100}}},
+    }
     text = page({'quick': found}, {'pole': {'return': {**mean, 'mean': 0.5}}}, ['quick'])
     assert ('| quick | 2,000 | 20 | 10 min | 0.50 +- 0.25 (2) | 10.00 | 1.00 +- 0.25 (2) | 2.00 +- 0.25 (2) |') in text
     assert '| quick | 1.00 | 2.00 | 3.00 | 4.00 | 5.00 | 6.00 | 7.00 | 8.00 | 9.00 | 10.00 |' in text
     # 36,000 env steps at 100 in 10 s
     assert '| quick | 500 (rl-zoo3) | 36,000 | 10 | 60 min | - |' in text
-    for note in ('`quick`: stopped part-way', '`quick`: the last policy is that of 1,500 env steps', '`quick`: a note',
-                 '- commit: abc', '- note: beside other work', '- trained with an older config: quick'):
+    for note in (
+        '`quick`: stopped part-way',
+        '`quick`: the last policy is that of 1,500 env steps',
+        '`quick`: a note',
+        '- commit: abc',
+        '- note: beside other work',
+        '- trained with an older config: quick',
+    ):
         assert note in text

@@ -1,4 +1,5 @@
 """The averages that the benchmark tables report."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -53,6 +54,8 @@ def test_holds_sees_changed_values_but_no_keys_that_are_new():
 
 
 def test_settings_are_the_same_with_another_log_folder_or_number_of_threads():
-    one, other = ({'logger': {'root': root}, 'policy': {'n_thread': n, 'type': 'ppo'}, 'seed': 3}
-                  for root, n in (('here', 1), ('there', None)))
+    one, other = (
+        {'logger': {'root': root}, 'policy': {'n_thread': n, 'type': 'ppo'}, 'seed': 3}
+        for root, n in (('here', 1), ('there', None))
+    )
     assert settings(one) == settings(other) == {'policy': {'type': 'ppo'}, 'seed': 3}

@@ -1,4 +1,5 @@
 """What the tables of benchmarks/speed.py conclude, and that the drivers are asked for the same work."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -18,8 +19,13 @@ def run(label: str, speed: float, seed: int = 0, **more) -> dict:
 
 def test_target_row_takes_medians_against_the_fastest_reference():
     # medians: CleanRL 12 beats stable-baselines3 10; Tianshou 99 is no reference; eager 27/12 = 2.25, best 60/12 = 5
-    speeds = {'stable-baselines3': (9, 10, 40), 'CleanRL': (12, 12, 1), 'Tianshou': (99, 99, 99),
-              'zoo eager': (27, 26, 100), 'zoo best': (60, 60, 60)}
+    speeds = {
+        'stable-baselines3': (9, 10, 40),
+        'CleanRL': (12, 12, 1),
+        'Tianshou': (99, 99, 99),
+        'zoo eager': (27, 26, 100),
+        'zoo best': (60, 60, 60),
+    }
     groups = by_label([run(label, speed) for label, values in speeds.items() for speed in values])
     assert fastest_reference(WORK, groups) == ('CleanRL', 12)
     assert target_row(WORK, groups)[1:8] == ['CleanRL: 12', '2.25', '2.5', 'missed by 10%', '5.00', '4', 'met']
@@ -37,22 +43,26 @@ def test_verdict_names_the_share_of_what_was_wanted(got, said):
 
 @pytest.mark.parametrize('peak, said', [(400, '-10 and +100: met'), (401, '-10 and +101: missed')])
 def test_memory_cell_compares_the_largest_peaks(peak, said):
-    groups = by_label([run('stable-baselines3', 1, peak_rss_mb=mb) for mb in (300, 290)]
-                      + [run('zoo eager', 1, peak_rss_mb=290), run('zoo best', 1, peak_rss_mb=peak)])
+    groups = by_label(
+        [run('stable-baselines3', 1, peak_rss_mb=mb) for mb in (300, 290)]
+        + [run('zoo eager', 1, peak_rss_mb=290), run('zoo best', 1, peak_rss_mb=peak)]
+    )
     assert memory_cell(groups) == said
 
 
 def test_part_rows_sum_to_the_time_of_the_clock():
     parts = {'env': 1.0, 'act': 2.0, 'sample': 0.5, 'learn': 5.0, 'log': 0.5, 'evaluate': 0.0}
     runs = [run('zoo eager', 1, wall_s=10.0, part_s=parts, iteration_s=0.1, slowest_iteration_s=0.3)]
-    assert part_rows(WORK, by_label(runs)) == [
-        [WORK.title, 'zoo eager', '10%', '20%', '5%', '50%', '5%', '10%', '3.0']]
+    assert part_rows(WORK, by_label(runs)) == [[WORK.title, 'zoo eager', '10%', '20%', '5%', '50%', '5%', '10%', '3.0']]
 
 
 def test_return_rows_are_no_worse_if_the_interval_reaches_the_baselines():
     returns = {'stable-baselines3': (100, 110, 120), 'zoo eager': (50, 60, 115), 'zoo best': (10, 20, 30)}
-    runs = [run(label, 1, seed, final_return=value) for label, values in returns.items()
-            for seed, value in reversed(list(enumerate(values)))]
+    runs = [
+        run(label, 1, seed, final_return=value)
+        for label, values in returns.items()
+        for seed, value in reversed(list(enumerate(values)))
+    ]
     rows = {row[1]: row for row in return_rows(WORK, by_label(runs))}
     assert rows['zoo eager'][2] == '50 60 115'  # by seed, whatever the order of running
     assert [rows[label][-1] for label in returns] == ['', 'yes', 'no']

@@ -1,4 +1,5 @@
 """Draws: uniform, without repetition, never beyond a limit."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -140,12 +141,19 @@ limits = st.none() | st.integers(1, 3)
 
 
 @settings(deadline=None, max_examples=60)
-@given(size=st.integers(1, 12), n_sample=st.integers(1, 6), n_draw=st.integers(1, 4), max_use=limits,
-       max_staleness=limits, sizes=st.lists(st.integers(0, 15), max_size=8))
+@given(
+    size=st.integers(1, 12),
+    n_sample=st.integers(1, 6),
+    n_draw=st.integers(1, 4),
+    max_use=limits,
+    max_staleness=limits,
+    sizes=st.lists(st.integers(0, 15), max_size=8),
+)
 def test_draws_are_those_that_a_list_of_samples_allows(size, n_sample, n_draw, max_use, max_staleness, sizes):
     n_sample = min(n_sample, size)
-    buffer = replay(size=size, n_sample=n_sample, update_per_collect=n_draw, max_use=max_use,
-                    max_staleness=max_staleness)
+    buffer = replay(
+        size=size, n_sample=n_sample, update_per_collect=n_draw, max_use=max_use, max_staleness=max_staleness
+    )
     kept: list[int] = []
     born: dict[int, int] = {}
     used: Counter[int] = Counter()
@@ -156,8 +164,11 @@ def test_draws_are_those_that_a_list_of_samples_allows(size, n_sample, n_draw, m
         kept = list(born)[-size:]
         rounds = buffer.batches()
         for _ in range(n_draw):
-            eligible = {i for i in kept if (max_use is None or used[i] < max_use)
-                        and (max_staleness is None or k - born[i] <= max_staleness)}
+            eligible = {
+                i
+                for i in kept
+                if (max_use is None or used[i] < max_use) and (max_staleness is None or k - born[i] <= max_staleness)
+            }
             batch = next(rounds, None)
             assert (batch is not None) == (len(eligible) >= n_sample)
             if batch is None:

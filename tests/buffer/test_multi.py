@@ -1,4 +1,5 @@
 """The buffer of two parts: one ring, draws of their own for policy and value."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -17,8 +18,10 @@ from zoo.run.checkpoint import load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
 
 CARTPOLE = {'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'ppg'}}
-PAIR: dict[str, Any] = dict(policy=dict(n_sample=4, update_per_collect=2, max_staleness=0),
-                            value=dict(n_sample=6, update_per_collect=5, max_use=3))
+PAIR: dict[str, Any] = dict(
+    policy=dict(n_sample=4, update_per_collect=2, max_staleness=0),
+    value=dict(n_sample=6, update_per_collect=5, max_use=3),
+)
 
 
 def test_multi_buffer_is_registered_with_its_config():
@@ -116,20 +119,36 @@ def test_multi_buffer_refuses_the_state_of_another_kind_of_buffer():
         multi().load_state_dict(replay().state_dict())
 
 
-@pytest.mark.parametrize(('buffer', 'problem'), [
-    ({'policy': {}}, "buffer: policy is given but value is missing: 'multi' draws for both; give value: {n_sample: .., "
-                     'update_per_collect: ..} too.'),
-    ({'value': {}}, "buffer: value is given but policy is missing: 'multi' draws for both; give policy: "
-                    '{n_sample: .., update_per_collect: ..} too.'),
-    ({'policy': {}, 'value': None}, 'buffer.value is null but must be a section with the keys n_sample, '
-                                    'update_per_collect, max_use, max_staleness.'),
-    ({'policy': {'n_sample': 64}, 'value': {'n_sample': 256}, 'size': 128},
-     'buffer: size is 128 but value.n_sample is 256: the buffer would never hold enough for a draw; use size 256 or '
-     'more, or a smaller value.n_sample.'),
-    ({'policy': {}, 'value': {'max_use': 0}}, 'buffer.value.max_use is 0 (int) but must be an integer >= 1 or null; '
-                                              'leave it out for null, the default.'),
-    ({'policy': {'size': 9}, 'value': {}}, 'unknown key buffer.policy.size: it belongs at buffer.size.'),
-])
+@pytest.mark.parametrize(
+    ('buffer', 'problem'),
+    [
+        (
+            {'policy': {}},
+            "buffer: policy is given but value is missing: 'multi' draws for both; give value: {n_sample: .., "
+            'update_per_collect: ..} too.',
+        ),
+        (
+            {'value': {}},
+            "buffer: value is given but policy is missing: 'multi' draws for both; give policy: "
+            '{n_sample: .., update_per_collect: ..} too.',
+        ),
+        (
+            {'policy': {}, 'value': None},
+            'buffer.value is null but must be a section with the keys n_sample, '
+            'update_per_collect, max_use, max_staleness.',
+        ),
+        (
+            {'policy': {'n_sample': 64}, 'value': {'n_sample': 256}, 'size': 128},
+            'buffer: size is 128 but value.n_sample is 256: the buffer would never hold enough for a draw; use size 256 or '
+            'more, or a smaller value.n_sample.',
+        ),
+        (
+            {'policy': {}, 'value': {'max_use': 0}},
+            'buffer.value.max_use is 0 (int) but must be an integer >= 1 or null; leave it out for null, the default.',
+        ),
+        ({'policy': {'size': 9}, 'value': {}}, 'unknown key buffer.policy.size: it belongs at buffer.size.'),
+    ],
+)
 def test_a_bad_section_is_refused_with_the_remedy(buffer: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as error:
         resolve_config({**CARTPOLE, 'buffer': {'type': 'multi', **buffer}})
@@ -137,8 +156,9 @@ def test_a_bad_section_is_refused_with_the_remedy(buffer: dict[str, Any], proble
 
 
 def test_overrides_reach_the_parts_and_a_resolved_config_resolves_to_itself():
-    config = resolve_config(CARTPOLE, ['buffer={type: multi, policy: {max_staleness: 2}, value: {}}',
-                                       'buffer.value.max_use=4'])
+    config = resolve_config(
+        CARTPOLE, ['buffer={type: multi, policy: {max_staleness: 2}, value: {}}', 'buffer.value.max_use=4']
+    )
     assert (config.buffer.policy.max_staleness, config.buffer.value.max_use) == (2, 4)
     assert resolve_config(config.to_dict()).buffer == config.buffer
     assert resolve_config(CARTPOLE, ['buffer.type=multi']).buffer.value.n_sample == 1024

@@ -1,4 +1,5 @@
 """The replay buffer: its config, its state, and a run that learns from it."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -30,7 +31,8 @@ def refused(**buffer: Any) -> list[str]:
 
 def same(a: TensorDict, b: TensorDict) -> bool:
     return set(a.keys(True, True)) == set(b.keys(True, True)) and all(
-        torch.equal(leaf, b[key]) for key, leaf in a.items(True, True))
+        torch.equal(leaf, b[key]) for key, leaf in a.items(True, True)
+    )
 
 
 def test_replay_buffer_is_registered_with_its_config():
@@ -39,20 +41,37 @@ def test_replay_buffer_is_registered_with_its_config():
     assert list(buffer.batches()) == []
 
 
-@pytest.mark.parametrize(('buffer', 'problem'), [
-    ({'size': 100, 'n_sample': 256}, 'buffer: size is 100 but n_sample is 256: the buffer would never hold enough for '
-                                     'a draw; use size 256 or more, or a smaller n_sample.'),
-    ({'max_use': 0}, 'buffer.max_use is 0 (int) but must be an integer >= 1 or null; leave it out for null, the '
-                     'default.'),
-    ({'max_staleness': -1}, 'buffer.max_staleness is -1 (int) but must be an integer >= 0 or null; leave it out for '
-                            'null, the default.'),
-    ({'n_sample': 0}, 'buffer.n_sample is 0 (int) but must be an integer >= 1; leave it out for 1024, the default.'),
-    ({'update_per_collect': 0}, 'buffer.update_per_collect is 0 (int) but must be an integer >= 1; leave it out for 1, '
-                                'the default.'),
-    ({'device': 'gpu'}, "buffer.device is 'gpu' (text) but must be one of 'auto', 'cpu'; leave it out for 'auto', the "
-                        'default.'),
-    ({'max_uses': 2}, 'unknown key buffer.max_uses: did you mean buffer.max_use?'),
-])
+@pytest.mark.parametrize(
+    ('buffer', 'problem'),
+    [
+        (
+            {'size': 100, 'n_sample': 256},
+            'buffer: size is 100 but n_sample is 256: the buffer would never hold enough for '
+            'a draw; use size 256 or more, or a smaller n_sample.',
+        ),
+        (
+            {'max_use': 0},
+            'buffer.max_use is 0 (int) but must be an integer >= 1 or null; leave it out for null, the default.',
+        ),
+        (
+            {'max_staleness': -1},
+            'buffer.max_staleness is -1 (int) but must be an integer >= 0 or null; leave it out for null, the default.',
+        ),
+        (
+            {'n_sample': 0},
+            'buffer.n_sample is 0 (int) but must be an integer >= 1; leave it out for 1024, the default.',
+        ),
+        (
+            {'update_per_collect': 0},
+            'buffer.update_per_collect is 0 (int) but must be an integer >= 1; leave it out for 1, the default.',
+        ),
+        (
+            {'device': 'gpu'},
+            "buffer.device is 'gpu' (text) but must be one of 'auto', 'cpu'; leave it out for 'auto', the default.",
+        ),
+        ({'max_uses': 2}, 'unknown key buffer.max_uses: did you mean buffer.max_use?'),
+    ],
+)
 def test_a_bad_section_is_refused_with_the_remedy(buffer: dict[str, Any], problem: str) -> None:
     assert refused(**buffer) == [problem]
 
@@ -137,8 +156,9 @@ def test_a_run_makes_the_draws_of_its_config(tmp_path: Path) -> None:
     assert result.train_iter == 48
 
 
-@pytest.mark.parametrize(('env_id', 'buffer'), [('CartPole-v1', REPLAY),
-                                                ('Pendulum-v1', {**REPLAY, 'max_use': 4, 'max_staleness': 1})])
+@pytest.mark.parametrize(
+    ('env_id', 'buffer'), [('CartPole-v1', REPLAY), ('Pendulum-v1', {**REPLAY, 'max_use': 4, 'max_staleness': 1})]
+)
 def test_a_resumed_run_equals_one_that_went_straight_on(tmp_path: Path, env_id: str, buffer: dict[str, Any]) -> None:
     cfg = job_config(tmp_path, env_id, max_env_step=400, buffer=buffer)
     with SerialJob(resolve_config(cfg)) as job:

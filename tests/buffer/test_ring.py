@@ -1,4 +1,5 @@
 """The ring: what is kept after any pushes, in what form, and where in memory."""
+
 from __future__ import annotations
 
 import pytest
@@ -63,9 +64,13 @@ def test_every_leaf_keeps_dtype_and_shape():
     push_numbered(ring, [5, 5])
     batch = ring.gather(torch.tensor([7, 0]))
     assert {key: (leaf.dtype, list(leaf.shape)) for key, leaf in batch.items(True, True)} == {
-        'id': (torch.int64, [2]), 'adv': (torch.float32, [2]), 'obs': (torch.uint8, [2, 2, 3]),
-        ('logit', 'mu'): (torch.float32, [2, 2]), ('logit', 'sigma'): (torch.float64, [2, 1]),
-        'staleness': (torch.float32, [2])}
+        'id': (torch.int64, [2]),
+        'adv': (torch.float32, [2]),
+        'obs': (torch.uint8, [2, 2, 3]),
+        ('logit', 'mu'): (torch.float32, [2, 2]),
+        ('logit', 'sigma'): (torch.float64, [2, 1]),
+        'staleness': (torch.float32, [2]),
+    }
     assert batch['id'].tolist() == [7, 8] and is_whole(batch)  # row 0: the ninth sample
     assert batch['logit'].batch_size == torch.Size([2])
 
@@ -111,7 +116,8 @@ def test_samples_of_another_form_are_refused_with_both_forms():
     with pytest.raises(UserError) as error:
         ring.push(other)
     assert 'samples have no adv, obs float32 [2, 3] but the buffer keeps adv float32 [], obs uint8 [2, 3]' in str(
-        error.value)
+        error.value
+    )
     assert by_age(ring) == [(0, 1), (1, 1)] and ring.n_push == 1  # nothing of it was taken
 
 

@@ -1,4 +1,5 @@
 """The on-policy buffer: every block once, in order, nothing kept."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 """Values that move with the env steps."""
+
 from __future__ import annotations
 
 import pytest
@@ -14,20 +15,23 @@ class Rates(Section):
     weight: ScheduleOrZero = 0.0
 
 
-@pytest.mark.parametrize('schedule, env_step, value', [
-    (0.5, 10**9, 0.5),
-    (Linear(start=1.0, end=0.0, over=100), 0, 1.0),
-    (Linear(start=1.0, end=0.0, over=100), 25, 0.75),
-    (Linear(start=1.0, end=0.2, over=100), 100, 0.2),
-    (Linear(start=1.0, end=0.2, over=100), 10**9, 0.2),
-    (Linear(start=0.0, end=3.0, over=3), 1, 1.0),
-    (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 0, 1.0),    # before the first point
-    (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 15, 2.0),   # half way from 1 to 3
-    (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 20, 3.0),
-    (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 35, 0.75),  # a quarter of 3 is left
-    (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 99, 0.0),   # after the last
-    (Points(points=[(10, 1.5)]), 3, 1.5),
-])
+@pytest.mark.parametrize(
+    'schedule, env_step, value',
+    [
+        (0.5, 10**9, 0.5),
+        (Linear(start=1.0, end=0.0, over=100), 0, 1.0),
+        (Linear(start=1.0, end=0.0, over=100), 25, 0.75),
+        (Linear(start=1.0, end=0.2, over=100), 100, 0.2),
+        (Linear(start=1.0, end=0.2, over=100), 10**9, 0.2),
+        (Linear(start=0.0, end=3.0, over=3), 1, 1.0),
+        (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 0, 1.0),  # before the first point
+        (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 15, 2.0),  # half way from 1 to 3
+        (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 20, 3.0),
+        (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 35, 0.75),  # a quarter of 3 is left
+        (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 99, 0.0),  # after the last
+        (Points(points=[(10, 1.5)]), 3, 1.5),
+    ],
+)
 def test_schedule_value_is_as_worked_by_hand(schedule, env_step, value):
     assert schedule_value(schedule, env_step) == pytest.approx(value, rel=1e-12)
     as_plain = schedule if isinstance(schedule, float) else schedule.model_dump()
@@ -38,24 +42,40 @@ def test_schedule_value_is_as_worked_by_hand(schedule, env_step, value):
 def test_linear_is_points_with_two_points(start, end, over, env_step):
     two = Points(points=[(0, start), (over, end)])
     assert schedule_value(Linear(start=start, end=end, over=over), env_step) == pytest.approx(
-        schedule_value(two, env_step), abs=1e-9)  # the two sum in another order
+        schedule_value(two, env_step), abs=1e-9
+    )  # the two sum in another order
 
 
-@pytest.mark.parametrize('data, sentence', [
-    ({'rate': 0}, 'rate is 0 (int) but must be a number > 0 or {start, end, over} or {points}; '
-                  'leave it out for 1.0, the default.'),
-    ({'rate': {'start': 1e-3}}, 'rate.end is missing: give a number >= 0 (value from env step `over` on).'),
-    ({'rate': {'start': 1e-3, 'end': 0, 'over': 0}},
-     'rate.over is 0 (int) but must be an integer > 0 or null; leave it out for null, the default.'),
-    ({'rate': {'start': -1, 'end': 0}},
-     'rate.start is -1 (int) but must be a number >= 0; it is the value at env step 0.'),
-    ({'rate': {'points': [[5, 1], [5, 2]]}},
-     'rate: env steps [5, 5] do not rise from 0 or more; list the points in order'),
-    ({'rate': {'points': [[0, 1], [5, -2]]}}, 'rate: values [1.0, -2.0] must be 0 or more'),
-    ({'rate': {'point': [[0, 1]]}}, 'unknown key rate.point: did you mean rate.points?'),
-    ({'weight': -1}, 'weight is -1 (int) but must be a number >= 0 or {start, end, over} or {points}; '
-                     'leave it out for 0.0, the default.'),
-])
+@pytest.mark.parametrize(
+    'data, sentence',
+    [
+        (
+            {'rate': 0},
+            'rate is 0 (int) but must be a number > 0 or {start, end, over} or {points}; '
+            'leave it out for 1.0, the default.',
+        ),
+        ({'rate': {'start': 1e-3}}, 'rate.end is missing: give a number >= 0 (value from env step `over` on).'),
+        (
+            {'rate': {'start': 1e-3, 'end': 0, 'over': 0}},
+            'rate.over is 0 (int) but must be an integer > 0 or null; leave it out for null, the default.',
+        ),
+        (
+            {'rate': {'start': -1, 'end': 0}},
+            'rate.start is -1 (int) but must be a number >= 0; it is the value at env step 0.',
+        ),
+        (
+            {'rate': {'points': [[5, 1], [5, 2]]}},
+            'rate: env steps [5, 5] do not rise from 0 or more; list the points in order',
+        ),
+        ({'rate': {'points': [[0, 1], [5, -2]]}}, 'rate: values [1.0, -2.0] must be 0 or more'),
+        ({'rate': {'point': [[0, 1]]}}, 'unknown key rate.point: did you mean rate.points?'),
+        (
+            {'weight': -1},
+            'weight is -1 (int) but must be a number >= 0 or {start, end, over} or {points}; '
+            'leave it out for 0.0, the default.',
+        ),
+    ],
+)
 def test_schedule_out_of_range_says_got_and_wanted(data, sentence):
     with pytest.raises(ConfigError) as error:
         validate(Rates, data)

@@ -1,4 +1,5 @@
 """Sections, their validation, and the nested dict that a config is once resolved."""
+
 from __future__ import annotations
 
 import copy
@@ -61,28 +62,42 @@ def test_validate_fills_defaults_and_keeps_what_is_given():
     assert (section.name, section.inner.size, section.inner.ratio) == ('a', 3, 0.5)
 
 
-@pytest.mark.parametrize('key, value, wanted', [
-    ('size', 0, '0 (int) but must be an integer >= 1; leave it out for 8, the default.'),
-    ('size', 2.5, '2.5 (float) but must be an integer >= 1; leave it out for 8, the default.'),
-    ('size', 1e5, '100000.0 (float) but must be an integer >= 1; write 100000.'),
-    ('size', True, 'True (bool) but must be an integer >= 1; leave it out for 8, the default.'),
-    ('size', '3', "'3' (text) but must be an integer >= 1; leave it out for 8, the default."),
-    ('size', None, 'null but must be an integer >= 1; leave it out for 8, the default.'),
-    ('ratio', 1.5, '1.5 (float) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
-    ('ratio', float('nan'), 'nan (float) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
-    ('ratio', True, 'True (bool) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
-    ('limit', float('inf'), 'inf (float) but must be a number > 0 or null; leave it out for null, the default.'),
-    ('rate', [1], '[1] (list) but must be a number > 0 or {start, end, over} or {points}; leave it out for 0.001, '
-                  'the default.'),
-    ('mode', 'of', "'of' (text) but must be one of 'off', 'batch'; leave it out for 'off', the default."),
-    ('flag', 1, '1 (int) but must be true or false; leave it out for False, the default.'),
-    ('flag', 'off', "'off' (text) but must be true or false; leave it out for False, the default."),
-    ('sizes', 64, '64 (int) but must be a list of integers > 0 of length at least 1; '
-                  'leave it out for [64], the default.'),
-    ('sizes', [64, -1], '[64, -1] (list) but must be a list of integers > 0 of length at least 1; '
-                        'leave it out for [64], the default.'),
-    ('free', 3, '3 (int) but must be a section of your own keys; leave it out for {}, the default.'),
-])
+@pytest.mark.parametrize(
+    'key, value, wanted',
+    [
+        ('size', 0, '0 (int) but must be an integer >= 1; leave it out for 8, the default.'),
+        ('size', 2.5, '2.5 (float) but must be an integer >= 1; leave it out for 8, the default.'),
+        ('size', 1e5, '100000.0 (float) but must be an integer >= 1; write 100000.'),
+        ('size', True, 'True (bool) but must be an integer >= 1; leave it out for 8, the default.'),
+        ('size', '3', "'3' (text) but must be an integer >= 1; leave it out for 8, the default."),
+        ('size', None, 'null but must be an integer >= 1; leave it out for 8, the default.'),
+        ('ratio', 1.5, '1.5 (float) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
+        ('ratio', float('nan'), 'nan (float) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
+        ('ratio', True, 'True (bool) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
+        ('limit', float('inf'), 'inf (float) but must be a number > 0 or null; leave it out for null, the default.'),
+        (
+            'rate',
+            [1],
+            '[1] (list) but must be a number > 0 or {start, end, over} or {points}; leave it out for 0.001, '
+            'the default.',
+        ),
+        ('mode', 'of', "'of' (text) but must be one of 'off', 'batch'; leave it out for 'off', the default."),
+        ('flag', 1, '1 (int) but must be true or false; leave it out for False, the default.'),
+        ('flag', 'off', "'off' (text) but must be true or false; leave it out for False, the default."),
+        (
+            'sizes',
+            64,
+            '64 (int) but must be a list of integers > 0 of length at least 1; leave it out for [64], the default.',
+        ),
+        (
+            'sizes',
+            [64, -1],
+            '[64, -1] (list) but must be a list of integers > 0 of length at least 1; '
+            'leave it out for [64], the default.',
+        ),
+        ('free', 3, '3 (int) but must be a section of your own keys; leave it out for {}, the default.'),
+    ],
+)
 def test_validate_bad_value_says_got_wanted_do(key, value, wanted):
     assert problems(Outer, {'name': 'a', 'inner': {key: value}}, 'top') == [f'top.inner.{key} is {wanted}']
 
@@ -97,9 +112,11 @@ def test_validate_missing_key_says_what_to_give():
 
 def test_validate_section_that_is_no_dict_names_its_keys():
     assert problems(Outer, {'name': 'a', 'inner': 3}) == [
-        'inner is 3 (int) but must be a section with the keys rate, size, ratio, mode, flag, sizes, limit, free.']
+        'inner is 3 (int) but must be a section with the keys rate, size, ratio, mode, flag, sizes, limit, free.'
+    ]
     assert problems(Outer, 'ppo', 'policy') == [
-        "policy is 'ppo' (text) but must be a section with the keys name, inner, low, high."]
+        "policy is 'ppo' (text) but must be a section with the keys name, inner, low, high."
+    ]
 
 
 def test_validate_own_check_of_a_field_speaks_for_itself():
@@ -113,18 +130,27 @@ def test_validate_own_check_of_a_section_speaks_for_itself():
 def test_validate_reports_all_problems_unknown_keys_first():
     found = problems(Outer, {'name': 3, 'inner': {'size': 0, 'flagg': True}, 'lo': 1})
     assert [p.split(':')[0].split(' but')[0] for p in found] == [
-        'unknown key lo', 'name is 3 (int)', 'unknown key inner.flagg', 'inner.size is 0 (int)']
+        'unknown key lo',
+        'name is 3 (int)',
+        'unknown key inner.flagg',
+        'inner.size is 0 (int)',
+    ]
 
 
-@pytest.mark.parametrize('data, key', [
-    ({'name': 'a', 'items': 1}, 'items'), ({'name': 'a', 'inner': {'update': 1}}, 'inner.update'),
-    ({'name': 'a', 'inner': {'free': {'deep': {'pop': 1}}}}, 'inner.free.deep.pop'),
-    ({'name': 'a', 'inner': {'free': {'deep': [{'keys': 1}]}}}, 'inner.free.deep.keys'),
-])
+@pytest.mark.parametrize(
+    'data, key',
+    [
+        ({'name': 'a', 'items': 1}, 'items'),
+        ({'name': 'a', 'inner': {'update': 1}}, 'inner.update'),
+        ({'name': 'a', 'inner': {'free': {'deep': {'pop': 1}}}}, 'inner.free.deep.pop'),
+        ({'name': 'a', 'inner': {'free': {'deep': [{'keys': 1}]}}}, 'inner.free.deep.keys'),
+    ],
+)
 def test_validate_reserved_key_anywhere_is_refused(data, key):
     assert problems(Outer, data) == [
         f'{key} is a reserved key: it would hide the method `{key.split(".")[-1]}` of the config; '
-        'rename it, and wrap a function that takes an argument of that name']
+        'rename it, and wrap a function that takes an argument of that name'
+    ]
 
 
 def test_every_method_of_a_config_is_a_reserved_key():
@@ -207,13 +233,28 @@ def test_config_to_dict_is_plain_and_apart():
     assert config == NESTED and json.loads(json.dumps(config)) == NESTED
 
 
-@pytest.mark.parametrize('change', [
-    lambda c: setattr(c, 'e', 1), lambda c: c.__setitem__('e', 1), lambda c: c.update(e=1), lambda c: c.pop('e'),
-    lambda c: c.popitem(), lambda c: c.clear(), lambda c: c.setdefault('z', 1), lambda c: c.setdefault('e', 1),
-    lambda c: c.__delitem__('e'), lambda c: delattr(c, 'e'), lambda c: c.__ior__({'e': 1}),
-    lambda c: setattr(c.a, 'd', 1), lambda c: c.a.b.append(1), lambda c: c.a.b.__setitem__(0, 2),
-    lambda c: setattr(c.a.b[1], 'c', 1), lambda c: c.a.b.sort(), lambda c: c.a.b.__iadd__([1]),
-])
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda c: setattr(c, 'e', 1),
+        lambda c: c.__setitem__('e', 1),
+        lambda c: c.update(e=1),
+        lambda c: c.pop('e'),
+        lambda c: c.popitem(),
+        lambda c: c.clear(),
+        lambda c: c.setdefault('z', 1),
+        lambda c: c.setdefault('e', 1),
+        lambda c: c.__delitem__('e'),
+        lambda c: delattr(c, 'e'),
+        lambda c: c.__ior__({'e': 1}),
+        lambda c: setattr(c.a, 'd', 1),
+        lambda c: c.a.b.append(1),
+        lambda c: c.a.b.__setitem__(0, 2),
+        lambda c: setattr(c.a.b[1], 'c', 1),
+        lambda c: c.a.b.sort(),
+        lambda c: c.a.b.__iadd__([1]),
+    ],
+)
 def test_config_frozen_refuses_every_change(change):
     config = Config(NESTED).freeze()
     with pytest.raises(TypeError, match='read-only once the run starts; pass overrides'):

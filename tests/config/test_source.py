@@ -1,4 +1,5 @@
 """Configs from dicts, files, names and the command line, and back to a file."""
+
 from __future__ import annotations
 
 import os
@@ -51,9 +52,14 @@ def make_my_env() -> None:
     """Stands for a user's own env function."""
 
 
-@pytest.mark.parametrize('source', [{'seed': 1, 'env': {'id': 'x', 'sizes': (1, 2)}},
-                                    EasyDict(seed=1, env=dict(id='x', sizes=(1, 2))),
-                                    Config(seed=1, env=dict(id='x', sizes=(1, 2))).freeze()])
+@pytest.mark.parametrize(
+    'source',
+    [
+        {'seed': 1, 'env': {'id': 'x', 'sizes': (1, 2)}},
+        EasyDict(seed=1, env=dict(id='x', sizes=(1, 2))),
+        Config(seed=1, env=dict(id='x', sizes=(1, 2))).freeze(),
+    ],
+)
 def test_load_dict_gives_plain_copy(source):
     data, label = load_config(source)
     assert data == {'seed': 1, 'env': {'id': 'x', 'sizes': [1, 2]}} and label == 'config'
@@ -75,8 +81,9 @@ def test_load_py_file_prefers_config_to_main_config(tmp_path):
 
 def test_load_py_file_runs_it_once_and_its_functions_can_be_imported(tmp_path):
     path = tmp_path / 'zoo_case_once.py'
-    path.write_text('import zoo_case_beside\nzoo_case_beside.runs.append(1)\n'
-                    'def make(): pass\nconfig = {"env": {"id": make}}\n')
+    path.write_text(
+        'import zoo_case_beside\nzoo_case_beside.runs.append(1)\ndef make(): pass\nconfig = {"env": {"id": make}}\n'
+    )
     (tmp_path / 'zoo_case_beside.py').write_text('runs = []\n')
     first, second = load_config(path)[0], load_config(path)[0]
     import zoo_case_beside
@@ -115,20 +122,44 @@ def test_load_py_file_error_passes_through_and_is_not_remembered(tmp_path):
 
 def test_load_yaml_reads_numbers_as_python_would(tmp_path):
     path = tmp_path / 'a.yaml'
-    path.write_text('a: 1e-3\nb: 2.5E4\nc: .5\nd: 1.\ne: 100_000\nf: -7\ng: 0x10\nh: null\ni: ~\nj: true\nk: off\n'
-                    'l: 1:30\nm: 2024-01-01\nn: "1e-3"\no: [1, 2.0]\np:\nq: 010\nr: +3e2\ns: no\n')
+    path.write_text(
+        'a: 1e-3\nb: 2.5E4\nc: .5\nd: 1.\ne: 100_000\nf: -7\ng: 0x10\nh: null\ni: ~\nj: true\nk: off\n'
+        'l: 1:30\nm: 2024-01-01\nn: "1e-3"\no: [1, 2.0]\np:\nq: 010\nr: +3e2\ns: no\n'
+    )
     assert load_config(path)[0] == {
-        'a': 0.001, 'b': 25000.0, 'c': 0.5, 'd': 1.0, 'e': 100000, 'f': -7, 'g': 16, 'h': None, 'i': None, 'j': True,
-        'k': 'off', 'l': '1:30', 'm': '2024-01-01', 'n': '1e-3', 'o': [1, 2.0], 'p': None, 'q': '010', 'r': 300.0,
-        's': 'no'}
+        'a': 0.001,
+        'b': 25000.0,
+        'c': 0.5,
+        'd': 1.0,
+        'e': 100000,
+        'f': -7,
+        'g': 16,
+        'h': None,
+        'i': None,
+        'j': True,
+        'k': 'off',
+        'l': '1:30',
+        'm': '2024-01-01',
+        'n': '1e-3',
+        'o': [1, 2.0],
+        'p': None,
+        'q': '010',
+        'r': 300.0,
+        's': 'no',
+    }
 
 
-@pytest.mark.parametrize('text, said', [
-    ('- 1', 'holds list, not the keys of a config; write key: value lines.'), ('', 'holds NoneType, not the keys'),
-    ('a: {b: 1}\na: {c: 2}', "is no YAML: key 'a' is there twice"),
-    ('a: [1', 'is no YAML: '), ('\x00', 'is no YAML: '),
-    ('a: !!python/object/apply:os.getcwd []', 'is no YAML: could not determine a constructor'),
-])
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('- 1', 'holds list, not the keys of a config; write key: value lines.'),
+        ('', 'holds NoneType, not the keys'),
+        ('a: {b: 1}\na: {c: 2}', "is no YAML: key 'a' is there twice"),
+        ('a: [1', 'is no YAML: '),
+        ('\x00', 'is no YAML: '),
+        ('a: !!python/object/apply:os.getcwd []', 'is no YAML: could not determine a constructor'),
+    ],
+)
 def test_load_yaml_that_is_no_config_says_why(tmp_path, text, said):
     path = tmp_path / 'a.yml'
     path.write_text(text)
@@ -146,11 +177,17 @@ def test_load_unknown_name_says_the_closest():
     assert ', cartpole_ppo, ' in refused('nothing like it')
 
 
-@pytest.mark.parametrize('source, said', [
-    ('no/such.py', 'there is no config file '), ('no_such.yaml', 'there is no config file '),
-    ('a/b', "config 'a/b' is no .py or .yaml file; give one"), ('a.json', "config 'a.json' is no .py or .yaml file"),
-    (3, 'a config is a dict, a path or a name, got int'), (None, 'a config is a dict, a path or a name, got NoneType'),
-])
+@pytest.mark.parametrize(
+    'source, said',
+    [
+        ('no/such.py', 'there is no config file '),
+        ('no_such.yaml', 'there is no config file '),
+        ('a/b', "config 'a/b' is no .py or .yaml file; give one"),
+        ('a.json', "config 'a.json' is no .py or .yaml file"),
+        (3, 'a config is a dict, a path or a name, got int'),
+        (None, 'a config is a dict, a path or a name, got NoneType'),
+    ],
+)
 def test_load_what_is_no_config_says_so(source, said):
     assert refused(source).startswith(said)
 
@@ -161,12 +198,40 @@ def test_load_py_file_without_config_says_so(tmp_path):
     assert said.endswith('has no dict named `config` (or `main_config`); define one.')
 
 
-TRICKY = ['off', 'none', 'null', '~', '', '1e-3', '1_0', '010', '0x', '.5', '1:30', '=', '<<', 'true', 'No', '#a',
-          '2024-01-01', '\x85']
-LEAVES = (st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
-          | st.sampled_from(TRICKY))
-TREES = st.dictionaries(st.text(max_size=8), st.recursive(
-    LEAVES, lambda kids: st.lists(kids, max_size=3) | st.dictionaries(st.text(max_size=5), kids), max_leaves=8))
+TRICKY = [
+    'off',
+    'none',
+    'null',
+    '~',
+    '',
+    '1e-3',
+    '1_0',
+    '010',
+    '0x',
+    '.5',
+    '1:30',
+    '=',
+    '<<',
+    'true',
+    'No',
+    '#a',
+    '2024-01-01',
+    '\x85',
+]
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
+    | st.sampled_from(TRICKY)
+)
+TREES = st.dictionaries(
+    st.text(max_size=8),
+    st.recursive(
+        LEAVES, lambda kids: st.lists(kids, max_size=3) | st.dictionaries(st.text(max_size=5), kids), max_leaves=8
+    ),
+)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -191,15 +256,23 @@ def test_save_yaml_names_functions(tmp_path):
 
 def test_function_of_the_running_script_gets_the_name_it_is_imported_by(tmp_path):
     script = tmp_path / 'my_script.py'
-    script.write_text('from zoo.config.source import function_name\ndef make(): pass\nassert function_name(make) == '
-                      '"my_script:make"\nclass Env: pass\nassert function_name(Env) == "my_script:Env"\n')
+    script.write_text(
+        'from zoo.config.source import function_name\ndef make(): pass\nassert function_name(make) == '
+        '"my_script:make"\nclass Env: pass\nassert function_name(Env) == "my_script:Env"\n'
+    )
     subprocess.run([sys.executable, str(script)], check=True, env={'PYTHONPATH': ':'.join(p for p in sys.path if p)})
     assert function_name(Typed) == f'{__name__}:Typed'
 
 
-@pytest.mark.parametrize('text, parts', [
-    ('seed=1', ('seed', '1')), ('a.b.c=x=y', ('a.b.c', 'x=y')), ('--seed=1', ('seed', '1')), ('a = ', ('a', '')),
-])
+@pytest.mark.parametrize(
+    'text, parts',
+    [
+        ('seed=1', ('seed', '1')),
+        ('a.b.c=x=y', ('a.b.c', 'x=y')),
+        ('--seed=1', ('seed', '1')),
+        ('a = ', ('a', '')),
+    ],
+)
 def test_split_override(text, parts):
     assert split_override(text) == parts
 
@@ -210,20 +283,49 @@ def test_split_override_of_another_form_says_the_form(text):
         split_override(text)
 
 
-@pytest.mark.parametrize('key, raw, value', [
-    ('rate', '1e-3', 1e-3), ('rate', '1', 1), ('rate', '{start: 1e-3, end: 0}', {'start': 1e-3, 'end': 0}),
-    ('rate', '{points: [[0, 1e-3], [1e5, 0.]]}', {'points': [[0, 1e-3], [1e5, 0.0]]}),
-    ('size', '7', 7), ('size', '1e6', 10**6), ('size', '100_000', 100_000), ('share', '1e6', 1e6),
-    ('text', '3', '3'), ('text', 'none', 'none'), ('text', 'on', 'on'), ('text', '[1,', '[1,'), ('text', '', ''),
-    ('text', '# a', '# a'), ('text', 'a: b', 'a: b'), ('maybe', 'none', None), ('maybe', 'null', None),
-    ('maybe', 'no', 'no'), ('limit', 'None', None), ('limit', '3', 3), ('flag', 'true', True), ('flag', 'False', False),
-    ('flag', 'off', False),
-    ('flag', 'yes', True), ('mode', 'off', 'off'), ('sizes', '[32, 32]', [32, 32]), ('anything', 'none', None),
-    ('anything', '1e-3', 1e-3), ('anything', 'abc', 'abc'), ('id', 'CartPole-v1', 'CartPole-v1'), ('id', 'a:b', 'a:b'),
-    ('free', '{a: {b: 1e-3}}', {'a': {'b': 1e-3}}),
-    # what no reading fits is handed on for validation to judge
-    ('size', '2.5', 2.5), ('size', 'x', 'x'), ('size', 'true', True), ('rate', '0', 0), ('rate', '-1', -1),
-])
+@pytest.mark.parametrize(
+    'key, raw, value',
+    [
+        ('rate', '1e-3', 1e-3),
+        ('rate', '1', 1),
+        ('rate', '{start: 1e-3, end: 0}', {'start': 1e-3, 'end': 0}),
+        ('rate', '{points: [[0, 1e-3], [1e5, 0.]]}', {'points': [[0, 1e-3], [1e5, 0.0]]}),
+        ('size', '7', 7),
+        ('size', '1e6', 10**6),
+        ('size', '100_000', 100_000),
+        ('share', '1e6', 1e6),
+        ('text', '3', '3'),
+        ('text', 'none', 'none'),
+        ('text', 'on', 'on'),
+        ('text', '[1,', '[1,'),
+        ('text', '', ''),
+        ('text', '# a', '# a'),
+        ('text', 'a: b', 'a: b'),
+        ('maybe', 'none', None),
+        ('maybe', 'null', None),
+        ('maybe', 'no', 'no'),
+        ('limit', 'None', None),
+        ('limit', '3', 3),
+        ('flag', 'true', True),
+        ('flag', 'False', False),
+        ('flag', 'off', False),
+        ('flag', 'yes', True),
+        ('mode', 'off', 'off'),
+        ('sizes', '[32, 32]', [32, 32]),
+        ('anything', 'none', None),
+        ('anything', '1e-3', 1e-3),
+        ('anything', 'abc', 'abc'),
+        ('id', 'CartPole-v1', 'CartPole-v1'),
+        ('id', 'a:b', 'a:b'),
+        ('free', '{a: {b: 1e-3}}', {'a': {'b': 1e-3}}),
+        # what no reading fits is handed on for validation to judge
+        ('size', '2.5', 2.5),
+        ('size', 'x', 'x'),
+        ('size', 'true', True),
+        ('rate', '0', 0),
+        ('rate', '-1', -1),
+    ],
+)
 def test_parse_value_is_typed_by_the_field(key, raw, value):
     got = parse_value(raw, Typed.model_fields[key])
     assert got == value and type(got) is type(value)

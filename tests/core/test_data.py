@@ -1,4 +1,5 @@
 """Rollout: the true successor of every row, and the rollout of one env alone."""
+
 from __future__ import annotations
 
 import pytest
@@ -46,9 +47,15 @@ def test_next_obs_leaves_the_rollout_alone():
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize('ends', [
-    [], [(0, 1)], [(0, 0), (0, 2), (1, 1), (3, 1), (4, 2)], [(t, b) for t in range(5) for b in range(3)],
-])
+@pytest.mark.parametrize(
+    'ends',
+    [
+        [],
+        [(0, 1)],
+        [(0, 0), (0, 2), (1, 1), (3, 1), (4, 2)],
+        [(t, b) for t in range(5) for b in range(3)],
+    ],
+)
 def test_columns_are_the_rollouts_of_single_envs(ends):
     rollout = make(ends, n_step=5, n_env=3)
     for b in range(3):

@@ -1,4 +1,5 @@
 """Registering and finding by name."""
+
 from __future__ import annotations
 
 import logging
@@ -75,9 +76,11 @@ def test_register_force_replaces(registry):
 
 def test_register_force_replaces_a_built_in_that_is_not_loaded_yet(tmp_path, monkeypatch):
     (tmp_path / 'zoo_builtin_a.py').write_text(
-        'from zoo_builtin_registry import R\n@R.register("a")\ndef built_in(): pass\n')
+        'from zoo_builtin_registry import R\n@R.register("a")\ndef built_in(): pass\n'
+    )
     (tmp_path / 'zoo_builtin_registry.py').write_text(
-        'from zoo.core.registry import Registry\nR = Registry("thing", "zoo_test.none", ("zoo_builtin_a",))\n')
+        'from zoo.core.registry import Registry\nR = Registry("thing", "zoo_test.none", ("zoo_builtin_a",))\n'
+    )
     monkeypatch.syspath_prepend(tmp_path)
     import zoo_builtin_registry
 
@@ -87,16 +90,24 @@ def test_register_force_replaces_a_built_in_that_is_not_loaded_yet(tmp_path, mon
 
 def test_where_is_module_and_line_of_the_decorator(registry):
     line = sys._getframe().f_lineno + 1
+
     @registry.register('here')
     def function() -> None:
         pass
+
     assert registry.where('here') == f'{__name__}:{line}'
 
 
-@pytest.mark.parametrize('name, found', [
-    ('cartpol_ppo', ['cartpole_ppo']), ('CARTPOLE_PPO', ['cartpole_ppo']), ('pendulum', ['pendulum_ppo']), ('xyz', []),
-    ('walker1d_ppo', ['walker2d_ppo', 'walker3d_ppo']),  # equally close: both, by name
-])
+@pytest.mark.parametrize(
+    'name, found',
+    [
+        ('cartpol_ppo', ['cartpole_ppo']),
+        ('CARTPOLE_PPO', ['cartpole_ppo']),
+        ('pendulum', ['pendulum_ppo']),
+        ('xyz', []),
+        ('walker1d_ppo', ['walker2d_ppo', 'walker3d_ppo']),  # equally close: both, by name
+    ],
+)
 def test_closest_names_only_those_about_as_close_as_the_best(name, found):
     assert closest(name, ['walker3d_ppo', 'walker2d_ppo', 'pendulum_ppo', 'acrobot_ppo', 'cartpole_ppo']) == found
 
@@ -127,9 +138,12 @@ def test_built_in_policies_register_when_first_read():
 def test_plugin_module_registers_by_its_decorators(tmp_path, monkeypatch):
     registry: Registry = Registry('thing', 'zoo_test.plugins')
     monkeypatch.setattr('zoo.core.registry.TEST_REGISTRY', registry, raising=False)
-    install_plugin(tmp_path, monkeypatch, 'any = zoo_plugin',
-                   'from zoo.core.registry import TEST_REGISTRY\n'
-                   '@TEST_REGISTRY.register("theirs")\nclass Theirs: pass\n')
+    install_plugin(
+        tmp_path,
+        monkeypatch,
+        'any = zoo_plugin',
+        'from zoo.core.registry import TEST_REGISTRY\n@TEST_REGISTRY.register("theirs")\nclass Theirs: pass\n',
+    )
     assert registry.names() == ['theirs']
     assert registry.where('theirs') == 'zoo_plugin:2'
 
@@ -147,5 +161,6 @@ def test_plugin_that_fails_is_named_and_its_error_passes_through_each_time(tmp_p
     for _ in range(2):
         with caplog.at_level(logging.ERROR), pytest.raises(OSError, match='^their library is missing$'):
             registry.names()
-    assert caplog.messages[0] == ('the thing plugin theirs = zoo_plugin failed to import, its error follows; '
-                                  'fix or uninstall package zoo-plugin')
+    assert caplog.messages[0] == (
+        'the thing plugin theirs = zoo_plugin failed to import, its error follows; fix or uninstall package zoo-plugin'
+    )

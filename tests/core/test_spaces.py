@@ -1,4 +1,5 @@
 """Spaces as plain data, and the one place where a policy's action becomes an env's."""
+
 from __future__ import annotations
 
 import json
@@ -24,6 +25,7 @@ def mapped(space: Box, action: list[list[float]], mode: str = 'clip') -> list[li
 
 
 # ---- ActionMap
+
 
 @pytest.mark.parametrize('start, want', [(0, [0, 2, 1]), (5, [5, 7, 6]), (-1, [-1, 1, 0])])
 @pytest.mark.parametrize('mode', ['clip', 'rescale'])
@@ -51,9 +53,14 @@ def test_rescale_clamps_actions_beyond_one():
     assert mapped(MIXED, [[-7, -7, -7], [7, 7, 7]], 'rescale') == [[-1, 0, -7], [3, 7, 7]]
 
 
-@pytest.mark.parametrize('space', [
-    box([-INF], [INF]), box([-INF], [2.0]), box([0.0], [INF]),
-])
+@pytest.mark.parametrize(
+    'space',
+    [
+        box([-INF], [INF]),
+        box([-INF], [2.0]),
+        box([0.0], [INF]),
+    ],
+)
 def test_rescale_without_two_finite_bounds_is_clip(space):
     action = [[-3.0], [0.5], [3.0]]
     assert mapped(space, action, 'rescale') == mapped(space, action, 'clip')
@@ -98,13 +105,19 @@ def test_int32_bounds_survive_the_detour_over_floats():
 
 def test_int64_bounds_survive_the_detour_over_floats():
     # 2^63 - 1 is no float64: as a bound it would become 2^63, which is no int64
-    (high,), (low,) = mapped(box([-2**63], [2**63 - 1], 'int64'), [[1e30], [-1e30]])
-    assert high > 2**62 and low == -2**63
+    (high,), (low,) = mapped(box([-(2**63)], [2**63 - 1], 'int64'), [[1e30], [-1e30]])
+    assert high > 2**62 and low == -(2**63)
 
 
-@pytest.mark.parametrize('space', [
-    MIXED, box([-INF] * 3, [INF] * 3), box([-1] * 3, [1] * 3), box([0] * 3, [5] * 3, 'int64'),
-])
+@pytest.mark.parametrize(
+    'space',
+    [
+        MIXED,
+        box([-INF] * 3, [INF] * 3),
+        box([-1] * 3, [1] * 3),
+        box([0] * 3, [5] * 3, 'int64'),
+    ],
+)
 @pytest.mark.parametrize('mode', ['clip', 'rescale'])
 def test_the_raw_action_stays_as_it_was(space, mode):
     action = 5 * torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
@@ -135,15 +148,21 @@ def test_rescale_is_the_straight_line_through_the_bounds(low, width, action):
     assert got == pytest.approx(want, rel=1e-6, abs=1e-6 * (abs(low) + width))  # a few roundings of float32
 
 
-@pytest.mark.parametrize('dtype, bound', [
-    ('float32', float(np.finfo(np.float32).max)), ('float64', 1e300), ('float64', float(np.finfo(np.float64).max)),
-])
+@pytest.mark.parametrize(
+    'dtype, bound',
+    [
+        ('float32', float(np.finfo(np.float32).max)),
+        ('float64', 1e300),
+        ('float64', float(np.finfo(np.float64).max)),
+    ],
+)
 def test_rescale_survives_the_largest_finite_bounds(dtype, bound):
     # some envs write "unbounded" as the largest float; the middle of the box is still 0
     assert mapped(box([-bound], [bound], dtype), [[0.0]], 'rescale') == [[0.0]]
 
 
 # ---- Box, Discrete, JSON
+
 
 def test_box_equality_looks_at_bounds_shape_and_dtype():
     one = box([-1, -INF], [1, INF])
@@ -153,15 +172,22 @@ def test_box_equality_looks_at_bounds_shape_and_dtype():
     assert box([0], [1]) != box([0, 0], [1, 1]) and Box(np.zeros((1, 2)), np.ones((1, 2))) != box([0, 0], [1, 1])
 
 
-@pytest.mark.parametrize('space', [
-    Discrete(3), Discrete(2, start=-5),
-    box([-1, 0], [1, 2]), box([-INF, 0, -INF], [INF, INF, 1.5]), box([0], [255], 'uint8'),
-    Box(np.float32([0.1, -1 / 3]), np.float32([0.3, np.finfo(np.float32).max])),
-    Box(np.zeros((3, 2, 4)), np.full((3, 2, 4), 1e-300), 'float64'),
-    Box(np.arange(6.0).reshape(3, 1, 2), np.full((3, 1, 2), 255.0), 'uint8'), Box(np.zeros((1, 1)), np.ones((1, 1))),
-    Box(np.array(-1.0), np.array(1.0)),
-    Box(np.zeros(0), np.zeros(0)),
-])
+@pytest.mark.parametrize(
+    'space',
+    [
+        Discrete(3),
+        Discrete(2, start=-5),
+        box([-1, 0], [1, 2]),
+        box([-INF, 0, -INF], [INF, INF, 1.5]),
+        box([0], [255], 'uint8'),
+        Box(np.float32([0.1, -1 / 3]), np.float32([0.3, np.finfo(np.float32).max])),
+        Box(np.zeros((3, 2, 4)), np.full((3, 2, 4), 1e-300), 'float64'),
+        Box(np.arange(6.0).reshape(3, 1, 2), np.full((3, 1, 2), 255.0), 'uint8'),
+        Box(np.zeros((1, 1)), np.ones((1, 1))),
+        Box(np.array(-1.0), np.array(1.0)),
+        Box(np.zeros(0), np.zeros(0)),
+    ],
+)
 def test_json_round_trip_is_exact(space):
     text = json.dumps(space.to_json(), allow_nan=False)
     again = space_from_json(json.loads(text))
@@ -187,19 +213,27 @@ def test_action_map_of_a_restored_space_maps_the_same(mode, dtype):
 
 # ---- observations
 
+
 @pytest.mark.parametrize('start, obs, want', [(0, 3, 3), (2, [2, 5], [0, 3]), (-1, np.array([-1, 0]), [0, 1])])
 def test_discrete_observations_become_an_index_from_zero(start, obs, want):
     got = obs_to_tensor(Discrete(9, start), obs)
     assert got.dtype == torch.int64 and got.tolist() == want
 
 
-@pytest.mark.parametrize('obs', [
-    np.array([[1, 2], [3, 4]], dtype=np.float64), np.array([[1, 2], [3, 4]], dtype=np.float32), [[1, 2], [3, 4]],
-    np.array([[1, 2], [3, 4]], dtype=np.uint8), torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
-    np.array([[2, 1], [4, 3]], dtype=np.float32)[:, ::-1],
-    np.array([[3, 4], [1, 2]], dtype=np.float64)[::-1],
-    np.broadcast_to(np.array([[1, 2], [3, 4]], dtype=np.float32), (2, 2)),
-], ids=['float64', 'float32', 'list', 'uint8', 'tensor', 'mirrored', 'reversed', 'read-only'])
+@pytest.mark.parametrize(
+    'obs',
+    [
+        np.array([[1, 2], [3, 4]], dtype=np.float64),
+        np.array([[1, 2], [3, 4]], dtype=np.float32),
+        [[1, 2], [3, 4]],
+        np.array([[1, 2], [3, 4]], dtype=np.uint8),
+        torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        np.array([[2, 1], [4, 3]], dtype=np.float32)[:, ::-1],
+        np.array([[3, 4], [1, 2]], dtype=np.float64)[::-1],
+        np.broadcast_to(np.array([[1, 2], [3, 4]], dtype=np.float32), (2, 2)),
+    ],
+    ids=['float64', 'float32', 'list', 'uint8', 'tensor', 'mirrored', 'reversed', 'read-only'],
+)
 def test_box_observations_become_float32(obs):
     got = obs_to_tensor(box([-9, -9], [9, 9]), obs)
     assert got.dtype == torch.float32 and got.tolist() == [[1, 2], [3, 4]]
@@ -209,10 +243,17 @@ IMAGE = Box(np.zeros((1, 2, 3)), np.full((1, 2, 3), 255.0), 'uint8')
 FLOAT_IMAGE = Box(np.zeros((1, 2, 3)), np.ones((1, 2, 3)))
 
 
-@pytest.mark.parametrize(('space', 'image', 'dtype'), [
-    (Discrete(3), False, torch.int64), (box([0], [1]), False, torch.float32),
-    (box([0], [255], 'uint8'), False, torch.float32), (Box(np.zeros((2, 2)), np.ones((2, 2))), False, torch.float32),
-    (IMAGE, True, torch.uint8), (FLOAT_IMAGE, True, torch.float32)])
+@pytest.mark.parametrize(
+    ('space', 'image', 'dtype'),
+    [
+        (Discrete(3), False, torch.int64),
+        (box([0], [1]), False, torch.float32),
+        (box([0], [255], 'uint8'), False, torch.float32),
+        (Box(np.zeros((2, 2)), np.ones((2, 2))), False, torch.float32),
+        (IMAGE, True, torch.uint8),
+        (FLOAT_IMAGE, True, torch.float32),
+    ],
+)
 def test_obs_dtype_is_bytes_for_images_of_bytes_alone(space, image, dtype):
     assert is_image(space) is image and obs_dtype(space) is dtype
 
@@ -228,19 +269,22 @@ def test_images_of_bytes_stay_bytes_and_are_copied(lead):
     assert obs_to_tensor(FLOAT_IMAGE, obs).dtype == torch.float32
 
 
-@pytest.mark.parametrize(('space', 'obs', 'words'), [
-    (IMAGE, np.full((1, 2, 3), 0.5), 'is an image of float64 but must be one of bytes, integers from 0 to 255'),
-    (IMAGE, np.full((1, 2, 3), 256), 'is an image of int64 but must be'),
-    (IMAGE, np.full((1, 2, 3), -1), 'is an image of int64 but must be'),
-    (IMAGE, np.zeros((2, 3), np.uint8), r'has shape \(2, 3\) but must have \(1, 2, 3\)'),
-    (FLOAT_IMAGE, np.full((1, 2, 3), np.inf), 'is not finite'),
-    (Discrete(4, start=-2), 0.5, 'is no integer'),
-    (Discrete(4, start=-2), 2, 'lies outside -2 .. 1'),
-    (Discrete(4, start=-2), [[-2]], 'is no integer or batch of them'),
-    (Box(-np.ones(4), np.ones(4)), [0.0, 0.0], r'has shape \(2,\) but must have \(4,\)'),
-    (Box(-np.ones(4), np.ones(4)), np.zeros((2, 2, 4)), r'has shape \(2, 2, 4\) but must have \(4,\)'),
-    (Box(-np.ones(4), np.ones(4)), [0.0, np.nan, 0.0, 0.0], 'is not finite'),
-])
+@pytest.mark.parametrize(
+    ('space', 'obs', 'words'),
+    [
+        (IMAGE, np.full((1, 2, 3), 0.5), 'is an image of float64 but must be one of bytes, integers from 0 to 255'),
+        (IMAGE, np.full((1, 2, 3), 256), 'is an image of int64 but must be'),
+        (IMAGE, np.full((1, 2, 3), -1), 'is an image of int64 but must be'),
+        (IMAGE, np.zeros((2, 3), np.uint8), r'has shape \(2, 3\) but must have \(1, 2, 3\)'),
+        (FLOAT_IMAGE, np.full((1, 2, 3), np.inf), 'is not finite'),
+        (Discrete(4, start=-2), 0.5, 'is no integer'),
+        (Discrete(4, start=-2), 2, 'lies outside -2 .. 1'),
+        (Discrete(4, start=-2), [[-2]], 'is no integer or batch of them'),
+        (Box(-np.ones(4), np.ones(4)), [0.0, 0.0], r'has shape \(2,\) but must have \(4,\)'),
+        (Box(-np.ones(4), np.ones(4)), np.zeros((2, 2, 4)), r'has shape \(2, 2, 4\) but must have \(4,\)'),
+        (Box(-np.ones(4), np.ones(4)), [0.0, np.nan, 0.0, 0.0], 'is not finite'),
+    ],
+)
 def test_observation_that_is_not_of_the_space_is_refused(space, obs, words):
     with pytest.raises(UserError, match=words):
         obs_to_tensor(space, obs)

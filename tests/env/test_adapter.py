@@ -1,4 +1,5 @@
 """Old gym envs, written out here since gym itself breaks on numpy 2: plain classes, no gymnasium in them."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace

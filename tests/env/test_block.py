@@ -1,4 +1,5 @@
 """A block has every step's row in its place; the env counts its steps, pays 1 for each and ends after 5."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,11 +12,13 @@ import torch
 from tests.envs import LimitEnv, LimitVectorEnv
 from zoo.env import EnvConfig, EnvContractError, StepBlock, make_vector_env
 
-MODES = {'same_step': dict(vectorization='sync', autoreset='same_step'),
-         'next_step': dict(vectorization='sync', autoreset='next_step'),
-         'sync disabled': dict(vectorization='sync', autoreset='disabled'),
-         'async disabled': dict(vectorization='async', autoreset='disabled'),
-         'batched': dict(id='tests.envs:Limit-v0', vectorization='batched')}
+MODES = {
+    'same_step': dict(vectorization='sync', autoreset='same_step'),
+    'next_step': dict(vectorization='sync', autoreset='next_step'),
+    'sync disabled': dict(vectorization='sync', autoreset='disabled'),
+    'async disabled': dict(vectorization='async', autoreset='disabled'),
+    'batched': dict(id='tests.envs:Limit-v0', vectorization='batched'),
+}
 
 
 @pytest.mark.parametrize('mode', MODES)
@@ -75,8 +78,9 @@ class ScalarFlagsEnv(LimitVectorEnv):
 
 
 def test_flag_that_would_broadcast_is_refused() -> None:
-    gymnasium.register('ScalarFlags-v0', entry_point='tests.envs:LimitEnv',
-                       vector_entry_point='tests.env.test_block:ScalarFlagsEnv')
+    gymnasium.register(
+        'ScalarFlags-v0', entry_point='tests.envs:LimitEnv', vector_entry_point='tests.env.test_block:ScalarFlagsEnv'
+    )
     env = make_vector_env(EnvConfig(id='ScalarFlags-v0', vectorization='batched'), 3)
     env.reset(0)
     with pytest.raises(EnvContractError, match=r'step returned terminated of shape \(1,\), wanted \(3,\)'):
@@ -128,7 +132,9 @@ def test_final_lists_observations_with_time_and_env() -> None:
     block = StepBlock(4, torch.zeros(3, 2), arrays=True)
     obs, index = block.final()
     assert (obs.shape, index.shape, index.dtype) == ((0, 2), (0, 2), torch.int64)
-    block.finals += [(1, np.array([0, 2]), np.array([[1, 2], [3, 4]], np.float32)),
-                     (3, np.array([1]), np.array([[5, 6]], np.float32))]
+    block.finals += [
+        (1, np.array([0, 2]), np.array([[1, 2], [3, 4]], np.float32)),
+        (3, np.array([1]), np.array([[5, 6]], np.float32)),
+    ]
     obs, index = block.final()
     assert obs.tolist() == [[1, 2], [3, 4], [5, 6]] and index.tolist() == [[1, 0], [1, 2], [3, 1]]

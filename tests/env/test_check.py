@@ -1,4 +1,5 @@
 """One env for each way to break the contract, all made from one that keeps it."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -58,8 +59,11 @@ STEP_BREAKS = {
     'a list': (lambda *v: list(v), 'step returned a list, wanted a tuple of 5'),
     'obs list': (lambda o, *v: ([2.0], *v), 'the observation of step is [2.0] (list), wanted a numpy array'),
     'obs shape': (lambda o, *v: (o[None], *v), 'the observation of step has shape (1, 1), wanted (1,) as in'),
-    'obs dtype': (lambda o, *v: (o.astype(float), *v), 'the observation of step has dtype float64, wanted float32 as '
-                                                       'in observation_space; return obs.astype(np.float32)'),
+    'obs dtype': (
+        lambda o, *v: (o.astype(float), *v),
+        'the observation of step has dtype float64, wanted float32 as '
+        'in observation_space; return obs.astype(np.float32)',
+    ),
     'obs nan': (lambda o, *v: (o * np.nan, *v), 'the observation of step has nan at [0], wanted finite numbers'),
     'obs inf': (lambda o, *v: (o * np.inf, *v), 'the observation of step has inf at [0], wanted finite numbers'),
     'obs bound': (lambda o, *v: (-o, *v), 'the observation of step has -2.0 at [0], wanted 0 to inf as in '),
@@ -67,8 +71,10 @@ STEP_BREAKS = {
     'reward array': (lambda o, r, *v: (o, np.ones(1), *v), 'the reward is array([1.]) (ndarray), wanted a number'),
     'reward none': (lambda o, r, *v: (o, None, *v), 'the reward is None (NoneType), wanted a number; return'),
     'terminated int': (lambda o, r, te, tr, i: (o, r, 0, tr, i), 'terminated is 0 (int), wanted a bool'),
-    'truncated none': (lambda o, r, te, tr, i: (o, r, te, None, i), 'truncated is None (NoneType), wanted a bool; '
-                                                                    'return bool(truncated)'),
+    'truncated none': (
+        lambda o, r, te, tr, i: (o, r, te, None, i),
+        'truncated is None (NoneType), wanted a bool; return bool(truncated)',
+    ),
     'info none': (lambda *v: (*v[:4], None), 'info is None (NoneType), wanted a dict'),
 }
 
@@ -82,8 +88,11 @@ def test_check_env_step_break_names_env_index_step_and_value(case: str) -> None:
 
 
 RESET_BREAKS = {
-    'obs alone': (lambda o, i: o, 'reset returned array([0.], dtype=float32) (ndarray), wanted a tuple (obs, info); '
-                                  'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'),
+    'obs alone': (
+        lambda o, i: o,
+        'reset returned array([0.], dtype=float32) (ndarray), wanted a tuple (obs, info); '
+        'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`',
+    ),
     'info none': (lambda o, i: (o, None), 'info is None (NoneType), wanted a dict'),
     'obs shape': (lambda o, i: (np.zeros(3, np.float32), i), 'the observation of reset has shape (3,), wanted (1,)'),
     'obs nan': (lambda o, i: (o + np.nan, i), 'the observation of reset has nan at [0], wanted finite numbers'),
@@ -98,9 +107,17 @@ def test_check_env_reset_break_is_named_as_step_0(case: str) -> None:
     assert str(raised.value).startswith(f"env '{__name__}:ResetEnv', index 0, step 0: {message}")
 
 
-@pytest.mark.parametrize(('obs', 'message'), [
-    (4, 'is 4, wanted 1 to 3'), (0, 'is 0, wanted 1 to 3'), (1.0, 'is 1.0 (float), wanted an int'),
-    (True, 'is True (bool), wanted an int'), (np.ones(1, int), 'is array([1]) (ndarray), wanted an int')], ids=str)
+@pytest.mark.parametrize(
+    ('obs', 'message'),
+    [
+        (4, 'is 4, wanted 1 to 3'),
+        (0, 'is 0, wanted 1 to 3'),
+        (1.0, 'is 1.0 (float), wanted an int'),
+        (True, 'is True (bool), wanted an int'),
+        (np.ones(1, int), 'is array([1]) (ndarray), wanted an int'),
+    ],
+    ids=str,
+)
 def test_check_env_discrete_obs_outside_of_its_space_raises(obs: Any, message: str) -> None:
     with pytest.raises(EnvContractError) as raised:
         check_env(EnvConfig(id=DiscreteObsEnv, kwargs={'obs': obs}))
@@ -117,11 +134,16 @@ DOT = np.zeros((2, 2, 3), np.float32)
 DOT[1, 0, 2] = 1.5
 
 
-@pytest.mark.parametrize(('image', 'dtype', 'message'), [
-    (IMAGE[0], np.uint8, 'has shape (2, 3), wanted (2, 2, 3) as in'),
-    (IMAGE / 255, np.uint8, 'has dtype float64, wanted uint8 as in observation_space; return obs.astype(np.uint8)'),
-    (DOT, np.float32, 'has 1.5 at [1, 0, 2], wanted 0 to 1 as in observation_space'),
-    (DOT + np.inf, np.float32, 'has inf at [0, 0, 0], wanted finite numbers')], ids=['shape', 'dtype', 'bound', 'inf'])
+@pytest.mark.parametrize(
+    ('image', 'dtype', 'message'),
+    [
+        (IMAGE[0], np.uint8, 'has shape (2, 3), wanted (2, 2, 3) as in'),
+        (IMAGE / 255, np.uint8, 'has dtype float64, wanted uint8 as in observation_space; return obs.astype(np.uint8)'),
+        (DOT, np.float32, 'has 1.5 at [1, 0, 2], wanted 0 to 1 as in observation_space'),
+        (DOT + np.inf, np.float32, 'has inf at [0, 0, 0], wanted finite numbers'),
+    ],
+    ids=['shape', 'dtype', 'bound', 'inf'],
+)
 def test_check_env_image_break_names_the_pixel(image: np.ndarray, dtype: Any, message: str) -> None:
     space = Box(0, 255 if dtype == np.uint8 else 1, (2, 2, 3), dtype)
     with pytest.raises(EnvContractError) as raised:
@@ -147,8 +169,11 @@ def test_check_env_image_that_keeps_the_contract_passes() -> None:
 
 def test_check_env_unseeded_env_raises() -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(EnvContractError, match=r'step 0: two resets with seed=0 returned .*wanted the same twice; '
-                                               r'call super\(\).reset\(seed=seed\)'):
+    with pytest.raises(
+        EnvContractError,
+        match=r'step 0: two resets with seed=0 returned .*wanted the same twice; '
+        r'call super\(\).reset\(seed=seed\)',
+    ):
         check_env(EnvConfig(id=ResetEnv, kwargs={'change': lambda o, i: (rng.random(1, np.float32), i)}))
 
 
@@ -183,6 +208,7 @@ def test_check_env_reset_without_seed_argument_raises() -> None:
 
 def test_check_env_reset_that_writes_into_the_final_obs_raises() -> None:
     """Such an env would make the bootstrap value of a truncated episode that of the next one's start."""
+
     class Env(LimitEnv):
         state = np.zeros(1, np.float32)
 
@@ -222,8 +248,9 @@ def test_check_env_closes_the_env() -> None:
     assert closed == [True]
 
 
-@pytest.mark.parametrize('env_id', ['CartPole-v1', 'Acrobot-v1', 'Pendulum-v1', 'MountainCarContinuous-v0', limit_env,
-                                    'FrozenLake-v1'])
+@pytest.mark.parametrize(
+    'env_id', ['CartPole-v1', 'Acrobot-v1', 'Pendulum-v1', 'MountainCarContinuous-v0', limit_env, 'FrozenLake-v1']
+)
 def test_check_env_good_envs_pass_500_steps(env_id: Any) -> None:
     check_env(EnvConfig(id=env_id), n_step=500)
 
@@ -267,7 +294,8 @@ def test_check_env_step_that_no_seed_reaches_raises(what: str) -> None:
         check_env(EnvConfig(id=DrawEnv, kwargs={'what': what}))
     assert str(raised.value).startswith(
         f"env '{__name__}:DrawEnv', index 0, step 3: two episodes with seed=0 and the same actions differ at step 3: "
-        f'{what} ')
+        f'{what} '
+    )
     assert 'wanted the same twice; call super().reset(seed=seed) and draw all random' in str(raised.value)
 
 
@@ -311,8 +339,19 @@ def test_check_env_steps_drawn_from_np_random_pass() -> None:
     check_env(EnvConfig(id=Env), n_step=30)
 
 
-@pytest.mark.parametrize('env_id', ['LunarLander-v3', 'BipedalWalker-v3', 'HalfCheetah-v5', 'Ant-v5', 'Hopper-v5',
-                                    'Acrobot-v1', 'Pendulum-v1', 'FrozenLake-v1'])
+@pytest.mark.parametrize(
+    'env_id',
+    [
+        'LunarLander-v3',
+        'BipedalWalker-v3',
+        'HalfCheetah-v5',
+        'Ant-v5',
+        'Hopper-v5',
+        'Acrobot-v1',
+        'Pendulum-v1',
+        'FrozenLake-v1',
+    ],
+)
 def test_check_env_good_simulators_pass_100_steps(env_id: str) -> None:
     check_env(EnvConfig(id=env_id), n_step=100)
 

@@ -1,4 +1,5 @@
 """Envs that keep the contract for two steps and then break it, one in three, in every vectorization."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -57,27 +58,50 @@ def break_at_step_3(env: VectorEnv, index: tuple[int, ...] = (1,)) -> pytest.Exc
 
 # what the env returns, and what the message says in place of {}: sync, async
 BREAKS = {
-    'obs shape': (lambda o, *v: (np.zeros(3, np.float32), *v),
-                  'the observation is of shape (3,) and dtype float32, wanted numbers of shape (2,) as in observation',
-                  'the observation does not fit observation_space (could not broadcast'),
-    'obs none': (lambda o, *v: (None, *v), 'the observation is None (NoneType), wanted numbers of shape (2,)',
-                 'observation is [nan nan] after action 1, wanted finite numbers (None becomes nan); fix the env'),
-    'obs text': (lambda o, *v: ('ab', *v), "the observation is 'ab' (str), wanted numbers of shape (2,)",
-                 'the observation does not fit observation_space (could not convert string'),
-    'four values': (lambda o, r, te, tr, i: (o, r, te, i),
-                    'step returned another number of values (not enough values to unpack (expected 5, got 4)), wanted '
-                    'a tuple of 5; `return obs, reward, terminated, truncated, info`.', None),
+    'obs shape': (
+        lambda o, *v: (np.zeros(3, np.float32), *v),
+        'the observation is of shape (3,) and dtype float32, wanted numbers of shape (2,) as in observation',
+        'the observation does not fit observation_space (could not broadcast',
+    ),
+    'obs none': (
+        lambda o, *v: (None, *v),
+        'the observation is None (NoneType), wanted numbers of shape (2,)',
+        'observation is [nan nan] after action 1, wanted finite numbers (None becomes nan); fix the env',
+    ),
+    'obs text': (
+        lambda o, *v: ('ab', *v),
+        "the observation is 'ab' (str), wanted numbers of shape (2,)",
+        'the observation does not fit observation_space (could not convert string',
+    ),
+    'four values': (
+        lambda o, r, te, tr, i: (o, r, te, i),
+        'step returned another number of values (not enough values to unpack (expected 5, got 4)), wanted '
+        'a tuple of 5; `return obs, reward, terminated, truncated, info`.',
+        None,
+    ),
     'six values': (lambda *v: (*v, 0), 'step returned another number of values (too many values to unpack', None),
     'none': (lambda *v: None, 'step returned another number of values (cannot unpack non-iterable NoneType', None),
     'info none': (lambda *v: (*v[:4], None), 'info is None (NoneType), wanted a dict; `return obs, reward', None),
-    'reward array': (lambda o, r, *v: (o, np.ones(2), *v), 'the reward, terminated or truncated is no single value (',
-                     'the reward is array([1., 1.]) (ndarray), wanted a number; `return obs, reward'),
-    'reward list': (lambda o, r, *v: (o, [1.0], *v), 'the reward, terminated or truncated is no single value (',
-                    'the reward is [1.0] (list), wanted a number'),
-    'truncated array': (lambda o, r, te, tr, i: (o, r, te, np.array([True, False]), i),
-                        'the reward, terminated or truncated is no single value (', None),
-    'reward none': (lambda o, r, *v: (o, None, *v),
-                    'reward is nan after action 1, wanted finite numbers (None becomes nan); fix the env', None),
+    'reward array': (
+        lambda o, r, *v: (o, np.ones(2), *v),
+        'the reward, terminated or truncated is no single value (',
+        'the reward is array([1., 1.]) (ndarray), wanted a number; `return obs, reward',
+    ),
+    'reward list': (
+        lambda o, r, *v: (o, [1.0], *v),
+        'the reward, terminated or truncated is no single value (',
+        'the reward is [1.0] (list), wanted a number',
+    ),
+    'truncated array': (
+        lambda o, r, te, tr, i: (o, r, te, np.array([True, False]), i),
+        'the reward, terminated or truncated is no single value (',
+        None,
+    ),
+    'reward none': (
+        lambda o, r, *v: (o, None, *v),
+        'reward is nan after action 1, wanted finite numbers (None becomes nan); fix the env',
+        None,
+    ),
 }
 WORKER_ONLY = {'truncated array': 'step returned what cannot be used (ValueError: The truth value of an array'}
 
@@ -107,8 +131,9 @@ def test_step_rewards_of_one_value_each_in_arrays_are_refused() -> None:
     """numpy would make a [3, 1] array of them, which broadcasts to [3, 3] against [3]."""
     config = EnvConfig(id=LateEnv, kwargs={'change': lambda o, r, *v: (o, np.ones(1), *v)}, vectorization='async')
     raised = break_at_step_3(make_vector_env(config, 3), (0, 1, 2))
-    assert str(raised.value) == (f'{NAME}, step 3: step returned rewards of shape (3, 1), wanted (3,); '
-                                 'return one float for each reward.')
+    assert str(raised.value) == (
+        f'{NAME}, step 3: step returned rewards of shape (3, 1), wanted (3,); return one float for each reward.'
+    )
 
 
 @pytest.mark.parametrize('final', [np.zeros(3, np.float32), None], ids=str)
@@ -131,9 +156,14 @@ def test_step_infos_of_different_shapes_are_nobodys_business() -> None:
 
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
-@pytest.mark.parametrize(('change', 'message'), [
-    (lambda o, i: (o, i, 0), 'reset returned another number of values (too many values to unpack (expected 2'),
-    (lambda o, i: (np.zeros(3, np.float32), i), 'the observation ')], ids=['three values', 'obs shape'])
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (lambda o, i: (o, i, 0), 'reset returned another number of values (too many values to unpack (expected 2'),
+        (lambda o, i: (np.zeros(3, np.float32), i), 'the observation '),
+    ],
+    ids=['three values', 'obs shape'],
+)
 def test_reset_in_the_middle_of_a_run_that_breaks_is_named(change: Any, message: str, mode: str, how: str) -> None:
     env = make_vector_env(EnvConfig(id=LateResetEnv, kwargs={'change': change}, vectorization=how, autoreset=mode), 2)
     env.reset(0)
@@ -152,8 +182,11 @@ def test_reset_that_returns_the_obs_alone_is_named(how: str) -> None:
             return super().reset(**kwargs)[0]
 
     env = make_vector_env(EnvConfig(id=Env, vectorization=how), 2)
-    with pytest.raises(EnvContractError, match=r'index 0, step 0: reset returned another number of values \(not enough '
-                                               r'.*wanted a tuple of 2; write `def reset'):
+    with pytest.raises(
+        EnvContractError,
+        match=r'index 0, step 0: reset returned another number of values \(not enough '
+        r'.*wanted a tuple of 2; write `def reset',
+    ):
         env.reset(0)
     env.close()
 
@@ -172,8 +205,11 @@ def test_step_batched_env_that_breaks_is_named_without_an_index() -> None:
     env = make_vector_env(EnvConfig(id='tests.envs:Limit-v0'), 2)
     env.reset(0)
     env._env._obs = lambda: np.zeros((2, 3), np.float32)  # type: ignore[attr-defined]
-    with pytest.raises(EnvContractError, match=r"env 'tests.envs:Limit-v0', step 1: step returned observations of "
-                                               r'shape \(2, 3\), wanted \(2, 1\)'):
+    with pytest.raises(
+        EnvContractError,
+        match=r"env 'tests.envs:Limit-v0', step 1: step returned observations of "
+        r'shape \(2, 3\), wanted \(2, 1\)',
+    ):
         env.step(torch.tensor([0, 0]))
 
 

@@ -1,4 +1,5 @@
 """Names that lead to no env, and envs whose dependency is missing: one line that says what to write or install."""
+
 from __future__ import annotations
 
 import sys
@@ -27,21 +28,28 @@ def make(env_id: Any, **fields: Any) -> gymnasium.Env:
     return make_env(EnvConfig(id=env_id, **fields))
 
 
-@pytest.mark.parametrize(('env_id', 'message'), [
-    ('LunarLander-v2', f"unknown env 'LunarLander-v2': gymnasium {gymnasium.__version__} has LunarLander-v3; "
-                       "use 'LunarLander-v3'."),
-    ('CartPole-v9', "has CartPole-v0, CartPole-v1; use 'CartPole-v1'."),
-    ('CartPole', "use 'CartPole-v1'."),
-    ('CartPoel-v1', "unknown env 'CartPoel-v1': did you mean 'CartPole-v1' or 'CartPole-v0'?"),
-    ('pendulum-v1', "did you mean 'Pendulum-v1'"),
-    ('halfchetah-v5', "did you mean 'HalfCheetah-v5'"),
-    ('qqq', "unknown env 'qqq': no known id is close. `zoo list envs` shows"),
-    ('', "unknown env ''"),
-    ('HalfCheetah-v3', "env 'HalfCheetah-v3' is too old for this gymnasium"),
-    ('HalfCheetah-v3', "use 'HalfCheetah-v5'."),
-    ('no_such_module:make', "env 'no_such_module:make' names the module 'no_such_module', which is not found"),
-    ('tests.no_such:make', "names the module 'tests.no_such', which is not found"),
-    ('tests.envs:limt_env', "module 'tests.envs' has no function or class 'limt_env'")])
+@pytest.mark.parametrize(
+    ('env_id', 'message'),
+    [
+        (
+            'LunarLander-v2',
+            f"unknown env 'LunarLander-v2': gymnasium {gymnasium.__version__} has LunarLander-v3; "
+            "use 'LunarLander-v3'.",
+        ),
+        ('CartPole-v9', "has CartPole-v0, CartPole-v1; use 'CartPole-v1'."),
+        ('CartPole', "use 'CartPole-v1'."),
+        ('CartPoel-v1', "unknown env 'CartPoel-v1': did you mean 'CartPole-v1' or 'CartPole-v0'?"),
+        ('pendulum-v1', "did you mean 'Pendulum-v1'"),
+        ('halfchetah-v5', "did you mean 'HalfCheetah-v5'"),
+        ('qqq', "unknown env 'qqq': no known id is close. `zoo list envs` shows"),
+        ('', "unknown env ''"),
+        ('HalfCheetah-v3', "env 'HalfCheetah-v3' is too old for this gymnasium"),
+        ('HalfCheetah-v3', "use 'HalfCheetah-v5'."),
+        ('no_such_module:make', "env 'no_such_module:make' names the module 'no_such_module', which is not found"),
+        ('tests.no_such:make', "names the module 'tests.no_such', which is not found"),
+        ('tests.envs:limt_env', "module 'tests.envs' has no function or class 'limt_env'"),
+    ],
+)
 def test_make_env_unknown_id_names_what_to_write(env_id: str, message: str) -> None:
     with pytest.raises(UnknownEnvError) as raised:
         make(env_id)
@@ -50,26 +58,33 @@ def test_make_env_unknown_id_names_what_to_write(env_id: str, message: str) -> N
     assert isinstance(raised.value, ValueError) and isinstance(raised.value, EnvError)
 
 
-@pytest.mark.parametrize('env_id', [limit_env, LimitEnv, 'tests.envs:limit_env', 'tests.envs:LimitEnv',
-                                    'tests.envs:Limit-v0', 'Limit-v0'])
+@pytest.mark.parametrize(
+    'env_id', [limit_env, LimitEnv, 'tests.envs:limit_env', 'tests.envs:LimitEnv', 'tests.envs:Limit-v0', 'Limit-v0']
+)
 def test_make_env_every_way_to_name_an_env_makes_it(env_id: Any) -> None:
     env = make(env_id, kwargs={'limit': 3})
     assert isinstance(env.unwrapped, LimitEnv) and env.unwrapped.limit == 3
 
 
-@pytest.mark.parametrize(('env_id', 'extra', 'module'), [
-    ('LunarLander-v3', 'box2d', 'Box2D'),
-    ('BipedalWalker-v3', 'box2d', 'Box2D'),
-    ('HalfCheetah-v5', 'mujoco', 'mujoco')])
-def test_make_env_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch, env_id: str, extra: str,
-                                                      module: str) -> None:
+@pytest.mark.parametrize(
+    ('env_id', 'extra', 'module'),
+    [
+        ('LunarLander-v3', 'box2d', 'Box2D'),
+        ('BipedalWalker-v3', 'box2d', 'Box2D'),
+        ('HalfCheetah-v5', 'mujoco', 'mujoco'),
+    ],
+)
+def test_make_env_missing_extra_names_the_pip_command(
+    monkeypatch: pytest.MonkeyPatch, env_id: str, extra: str, module: str
+) -> None:
     for name in [name for name in sys.modules if name.startswith(f'gymnasium.envs.{extra}')]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)  # what makes `import module` raise ImportError
     with pytest.raises(MissingExtraError) as raised:
         make(env_id)
-    assert str(raised.value) == (f"env '{env_id}' needs the {extra} extra, which is not installed; "
-                                 f"run: pip install 'policy-zoo[{extra}]'")
+    assert str(raised.value) == (
+        f"env '{env_id}' needs the {extra} extra, which is not installed; run: pip install 'policy-zoo[{extra}]'"
+    )
 
 
 def test_make_env_error_of_a_constructor_passes_through() -> None:
@@ -105,16 +120,30 @@ def test_env_config_kwargs_are_plain_dicts_that_an_env_may_change() -> None:
     assert config.kwargs == {'options': {'a': 2}}
 
 
-@pytest.mark.parametrize('field', [{'collector_env_num': 0}, {'collector_env_num': 2.5}, {'evaluator_env_num': True},
-                                   {'vectorization': 'syn'}, {'autoreset': 'none'}, {'action_mode': 'tanh'},
-                                   {'max_episode_steps': 0}, {'step_timeout': 0.0}, {'step_timeout': float('nan')},
-                                   {'env_num': 8}, {'id': 3}], ids=str)
+@pytest.mark.parametrize(
+    'field',
+    [
+        {'collector_env_num': 0},
+        {'collector_env_num': 2.5},
+        {'evaluator_env_num': True},
+        {'vectorization': 'syn'},
+        {'autoreset': 'none'},
+        {'action_mode': 'tanh'},
+        {'max_episode_steps': 0},
+        {'step_timeout': 0.0},
+        {'step_timeout': float('nan')},
+        {'env_num': 8},
+        {'id': 3},
+    ],
+    ids=str,
+)
 def test_env_config_refuses_what_is_out_of_range(field: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(field))):
         EnvConfig(**{'id': 'CartPole-v1', **field})
 
 
 # --- env.kwargs
+
 
 class SortEnv(LimitEnv):
     def __init__(self, order: list, nested: Any = ()) -> None:
@@ -154,20 +183,32 @@ def passes_on(size: int = 1, **kwargs: Any) -> gymnasium.Env:
     return limit_env(**kwargs)
 
 
-@pytest.mark.parametrize(('fields', 'message'), [
-    ({'id': 'CartPole-v1', 'kwargs': {'foo': 1}},
-     "env.kwargs has 'foo' but CartPole-v1 takes sutton_barto_reward, render_mode; correct the name, or leave it out."),
-    ({'id': 'CartPole-v1', 'kwargs': {'foo': 1}, 'vectorization': 'sync'}, "'foo' but CartPole-v1 takes sutton"),
-    ({'id': 'CartPole-v1', 'kwargs': {'foo': 1}, 'vectorization': 'batched'},
-     "env.kwargs has 'foo' but CartPole-v1 takes render_mode, sutton_barto_reward; correct"),
-    ({'id': 'HalfCheetah-v5', 'kwargs': {'foo': 1}}, "env.kwargs has 'foo' but HalfCheetah-v5 takes xml_file, "),
-    ({'id': limit_env, 'kwargs': {'limt': 1, 'and_': 2}},
-     "env.kwargs has 'limt', 'and_' but tests.envs:limit_env takes limit, end, action; correct"),
-    ({'id': passes_on, 'kwargs': {'limit': 1, 'foo': 2}}, f"has 'foo' but {__name__}:passes_on takes size; "),
-    ({'id': limit_env, 'kwargs': {'max_episode_steps': 3}},
-     "env.kwargs has 'max_episode_steps', which tests.envs:limit_env does not take; set env.max_episode_steps."),
-    ({'id': 'Pendulum-v1', 'kwargs': {'max_episode_steps': 3}}, 'Pendulum-v1 does not take; set env.max_'),
-    ({'id': needs_speed}, f"env.kwargs lacks 'speed', which {__name__}:needs_speed needs; give it a value.")])
+@pytest.mark.parametrize(
+    ('fields', 'message'),
+    [
+        (
+            {'id': 'CartPole-v1', 'kwargs': {'foo': 1}},
+            "env.kwargs has 'foo' but CartPole-v1 takes sutton_barto_reward, render_mode; correct the name, or leave it out.",
+        ),
+        ({'id': 'CartPole-v1', 'kwargs': {'foo': 1}, 'vectorization': 'sync'}, "'foo' but CartPole-v1 takes sutton"),
+        (
+            {'id': 'CartPole-v1', 'kwargs': {'foo': 1}, 'vectorization': 'batched'},
+            "env.kwargs has 'foo' but CartPole-v1 takes render_mode, sutton_barto_reward; correct",
+        ),
+        ({'id': 'HalfCheetah-v5', 'kwargs': {'foo': 1}}, "env.kwargs has 'foo' but HalfCheetah-v5 takes xml_file, "),
+        (
+            {'id': limit_env, 'kwargs': {'limt': 1, 'and_': 2}},
+            "env.kwargs has 'limt', 'and_' but tests.envs:limit_env takes limit, end, action; correct",
+        ),
+        ({'id': passes_on, 'kwargs': {'limit': 1, 'foo': 2}}, f"has 'foo' but {__name__}:passes_on takes size; "),
+        (
+            {'id': limit_env, 'kwargs': {'max_episode_steps': 3}},
+            "env.kwargs has 'max_episode_steps', which tests.envs:limit_env does not take; set env.max_episode_steps.",
+        ),
+        ({'id': 'Pendulum-v1', 'kwargs': {'max_episode_steps': 3}}, 'Pendulum-v1 does not take; set env.max_'),
+        ({'id': needs_speed}, f"env.kwargs lacks 'speed', which {__name__}:needs_speed needs; give it a value."),
+    ],
+)
 def test_make_env_kwargs_that_do_not_fit_name_what_does(fields: dict, message: str) -> None:
     with pytest.raises(EnvKwargsError) as raised:
         make_vector_env(EnvConfig(**fields), 2)

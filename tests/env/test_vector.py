@@ -1,4 +1,5 @@
 """The oracle of most tests is an env that counts its steps, or one that returns the action it was sent."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -82,6 +83,7 @@ class FaultEnv(LimitEnv):
 
 # --- the three autoreset modes
 
+
 @pytest.mark.parametrize('end', ['truncated', 'terminated'])
 @pytest.mark.parametrize(('how', 'mode'), MODES)
 def test_step_every_mode_gives_the_sequence_of_a_counting_env(how: str, mode: str, end: str) -> None:
@@ -152,13 +154,18 @@ def test_reset_in_the_middle_of_next_step_mode_leaves_no_reset_row(how: str) -> 
 
 # --- which vectorization
 
-@pytest.mark.parametrize(('fields', 'mode'), [
-    ({'id': 'CartPole-v1'}, 'next_step'),  # registers a batched version, which knows only this mode
-    ({'id': 'CartPole-v1', 'kwargs': {'sutton_barto_reward': True}}, 'next_step'),
-    ({'id': 'CartPole-v1', 'autoreset': 'same_step'}, 'same_step'),
-    ({'id': 'Pendulum-v1'}, 'same_step'),
-    ({'id': limit_env}, 'same_step'),
-    ({'id': 'tests.envs:limit_env'}, 'same_step')])
+
+@pytest.mark.parametrize(
+    ('fields', 'mode'),
+    [
+        ({'id': 'CartPole-v1'}, 'next_step'),  # registers a batched version, which knows only this mode
+        ({'id': 'CartPole-v1', 'kwargs': {'sutton_barto_reward': True}}, 'next_step'),
+        ({'id': 'CartPole-v1', 'autoreset': 'same_step'}, 'same_step'),
+        ({'id': 'Pendulum-v1'}, 'same_step'),
+        ({'id': limit_env}, 'same_step'),
+        ({'id': 'tests.envs:limit_env'}, 'same_step'),
+    ],
+)
 def test_make_vector_env_auto_takes_batched_where_it_fits(fields: dict, mode: str) -> None:
     assert make_vector_env(EnvConfig(**fields), 2).autoreset == mode
 
@@ -199,6 +206,7 @@ def test_make_vector_env_takes_a_registered_name() -> None:
 
 # --- time limits
 
+
 def balance(obs: torch.Tensor) -> torch.Tensor:
     """Keeps the pole of CartPole up for more than 500 steps from every start."""
     return (obs @ torch.tensor([0.1, 0.3, 1.0, 1.0]) > 0).long()
@@ -216,8 +224,9 @@ def test_step_cartpole_is_truncated_at_its_limit(how: str, limit: int | None) ->
         assert step.truncated.tolist() == [t == (limit or 500)] * 4
 
 
-@pytest.mark.parametrize('make_one', [lambda: limit_env(limit=100),
-                                      lambda: gymnasium.wrappers.TimeLimit(limit_env(limit=100), 2)])
+@pytest.mark.parametrize(
+    'make_one', [lambda: limit_env(limit=100), lambda: gymnasium.wrappers.TimeLimit(limit_env(limit=100), 2)]
+)
 def test_step_max_episode_steps_overrides_that_of_a_callable(make_one: Any) -> None:
     env = make(make_one, max_episode_steps=4)
     env.reset(0)
@@ -226,12 +235,15 @@ def test_step_max_episode_steps_overrides_that_of_a_callable(make_one: Any) -> N
 
 # --- seeds
 
+
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_reset_env_i_is_seeded_from_the_ith_child(how: str) -> None:
     env = make(NoiseEnv, 3, vectorization=how)
     obs = env.reset(np.random.SeedSequence(7))
-    want = [np.random.default_rng(int(child.generate_state(1)[0]) >> 1).random(1).astype(np.float32).tolist()
-            for child in np.random.SeedSequence(7).spawn(3)]  # gymnasium's np_random is default_rng (PCG64) of the seed
+    want = [
+        np.random.default_rng(int(child.generate_state(1)[0]) >> 1).random(1).astype(np.float32).tolist()
+        for child in np.random.SeedSequence(7).spawn(3)
+    ]  # gymnasium's np_random is default_rng (PCG64) of the seed
     assert obs.tolist() == want
     env.close()
 
@@ -250,6 +262,7 @@ def test_reset_more_envs_leave_the_first_ones_as_they_were() -> None:
 
 
 # --- spaces
+
 
 def test_step_discrete_with_start_is_an_index_inside_and_a_number_outside() -> None:
     env = make(EchoDiscreteEnv, 3)
@@ -279,13 +292,17 @@ def test_step_discrete_obs_outside_of_the_space_raises() -> None:
         env.step(torch.tensor([0, 2, 1]))
 
 
-@pytest.mark.parametrize(('mode', 'action', 'want'), [
-    ('clip', [-5, -5, -5, -5], [-2, 0, -5, -5]),
-    ('clip', [5, 5, 5, 5], [1, 5, 3, 5]),
-    ('clip', [0.25, 0.5, -0.5, 9], [0.25, 0.5, -0.5, 9]),
-    ('rescale', [-1, -5, -5, -5], [-2, 0, -5, -5]),  # only the first dimension has two finite bounds
-    ('rescale', [0, 5, 5, 5], [-0.5, 5, 3, 5]),
-    ('rescale', [4, 1, 1, 1], [1, 1, 1, 1])])
+@pytest.mark.parametrize(
+    ('mode', 'action', 'want'),
+    [
+        ('clip', [-5, -5, -5, -5], [-2, 0, -5, -5]),
+        ('clip', [5, 5, 5, 5], [1, 5, 3, 5]),
+        ('clip', [0.25, 0.5, -0.5, 9], [0.25, 0.5, -0.5, 9]),
+        ('rescale', [-1, -5, -5, -5], [-2, 0, -5, -5]),  # only the first dimension has two finite bounds
+        ('rescale', [0, 5, 5, 5], [-0.5, 5, 3, 5]),
+        ('rescale', [4, 1, 1, 1], [1, 1, 1, 1]),
+    ],
+)
 def test_step_box_action_is_mapped_and_the_raw_one_kept(mode: str, action: list, want: list) -> None:
     env = make(EchoEnv, 1, action_mode=mode)
     env.reset(0)
@@ -298,11 +315,20 @@ def test_step_box_action_is_mapped_and_the_raw_one_kept(mode: str, action: list,
 VECTORS, IMAGES = Box(0, 1, (2, 2)), Box(0, 255, (3, 4, 4), np.uint8)
 
 
-@pytest.mark.parametrize(('space', 'role'), [
-    *((space, role) for role in ('observation', 'action')
-      for space in (VECTORS, gymnasium.spaces.MultiBinary(3), Box(0, 1, ()), gymnasium.spaces.Dict(a=Discrete(2)))),
-    (Box(0, 255, (3, 4, 4), np.int64), 'observation'), (Box(0, 255, (2, 3, 4, 4), np.uint8), 'observation'),
-    (IMAGES, 'action')], ids=str)
+@pytest.mark.parametrize(
+    ('space', 'role'),
+    [
+        *(
+            (space, role)
+            for role in ('observation', 'action')
+            for space in (VECTORS, gymnasium.spaces.MultiBinary(3), Box(0, 1, ()), gymnasium.spaces.Dict(a=Discrete(2)))
+        ),
+        (Box(0, 255, (3, 4, 4), np.int64), 'observation'),
+        (Box(0, 255, (2, 3, 4, 4), np.uint8), 'observation'),
+        (IMAGES, 'action'),
+    ],
+    ids=str,
+)
 def test_make_vector_env_space_that_is_not_supported_raises(space: gymnasium.Space, role: str) -> None:
     def make_one() -> gymnasium.Env:
         env = limit_env()
@@ -316,6 +342,7 @@ def test_make_vector_env_space_that_is_not_supported_raises(space: gymnasium.Spa
 
 
 # --- images
+
 
 class ImageEnv(LimitEnv):
     """Every pixel of the image is 200 + the number of steps; at its 2nd step it is what `show` makes of it."""
@@ -383,11 +410,16 @@ def test_step_final_image_of_another_dtype_raises() -> None:
 
 # --- what an env must not return
 
+
 @pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
-@pytest.mark.parametrize(('action', 'message'), [
-    (1, r'observation is \[nan\] after action 1, wanted finite'),
-    (2, 'reward is -inf after action 2, wanted finite'),
-    (3, r'observation is \[inf\] after action 3, wanted finite')])
+@pytest.mark.parametrize(
+    ('action', 'message'),
+    [
+        (1, r'observation is \[nan\] after action 1, wanted finite'),
+        (2, 'reward is -inf after action 2, wanted finite'),
+        (3, r'observation is \[inf\] after action 3, wanted finite'),
+    ],
+)
 def test_step_value_that_is_not_finite_names_env_index_step_value(mode: str, action: int, message: str) -> None:
     env = make(FaultEnv, 3, autoreset=mode)
     env.reset(0)

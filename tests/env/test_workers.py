@@ -1,4 +1,5 @@
 """Env processes that die, hang, raise or are signalled."""
+
 from __future__ import annotations
 
 import multiprocessing
@@ -58,7 +59,8 @@ def test_step_worker_that_dies_is_named_with_step_and_cause(action: int, cause: 
     with pytest.raises(EnvError) as raised:
         env.step(torch.tensor([0, action, 0]))
     assert str(raised.value).startswith(
-        f"env '{__name__}:FragileEnv', index 1: its worker process died during step 2 ({cause}); find out where")
+        f"env '{__name__}:FragileEnv', index 1: its worker process died during step 2 ({cause}); find out where"
+    )
     env.close()  # may be called after the end
 
 

@@ -1,4 +1,5 @@
 """Model 'vac': shapes for every pair of spaces, what its parts share, how it starts, observation statistics."""
+
 from __future__ import annotations
 
 import copy
@@ -43,9 +44,15 @@ def test_vac_is_registered_with_its_config():
 
 @pytest.mark.parametrize('lead', LEADS)
 @pytest.mark.parametrize('obs_space', [box(4), Discrete(6), Discrete(6, start=2), box(1)])
-@pytest.mark.parametrize('action_space, sizes', [
-    (Discrete(3), [3]), (Discrete(2, start=-1), [2]), (box(2), [2, 2]), (box(1), [1, 1]),
-])
+@pytest.mark.parametrize(
+    'action_space, sizes',
+    [
+        (Discrete(3), [3]),
+        (Discrete(2, start=-1), [2]),
+        (box(2), [2, 2]),
+        (box(1), [1, 1]),
+    ],
+)
 @pytest.mark.parametrize('shared_encoder', [False, True])
 @pytest.mark.parametrize('state_dependent_std', [False, True])
 def test_shapes_follow_the_spaces(lead, obs_space, action_space, sizes, shared_encoder, state_dependent_std):
@@ -90,12 +97,16 @@ def test_discrete_observations_are_one_hot():
 
 # ---- gradients
 
+
 def touched(model: VAC, loss: Tensor) -> set[str]:
     """Names of the parts that a loss moves."""
     model.zero_grad()
     loss.backward()
-    return {name for name, part in model.named_children()
-            if any(p.grad is not None and p.grad.any() for p in part.parameters())}
+    return {
+        name
+        for name, part in model.named_children()
+        if any(p.grad is not None and p.grad.any() for p in part.parameters())
+    }
 
 
 def test_separate_encoders_share_no_gradient():
@@ -150,8 +161,10 @@ NATURE = 8224 + 32832 + 36928 + 1606144
 IMPALA = 448 + 4 * 2320 + 4640 + 4 * 9248 + 5 * 9248 + 524544
 
 
-@pytest.mark.parametrize('shape, n_action, trunk, n_feature', [
-    ((84, 84, 4), 6, NATURE, 512), ((4, 84, 84), 6, NATURE, 512), ((64, 64, 3), 15, IMPALA, 256)])
+@pytest.mark.parametrize(
+    'shape, n_action, trunk, n_feature',
+    [((84, 84, 4), 6, NATURE, 512), ((4, 84, 84), 6, NATURE, 512), ((64, 64, 3), 15, IMPALA, 256)],
+)
 def test_networks_over_images_have_the_published_number_of_parameters(shape, n_action, trunk, n_feature):
     heads = (n_feature + 1) * n_action + n_feature + 1
     for shared_encoder in (True, False):
@@ -167,6 +180,7 @@ def test_heads_on_a_cnn_start_with_its_gains(encoder, gain):
 
 
 # ---- initialisation
+
 
 def gain_of(weight: Tensor) -> Tensor:
     """All singular values of the weights; of an orthogonal matrix they are its gain."""
@@ -192,7 +206,7 @@ def test_discrete_head_starts_with_the_small_gain_and_a_near_uniform_policy():
     torch.testing.assert_close(gain_of(model.policy_head.weight), torch.full((3,), 0.01), rtol=1e-4, atol=0)
     logit = model.compute_actor(observe(box(4), (100,)))
     # 64 tanh features have a norm of at most 8, so no logit exceeds .08 and ln 3 - H is of the order .08^2
-    assert logit.abs().max() < 0.08 and (math.log(3) - Categorical.entropy(logit)).max() < 0.08 ** 2
+    assert logit.abs().max() < 0.08 and (math.log(3) - Categorical.entropy(logit)).max() < 0.08**2
 
 
 def test_the_same_seed_gives_the_same_weights():
@@ -203,6 +217,7 @@ def test_the_same_seed_gives_the_same_weights():
 
 
 # ---- Gaussian deviation
+
 
 @pytest.mark.parametrize('log_std_init', [0.0, -1.0, 2.0, -10.0])
 def test_free_std_starts_at_log_std_init_everywhere(log_std_init):
@@ -218,8 +233,10 @@ def test_state_dependent_std_starts_near_log_std_init_and_differs_by_state():
 
 
 @pytest.mark.parametrize('state_dependent_std', [False, True])
-@pytest.mark.parametrize('log_std, sigma', [(100.0, math.exp(2)), (2.5, math.exp(2)), (-100.0, math.exp(-10)),
-                                            (1.5, math.exp(1.5)), (-9.5, math.exp(-9.5))])
+@pytest.mark.parametrize(
+    'log_std, sigma',
+    [(100.0, math.exp(2)), (2.5, math.exp(2)), (-100.0, math.exp(-10)), (1.5, math.exp(1.5)), (-9.5, math.exp(-9.5))],
+)
 def test_log_std_is_clamped_to_minus_10_and_2(state_dependent_std, log_std, sigma):
     model = make(action_space=box(2), state_dependent_std=state_dependent_std)
     head = model.policy_head
@@ -239,6 +256,7 @@ def test_free_std_is_a_parameter_with_gradient():
 
 
 # ---- observation statistics
+
 
 def test_obs_norm_sees_observations_standardised_and_clipped():
     plain, normed = make(), make(obs_norm=True)
@@ -291,6 +309,7 @@ def test_forward_passes_do_not_update_statistics():
 
 # ---- what it refuses
 
+
 @pytest.mark.parametrize('obs_norm', [False, True])
 @pytest.mark.parametrize('shape', [(), (3, 4), (2, 3, 8, 8)])
 def test_observations_that_are_no_vector_and_no_image_are_refused(shape, obs_norm):
@@ -307,12 +326,19 @@ def test_actions_that_are_no_vector_are_refused(shape, state_dependent_std):
     assert str(shape) in str(error.value) and '[D]' in str(error.value)
 
 
-@pytest.mark.parametrize('fields, key', [
-    (dict(hidden_sizes=[]), 'hidden_sizes'), (dict(hidden_sizes=[64, 0]), 'hidden_sizes'),
-    (dict(hidden_size=[64]), 'hidden_sizes'), (dict(encoder='resnet'), 'encoder'),
-    (dict(activation='gelu'), 'activation'), (dict(obs_norm=1), 'obs_norm'),
-    (dict(log_std_init=3.0), 'log_std_init'), (dict(log_std_init=-11.0), 'log_std_init'),
-])
+@pytest.mark.parametrize(
+    'fields, key',
+    [
+        (dict(hidden_sizes=[]), 'hidden_sizes'),
+        (dict(hidden_sizes=[64, 0]), 'hidden_sizes'),
+        (dict(hidden_size=[64]), 'hidden_sizes'),
+        (dict(encoder='resnet'), 'encoder'),
+        (dict(activation='gelu'), 'activation'),
+        (dict(obs_norm=1), 'obs_norm'),
+        (dict(log_std_init=3.0), 'log_std_init'),
+        (dict(log_std_init=-11.0), 'log_std_init'),
+    ],
+)
 def test_config_refuses_what_the_model_cannot_use(fields, key):
     with pytest.raises(ConfigError, match=key):
         validate(VACConfig, fields)

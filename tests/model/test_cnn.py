@@ -1,4 +1,5 @@
 """Images: layouts, bytes, sizes, the two networks written out, and how they start."""
+
 from __future__ import annotations
 
 import math
@@ -30,18 +31,30 @@ def cnn(space: Box, name: str) -> NatureCNN | ImpalaCNN:
         return make_cnn(space, name)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize('shape, want', [
-    ((84, 96, 4), (84, 96, 4, False)), ((4, 84, 96), (84, 96, 4, True)), ((64, 64, 3), (64, 64, 3, False)),
-    ((9, 64, 64), (64, 64, 9, True)), ((1, 84, 84), (84, 84, 1, True)), ((84, 3, 84), (84, 3, 84, False)),
-])
+@pytest.mark.parametrize(
+    'shape, want',
+    [
+        ((84, 96, 4), (84, 96, 4, False)),
+        ((4, 84, 96), (84, 96, 4, True)),
+        ((64, 64, 3), (64, 64, 3, False)),
+        ((9, 64, 64), (64, 64, 9, True)),
+        ((1, 84, 84), (84, 84, 1, True)),
+        ((84, 3, 84), (84, 3, 84, False)),
+    ],
+)
 def test_channels_are_the_smaller_of_first_and_last_dimension_or_the_last(shape, want):
     assert image_shape(images(*shape)) == want
 
 
-@pytest.mark.parametrize('space, want', [
-    (images(8, 8, 3), torch.uint8), (images(8, 8, 3, dtype='float32'), torch.float32),
-    (Box(np.zeros(128), np.full(128, 255.0), 'uint8'), torch.float32), (Discrete(3), torch.int64),
-])
+@pytest.mark.parametrize(
+    'space, want',
+    [
+        (images(8, 8, 3), torch.uint8),
+        (images(8, 8, 3, dtype='float32'), torch.float32),
+        (Box(np.zeros(128), np.full(128, 255.0), 'uint8'), torch.float32),
+        (Discrete(3), torch.int64),
+    ],
+)
 def test_only_bytes_of_images_reach_a_model_as_bytes(space, want):
     assert obs_dtype(space) == want
 
@@ -68,8 +81,9 @@ def test_both_layouts_of_an_image_give_the_same_features(name):
     obs = pixels(5, 40, 37, 4)
     last, first = cnn(images(40, 37, 4), name), cnn(images(4, 40, 37), name)
     assert all(torch.equal(x, first.state_dict()[key]) for key, x in last.state_dict().items())
-    torch.testing.assert_close(last(Pixels(images(40, 37, 4))(obs)),
-                               first(Pixels(images(4, 40, 37))(obs.permute(0, 3, 1, 2).contiguous())))
+    torch.testing.assert_close(
+        last(Pixels(images(40, 37, 4))(obs)), first(Pixels(images(4, 40, 37))(obs.permute(0, 3, 1, 2).contiguous()))
+    )
 
 
 @pytest.mark.parametrize('name', CNNS)
@@ -86,15 +100,24 @@ def test_leading_dimensions_are_kept_and_rows_independent(name, shape):
 
 
 CONVOLUTIONS = [  # height, width, channels, kernel, stride, padding
-    (84, 84, 4, 8, 4, 0), (20, 20, 32, 4, 2, 0), (9, 9, 64, 3, 1, 0), (64, 64, 3, 3, 1, 1),
-    (85, 86, 3, 8, 4, 0), (41, 37, 1, 8, 4, 0), (21, 23, 5, 4, 2, 0), (8, 8, 4, 8, 4, 0), (17, 16, 2, 5, 2, 0)]
+    (84, 84, 4, 8, 4, 0),
+    (20, 20, 32, 4, 2, 0),
+    (9, 9, 64, 3, 1, 0),
+    (64, 64, 3, 3, 1, 1),
+    (85, 86, 3, 8, 4, 0),
+    (41, 37, 1, 8, 4, 0),
+    (21, 23, 5, 4, 2, 0),
+    (8, 8, 4, 8, 4, 0),
+    (17, 16, 2, 5, 2, 0),
+]
 
 
 @pytest.mark.parametrize('channels_last', [False, True])
 @pytest.mark.parametrize('as_bytes', [False, True])
 @pytest.mark.parametrize('height, width, n_channel, kernel, stride, padding', CONVOLUTIONS)
-def test_convolution_and_its_gradients_are_those_of_conv2d(height, width, n_channel, kernel, stride, padding, as_bytes,
-                                                           channels_last, monkeypatch):
+def test_convolution_and_its_gradients_are_those_of_conv2d(
+    height, width, n_channel, kernel, stride, padding, as_bytes, channels_last, monkeypatch
+):
     # blocks are for bfloat16: told that it is that, but with float64 inside, so that only the arithmetic counts
     monkeypatch.setattr(torch, 'is_autocast_enabled', lambda device: True)
     monkeypatch.setattr(torch, 'bfloat16', torch.float64)
@@ -103,17 +126,20 @@ def test_convolution_and_its_gradients_are_those_of_conv2d(height, width, n_chan
     x = pixels(3, n_channel, height, width)
     number = x.double() / 255 if as_bytes else x.double()
     x = (x if as_bytes else x.double().requires_grad_()).contiguous(
-        memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format
+    )
     want = conv(number)
     slope = torch.randn_like(want)
     parts = list(conv.parameters())
     got = convolve(x, conv)
     torch.testing.assert_close(got, want)
-    torch.testing.assert_close(torch.autograd.grad(got, parts, slope, retain_graph=True),
-                               torch.autograd.grad(want, parts, slope))
+    torch.testing.assert_close(
+        torch.autograd.grad(got, parts, slope, retain_graph=True), torch.autograd.grad(want, parts, slope)
+    )
     if not as_bytes:
-        back = torch.ops.aten.convolution_backward(slope, number, conv.weight, [6], [stride] * 2, [padding] * 2, [1, 1],
-                                                   False, [0, 0], 1, [True, False, False])[0]
+        back = torch.ops.aten.convolution_backward(
+            slope, number, conv.weight, [6], [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, [True, False, False]
+        )[0]
         torch.testing.assert_close(torch.autograd.grad(got, x, slope)[0], back)
 
 
@@ -193,19 +219,27 @@ def test_impala_starts_with_residual_blocks_that_add_up_to_their_input():
     assert not any(p.any() for name, p in network.named_parameters() if name.endswith('bias'))
 
 
-@pytest.mark.parametrize('shape, name', [
-    ((36, 36, 3), 'nature'), ((3, 36, 50), 'nature'), ((8, 8, 3), 'impala'), ((1, 8, 30), 'impala')])
+@pytest.mark.parametrize(
+    'shape, name', [((36, 36, 3), 'nature'), ((3, 36, 50), 'nature'), ((8, 8, 3), 'impala'), ((1, 8, 30), 'impala')]
+)
 def test_smallest_images_of_an_encoder_are_taken(shape, name):
     x = Pixels(images(*shape))(pixels(2, *shape))
     assert cnn(images(*shape), name)(x).shape == (2, CNNS[name].n_feature)
 
 
-@pytest.mark.parametrize('shape, name, words', [
-    ((35, 36, 3), 'nature', ["'nature' takes images of 36x36 or more", '35x36', "use policy.model.encoder='impala'"]),
-    ((3, 84, 35), 'nature', ['36x36', '84x35', '[C, H, W]']),
-    ((7, 7, 3), 'impala', ['8x8', '7x7', '[H, W, C]', 'use larger images, or flatten them in the env']),
-    ((7, 7, 3), 'auto', ["'impala' takes images of 8x8 or more", '7x7']),
-])
+@pytest.mark.parametrize(
+    'shape, name, words',
+    [
+        (
+            (35, 36, 3),
+            'nature',
+            ["'nature' takes images of 36x36 or more", '35x36', "use policy.model.encoder='impala'"],
+        ),
+        ((3, 84, 35), 'nature', ['36x36', '84x35', '[C, H, W]']),
+        ((7, 7, 3), 'impala', ['8x8', '7x7', '[H, W, C]', 'use larger images, or flatten them in the env']),
+        ((7, 7, 3), 'auto', ["'impala' takes images of 8x8 or more", '7x7']),
+    ],
+)
 def test_images_too_small_are_refused_with_both_sizes(shape, name, words):
     with pytest.raises(UserError) as error:
         cnn(images(*shape), name)

@@ -1,4 +1,5 @@
 """The node of fully connected layers against torch's own operations."""
+
 from __future__ import annotations
 
 import copy
@@ -142,8 +143,9 @@ def test_a_parametrized_weight_is_computed_once_and_gets_its_gradient():
 @pytest.mark.filterwarnings('ignore:Initializing zero-element tensors')
 def test_observations_of_no_numbers_give_what_the_biases_make():
     mlp = make([6, 4], 'tanh', n_in=0)
-    torch.testing.assert_close(mlp(torch.empty(3, 0, dtype=torch.float64)),
-                               plain(mlp, torch.empty(3, 0, dtype=torch.float64)))
+    torch.testing.assert_close(
+        mlp(torch.empty(3, 0, dtype=torch.float64)), plain(mlp, torch.empty(3, 0, dtype=torch.float64))
+    )
 
 
 def test_features_changed_in_place_are_found_out():

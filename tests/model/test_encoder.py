@@ -1,4 +1,5 @@
 """Which encoder observations get, and what is said where the one asked for does not fit."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -18,13 +19,23 @@ def box(*shape: int, dtype: str = 'float32') -> Box:
     return Box(np.zeros(shape), np.ones(shape), dtype)
 
 
-@pytest.mark.parametrize('space, encoder, kind, n_feature', [
-    (box(5), 'auto', MLP, 7), (box(5), 'mlp', MLP, 7), (Discrete(3), 'auto', MLP, 7), (Discrete(3), 'mlp', MLP, 7),
-    (box(84, 84, 4), 'auto', NatureCNN, 512), (box(4, 84, 84), 'auto', NatureCNN, 512),
-    (box(80, 210, 3), 'auto', NatureCNN, 512), (box(79, 210, 3), 'auto', ImpalaCNN, 256),
-    (box(64, 64, 3), 'auto', ImpalaCNN, 256), (box(3, 64, 64), 'auto', ImpalaCNN, 256),
-    (box(64, 64, 3), 'nature', NatureCNN, 512), (box(84, 84, 4), 'impala', ImpalaCNN, 256),
-])
+@pytest.mark.parametrize(
+    'space, encoder, kind, n_feature',
+    [
+        (box(5), 'auto', MLP, 7),
+        (box(5), 'mlp', MLP, 7),
+        (Discrete(3), 'auto', MLP, 7),
+        (Discrete(3), 'mlp', MLP, 7),
+        (box(84, 84, 4), 'auto', NatureCNN, 512),
+        (box(4, 84, 84), 'auto', NatureCNN, 512),
+        (box(80, 210, 3), 'auto', NatureCNN, 512),
+        (box(79, 210, 3), 'auto', ImpalaCNN, 256),
+        (box(64, 64, 3), 'auto', ImpalaCNN, 256),
+        (box(3, 64, 64), 'auto', ImpalaCNN, 256),
+        (box(64, 64, 3), 'nature', NatureCNN, 512),
+        (box(84, 84, 4), 'impala', ImpalaCNN, 256),
+    ],
+)
 @pytest.mark.parametrize('lead', [(), (2,), (2, 3)])
 def test_encoder_follows_the_observations_or_the_name(space, encoder, kind, n_feature, lead):
     network, n = make_encoder(space, encoder, hidden_sizes=[9, 7])
@@ -38,11 +49,14 @@ def test_vectors_go_in_as_they_are_or_normalised(space, obs_norm, kind):
     assert type(make_input(space, obs_norm)) is kind
 
 
-@pytest.mark.parametrize('space, encoder, words', [
-    (box(4), 'nature', ["policy.model.encoder is 'nature'", 'vectors of 4 numbers', "use 'auto' or 'mlp'"]),
-    (Discrete(6), 'impala', ["policy.model.encoder is 'impala'", 'one of 6 indices', "use 'auto' or 'mlp'"]),
-    (box(64, 64, 3), 'mlp', ["policy.model.encoder is 'mlp'", '(64, 64, 3)', "use 'auto', 'nature' or 'impala'"]),
-])
+@pytest.mark.parametrize(
+    'space, encoder, words',
+    [
+        (box(4), 'nature', ["policy.model.encoder is 'nature'", 'vectors of 4 numbers', "use 'auto' or 'mlp'"]),
+        (Discrete(6), 'impala', ["policy.model.encoder is 'impala'", 'one of 6 indices', "use 'auto' or 'mlp'"]),
+        (box(64, 64, 3), 'mlp', ["policy.model.encoder is 'mlp'", '(64, 64, 3)', "use 'auto', 'nature' or 'impala'"]),
+    ],
+)
 def test_encoder_for_other_observations_is_refused(space, encoder, words):
     with pytest.raises(UserError) as error:
         make_encoder(space, encoder)

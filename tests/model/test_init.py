@@ -1,4 +1,5 @@
 """How weights start."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 """Model 'ppg': where each output's gradient goes, in each arch, and what the auxiliary head does not touch."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -47,8 +48,11 @@ def touched(model: PPG, loss: Tensor) -> set[str]:
     """Names of the parts that a loss moves; a shared trunk is 'actor_encoder'."""
     model.zero_grad()
     loss.backward()
-    return {name for name, part in model.named_children()
-            if any(p.grad is not None and p.grad.any() for p in part.parameters())}
+    return {
+        name
+        for name, part in model.named_children()
+        if any(p.grad is not None and p.grad.any() for p in part.parameters())
+    }
 
 
 def test_ppg_is_registered_with_its_config():
@@ -71,8 +75,14 @@ def test_the_auxiliary_pass_gives_what_the_others_give(arch, obs_space, action_s
 @archs
 def test_each_stage_runs_once_per_pass(arch):
     model, calls = make(arch), []
-    stages = {'input': model.input, 'actor': model.actor_encoder, 'critic': model.critic_encoder,
-              'policy': model.policy_head, 'value': model.value_head, 'aux': model.aux_head}
+    stages = {
+        'input': model.input,
+        'actor': model.actor_encoder,
+        'critic': model.critic_encoder,
+        'policy': model.policy_head,
+        'value': model.value_head,
+        'aux': model.aux_head,
+    }
     for name, stage in stages.items():
         if name != 'critic' or arch == 'dual':
             stage.register_forward_hook(lambda *args, name=name: calls.append(name))
@@ -97,8 +107,11 @@ def test_the_critic_in_the_policy_phase_moves_only_what_the_arch_allows(arch, ob
 @action_spaces
 def test_the_policy_moves_its_trunk_and_head_alone(arch, obs_space, action_space):
     model, obs = make(arch, obs_space, action_space), observe(obs_space, 6)
-    for compute in (model.compute_actor, lambda x: model.compute_actor_critic(x)['logit'],
-                    lambda x: model.compute_aux(x)['logit']):
+    for compute in (
+        model.compute_actor,
+        lambda x: model.compute_actor_critic(x)['logit'],
+        lambda x: model.compute_aux(x)['logit'],
+    ):
         assert touched(model, size(compute(obs))) == {'actor_encoder', 'policy_head'}
 
 
@@ -115,8 +128,10 @@ def test_the_auxiliary_phase_stops_no_gradient(arch, obs_space):
 def test_parameters_of_actor_and_critic_are_those_their_losses_move(arch):
     model, obs = make(arch), observe(VECTORS, 6)
     by_name = dict(model.named_parameters())
-    calls: list[tuple[Any, Callable[[Tensor], Any]]] = [(model.actor_parameters, model.compute_actor),
-                                                        (model.critic_parameters, model.compute_critic)]
+    calls: list[tuple[Any, Callable[[Tensor], Any]]] = [
+        (model.actor_parameters, model.compute_actor),
+        (model.critic_parameters, model.compute_critic),
+    ]
     for parameters, compute in calls:
         model.zero_grad(set_to_none=True)
         size(compute(obs)).backward()
@@ -168,10 +183,13 @@ def test_config_has_the_fields_of_vac_and_arch_in_place_of_shared_encoder():
     assert vac ^ ppg == {'shared_encoder', 'arch'} and not issubclass(PPG, VAC)
 
 
-@pytest.mark.parametrize('fields, words', [
-    (dict(arch='duel'), ['policy.model.arch', "'duel'", "'dual'", "'detach'", "'shared'"]),
-    (dict(shared_encoder=True), ['policy.model.shared_encoder']),
-])
+@pytest.mark.parametrize(
+    'fields, words',
+    [
+        (dict(arch='duel'), ['policy.model.arch', "'duel'", "'dual'", "'detach'", "'shared'"]),
+        (dict(shared_encoder=True), ['policy.model.shared_encoder']),
+    ],
+)
 def test_config_refuses_an_unknown_arch_and_the_field_of_vac(fields, words):
     with pytest.raises(ConfigError) as error:
         validate(PPGConfig, fields, 'policy.model')

@@ -1,4 +1,5 @@
 """Networks that break the contract of a model are named before a run begins."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -31,13 +32,20 @@ def test_model_that_keeps_the_contract_passes() -> None:
     assert probe(Net(), OBS, Discrete(2), CPU) is None
 
 
-@pytest.mark.parametrize(('method', 'gives', 'words'), [
-    ('compute_critic', lambda self, obs: obs[..., :1], ['Net.compute_critic gave', '(3, 1)', '(3,)']),
-    ('compute_critic', lambda self, obs: None, ['Net.compute_critic gave a NoneType', '(3,)']),
-    ('compute_actor', lambda self, obs: obs[..., :1], ['Net.compute_actor gave', '(3, 1)', '(3, 2)']),
-    ('compute_actor', lambda self, obs: torch.zeros(3, 2, dtype=torch.int64), ['type int64', 'float tensor']),
-    ('compute_actor_critic', lambda self, obs: obs, ['compute_actor_critic gave a tensor', "{'logit': ..., 'value'"]),
-])
+@pytest.mark.parametrize(
+    ('method', 'gives', 'words'),
+    [
+        ('compute_critic', lambda self, obs: obs[..., :1], ['Net.compute_critic gave', '(3, 1)', '(3,)']),
+        ('compute_critic', lambda self, obs: None, ['Net.compute_critic gave a NoneType', '(3,)']),
+        ('compute_actor', lambda self, obs: obs[..., :1], ['Net.compute_actor gave', '(3, 1)', '(3, 2)']),
+        ('compute_actor', lambda self, obs: torch.zeros(3, 2, dtype=torch.int64), ['type int64', 'float tensor']),
+        (
+            'compute_actor_critic',
+            lambda self, obs: obs,
+            ['compute_actor_critic gave a tensor', "{'logit': ..., 'value'"],
+        ),
+    ],
+)
 def test_model_that_breaks_it_is_named_with_got_and_wanted(method, gives, words) -> None:
     broken = type('Net', (Net,), {method: gives})()
     with pytest.raises(UserError) as error:
@@ -78,11 +86,14 @@ def test_model_with_a_good_auxiliary_pass_passes() -> None:
     assert probe(type('Net', (Net,), {'compute_aux': good_aux})(), OBS, Discrete(2), CPU) is None
 
 
-@pytest.mark.parametrize(('spoilt', 'words'), [
-    ({'aux_value': torch.zeros(3, 1)}, ["Net.compute_aux['aux_value'] gave", '(3, 1)', '(3,)']),
-    ({'value': None}, ["Net.compute_aux['value'] gave a NoneType"]),
-    ({'logit': torch.zeros(3, 3)}, ["Net.compute_aux['logit'] gave", '(3, 3)', '(3, 2)']),
-])
+@pytest.mark.parametrize(
+    ('spoilt', 'words'),
+    [
+        ({'aux_value': torch.zeros(3, 1)}, ["Net.compute_aux['aux_value'] gave", '(3, 1)', '(3,)']),
+        ({'value': None}, ["Net.compute_aux['value'] gave a NoneType"]),
+        ({'logit': torch.zeros(3, 3)}, ["Net.compute_aux['logit'] gave", '(3, 3)', '(3, 2)']),
+    ],
+)
 def test_auxiliary_pass_that_breaks_the_contract_is_named(spoilt, words) -> None:
     broken = type('Net', (Net,), {'compute_aux': lambda self, obs: good_aux(self, obs) | spoilt})()
     with pytest.raises(UserError) as error:

@@ -1,4 +1,5 @@
 """Outputs and gradients without a graph against autograd's, and the models that are left to autograd."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -21,17 +22,27 @@ N = 9
 VECTOR = Box(np.full(3, -np.inf), np.full(3, np.inf))
 SPACES = {'vector': VECTOR, 'index': Discrete(4), 'image': Box(np.zeros((8, 8, 3)), np.ones((8, 8, 3)))}
 MODELS: dict[str, tuple[type, type, dict[str, Any]]] = {
-    'separate': (VAC, VACConfig, {}), 'one trunk': (VAC, VACConfig, {'shared_encoder': True}),
-    **{arch: (PPG, PPGConfig, {'arch': arch}) for arch in ('dual', 'shared', 'detach')}}
+    'separate': (VAC, VACConfig, {}),
+    'one trunk': (VAC, VACConfig, {'shared_encoder': True}),
+    **{arch: (PPG, PPGConfig, {'arch': arch}) for arch in ('dual', 'shared', 'detach')},
+}
 ACTIONS: dict[str, tuple[Space, bool]] = {
-    'discrete': (Discrete(3), False), 'box': (Box(np.full(2, -1.0), np.full(2, 1.0)), False),
-    'box, std of the state': (Box(np.full(2, -1.0), np.full(2, 1.0)), True)}
+    'discrete': (Discrete(3), False),
+    'box': (Box(np.full(2, -1.0), np.full(2, 1.0)), False),
+    'box, std of the state': (Box(np.full(2, -1.0), np.full(2, 1.0)), True),
+}
 METHODS = ('compute_actor', 'compute_critic', 'compute_actor_critic', 'compute_aux')
 CASES = [(name, method) for name in MODELS for method in METHODS if method != 'compute_aux' or MODELS[name][0] is PPG]
 
 
-def make(name: str = 'separate', action: str = 'discrete', obs: str = 'vector', kind: Any = None,
-         dtype: torch.dtype = torch.float64, **fields: Any) -> Any:
+def make(
+    name: str = 'separate',
+    action: str = 'discrete',
+    obs: str = 'vector',
+    kind: Any = None,
+    dtype: torch.dtype = torch.float64,
+    **fields: Any,
+) -> Any:
     """A model whose parameters are all away from 0, with gradients as a FlatAdam gives them."""
     torch.manual_seed(0)
     own, config, given = MODELS[name]
@@ -106,13 +117,20 @@ def test_any_layers_and_observations(activation, hidden_sizes, obs, obs_norm):
 @pytest.mark.parametrize('action', ACTIONS)
 def test_float32_is_right_to_rounding(action):
     model = make(action=action, dtype=torch.float32, hidden_sizes=[64, 64])
-    assert_as_autograd(model, 'compute_actor_critic', observations(n=256, dtype=torch.float32), True,
-                       rtol=1e-5, atol=1e-4)  # of gradients that are sums over 256 rows, up to 100
+    assert_as_autograd(
+        model, 'compute_actor_critic', observations(n=256, dtype=torch.float32), True, rtol=1e-5, atol=1e-4
+    )  # of gradients that are sums over 256 rows, up to 100
 
 
 def test_bfloat16_is_left_to_autograd():
-    assert_as_autograd(make(dtype=torch.bfloat16), 'compute_actor_critic', observations(dtype=torch.bfloat16),
-                       without_graph=False, rtol=0, atol=0)
+    assert_as_autograd(
+        make(dtype=torch.bfloat16),
+        'compute_actor_critic',
+        observations(dtype=torch.bfloat16),
+        without_graph=False,
+        rtol=0,
+        atol=0,
+    )
 
 
 @pytest.mark.parametrize('own, of_slopes', [(torch.float32, torch.float64), (torch.bfloat16, torch.float32)], ids=str)
@@ -177,8 +195,15 @@ def test_losses_and_slopes_of_one_output_are_put_together():
     want = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     output, pull = with_pullback(model, 'compute_actor_critic', obs)
     mu, value = output['logit']['mu'], output['value']
-    pull([(mu.square().mean(), 3.0), (mu, torch.full_like(mu, 2)), (value, torch.full_like(value, 1)),
-          (value, torch.full_like(value, 4)), (value.exp().mean(), torch.tensor(0.5))])
+    pull(
+        [
+            (mu.square().mean(), 3.0),
+            (mu, torch.full_like(mu, 2)),
+            (value, torch.full_like(value, 1)),
+            (value, torch.full_like(value, 4)),
+            (value.exp().mean(), torch.tensor(0.5)),
+        ]
+    )
     for p, grad in zip(model.parameters(), want, strict=True):
         torch.testing.assert_close(p.grad, torch.zeros_like(p) if grad is None else grad)
 
@@ -245,11 +270,19 @@ def hooked_parameter(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize('change, method', [
-    (own_method, 'compute_actor'), (own_head, 'compute_actor'), (own_layer_in_a_head, 'compute_critic'),
-    (own_trunk, 'compute_actor'), (method_of_the_instance, 'compute_actor'), (hooked_trunk, 'compute_actor'),
-    (hooked_layer, 'compute_critic'), (hooked_parameter, 'compute_actor'),
-])
+@pytest.mark.parametrize(
+    'change, method',
+    [
+        (own_method, 'compute_actor'),
+        (own_head, 'compute_actor'),
+        (own_layer_in_a_head, 'compute_critic'),
+        (own_trunk, 'compute_actor'),
+        (method_of_the_instance, 'compute_actor'),
+        (hooked_trunk, 'compute_actor'),
+        (hooked_layer, 'compute_critic'),
+        (hooked_parameter, 'compute_actor'),
+    ],
+)
 def test_what_was_changed_is_left_to_autograd(change, method):
     model, obs = make(), observations()
     output, pull = with_pullback(model, method, obs)
@@ -320,7 +353,8 @@ def test_one_trunk_of_which_one_name_was_given_another_is_left_to_autograd(metho
 def test_hooks_on_all_modules_are_called():
     model = make()
     with nn.modules.module.register_module_forward_hook(
-            lambda module, args, output: 2 * output if isinstance(module, MLP) else None):
+        lambda module, args, output: 2 * output if isinstance(module, MLP) else None
+    ):
         assert_as_autograd(model, 'compute_actor_critic', observations(), without_graph=False)
 
 

@@ -324,8 +324,9 @@ def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch
 @pytest.mark.parametrize('mode', MODES)
 def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode: str, n_trunk: int) -> None:
     """With one trunk the critic sees what follows a trace alone; dense successors stand in for final observations."""
-    policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(value_norm=True),
-                         model=dict(shared_encoder=n_trunk == 1))
+    policy = make_policy(
+        OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(value_norm=True), model=dict(shared_encoder=n_trunk == 1)
+    )
     policy._normalizers['value'].update(torch.tensor([47.0, 53.0]))
     rollout, n_row = collect(policy, MODES[mode]), []
     handle = policy._model.value_head.register_forward_hook(lambda module, args, value: n_row.append(len(value)))
@@ -347,7 +348,14 @@ def test_samples_of_all_policies_are_those_of_ppo(name: str, mode: str) -> None:
     samples = []
     for other in (name, 'ppo'):
         model = make_policy(OBS, TWO_ACTIONS, type='ppg', seed=3)._model
-        policy = make_policy(OBS, TWO_ACTIONS, type=other, network=model, enable_field=['collect'],
-                             collect=dict(n_step=13), learn=dict(reward_norm=True, value_norm=True))
+        policy = make_policy(
+            OBS,
+            TWO_ACTIONS,
+            type=other,
+            network=model,
+            enable_field=['collect'],
+            collect=dict(n_step=13),
+            learn=dict(reward_norm=True, value_norm=True),
+        )
         samples.append(dict(policy.collect_mode.get_train_sample(collect(policy, MODES[mode])).items()))
     assert not differing(*samples)

@@ -1,4 +1,5 @@
 """What is kept for the auxiliary phase: exactly what came, in exactly so many bytes, wherever it lies."""
+
 from __future__ import annotations
 
 import gc
@@ -29,8 +30,12 @@ places = pytest.mark.parametrize('where', PLACES)
 def part(seed: int, n: int = 6, weighted: bool = False, dtype: torch.dtype = torch.uint8) -> TensorDict:
     """Images, returns, and what a batch has besides."""
     generator = torch.Generator().manual_seed(seed)
-    data = {'obs': torch.randint(256, (n, 4, 5, 3), generator=generator).to(dtype),
-            'return_': torch.randn(n, generator=generator), 'adv': torch.zeros(n), 'logit': torch.zeros(n, 15)}
+    data = {
+        'obs': torch.randint(256, (n, 4, 5, 3), generator=generator).to(dtype),
+        'return_': torch.randn(n, generator=generator),
+        'adv': torch.zeros(n),
+        'logit': torch.zeros(n, 15),
+    }
     if weighted:
         data['weight'] = torch.rand(n, generator=generator)
     return TensorDict(data, [n])
@@ -58,7 +63,7 @@ def test_rows_are_what_was_appended_in_order_and_nothing_else(where: Where, weig
     keys = ('obs', 'return_', 'weight') if weighted else ('obs', 'return_')
     for i, batch in enumerate(parts):
         memory.append(batch)
-        assert_holds(memory, joined(parts[:i + 1], *keys))
+        assert_holds(memory, joined(parts[: i + 1], *keys))
     index = torch.tensor([17, 0, 5, 6, 0])
     rows = memory.rows(index, CPU)
     assert rows.batch_size == (5,)
@@ -66,11 +71,16 @@ def test_rows_are_what_was_appended_in_order_and_nothing_else(where: Where, weig
 
 
 @places
-@pytest.mark.parametrize(('dtype', 'obs_bytes'), [(torch.uint8, 60), (torch.float32, 240), (torch.int64, 480),
-                                                  (torch.bool, 60)])
+@pytest.mark.parametrize(
+    ('dtype', 'obs_bytes'), [(torch.uint8, 60), (torch.float32, 240), (torch.int64, 480), (torch.bool, 60)]
+)
 @pytest.mark.parametrize(('weighted', 'rest'), [(False, 4), (True, 8)])
 def test_block_has_the_bytes_of_the_observations_and_of_one_or_two_floats(
-    where: Where, dtype: torch.dtype, obs_bytes: int, weighted: bool, rest: int,
+    where: Where,
+    dtype: torch.dtype,
+    obs_bytes: int,
+    weighted: bool,
+    rest: int,
 ) -> None:
     memory = AuxMemory(5, where)
     memory.append(part(0, 6, weighted, dtype))
@@ -210,7 +220,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_space_is_reserved_with_the_first_batch_and_given_back(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch,
+    small_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tempfile, 'tempdir', str(small_disk))
     before = shutil.disk_usage(small_disk).free
@@ -230,7 +241,8 @@ def test_full_disk_is_named_with_the_first_batch(small_disk: Path, monkeypatch: 
         memory.append(part(0, 100))
     assert str(caught.value) == (
         f"policy.learn.aux_memory is 'disk' but {small_disk} has no room for 1.2 MB (No space left on device); set "
-        "TMPDIR to a folder with more, or use aux_memory 'cpu'")
+        "TMPDIR to a folder with more, or use aux_memory 'cpu'"
+    )
     assert isinstance(caught.value.__cause__, OSError) and list(small_disk.iterdir()) == []
     assert len(memory) == 0 and memory.state_dict() == {}  # and a checkpoint of now is whole
 

@@ -41,8 +41,12 @@ def build(name: str, env: str, seed: int = 0, enable_field: list[Any] | None = N
     cls = POLICY_REGISTRY.get(name)
     known = dict(fields_of(cls.config))
     small: dict[str, Any] = {'type': name}
-    for path, value in (('learn.batch_size', 16), ('collect.n_step', N_STEP),
-                        ('learn.aux_freq', N_UPDATE - 1), ('learn.aux_batch_size', 16)):
+    for path, value in (
+        ('learn.batch_size', 16),
+        ('collect.n_step', N_STEP),
+        ('learn.aux_freq', N_UPDATE - 1),
+        ('learn.aux_batch_size', 16),
+    ):
         if path in known:
             section, key = path.split('.')
             small.setdefault(section, {})[key] = value
@@ -164,8 +168,10 @@ def test_policies_that_draw_apart_learn_from_both_parts_or_one(name: str, env: s
         assert isinstance(sizes, int) and sizes >= 1
         return
     samples = policy.collect_mode.get_train_sample(collector.collect())
-    given = [policy.learn_mode.forward({part: samples for part in parts}).keys()
-             for parts in (list(sizes), *([part] for part in sizes))]
+    given = [
+        policy.learn_mode.forward({part: samples for part in parts}).keys()
+        for parts in (list(sizes), *([part] for part in sizes))
+    ]
     wanted = set(policy.learn_mode.monitor_vars())
     assert given[0] == wanted and all(one < wanted for one in given[1:]) and set().union(*given[1:]) == wanted
 

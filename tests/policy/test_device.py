@@ -28,7 +28,9 @@ from zoo.rl_utils.optimizer import FlatAdam
 OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
 T, B = 8, 4
 LEARN: dict[str, dict[str, Any]] = {
-    'plain': {}, 'normalised': dict(value_norm=True, reward_norm=True, adv_norm='batch', value_clip=True)}
+    'plain': {},
+    'normalised': dict(value_norm=True, reward_norm=True, adv_norm='batch', value_clip=True),
+}
 
 
 class Crossings(TorchDispatchMode):
@@ -75,8 +77,16 @@ def rollout_of(policy: Policy, with_resets: bool) -> Rollout:
         acting.begin()
         for t in range(T):
             acting.step(t)
-    steps = Timestep(obs[1:], torch.randn(T, B), ends, torch.zeros_like(ends), None, None, {},
-                     is_reset=ends.roll(1, 0) if with_resets else None)
+    steps = Timestep(
+        obs[1:],
+        torch.randn(T, B),
+        ends,
+        torch.zeros_like(ends),
+        None,
+        None,
+        {},
+        is_reset=ends.roll(1, 0) if with_resets else None,
+    )
     transition = policy.collect_mode.process_transition(obs[:-1], acting.output, steps)
     index = torch.tensor([[2, 1]])
     return Rollout(TensorDict(transition, [T, B]), obs[-1], torch.randn(1, 3), index)
@@ -131,8 +141,9 @@ def test_a_look_at_a_value_or_a_copy_that_waits_is_found() -> None:
 def test_cuda_says_the_same(
     kind: str, compile_: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policy = make_policy(OBS, TWO_ACTIONS, type=kind, device='cuda', learn=dict(batch_size=8, compile=compile_),
-                         collect=dict(n_step=T))
+    policy = make_policy(
+        OBS, TWO_ACTIONS, type=kind, device='cuda', learn=dict(batch_size=8, compile=compile_), collect=dict(n_step=T)
+    )
     for _ in range(3):  # the first one compiles, the second one captures
         policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout_of(policy, False)))
     batch = policy.collect_mode.get_train_sample(rollout_of(policy, False))

@@ -19,8 +19,14 @@ def test_explained_variance_by_hand() -> None:
 
 @pytest.mark.parametrize('other', [1e6, float('nan'), float('inf')])
 def test_explained_variance_is_of_the_rows_with_a_weight(other: float) -> None:
-    batch = TensorDict({'return_': torch.tensor([*RETURN, other]), 'value': torch.tensor([*VALUE, other]),
-                        'weight': torch.tensor([4 / 3, 4 / 3, 4 / 3, 0])}, [4])
+    batch = TensorDict(
+        {
+            'return_': torch.tensor([*RETURN, other]),
+            'value': torch.tensor([*VALUE, other]),
+            'weight': torch.tensor([4 / 3, 4 / 3, 4 / 3, 0]),
+        },
+        [4],
+    )
     assert explained_variance(batch).item() == pytest.approx(0.75)
 
 

@@ -1,4 +1,5 @@
 """The off-policy variants: the learners of PPO and PPG, given draws; and what is known of the age of samples."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -27,8 +28,14 @@ def make(name: str, space: Any = TWO_ACTIONS, seed: int = 0, **learn: Any) -> Po
     """One epoch of minibatches of N, every option off, unless `learn` says otherwise."""
     phases = dict(aux_freq=4, aux_train_epoch=1, aux_batch_size=N) if 'ppg' in name else dict(epoch_per_collect=1)
     base = dict(batch_size=N, adv_norm='off', grad_clip=None, learning_rate=1e-2, **phases)
-    return make_policy(OBS, space, type=name, seed=seed, learn={**base, **learn},
-                       collect=dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8))
+    return make_policy(
+        OBS,
+        space,
+        type=name,
+        seed=seed,
+        learn={**base, **learn},
+        collect=dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8),
+    )
 
 
 def test_off_policy_variants_are_their_on_policy_learners_on_another_buffer() -> None:
@@ -52,8 +59,9 @@ def test_draw_of_a_whole_fresh_rollout_is_learned_from_as_on_policy(on_policy: s
         metrics = one.learn_mode.forward(samples) | one.learn_mode.learn_aux()
         buffer.push(samples)
         drawn = learner.train(0)
-        assert drawn.keys() - metrics.keys() == ({'staleness'} if on_policy == 'ppo' else
-                                                 {'policy_staleness', 'value_staleness'})
+        assert drawn.keys() - metrics.keys() == (
+            {'staleness'} if on_policy == 'ppo' else {'policy_staleness', 'value_staleness'}
+        )
         for name in metrics.keys() - {'aux_kl_before'}:
             torch.testing.assert_close(drawn[name], metrics[name], rtol=1e-3, atol=1e-5)
     assert ('aux_kl_before' in metrics) == (on_policy == 'ppg') and one.learn_mode.train_iter() == learner.train_iter
@@ -86,7 +94,7 @@ def test_ratio_is_to_the_policy_that_acted(name: str, space: Any) -> None:
             return torch.distributions.Categorical(logits=logit).log_prob(action)
         return torch.distributions.Normal(logit['mu'], logit['sigma']).log_prob(action).sum(-1)
 
-    want = (log_prob(acted, first['action']).mean() - log_prob(now, batch['action']).mean())
+    want = log_prob(acted, first['action']).mean() - log_prob(now, batch['action']).mean()
     metrics = policy.learn_mode.forward(batch)
     assert want.abs() > 1e-3
     torch.testing.assert_close(metrics['approx_kl'], want, rtol=1e-3, atol=1e-6)
@@ -135,8 +143,9 @@ def steps(policy: Policy) -> dict[str, int]:
 def test_both_parts_have_their_own_draws_and_reuse() -> None:
     """A rollout of N = 32: the policy learns once from each sample, the critic three times, from minibatches of 16."""
     policy = make('ppg_offpolicy', batch_size=16, critic_epoch_per_collect=2, aux_freq=2, aux_batch_size=8)
-    buffer = multi(size=2 * N, policy=dict(n_sample=32, max_use=1, max_staleness=0),
-                   value=dict(n_sample=16, update_per_collect=6))
+    buffer = multi(
+        size=2 * N, policy=dict(n_sample=32, max_use=1, max_staleness=0), value=dict(n_sample=16, update_per_collect=6)
+    )
     learner = Learner(policy.learn_mode, buffer)
     seen: list[dict[str, TensorDict]] = []
     forward = policy.learn_mode.forward
@@ -182,7 +191,8 @@ def test_memory_keeps_the_draws_of_the_policy_and_their_returns_of_collection() 
     learner, seen = Learner(policy.learn_mode, buffer), []
     forward = policy.learn_mode.forward
     learner._mode = policy.learn_mode._replace(
-        forward=lambda batch: (seen.append(batch['policy'].clone()), forward(batch))[1])
+        forward=lambda batch: (seen.append(batch['policy'].clone()), forward(batch))[1]
+    )
     buffer.push(samples_of(policy))
     learner.train(0)
     kept, drawn = policy.memory_state_dict(), torch.cat(seen)
@@ -222,8 +232,10 @@ def test_one_pipeline_runs_all_policies(name: str, env_id: str, tmp_path: Path) 
 
 @pytest.mark.parametrize('name', NAMES[2:])
 def test_two_runs_with_one_seed_are_equal_to_the_bit(name: str, tmp_path: Path) -> None:
-    a, b, c = (serial_pipeline(run_config(tmp_path / run, name, 'CartPole-v1'), seed=seed)
-               for run, seed in (('a', 7), ('b', 7), ('c', 8)))
+    a, b, c = (
+        serial_pipeline(run_config(tmp_path / run, name, 'CartPole-v1'), seed=seed)
+        for run, seed in (('a', 7), ('b', 7), ('c', 8))
+    )
     assert not differing(a.policy.state_dict(), b.policy.state_dict()) and rows(a.run_dir) == rows(b.run_dir)
     assert differing(a.policy.state_dict(), c.policy.state_dict())
 
@@ -237,8 +249,7 @@ def learned(tmp_path: Any, name: str, env_id: str, learning_rate: float = 1e-2, 
     if 'ppg' in name:
         learn |= dict(aux_freq=20, aux_train_epoch=1, aux_batch_size=64)
     cfg = job_config(tmp_path, env_id, max_env_step=n)
-    cfg['policy'] = {**cfg['policy'], 'type': name, 'learn': learn,
-                     'model': dict(hidden_sizes=[16], log_std_init=-1.0)}
+    cfg['policy'] = {**cfg['policy'], 'type': name, 'learn': learn, 'model': dict(hidden_sizes=[16], log_std_init=-1.0)}
     draw = dict(n_sample=64, update_per_collect=4, max_staleness=3)
     cfg['buffer'] = dict(size=256, **(dict(policy=draw, value=draw) if 'ppg' in name else draw))
     result = serial_pipeline(cfg)

@@ -1,4 +1,5 @@
 """The phases of PPG: what each moves, when each comes, what each is given; and PPG learns."""
+
 from __future__ import annotations
 
 import copy
@@ -37,8 +38,9 @@ def ppg(learn: dict[str, Any] | None = None, arch: str = 'dual', **kwargs: Any) 
     base = dict(batch_size=N, adv_norm='off', learning_rate=1e-2, aux_freq=2, aux_train_epoch=1, aux_batch_size=N)
     kwargs.setdefault('collect', dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8))
     model = {'arch': arch, **kwargs.pop('model', {})}
-    return make_policy(OBS, kwargs.pop('action_space', TWO_ACTIONS), type='ppg', model=model,
-                       learn={**base, **(learn or {})}, **kwargs)
+    return make_policy(
+        OBS, kwargs.pop('action_space', TWO_ACTIONS), type='ppg', model=model, learn={**base, **(learn or {})}, **kwargs
+    )
 
 
 def to_the_phase(policy: Policy, n: int) -> list[TensorDict]:
@@ -82,8 +84,9 @@ def test_garbage_in_the_auxiliary_head_changes_no_advantage(arch: str, mode: str
             p.fill_(torch.nan)
     for want, got in zip(clean, (samples_of(policy), policy.collect_mode.get_train_sample(rollout)), strict=True):
         assert {'adv', 'return_', 'value'} <= got.keys()
-        assert not differing(dict(want.select('adv', 'return_', 'value').items()),
-                             dict(got.select('adv', 'return_', 'value').items()))
+        assert not differing(
+            dict(want.select('adv', 'return_', 'value').items()), dict(got.select('adv', 'return_', 'value').items())
+        )
 
 
 @archs
@@ -190,8 +193,17 @@ def test_ratio_is_one_at_the_first_minibatch_of_every_rollout(arch: str, space: 
 def test_auxiliary_phase_comes_every_aux_freq_policy_phases(arch: str, per_rollout: int) -> None:
     """N = 32 in minibatches of 16: two steps an epoch; actor and critic of 'shared' take theirs together."""
     n_actor = 3 if arch == 'shared' else 1
-    policy = ppg(dict(batch_size=16, actor_epoch_per_collect=n_actor, critic_epoch_per_collect=3, aux_freq=3,
-                      aux_train_epoch=2, aux_batch_size=24), arch)
+    policy = ppg(
+        dict(
+            batch_size=16,
+            actor_epoch_per_collect=n_actor,
+            critic_epoch_per_collect=3,
+            aux_freq=3,
+            aux_train_epoch=2,
+            aux_batch_size=24,
+        ),
+        arch,
+    )
     want = 0
     for rollout in range(1, 10):
         policy.learn_mode.forward(samples_of(policy, rollout))
@@ -233,15 +245,27 @@ def in_order(rows: TensorDict) -> TensorDict:
 
 
 @spaces
-@pytest.mark.parametrize(('arch', 'value_norm', 'where'), [
-    *((arch, value_norm, 'device') for arch in ARCHS for value_norm in (False, True)),
-    ('dual', False, 'cpu'), ('dual', False, 'disk')])
+@pytest.mark.parametrize(
+    ('arch', 'value_norm', 'where'),
+    [
+        *((arch, value_norm, 'device') for arch in ARCHS for value_norm in (False, True)),
+        ('dual', False, 'cpu'),
+        ('dual', False, 'disk'),
+    ],
+)
 def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
-    arch: str, space: Any, value_norm: bool, where: str, monkeypatch: pytest.MonkeyPatch,
+    arch: str,
+    space: Any,
+    value_norm: bool,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the returns of collection, in the critic's unit, and the policy as it was when the phase began."""
-    policy = ppg(dict(aux_freq=3, aux_train_epoch=2, aux_batch_size=12, value_norm=value_norm, aux_memory=where), arch,
-                 action_space=space)
+    policy = ppg(
+        dict(aux_freq=3, aux_train_epoch=2, aux_batch_size=12, value_norm=value_norm, aux_memory=where),
+        arch,
+        action_space=space,
+    )
     seen = seen_by_aux_steps(policy, monkeypatch)
     for phase in range(2):  # the second has rows of its own only
         kept = []
@@ -260,8 +284,11 @@ def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
             got = in_order(epoch)
             assert torch.equal(got['obs'], want['obs'])
             torch.testing.assert_close(got['return_'], want['return_'].float())
-            for a, b in zip(flat({'': got['logit']} if space is TWO_ACTIONS else got['logit'].to_dict()).values(),
-                            flat({'': logit} if space is TWO_ACTIONS else dict(logit)).values(), strict=True):
+            for a, b in zip(
+                flat({'': got['logit']} if space is TWO_ACTIONS else got['logit'].to_dict()).values(),
+                flat({'': logit} if space is TWO_ACTIONS else dict(logit)).values(),
+                strict=True,
+            ):
                 torch.testing.assert_close(a, b)
         assert not torch.equal(torch.cat(seen[:8])['obs'], torch.cat(seen[8:])['obs'])  # in another order
         new = log_p(policy, policy._model, want['obs'])
@@ -269,8 +296,14 @@ def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
         assert kl > 1e-6  # it moved, so that logits of later would have shown
         torch.testing.assert_close(metrics['aux_kl_after'], kl, rtol=1e-3, atol=1e-7)
         assert metrics['aux_kl_before'].abs() < 1e-6
-        assert {k for k in metrics} == {'auxiliary_loss', 'aux_value_loss', 'behavioral_cloning_loss', 'aux_grad_norm',
-                                        'aux_kl_before', 'aux_kl_after'}
+        assert {k for k in metrics} == {
+            'auxiliary_loss',
+            'aux_value_loss',
+            'behavioral_cloning_loss',
+            'aux_grad_norm',
+            'aux_kl_before',
+            'aux_kl_after',
+        }
         for name, value in metrics.items():
             assert value.dim() == 0 and not value.requires_grad and value.isfinite(), name
         seen.clear()
@@ -284,8 +317,9 @@ def test_memory_that_is_never_emptied_is_an_error() -> None:
 
 @pytest.mark.parametrize('bc_weight', [0.0, 1.0])
 def test_auxiliary_phase_learns_the_returns_with_both_value_heads(bc_weight: float) -> None:
-    policy = ppg(dict(aux_freq=1, aux_train_epoch=150, aux_bc_weight=bc_weight, learning_rate=1e-3,
-                      aux_learning_rate=1e-2))
+    policy = ppg(
+        dict(aux_freq=1, aux_train_epoch=150, aux_bc_weight=bc_weight, learning_rate=1e-3, aux_learning_rate=1e-2)
+    )
     (samples,) = to_the_phase(policy, 1)
 
     def errors() -> list[float]:
@@ -306,9 +340,20 @@ def test_cloning_holds_the_policy_that_the_auxiliary_phase_would_move(tmp_path: 
     kl, before = {}, {}
     for bc_weight in (0.0, 1.0):
         cfg = job_config(tmp_path, env)
-        cfg['policy'] = {**cfg['policy'], 'type': 'ppg', 'model': dict(hidden_sizes=[16], arch=arch),
-                         'learn': dict(batch_size=32, aux_freq=4, aux_batch_size=64, aux_train_epoch=60,
-                                       aux_bc_weight=bc_weight, learning_rate=1e-2, value_norm=True)}
+        cfg['policy'] = {
+            **cfg['policy'],
+            'type': 'ppg',
+            'model': dict(hidden_sizes=[16], arch=arch),
+            'learn': dict(
+                batch_size=32,
+                aux_freq=4,
+                aux_batch_size=64,
+                aux_train_epoch=60,
+                aux_bc_weight=bc_weight,
+                learning_rate=1e-2,
+                value_norm=True,
+            ),
+        }
         with SerialJob(resolve_config(cfg)) as job:
             for _ in range(3):
                 job.iteration()
@@ -326,8 +371,13 @@ def test_cloning_holds_the_policy_that_the_auxiliary_phase_would_move(tmp_path: 
 
 
 def test_aux_learning_rate_is_a_schedule_of_its_own() -> None:
-    policy = ppg(dict(learning_rate={'start': 1e-3, 'end': 0.0, 'over': 1000}, aux_freq=1,
-                      aux_learning_rate={'start': 4e-3, 'end': 2e-3, 'over': 1000}))
+    policy = ppg(
+        dict(
+            learning_rate={'start': 1e-3, 'end': 0.0, 'over': 1000},
+            aux_freq=1,
+            aux_learning_rate={'start': 4e-3, 'end': 2e-3, 'over': 1000},
+        )
+    )
     for env_step, lr, aux_lr in ((0, 1e-3, 4e-3), (500, 0.5e-3, 3e-3), (1000, 0.0, 2e-3)):
         policy.learn_mode.set_env_step(env_step)
         metrics = policy.learn_mode.forward(samples_of(policy))
@@ -360,8 +410,13 @@ def test_aux_learning_rate_scales_the_step_of_the_auxiliary_phase_alone() -> Non
 
 
 def test_aux_schedule_without_length_lasts_as_long_as_the_run() -> None:
-    cfg = resolve_config(dict(max_env_step=65_536, env=dict(id='CartPole-v1'), policy=dict(
-        type='ppg', learn=dict(aux_learning_rate=dict(start=1e-3, end=0.0)))))
+    cfg = resolve_config(
+        dict(
+            max_env_step=65_536,
+            env=dict(id='CartPole-v1'),
+            policy=dict(type='ppg', learn=dict(aux_learning_rate=dict(start=1e-3, end=0.0))),
+        )
+    )
     assert cfg.policy.learn.aux_learning_rate == {'start': 1e-3, 'end': 0.0, 'over': 65_536}
 
 
@@ -375,8 +430,11 @@ def far_samples(policy: Policy) -> TensorDict:
 def test_kl_penalty_has_no_clip_range() -> None:
     samples = far_samples(ppg())
     after = {}
-    for name, learn in {'clip': {}, 'kl': dict(policy_loss='kl', kl_weight=0.0),
-                        'kl, other range': dict(policy_loss='kl', kl_weight=0.0, clip_ratio=0.01)}.items():
+    for name, learn in {
+        'clip': {},
+        'kl': dict(policy_loss='kl', kl_weight=0.0),
+        'kl, other range': dict(policy_loss='kl', kl_weight=0.0, clip_ratio=0.01),
+    }.items():
         policy = ppg(learn)
         before = parameters(policy)
         metrics = policy.learn_mode.forward({'policy': samples})
@@ -411,8 +469,11 @@ def test_dual_clip_stops_the_gradient_of_bad_actions_that_became_likely(arch: st
 
 
 def test_target_kl_stops_the_policy_phase_and_not_the_value_phase() -> None:
-    policy = ppg(dict(actor_epoch_per_collect=6, critic_epoch_per_collect=5, target_kl=1e-4, learning_rate=0.1,
-                      batch_size=N // 2))
+    policy = ppg(
+        dict(
+            actor_epoch_per_collect=6, critic_epoch_per_collect=5, target_kl=1e-4, learning_rate=0.1, batch_size=N // 2
+        )
+    )
     metrics = policy.learn_mode.forward(samples_of(policy))
     # the first minibatch has KL 0, the second that of an Adam step of .1: their mean is above 1.5e-4
     assert metrics['n_epoch'].item() == 1 and metrics['kl'].item() > 1.5e-4
@@ -447,14 +508,31 @@ def test_grad_clip_holds_in_all_phases(grad_clip: float | None) -> None:
 
 def test_shared_arch_takes_policy_and_value_loss_in_one_step() -> None:
     """As PPO does: two models with one trunk, and the same numbers in it."""
-    learn = dict(batch_size=N // 2, adv_norm='batch', entropy_weight=0.01, grad_clip=0.5, learning_rate=1e-2,
-                 value_weight=0.7, value_norm=False)
+    learn = dict(
+        batch_size=N // 2,
+        adv_norm='batch',
+        entropy_weight=0.01,
+        grad_clip=0.5,
+        learning_rate=1e-2,
+        value_weight=0.7,
+        value_norm=False,
+    )
     mine = ppg({**learn, 'actor_epoch_per_collect': 3, 'critic_epoch_per_collect': 3}, 'shared')
-    ppo = make_policy(OBS, TWO_ACTIONS, learn={**learn, 'epoch_per_collect': 3}, model=dict(shared_encoder=True),
-                      collect=dict(n_step=N_STEP))
+    ppo = make_policy(
+        OBS,
+        TWO_ACTIONS,
+        learn={**learn, 'epoch_per_collect': 3},
+        model=dict(shared_encoder=True),
+        collect=dict(n_step=N_STEP),
+    )
     names = dict(ppo._model.named_parameters())
-    ppo._model.load_state_dict({name: p for name, p in mine._model.state_dict().items() if name in names
-                                or name.replace('critic_encoder', 'actor_encoder') in names})
+    ppo._model.load_state_dict(
+        {
+            name: p
+            for name, p in mine._model.state_dict().items()
+            if name in names or name.replace('critic_encoder', 'actor_encoder') in names
+        }
+    )
     samples = samples_of(mine)
     a, b = mine.learn_mode.forward(samples), ppo.learn_mode.forward(samples)
     for name in names:
@@ -470,8 +548,18 @@ def test_rows_of_weight_zero_change_nothing_in_any_phase() -> None:
     samples['weight'] = torch.zeros(N)
     samples['weight'][::2] = 2.0
     for garbage in (False, True):
-        policy = ppg(dict(adv_norm='batch', value_norm=True, aux_freq=1, aux_train_epoch=40, aux_batch_size=N // 2,
-                          batch_size=N // 4, aux_bc_weight=0.0, aux_learning_rate=0.05))
+        policy = ppg(
+            dict(
+                adv_norm='batch',
+                value_norm=True,
+                aux_freq=1,
+                aux_train_epoch=40,
+                aux_batch_size=N // 2,
+                batch_size=N // 4,
+                aux_bc_weight=0.0,
+                aux_learning_rate=0.05,
+            )
+        )
         batch = samples.clone()
         if garbage:
             for key, value in (('obs', 50.0), ('adv', 1e4), ('return_', -1e4), ('value', 1e3)):
@@ -486,8 +574,13 @@ def test_rows_of_weight_zero_change_nothing_in_any_phase() -> None:
 def test_reset_rows_of_real_rollouts_reach_the_auxiliary_phase_with_weight_zero(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    policy = make_policy(ONE_NUMBER_OBS, TWO_ACTIONS, type='ppg', collect=dict(n_step=12),
-                         learn=dict(batch_size=24, aux_freq=1, aux_batch_size=24, aux_train_epoch=1))
+    policy = make_policy(
+        ONE_NUMBER_OBS,
+        TWO_ACTIONS,
+        type='ppg',
+        collect=dict(n_step=12),
+        learn=dict(batch_size=24, aux_freq=1, aux_batch_size=24, aux_train_epoch=1),
+    )
     seen = seen_by_aux_steps(policy, monkeypatch)
     policy.learn_mode.forward(policy.collect_mode.get_train_sample(collect(policy, MODES['sync next_step'])))
     policy.learn_mode.learn_aux()
@@ -597,7 +690,8 @@ def test_shorter_phases_after_a_resume_begin_with_the_next_one(monkeypatch: pyte
 
 
 def test_phases_of_one_rollout_after_a_resume_train_on_that_rollout_alone(
-        caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, other = ppg(dict(aux_freq=4)), ppg(dict(aux_freq=1, aux_batch_size=N))
     to_the_phase(one, 3)
     other.load_state_dict(one.state_dict())
@@ -615,9 +709,21 @@ def learned(tmp_path: Any, env_id: str, learning_rate: float = 1e-2, n: int = 64
     """Mean return of 200 greedy episodes after n one-step episodes."""
     arch = learn.pop('arch', 'dual')
     cfg = job_config(tmp_path, env_id, max_env_step=n)
-    cfg['policy'] = {**cfg['policy'], 'type': 'ppg', 'model': dict(hidden_sizes=[16], log_std_init=-1.0, arch=arch),
-                     'learn': dict(batch_size=64, actor_epoch_per_collect=4, critic_epoch_per_collect=4, aux_freq=5,
-                                   aux_train_epoch=2, aux_batch_size=64, learning_rate=learning_rate, **learn)}
+    cfg['policy'] = {
+        **cfg['policy'],
+        'type': 'ppg',
+        'model': dict(hidden_sizes=[16], log_std_init=-1.0, arch=arch),
+        'learn': dict(
+            batch_size=64,
+            actor_epoch_per_collect=4,
+            critic_epoch_per_collect=4,
+            aux_freq=5,
+            aux_train_epoch=2,
+            aux_batch_size=64,
+            learning_rate=learning_rate,
+            **learn,
+        ),
+    }
     result = serial_pipeline(cfg)
     return evaluate(result.policy, EnvConfig(id=env_id), 200, seed=1).return_mean
 
@@ -636,7 +742,8 @@ def test_learns_to_aim(tmp_path: Any, arch: str, policy_loss: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ('env_id', 'bound'), [('tests.policy_envs:match_env', 0.9), ('tests.policy_envs:aim_env', -0.03)])
+    ('env_id', 'bound'), [('tests.policy_envs:match_env', 0.9), ('tests.policy_envs:aim_env', -0.03)]
+)
 def test_learns_nothing_at_a_vanishing_learning_rate(tmp_path: Any, env_id: str, bound: float) -> None:
     """So that the two tests above cannot pass by luck."""
     assert learned(tmp_path, env_id, 1e-9, 640) < bound

@@ -401,7 +401,8 @@ def test_learning_rate_that_reaches_zero_is_warned_of_once(caplog: pytest.LogCap
     policy.learn_mode.set_env_step(100)
     policy.learn_mode.set_env_step(164)
     assert [record.getMessage().split(':')[0] for record in caplog.records] == [
-        'policy.learn.learning_rate is 0 from env step 100 on']
+        'policy.learn.learning_rate is 0 from env step 100 on'
+    ]
 
 
 def test_clip_range_that_shrinks_to_zero_still_learns() -> None:

@@ -185,14 +185,19 @@ def divergence(old: Any, new: Any) -> Tensor:
     if isinstance(new, Tensor):
         return torch.distributions.kl_divergence(*(torch.distributions.Categorical(logits=x) for x in (old, new)))
     return torch.distributions.kl_divergence(
-        *(torch.distributions.Normal(x['mu'], x['sigma']) for x in (old, new))).sum(-1)
+        *(torch.distributions.Normal(x['mu'], x['sigma']) for x in (old, new))
+    ).sum(-1)
 
 
 def gradients(optimizer: FlatAdam, loss: Tensor, model: Any) -> Tensor:
     """The gradient that autograd finds, laid out as the optimizer's; 0 where a parameter has none."""
     found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    return torch.cat([torch.zeros(p.numel()).to(p) if g is None else g.flatten()
-                      for p, g in zip(model.parameters(), found, strict=True)])
+    return torch.cat(
+        [
+            torch.zeros(p.numel()).to(p) if g is None else g.flatten()
+            for p, g in zip(model.parameters(), found, strict=True)
+        ]
+    )
 
 
 def part_of(model: Any, optimizer: FlatAdam, *names: str) -> Tensor:
@@ -267,8 +272,11 @@ def aux_parts(model: Any, arch: str, batch: TensorDict) -> dict[str, Tensor]:
     def half_mse(value: Tensor) -> Tensor:
         return 0.5 * ((value - batch['return_']) ** 2 * w).mean()
 
-    return {'auxiliary_loss': half_mse(model.aux_head(feature)), 'aux_value_loss': half_mse(model.value_head(critic)),
-            'behavioral_cloning_loss': (divergence(batch['logit'], model.policy_head(feature)) * w).mean()}
+    return {
+        'auxiliary_loss': half_mse(model.aux_head(feature)),
+        'aux_value_loss': half_mse(model.value_head(critic)),
+        'behavioral_cloning_loss': (divergence(batch['logit'], model.policy_head(feature)) * w).mean(),
+    }
 
 
 def groups_of(model: Any, arch: str, kind: Callable[..., FlatAdam] = FlatAdam) -> list[FlatAdam]:
@@ -284,23 +292,29 @@ def groups_of(model: Any, arch: str, kind: Callable[..., FlatAdam] = FlatAdam) -
 @archs
 @pytest.mark.parametrize('bc_weight', [0.0, 1.0, 2.5])
 def test_aux_step_has_the_gradient_and_metrics_of_the_objective(
-    arch: str, space: Any, weighted: bool, bc_weight: float,
+    arch: str,
+    space: Any,
+    weighted: bool,
+    bc_weight: float,
 ) -> None:
     model, batch = in_float64(*ppg_model_and_batch(arch, space, weighted))
     parts = aux_parts(model, arch, batch)
     named = dict(model.named_parameters())
     loss = parts['auxiliary_loss'] + parts['aux_value_loss'] + bc_weight * parts['behavioral_cloning_loss']
     want = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    metrics = aux_step(model, groups_of(model, arch, Still), batch.select('obs', 'return_', 'logit', 'weight',
-                                                                        strict=False),
-                       StepConfig(bc_weight=bc_weight, grad_clip=None))
+    metrics = aux_step(
+        model,
+        groups_of(model, arch, Still),
+        batch.select('obs', 'return_', 'logit', 'weight', strict=False),
+        StepConfig(bc_weight=bc_weight, grad_clip=None),
+    )
     for (name, p), gradient in zip(named.items(), want, strict=True):
         gradient = torch.zeros_like(p) if gradient is None else gradient
         torch.testing.assert_close(p.grad, gradient, rtol=1e-9, atol=1e-12, msg=lambda m, name=name: f'{name}: {m}')
     assert metrics.keys() == {*parts, 'aux_grad_norm'}
     for name, value in parts.items():
         torch.testing.assert_close(metrics[name], value.detach(), rtol=1e-9, atol=1e-12)
-    norm = torch.sqrt(sum((g ** 2).sum() for g in want if g is not None))
+    norm = torch.sqrt(sum((g**2).sum() for g in want if g is not None))
     torch.testing.assert_close(metrics['aux_grad_norm'], norm)
     assert parts['behavioral_cloning_loss'] > 0.02  # else it would not show
 
@@ -330,8 +344,11 @@ def test_cloning_gradient_leads_back_to_what_the_old_policy_preferred(arch: str,
     with torch.no_grad():
         output = model.compute_aux(batch['obs'])
     # the old policy: the first action 50 times as likely as the second, or a mean one deviation above the new one
-    old = torch.tensor([3.9, 0.0]).expand(N, 2) if discrete else {
-        'mu': output['logit']['mu'] + output['logit']['sigma'], 'sigma': output['logit']['sigma']}
+    old = (
+        torch.tensor([3.9, 0.0]).expand(N, 2)
+        if discrete
+        else {'mu': output['logit']['mu'] + output['logit']['sigma'], 'sigma': output['logit']['sigma']}
+    )
     batch['logit'] = old if discrete else TensorDict(old, [N])
     action = torch.zeros(N, dtype=torch.int64) if discrete else old['mu']
     batch['return_'] = output['value']  # the critic is right
@@ -373,8 +390,12 @@ def test_terms_of_weight_zero_may_be_infinite() -> None:
     assert metrics['behavioral_cloning_loss'].isinf() and metrics['aux_grad_norm'].isfinite()
     assert all(p.isfinite().all() for p in model.parameters())
     batch['return_'][0] = torch.inf
-    metrics = ppo_step(model, FlatAdam(model.named_parameters()), batch.exclude('logit').update(
-        {'logit': model.compute_actor(batch['obs'])}), StepConfig(value_weight=0.0))
+    metrics = ppo_step(
+        model,
+        FlatAdam(model.named_parameters()),
+        batch.exclude('logit').update({'logit': model.compute_actor(batch['obs'])}),
+        StepConfig(value_weight=0.0),
+    )
     assert metrics['value_loss'].isinf() and metrics['grad_norm'].isfinite()
 
 

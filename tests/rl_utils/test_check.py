@@ -1,4 +1,5 @@
 """What the losses refuse: one fault a line, each a ValueError that says what was wrong with which input."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -69,17 +70,20 @@ POLICY_SHAPES = [
 ]
 
 
-@pytest.mark.parametrize('data, changes, words', [
-    *POLICY_SHAPES,
-    (CATEGORICAL, dict(logit_pretrained=zeros(4, 1, 3)), ('logit_pretrained', '(4, 1, 3)', 'logit_new', '(4, 3)')),
-    (CATEGORICAL, dict(logit_pretrained=zeros(4, 2)), ('logit_pretrained', '(4, 2)', 'logit_new', '(4, 3)')),
-    (CATEGORICAL, dict(action=integers(4, 1)), ('action', '(4, 1)', 'logit_new', '(4,)')),
-    (CATEGORICAL, dict(adv=zeros(4, 1)), ('adv', '(4, 1)', 'logit_new', '(4,)')),
-    (CATEGORICAL, dict(adv=zeros()), ('adv', '()', 'logit_new', '(4,)')),
-    (GAUSSIAN, dict(action=zeros(4)), ('action', '(4,)', 'logit_new', '(4, 2)')),
-    (GAUSSIAN, dict(action=zeros(4, 1)), ('action', '(4, 1)', 'logit_new', '(4, 2)')),
-    (GAUSSIAN, dict(adv=zeros(4, 2)), ('adv', '(4, 2)', 'logit_new', '(4,)')),
-])
+@pytest.mark.parametrize(
+    'data, changes, words',
+    [
+        *POLICY_SHAPES,
+        (CATEGORICAL, dict(logit_pretrained=zeros(4, 1, 3)), ('logit_pretrained', '(4, 1, 3)', 'logit_new', '(4, 3)')),
+        (CATEGORICAL, dict(logit_pretrained=zeros(4, 2)), ('logit_pretrained', '(4, 2)', 'logit_new', '(4, 3)')),
+        (CATEGORICAL, dict(action=integers(4, 1)), ('action', '(4, 1)', 'logit_new', '(4,)')),
+        (CATEGORICAL, dict(adv=zeros(4, 1)), ('adv', '(4, 1)', 'logit_new', '(4,)')),
+        (CATEGORICAL, dict(adv=zeros()), ('adv', '()', 'logit_new', '(4,)')),
+        (GAUSSIAN, dict(action=zeros(4)), ('action', '(4,)', 'logit_new', '(4, 2)')),
+        (GAUSSIAN, dict(action=zeros(4, 1)), ('action', '(4, 1)', 'logit_new', '(4, 2)')),
+        (GAUSSIAN, dict(adv=zeros(4, 2)), ('adv', '(4, 2)', 'logit_new', '(4,)')),
+    ],
+)
 def test_ppo_shape_errors_name_both(data, changes, words):
     said = message(ppo_error, data._replace(**changes))
     assert all(word in said for word in words), said
@@ -103,8 +107,9 @@ def test_a_policy_of_another_kind_is_refused_by_name(data, other, name):
 
 
 @pytest.mark.parametrize('data', [CATEGORICAL, GAUSSIAN])
-@pytest.mark.parametrize('name', ['logit_new', 'logit_old', 'logit_pretrained', 'adv', 'value_new', 'value_old',
-                                  'return_'])
+@pytest.mark.parametrize(
+    'name', ['logit_new', 'logit_old', 'logit_pretrained', 'adv', 'value_new', 'value_old', 'return_']
+)
 def test_a_dtype_that_is_not_floating_is_refused_by_name(data, name):
     if name == 'logit_pretrained':
         data = data._replace(logit_pretrained=data.logit_old)
@@ -127,11 +132,14 @@ def test_a_gaussian_action_that_is_not_floating_is_refused():
         ppo_error(GAUSSIAN._replace(action=integers(4, 2)))
 
 
-@pytest.mark.parametrize('action, said', [
-    ((0, 1, 2, 3), 'action holds 0 to 3 but logit_new has 3 choices; give indices in 0..2'),
-    ((0, -1, 2, 0), 'action holds -1 to 2'),
-    ((10**9, 0, 0, 0), 'action holds 0 to 1000000000'),
-])
+@pytest.mark.parametrize(
+    'action, said',
+    [
+        ((0, 1, 2, 3), 'action holds 0 to 3 but logit_new has 3 choices; give indices in 0..2'),
+        ((0, -1, 2, 0), 'action holds -1 to 2'),
+        ((10**9, 0, 0, 0), 'action holds 0 to 1000000000'),
+    ],
+)
 def test_an_action_outside_the_choices_is_refused(action, said):
     assert said in message(ppo_error, CATEGORICAL._replace(action=torch.tensor(action)))
 

@@ -1,4 +1,5 @@
 """Categorical and Gaussian action distributions, against hand-worked numbers, torch.distributions and autograd."""
+
 from __future__ import annotations
 
 import math
@@ -26,8 +27,10 @@ def normal(mu: list[float], sigma: list[float]) -> dict[str, Tensor]:
 
 def random_categorical(lead: tuple[int, ...], seed: int = 0, n_choice: int = 4) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return (2 * torch.randn(*lead, n_choice, generator=generator, dtype=torch.float64),
-            torch.randint(n_choice, lead, generator=generator))
+    return (
+        2 * torch.randn(*lead, n_choice, generator=generator, dtype=torch.float64),
+        torch.randint(n_choice, lead, generator=generator),
+    )
 
 
 def random_gaussian(lead: tuple[int, ...], seed: int = 0, n_dim: int = 3) -> tuple[dict[str, Tensor], Tensor]:
@@ -41,6 +44,7 @@ def torch_gaussian(logit: dict[str, Tensor]) -> Independent:
 
 
 # ---- categorical
+
 
 def test_categorical_numbers_by_hand():
     logit = log(0.25, 0.75)
@@ -138,6 +142,7 @@ def test_categorical_log_prob_takes_any_integer_dtype(dtype):
 
 # ---- Gaussian
 
+
 def test_gaussian_numbers_by_hand():
     logit, action = normal([0.0, 1.0], [1.0, 2.0]), torch.tensor([1.0, -1.0], dtype=torch.float64)
     # z = (1, -1): -.5 - .5 - ln 1 - ln 2 - ln(2 pi) = -1 - .693147 - 1.837877
@@ -149,7 +154,7 @@ def test_gaussian_numbers_by_hand():
     assert Gaussian.kl(p, q).item() == pytest.approx(0.443147, abs=1e-6)
     assert Gaussian.kl(q, p).item() == pytest.approx(1.306853, abs=1e-6)
     # dimensions are independent: two copies have twice the divergence
-    twice = Gaussian.kl(normal([0., 0.], [1., 1.]), normal([1., 1.], [2., 2.]))
+    twice = Gaussian.kl(normal([0.0, 0.0], [1.0, 1.0]), normal([1.0, 1.0], [2.0, 2.0]))
     assert twice.item() == pytest.approx(0.886294, abs=1e-6)
 
 
@@ -173,7 +178,7 @@ def test_gaussian_samples_have_the_mean_and_deviation():
     action = Gaussian.sample(logit, noise)
     assert action.shape == (n, 2) and action.dtype == torch.float64
     z = (action - logit['mu']) / logit['sigma']
-    assert z.mean(0).abs().max() < 5 / math.sqrt(n)              # deviation of a mean: 1 / sqrt(n)
+    assert z.mean(0).abs().max() < 5 / math.sqrt(n)  # deviation of a mean: 1 / sqrt(n)
     assert (z.square().mean(0) - 1).abs().max() < 5 * math.sqrt(2 / n)  # of a mean square: sqrt(2 / n)
     assert abs((z[:, 0] * z[:, 1]).mean()) < 5 / math.sqrt(n)
 
@@ -186,6 +191,7 @@ def test_gaussian_noise_has_shape_dtype_and_a_reproducible_stream():
 
 
 # ---- both
+
 
 @pytest.mark.parametrize('dist, make', [(Categorical, random_categorical), (Gaussian, random_gaussian)])
 def test_kl_is_zero_to_itself_and_positive_elsewhere(dist, make):
@@ -227,8 +233,9 @@ def test_terms_and_pullback_equal_autograd(dist, make, lead):
     torch.testing.assert_close(tuple(x.view(lead + x.shape[1:]) for x in got), want)
     # a number for all rows, and no gradient in the entropy
     for number in (0.25, None):
-        want = torch.autograd.grad((grad_logp * dist.log_prob(logit, action) + (number or 0.0) * dist.entropy(
-            logit)).sum(), parts)
+        want = torch.autograd.grad(
+            (grad_logp * dist.log_prob(logit, action) + (number or 0.0) * dist.entropy(logit)).sum(), parts
+        )
         with torch.no_grad():
             got = dist.pullback(saved, grad_logp.reshape(1, -1), number)
         torch.testing.assert_close(tuple(x.view(lead + x.shape[1:]) for x in got), want)

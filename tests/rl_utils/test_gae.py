@@ -1,4 +1,5 @@
 """Generalised advantages and discounted sums, against numbers worked by hand and plain loops."""
+
 from __future__ import annotations
 
 import pytest
@@ -31,35 +32,47 @@ def random_data(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torc
 def test_gae_six_steps_with_an_end_after_the_third():
     # rewards 1, V 0 but 10 after the last step, gamma .9, lambda 1, the third step terminal.
     # adv_2 = 1, adv_1 = 1 + .9 * 1 = 1.9, adv_0 = 1 + .9 * 1.9 = 2.71; adv_5 = 1 + .9 * 10 = 10, and so adv_4, adv_3
-    next_value, done = torch.tensor([0., 0., 0., 0., 0., 10.]), torch.tensor([0, 0, 1, 0, 0, 0], dtype=torch.bool)
+    next_value, done = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 10.0]), torch.tensor([0, 0, 1, 0, 0, 0], dtype=torch.bool)
     adv = gae(gae_data(torch.zeros(6), next_value, torch.ones(6), done), gamma=0.9, lambda_=1.0)
-    torch.testing.assert_close(adv, torch.tensor([2.71, 1.9, 1., 10., 10., 10.]))
+    torch.testing.assert_close(adv, torch.tensor([2.71, 1.9, 1.0, 10.0, 10.0, 10.0]))
 
 
 def test_gae_by_hand_over_two_steps():
     # gamma .5, lambda .5: delta_1 = 2 + .5 * 4 - 1 = 3; delta_0 = 1 + .5 * 1 - 3 = -1.5; adv_0 = -1.5 + .25 * 3 = -.75
-    adv = gae(gae_data(torch.tensor([3., 1.]), torch.tensor([1., 4.]), torch.tensor([1., 2.])), 0.5, 0.5)
+    adv = gae(gae_data(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 4.0]), torch.tensor([1.0, 2.0])), 0.5, 0.5)
     assert adv.tolist() == [-0.75, 3.0]
 
 
 def test_gae_truncated_row_bootstraps_final_value():
     # row 0 ends by a time limit in a state worth 8: delta_0 = 1 + .5 * 8 - 2 = 3, and nothing of row 1 reaches it
-    data = gae_data(torch.tensor([2., 7.]), torch.tensor([8., 100.]), torch.tensor([1., 1.]),
-                    done=torch.tensor([False, False]), traj_flag=torch.tensor([True, False]))
+    data = gae_data(
+        torch.tensor([2.0, 7.0]),
+        torch.tensor([8.0, 100.0]),
+        torch.tensor([1.0, 1.0]),
+        done=torch.tensor([False, False]),
+        traj_flag=torch.tensor([True, False]),
+    )
     assert gae(data, 0.5, 1.0).tolist() == [3.0, 44.0]  # delta_1 = 1 + .5 * 100 - 7
 
 
 def test_gae_terminated_row_has_no_bootstrap():
     # the same row, terminal: delta_0 = 1 - 2 = -1
     end = torch.tensor([True, False])
-    data = gae_data(torch.tensor([2., 7.]), torch.tensor([8., 100.]), torch.tensor([1., 1.]), done=end, traj_flag=end)
+    data = gae_data(
+        torch.tensor([2.0, 7.0]), torch.tensor([8.0, 100.0]), torch.tensor([1.0, 1.0]), done=end, traj_flag=end
+    )
     assert gae(data, 0.5, 1.0).tolist() == [-1.0, 44.0]
 
 
 def test_gae_done_without_trace_end_keeps_the_recursion():
     # the two flags are independent: done masks the bootstrap only. adv_0 = (1 - 2) + .5 * 44
-    data = gae_data(torch.tensor([2., 7.]), torch.tensor([8., 100.]), torch.tensor([1., 1.]),
-                    done=torch.tensor([True, False]), traj_flag=torch.tensor([False, False]))
+    data = gae_data(
+        torch.tensor([2.0, 7.0]),
+        torch.tensor([8.0, 100.0]),
+        torch.tensor([1.0, 1.0]),
+        done=torch.tensor([True, False]),
+        traj_flag=torch.tensor([False, False]),
+    )
     assert gae(data, 0.5, 1.0).tolist() == [21.0, 44.0]
 
 
@@ -70,8 +83,13 @@ def test_gae_equals_the_loop(n_step, trail):
     torch.testing.assert_close(gae(data, 0.99, 0.95), loop_gae(data, 0.99, 0.95), rtol=1e-12, atol=1e-12)
 
 
-@given(n_step=st.integers(1, 40), n_env=st.integers(1, 4), seed=st.integers(0, 999),
-       gamma=st.floats(0, 1), lambda_=st.floats(0, 1))
+@given(
+    n_step=st.integers(1, 40),
+    n_env=st.integers(1, 4),
+    seed=st.integers(0, 999),
+    gamma=st.floats(0, 1),
+    lambda_=st.floats(0, 1),
+)
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_gae_equals_the_loop_for_any_discount(n_step, n_env, seed, gamma, lambda_):
     data = random_data((n_step, n_env), seed)
@@ -166,17 +184,17 @@ def test_gae_is_linear_in_reward_and_values():
 def test_gae_of_a_number_that_is_not_finite_is_not_finite_in_that_row(name, row, wrong):
     # also where done masks the bootstrap and where the flag of the last row carries nothing: 0 * nan is nan
     value, next_value, reward, _, _ = random_data((6, 2))
-    end = torch.tensor([[0., 0.], [0., 1.], [0., 0.], [1., 0.], [0., 0.], [1., 1.]], dtype=torch.float64)
+    end = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     data = gae_data(*(x.clone() for x in (value, next_value, reward, end, end)))
     getattr(data, name)[row, 0] = wrong
     adv = gae(data)
     assert not adv[row, 0].isfinite()
-    assert adv[row + 1:].isfinite().all() and adv[:, 1].isfinite().all()
+    assert adv[row + 1 :].isfinite().all() and adv[:, 1].isfinite().all()
 
 
 def test_gae_return_by_hand():
     # the two steps above: adv -.75 and 3, V 3 and 1; mean 1.125, both 1.875 away from it
-    data = gae_data(torch.tensor([3., 1.]), torch.tensor([1., 4.]), torch.tensor([1., 2.]))
+    data = gae_data(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 4.0]), torch.tensor([1.0, 2.0]))
     result = gae_return(data, 0.5, 0.5)
     assert result.adv.tolist() == [-0.75, 3.0] and result.return_.tolist() == [2.25, 4.0]
     assert result.mean.item() == 1.125 and result.std.item() == 1.875
@@ -246,17 +264,20 @@ def test_gae_return_refuses_what_gae_refuses():
         gae_return(gae_data(x, x, x), gamma=1.5)
 
 
-@pytest.mark.parametrize('shapes, names', [
-    (dict(next_value=(4, 3)), ('next_value', '(4, 3)', 'value', '(4, 2)')),
-    (dict(next_value=(4,)), ('next_value', '(4,)', 'value', '(4, 2)')),
-    (dict(reward=(3, 2)), ('reward', '(3, 2)', 'value', '(4, 2)')),
-    (dict(reward=(4,)), ('reward', '(4,)', 'value', '(4, 2)')),
-    (dict(reward=(4, 1)), ('reward', '(4, 1)', 'value', '(4, 2)')),
-    (dict(reward=(4, 2, 1)), ('reward', '(4, 2, 1)', 'value', '(4, 2)')),
-    (dict(done=(4,)), ('done', '(4,)', 'reward', '(4, 2)')),
-    (dict(done=(1, 2)), ('done', '(1, 2)', 'reward', '(4, 2)')),
-    (dict(traj_flag=(4, 1)), ('traj_flag', '(4, 1)', 'reward', '(4, 2)')),
-])
+@pytest.mark.parametrize(
+    'shapes, names',
+    [
+        (dict(next_value=(4, 3)), ('next_value', '(4, 3)', 'value', '(4, 2)')),
+        (dict(next_value=(4,)), ('next_value', '(4,)', 'value', '(4, 2)')),
+        (dict(reward=(3, 2)), ('reward', '(3, 2)', 'value', '(4, 2)')),
+        (dict(reward=(4,)), ('reward', '(4,)', 'value', '(4, 2)')),
+        (dict(reward=(4, 1)), ('reward', '(4, 1)', 'value', '(4, 2)')),
+        (dict(reward=(4, 2, 1)), ('reward', '(4, 2, 1)', 'value', '(4, 2)')),
+        (dict(done=(4,)), ('done', '(4,)', 'reward', '(4, 2)')),
+        (dict(done=(1, 2)), ('done', '(1, 2)', 'reward', '(4, 2)')),
+        (dict(traj_flag=(4, 1)), ('traj_flag', '(4, 1)', 'reward', '(4, 2)')),
+    ],
+)
 def test_gae_shape_errors_name_both(shapes, names):
     want = dict.fromkeys(gae_data._fields, (4, 2)) | shapes
     with pytest.raises(ValueError) as error:
@@ -271,9 +292,17 @@ def test_gae_refuses_values_with_two_more_dimensions_than_rewards():
         gae(gae_data(value, value, torch.zeros(2, 3)))
 
 
-@pytest.mark.parametrize('gamma, lambda_', [
-    (1.5, 0.9), (-0.1, 0.9), (0.9, 1.01), (0.9, -1.0), (float('nan'), 0.9), (0.9, float('nan')),
-])
+@pytest.mark.parametrize(
+    'gamma, lambda_',
+    [
+        (1.5, 0.9),
+        (-0.1, 0.9),
+        (0.9, 1.01),
+        (0.9, -1.0),
+        (float('nan'), 0.9),
+        (0.9, float('nan')),
+    ],
+)
 def test_gae_refuses_factors_outside_0_to_1(gamma, lambda_):
     x = torch.zeros(3)
     with pytest.raises(ValueError) as error:
@@ -298,8 +327,8 @@ def test_linear_scan_equals_the_loop_and_leaves_its_inputs(n_row):
 
 def test_discounted_sum_by_hand():
     # gamma .5, carry 4, end after row 1: 1 + 4 = 5; 2 + 2.5 = 4.5; a new episode: 3; 4 + 1.5 = 5.5
-    reward, end = torch.tensor([[1.], [2.], [3.], [4.]]), torch.tensor([[False], [True], [False], [False]])
-    assert discounted_sum(reward, end, torch.tensor([4.]), 0.5).flatten().tolist() == [5.0, 4.5, 3.0, 5.5]
+    reward, end = torch.tensor([[1.0], [2.0], [3.0], [4.0]]), torch.tensor([[False], [True], [False], [False]])
+    assert discounted_sum(reward, end, torch.tensor([4.0]), 0.5).flatten().tolist() == [5.0, 4.5, 3.0, 5.5]
 
 
 @pytest.mark.parametrize('n_step', [1, 2, 3, 4, 5, 127, 128])

@@ -1,4 +1,5 @@
 """Running statistics and advantage normalisation, against statistics of the whole set and numbers by hand."""
+
 from __future__ import annotations
 
 import pytest
@@ -35,8 +36,11 @@ def test_two_blocks_by_hand():
     assert stats.rescale(torch.tensor(13.0)).item() == pytest.approx(4.415881, abs=1e-5)
 
 
-@given(sizes=st.lists(st.integers(1, 7), min_size=1, max_size=6), seed=st.integers(0, 999),
-       shape=st.sampled_from([(), (3,), (2, 2)]))
+@given(
+    sizes=st.lists(st.integers(1, 7), min_size=1, max_size=6),
+    seed=st.integers(0, 999),
+    shape=st.sampled_from([(), (3,), (2, 2)]),
+)
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_blocks_of_any_size_give_the_statistics_of_the_whole(sizes, seed, shape):
     rows = 5 + 3 * draws(sum(sizes), *shape, seed=seed)
@@ -166,6 +170,7 @@ def test_state_dict_round_trip_continues_identically():
 
 
 # ---- advantages
+
 
 def test_normalize_advantage_by_hand():
     # 1, 2, 6: mean 3, variance (4 + 1 + 9) / 3 = 14 / 3

@@ -1,4 +1,5 @@
 """FlatAdam against torch.optim.Adam and clip_grad_norm_, and what a gradient that is not finite does."""
+
 from __future__ import annotations
 
 import copy
@@ -27,8 +28,9 @@ def loss_of(net: nn.Module, step: int, scale: float = 1.0) -> Tensor:
     return scale * (net(x) - y).square().mean()
 
 
-def train(net: nn.Module, optimizer: FlatAdam, steps: range, grad_clip: float | None = None,
-          scale: float = 1.0) -> None:
+def train(
+    net: nn.Module, optimizer: FlatAdam, steps: range, grad_clip: float | None = None, scale: float = 1.0
+) -> None:
     for step in steps:
         optimizer.zero_grad()
         loss_of(net, step, scale).backward()
@@ -73,7 +75,7 @@ def test_first_step_by_hand():
     optimizer.grad.copy_(torch.tensor([1.0, -3.0, 0.0]))
     norm = optimizer.step()
     torch.testing.assert_close(p.detach(), torch.tensor([1 - 0.1 / 2, 2 + 0.1 * 3 / 4, 3.0]))
-    assert norm.shape == () and norm.item() == pytest.approx(10 ** 0.5)
+    assert norm.shape == () and norm.item() == pytest.approx(10**0.5)
 
 
 @pytest.mark.parametrize('grad_clip', [None, 0.5])

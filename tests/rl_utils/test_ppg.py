@@ -1,4 +1,5 @@
 """The joint loss of PPG's auxiliary phase: by hand, against torch.distributions, and what must not matter."""
+
 from __future__ import annotations
 
 import math
@@ -26,8 +27,9 @@ def policy_data(logit_new: Any, logit_old: Any, weight: Tensor | None = None) ->
     return ppg_data(logit_new, logit_old, None, zero, zero, zero, weight)
 
 
-def random_data(lead: tuple[int, ...] = (12,), continuous: bool = False, seed: int = 0,
-                dtype: torch.dtype = torch.float64) -> ppg_data:
+def random_data(
+    lead: tuple[int, ...] = (12,), continuous: bool = False, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> ppg_data:
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -40,8 +42,12 @@ def random_data(lead: tuple[int, ...] = (12,), continuous: bool = False, seed: i
 
 
 def map_tensors(data: ppg_data, function: Any) -> ppg_data:
-    return ppg_data(*({k: function(v) for k, v in x.items()} if isinstance(x, dict) else
-                      None if x is None else function(x) for x in data))
+    return ppg_data(
+        *(
+            {k: function(v) for k, v in x.items()} if isinstance(x, dict) else None if x is None else function(x)
+            for x in data
+        )
+    )
 
 
 def leaves(data: ppg_data) -> tuple[Tensor, ...]:
@@ -53,9 +59,13 @@ def leaves(data: ppg_data) -> tuple[Tensor, ...]:
 
 def plain(data: ppg_data, clip_ratio: float, use_value_clip: bool) -> tuple[Tensor, Tensor]:
     """The formulas as they are written, with autograd through every one of them."""
+
     def distribution(logit: Any) -> Any:
-        return (Categorical(logits=logit) if isinstance(logit, Tensor)
-                else Independent(Normal(logit['mu'], logit['sigma']), 1))
+        return (
+            Categorical(logits=logit)
+            if isinstance(logit, Tensor)
+            else Independent(Normal(logit['mu'], logit['sigma']), 1)
+        )
 
     weight = torch.ones_like(data.return_) if data.weight is None else data.weight
     square = (data.return_ - data.value_new) ** 2
@@ -132,8 +142,10 @@ def test_losses_and_gradients_equal_the_plain_formulas(lead, continuous, weight,
     got, want = ppg_joint_error(data, 0.1, use_value_clip), plain(data, 0.1, use_value_clip)
     torch.testing.assert_close(tuple(got), want, rtol=1e-12, atol=1e-14)
     for weights in ((1, 0), (0, 1), (0.5, 2)):  # each alone, and a mixture as a policy uses it
-        grads = [torch.autograd.grad(sum(w * x for w, x in zip(weights, losses, strict=True)), wrt, retain_graph=True)
-                 for losses in (got, want)]
+        grads = [
+            torch.autograd.grad(sum(w * x for w, x in zip(weights, losses, strict=True)), wrt, retain_graph=True)
+            for losses in (got, want)
+        ]
         torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-14)
 
 
@@ -290,22 +302,25 @@ def test_bfloat16_policies_are_compared_in_float32(continuous):
 
 
 @pytest.mark.parametrize('wrong', [float('nan'), float('inf')])
-@pytest.mark.parametrize('continuous, name, key, spoilt', [
-    (False, 'logit_new', None, 'behavioral_cloning_loss'),
-    (False, 'logit_old', None, 'behavioral_cloning_loss'),
-    (True, 'logit_new', 'mu', 'behavioral_cloning_loss'),
-    (True, 'logit_new', 'sigma', 'behavioral_cloning_loss'),
-    (True, 'logit_old', 'mu', 'behavioral_cloning_loss'),
-    (True, 'logit_old', 'sigma', 'behavioral_cloning_loss'),
-    (False, 'weight', None, 'auxiliary_loss behavioral_cloning_loss'),
-    (False, 'value_new', None, 'auxiliary_loss'),
-    (False, 'value_old', None, 'auxiliary_loss'),
-    (False, 'return_', None, 'auxiliary_loss'),
-])
+@pytest.mark.parametrize(
+    'continuous, name, key, spoilt',
+    [
+        (False, 'logit_new', None, 'behavioral_cloning_loss'),
+        (False, 'logit_old', None, 'behavioral_cloning_loss'),
+        (True, 'logit_new', 'mu', 'behavioral_cloning_loss'),
+        (True, 'logit_new', 'sigma', 'behavioral_cloning_loss'),
+        (True, 'logit_old', 'mu', 'behavioral_cloning_loss'),
+        (True, 'logit_old', 'sigma', 'behavioral_cloning_loss'),
+        (False, 'weight', None, 'auxiliary_loss behavioral_cloning_loss'),
+        (False, 'value_new', None, 'auxiliary_loss'),
+        (False, 'value_old', None, 'auxiliary_loss'),
+        (False, 'return_', None, 'auxiliary_loss'),
+    ],
+)
 def test_a_number_that_is_not_finite_never_gives_finite_results(wrong, continuous, name, key, spoilt):
     data = random_data(continuous=continuous)
     x = getattr(data, name) if key is None else getattr(data, name)[key]
-    x[(3, 1)[:x.dim()]] = wrong
+    x[(3, 1)[: x.dim()]] = wrong
     wrt, loss = leaves(data), ppg_joint_error(data)
     assert {field for field, x in loss._asdict().items() if not x.isfinite()} == set(spoilt.split())
     if math.isnan(wrong):

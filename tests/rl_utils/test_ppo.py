@@ -1,4 +1,5 @@
 """The PPO losses by hand: values, gradients, invariances. Two choices, float64 throughout."""
+
 from __future__ import annotations
 
 import math
@@ -48,12 +49,12 @@ def slope(loss: Tensor, data: ppo_policy_data) -> Tensor:
 
 # clip_ratio .2: the range is [.8, 1.2]; surrogate = min(ratio * adv, clipped * adv), slope = ratio * adv or 0
 CLIP_CASES = [
-    (1.1, 2.0, 2.2, 2.2),     # inside
+    (1.1, 2.0, 2.2, 2.2),  # inside
     (0.9, -2.0, -1.8, -1.8),  # inside
-    (1.5, 1.0, 1.2, 0.0),     # above and better still: clipped
-    (0.5, 1.0, 0.5, 0.5),     # below and worse: min(.5, .8), it may come back
+    (1.5, 1.0, 1.2, 0.0),  # above and better still: clipped
+    (0.5, 1.0, 0.5, 0.5),  # below and worse: min(.5, .8), it may come back
     (1.5, -1.0, -1.5, -1.5),  # above and worse: min(-1.5, -1.2)
-    (0.5, -1.0, -0.8, 0.0),   # below and better still: min(-.5, -.8)
+    (0.5, -1.0, -0.8, 0.0),  # below and better still: min(-.5, -.8)
     (1.0, 3.0, 3.0, 3.0),
     (1.0, -3.0, -3.0, -3.0),
     (1.5, 0.0, 0.0, 0.0),
@@ -77,15 +78,18 @@ def test_policy_loss_is_the_mean_over_rows():
     torch.testing.assert_close(slope(loss.policy_loss, data), gradient)
 
 
-@pytest.mark.parametrize('ratio, adv, surrogate, gradient', [
-    (5.0, -1.0, -3.0, 0.0),    # min(-5, -1.2) = -5, but no lower than 3 * -1
-    (2.0, -1.0, -2.0, -2.0),   # not so low
-    (5.0, -2.0, -6.0, 0.0),
-    (0.5, -1.0, -0.8, 0.0),    # clipped from the other side, the bound -3 does not hold
-    (5.0, 1.0, 1.2, 0.0),      # adv > 0: no dual clip, else max(1.2, 3)
-    (0.5, 1.0, 0.5, 0.5),
-    (5.0, 0.0, 0.0, 0.0),
-])
+@pytest.mark.parametrize(
+    'ratio, adv, surrogate, gradient',
+    [
+        (5.0, -1.0, -3.0, 0.0),  # min(-5, -1.2) = -5, but no lower than 3 * -1
+        (2.0, -1.0, -2.0, -2.0),  # not so low
+        (5.0, -2.0, -6.0, 0.0),
+        (0.5, -1.0, -0.8, 0.0),  # clipped from the other side, the bound -3 does not hold
+        (5.0, 1.0, 1.2, 0.0),  # adv > 0: no dual clip, else max(1.2, 3)
+        (0.5, 1.0, 0.5, 0.5),
+        (5.0, 0.0, 0.0, 0.0),
+    ],
+)
 def test_policy_loss_dual_clip_by_hand(ratio, adv, surrogate, gradient):
     data = ratio_data(tensor(ratio), tensor(adv))
     loss, _ = ppo_policy_error(data, 0.2, dual_clip=3.0)
@@ -130,8 +134,9 @@ def test_entropy_loss_by_hand_and_its_sign():
     assert loss.entropy_loss.item() == pytest.approx(0.627741, abs=1e-6)
     loss.entropy_loss.backward()
     # d H / d logit_0 of (.25, .75) = -.25 * (ln .25 + .562335) = .205990, halved by the mean
-    torch.testing.assert_close(data.logit_new.grad, torch.stack((tensor(0, 0), tensor(0.102995, -0.102995))),
-                               rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        data.logit_new.grad, torch.stack((tensor(0, 0), tensor(0.102995, -0.102995))), rtol=0, atol=1e-6
+    )
 
 
 def test_entropy_bonus_off_gives_a_zero_and_the_same_policy_loss():
@@ -155,11 +160,14 @@ def test_info_by_hand():
 
 
 # log_r = log(p_pretrained / p_new) with p_new = .5: ln(.25 / .5) = -.693147 and ln(.6 / .5) = .182322
-@pytest.mark.parametrize('kl_type, rows, gradient', [
-    ('k1', (0.693147, -0.182322), (1.0, 1.0)),             # -log_r
-    ('k2', (0.240227, 0.016621), (0.693147, -0.182322)),   # log_r^2 / 2, slope -log_r
-    ('k3', (0.193147, 0.017678), (0.5, -0.2)),             # r - 1 - log_r, slope 1 - r
-])
+@pytest.mark.parametrize(
+    'kl_type, rows, gradient',
+    [
+        ('k1', (0.693147, -0.182322), (1.0, 1.0)),  # -log_r
+        ('k2', (0.240227, 0.016621), (0.693147, -0.182322)),  # log_r^2 / 2, slope -log_r
+        ('k3', (0.193147, 0.017678), (0.5, -0.2)),  # r - 1 - log_r, slope 1 - r
+    ],
+)
 @pytest.mark.parametrize('weight', [None, (1.5, 0.5)])
 def test_kl_to_a_pretrained_policy_by_hand(kl_type, rows, gradient, weight):
     data = ratio_data(tensor(1.0, 1.0), tensor(1.0, 1.0), p_old=0.5)
@@ -176,17 +184,20 @@ def test_kl_without_a_pretrained_policy_is_a_zero():
 
 
 # R, V, V_old, clip .5 -> max((R - V)^2, (R - V_clip)^2) and the slope of half of it in V
-@pytest.mark.parametrize('return_, value_new, value_old, square, gradient', [
-    (1.0, 0.2, 0.0, 0.64, -0.8),    # inside: V_clip = V
-    (3.0, 2.0, 0.0, 6.25, 0.0),     # V_clip = .5 is further off: clipped, no gradient
-    (-1.0, 2.0, 0.0, 9.0, 3.0),     # V_clip = .5 is nearer: V counts
-    (3.0, -2.0, 0.0, 25.0, -5.0),   # moved away from R: V_clip = -.5, (3.5)^2 < 25
-    (0.0, -2.0, -1.0, 4.0, -2.0),   # V_clip = -1.5
-    (1.0, 4.0, 4.0, 9.0, 3.0),      # V exactly V_old
-    (2.0, 2.0, 2.0, 0.0, 0.0),
-    (5.0, 0.5, 0.0, 20.25, -4.5),   # at the edge of the range V_clip = V still
-    (0.75, 1.0, 0.0, 0.0625, 0.125),  # both errors are .25 but V_clip stands still: torch.max gives half to each
-])
+@pytest.mark.parametrize(
+    'return_, value_new, value_old, square, gradient',
+    [
+        (1.0, 0.2, 0.0, 0.64, -0.8),  # inside: V_clip = V
+        (3.0, 2.0, 0.0, 6.25, 0.0),  # V_clip = .5 is further off: clipped, no gradient
+        (-1.0, 2.0, 0.0, 9.0, 3.0),  # V_clip = .5 is nearer: V counts
+        (3.0, -2.0, 0.0, 25.0, -5.0),  # moved away from R: V_clip = -.5, (3.5)^2 < 25
+        (0.0, -2.0, -1.0, 4.0, -2.0),  # V_clip = -1.5
+        (1.0, 4.0, 4.0, 9.0, 3.0),  # V exactly V_old
+        (2.0, 2.0, 2.0, 0.0, 0.0),
+        (5.0, 0.5, 0.0, 20.25, -4.5),  # at the edge of the range V_clip = V still
+        (0.75, 1.0, 0.0, 0.0625, 0.125),  # both errors are .25 but V_clip stands still: torch.max gives half to each
+    ],
+)
 def test_value_loss_of_one_row_by_hand(return_, value_new, value_old, square, gradient):
     value = tensor(value_new).requires_grad_()
     loss = ppo_value_error(ppo_value_data(value, tensor(value_old), tensor(return_)), clip_ratio=0.5)
@@ -221,8 +232,13 @@ def random_data(n: int = 12, continuous: bool = False, dtype: torch.dtype = torc
 
 def map_tensors(data: Any, function: Any) -> Any:
     """The same named tuple with the function applied to every tensor of it."""
-    return data._replace(**{name: {k: function(v) for k, v in x.items()} if isinstance(x, dict) else function(x)
-                            for name, x in data._asdict().items() if x is not None})
+    return data._replace(
+        **{
+            name: {k: function(v) for k, v in x.items()} if isinstance(x, dict) else function(x)
+            for name, x in data._asdict().items()
+            if x is not None
+        }
+    )
 
 
 def policy_part(data: ppo_data) -> ppo_policy_data:
@@ -322,8 +338,11 @@ def test_masked_choices_give_the_loss_and_gradient_of_a_policy_without_them(scal
     never = torch.full((12, 1), -torch.inf)
     small = data.logit_new.clone().requires_grad_()
     large = torch.cat((data.logit_new, never), -1).requires_grad_()
-    masked = data._replace(logit_new=large, logit_old=torch.cat((data.logit_old, never), -1),
-                           logit_pretrained=torch.cat((data.logit_pretrained, never), -1))
+    masked = data._replace(
+        logit_new=large,
+        logit_old=torch.cat((data.logit_old, never), -1),
+        logit_pretrained=torch.cat((data.logit_pretrained, never), -1),
+    )
     want, got = ppo_error(data._replace(logit_new=small), kl_type='k3'), ppo_error(masked, kl_type='k3')
     for loss in (want[0], got[0]):
         (scale * (loss.policy_loss - loss.entropy_loss + loss.kl_div)).backward()
@@ -377,8 +396,10 @@ def test_advantages_in_float64_beside_a_float32_policy_are_taken(continuous):
     # what numpy makes of Python numbers
     data = map_tensors(random_data(continuous=continuous), lambda x: x.float() if x.is_floating_point() else x)
     parts = [x.requires_grad_() for x in (data.logit_new.values() if continuous else [data.logit_new])]
-    want, got = (torch.autograd.grad(ppo_policy_error(policy_part(x))[0].policy_loss, parts)
-                 for x in (data, data._replace(adv=data.adv.double())))
+    want, got = (
+        torch.autograd.grad(ppo_policy_error(policy_part(x))[0].policy_loss, parts)
+        for x in (data, data._replace(adv=data.adv.double()))
+    )
     torch.testing.assert_close(got, want)
 
 
@@ -386,29 +407,34 @@ def test_advantages_in_float64_beside_a_float32_policy_are_taken(continuous):
 @pytest.mark.parametrize('wrong', [float('nan'), float('inf'), -float('inf')])
 @pytest.mark.parametrize('dual_clip', [None, 3.0])
 @pytest.mark.parametrize('adv_sign', [1.0, -1.0])
-@pytest.mark.parametrize('continuous, name, key, spoilt', [
-    (False, 'logit_new', None, 'policy_loss entropy_loss kl_div approx_kl clipfrac'),
-    (False, 'logit_old', None, 'policy_loss approx_kl clipfrac'),
-    (False, 'logit_pretrained', None, 'kl_div'),
-    (False, 'adv', None, 'policy_loss'),
-    (False, 'weight', None, 'policy_loss value_loss entropy_loss kl_div approx_kl clipfrac'),
-    (False, 'value_new', None, 'value_loss'),
-    (False, 'value_old', None, 'value_loss'),
-    (False, 'return_', None, 'value_loss'),
-    (True, 'logit_new', 'mu', 'policy_loss kl_div approx_kl clipfrac'),
-    (True, 'logit_new', 'sigma', 'policy_loss entropy_loss kl_div approx_kl clipfrac'),
-    (True, 'logit_old', 'mu', 'policy_loss approx_kl clipfrac'),
-    (True, 'logit_old', 'sigma', 'policy_loss approx_kl clipfrac'),
-    (True, 'action', None, 'policy_loss kl_div approx_kl clipfrac'),
-])
+@pytest.mark.parametrize(
+    'continuous, name, key, spoilt',
+    [
+        (False, 'logit_new', None, 'policy_loss entropy_loss kl_div approx_kl clipfrac'),
+        (False, 'logit_old', None, 'policy_loss approx_kl clipfrac'),
+        (False, 'logit_pretrained', None, 'kl_div'),
+        (False, 'adv', None, 'policy_loss'),
+        (False, 'weight', None, 'policy_loss value_loss entropy_loss kl_div approx_kl clipfrac'),
+        (False, 'value_new', None, 'value_loss'),
+        (False, 'value_old', None, 'value_loss'),
+        (False, 'return_', None, 'value_loss'),
+        (True, 'logit_new', 'mu', 'policy_loss kl_div approx_kl clipfrac'),
+        (True, 'logit_new', 'sigma', 'policy_loss entropy_loss kl_div approx_kl clipfrac'),
+        (True, 'logit_old', 'mu', 'policy_loss approx_kl clipfrac'),
+        (True, 'logit_old', 'sigma', 'policy_loss approx_kl clipfrac'),
+        (True, 'action', None, 'policy_loss kl_div approx_kl clipfrac'),
+    ],
+)
 def test_a_number_that_is_not_finite_never_gives_finite_results(
-        wrong, dual_clip, adv_sign, continuous, name, key, spoilt):
+    wrong, dual_clip, adv_sign, continuous, name, key, spoilt
+):
     data = random_data(continuous=continuous)
     data = data._replace(adv=adv_sign * data.adv.abs())
     x = getattr(data, name) if key is None else getattr(data, name)[key]
-    x[(3,) if wrong == -math.inf else (3, 1)[:x.dim()]] = wrong  # one choice at -inf is only masked, a row is wrong
-    parts = [x.requires_grad_() for x in (*(data.logit_new.values() if continuous else [data.logit_new]),
-                                          data.value_new)]
+    x[(3,) if wrong == -math.inf else (3, 1)[: x.dim()]] = wrong  # one choice at -inf is only masked, a row is wrong
+    parts = [
+        x.requires_grad_() for x in (*(data.logit_new.values() if continuous else [data.logit_new]), data.value_new)
+    ]
     loss, info = ppo_error(data, dual_clip=dual_clip, kl_type='k3')
     result = {**loss._asdict(), **info._asdict()}
     if not math.isnan(wrong):  # a density may be 0 or infinite, a ratio of them clipped: the rest says it
@@ -424,8 +450,14 @@ def test_a_number_that_is_not_finite_never_gives_finite_results(
 def test_kl_to_a_pretrained_policy_ignores_rows_of_weight_zero_that_overflow():
     # exp(800) is infinite; the other row has p = p_pretrained
     new = torch.stack((tensor(-400, 400), tensor(0, 0))).requires_grad_()
-    data = ppo_policy_data(new, torch.zeros_like(new), torch.tensor([0, 0]), tensor(1, 1), tensor(0, 2),
-                           torch.stack((tensor(400, -400), tensor(0, 0))))
+    data = ppo_policy_data(
+        new,
+        torch.zeros_like(new),
+        torch.tensor([0, 0]),
+        tensor(1, 1),
+        tensor(0, 2),
+        torch.stack((tensor(400, -400), tensor(0, 0))),
+    )
     loss, _ = ppo_policy_error(data, kl_type='k3')
     (grad,) = torch.autograd.grad(loss.kl_div, new)
     assert loss.kl_div.item() == 0 and grad.tolist() == [[0.0, 0.0], [0.0, 0.0]]
@@ -436,8 +468,9 @@ def test_kl_to_a_pretrained_policy_ignores_rows_of_weight_zero_that_overflow():
 @pytest.mark.parametrize('continuous', [False, True])
 def test_losses_compile_as_one_graph_with_the_same_results(continuous):
     data = random_data(continuous=continuous)
-    parts = [x.requires_grad_() for x in (*(data.logit_new.values() if continuous else [data.logit_new]),
-                                          data.value_new)]
+    parts = [
+        x.requires_grad_() for x in (*(data.logit_new.values() if continuous else [data.logit_new]), data.value_new)
+    ]
 
     def total(data: ppo_data) -> tuple[Tensor, Any]:
         loss, info = ppo_error(data, dual_clip=2.0, kl_type='k3')

@@ -1,4 +1,5 @@
 """The PPO losses against plain formulas over torch.distributions, with autograd for the gradient; float64."""
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -55,8 +56,9 @@ def reference(data: ppo_data, clip_ratio: float, use_value_clip: bool, dual_clip
     return Plain(*((term * weight).mean() for term in terms))
 
 
-def random_data(lead: tuple[int, ...], continuous: bool, weight: bool, pretrained: bool, seed: int = 0,
-                n_last: int = 3) -> ppo_data:
+def random_data(
+    lead: tuple[int, ...], continuous: bool, weight: bool, pretrained: bool, seed: int = 0, n_last: int = 3
+) -> ppo_data:
     """A batch with leading shape `lead`; its ratios fall inside the clip range and on both sides of it."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -68,8 +70,17 @@ def random_data(lead: tuple[int, ...], continuous: bool, weight: bool, pretraine
         return {'mu': first, 'sigma': second.exp()} if continuous else first
 
     action = draw(*lead, n_last) if continuous else torch.randint(n_last, lead, generator=generator)
-    return ppo_data(logit(), logit(), action, draw(*lead), 0.2 * draw(*lead), draw(*lead), draw(*lead),
-                    (draw(*lead) > 0) * draw(*lead).abs() if weight else None, logit() if pretrained else None)
+    return ppo_data(
+        logit(),
+        logit(),
+        action,
+        draw(*lead),
+        0.2 * draw(*lead),
+        draw(*lead),
+        draw(*lead),
+        (draw(*lead) > 0) * draw(*lead).abs() if weight else None,
+        logit() if pretrained else None,
+    )
 
 
 def leaves(data: ppo_data) -> tuple[Tensor, ...]:
@@ -98,20 +109,33 @@ def gradient(loss: Tensor, wrt: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize('lead', SHAPES)
 @pytest.mark.parametrize('continuous', [False, True])
 @pytest.mark.parametrize('weight', [False, True])
-@pytest.mark.parametrize('options', [
-    dict(use_value_clip=True, dual_clip=None, kl_type='k1'),
-    dict(use_value_clip=False, dual_clip=1.1, kl_type='k2'),
-    dict(use_value_clip=True, dual_clip=1.3, kl_type='k3'),
-])
+@pytest.mark.parametrize(
+    'options',
+    [
+        dict(use_value_clip=True, dual_clip=None, kl_type='k1'),
+        dict(use_value_clip=False, dual_clip=1.1, kl_type='k2'),
+        dict(use_value_clip=True, dual_clip=1.3, kl_type='k3'),
+    ],
+)
 def test_losses_and_gradients_equal_the_plain_formulas(lead, continuous, weight, options):
     assert_equals_reference(random_data(lead, continuous, weight, pretrained=True), clip_ratio=0.2, **options)
 
 
-@given(data=st.builds(random_data, lead=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
-                      continuous=st.booleans(), weight=st.booleans(), pretrained=st.booleans(),
-                      seed=st.integers(0, 10**6), n_last=st.integers(1, 5)),
-       clip_ratio=st.floats(0.01, 2.0), use_value_clip=st.booleans(), dual_clip=st.none() | st.floats(1.01, 3.0),
-       kl_type=st.sampled_from(['k1', 'k2', 'k3']))
+@given(
+    data=st.builds(
+        random_data,
+        lead=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
+        continuous=st.booleans(),
+        weight=st.booleans(),
+        pretrained=st.booleans(),
+        seed=st.integers(0, 10**6),
+        n_last=st.integers(1, 5),
+    ),
+    clip_ratio=st.floats(0.01, 2.0),
+    use_value_clip=st.booleans(),
+    dual_clip=st.none() | st.floats(1.01, 3.0),
+    kl_type=st.sampled_from(['k1', 'k2', 'k3']),
+)
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_losses_and_gradients_equal_the_plain_formulas_for_any_batch(data, **options):
     assert_equals_reference(data, **options)

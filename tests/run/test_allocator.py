@@ -1,4 +1,5 @@
 """That freed memory is used again without the system: counted in pages that it had to give."""
+
 from __future__ import annotations
 
 import ctypes
@@ -31,8 +32,13 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='mallo
 def faults(mode: str, **env: str) -> tuple[str, int]:
     """What keep_freed_memory returned, and the pages that 5 steps were given."""
     bare = {name: x for name, x in os.environ.items() if not name.startswith(('MALLOC_', 'GLIBC_'))}
-    done = subprocess.run([sys.executable, '-c', CODE, mode], env={**bare, **env, 'OMP_NUM_THREADS': '1'},
-                          capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, '-c', CODE, mode],
+        env={**bare, **env, 'OMP_NUM_THREADS': '1'},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     told, n = done.stdout.split()
     return told, int(n)
 
@@ -53,17 +59,27 @@ def test_steps_ask_the_system_for_nothing_once_freed_memory_is_kept():
     assert n < pages / 1000
 
 
-@pytest.mark.parametrize('name, value', [
-    ('MALLOC_TRIM_THRESHOLD_', '131072'), ('MALLOC_MMAP_THRESHOLD_', '131072'),
-    ('GLIBC_TUNABLES', 'glibc.malloc.trim_threshold=131072')])
+@pytest.mark.parametrize(
+    'name, value',
+    [
+        ('MALLOC_TRIM_THRESHOLD_', '131072'),
+        ('MALLOC_MMAP_THRESHOLD_', '131072'),
+        ('GLIBC_TUNABLES', 'glibc.malloc.trim_threshold=131072'),
+    ],
+)
 def test_what_the_user_has_set_is_left(name, value):
     assert faults('keep', **{name: value})[0] == 'False'
 
 
 def test_blocks_larger_than_any_of_a_step_go_back_to_the_system():
     code = CODE.replace('10 << 20', str((MAPPED_FROM >> 2) + 1024))  # numbers of 4 bytes
-    done = subprocess.run([sys.executable, '-c', code, 'keep'], env={**os.environ, 'OMP_NUM_THREADS': '1'},
-                          capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, '-c', code, 'keep'],
+        env={**os.environ, 'OMP_NUM_THREADS': '1'},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert int(done.stdout.split()[1]) > 5 * MAPPED_FROM // 4096 / 600
 
 

@@ -1,4 +1,5 @@
 """Checkpoints: exact round trips, every way a file can be bad, kills and full disks in the middle of a save."""
+
 from __future__ import annotations
 
 import io
@@ -56,8 +57,13 @@ def assert_equal(got: Any, want: Any) -> None:
 
 
 def run_script(script: str, *args: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, '-c', script, *map(str, args)], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1])})
+    return subprocess.run(
+        [sys.executable, '-c', script, *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1])},
+    )
 
 
 # --- what is saved comes back ---
@@ -69,8 +75,17 @@ def test_round_trip_all_leaf_kinds_bit_equal_and_in_order(tmp_path: Path) -> Non
     state = {
         'z': {str(dtype)[6:]: (floats * 50).abs().to(dtype) for dtype in zoo.run.checkpoint._DTYPES},
         'a': {'scalar': torch.tensor(3.25), 'empty': torch.empty(0, 4), 'nan': torch.tensor([1.0, float('nan')])},
-        'rng': gen.get_state(), 'none': None, 'nothing': {}, 'list': [1, [2.5, None], {'k': 'v'}], 'flag': True,
-        'big': 2**127 + 1, 'float': 0.1, 'low': float('-inf'), 'text': 'ü "sha256":"', 'last': torch.tensor(1)}
+        'rng': gen.get_state(),
+        'none': None,
+        'nothing': {},
+        'list': [1, [2.5, None], {'k': 'v'}],
+        'flag': True,
+        'big': 2**127 + 1,
+        'float': 0.1,
+        'low': float('-inf'),
+        'text': 'ü "sha256":"',
+        'last': torch.tensor(1),
+    }
     save_checkpoint(tmp_path / 'c', state, META)
     got = load_checkpoint(tmp_path / 'c')
     assert_equal(got.state, state)
@@ -109,8 +124,12 @@ def test_round_trip_module_and_adam_continues_bit_equal(tmp_path: Path) -> None:
     other = torch.nn.Linear(3, 2)
     other.load_state_dict(state['net'])
     other_adam = torch.optim.Adam(other.parameters(), lr=0.1)
-    other_adam.load_state_dict({'state': {int(i): moment for i, moment in state['adam'].items()},
-                                'param_groups': other_adam.state_dict()['param_groups']})
+    other_adam.load_state_dict(
+        {
+            'state': {int(i): moment for i, moment in state['adam'].items()},
+            'param_groups': other_adam.state_dict()['param_groups'],
+        }
+    )
     train(other, other_adam, 3)
     assert torch.equal(other.weight, net.weight) and torch.equal(other.bias, net.bias)
 
@@ -127,16 +146,19 @@ def test_save_file_has_the_usual_mode(saved: Path) -> None:
     assert saved.stat().st_mode == (saved.parent / 'other').stat().st_mode
 
 
-@pytest.mark.parametrize(('state', 'meta', 'named'), [
-    ({'a': {'b': (1, 2)}}, {}, 'state a/b is of type tuple'),
-    ({'a': [0, {1: 2}]}, {}, r'state a\[1\] is of type dict'),
-    ({'a': [torch.ones(1)]}, {}, r'state a\[0\] is of type Tensor'),
-    ({'a/b': 1}, {}, "key 'a/b'"),
-    ({'x': {'': 1}}, {}, "key '' under 'x/'"),
-    ({'x': {3: 1}}, {}, "key 3 under 'x/'"),
-    ({'x': torch.ones(1, dtype=torch.complex128)}, {}, 'state x has dtype torch.complex128'),
-    ({}, {'env': {'id': print}}, 'meta/env/id is of type builtin_function'),
-])
+@pytest.mark.parametrize(
+    ('state', 'meta', 'named'),
+    [
+        ({'a': {'b': (1, 2)}}, {}, 'state a/b is of type tuple'),
+        ({'a': [0, {1: 2}]}, {}, r'state a\[1\] is of type dict'),
+        ({'a': [torch.ones(1)]}, {}, r'state a\[0\] is of type Tensor'),
+        ({'a/b': 1}, {}, "key 'a/b'"),
+        ({'x': {'': 1}}, {}, "key '' under 'x/'"),
+        ({'x': {3: 1}}, {}, "key 3 under 'x/'"),
+        ({'x': torch.ones(1, dtype=torch.complex128)}, {}, 'state x has dtype torch.complex128'),
+        ({}, {'env': {'id': print}}, 'meta/env/id is of type builtin_function'),
+    ],
+)
 def test_save_unsupported_leaf_names_it_and_leaves_old_file(saved: Path, state: dict, meta: dict, named: str) -> None:
     before = saved.read_bytes()
     with pytest.raises(TypeError, match=named):
@@ -148,7 +170,7 @@ def test_save_unsupported_leaf_names_it_and_leaves_old_file(saved: Path, state: 
 # --- files that are no good ---
 
 
-@pytest.mark.parametrize('mask', [0x01, 0x20, 0x80, 0xff])
+@pytest.mark.parametrize('mask', [0x01, 0x20, 0x80, 0xFF])
 def test_load_any_flipped_byte_is_refused(saved: Path, mask: int) -> None:
     good = saved.read_bytes()
     for i in range(len(good)):
@@ -215,16 +237,19 @@ def test_load_pickles_are_refused_and_not_executed(tmp_path: Path) -> None:
     assert (tmp_path / 'sprung').exists()
 
 
-@pytest.mark.parametrize(('data', 'reason'), [
-    (b'', 'is empty or truncated: it has 0 bytes'),
-    (zip_bytes(), 'is a zip archive, as torch.save and Stable-Baselines3 write'),
-    (torch_bytes({'w': torch.ones(2)}, zipped=True), 'is a zip archive'),
-    (pickle.dumps({'w': list(range(9))}), 'is a pickle'),
-    (safetensors.torch.save({'w': torch.ones(2)}), 'is a safetensors file of something else'),
-    (safetensors.torch.save({'w': torch.ones(2)}, {'format': 'pt'}), 'is a safetensors file of something else'),
-    (b'seed: 0\npolicy: {type: ppo}\n', 'is no safetensors file'),
-    (b'\x40\x0d\x03\x00\0\0\0\0{"a":' + b'[' * 200_000, 'is truncated or was changed'),
-])
+@pytest.mark.parametrize(
+    ('data', 'reason'),
+    [
+        (b'', 'is empty or truncated: it has 0 bytes'),
+        (zip_bytes(), 'is a zip archive, as torch.save and Stable-Baselines3 write'),
+        (torch_bytes({'w': torch.ones(2)}, zipped=True), 'is a zip archive'),
+        (pickle.dumps({'w': list(range(9))}), 'is a pickle'),
+        (safetensors.torch.save({'w': torch.ones(2)}), 'is a safetensors file of something else'),
+        (safetensors.torch.save({'w': torch.ones(2)}, {'format': 'pt'}), 'is a safetensors file of something else'),
+        (b'seed: 0\npolicy: {type: ppo}\n', 'is no safetensors file'),
+        (b'\x40\x0d\x03\x00\0\0\0\0{"a":' + b'[' * 200_000, 'is truncated or was changed'),
+    ],
+)
 def test_load_foreign_file_says_what_it_is(tmp_path: Path, data: bytes, reason: str) -> None:
     (tmp_path / 'c').write_bytes(data)
     with pytest.raises(CheckpointError) as error:
@@ -257,14 +282,23 @@ def test_fit_state_equal_structure_passes_whatever_the_values() -> None:
     assert fit_state(small_state(), same_form, 'x') is None  # type: ignore[func-returns-value]
 
 
-@pytest.mark.parametrize(('model', 'message'), [
-    ({'w': torch.zeros(3, 5), 'b': torch.zeros(2)}, r'model/w is \[3, 5\] float32 in the file and \[3, 4\] float32'),
-    ({'w': torch.zeros(3, 4), 'b': torch.zeros(2).double()}, r'model/b is \[2\] float64 in the file and \[2\] float32'),
-    ({'w': torch.zeros(3, 4)}, 'model/b is not in the file;'),
-    ({'w': torch.zeros(3, 4), 'b': 1.0}, r'model/b is no tensor in the file and \[2\] float32 here'),
-    ({'w': torch.zeros(3, 4), 'b': torch.zeros(2), 'c': torch.zeros(1)}, 'model/c is only in the file;'),
-    ({'p': 0, 'q': 0, 'r': 0}, 'model/w is not in the file, model/b is not in .*, model/p is only .*, and 2 more;'),
-])
+@pytest.mark.parametrize(
+    ('model', 'message'),
+    [
+        (
+            {'w': torch.zeros(3, 5), 'b': torch.zeros(2)},
+            r'model/w is \[3, 5\] float32 in the file and \[3, 4\] float32',
+        ),
+        (
+            {'w': torch.zeros(3, 4), 'b': torch.zeros(2).double()},
+            r'model/b is \[2\] float64 in the file and \[2\] float32',
+        ),
+        ({'w': torch.zeros(3, 4)}, 'model/b is not in the file;'),
+        ({'w': torch.zeros(3, 4), 'b': 1.0}, r'model/b is no tensor in the file and \[2\] float32 here'),
+        ({'w': torch.zeros(3, 4), 'b': torch.zeros(2), 'c': torch.zeros(1)}, 'model/c is only in the file;'),
+        ({'p': 0, 'q': 0, 'r': 0}, 'model/w is not in the file, model/b is not in .*, model/p is only .*, and 2 more;'),
+    ],
+)
 def test_fit_state_misfit_is_named(model: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=f'checkpoint some/path does not fit: {message}'):
         fit_state(small_state(), {'model': model, 'train_iter': 0}, 'some/path')
@@ -381,8 +415,10 @@ def test_save_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> 
     path = tmp_path / 'best.safetensors'
     for delay in (0.0, 0.013, 0.031):
         path.unlink(missing_ok=True)
-        child = subprocess.Popen([sys.executable, '-c', ENDLESS_SAVES, str(path)],
-                                 env={**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1])})
+        child = subprocess.Popen(
+            [sys.executable, '-c', ENDLESS_SAVES, str(path)],
+            env={**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1])},
+        )
         while not path.exists():
             assert child.poll() is None
             time.sleep(0.001)

@@ -1,4 +1,5 @@
 """The whole config of a run: layers, what a bad one gets, and where each value came from."""
+
 from __future__ import annotations
 
 import copy
@@ -48,6 +49,7 @@ def refused(source: Any, overrides: Any = (), **top_level: Any) -> list[str]:
 @pytest.fixture
 def nothing_is_made(monkeypatch):
     """Fails the test if an env or a network is constructed."""
+
     def fail(*args: Any, **kwargs: Any) -> None:
         raise AssertionError('an env or a network was made')
 
@@ -58,14 +60,21 @@ def nothing_is_made(monkeypatch):
 
 def test_resolve_outline_of_the_readme_keeps_every_value(nothing_is_made):
     outline = dict(
-        exp_name='cartpole_ppo', seed=0, max_env_step=100_000,
+        exp_name='cartpole_ppo',
+        seed=0,
+        max_env_step=100_000,
         env=dict(id='CartPole-v1', collector_env_num=8, evaluator_env_num=4),
-        policy=dict(type='ppo', device='auto',
-                    model=dict(type='vac', hidden_sizes=[64, 64], activation='tanh'),
-                    learn=dict(batch_size=256, epoch_per_collect=4, learning_rate=2.5e-4),
-                    collect=dict(n_step=128, discount_factor=0.99, gae_lambda=0.95),
-                    eval=dict(eval_freq=20_000, n_episode=10, stop_value=None)),
-        checkpoint=dict(), logger=dict())
+        policy=dict(
+            type='ppo',
+            device='auto',
+            model=dict(type='vac', hidden_sizes=[64, 64], activation='tanh'),
+            learn=dict(batch_size=256, epoch_per_collect=4, learning_rate=2.5e-4),
+            collect=dict(n_step=128, discount_factor=0.99, gae_lambda=0.95),
+            eval=dict(eval_freq=20_000, n_episode=10, stop_value=None),
+        ),
+        checkpoint=dict(),
+        logger=dict(),
+    )
     config = resolve_config(outline)
     assert type(config) is Config and isinstance(config, EasyDict)
     assert (config.exp_name, config.env.id, config.buffer.type) == ('cartpole_ppo', 'CartPole-v1', 'rollout')
@@ -88,10 +97,17 @@ def test_resolve_bundled_config_is_idempotent_and_survives_yaml(name, tmp_path):
     assert resolve_config(tmp_path / 'config.yaml') == config
 
 
-@pytest.mark.parametrize('learn', [
-    {'learning_rate': {'start': 1e-3, 'end': 0}}, {'learning_rate': {'points': [[0, 1e-3], [500, 0.0]]}},
-    {'learning_rate': {'points': ((0, 1e-3), (500, 0.0))}}, {'clip_ratio': 1}, {'dual_clip': 3}, {'target_kl': 0.01},
-])
+@pytest.mark.parametrize(
+    'learn',
+    [
+        {'learning_rate': {'start': 1e-3, 'end': 0}},
+        {'learning_rate': {'points': [[0, 1e-3], [500, 0.0]]}},
+        {'learning_rate': {'points': ((0, 1e-3), (500, 0.0))}},
+        {'clip_ratio': 1},
+        {'dual_clip': 3},
+        {'target_kl': 0.01},
+    ],
+)
 def test_resolve_is_idempotent_for_every_form_of_a_value(learn):
     config = resolve_config(with_learn(**learn))
     assert resolve_config(config.to_dict()) == config
@@ -115,8 +131,10 @@ def test_resolve_layers_default_user_override_argument():
 
 def test_resolve_override_goes_into_the_section_that_is_there():
     source = with_learn(batch_size=128, learning_rate={'start': 1e-3, 'end': 0.0})
-    config = resolve_config(source, ['policy.learn.learning_rate.end=1e-4', 'policy.learn={epoch_per_collect: 2}',
-                                     'env.kwargs.render_mode=none'])
+    config = resolve_config(
+        source,
+        ['policy.learn.learning_rate.end=1e-4', 'policy.learn={epoch_per_collect: 2}', 'env.kwargs.render_mode=none'],
+    )
     assert config.policy.learn.learning_rate == {'start': 1e-3, 'end': 1e-4, 'over': 100_000}
     assert (config.policy.learn.batch_size, config.policy.learn.epoch_per_collect) == (128, 2)
     assert config.env.kwargs == {'render_mode': None}
@@ -177,7 +195,8 @@ def test_resolve_own_policy_adds_its_fields_to_the_section(monkeypatch):
     config = resolve_config(source, ['policy.learn.temperature=2'])
     assert config.policy.type == 'mine' and config.policy.learn.temperature == 2.0
     assert refused({**CARTPOLE, 'policy': {'type': 'mine', 'learn': {'temperatur': 1}}}) == [
-        'unknown key policy.learn.temperatur: did you mean policy.learn.temperature?']
+        'unknown key policy.learn.temperatur: did you mean policy.learn.temperature?'
+    ]
     assert refused(with_learn(temperature=1.0))[0].startswith('unknown key policy.learn.temperature: ')  # not of ppo
     assert resolve_config(CARTPOLE, ['policy.type=mine']).policy.learn.temperature == 1.0
 
@@ -188,90 +207,128 @@ def test_resolve_registered_class_without_config_says_what_is_missing(monkeypatc
     monkeypatch.setitem(MODEL_REGISTRY._places, 'bare', 'my_model:7')
     assert refused({**CARTPOLE, 'policy': {'model': {'type': 'bare'}}}) == [
         "model 'bare' of my_model:7 has no class attribute `config`; "
-        'give it the Section class that declares its fields.']
+        'give it the Section class that declares its fields.'
+    ]
 
 
 # What bad input gets: before any env or network is made
 
 NUMBER = 'a number > 0 or {start, end, over} or {points}; leave it out for'
-FOLDER = ('it must name a folder, not a path: 1 to 100 characters without / \\ : and no dot in front; '
-          'use e.g. cartpole_ppo, and logger.root for where it lies.')
+FOLDER = (
+    'it must name a folder, not a path: 1 to 100 characters without / \\ : and no dot in front; '
+    'use e.g. cartpole_ppo, and logger.root for where it lies.'
+)
 
 
-@pytest.mark.parametrize('source, sentence', [
-    # unknown keys
-    (with_learn(learning_rat=1e-3), 'unknown key policy.learn.learning_rat: did you mean policy.learn.learning_rate?'),
-    ({**CARTPOLE, 'max_env_steps_': 1}, 'unknown key max_env_steps_: did you mean max_env_step?'),
-    ({**CARTPOLE, 'learning_rate': 1e-3}, 'unknown key learning_rate: it belongs at policy.learn.learning_rate.'),
-    (with_env(n_episode=5), 'unknown key env.n_episode: it belongs at policy.eval.n_episode.'),
-    ({**CARTPOLE, 'policy': {'model': {'hidden_sise': [8]}}},
-     'unknown key policy.model.hidden_sise: did you mean policy.model.hidden_sizes?'),
-    ({**CARTPOLE, 'buffer': {'size': 3}}, 'unknown key buffer.size: '),
-    ({**CARTPOLE, 'checkpoint': {'keep_lst': 3}}, 'unknown key checkpoint.keep_lst: did you mean checkpoint.keep_last'),
-    # names of other libraries
-    (with_learn(sgd_minibatch_size=64),
-     'unknown key policy.learn.sgd_minibatch_size: `sgd_minibatch_size`: here `policy.learn.batch_size`.'),
-    ({**CARTPOLE, 'gamma': 0.9}, 'unknown key gamma: `gamma`: here `policy.collect.discount_factor`.'),
-    ({**CARTPOLE, 'total_timesteps': 9}, 'unknown key total_timesteps: `total_timesteps`: here `max_env_step`.'),
-    # wrong types
-    ({**CARTPOLE, 'seed': '1'}, "seed is '1' (text) but must be an integer >= 0"),
-    (with_learn(value_clip='on'), "policy.learn.value_clip is 'on' (text) but must be true or false"),
-    (with_learn(learning_rate='1e-3'), f"policy.learn.learning_rate is '1e-3' (text) but must be {NUMBER}"),
-    ({**CARTPOLE, 'policy': 'ppo'}, "policy is 'ppo' (text) but must be a section with the keys type, device, "),
-    ({**CARTPOLE, 'policy': {'type': 3}}, 'policy.type is 3 (int) but must be text'),
-    ({**CARTPOLE, 'policy': {'model': 'vac'}}, "policy.model is 'vac' (text) but must be a section with the keys "),
-    ({**CARTPOLE, 'env': None}, 'env is null but must be a section with the keys id, game, '),
-    ({'env': {'id': 3}}, 'env.id is 3 (int) but must be text or a function'),
-    ({}, 'env.id is missing: give text or a function '),
-    # out of range
-    (with_learn(learning_rate=0), f'policy.learn.learning_rate is 0 (int) but must be {NUMBER} 0.00025, the default.'),
-    (with_learn(learning_rate=-1e-3), f'policy.learn.learning_rate is -0.001 (float) but must be {NUMBER}'),
-    (with_learn(learning_rate=float('nan')), f'policy.learn.learning_rate is nan (float) but must be {NUMBER}'),
-    (with_learn(learning_rate=float('inf')), f'policy.learn.learning_rate is inf (float) but must be {NUMBER}'),
-    (with_learn(learning_rate={'start': -1, 'end': 0}), 'policy.learn.learning_rate.start is -1 (int) but must be'),
-    (with_learn(clip_ratio=0), f'policy.learn.clip_ratio is 0 (int) but must be {NUMBER}'),
-    (with_learn(epoch_per_collect=0), 'policy.learn.epoch_per_collect is 0 (int) but must be an integer >= 1'),
-    (with_learn(batch_size=0), 'policy.learn.batch_size is 0 (int) but must be an integer >= 1'),
-    (with_learn(adv_norm='on'), "policy.learn.adv_norm is 'on' (text) but must be one of 'off', 'batch', 'minibatch'"),
-    (with_collect(discount_factor=1.5), 'policy.collect.discount_factor is 1.5 (float) but must be a number >= 0 and'),
-    (with_collect(gae_lambda=-0.1), 'policy.collect.gae_lambda is -0.1 (float) but must be a number >= 0 and <= 1'),
-    (with_env(collector_env_num=0), 'env.collector_env_num is 0 (int) but must be an integer >= 1'),
-    (with_env(collector_env_num=2.5), 'env.collector_env_num is 2.5 (float) but must be an integer >= 1'),
-    (with_env(collector_env_num=True), 'env.collector_env_num is True (bool) but must be an integer >= 1'),
-    (with_env(evaluator_env_num=0), 'env.evaluator_env_num is 0 (int) but must be an integer >= 1'),
-    ({**CARTPOLE, 'seed': -1}, 'seed is -1 (int) but must be an integer >= 0'),
-    ({**CARTPOLE, 'max_env_step': 0}, 'max_env_step is 0 (int) but must be an integer >= 1'),
-    ({**CARTPOLE, 'max_env_step': 1e5}, 'max_env_step is 100000.0 (float) but must be an integer >= 1; write 100000.'),
-    ({**CARTPOLE, 'policy': {'device': 'gpu'}}, "policy.device is 'gpu' (text) but must be 'auto' (cuda where"),
-    ({**CARTPOLE, 'policy': {'eval': {'n_episode': 0}}}, 'policy.eval.n_episode is 0 (int) but must be an integer'),
-    # unknown names
-    ({**CARTPOLE, 'policy': {'type': 'ppoo'}}, "unknown policy 'ppoo': did you mean 'ppo'"),
-    ({**CARTPOLE, 'policy': {'model': {'type': 'vca'}}}, "unknown model 'vca': did you mean 'vac'"),
-    ({**CARTPOLE, 'buffer': {'type': 'rolout'}}, "unknown buffer 'rolout': did you mean 'rollout'"),
-    ({'env': {'id': 'CartPol-v1'}}, "unknown env 'CartPol-v1': did you mean 'CartPole-v1'"),
-    ('cartpole_pp', "unknown config 'cartpole_pp': did you mean 'cartpole_ppg' or 'cartpole_ppo'"),
-    # reserved keys
-    ({**CARTPOLE, 'items': 1}, 'items is a reserved key: it would hide the method `items` of the config; rename it'),
-    (with_env(kwargs={'update': 1}), 'env.kwargs.update is a reserved key'),
-    (with_learn(pop=1), 'policy.learn.pop is a reserved key'),
-    # folder names
-    ({**CARTPOLE, 'exp_name': 'a/b'}, f"exp_name is 'a/b': {FOLDER}"),
-    ({**CARTPOLE, 'exp_name': '../a'}, f"exp_name is '../a': {FOLDER}"),
-    ({**CARTPOLE, 'exp_name': 'a\\b'}, f"exp_name is 'a\\\\b': {FOLDER}"),
-    ({**CARTPOLE, 'exp_name': ''}, f"exp_name is '': {FOLDER}"),
-    ({**CARTPOLE, 'exp_name': 'a\n'}, f"exp_name is 'a\\n': {FOLDER}"),
-    ({**CARTPOLE, 'exp_name': 'a' * 101}, f"exp_name is '{'a' * 101}': {FOLDER}"),
-])
+@pytest.mark.parametrize(
+    'source, sentence',
+    [
+        # unknown keys
+        (
+            with_learn(learning_rat=1e-3),
+            'unknown key policy.learn.learning_rat: did you mean policy.learn.learning_rate?',
+        ),
+        ({**CARTPOLE, 'max_env_steps_': 1}, 'unknown key max_env_steps_: did you mean max_env_step?'),
+        ({**CARTPOLE, 'learning_rate': 1e-3}, 'unknown key learning_rate: it belongs at policy.learn.learning_rate.'),
+        (with_env(n_episode=5), 'unknown key env.n_episode: it belongs at policy.eval.n_episode.'),
+        (
+            {**CARTPOLE, 'policy': {'model': {'hidden_sise': [8]}}},
+            'unknown key policy.model.hidden_sise: did you mean policy.model.hidden_sizes?',
+        ),
+        ({**CARTPOLE, 'buffer': {'size': 3}}, 'unknown key buffer.size: '),
+        (
+            {**CARTPOLE, 'checkpoint': {'keep_lst': 3}},
+            'unknown key checkpoint.keep_lst: did you mean checkpoint.keep_last',
+        ),
+        # names of other libraries
+        (
+            with_learn(sgd_minibatch_size=64),
+            'unknown key policy.learn.sgd_minibatch_size: `sgd_minibatch_size`: here `policy.learn.batch_size`.',
+        ),
+        ({**CARTPOLE, 'gamma': 0.9}, 'unknown key gamma: `gamma`: here `policy.collect.discount_factor`.'),
+        ({**CARTPOLE, 'total_timesteps': 9}, 'unknown key total_timesteps: `total_timesteps`: here `max_env_step`.'),
+        # wrong types
+        ({**CARTPOLE, 'seed': '1'}, "seed is '1' (text) but must be an integer >= 0"),
+        (with_learn(value_clip='on'), "policy.learn.value_clip is 'on' (text) but must be true or false"),
+        (with_learn(learning_rate='1e-3'), f"policy.learn.learning_rate is '1e-3' (text) but must be {NUMBER}"),
+        ({**CARTPOLE, 'policy': 'ppo'}, "policy is 'ppo' (text) but must be a section with the keys type, device, "),
+        ({**CARTPOLE, 'policy': {'type': 3}}, 'policy.type is 3 (int) but must be text'),
+        ({**CARTPOLE, 'policy': {'model': 'vac'}}, "policy.model is 'vac' (text) but must be a section with the keys "),
+        ({**CARTPOLE, 'env': None}, 'env is null but must be a section with the keys id, game, '),
+        ({'env': {'id': 3}}, 'env.id is 3 (int) but must be text or a function'),
+        ({}, 'env.id is missing: give text or a function '),
+        # out of range
+        (
+            with_learn(learning_rate=0),
+            f'policy.learn.learning_rate is 0 (int) but must be {NUMBER} 0.00025, the default.',
+        ),
+        (with_learn(learning_rate=-1e-3), f'policy.learn.learning_rate is -0.001 (float) but must be {NUMBER}'),
+        (with_learn(learning_rate=float('nan')), f'policy.learn.learning_rate is nan (float) but must be {NUMBER}'),
+        (with_learn(learning_rate=float('inf')), f'policy.learn.learning_rate is inf (float) but must be {NUMBER}'),
+        (with_learn(learning_rate={'start': -1, 'end': 0}), 'policy.learn.learning_rate.start is -1 (int) but must be'),
+        (with_learn(clip_ratio=0), f'policy.learn.clip_ratio is 0 (int) but must be {NUMBER}'),
+        (with_learn(epoch_per_collect=0), 'policy.learn.epoch_per_collect is 0 (int) but must be an integer >= 1'),
+        (with_learn(batch_size=0), 'policy.learn.batch_size is 0 (int) but must be an integer >= 1'),
+        (
+            with_learn(adv_norm='on'),
+            "policy.learn.adv_norm is 'on' (text) but must be one of 'off', 'batch', 'minibatch'",
+        ),
+        (
+            with_collect(discount_factor=1.5),
+            'policy.collect.discount_factor is 1.5 (float) but must be a number >= 0 and',
+        ),
+        (with_collect(gae_lambda=-0.1), 'policy.collect.gae_lambda is -0.1 (float) but must be a number >= 0 and <= 1'),
+        (with_env(collector_env_num=0), 'env.collector_env_num is 0 (int) but must be an integer >= 1'),
+        (with_env(collector_env_num=2.5), 'env.collector_env_num is 2.5 (float) but must be an integer >= 1'),
+        (with_env(collector_env_num=True), 'env.collector_env_num is True (bool) but must be an integer >= 1'),
+        (with_env(evaluator_env_num=0), 'env.evaluator_env_num is 0 (int) but must be an integer >= 1'),
+        ({**CARTPOLE, 'seed': -1}, 'seed is -1 (int) but must be an integer >= 0'),
+        ({**CARTPOLE, 'max_env_step': 0}, 'max_env_step is 0 (int) but must be an integer >= 1'),
+        (
+            {**CARTPOLE, 'max_env_step': 1e5},
+            'max_env_step is 100000.0 (float) but must be an integer >= 1; write 100000.',
+        ),
+        ({**CARTPOLE, 'policy': {'device': 'gpu'}}, "policy.device is 'gpu' (text) but must be 'auto' (cuda where"),
+        ({**CARTPOLE, 'policy': {'eval': {'n_episode': 0}}}, 'policy.eval.n_episode is 0 (int) but must be an integer'),
+        # unknown names
+        ({**CARTPOLE, 'policy': {'type': 'ppoo'}}, "unknown policy 'ppoo': did you mean 'ppo'"),
+        ({**CARTPOLE, 'policy': {'model': {'type': 'vca'}}}, "unknown model 'vca': did you mean 'vac'"),
+        ({**CARTPOLE, 'buffer': {'type': 'rolout'}}, "unknown buffer 'rolout': did you mean 'rollout'"),
+        ({'env': {'id': 'CartPol-v1'}}, "unknown env 'CartPol-v1': did you mean 'CartPole-v1'"),
+        ('cartpole_pp', "unknown config 'cartpole_pp': did you mean 'cartpole_ppg' or 'cartpole_ppo'"),
+        # reserved keys
+        (
+            {**CARTPOLE, 'items': 1},
+            'items is a reserved key: it would hide the method `items` of the config; rename it',
+        ),
+        (with_env(kwargs={'update': 1}), 'env.kwargs.update is a reserved key'),
+        (with_learn(pop=1), 'policy.learn.pop is a reserved key'),
+        # folder names
+        ({**CARTPOLE, 'exp_name': 'a/b'}, f"exp_name is 'a/b': {FOLDER}"),
+        ({**CARTPOLE, 'exp_name': '../a'}, f"exp_name is '../a': {FOLDER}"),
+        ({**CARTPOLE, 'exp_name': 'a\\b'}, f"exp_name is 'a\\\\b': {FOLDER}"),
+        ({**CARTPOLE, 'exp_name': ''}, f"exp_name is '': {FOLDER}"),
+        ({**CARTPOLE, 'exp_name': 'a\n'}, f"exp_name is 'a\\n': {FOLDER}"),
+        ({**CARTPOLE, 'exp_name': 'a' * 101}, f"exp_name is '{'a' * 101}': {FOLDER}"),
+    ],
+)
 def test_resolve_bad_input_says_got_wanted_do(source, sentence, nothing_is_made):
     assert refused(source)[0].startswith(sentence)
 
 
 def test_resolve_reports_every_problem_of_every_section():
-    source = {'env': {'collector_env_num': 0}, 'exp_name': 'a/b',
-              'policy': {'learn': {'lr': 1}, 'collect': {'gamma': 1}}}
+    source = {
+        'env': {'collector_env_num': 0},
+        'exp_name': 'a/b',
+        'policy': {'learn': {'lr': 1}, 'collect': {'gamma': 1}},
+    }
     assert [problem.split(':')[0].split(' but')[0] for problem in refused(source)] == [
-        "exp_name is 'a/b'", 'env.id is missing', 'env.collector_env_num is 0 (int)', 'unknown key policy.learn.lr',
-        'unknown key policy.collect.gamma']
+        "exp_name is 'a/b'",
+        'env.id is missing',
+        'env.collector_env_num is 0 (int)',
+        'unknown key policy.learn.lr',
+        'unknown key policy.collect.gamma',
+    ]
 
 
 @pytest.mark.parametrize('registry', [POLICY_REGISTRY, MODEL_REGISTRY, ENV_REGISTRY, BUFFER_REGISTRY])
@@ -284,16 +341,20 @@ def test_registering_a_taken_name_is_refused(registry, monkeypatch):
         registry.register('taken')(dict)
 
 
-@pytest.mark.parametrize('overrides, sentence', [
-    (['seed'], "override 'seed' is not key=value"), (['seed=x'], "seed is 'x' (text) but must be an integer >= 0"),
-    (['sed=3'], 'unknown key sed: did you mean seed?'),
-    (['policy.learn.learning_rate=0'], 'policy.learn.learning_rate is 0 (int) but must be a number > 0'),
-    (['policy.learn.lr=3'], 'unknown key policy.learn.lr: `lr`: here `policy.learn.learning_rate`.'),
-    (['policy.type=ppoo'], "unknown policy 'ppoo': did you mean 'ppo'"),
-    (['policy.learn=3'], 'policy.learn is 3 (int) but must be a section with the keys batch_size, '),
-    (['env.kwargs.items=3'], 'env.kwargs.items is a reserved key'),
-    (['env.collector_env_num=2.5'], 'env.collector_env_num is 2.5 (float) but must be an integer >= 1'),
-])
+@pytest.mark.parametrize(
+    'overrides, sentence',
+    [
+        (['seed'], "override 'seed' is not key=value"),
+        (['seed=x'], "seed is 'x' (text) but must be an integer >= 0"),
+        (['sed=3'], 'unknown key sed: did you mean seed?'),
+        (['policy.learn.learning_rate=0'], 'policy.learn.learning_rate is 0 (int) but must be a number > 0'),
+        (['policy.learn.lr=3'], 'unknown key policy.learn.lr: `lr`: here `policy.learn.learning_rate`.'),
+        (['policy.type=ppoo'], "unknown policy 'ppoo': did you mean 'ppo'"),
+        (['policy.learn=3'], 'policy.learn is 3 (int) but must be a section with the keys batch_size, '),
+        (['env.kwargs.items=3'], 'env.kwargs.items is a reserved key'),
+        (['env.collector_env_num=2.5'], 'env.collector_env_num is 2.5 (float) but must be an integer >= 1'),
+    ],
+)
 def test_resolve_bad_override_says_got_wanted_do(overrides, sentence, nothing_is_made):
     assert refused('cartpole_ppo', overrides)[0].startswith(sentence)
 
@@ -304,11 +365,17 @@ def test_resolve_argument_that_is_no_key_is_an_unknown_key():
 
 # explain_config, resolve_policy
 
+
 def test_explain_says_where_each_value_came_from():
-    rows = {row.key: row for row in explain_config('cartpole_ppo', ['seed=3', 'policy.collect.n_sample=512',
-                                                                    'policy.learn.clip_ratio.end=0.1'])}
-    assert rows['seed'] == ConfigRow('seed', 3, 'an integer >= 0', 'every random stream of the run comes from it',
-                                     'command line')
+    rows = {
+        row.key: row
+        for row in explain_config(
+            'cartpole_ppo', ['seed=3', 'policy.collect.n_sample=512', 'policy.learn.clip_ratio.end=0.1']
+        )
+    }
+    assert rows['seed'] == ConfigRow(
+        'seed', 3, 'an integer >= 0', 'every random stream of the run comes from it', 'command line'
+    )
     origins = {key: row.origin for key, row in rows.items()}
     assert origins['policy.collect.n_sample'] == origins['policy.learn.clip_ratio'] == 'command line'
     assert origins['policy.collect.n_step'] == 'derived' and rows['policy.collect.n_step'].value == 64
@@ -321,8 +388,12 @@ def test_explain_has_a_row_with_a_meaning_for_every_value():
     assert [row.key for row in rows if not (row.description and row.wanted)] == []
 
     def leaves(data: dict[str, Any], path: str = '') -> list[str]:
-        return [leaf for key, value in data.items() for leaf in (
-            leaves(value, f'{path}{key}.') if isinstance(value, dict) and value else [f'{path}{key}'])]
+        return [
+            leaf
+            for key, value in data.items()
+            for leaf in (leaves(value, f'{path}{key}.') if isinstance(value, dict) and value else [f'{path}{key}'])
+        ]
+
     assert [row.key for row in rows] == leaves(resolve_config(CARTPOLE))
 
 
@@ -334,10 +405,17 @@ def test_resolve_policy_fills_in_the_section_alone():
     assert resolve_policy(resolved.policy) == resolved.policy
 
 
-@pytest.mark.parametrize('policy, sentence', [
-    ({'learn': {'lr': 1}}, 'unknown key policy.learn.lr: `lr`: here'), ({'keys': 1}, 'policy.keys is a reserved key'),
-    ({'collect': {'n_sample': 64}}, 'policy.collect.n_sample is 64 but without a run the number of envs is unknown'),
-])
+@pytest.mark.parametrize(
+    'policy, sentence',
+    [
+        ({'learn': {'lr': 1}}, 'unknown key policy.learn.lr: `lr`: here'),
+        ({'keys': 1}, 'policy.keys is a reserved key'),
+        (
+            {'collect': {'n_sample': 64}},
+            'policy.collect.n_sample is 64 but without a run the number of envs is unknown',
+        ),
+    ],
+)
 def test_resolve_policy_bad_input_says_got_wanted_do(policy, sentence):
     with pytest.raises(ConfigError) as error:
         resolve_policy(policy)

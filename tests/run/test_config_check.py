@@ -1,4 +1,5 @@
 """Values that follow from others, and values that contradict others or this machine."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -25,45 +26,80 @@ def refused(source: Any, overrides: Any = ()) -> list[str]:
     return error.value.problems
 
 
-@pytest.mark.parametrize('collect, n_step, n_sample', [
-    ({'n_step': 32}, 32, 256), ({'n_sample': 256}, 32, 256), ({'n_step': 32, 'n_sample': 256}, 32, 256),
-    ({}, 128, 1024),  # n_step=128 is the default of ppo
-    ({'n_sample': 256, 'n_step': None}, 32, 256), ({'n_step': 32, 'n_sample': None}, 32, 256),
-])
+@pytest.mark.parametrize(
+    'collect, n_step, n_sample',
+    [
+        ({'n_step': 32}, 32, 256),
+        ({'n_sample': 256}, 32, 256),
+        ({'n_step': 32, 'n_sample': 256}, 32, 256),
+        ({}, 128, 1024),  # n_step=128 is the default of ppo
+        ({'n_sample': 256, 'n_step': None}, 32, 256),
+        ({'n_step': 32, 'n_sample': None}, 32, 256),
+    ],
+)
 def test_rollout_size_follows_from_the_key_given(collect, n_step, n_sample):
     found = resolve_config(rollout(**collect)).policy.collect
     assert (found.n_step, found.n_sample) == (n_step, n_sample)
 
 
-@pytest.mark.parametrize('override, n_step, n_sample', [
-    ('policy.collect.n_step=16', 16, 128), ('policy.collect.n_sample=512', 64, 512),
-])
+@pytest.mark.parametrize(
+    'override, n_step, n_sample',
+    [
+        ('policy.collect.n_step=16', 16, 128),
+        ('policy.collect.n_sample=512', 64, 512),
+    ],
+)
 def test_rollout_size_override_of_one_key_replaces_both(override, n_step, n_sample):
     resolved = resolve_config(rollout(n_step=32)).to_dict()  # holds both
     found = resolve_config(resolved, [override]).policy.collect
     assert (found.n_step, found.n_sample) == (n_step, n_sample)
 
 
-@pytest.mark.parametrize('source, sentence', [
-    (rollout(n_sample=1001), 'policy.collect.n_sample is 1001 but env.collector_env_num is 8: 1001 % 8 = 1; '
-                             'use a multiple, e.g. 1000.'),
-    (rollout(n_sample=5), 'policy.collect.n_sample is 5 but env.collector_env_num is 8: 5 % 8 = 5; '
-                          'use a multiple, e.g. 8.'),
-    (rollout(n_sample=1024, n_step=12), 'policy.collect.n_sample is 1024 but policy.collect.n_step is 12 and '
-                                        'env.collector_env_num is 8: 12 * 8 = 96; give one of the two, '
-                                        'the other follows.'),
-    (rollout(n_step=None), 'policy.collect.n_step is missing: give the env steps per rollout and env, or '
-                           'policy.collect.n_sample, over all envs.'),
-    # 256 = 2 ** 8 samples
-    (rollout(batch_size=96, n_step=32), 'policy.learn.batch_size is 96 but a rollout has 256 samples (32 x 8 envs): '
-                                        '256 % 96 = 64 would be dropped; use a divisor, e.g. 64 or 128.'),
-    (rollout(batch_size=255, n_step=32), 'policy.learn.batch_size is 255 but a rollout has 256 samples (32 x 8 envs): '
-                                         '256 % 255 = 1 would be dropped; use a divisor, e.g. 128 or 256.'),
-    (rollout(batch_size=512, n_step=32), 'policy.learn.batch_size is 512 but a rollout has 256 samples (32 x 8 envs): '
-                                         'that fills no minibatch; use a divisor, e.g. 256.'),
-    (job(max_env_step=1023), 'max_env_step is 1023 but a rollout has 1024 samples (128 x 8 envs): nothing would be '
-                             'trained; use 1024 or more, or a smaller policy.collect.n_step.'),
-])
+@pytest.mark.parametrize(
+    'source, sentence',
+    [
+        (
+            rollout(n_sample=1001),
+            'policy.collect.n_sample is 1001 but env.collector_env_num is 8: 1001 % 8 = 1; use a multiple, e.g. 1000.',
+        ),
+        (
+            rollout(n_sample=5),
+            'policy.collect.n_sample is 5 but env.collector_env_num is 8: 5 % 8 = 5; use a multiple, e.g. 8.',
+        ),
+        (
+            rollout(n_sample=1024, n_step=12),
+            'policy.collect.n_sample is 1024 but policy.collect.n_step is 12 and '
+            'env.collector_env_num is 8: 12 * 8 = 96; give one of the two, '
+            'the other follows.',
+        ),
+        (
+            rollout(n_step=None),
+            'policy.collect.n_step is missing: give the env steps per rollout and env, or '
+            'policy.collect.n_sample, over all envs.',
+        ),
+        # 256 = 2 ** 8 samples
+        (
+            rollout(batch_size=96, n_step=32),
+            'policy.learn.batch_size is 96 but a rollout has 256 samples (32 x 8 envs): '
+            '256 % 96 = 64 would be dropped; use a divisor, e.g. 64 or 128.',
+        ),
+        (
+            rollout(batch_size=255, n_step=32),
+            'policy.learn.batch_size is 255 but a rollout has 256 samples (32 x 8 envs): '
+            '256 % 255 = 1 would be dropped; use a divisor, e.g. 128 or 256.',
+        ),
+        (
+            rollout(batch_size=512, n_step=32),
+            'policy.learn.batch_size is 512 but a rollout has 256 samples (32 x 8 envs): '
+            'that fills no minibatch; use a divisor, e.g. 256.',
+        ),
+        (
+            job(max_env_step=1023),
+            'max_env_step is 1023 but a rollout has 1024 samples (128 x 8 envs): nothing would be '
+            'trained; use 1024 or more, or a smaller policy.collect.n_step.',
+        ),
+    ],
+)
 def test_sizes_that_contradict_each_other_are_named_with_the_remedy(source, sentence):
     assert refused(source) == [sentence]
 
@@ -105,7 +141,8 @@ def test_device_that_is_not_there_is_refused(device, n_cuda, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: n_cuda > 0)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: n_cuda)
     assert refused(job(policy={'device': device})) == [
-        f"policy.device is '{device}' but torch finds {n_cuda} CUDA devices here; use 'auto' or 'cpu'."]
+        f"policy.device is '{device}' but torch finds {n_cuda} CUDA devices here; use 'auto' or 'cpu'."
+    ]
 
 
 @pytest.mark.parametrize('device', ['auto', 'cpu', 'cuda', 'cuda:1'])
@@ -138,16 +175,24 @@ MULTI = {'type': 'multi', 'size': 1024, 'policy': OFF_DRAW, 'value': OFF_DRAW}
 REPLAY = {'type': 'replay', 'size': 1024, **OFF_DRAW}
 
 
-@pytest.mark.parametrize('source', [
-    ppg(), ppg(learn={'aux_freq': 1, 'aux_batch_size': 256}), ppg(learn={'aux_freq': 3, 'aux_batch_size': 384}),
-    ppg(learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=MULTI),  # 2 draws of 128
-    ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=MULTI),
-    ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=REPLAY),
-    ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=REPLAY, model={'arch': 'shared'}),
-    ppg(name='ppg', learn={'aux_freq': 2, 'aux_batch_size': 256}, model={'arch': 'shared'}),
-    ppg(name='ppo', buffer=REPLAY), ppg(name='ppo_offpolicy', buffer=REPLAY),
-    ppg(name='ppo', buffer={'type': 'rollout'}, learn={'recompute_adv': True}),
-])
+@pytest.mark.parametrize(
+    'source',
+    [
+        ppg(),
+        ppg(learn={'aux_freq': 1, 'aux_batch_size': 256}),
+        ppg(learn={'aux_freq': 3, 'aux_batch_size': 384}),
+        ppg(learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=MULTI),  # 2 draws of 128
+        ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=MULTI),
+        ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=REPLAY),
+        ppg(
+            name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 256}, buffer=REPLAY, model={'arch': 'shared'}
+        ),
+        ppg(name='ppg', learn={'aux_freq': 2, 'aux_batch_size': 256}, model={'arch': 'shared'}),
+        ppg(name='ppo', buffer=REPLAY),
+        ppg(name='ppo_offpolicy', buffer=REPLAY),
+        ppg(name='ppo', buffer={'type': 'rollout'}, learn={'recompute_adv': True}),
+    ],
+)
 def test_policies_and_buffers_that_fit_are_taken(source):
     assert resolve_config(source).policy.type == source['policy']['type']
 
@@ -156,68 +201,133 @@ def test_policies_and_buffers_that_fit_are_taken(source):
 AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} = {} samples: '
 
 
-@pytest.mark.parametrize('source, sentence', [
-    (ppg(learn={'aux_batch_size': 16384}),
-     AUX.format(16384, 32, 256, 8192) + 'that fills no minibatch; use a divisor, e.g. 8192.'),
-    (ppg(learn={'aux_batch_size': 1000}),
-     AUX.format(1000, 32, 256, 8192) + '8192 % 1000 = 192 would be dropped; use a divisor, e.g. 512 or 1024.'),
-    (ppg(learn={'aux_freq': 3, 'aux_batch_size': 256 * 3 + 1}),
-     AUX.format(769, 3, 256, 768) + 'that fills no minibatch; use a divisor, e.g. 768.'),
-    (ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 512}, buffer=MULTI),
-     AUX.format(512, 2, 128, 256) + 'that fills no minibatch; use a divisor, e.g. 256.'),
-    (ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 512}, buffer=REPLAY),
-     AUX.format(512, 2, 128, 256) + 'that fills no minibatch; use a divisor, e.g. 256.'),
-    (ppg(name='ppo', buffer=MULTI), "buffer.type is 'multi' but policy 'ppo' learns policy and value from the same "
-                                    "samples; use 'replay' or 'rollout'."),
-    (ppg(name='ppo_offpolicy', buffer=MULTI), "buffer.type is 'multi' but policy 'ppo_offpolicy' learns policy and "
-                                              "value from the same samples; use 'replay' or 'rollout'."),
-    (ppg(name='ppo', buffer=REPLAY, learn={'recompute_adv': True}),
-     "policy.learn.recompute_adv is true but buffer.type is 'replay', which gives draws: advantages are recomputed "
-     "over whole rollouts; use recompute_adv=false or buffer.type 'rollout'."),
-    (ppg(name='ppo_offpolicy', buffer=REPLAY, learn={'recompute_adv': True}),
-     'policy.learn.recompute_adv is True: advantages can be recomputed over whole rollouts only, not over draws; '
-     'use false.'),
-    (ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer=MULTI, model={'arch': 'shared'}),
-     "policy.model.arch is 'shared' but buffer.type is 'multi': what shares all parameters cannot learn policy and "
-     "value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'."),
-    (ppg(learn={'aux_freq': 0}), 'policy.learn.aux_freq is 0 (int) but must be an integer >= 1'),
-    (ppg(learn={'aux_train_epoch': 0}), 'policy.learn.aux_train_epoch is 0 (int) but must be an integer >= 1'),
-    (ppg(learn={'aux_batch_size': 0}), 'policy.learn.aux_batch_size is 0 (int) but must be an integer >= 1'),
-    (ppg(learn={'aux_bc_weight': -1.0}), 'policy.learn.aux_bc_weight is -1.0 (float) but must be a number >= 0'),
-    (ppg(learn={'aux_learning_rate': 0.0}), 'policy.learn.aux_learning_rate is 0.0 (float) but must be a number > 0'),
-    (ppg(learn={'aux_memory': 'gpu'}), "policy.learn.aux_memory is 'gpu' (text) but must be one of 'device', 'cpu', "
-                                       "'disk'"),
-    (ppg(learn={'policy_loss': 'trust'}), "policy.learn.policy_loss is 'trust' (text) but must be one of 'clip', "
-                                          "'kl'"),
-    (ppg(model={'arch': 'single'}), "policy.model.arch is 'single' (text) but must be one of 'dual', 'detach', "
-                                    "'shared'"),
-    (ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer={'size': 1024, 'policy': OFF_DRAW}),
-     "buffer: policy is given but value is missing: 'multi' draws for both; give value: {n_sample: .., "
-     'update_per_collect: ..} too.'),
-    (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'max_use': 0}),
-     'buffer.max_use is 0 (int) but must be an integer >= 1'),
-    (ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer={**MULTI, 'value': {**OFF_DRAW, 'max_use': 0}}),
-     'buffer.value.max_use is 0 (int) but must be an integer >= 1'),
-    # a buffer smaller than a draw, than a rollout; a draw smaller than a minibatch
-    (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'size': 100}), 'buffer: size is 100 but n_sample is 128: the buffer '
-                                                                'would never hold enough for a draw; use size 128 or '
-                                                                'more, or a smaller n_sample.'),
-    (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'size': 200}), 'buffer.size is 200 but a rollout has 256 samples: 56 '
-                                                                'of them would never be kept; use 256 or more.'),
-    (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'n_sample': 32}), 'buffer.n_sample is 32 but policy.learn.batch_size '
-                                                                   'is 64: 32 % 64 = 32 would be dropped; use a '
-                                                                   'multiple, e.g. 64.'),
-    # 999 // 256 = 3 rollouts; a draw for the policy and one for the value
-    (ppg(name='ppo_offpolicy', buffer={**REPLAY, 'n_sample': 1024}, max_env_step=999),
-     'buffer.n_sample is 1024 but max_env_step is 999 and a rollout has 256 samples: the run collects 3 x 256 = 768, '
-     'so nothing would be trained; use max_env_step 1024 or more, or a smaller n_sample.'),
-    (ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, max_env_step=999,
-         buffer={**MULTI, 'value': {**OFF_DRAW, 'n_sample': 1024}}),
-     'buffer.value.n_sample is 1024 but max_env_step is 999 and a rollout has 256 samples: '),
-    (ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer={**MULTI, 'policy': {**OFF_DRAW,
-                                                                                          'max_staleness': 4}}),
-     'buffer.policy.max_staleness is 4 but buffer.size is 1024 and a rollout has 256 samples: 5 x 256 = 1280 would '),
-])
+@pytest.mark.parametrize(
+    'source, sentence',
+    [
+        (
+            ppg(learn={'aux_batch_size': 16384}),
+            AUX.format(16384, 32, 256, 8192) + 'that fills no minibatch; use a divisor, e.g. 8192.',
+        ),
+        (
+            ppg(learn={'aux_batch_size': 1000}),
+            AUX.format(1000, 32, 256, 8192) + '8192 % 1000 = 192 would be dropped; use a divisor, e.g. 512 or 1024.',
+        ),
+        (
+            ppg(learn={'aux_freq': 3, 'aux_batch_size': 256 * 3 + 1}),
+            AUX.format(769, 3, 256, 768) + 'that fills no minibatch; use a divisor, e.g. 768.',
+        ),
+        (
+            ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 512}, buffer=MULTI),
+            AUX.format(512, 2, 128, 256) + 'that fills no minibatch; use a divisor, e.g. 256.',
+        ),
+        (
+            ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 512}, buffer=REPLAY),
+            AUX.format(512, 2, 128, 256) + 'that fills no minibatch; use a divisor, e.g. 256.',
+        ),
+        (
+            ppg(name='ppo', buffer=MULTI),
+            "buffer.type is 'multi' but policy 'ppo' learns policy and value from the same "
+            "samples; use 'replay' or 'rollout'.",
+        ),
+        (
+            ppg(name='ppo_offpolicy', buffer=MULTI),
+            "buffer.type is 'multi' but policy 'ppo_offpolicy' learns policy and "
+            "value from the same samples; use 'replay' or 'rollout'.",
+        ),
+        (
+            ppg(name='ppo', buffer=REPLAY, learn={'recompute_adv': True}),
+            "policy.learn.recompute_adv is true but buffer.type is 'replay', which gives draws: advantages are recomputed "
+            "over whole rollouts; use recompute_adv=false or buffer.type 'rollout'.",
+        ),
+        (
+            ppg(name='ppo_offpolicy', buffer=REPLAY, learn={'recompute_adv': True}),
+            'policy.learn.recompute_adv is True: advantages can be recomputed over whole rollouts only, not over draws; '
+            'use false.',
+        ),
+        (
+            ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer=MULTI, model={'arch': 'shared'}),
+            "policy.model.arch is 'shared' but buffer.type is 'multi': what shares all parameters cannot learn policy and "
+            "value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'.",
+        ),
+        (ppg(learn={'aux_freq': 0}), 'policy.learn.aux_freq is 0 (int) but must be an integer >= 1'),
+        (ppg(learn={'aux_train_epoch': 0}), 'policy.learn.aux_train_epoch is 0 (int) but must be an integer >= 1'),
+        (ppg(learn={'aux_batch_size': 0}), 'policy.learn.aux_batch_size is 0 (int) but must be an integer >= 1'),
+        (ppg(learn={'aux_bc_weight': -1.0}), 'policy.learn.aux_bc_weight is -1.0 (float) but must be a number >= 0'),
+        (
+            ppg(learn={'aux_learning_rate': 0.0}),
+            'policy.learn.aux_learning_rate is 0.0 (float) but must be a number > 0',
+        ),
+        (
+            ppg(learn={'aux_memory': 'gpu'}),
+            "policy.learn.aux_memory is 'gpu' (text) but must be one of 'device', 'cpu', 'disk'",
+        ),
+        (
+            ppg(learn={'policy_loss': 'trust'}),
+            "policy.learn.policy_loss is 'trust' (text) but must be one of 'clip', 'kl'",
+        ),
+        (
+            ppg(model={'arch': 'single'}),
+            "policy.model.arch is 'single' (text) but must be one of 'dual', 'detach', 'shared'",
+        ),
+        (
+            ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer={'size': 1024, 'policy': OFF_DRAW}),
+            "buffer: policy is given but value is missing: 'multi' draws for both; give value: {n_sample: .., "
+            'update_per_collect: ..} too.',
+        ),
+        (
+            ppg(name='ppo_offpolicy', buffer={**REPLAY, 'max_use': 0}),
+            'buffer.max_use is 0 (int) but must be an integer >= 1',
+        ),
+        (
+            ppg(
+                name='ppg_offpolicy',
+                learn={'aux_batch_size': 128},
+                buffer={**MULTI, 'value': {**OFF_DRAW, 'max_use': 0}},
+            ),
+            'buffer.value.max_use is 0 (int) but must be an integer >= 1',
+        ),
+        # a buffer smaller than a draw, than a rollout; a draw smaller than a minibatch
+        (
+            ppg(name='ppo_offpolicy', buffer={**REPLAY, 'size': 100}),
+            'buffer: size is 100 but n_sample is 128: the buffer '
+            'would never hold enough for a draw; use size 128 or '
+            'more, or a smaller n_sample.',
+        ),
+        (
+            ppg(name='ppo_offpolicy', buffer={**REPLAY, 'size': 200}),
+            'buffer.size is 200 but a rollout has 256 samples: 56 of them would never be kept; use 256 or more.',
+        ),
+        (
+            ppg(name='ppo_offpolicy', buffer={**REPLAY, 'n_sample': 32}),
+            'buffer.n_sample is 32 but policy.learn.batch_size '
+            'is 64: 32 % 64 = 32 would be dropped; use a '
+            'multiple, e.g. 64.',
+        ),
+        # 999 // 256 = 3 rollouts; a draw for the policy and one for the value
+        (
+            ppg(name='ppo_offpolicy', buffer={**REPLAY, 'n_sample': 1024}, max_env_step=999),
+            'buffer.n_sample is 1024 but max_env_step is 999 and a rollout has 256 samples: the run collects 3 x 256 = 768, '
+            'so nothing would be trained; use max_env_step 1024 or more, or a smaller n_sample.',
+        ),
+        (
+            ppg(
+                name='ppg_offpolicy',
+                learn={'aux_batch_size': 128},
+                max_env_step=999,
+                buffer={**MULTI, 'value': {**OFF_DRAW, 'n_sample': 1024}},
+            ),
+            'buffer.value.n_sample is 1024 but max_env_step is 999 and a rollout has 256 samples: ',
+        ),
+        (
+            ppg(
+                name='ppg_offpolicy',
+                learn={'aux_batch_size': 128},
+                buffer={**MULTI, 'policy': {**OFF_DRAW, 'max_staleness': 4}},
+            ),
+            'buffer.policy.max_staleness is 4 but buffer.size is 1024 and a rollout has 256 samples: 5 x 256 = 1280 would ',
+        ),
+    ],
+)
 def test_what_a_policy_and_its_buffer_cannot_do_is_one_sentence(source, sentence):
     (problem,) = refused(source)
     assert problem.startswith(sentence), problem
@@ -230,7 +340,8 @@ def test_auxiliary_memory_of_a_buffer_of_ones_own_is_its_own_affair(monkeypatch)
     assert resolve_config({**source, 'buffer': {'type': 'other'}}).policy.learn.aux_batch_size == 100
 
 
-@pytest.mark.parametrize('name, kind', [('ppo', 'rollout'), ('ppg', 'rollout'), ('ppo_offpolicy', 'replay'),
-                                        ('ppg_offpolicy', 'multi')])
+@pytest.mark.parametrize(
+    'name, kind', [('ppo', 'rollout'), ('ppg', 'rollout'), ('ppo_offpolicy', 'replay'), ('ppg_offpolicy', 'multi')]
+)
 def test_policies_bring_their_buffer(name, kind):
     assert resolve_config(job(policy={'type': name})).buffer.type == kind

@@ -1,4 +1,5 @@
 """Signals: a real process, and what it leaves behind."""
+
 from __future__ import annotations
 
 import os

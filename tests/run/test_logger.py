@@ -1,4 +1,5 @@
 """The log of a run: valid files whatever happens, one host sync a write, a console that fits where it is shown."""
+
 from __future__ import annotations
 
 import json
@@ -27,6 +28,7 @@ NO_TB = LoggerConfig(console='off', tensorboard=False)
 
 def read_rows(run_dir: Path) -> list[dict[str, Any]]:
     """All rows, by a reader that takes standard JSON only."""
+
     def refuse(word: str) -> None:
         raise ValueError(f'{word} is not JSON')
 
@@ -40,8 +42,8 @@ def read_events(path: Path) -> list[Event]:
     data, at, events = path.read_bytes(), 0, []
     while at < len(data):
         (size,) = struct.unpack_from('<Q', data, at)
-        body = data[at + 12:at + 12 + size]
-        assert struct.unpack_from('<I', data, at + 8)[0] == masked_crc32c(data[at:at + 8])
+        body = data[at + 12 : at + 12 + size]
+        assert struct.unpack_from('<I', data, at + 8)[0] == masked_crc32c(data[at : at + 8])
         assert struct.unpack_from('<I', data, at + 12 + size)[0] == masked_crc32c(body)
         events.append(Event.FromString(body))
         at += 16 + size
@@ -57,8 +59,9 @@ def environment() -> dict[str, str]:
 
 
 def run_script(script: str, *args: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, '-c', script, *map(str, args)], capture_output=True, text=True, timeout=120,
-                          env=environment())
+    return subprocess.run(
+        [sys.executable, '-c', script, *map(str, args)], capture_output=True, text=True, timeout=120, env=environment()
+    )
 
 
 # --- metrics.jsonl and TensorBoard ---
@@ -201,7 +204,8 @@ def test_full_disk_warns_once_goes_on_and_leaves_valid_rows(tmp_path: Path) -> N
     assert (result.returncode, result.stdout) == (0, 'went on\n'), result.stderr
     assert sorted(result.stderr.splitlines()) == [
         'TensorBoard files cannot be written (File too large); training goes on',
-        'metrics.jsonl cannot be written (no room for a whole line); training goes on']
+        'metrics.jsonl cannot be written (no room for a whole line); training goes on',
+    ]
     steps = [row['env_step'] for row in read_rows(tmp_path)]
     assert steps[-1] == 2000 and steps[:-1] == list(range(len(steps) - 1)) and 50 < len(steps) < 1000
 
@@ -215,13 +219,17 @@ MIDDLE = 'cartpole [v1]   50%  left -  last 100  best 200  0/s  50,000/100,000 e
 LAST = 'cartpole [v1]   99%  left 0:00:02  last 450  best 480  500/s  99,000/100,000 env steps'
 
 
-@pytest.mark.parametrize(('console', 'freq', 'lines'), [
-    ('auto', 1e-9, [FIRST, MIDDLE, LAST]),
-    ('plain', 3600.0, [FIRST, LAST]),
-    ('off', 1e-9, []),
-])
-def test_console_without_terminal_writes_plain_lines_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                                               console: Any, freq: float, lines: list[str]) -> None:
+@pytest.mark.parametrize(
+    ('console', 'freq', 'lines'),
+    [
+        ('auto', 1e-9, [FIRST, MIDDLE, LAST]),
+        ('plain', 3600.0, [FIRST, LAST]),
+        ('off', 1e-9, []),
+    ],
+)
+def test_console_without_terminal_writes_plain_lines_to_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], console: Any, freq: float, lines: list[str]
+) -> None:
     cfg = LoggerConfig(tensorboard=False, console=console, console_freq=freq)
     with Logger(tmp_path, cfg, 'cartpole [v1]', 100_000) as log:
         for call in CALLS:
@@ -245,8 +253,13 @@ with Logger(sys.argv[1], cfg, 'cartpole [v1]', 100_000) as log:
 
 def test_console_on_terminal_redraws_one_line(tmp_path: Path) -> None:
     master, slave = pty.openpty()
-    child = subprocess.Popen([sys.executable, '-c', CONSOLE, str(tmp_path), 'auto'], stdout=subprocess.PIPE,
-                             stderr=slave, text=True, env=environment())
+    child = subprocess.Popen(
+        [sys.executable, '-c', CONSOLE, str(tmp_path), 'auto'],
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        text=True,
+        env=environment(),
+    )
     os.close(slave)
     shown = b''
     try:
@@ -268,8 +281,13 @@ def test_console_on_terminal_redraws_one_line(tmp_path: Path) -> None:
 def test_console_reader_gone_goes_on(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    child = subprocess.run([sys.executable, '-c', CONSOLE, str(tmp_path), 'plain'], stdout=subprocess.PIPE,
-                           stderr=write_end, timeout=60, env=environment())
+    child = subprocess.run(
+        [sys.executable, '-c', CONSOLE, str(tmp_path), 'plain'],
+        stdout=subprocess.PIPE,
+        stderr=write_end,
+        timeout=60,
+        env=environment(),
+    )
     os.close(write_end)
     assert child.stdout == b'printed\n'
     assert [row['env_step'] for row in read_rows(tmp_path)] == [99_000]

@@ -1,4 +1,5 @@
 """What a profile says of a run, and that it does not change it."""
+
 from __future__ import annotations
 
 import json
@@ -76,8 +77,13 @@ def test_evaluation_is_told_by_the_call_and_as_its_share_of_a_run(tmp_path: Path
 
 def test_iterations_that_are_timed_are_not_traced(tmp_path: Path) -> None:
     TRACED.clear()
-    cfg = job_config(tmp_path, traced_env, max_env_step=160, env=dict(collector_env_num=1),
-                     policy=dict(learn=dict(batch_size=16), eval=dict(n_episode=1)))
+    cfg = job_config(
+        tmp_path,
+        traced_env,
+        max_env_step=160,
+        env=dict(collector_env_num=1),
+        policy=dict(learn=dict(batch_size=16), eval=dict(n_episode=1)),
+    )
     serial_pipeline(cfg, profile=2)
     # 10 iterations of 16 steps; after the second an evaluation of 5 steps, and another at the end
     assert TRACED == [False] * (2 * 16 + 5 + 2 * 16) + [True] * (3 * 16) + [False] * (3 * 16 + 5)
@@ -117,13 +123,19 @@ def test_resumed_run_is_profiled_from_where_it_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(('n_iter', 'timed', 'traced'), [(1, 0, 0), (2, 0, 0), (4, 2, 0), (6, 4, 0), (8, 4, 2)])
 def test_short_run_says_what_is_missing_and_tells_what_it_has(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, n_iter: int, timed: int, traced: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    n_iter: int,
+    timed: int,
+    traced: int,
 ) -> None:
     with caplog.at_level(logging.INFO):
         result = serial_pipeline(cartpole(tmp_path, max_env_step=64 * n_iter), profile=4)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert warning == (f'a profile takes 9 iterations (2 to warm up, 4 timed, 3 traced) but max_env_step leaves '
-                       f'{n_iter}; raise it to 576 or more')
+    assert warning == (
+        f'a profile takes 9 iterations (2 to warm up, 4 timed, 3 traced) but max_env_step leaves '
+        f'{n_iter}; raise it to 576 or more'
+    )
     assert result.env_step == 64 * n_iter
     assert (f'profile of {timed} iterations' in caplog.text) == bool(timed)
     assert (f'trace of {traced} iterations' in caplog.text) == bool(traced)

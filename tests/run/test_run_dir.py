@@ -1,4 +1,5 @@
 """Where a resumed run writes, and that it harms nothing which is there."""
+
 from __future__ import annotations
 
 import logging
@@ -57,7 +58,8 @@ def test_resume_with_another_env_of_the_same_spaces_says_so(tmp_path: Path, capl
 
 
 def test_resume_of_a_solved_run_stays_stopped_and_says_how_to_go_on(
-        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     solved = job_config(tmp_path, max_env_step=10_000, policy=dict(eval=dict(eval_freq=128, stop_value=5.0)))
     first = serial_pipeline(solved)  # every return is 5
     assert serial_pipeline(resume=first.run_dir).env_step == first.env_step

@@ -1,4 +1,5 @@
 """How many threads a phase gets, and that a run keeps to it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -107,10 +108,13 @@ def test_a_user_who_allows_one_thread_gets_one() -> None:
     assert set(phase_threads(make(FRAMES, 6), Rows(64, 4096, 64), 1).values()) == {1}
 
 
-@pytest.mark.parametrize(('obs_space', 'rows', 'want'), [
-    (VECTOR, Rows(8, 256, 4), [1, 1, 1]),  # PPO's usual sizes
-    (FRAMES, Rows(8, 256, 1), [2, 2, 1]),  # 8 x 9.3M / 8.4M = 8.9; one image is 1.1 threads' work
-])
+@pytest.mark.parametrize(
+    ('obs_space', 'rows', 'want'),
+    [
+        (VECTOR, Rows(8, 256, 4), [1, 1, 1]),  # PPO's usual sizes
+        (FRAMES, Rows(8, 256, 1), [2, 2, 1]),  # 8 x 9.3M / 8.4M = 8.9; one image is 1.1 threads' work
+    ],
+)
 def test_usual_sizes_get_what_was_measured_to_be_best(obs_space: Space, rows: Rows, want: list[int]) -> None:
     assert list(phase_threads(make(obs_space, 6), rows, 2).values()) == want
 

@@ -74,8 +74,13 @@ def test_train_runs_the_auxiliary_phase_after_the_updates() -> None:
 
 
 def ppg_and_samples(**learn: object) -> tuple[Policy, TensorDict]:
-    policy = make_policy(OBS, TWO_ACTIONS, type='ppg', collect=dict(n_step=8),
-                         learn=dict(batch_size=8, aux_freq=2, aux_batch_size=16, aux_train_epoch=3, **learn))
+    policy = make_policy(
+        OBS,
+        TWO_ACTIONS,
+        type='ppg',
+        collect=dict(n_step=8),
+        learn=dict(batch_size=8, aux_freq=2, aux_batch_size=16, aux_train_epoch=3, **learn),
+    )
     return policy, policy.collect_mode.get_train_sample(make_collector(SAME_STEP, 8).collect())
 
 
@@ -123,8 +128,10 @@ def test_train_averages_each_metric_over_the_batches_that_gave_it() -> None:
 
 def test_train_takes_rounds_for_one_part_of_the_update_before_it_knows_all_names() -> None:
     policy, samples = ppg_and_samples()
-    learner = Learner(policy.learn_mode, Given([{'value': samples}], [], [{'policy': samples}],
-                                               [{'policy': samples, 'value': samples}]))
+    learner = Learner(
+        policy.learn_mode,
+        Given([{'value': samples}], [], [{'policy': samples}], [{'policy': samples, 'value': samples}]),
+    )
     assert 'policy_loss' not in learner.train(0) and learner.train(0) == {}
     assert 'value_loss' not in learner.train(0)
     assert learner.train(0).keys() >= set(policy.learn_mode.monitor_vars())

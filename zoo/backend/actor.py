@@ -1,4 +1,5 @@
 """Acting through a rollout: by a policy's `_forward_collect`, or as one compiled call a step."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -43,8 +44,11 @@ class ForwardActing:
         if not self._rows:
             _check_lead(output, len(self._obs_rows[t]))
             self.output = blocks_like(output, self._n_step)
-            self._rows = [(key, part, block.unbind(0)) for key, value in self.output.items()
-                          for part, block in (value.items() if isinstance(value, dict) else [(None, value)])]
+            self._rows = [
+                (key, part, block.unbind(0))
+                for key, value in self.output.items()
+                for part, block in (value.items() if isinstance(value, dict) else [(None, value)])
+            ]
             self._actions = self.output['action'].unbind(0)
         for key, part, rows in self._rows:
             rows[t].copy_(output[key] if part is None else output[key][part])
@@ -59,8 +63,15 @@ class CompiledActing:
       [T, B, ...], whose logits are like the one given; in_place: None: as the device asks for.
     """
 
-    def __init__(self, model: nn.Module, one_trunk: bool, obs: Tensor, device: torch.device,
-                 draw: Callable[[Logit], Tensor], in_place: bool | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        one_trunk: bool,
+        obs: Tensor,
+        device: torch.device,
+        draw: Callable[[Logit], Tensor],
+        in_place: bool | None = None,
+    ) -> None:
         self._model, self._one_trunk, self._draw = model, one_trunk, draw
         self._obs_rows, self._n_step = obs.unbind(0), len(obs) - 1
         self._in_place = device.type == 'cpu' if in_place is None else in_place
@@ -122,12 +133,15 @@ class CompiledActing:
     def _write(self, *inputs: Tensor) -> list[Tensor]:
         """obs [B, *O], noise, places of the outputs, tensors of the model."""
         n = len(self._output_rows)
-        (obs, noise), places, fixed = inputs[:2], inputs[2:2 + n], inputs[2 + n:]
+        (obs, noise), places, fixed = inputs[:2], inputs[2 : 2 + n], inputs[2 + n :]
         with replaced(self._model, dict(zip(self._names, fixed, strict=True))):
             seen = judge(self._model, obs, self._one_trunk)
         logit = seen['logit']
-        outputs = [distribution_of(logit).sample(logit, noise), *logit_parts(logit),
-                   *([seen['value']] if self._one_trunk else [])]
+        outputs = [
+            distribution_of(logit).sample(logit, noise),
+            *logit_parts(logit),
+            *([seen['value']] if self._one_trunk else []),
+        ]
         for place, x in zip(places, outputs, strict=True):
             place.copy_(x)
         return []
@@ -143,11 +157,15 @@ def _check_lead(output: Mapping[str, Any], n_env: int) -> None:
         if isinstance(x, Mapping):
             _check_lead(x, n_env)
         elif x.shape[:1] != (n_env,):
-            raise ValueError(f"the policy's output {key!r} has shape {tuple(x.shape)} but must begin with the {n_env} "
-                             'envs that it acted for; keep what belongs to no env in the policy')
+            raise ValueError(
+                f"the policy's output {key!r} has shape {tuple(x.shape)} but must begin with the {n_env} "
+                'envs that it acted for; keep what belongs to no env in the policy'
+            )
 
 
 def blocks_like(output: Mapping[str, Any], n_step: int) -> dict[str, Any]:
     """Storage [T, B, ...] for n_step outputs [B, ...] like this one, one level of nesting allowed."""
-    return {key: blocks_like(x, n_step) if isinstance(x, Mapping) else x.new_empty((n_step, *x.shape))
-            for key, x in output.items()}
+    return {
+        key: blocks_like(x, n_step) if isinstance(x, Mapping) else x.new_empty((n_step, *x.shape))
+        for key, x in output.items()
+    }

@@ -1,4 +1,5 @@
 """One step of Adam written out, for a compiler to fuse with what comes before; `FlatAdam` has torch's fused one."""
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -26,8 +27,9 @@ class AdamRates(NamedTuple):
     eps: Any
 
 
-def adam_step(state: FlatState, norm: Tensor, grad_clip: float | Tensor | None, rates: AdamRates,
-              finite: Tensor) -> FlatState:
+def adam_step(
+    state: FlatState, norm: Tensor, grad_clip: float | Tensor | None, rates: AdamRates, finite: Tensor
+) -> FlatState:
     """What `FlatAdam.step` does, pure and in elementwise operations, which a compiler makes one loop of.
 
     Args: norm: of the gradient; finite: 0-dim bool: whether to take the step, else all stays as it is.
@@ -39,7 +41,8 @@ def adam_step(state: FlatState, norm: Tensor, grad_clip: float | Tensor | None, 
     # in float64: of 1 - 0.999 few digits would be left; by exp, which inductor keeps out of the loop, as it does no pow
     correction1, correction2 = (
         1 - torch.exp(count * torch.as_tensor(beta, dtype=torch.float64, device=norm.device).log())
-        for beta in (rates.beta1, rates.beta2))
+        for beta in (rates.beta1, rates.beta2)
+    )
     exp_avg = state.exp_avg + (grad - state.exp_avg) * (1 - rates.beta1)
     exp_avg_sq = state.exp_avg_sq * rates.beta2 + grad * grad * (1 - rates.beta2)
     step_size = rates.lr / correction1

@@ -1,4 +1,5 @@
 """Programs for the CPU, each compiled once on a machine: a later run only loads what it finds on disk."""
+
 from __future__ import annotations
 
 import getpass
@@ -119,10 +120,22 @@ def _checksum(path: Path) -> str:
 
 def _key(job: Job, compiler: str) -> str:
     """A hash of all that a library depends on."""
-    settings = {name: value for name, value in os.environ.items()
-                if name.startswith(('TORCHINDUCTOR_', 'AOT_INDUCTOR_', 'ATEN_')) and name != 'TORCHINDUCTOR_CACHE_DIR'}
-    facts: list[Any] = [FORMAT, torch.__version__, torch.version.git_version, compiler, _machine(), job.code, job.forms,
-                        sorted(job.options.items()), sorted(settings.items())]
+    settings = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(('TORCHINDUCTOR_', 'AOT_INDUCTOR_', 'ATEN_')) and name != 'TORCHINDUCTOR_CACHE_DIR'
+    }
+    facts: list[Any] = [
+        FORMAT,
+        torch.__version__,
+        torch.version.git_version,
+        compiler,
+        _machine(),
+        job.code,
+        job.forms,
+        sorted(job.options.items()),
+        sorted(settings.items()),
+    ]
     digest = hashlib.sha256()
     for name, x in job.constants.items():
         facts.append((name, x.shape, x.stride(), x.dtype))
@@ -136,5 +149,9 @@ def _machine() -> tuple[str, ...]:
     """What the C++ compiler's -march=native depends on."""
     cpuinfo = Path('/proc/cpuinfo')
     first = cpuinfo.read_text().split('\n\n', 1)[0].splitlines() if cpuinfo.exists() else []
-    return (platform.system(), platform.machine(), torch.backends.cpu.get_cpu_capability(),
-            *(line for line in first if line.startswith(('model name', 'flags', 'Features', 'CPU '))))
+    return (
+        platform.system(),
+        platform.machine(),
+        torch.backends.cpu.get_cpu_capability(),
+        *(line for line in first if line.startswith(('model name', 'flags', 'Features', 'CPU '))),
+    )

@@ -2,6 +2,7 @@
 
 It is one process for all graphs of a run that come soon after each other: a first one takes 14 s, the next ones 9.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -95,8 +96,10 @@ def scratch_root() -> str:
     for place in (tempfile.gettempdir(), '/tmp', '/var/tmp'):
         if ' ' not in place and os.access(place, os.W_OK):
             return place
-    raise RuntimeError(f'the folder for temporary files is {tempfile.gettempdir()!r}, and compilers take no path with '
-                       'a space; name another in TMPDIR')
+    raise RuntimeError(
+        f'the folder for temporary files is {tempfile.gettempdir()!r}, and compilers take no path with '
+        'a space; name another in TMPDIR'
+    )
 
 
 class _Child:
@@ -108,15 +111,28 @@ class _Child:
         self._scratch = tempfile.mkdtemp(prefix='zoo_', dir=scratch_root())
         # modules as here, but nothing of the user's script or current folder in place of what torch imports
         paths = [os.path.abspath(path) for path in (*sys.path[1:], *sys.path[:1])]
-        env = {**os.environ, 'TORCHINDUCTOR_CACHE_DIR': self._scratch, 'TMPDIR': self._scratch,
-               'CUDA_VISIBLE_DEVICES': '', 'TORCHINDUCTOR_COMPILE_THREADS': '1'}
+        env = {
+            **os.environ,
+            'TORCHINDUCTOR_CACHE_DIR': self._scratch,
+            'TMPDIR': self._scratch,
+            'CUDA_VISIBLE_DEVICES': '',
+            'TORCHINDUCTOR_COMPILE_THREADS': '1',
+        }
         self._output = Path(self._scratch, 'output')
         command = [sys.executable, '-W', 'ignore', '-c', _START, self._scratch, os.path.abspath(__file__), *paths]
         with open(self._output, 'wb') as output:
             # its stdin is closed when this process ends, however it does; then it ends too. A session of its own: at
             # Ctrl-C a run finishes its update, and what compiles for it must live on
-            self._process = subprocess.Popen(command, env=env, cwd=self._scratch, stdin=subprocess.PIPE, stdout=output,
-                                             stderr=output, bufsize=0, start_new_session=True)
+            self._process = subprocess.Popen(
+                command,
+                env=env,
+                cwd=self._scratch,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                bufsize=0,
+                start_new_session=True,
+            )
 
     def is_running(self) -> bool:
         return self.owner == os.getpid() and self._process.poll() is None
@@ -205,8 +221,13 @@ def _compile(job: Job, folder: Path) -> Path:
     from torch._inductor import aot_compile, config
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    names: dict[str, Any] = {'torch': torch, 'device': torch.device, 'inf': torch.inf, 'nan': torch.nan,
-                             'NoneType': type(None)}
+    names: dict[str, Any] = {
+        'torch': torch,
+        'device': torch.device,
+        'inf': torch.inf,
+        'nan': torch.nan,
+        'NoneType': type(None),
+    }
     exec(job.code, names)  # makes `forward`
     constants = SimpleNamespace(**job.constants)
     inputs = tuple(torch.empty_strided(shape, stride, dtype=dtype) for shape, stride, dtype in job.forms)

@@ -1,4 +1,5 @@
 """CUDA graphs: all kernels of a call are launched as one, and the host waits for nothing."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -57,8 +58,11 @@ class CapturedCall:
         # cuBLAS's memory for this stream is made anew in the graph's own pool, and lasts as long as the graph
         torch._C._cuda_clearCublasWorkspaces()
         # both by name: left alone, torch would capture on the default device, and the stream would stay if it failed
-        with torch.cuda.device(inputs[0].device), torch.cuda.stream(torch.cuda.current_stream(inputs[0].device)), \
-                torch.cuda.graph(graph, stream=self._stream, capture_error_mode='thread_local'):
+        with (
+            torch.cuda.device(inputs[0].device),
+            torch.cuda.stream(torch.cuda.current_stream(inputs[0].device)),
+            torch.cuda.graph(graph, stream=self._stream, capture_error_mode='thread_local'),
+        ):
             self._outputs = self._run(self._places)
         self._graph = graph
 

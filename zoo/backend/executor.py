@@ -1,4 +1,5 @@
 """Takes the steps of an update: as they stand, or compiled where that is asked for or pays."""
+
 from __future__ import annotations
 
 import logging
@@ -35,8 +36,9 @@ class Steps:
     Raises: UserError if mode is 'on' but there is no compiler.
     """
 
-    def __init__(self, model: nn.Module, mode: CompileMode, device: torch.device,
-                 backend: Backend | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, mode: CompileMode, device: torch.device, backend: Backend | None = None
+    ) -> None:
         self._model, self._device, self._backend = model, device, backend or inductor
         self._compiled: dict[tuple[Step, tuple[int, ...]], CompiledStep] = {}
         self.active = mode == 'on'
@@ -61,13 +63,17 @@ class Steps:
             why = missing
         else:
             self.active = True
-            logger.info('the update is compiled, for a run of %s gradient steps: the first time on a machine it takes '
-                        '20 to 40 s; to do without: policy.learn.compile=off', f'{n_step:,.0f}')
+            logger.info(
+                'the update is compiled, for a run of %s gradient steps: the first time on a machine it takes '
+                '20 to 40 s; to do without: policy.learn.compile=off',
+                f'{n_step:,.0f}',
+            )
             return
         logger.info('the update is not compiled: %s', why)
 
-    def take(self, step: Step, optimizer: FlatAdam | Sequence[FlatAdam], config: StepConfig,
-             minibatch: Minibatch) -> Metrics:
+    def take(
+        self, step: Step, optimizer: FlatAdam | Sequence[FlatAdam], config: StepConfig, minibatch: Minibatch
+    ) -> Metrics:
         """One step; returns its metrics."""
         if self.active:
             optimizers = (optimizer,) if isinstance(optimizer, FlatAdam) else tuple(optimizer)

@@ -7,6 +7,7 @@ checkpoints are the same and the two may take turns. On a GPU it is captured as 
 code of a model runs only then: its plain numbers (a float attribute, say) are facts of the graph, which never sees them
 change. A number that moves is a buffer.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -37,8 +38,9 @@ class _Graph(NamedTuple):
 class CompiledStep:
     """One step function over one model and its optimiser(s), which are FlatAdams; called as (minibatch, config)."""
 
-    def __init__(self, step: Step, model: nn.Module, optimizer: FlatAdam | Sequence[FlatAdam],
-                 backend: Backend) -> None:
+    def __init__(
+        self, step: Step, model: nn.Module, optimizer: FlatAdam | Sequence[FlatAdam], backend: Backend
+    ) -> None:
         self._step, self._model = step, model
         self._single = isinstance(optimizer, FlatAdam)
         self._optimizers: tuple[FlatAdam, ...] = (optimizer,) if isinstance(optimizer, FlatAdam) else tuple(optimizer)
@@ -49,8 +51,9 @@ class CompiledStep:
         self._fixed: dict[str, Any] = {}  # the others: facts of the graph
         self._values: tuple[float, ...] = ()
         device = self._optimizers[0].param.device
-        self._numbers = torch.zeros(4 * len(self._optimizers) + len(StepConfig._fields), dtype=torch.float64,
-                                    device=device)
+        self._numbers = torch.zeros(
+            4 * len(self._optimizers) + len(StepConfig._fields), dtype=torch.float64, device=device
+        )
         self._others: dict[str, Tensor] = {}  # tensors of the model that are no parameters of the optimisers
         self._inputs: list[Tensor] = []
         self._form: Any = None  # of these
@@ -65,8 +68,10 @@ class CompiledStep:
         graph = self._graphs.get(key)
         if graph is None:
             if len(self._graphs) == MAX_GRAPHS:
-                raise RuntimeError(f'minibatches came in more than {MAX_GRAPHS} shapes, or with other terms switched '
-                                   'off; make batch_size a divisor')
+                raise RuntimeError(
+                    f'minibatches came in more than {MAX_GRAPHS} shapes, or with other terms switched '
+                    'off; make batch_size a divisor'
+                )
             with undisturbed():
                 graph = self._graphs[key] = self._build(names, inputs)
         with torch.no_grad():
@@ -95,7 +100,7 @@ class CompiledStep:
         if values != self._values:
             self._values = values
             numbers = send(torch.tensor(values, dtype=torch.float64), self._numbers.device)
-            self._numbers[:len(values)].copy_(numbers)
+            self._numbers[: len(values)].copy_(numbers)
 
     def _build(self, names: list[tuple[str, ...]], inputs: list[Tensor]) -> _Graph:
         found: list[str] = []
@@ -125,8 +130,9 @@ class CompiledStep:
         for stand_in in stand_ins:
             tensors |= stand_in.leaves
         with replaced(self._model, tensors):
-            metrics = self._step(self._model, stand_ins[0] if self._single else stand_ins, _unflatten(names, values),
-                                 config)
+            metrics = self._step(
+                self._model, stand_ins[0] if self._single else stand_ins, _unflatten(names, values), config
+            )
         norms = [stand_in.norm for stand_in in stand_ins]
         # always true, but known only with all norms: no buffer is written before the last gradient is there
         ready = torch.stack([norm.isfinite() | ~norm.isfinite() for norm in norms]).all() if len(norms) > 1 else None

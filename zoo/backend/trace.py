@@ -1,4 +1,5 @@
 """Pure functions of tensors as one compiled program each, for one set of shapes; without a compiler, as they stand."""
+
 from __future__ import annotations
 
 import logging
@@ -25,8 +26,11 @@ logger = logging.getLogger(__name__)
 _is_tracing = False
 
 
-def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], constants: bool = True,
-          ) -> tuple[torch.fx.GraphModule, list[int]]:
+def trace(
+    function: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor],
+    constants: bool = True,
+) -> tuple[torch.fx.GraphModule, list[int]]:
     """The operations of one run of a function on stand-ins for its inputs, and which of the inputs these read.
 
     Args: constants: whether other tensors may be read too; they keep their values of now.
@@ -80,8 +84,12 @@ def inductor(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Program:
     forms = [(tuple(x.shape), x.stride(), x.dtype) for x in inputs]
     # tanh by exp, three times as fast, to 1e-7; headers as they are: compiled ahead they take 300 MB and 12 s, and save
     # 2 s of each graph; without tables of lines a library has .4 MB, not 1.5
-    options = {'cpp.use_decompose_tanh': True, 'cpp.threads': torch.get_num_threads(),
-               'aot_inductor.precompile_headers': False, 'aot_inductor.enable_line_tables': False}
+    options = {
+        'cpp.use_decompose_tanh': True,
+        'cpp.threads': torch.get_num_threads(),
+        'aot_inductor.precompile_headers': False,
+        'aot_inductor.enable_line_tables': False,
+    }
     return Program(find_or_compile(Job(graph.code, _constants(graph), forms, options), _compiler_name()))
 
 
@@ -187,8 +195,12 @@ def replaced(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     own = named_tensors(model)
     new = {id(own[name]): x for name, x in tensors.items()}
     slots: list[tuple[dict[str, Any], str, Any]] = [
-        (group, name, x) for module in model.modules() for group in (module._parameters, module._buffers)
-        for name, x in group.items() if id(x) in new]
+        (group, name, x)
+        for module in model.modules()
+        for group in (module._parameters, module._buffers)
+        for name, x in group.items()
+        if id(x) in new
+    ]
     try:
         for group, name, x in slots:
             group[name] = new[id(x)]
@@ -264,6 +276,7 @@ def _turn_narrow_products(graph: torch.fx.GraphModule) -> None:
             with graph.graph.inserting_before(node):
                 turned = new(t, (new(mm, (new(t, (right,)), left.args[0])),))
                 node.replace_all_uses_with(
-                    new(aten.clone.default, (turned,), {'memory_format': torch.contiguous_format}))
+                    new(aten.clone.default, (turned,), {'memory_format': torch.contiguous_format})
+                )
             graph.graph.erase_node(node)
     graph.recompile()

@@ -1,4 +1,5 @@
 """Buffers between collecting and learning: what is pushed, and what the learner is given of it."""
+
 from zoo.buffer.base import Batch, Buffer, BufferConfig
 from zoo.buffer.check import draw_problems
 from zoo.buffer.draws import DrawConfig
@@ -6,5 +7,16 @@ from zoo.buffer.multi import MultiBuffer, MultiConfig, reuse_of
 from zoo.buffer.replay import ReplayBuffer, ReplayConfig
 from zoo.buffer.rollout import RolloutBuffer
 
-__all__ = ['Batch', 'Buffer', 'BufferConfig', 'DrawConfig', 'MultiBuffer', 'MultiConfig', 'ReplayBuffer',
-           'ReplayConfig', 'RolloutBuffer', 'draw_problems', 'reuse_of']
+__all__ = [
+    'Batch',
+    'Buffer',
+    'BufferConfig',
+    'DrawConfig',
+    'MultiBuffer',
+    'MultiConfig',
+    'ReplayBuffer',
+    'ReplayConfig',
+    'RolloutBuffer',
+    'draw_problems',
+    'reuse_of',
+]

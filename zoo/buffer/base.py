@@ -1,4 +1,5 @@
 """What every buffer promises."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

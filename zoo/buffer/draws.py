@@ -1,4 +1,5 @@
 """Uniform draws from a ring, each sample so often and so long as the limits allow."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -19,11 +20,14 @@ class DrawConfig(Section):
 
     n_sample: int = Field(1024, ge=1, description='samples per draw; a multiple of policy.learn.batch_size')
     update_per_collect: int = Field(
-        1, ge=1, description='draws after each rollout; the learner makes all its epochs over each of them')
+        1, ge=1, description='draws after each rollout; the learner makes all its epochs over each of them'
+    )
     max_use: Annotated[int, Field(ge=1)] | None = Field(
-        None, description='draws that a sample may be part of; null: no limit')
+        None, description='draws that a sample may be part of; null: no limit'
+    )
     max_staleness: Annotated[int, Field(ge=0)] | None = Field(
-        None, description='rollouts that may have been collected since a sample; 0: the newest only; null: no limit')
+        None, description='rollouts that may have been collected since a sample; 0: the newest only; null: no limit'
+    )
 
 
 class Draws:
@@ -52,11 +56,11 @@ class Draws:
 
     def state_dict(self) -> dict[str, Any]:
         """How often each row was drawn, and the generator."""
-        return {'n_use': self._n_use[:self._ring.n_row], 'generator': self._generator.get_state()}
+        return {'n_use': self._n_use[: self._ring.n_row], 'generator': self._generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any], rows: Tensor) -> None:
         """Copies a `state_dict` in, of those rows that the ring took."""
-        self._n_use[:len(rows)] = state['n_use'][rows]
+        self._n_use[: len(rows)] = state['n_use'][rows]
         restore_generator(self._generator, state['generator'])
 
     def _draw(self) -> Tensor | None:

@@ -1,4 +1,5 @@
 """Buffer 'multi': the policy and the value function learn from draws of their own, with different reuse."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -29,8 +30,10 @@ class MultiConfig(RingConfig):
         given = [part for part in PARTS if part in self.model_fields_set]
         if len(given) == 1:
             missing = next(part for part in PARTS if part not in given)
-            raise ValueError(f"{given[0]} is given but {missing} is missing: 'multi' draws for both; give "
-                             f'{missing}: {{n_sample: .., update_per_collect: ..}} too.')
+            raise ValueError(
+                f"{given[0]} is given but {missing} is missing: 'multi' draws for both; give "
+                f'{missing}: {{n_sample: .., update_per_collect: ..}} too.'
+            )
         for part in PARTS:
             check_size(self.size, f'{part}.', getattr(self, part))
         return self
@@ -61,5 +64,7 @@ def reuse_of(buffer: Mapping[str, Any], n_rollout: int) -> dict[str, float]:
     Args: buffer: the resolved section; n_rollout: samples per rollout, policy.collect.n_sample.
     """
     draws = {part: buffer.get(part, buffer) for part in PARTS}
-    return {part: draw['update_per_collect'] * draw['n_sample'] / n_rollout if 'n_sample' in draw else 1.0
-            for part, draw in draws.items()}
+    return {
+        part: draw['update_per_collect'] * draw['n_sample'] / n_rollout if 'n_sample' in draw else 1.0
+        for part, draw in draws.items()
+    }

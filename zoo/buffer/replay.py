@@ -1,4 +1,5 @@
 """Buffer 'replay': off-policy, uniform draws from the newest samples."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -34,8 +35,9 @@ class RingBuffer:
 
     def __init__(self, cfg: Any, draws: Mapping[str, Any], seed: int) -> None:
         self._ring = Ring(cfg.size, cfg.device)
-        self._draws = {name: Draws(self._ring, draw, torch_generator(seed, f'buffer/{name}'))
-                       for name, draw in draws.items()}
+        self._draws = {
+            name: Draws(self._ring, draw, torch_generator(seed, f'buffer/{name}')) for name, draw in draws.items()
+        }
 
     def push(self, samples: TensorDict) -> None:
         """Copies the samples [N] of one rollout in, over the oldest ones; the last `size` of them if N is more."""
@@ -45,8 +47,10 @@ class RingBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """The samples (views, valid until the next push), what is known of each, and the random streams."""
-        return {'ring': self._ring.state_dict(),
-                'draws': {name: draws.state_dict() for name, draws in self._draws.items()}}
+        return {
+            'ring': self._ring.state_dict(),
+            'draws': {name: draws.state_dict() for name, draws in self._draws.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copies a `state_dict` in, also from another `size` (the newest that fit); that of a rollout buffer is empty.
@@ -57,8 +61,10 @@ class RingBuffer:
             return
         names = list(state.get('draws', {}))
         if names != list(self._draws):
-            raise UserError(f'the state is of a buffer that draws for {names or "nothing"} but this one draws for '
-                            f'{list(self._draws)}; resume with the buffer.type that the run was started with')
+            raise UserError(
+                f'the state is of a buffer that draws for {names or "nothing"} but this one draws for '
+                f'{list(self._draws)}; resume with the buffer.type that the run was started with'
+            )
         rows = self._ring.load_state_dict(state['ring'])
         for name, draws in self._draws.items():
             draws.load_state_dict(state['draws'][name], rows)
@@ -84,5 +90,7 @@ class ReplayBuffer(RingBuffer):
 def check_size(size: int, part: str, draw: DrawConfig) -> None:
     """Raises: ValueError if a ring of that size never holds a draw; `part` comes before the names of its fields."""
     if size < draw.n_sample:
-        raise ValueError(f'size is {size} but {part}n_sample is {draw.n_sample}: the buffer would never hold enough '
-                         f'for a draw; use size {draw.n_sample} or more, or a smaller {part}n_sample.')
+        raise ValueError(
+            f'size is {size} but {part}n_sample is {draw.n_sample}: the buffer would never hold enough '
+            f'for a draw; use size {draw.n_sample} or more, or a smaller {part}n_sample.'
+        )

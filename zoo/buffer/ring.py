@@ -1,4 +1,5 @@
 """The storage of replay buffers: the newest samples, in one block that is written round and round."""
+
 from __future__ import annotations
 
 from typing import Any, Literal
@@ -18,7 +19,8 @@ class RingConfig(BufferConfig):
 
     size: int = Field(8192, ge=1, description='samples kept, the newest ones; at least a rollout and a draw')
     device: Literal['auto', 'cpu'] = Field(
-        'auto', description="where samples are kept: 'auto' (where the policy computes) or 'cpu'")
+        'auto', description="where samples are kept: 'auto' (where the policy computes) or 'cpu'"
+    )
 
 
 class Ring:
@@ -45,7 +47,7 @@ class Ring:
         """
         data = self._fit(samples)
         self.n_push += 1
-        samples = samples[-self.size:]
+        samples = samples[-self.size :]
         n, start = samples.shape[0], self._cursor
         n_head = min(n, self.size - start)
         parts = [(slice(start, start + n_head), slice(0, n_head)), (slice(0, n - n_head), slice(n_head, n))]
@@ -71,9 +73,14 @@ class Ring:
 
     def state_dict(self) -> dict[str, Any]:
         """The filled part of the block as views, and where it is written next."""
-        data = {} if self._data is None else self._data[:self.n_row].to_dict()
-        return {'data': data, 'push_number': self._push_number[:self.n_row], 'n_push': self.n_push,
-                'cursor': self._cursor, 'size': self.size}
+        data = {} if self._data is None else self._data[: self.n_row].to_dict()
+        return {
+            'data': data,
+            'push_number': self._push_number[: self.n_row],
+            'n_push': self.n_push,
+            'cursor': self._cursor,
+            'size': self.size,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> Tensor:
         """Copies a `state_dict` in; returns which of its rows [n] were taken, in the order in which they lie now.
@@ -84,15 +91,15 @@ class Ring:
         rows = torch.arange(n)
         if state['size'] != self.size:
             oldest = cursor if n == state['size'] else 0
-            rows = ((rows + oldest) % max(n, 1))[-self.size:]
+            rows = ((rows + oldest) % max(n, 1))[-self.size :]
             cursor = len(rows) % self.size
         self.n_row, self.n_push, self._cursor = len(rows), state['n_push'], cursor
-        self._push_number[:len(rows)] = state['push_number'][rows]
+        self._push_number[: len(rows)] = state['push_number'][rows]
         self._data = None
         if state['data']:
             data = TensorDict(state['data'], batch_size=[n])
             self._allocate(data, torch.device('cpu'))  # the first push brings it to the samples' device
-            self._block[:len(rows)] = data[rows]
+            self._block[: len(rows)] = data[rows]
         return rows
 
     @property
@@ -103,21 +110,27 @@ class Ring:
     def _fit(self, samples: TensorDict) -> TensorDict:
         """The block for samples like these."""
         if samples.batch_dims != 1:
-            raise UserError(f'samples have the batch size {list(samples.batch_size)} but a buffer takes [N]; flatten '
-                            'time and envs in `_get_train_sample`')
+            raise UserError(
+                f'samples have the batch size {list(samples.batch_size)} but a buffer takes [N]; flatten '
+                'time and envs in `_get_train_sample`'
+            )
         form = _form_of(samples)
         cpu = torch.device('cpu')
         self._batch_device = next((leaf.device or cpu for leaf in samples.values(True, True)), cpu)
         place = self._batch_device if self._device == 'auto' else cpu
         if self._data is None:
             if 'staleness' in form:
-                raise UserError("samples have the key 'staleness', which replay buffers add to their batches; rename "
-                                'it in `_get_train_sample`')
+                raise UserError(
+                    "samples have the key 'staleness', which replay buffers add to their batches; rename "
+                    'it in `_get_train_sample`'
+                )
             self._allocate(samples, place)
         elif form != self._form:
-            raise UserError(f'samples have {_misfits(form, self._form)} but the buffer keeps '
-                            f'{_misfits(self._form, form)}; push samples of one form, and resume with the config '
-                            'that they were collected with')
+            raise UserError(
+                f'samples have {_misfits(form, self._form)} but the buffer keeps '
+                f'{_misfits(self._form, form)}; push samples of one form, and resume with the config '
+                'that they were collected with'
+            )
         elif self._block.device != place:
             self._data = self._block.to(place)
         return self._block
@@ -126,17 +139,25 @@ class Ring:
         self._form = _form_of(like)
         self._data = like.apply(
             lambda leaf: torch.empty((self.size, *leaf.shape[1:]), dtype=leaf.dtype, device=device),
-            batch_size=[self.size], device=device)
+            batch_size=[self.size],
+            device=device,
+        )
 
 
 def _form_of(samples: TensorDict) -> dict[str, str]:
     """dtype and shape of one sample, by path."""
-    return {'.'.join(key) if isinstance(key, tuple) else key:
-            f'{str(leaf.dtype).removeprefix("torch.")} {list(leaf.shape[1:])}'
-            for key, leaf in samples.items(True, True)}
+    return {
+        '.'.join(key)
+        if isinstance(key, tuple)
+        else key: f'{str(leaf.dtype).removeprefix("torch.")} {list(leaf.shape[1:])}'
+        for key, leaf in samples.items(True, True)
+    }
 
 
 def _misfits(form: dict[str, str], other: dict[str, str]) -> str:
     """The entries of a form that the other has not or has otherwise."""
-    return ', '.join(f'{key} {form[key]}' if key in form else f'no {key}'
-                     for key in sorted(form.keys() | other.keys()) if form.get(key) != other.get(key))
+    return ', '.join(
+        f'{key} {form[key]}' if key in form else f'no {key}'
+        for key in sorted(form.keys() | other.keys())
+        if form.get(key) != other.get(key)
+    )

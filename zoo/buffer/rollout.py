@@ -1,4 +1,5 @@
 """Buffer 'rollout': on-policy."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
 """Hyper-parameters that move with the env steps of the run."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any

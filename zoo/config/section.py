@@ -1,4 +1,5 @@
 """The config: sections are typed pydantic models; one nested EasyDict once resolved, read-only once the run starts."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -27,8 +28,15 @@ class ConfigError(UserError):
 class Section(BaseModel):
     """One section of the config: typed, ranged fields, each with a one-line description; unknown keys are refused."""
 
-    model_config = ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False,
-                              validate_default=True, protected_namespaces=(), arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra='forbid',
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        protected_namespaces=(),
+        arbitrary_types_allowed=True,
+    )
 
 
 S = TypeVar('S', bound=Section)
@@ -154,8 +162,10 @@ def bad_keys(data: Any, path: str = '') -> list[str]:
         elif not isinstance(key, str):
             problems.append(f'key {key!r} in {path or "the config"} is no string; write keys as text')
         elif key in RESERVED:
-            problems.append(f'{join(path, key)} is a reserved key: it would hide the method `{key}` of the config; '
-                            'rename it, and wrap a function that takes an argument of that name')
+            problems.append(
+                f'{join(path, key)} is a reserved key: it would hide the method `{key}` of the config; '
+                'rename it, and wrap a function that takes an argument of that name'
+            )
         else:
             problems += bad_keys(value, join(path, key))
     return problems
@@ -181,7 +191,7 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
         if item['type'] == 'extra_forbidden' and len(item['loc']) == 1:
             problems[key] = [unknown_key(path, key, fields, known)]
         elif key not in fields:  # a check of the whole section
-            problems[key] = [f"{where or 'the config'}: {item.get('ctx', {}).get('error', item['msg'])}"]
+            problems[key] = [f'{where or "the config"}: {item.get("ctx", {}).get("error", item["msg"])}']
         elif item['type'] == 'missing' and len(item['loc']) == 1:
             problems[key] = [missing_value(where, fields[key])]
         else:
@@ -194,11 +204,11 @@ def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: 
     sections = sections_of(field.annotation)
     if isinstance(value, dict) and sections:
         best = max(sections, key=lambda s: sum(bool(closest(key, s.model_fields)) for key in value))
-        return section_problems(best, value, where, known) or [f"{where}: {item['msg']}"]
+        return section_problems(best, value, where, known) or [f'{where}: {item["msg"]}']
     if is_section(field):
         return [bad_value(where, value, sections[0])]
     if item['type'] == 'value_error':  # a check written for this field says it best
-        return [f"{where} is {value!r}: {item['ctx']['error']}"]
+        return [f'{where} is {value!r}: {item["ctx"]["error"]}']
     return [bad_value(where, value, field)]
 
 

@@ -1,4 +1,5 @@
 """Where configs come from and go to: dicts, .py and .yaml files, bundled names, command-line overrides."""
+
 from __future__ import annotations
 
 import importlib
@@ -77,8 +78,9 @@ def import_module_or_file(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != name.partition('.')[0] and error.name != name:
             raise
-        raise ConfigError(f'there is no module {name!r} to import; give its dotted name, or the path of a .py file.') \
-            from error
+        raise ConfigError(
+            f'there is no module {name!r} to import; give its dotted name, or the path of a .py file.'
+        ) from error
 
 
 def _module_of_file(path: Path) -> ModuleType:
@@ -120,7 +122,7 @@ _SCALARS = {
     'bool': r'(?:true|True|TRUE|false|False|FALSE)',
     'int': r'[-+]?(?:0|[1-9](?:_?[0-9])*|0x[0-9a-fA-F]+|0o[0-7]+)',
     'float': r'[-+]?(?:[0-9](?:_?[0-9])*(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)|\.[0-9]+(?:[eE][-+]?[0-9]+)?)'
-             r'|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)',
+    r'|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)',
 }
 
 
@@ -154,7 +156,7 @@ def _from_yaml(path: Path) -> dict[str, Any]:
     try:
         data = yaml.load(path.read_text(encoding='utf-8'), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}; correct it there.") from error
+        raise ConfigError(f'{path} is no YAML: {" ".join(str(error).split())}; correct it there.') from error
     if not isinstance(data, dict):
         raise ConfigError(f'{path} holds {type(data).__name__}, not the keys of a config; write key: value lines.')
     return data
@@ -180,7 +182,7 @@ def function_name(function: Any) -> str:
     module = getattr(function, '__module__', '?')
     if module == '__main__':
         module = Path(getattr(sys.modules['__main__'], '__file__', None) or '__main__').stem
-    return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+    return f'{module}:{getattr(function, "__qualname__", type(function).__qualname__)}'
 
 
 def split_override(text: str) -> tuple[str, str]:

@@ -1,4 +1,5 @@
 """What a collector hands to a policy: a block of transitions and the observations that follow it."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -34,13 +35,18 @@ class Rollout:
         mine = self.final_index[:, 1] == b
         index = self.final_index[mine].clone()
         index[:, 1] = 0
-        successor = None if self.successor is None else self.successor[:, b:b + 1]
-        return Rollout(self.data[:, b:b + 1], self.last_obs[b:b + 1], self.final_obs[mine], index, successor)
+        successor = None if self.successor is None else self.successor[:, b : b + 1]
+        return Rollout(self.data[:, b : b + 1], self.last_obs[b : b + 1], self.final_obs[mine], index, successor)
 
     def to(self, device: torch.device) -> Rollout:
         """The same on a device; memory that is pinned is still read when this returns, see `send`."""
-        return Rollout(self.data.to(device), send(self.last_obs, device), send(self.final_obs, device),
-                       send(self.final_index, device), None if self.successor is None else send(self.successor, device))
+        return Rollout(
+            self.data.to(device),
+            send(self.last_obs, device),
+            send(self.final_obs, device),
+            send(self.final_index, device),
+            None if self.successor is None else send(self.successor, device),
+        )
 
     def next_obs(self) -> Tensor:
         """[T, B, *O]: the true successor of every row."""

@@ -1,4 +1,5 @@
 """The two kinds of error a user can meet; the command line turns the first into exit code 2 and the second into 1."""
+
 from __future__ import annotations
 
 

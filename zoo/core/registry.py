@@ -1,4 +1,5 @@
 """Names for policies, models, envs and buffers: a decorator, a dict, two good errors, plugins by entry point."""
+
 from __future__ import annotations
 
 import difflib
@@ -42,16 +43,19 @@ class Registry(Generic[T]):
         Raises: UserError (a ValueError) if the name is taken, naming both places, unless `force` says to replace it.
         """
         if not isinstance(name, str) or not name:
-            raise TypeError(f'a {self.kind} is registered under a non-empty string, got {name!r}; '
-                            f"write @...register('my_{self.kind}')")
+            raise TypeError(
+                f'a {self.kind} is registered under a non-empty string, got {name!r}; '
+                f"write @...register('my_{self.kind}')"
+            )
         if force:
             self._load()  # else the entry to be replaced would come later and find its name taken
         caller = sys._getframe(1)
-        place = f"{caller.f_globals.get('__name__', '?')}:{caller.f_lineno}"
+        place = f'{caller.f_globals.get("__name__", "?")}:{caller.f_lineno}'
 
         def decorator(item: Item) -> Item:
             self._add(name, item, place, force)
             return item
+
         return decorator
 
     def get(self, name: str) -> T:
@@ -77,8 +81,10 @@ class Registry(Generic[T]):
 
     def _add(self, name: str, item: Any, place: str, force: bool = False) -> None:
         if name in self._items and not force:
-            raise UserError(f'{self.kind} {name!r} is registered at {self._places[name]} and again at {place}; '
-                            'choose another name, or register(name, force=True) to replace the first.')
+            raise UserError(
+                f'{self.kind} {name!r} is registered at {self._places[name]} and again at {place}; '
+                'choose another name, or register(name, force=True) to replace the first.'
+            )
         self._items[name] = item
         self._places[name] = place
 
@@ -106,8 +112,13 @@ class Registry(Generic[T]):
             done = True
         finally:
             if not done:
-                logger.error('the %s plugin %s = %s failed to import, its error follows; fix or uninstall package %s',
-                             self.kind, point.name, point.value, package)
+                logger.error(
+                    'the %s plugin %s = %s failed to import, its error follows; fix or uninstall package %s',
+                    self.kind,
+                    point.name,
+                    point.value,
+                    package,
+                )
         if point.attr and self._items.get(point.name) is not item:
             self._add(point.name, item, place)
 
@@ -116,8 +127,8 @@ def unknown_name(kind: str, name: object, known: Iterable[str], listed: str = 'r
     """One sentence for a name that does not exist: what was got, the closest known ones, all known ones."""
     known = sorted(known)
     close = closest(str(name), known)
-    guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ''
-    return f"unknown {kind} {name!r}: {guess}{listed}: {', '.join(known) or 'none'}."
+    guess = f'did you mean {" or ".join(map(repr, close))}? ' if close else ''
+    return f'unknown {kind} {name!r}: {guess}{listed}: {", ".join(known) or "none"}.'
 
 
 def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:

@@ -1,4 +1,5 @@
 """Random streams: every part of a run draws from its own child of the one seed."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,4 +1,5 @@
 """Observation and action spaces as plain data, so that models and checkpoints need no environment library."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -35,13 +36,23 @@ class Box:
         return self.low.shape
 
     def __eq__(self, other: object) -> bool:
-        return (isinstance(other, Box) and self.dtype == other.dtype and self.shape == other.shape
-                and bool(np.all(self.low == other.low)) and bool(np.all(self.high == other.high)))
+        return (
+            isinstance(other, Box)
+            and self.dtype == other.dtype
+            and self.shape == other.shape
+            and bool(np.all(self.low == other.low))
+            and bool(np.all(self.high == other.high))
+        )
 
     def to_json(self) -> dict[str, Any]:
         # JSON has no infinity: bounds are written as strings that float() reads back exactly
-        return {'kind': 'box', 'shape': list(self.shape), 'dtype': self.dtype,
-                'low': self._bound_to_json(self.low), 'high': self._bound_to_json(self.high)}
+        return {
+            'kind': 'box',
+            'shape': list(self.shape),
+            'dtype': self.dtype,
+            'low': self._bound_to_json(self.low),
+            'high': self._bound_to_json(self.high),
+        }
 
     def _bound_to_json(self, bound: np.ndarray) -> list[str]:
         values = bound.ravel()
@@ -84,8 +95,9 @@ class ActionMap:
     The policy keeps the raw action: the log-probability belongs to it, never to the copy made here.
     """
 
-    def __init__(self, space: Space, mode: Literal['clip', 'rescale'] = 'clip', device: torch.device | str = 'cpu'
-                 ) -> None:
+    def __init__(
+        self, space: Space, mode: Literal['clip', 'rescale'] = 'clip', device: torch.device | str = 'cpu'
+    ) -> None:
         """device: that of the actions given to `map`."""
         self.space = space
         if isinstance(space, Box):
@@ -105,7 +117,8 @@ class ActionMap:
             self._high: Any
             self._low, self._high, self._scale, self._shift = (
                 torch.as_tensor(np.asarray(bound), device=device).to(self._work_dtype)
-                for bound in (low, high, half_high - half_low, np.where(bounded, half_high + half_low, 0.0)))
+                for bound in (low, high, half_high - half_low, np.where(bounded, half_high + half_low, 0.0))
+            )
             if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
                 self._low, self._high = float(low.flat[0]), float(high.flat[0])  # torch takes numbers in half the time
 
@@ -133,19 +146,24 @@ def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu') ->
     array = np.asarray(obs)
     if isinstance(space, Discrete):
         if array.dtype.kind not in 'iu' or array.ndim > 1:
-            raise UserError(f'the observation {obs!r} is no integer or batch of them, as {space} wants; pass what the '
-                            'env gave')
+            raise UserError(
+                f'the observation {obs!r} is no integer or batch of them, as {space} wants; pass what the env gave'
+            )
         if np.any(array < space.start) or np.any(array >= space.start + space.n):
-            raise UserError(f'the observation {obs!r} lies outside {space.start} .. {space.start + space.n - 1}; '
-                            'pass what the env gave')
+            raise UserError(
+                f'the observation {obs!r} lies outside {space.start} .. {space.start + space.n - 1}; '
+                'pass what the env gave'
+            )
         return torch.as_tensor(array.astype(np.int64) - space.start, device=device)
     n_dim = len(space.shape)
-    if array.ndim not in (n_dim, n_dim + 1) or array.shape[array.ndim - n_dim:] != space.shape:
+    if array.ndim not in (n_dim, n_dim + 1) or array.shape[array.ndim - n_dim :] != space.shape:
         raise UserError(f'the observation has shape {array.shape} but must have {space.shape}, or be a batch of such')
     if obs_dtype(space) == torch.uint8:
         if array.dtype.kind not in 'iu' or np.any((array < 0) | (array > 255)):
-            raise UserError(f'the observation is an image of {array.dtype} but must be one of bytes, integers from 0 '
-                            'to 255; pass what the env gave')
+            raise UserError(
+                f'the observation is an image of {array.dtype} but must be one of bytes, integers from 0 '
+                'to 255; pass what the env gave'
+            )
         return torch.as_tensor(array.astype(np.uint8), device=device)
     array = np.array(array, dtype=np.float32)  # a copy: whatever strides, read-only too
     if not np.isfinite(array).all():

@@ -1,4 +1,5 @@
 """Tensors between host and device, so that neither waits for the other more than it must."""
+
 from __future__ import annotations
 
 import torch

@@ -1,4 +1,5 @@
 """Envs of any library as a vector with one form, `Timestep`; nothing above knows gymnasium or autoreset modes."""
+
 from zoo.core.spaces import Box as Box
 from zoo.core.spaces import Discrete as Discrete
 from zoo.env.block import StepBlock as StepBlock

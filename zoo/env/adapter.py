@@ -1,4 +1,5 @@
 """Spaces and envs of other libraries, told by what they have rather than by their class."""
+
 from __future__ import annotations
 
 import inspect
@@ -30,7 +31,8 @@ def convert_space(space: Any, role: str, name: str) -> Space:
     images = ', and images (three-dimensional Box spaces of uint8 or floats)' if is_observation else ''
     raise UnsupportedEnvError(
         f'env {name!r} has the {role} space {space}, but supported are Discrete and one-dimensional Box spaces'
-        f'{images}; wrap the env so that it has one of these, e.g. flatten its {role}s.')
+        f'{images}; wrap the env so that it has one of these, e.g. flatten its {role}s.'
+    )
 
 
 def env_spaces(env: Any, name: str) -> tuple[Space, Space]:
@@ -38,8 +40,10 @@ def env_spaces(env: Any, name: str) -> tuple[Space, Space]:
     for role in ('observation', 'action'):
         if not hasattr(env, f'{role}_space'):
             kind = type(getattr(env, 'unwrapped', env)).__name__
-            raise EnvContractError(f'env {name!r}: the {kind} that was made has no {role}_space; '
-                                   'give it one, e.g. gymnasium.spaces.Box or Discrete.')
+            raise EnvContractError(
+                f'env {name!r}: the {kind} that was made has no {role}_space; '
+                'give it one, e.g. gymnasium.spaces.Box or Discrete.'
+            )
     return convert_space(env.observation_space, 'observation', name), convert_space(env.action_space, 'action', name)
 
 
@@ -73,8 +77,10 @@ class OldGymEnv(gymnasium.Env):
             obs, reward, terminated, truncated, info = result
             return self._cast(obs), reward, bool(terminated), bool(truncated), info
         if len(result) != 4:
-            raise EnvContractError(f'env {self._name!r}: step returned {len(result)} values, wanted obs, reward, '
-                                   'terminated, truncated, info (or obs, reward, done, info); return these.')
+            raise EnvContractError(
+                f'env {self._name!r}: step returned {len(result)} values, wanted obs, reward, '
+                'terminated, truncated, info (or obs, reward, done, info); return these.'
+            )
         obs, reward, done, info = result
         truncated = bool(done) and bool(info.get('TimeLimit.truncated', False))
         return self._cast(obs), reward, bool(done) and not truncated, truncated, info

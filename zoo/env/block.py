@@ -1,4 +1,5 @@
 """Storage for what the steps of a rollout return: every step writes its own row, and nothing is copied again."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,8 +13,14 @@ from torch import Tensor
 from zoo.env.timestep import Timestep
 
 Field = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs']
-_DTYPES = {'reward': torch.float32, 'terminated': torch.bool, 'truncated': torch.bool, 'is_reset': torch.bool,
-           'raw_reward': torch.float32, 'raw_end': torch.bool}
+_DTYPES = {
+    'reward': torch.float32,
+    'terminated': torch.bool,
+    'truncated': torch.bool,
+    'is_reset': torch.bool,
+    'raw_reward': torch.float32,
+    'raw_end': torch.bool,
+}
 
 
 class Row(NamedTuple):
@@ -40,8 +47,14 @@ class StepBlock:
       observations), of the steps that ended episodes whose last observation `obs` does not show.
     """
 
-    def __init__(self, n_step: int, like: Tensor, also: Sequence[Field] = (), arrays: bool = False,
-                 reader: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        n_step: int,
+        like: Tensor,
+        also: Sequence[Field] = (),
+        arrays: bool = False,
+        reader: torch.device | None = None,
+    ) -> None:
         self._arrays, self._reader = arrays, reader
         self._parts: list[tuple[int, StepBlock]] = []
 
@@ -49,8 +62,11 @@ class StepBlock:
             return torch.empty(shape, dtype=dtype, device=like.device, pin_memory=reader is not None)
 
         self.obs = empty(n_step + 1, *like.shape, dtype=like.dtype)
-        blocks = {name: empty(n_step, len(like), dtype=_DTYPES[name])
-                  for name in ('reward', 'terminated', 'truncated', *also) if name in _DTYPES}
+        blocks = {
+            name: empty(n_step, len(like), dtype=_DTYPES[name])
+            for name in ('reward', 'terminated', 'truncated', *also)
+            if name in _DTYPES
+        }
         if 'next_obs' in also:
             blocks['next_obs'] = empty(n_step, *like.shape, dtype=like.dtype)
         self._place({'obs': self.obs[1:], **blocks})

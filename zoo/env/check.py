@@ -1,4 +1,5 @@
 """Does an env keep the gymnasium contract? A few steps that say what is wrong, where, and what to do."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -65,10 +66,17 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int) -> Iterator[dict[str, Tensor
     rng = torch.Generator().manual_seed(SEED)
     space = env.action_space
     for _ in range(n_step):
-        step = env.step(torch.randint(space.n, (env.n_env,), generator=rng) if isinstance(space, Discrete)
-                        else torch.rand((env.n_env, *space.shape), generator=rng) * 2 - 1)
-        yield {'the observations': step.obs.clone(), 'the rewards': step.reward.clone(),
-               'terminated': step.terminated.clone(), 'truncated': step.truncated.clone()}
+        step = env.step(
+            torch.randint(space.n, (env.n_env,), generator=rng)
+            if isinstance(space, Discrete)
+            else torch.rand((env.n_env, *space.shape), generator=rng) * 2 - 1
+        )
+        yield {
+            'the observations': step.obs.clone(),
+            'the rewards': step.reward.clone(),
+            'terminated': step.terminated.clone(),
+            'truncated': step.truncated.clone(),
+        }
     env.check()
 
 
@@ -76,8 +84,14 @@ def _same_twice(name: str, step: int, what: str, was: Tensor, now: Tensor) -> No
     differ = (was != now).reshape(len(was), -1).any(1)
     if differ.any():
         index = int(differ.nonzero()[0])
-        raise contract_error(name, index, step, f'{what} with seed={SEED} differ: {show(was[index].numpy())} and '
-                             f'{show(now[index].numpy())}', 'the same twice', 'seed all random numbers in reset')
+        raise contract_error(
+            name,
+            index,
+            step,
+            f'{what} with seed={SEED} differ: {show(was[index].numpy())} and {show(now[index].numpy())}',
+            'the same twice',
+            'seed all random numbers in reset',
+        )
 
 
 class _EnvCheck:
@@ -94,8 +108,9 @@ class _EnvCheck:
         first = self._reset(SEED)
         again = self._reset(SEED)
         if not np.array_equal(first, again):
-            self._fail(f'two resets with seed={SEED} returned {show(first)} and {show(again)}', 'the same twice',
-                       SEED_DO)
+            self._fail(
+                f'two resets with seed={SEED} returned {show(first)} and {show(again)}', 'the same twice', SEED_DO
+            )
         self._env.action_space.seed(SEED)
         actions = [self._env.action_space.sample() for _ in range(n_step)]
         once = list(self._rollout(actions))
@@ -118,8 +133,12 @@ class _EnvCheck:
     def _compare(self, was: dict[str, Any], now: dict[str, Any]) -> None:
         for what, value in was.items():
             if what not in now or not np.array_equal(value, now[what]):
-                self._fail(f'two episodes with seed={SEED} and the same actions differ at step {self._n_step}: '
-                           f'{what} {show(value)} and {show(now.get(what))}', 'the same twice', SEED_DO)
+                self._fail(
+                    f'two episodes with seed={SEED} and the same actions differ at step {self._n_step}: '
+                    f'{what} {show(value)} and {show(now.get(what))}',
+                    'the same twice',
+                    SEED_DO,
+                )
 
     def _core(self) -> None:
         """The env inside all wrappers, which would trip over a wrong signature or number of values themselves."""
@@ -164,9 +183,11 @@ class _EnvCheck:
         before = np.copy(obs)
         first = self._reset(None)
         if not np.array_equal(before, obs):
-            self._fail(f'the next reset turns the observation of this step from {show(before)} into {show(obs)}',
-                       'one that stays as it was, since it is the final one of the episode',
-                       'return a copy, e.g. self.state.copy()')
+            self._fail(
+                f'the next reset turns the observation of this step from {show(before)} into {show(obs)}',
+                'one that stays as it was, since it is the final one of the episode',
+                'return a copy, e.g. self.state.copy()',
+            )
         return first
 
     @property
@@ -179,19 +200,30 @@ class _EnvCheck:
             if isinstance(obs, bool) or np.shape(obs) != () or np.asarray(obs).dtype.kind not in 'iu':
                 self._fail(f'the observation of {source} is {show(obs)}', 'an int', 'return int(obs)')
             if not 0 <= int(obs) - space.start < space.n:
-                self._fail(f'the observation of {source} is {obs}',
-                           f'{space.start} to {space.start + space.n - 1} as in observation_space',
-                           'correct one of the two')
+                self._fail(
+                    f'the observation of {source} is {obs}',
+                    f'{space.start} to {space.start + space.n - 1} as in observation_space',
+                    'correct one of the two',
+                )
             return
         if not isinstance(obs, np.ndarray):
-            self._fail(f'the observation of {source} is {show(obs)}', 'a numpy array',
-                       f'return np.asarray(obs, dtype=np.{space.dtype})')
+            self._fail(
+                f'the observation of {source} is {show(obs)}',
+                'a numpy array',
+                f'return np.asarray(obs, dtype=np.{space.dtype})',
+            )
         if obs.shape != space.shape:
-            self._fail(f'the observation of {source} has shape {obs.shape}', f'{space.shape} as in observation_space',
-                       'correct one of the two')
+            self._fail(
+                f'the observation of {source} has shape {obs.shape}',
+                f'{space.shape} as in observation_space',
+                'correct one of the two',
+            )
         if obs.dtype != space.dtype:
-            self._fail(f'the observation of {source} has dtype {obs.dtype}', f'{space.dtype} as in observation_space',
-                       f'return obs.astype(np.{space.dtype})')
+            self._fail(
+                f'the observation of {source} has dtype {obs.dtype}',
+                f'{space.dtype} as in observation_space',
+                f'return obs.astype(np.{space.dtype})',
+            )
         self._check_values(obs, source, space.low, space.high)
 
     def _check_values(self, obs: np.ndarray, source: str, low: np.ndarray, high: np.ndarray) -> None:

@@ -1,4 +1,5 @@
 """The env section of the config."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -15,22 +16,29 @@ class EnvConfig(Section):
     """Which env to train in, how many of it, and how they run."""
 
     id: str | Callable[..., Any] = Field(
-        description="gymnasium id, registered name, 'module:function', or a callable that makes one env")
+        description="gymnasium id, registered name, 'module:function', or a callable that makes one env"
+    )
     game: str | None = Field(None, description='which game of an env family: atari, procgen, envpool, torch')
     kwargs: dict[str, Any] = Field({}, description='keyword arguments for whatever makes the env')
     collector_env_num: Count = Field(8, description='training envs that step together')
     evaluator_env_num: Count = Field(4, description='evaluation envs that step together')
     collector_group_num: Count | None = Field(
-        None, description='groups of training envs that take turns, so that one steps while the policy acts for '
-                          'another; null: 2 with vectorization async, or where the policy acts on a GPU and the envs '
-                          'do not, if their number is even; else 1')
+        None,
+        description='groups of training envs that take turns, so that one steps while the policy acts for '
+        'another; null: 2 with vectorization async, or where the policy acts on a GPU and the envs '
+        'do not, if their number is even; else 1',
+    )
     vectorization: Literal['auto', 'sync', 'async', 'batched'] = Field(
-        'auto', description='one after the other, one process each, or the batched version that the env registers; '
-                            'auto: batched where there is one, else sync')
+        'auto',
+        description='one after the other, one process each, or the batched version that the env registers; '
+        'auto: batched where there is one, else sync',
+    )
     autoreset: Literal['auto', 'same_step', 'next_step', 'disabled'] = Field(
-        'auto', description='when an ended env starts anew; auto: same_step, but batched envs have a mode of their own')
+        'auto', description='when an ended env starts anew; auto: same_step, but batched envs have a mode of their own'
+    )
     action_mode: Literal['clip', 'rescale'] = Field(
-        'clip', description='clip Box actions to their bounds, or rescale [-1, 1] to the bounds that are finite')
+        'clip', description='clip Box actions to their bounds, or rescale [-1, 1] to the bounds that are finite'
+    )
     max_episode_steps: Count | None = Field(None, description="env steps per episode; null: the env's own limit")
     check: bool = Field(True, description="check the env's contract for a few steps at the start of a run")
     step_timeout: Annotated[float, Field(gt=0)] = Field(60.0, description='seconds an async env may take for one step')
@@ -40,8 +48,9 @@ class EnvConfig(Section):
     def _divides(cls, n_group: int | None, info: ValidationInfo) -> int | None:
         n_env = info.data.get('collector_env_num', 0)  # missing if it is wrong itself
         if n_group is not None and n_env % n_group:
-            raise ValueError(f'it must divide env.collector_env_num, which is {n_env}; use 1, or another number of '
-                             'envs.')
+            raise ValueError(
+                f'it must divide env.collector_env_num, which is {n_env}; use 1, or another number of envs.'
+            )
         return n_group
 
     @field_validator('kwargs')

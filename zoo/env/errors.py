@@ -1,4 +1,5 @@
 """What can be wrong with an env, as exceptions; each message says which env, where, and what to do."""
+
 from __future__ import annotations
 
 from typing import Any

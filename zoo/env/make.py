@@ -1,4 +1,5 @@
 """From an env id to an env."""
+
 from __future__ import annotations
 
 import contextlib
@@ -48,7 +49,7 @@ def env_name(cfg: EnvConfig) -> str:
     """What messages call the env: its id and game, or where its callable is defined."""
     if isinstance(cfg.id, str):
         return cfg.id if cfg.game is None else f'{cfg.id}/{cfg.game}'
-    return f"{getattr(cfg.id, '__module__', '?')}:{getattr(cfg.id, '__qualname__', repr(cfg.id))}"
+    return f'{getattr(cfg.id, "__module__", "?")}:{getattr(cfg.id, "__qualname__", repr(cfg.id))}'
 
 
 def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> EnvSpec | EnvFamily | Callable[..., Any]:
@@ -96,15 +97,19 @@ def _find_in_module(env_id: str) -> EnvSpec | EnvFamily | Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f'{module_name}.'.startswith(f'{error.name}.'):
             raise  # the module is there; one that it imports is not
-        raise UnknownEnvError(f'env {env_id!r} names the module {error.name!r}, which is not found; '
-                              'check the spelling, or install the package that has it.') from error
+        raise UnknownEnvError(
+            f'env {env_id!r} names the module {error.name!r}, which is not found; '
+            'check the spelling, or install the package that has it.'
+        ) from error
     if attribute in gymnasium.registry:  # the import registered it
         return gymnasium.registry[attribute]
     for part in attribute.split('.'):
         found = getattr(found, part, None)
     if not callable(found) and not isinstance(found, EnvFamily):
-        raise UnknownEnvError(f'env {env_id!r}: module {module_name!r} has no function or class {attribute!r}, and '
-                              'registers no gymnasium env of that id; check the spelling.')
+        raise UnknownEnvError(
+            f'env {env_id!r}: module {module_name!r} has no function or class {attribute!r}, and '
+            'registers no gymnasium env of that id; check the spelling.'
+        )
     return found
 
 
@@ -118,8 +123,9 @@ def _call(creator: Callable[..., Any], cfg: EnvConfig) -> Any:
 
 def _make_gymnasium(spec: EnvSpec, cfg: EnvConfig) -> gymnasium.Env:
     try:
-        return gymnasium.make(spec, max_episode_steps=cfg.max_episode_steps, disable_env_checker=True,
-                              **own_copy(cfg.kwargs))
+        return gymnasium.make(
+            spec, max_episode_steps=cfg.max_episode_steps, disable_env_checker=True, **own_copy(cfg.kwargs)
+        )
     except TypeError as error:
         raise_bad_kwargs(spec.entry_point, spec.kwargs, cfg, error)
         raise
@@ -149,17 +155,21 @@ def raise_bad_kwargs(creator: Any, given: Mapping[str, Any], cfg: EnvConfig, err
     raise_kwargs_error(env_name(cfg), unknown, missing, [key for key in takes if key not in given], error)
 
 
-def raise_kwargs_error(name: str, unknown: list[str], missing: list[str], takes: list[str],
-                       error: TypeError | None = None) -> None:
+def raise_kwargs_error(
+    name: str, unknown: list[str], missing: list[str], takes: list[str], error: TypeError | None = None
+) -> None:
     """Raise an EnvKwargsError if env.kwargs has unknown arguments, or lacks some."""
     if missing and not unknown:
         raise EnvKwargsError(f'env.kwargs lacks {_join(missing)}, which {name} needs; give it a value.') from error
     if 'max_episode_steps' in unknown:
-        raise EnvKwargsError(f"env.kwargs has 'max_episode_steps', which {name} does not take; "
-                             'set env.max_episode_steps.') from error
+        raise EnvKwargsError(
+            f"env.kwargs has 'max_episode_steps', which {name} does not take; set env.max_episode_steps."
+        ) from error
     if unknown:
-        raise EnvKwargsError(f'env.kwargs has {_join(unknown)} but {name} takes {", ".join(takes) or "none"}; '
-                             'correct the name, or leave it out.') from error
+        raise EnvKwargsError(
+            f'env.kwargs has {_join(unknown)} but {name} takes {", ".join(takes) or "none"}; '
+            'correct the name, or leave it out.'
+        ) from error
 
 
 def _join(names: list[str]) -> str:
@@ -195,9 +205,13 @@ def _versions(env_id: str) -> list[EnvSpec]:
 def _unknown(env_id: str) -> str:
     versions = [s.id for s in _versions(env_id)]
     if versions:
-        return (f'unknown env {env_id!r}: gymnasium {gymnasium.__version__} has {", ".join(versions)}; '
-                f'use {versions[-1]!r}.')
+        return (
+            f'unknown env {env_id!r}: gymnasium {gymnasium.__version__} has {", ".join(versions)}; '
+            f'use {versions[-1]!r}.'
+        )
     close = closest(env_id, (*ENV_REGISTRY.names(), *gymnasium.registry))
     hint = f'did you mean {" or ".join(repr(c) for c in close)}?' if close else 'no known id is close.'
-    return (f"unknown env {env_id!r}: {hint} `zoo list envs` shows the known ones; write 'module:function' for "
-            "your own, and 'package:id' for an id that a package registers with gymnasium when it is imported.")
+    return (
+        f"unknown env {env_id!r}: {hint} `zoo list envs` shows the known ones; write 'module:function' for "
+        "your own, and 'package:id' for an id that a package registers with gymnasium when it is imported."
+    )

@@ -1,4 +1,5 @@
 """From the section `env` of a config to vectors of envs: all in one, or in groups that take turns."""
+
 from __future__ import annotations
 
 import inspect
@@ -24,8 +25,13 @@ from zoo.env.workers import SerialVectorEnv, WorkerVectorEnv
 AnyVectorEnv = VectorEnv | TensorVectorEnv
 
 
-def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bool = False, device: str = 'cpu',
-                    first: int | None = None) -> AnyVectorEnv:
+def make_vector_env(
+    cfg: EnvConfig | Mapping[str, Any],
+    n_env: int,
+    training: bool = False,
+    device: str = 'cpu',
+    first: int | None = None,
+) -> AnyVectorEnv:
     """`n_env` envs of the config, vectorized as it says.
 
     Args:
@@ -49,21 +55,29 @@ def make_vector_env(cfg: EnvConfig | Mapping[str, Any], n_env: int, training: bo
     else:
         mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
         env_fns = [partial(make_env, cfg) for _ in range(n_env)]
-        env = (SerialVectorEnv(env_fns, mode) if how == 'sync'
-               else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name))
+        env = (
+            SerialVectorEnv(env_fns, mode) if how == 'sync' else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name)
+        )
     one_seed = source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
-    vector = (TensorVectorEnv(env, cfg, name, n_env, device) if isinstance(env, TensorEnv)
-              else VectorEnv(env, cfg, name, one_seed, torch.device(device) if device.startswith('cuda') else None,
-                             first or 0))
+    vector = (
+        TensorVectorEnv(env, cfg, name, n_env, device)
+        if isinstance(env, TensorEnv)
+        else VectorEnv(
+            env, cfg, name, one_seed, torch.device(device) if device.startswith('cuda') else None, first or 0
+        )
+    )
     if vector.n_env != n_env:
         vector.close()
-        raise EnvContractError(f'env {name!r}: {vector.n_env} envs were made, wanted {n_env}; make as many as '
-                               'are asked for (EnvRequest.n_env, or num_envs).')
+        raise EnvContractError(
+            f'env {name!r}: {vector.n_env} envs were made, wanted {n_env}; make as many as '
+            'are asked for (EnvRequest.n_env, or num_envs).'
+        )
     if cfg.autoreset not in ('auto', vector.autoreset):
         vector.close()
         sync = '' if isinstance(source, EnvFamily) else ", or env.vectorization 'sync'"
-        raise UnsupportedEnvError(f'env.autoreset is {cfg.autoreset!r} but the batched {name!r} does '
-                                  f"{vector.autoreset!r}; use 'auto'{sync}.")
+        raise UnsupportedEnvError(
+            f"env.autoreset is {cfg.autoreset!r} but the batched {name!r} does {vector.autoreset!r}; use 'auto'{sync}."
+        )
     return vector
 
 
@@ -96,20 +110,25 @@ def _one_group(cfg: EnvConfig, device: str) -> list[AnyVectorEnv]:
     if cfg.collector_group_num is not None:
         raise UnsupportedEnvError(
             f'env.collector_group_num is {cfg.collector_group_num} but {env_name(cfg)!r} is a tensor program and steps '
-            'where the policy acts, so that neither could hide the other; leave it out.')
+            'where the policy acts, so that neither could hide the other; leave it out.'
+        )
     return [make_vector_env(cfg, cfg.collector_env_num, training=True, device=device)]
 
 
 def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'batched']:
     if isinstance(source, EnvFamily):
         if cfg.vectorization in ('sync', 'async'):
-            raise UnsupportedEnvError(f'env.vectorization is {cfg.vectorization!r} but {env_name(cfg)!r} steps all its '
-                                      "envs at once; use 'auto'.")
+            raise UnsupportedEnvError(
+                f'env.vectorization is {cfg.vectorization!r} but {env_name(cfg)!r} steps all its '
+                "envs at once; use 'auto'."
+            )
         return 'batched'
     has_batched = isinstance(source, EnvSpec) and source.vector_entry_point is not None
     if cfg.vectorization == 'batched' and not has_batched:
-        raise UnsupportedEnvError(f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
-                                  "use 'auto', 'sync' or 'async'.")
+        raise UnsupportedEnvError(
+            f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
+            "use 'auto', 'sync' or 'async'."
+        )
     if cfg.vectorization != 'auto':
         return cfg.vectorization
     return 'batched' if has_batched and _batched_fits(cfg, source) else 'sync'
@@ -133,8 +152,11 @@ def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
     return True
 
 
-def _make_family(cfg: EnvConfig, family: EnvFamily, request: EnvRequest,
-                 ) -> gymnasium.vector.VectorEnv | TensorEnv:
+def _make_family(
+    cfg: EnvConfig,
+    family: EnvFamily,
+    request: EnvRequest,
+) -> gymnasium.vector.VectorEnv | TensorEnv:
     options = family.read_options(cfg.kwargs)
     if options is not None:
         return family.make(request, options)

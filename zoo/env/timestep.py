@@ -1,4 +1,5 @@
 """What one step of a vector of envs returns."""
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple

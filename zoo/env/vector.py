@@ -1,4 +1,5 @@
 """A vector of envs that returns Timesteps, whatever library, vectorization and autoreset mode is behind it."""
+
 from __future__ import annotations
 
 from typing import Any, Literal
@@ -22,8 +23,15 @@ from zoo.env.timestep import Timestep
 class VectorEnv:
     """B envs that step together: tensors in, Timesteps out, every observation and reward known to be finite."""
 
-    def __init__(self, env: gymnasium.vector.VectorEnv, cfg: EnvConfig, name: str, one_seed: bool = False,
-                 reader: torch.device | None = None, first: int = 0) -> None:
+    def __init__(
+        self,
+        env: gymnasium.vector.VectorEnv,
+        cfg: EnvConfig,
+        name: str,
+        one_seed: bool = False,
+        reader: torch.device | None = None,
+        first: int = 0,
+    ) -> None:
         """
         Args:
           env: any gymnasium vector env that says its autoreset mode in its metadata. If its class says `steps_beside`,
@@ -65,8 +73,14 @@ class VectorEnv:
             raise_if_contract(error, self._env, self.name, self._step_count)
             raise
         if obs.shape != self._obs_shape:
-            raise contract_error(self.name, None, 0, f'reset returned observations of shape {obs.shape}',
-                                 str(self._obs_shape), 'make them fit its single_observation_space')
+            raise contract_error(
+                self.name,
+                None,
+                0,
+                f'reset returned observations of shape {obs.shape}',
+                str(self._obs_shape),
+                'make them fit its single_observation_space',
+            )
         self._check_obs(obs)
         return torch.from_numpy(obs)
 
@@ -130,8 +144,10 @@ class VectorEnv:
         returned = self._env.step_wait() if self.steps_beside else self._env.step(sent)  # type: ignore[attr-defined]
         raw, env_reward, terminated, truncated, info = returned
         row, obs, reward = block.rows[t], self._convert(raw), np.asarray(env_reward)
-        if (obs.shape != self._obs_shape or not reward.shape == np.shape(terminated) == np.shape(truncated)
-                == self._ended.shape):
+        if (
+            obs.shape != self._obs_shape
+            or not reward.shape == np.shape(terminated) == np.shape(truncated) == self._ended.shape
+        ):
             self._refuse_shape(observations=obs, rewards=reward, terminated=terminated, truncated=truncated)
         row.obs[...], row.reward[:], row.terminated[:], row.truncated[:] = obs, reward, terminated, truncated
         if row.is_reset is not None:
@@ -151,8 +167,14 @@ class VectorEnv:
             block.finals.append((t, index, self._begin_next(row, ended, index, info, sent)))
         return info
 
-    def _begin_next(self, row: Row, ended: np.ndarray, index: np.ndarray, info: dict[str, Any], sent: np.ndarray,
-                    ) -> np.ndarray:
+    def _begin_next(
+        self,
+        row: Row,
+        ended: np.ndarray,
+        index: np.ndarray,
+        info: dict[str, Any],
+        sent: np.ndarray,
+    ) -> np.ndarray:
         """The true last observations [K, *O] of the episodes that ended, with the first of the next ones in the row."""
         if self.autoreset == 'same_step':
             final = self._convert(self._final_rows(info, index))
@@ -180,8 +202,14 @@ class VectorEnv:
             return np.asarray(raw, dtype=np.float32)  # no copy where it is f32 already
         obs = np.asarray(raw)
         if obs.dtype != np.uint8:
-            raise contract_error(self.name, None, self._step_count, f'the observations are of {obs.dtype}', 'uint8 as '
-                                 'in observation_space', 'return obs.astype(np.uint8), or correct the space')
+            raise contract_error(
+                self.name,
+                None,
+                self._step_count,
+                f'the observations are of {obs.dtype}',
+                'uint8 as in observation_space',
+                'return obs.astype(np.uint8), or correct the space',
+            )
         return obs
 
     def _check_obs(self, obs: np.ndarray, sent: np.ndarray | None = None, index: np.ndarray | None = None) -> None:
@@ -193,7 +221,8 @@ class VectorEnv:
             start, n = self._discrete.start, self._discrete.n
             raise EnvContractError(
                 f'{self._where(row, index)}: observation is {obs[row] + start}, outside of the space '
-                f'{start} .. {start + n - 1}; make the space as large as what the env returns.')
+                f'{start} .. {start + n - 1}; make the space as large as what the env returns.'
+            )
 
     def _refuse(self, what: str, values: np.ndarray, sent: np.ndarray | None, index: np.ndarray | None = None) -> None:
         row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
@@ -207,17 +236,25 @@ class VectorEnv:
             at = np.argwhere(~np.isfinite(values[row]))[0]
             got = f'has {values[row][tuple(at)]} at {at.tolist()}'
         raise (EnvError if blame_policy else EnvContractError)(
-            f'{self._where(row, index)}: {what} {got}{after}, wanted finite numbers{none}; {cause}.')
+            f'{self._where(row, index)}: {what} {got}{after}, wanted finite numbers{none}; {cause}.'
+        )
 
     def _refuse_shape(self, **returned: Any) -> None:
         for what, values in returned.items():
             wanted = self._obs_shape if what == 'observations' else self._ended.shape
             if np.shape(values) != wanted:
-                raise contract_error(self.name, None, self._step_count,
-                                     f'step returned {what} of shape {np.shape(values)}', str(wanted),
-                                     'make them fit its single_observation_space' if what == 'observations' else
-                                     'return one float for each reward' if what == 'rewards' else
-                                     'return one bool for each env')
+                raise contract_error(
+                    self.name,
+                    None,
+                    self._step_count,
+                    f'step returned {what} of shape {np.shape(values)}',
+                    str(wanted),
+                    'make them fit its single_observation_space'
+                    if what == 'observations'
+                    else 'return one float for each reward'
+                    if what == 'rewards'
+                    else 'return one bool for each env',
+                )
 
     def _final_rows(self, info: dict[str, Any], index: np.ndarray) -> np.ndarray:
         rows = info['final_obs'][index]
@@ -234,10 +271,15 @@ class VectorEnv:
 
 def autoreset_name(mode: Any) -> Literal['same_step', 'next_step', 'disabled']:
     names: dict[AutoresetMode, Literal['same_step', 'next_step', 'disabled']] = {
-        AutoresetMode.SAME_STEP: 'same_step', AutoresetMode.NEXT_STEP: 'next_step', AutoresetMode.DISABLED: 'disabled'}
+        AutoresetMode.SAME_STEP: 'same_step',
+        AutoresetMode.NEXT_STEP: 'next_step',
+        AutoresetMode.DISABLED: 'disabled',
+    }
     if mode not in names:
-        raise EnvError(f"metadata['autoreset_mode'] of the vector env is {mode!r}; "
-                       'set it to one of gymnasium.vector.AutoresetMode.')
+        raise EnvError(
+            f"metadata['autoreset_mode'] of the vector env is {mode!r}; "
+            'set it to one of gymnasium.vector.AutoresetMode.'
+        )
     return names[mode]
 
 
@@ -245,6 +287,8 @@ def _child_seeds(seed: np.random.SeedSequence | int, first: int, n: int) -> list
     """One 31-bit int (some simulators take no more) for each of `n` children of a seed sequence, from `first` on."""
     parent = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     # spawn() would count up, and give other children the next time
-    children = (np.random.SeedSequence(parent.entropy, spawn_key=(*parent.spawn_key, i), pool_size=parent.pool_size)
-                for i in range(first, first + n))
+    children = (
+        np.random.SeedSequence(parent.entropy, spawn_key=(*parent.spawn_key, i), pool_size=parent.pool_size)
+        for i in range(first, first + n)
+    )
     return [int(child.generate_state(1)[0]) >> 1 for child in children]

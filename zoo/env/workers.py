@@ -3,6 +3,7 @@
 Of the infos that envs return only the last observations of ended episodes are kept: to merge all of them takes longer
 than a step of a small env.
 """
+
 from __future__ import annotations
 
 import multiprocessing
@@ -80,15 +81,19 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
 
     steps_beside = True
 
-    def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode, timeout: float,
-                 name: str) -> None:
+    def __init__(
+        self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode, timeout: float, name: str
+    ) -> None:
         self._timeout = timeout
         self._name = name
         self._step_count = 0
         parent = os.getpid()
         with self._blame('its construction'):
-            super().__init__([partial(_make_in_worker, parent, env_fn) for env_fn in env_fns], copy=False,
-                             autoreset_mode=autoreset_mode)
+            super().__init__(
+                [partial(_make_in_worker, parent, env_fn) for env_fn in env_fns],
+                copy=False,
+                autoreset_mode=autoreset_mode,
+            )
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         is_partial = bool(options)  # gymnasium takes things out of them
@@ -133,9 +138,11 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
             index = _join(i for i, success in enumerate(successes) if not success)
             self._state = AsyncState.DEFAULT
             self.close(terminate=True)
-            raise EnvError(f'env {self._name!r}, index {index}: it raised an exception at step {self._step_count} that '
-                           'no process can send to another (its process shows it); look at it with '
-                           'env.vectorization=sync.') from empty
+            raise EnvError(
+                f'env {self._name!r}, index {index}: it raised an exception at step {self._step_count} that '
+                'no process can send to another (its process shows it); look at it with '
+                'env.vectorization=sync.'
+            ) from empty
         if failed:
             for index, *_ in failed:
                 self.parent_pipes[index].close()
@@ -151,14 +158,18 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
         except multiprocessing.TimeoutError as error:
             late = [i for i, pipe in enumerate(self.parent_pipes) if pipe is not None and not pipe.poll(0)]
             self.close(terminate=True)
-            raise EnvError(f'env {self._name!r}, index {_join(late)}: no answer to {when} within {self._timeout:g} s; '
-                           'find out where it hangs (env.vectorization=sync), or raise env.step_timeout.') from error
+            raise EnvError(
+                f'env {self._name!r}, index {_join(late)}: no answer to {when} within {self._timeout:g} s; '
+                'find out where it hangs (env.vectorization=sync), or raise env.step_timeout.'
+            ) from error
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             dead = self._dead()
             self.close(terminate=True)
-            raise EnvError(f'env {self._name!r}, index {_join(dead)}: its worker process died during {when} '
-                           f'({", ".join(map(_cause, dead.values())) or "cause unknown"}); '
-                           'find out where (env.vectorization=sync), or run fewer envs if memory ran out.') from error
+            raise EnvError(
+                f'env {self._name!r}, index {_join(dead)}: its worker process died during {when} '
+                f'({", ".join(map(_cause, dead.values())) or "cause unknown"}); '
+                'find out where (env.vectorization=sync), or run fewer envs if memory ran out.'
+            ) from error
 
     def _dead(self) -> dict[int, int | None]:
         """Index and exit code of the workers that ended, or are about to: a pipe breaks before its process is gone."""

@@ -1,4 +1,5 @@
 """Model 'vac': an actor and a critic, as two networks or on one trunk; and what it shares with model 'ppg'."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
@@ -21,20 +22,28 @@ class ActorCriticConfig(Section):
 
     type: str = Field('vac', description='registered name of the model')
     encoder: EncoderName = Field(
-        'auto', description="network before the heads; 'auto': 'mlp' for vectors, for images 'nature' from 80x80 on, "
-                            "else 'impala'")
+        'auto',
+        description="network before the heads; 'auto': 'mlp' for vectors, for images 'nature' from 80x80 on, "
+        "else 'impala'",
+    )
     hidden_sizes: list[Annotated[int, Field(ge=1)]] = Field(
-        [64, 64], min_length=1, description='mlp: widths of the hidden layers')
+        [64, 64], min_length=1, description='mlp: widths of the hidden layers'
+    )
     activation: Activation = Field('tanh', description='mlp: after each hidden layer')
     precision: Precision = Field(
-        'auto', description='images: compute in float32, or in bfloat16 with float32 parameters; auto: bfloat16 where '
-                            'the processor or GPU has it')
+        'auto',
+        description='images: compute in float32, or in bfloat16 with float32 parameters; auto: bfloat16 where '
+        'the processor or GPU has it',
+    )
     obs_norm: bool = Field(
-        False, description='normalise observations by their running mean and standard deviation, clipped to +-10')
+        False, description='normalise observations by their running mean and standard deviation, clipped to +-10'
+    )
     state_dependent_std: bool = Field(
-        False, description='Gaussian: the log-std is a function of the observation, not a free parameter')
+        False, description='Gaussian: the log-std is a function of the observation, not a free parameter'
+    )
     log_std_init: float = Field(
-        0.0, ge=-10, le=2, description='Gaussian: log standard deviation at the start, in action units')
+        0.0, ge=-10, le=2, description='Gaussian: log standard deviation at the start, in action units'
+    )
 
 
 class VACConfig(ActorCriticConfig):

@@ -1,4 +1,5 @@
 """Images -> features: what pixels go through before a network, and the two published networks."""
+
 from __future__ import annotations
 
 import math
@@ -94,14 +95,18 @@ def _as_blocks(x: Tensor, weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
     (n, n_channel, height, width), (n_out, _, kernel, _) = x.shape, weight.shape
     side = kernel // size
     rows, columns = ((length - kernel) // size + side for length in (height, width))  # of blocks; a rest is never seen
-    x = x[..., :rows * size, :columns * size]
+    x = x[..., : rows * size, : columns * size]
     filters = weight.reshape(n_out, n_channel, side, size, side, size)
     if x.stride(1) == 1:  # channels innermost: y, x, channel of a block
         lines = x.permute(0, 2, 3, 1).reshape(n, rows, size, columns, size * n_channel)
         blocks, filters = lines.transpose(2, 3), filters.permute(0, 3, 5, 1, 2, 4)
     else:  # channel, y, x; four bytes are moved as one number
-        is_word = x.dtype == torch.uint8 and size == 4 and x.stride(3) == 1 and all(
-            step % 4 == 0 for step in (*x.stride()[:3], x.storage_offset()))
+        is_word = (
+            x.dtype == torch.uint8
+            and size == 4
+            and x.stride(3) == 1
+            and all(step % 4 == 0 for step in (*x.stride()[:3], x.storage_offset()))
+        )
         lines = x.view(torch.int32).unsqueeze(-1) if is_word else x.unflatten(-1, (columns, size))
         blocks = lines.unflatten(2, (rows, size)).permute(0, 2, 4, 1, 3, 5).contiguous()
         if is_word:
@@ -120,8 +125,9 @@ def has_bf16(device: str, precision: Precision) -> bool:
     cpu = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     found = cpu if device == 'cpu' else device == 'cuda' and torch.cuda.is_bf16_supported(including_emulation=False)
     if precision == 'bf16' and not found:
-        raise UserError(f"policy.model.precision is 'bf16' but this {device} only emulates bfloat16, slowly; use "
-                        "'auto' or 'fp32'")
+        raise UserError(
+            f"policy.model.precision is 'bf16' but this {device} only emulates bfloat16, slowly; use 'auto' or 'fp32'"
+        )
     return found
 
 
@@ -171,9 +177,13 @@ class ImpalaCNN(CNN):
         self.stages = nn.Sequential()
         n_in, height, width = image.channel, image.height, image.width
         for n_out in channels:
-            self.stages.append(nn.Sequential(
-                normed(nn.Conv2d(n_in, n_out, 3, padding=1), 1.0), nn.MaxPool2d(3, 2, padding=1),
-                *(ResidualBlock(n_out, block_gain) for _ in range(n_block))))
+            self.stages.append(
+                nn.Sequential(
+                    normed(nn.Conv2d(n_in, n_out, 3, padding=1), 1.0),
+                    nn.MaxPool2d(3, 2, padding=1),
+                    *(ResidualBlock(n_out, block_gain) for _ in range(n_block)),
+                )
+            )
             n_in, height, width = n_out, (height + 1) // 2, (width + 1) // 2
         self.dense = normed(nn.Linear(n_in * height * width, self.n_feature), math.sqrt(2))
 
@@ -191,7 +201,8 @@ class ResidualBlock(nn.Module):
     def __init__(self, n_channel: int, gain: float) -> None:
         super().__init__()
         self.first, self.second = (
-            normed(nn.Conv2d(n_channel, n_channel, 3, padding=1), math.sqrt(gain)) for _ in range(2))
+            normed(nn.Conv2d(n_channel, n_channel, 3, padding=1), math.sqrt(gain)) for _ in range(2)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.second(relu(self.first(relu(x)), inplace=True))
@@ -201,8 +212,9 @@ CNNS: dict[str, type[NatureCNN] | type[ImpalaCNN]] = {'nature': NatureCNN, 'impa
 _NATURE_SIZE = 80  # made for 84x84; the strides of its first two layers lose what smaller images show
 
 
-def make_cnn(space: Box, name: Literal['auto', 'nature', 'impala'] = 'auto',
-             precision: Precision = 'fp32') -> NatureCNN | ImpalaCNN:
+def make_cnn(
+    space: Box, name: Literal['auto', 'nature', 'impala'] = 'auto', precision: Precision = 'fp32'
+) -> NatureCNN | ImpalaCNN:
     """The named network; auto: 'nature' for images of 80x80 or more (Atari), else 'impala' (Procgen).
 
     Raises: UserError if the image is too small for it; names both sizes.
@@ -215,7 +227,9 @@ def make_cnn(space: Box, name: Literal['auto', 'nature', 'impala'] = 'auto',
     if size < cnn.min_size:
         smaller = [f"policy.model.encoder='{k}'" for k, other in CNNS.items() if other.min_size <= size]
         layout = '[C, H, W]' if image.channels_first else '[H, W, C]'
-        raise UserError(f'the encoder {name!r} takes images of {cnn.min_size}x{cnn.min_size} or more but these are '
-                        f'{image.height}x{image.width} (shape {space.shape} read as {layout}); '
-                        f'use {" or ".join([*smaller, "larger images, or flatten them in the env"])}')
+        raise UserError(
+            f'the encoder {name!r} takes images of {cnn.min_size}x{cnn.min_size} or more but these are '
+            f'{image.height}x{image.width} (shape {space.shape} read as {layout}); '
+            f'use {" or ".join([*smaller, "larger images, or flatten them in the env"])}'
+        )
     return cnn(image, precision)

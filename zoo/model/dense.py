@@ -1,4 +1,5 @@
 """Fully connected layers on a CPU, and their gradient: few operations, each in the form that takes the least time."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,8 +27,12 @@ def dense(x: Tensor, layers: Any, activation: Activation) -> Tensor:
     other devices, traces and transforms) is left to torch's operations.
     """
     params, grad = params_of(layers), torch.is_grad_enabled()
-    if ((grad or x.numel() >= FAST_TANH_ROWS * x.size(-1)) and x.dtype in FLOATS and is_covered(x)
-            and all(p is not None for p in params)):
+    if (
+        (grad or x.numel() >= FAST_TANH_ROWS * x.size(-1))
+        and x.dtype in FLOATS
+        and is_covered(x)
+        and all(p is not None for p in params)
+    ):
         if grad:
             return _Dense.apply(activation, x, *params)
         return layer_outputs(_as_rows(x), params, activation)[-1].view(*x.shape[:-1], -1)
@@ -41,9 +46,16 @@ def params_of(layers: Any) -> list[Tensor]:
 
 def is_covered(x: Tensor) -> bool:
     """Whether x is on a CPU, wants no gradient, and goes through operations that run as they stand."""
-    return (x.is_cpu and type(x) is Tensor and not x.requires_grad and not is_tracing()
-            and not torch.is_autocast_enabled('cpu') and not torch.compiler.is_compiling()
-            and not torch.jit.is_tracing() and not torch._C._are_functorch_transforms_active())
+    return (
+        x.is_cpu
+        and type(x) is Tensor
+        and not x.requires_grad
+        and not is_tracing()
+        and not torch.is_autocast_enabled('cpu')
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 def layer_outputs(x: Tensor, params: Sequence[Tensor], activation: Activation) -> list[Tensor]:
@@ -62,8 +74,14 @@ def layer_outputs(x: Tensor, params: Sequence[Tensor], activation: Activation) -
     return outputs
 
 
-def add_gradients(x: Tensor, params: Sequence[Tensor], outputs: Sequence[Tensor], activation: Activation, grad: Tensor,
-                  targets: Sequence[Tensor]) -> None:
+def add_gradients(
+    x: Tensor,
+    params: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    activation: Activation,
+    grad: Tensor,
+    targets: Sequence[Tensor],
+) -> None:
     """Adds to the targets the gradients in the params, of that in the last of outputs = layer_outputs(x, params)."""
     for i in range(len(outputs) - 1, -1, -1):
         grad = _tanh_backward(grad, outputs[i]) if activation == 'tanh' else _relu_backward(grad, outputs[i], 0)
@@ -104,8 +122,12 @@ class _Dense(torch.autograd.Function):
         return None, None, *found
 
 
-def _gradients_with_graph(x: Tensor, params: Sequence[Tensor], activation: Activation, grad: Tensor,
-                          ) -> list[Tensor | None]:
+def _gradients_with_graph(
+    x: Tensor,
+    params: Sequence[Tensor],
+    activation: Activation,
+    grad: Tensor,
+) -> list[Tensor | None]:
     output = _plain(x, params, activation)
     found = iter(torch.autograd.grad(output, [p for p in params if p.requires_grad], grad, create_graph=True))
     return [next(found) if p.requires_grad else None for p in params]

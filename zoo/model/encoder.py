@@ -1,4 +1,5 @@
 """Encoders: observation -> features."""
+
 from __future__ import annotations
 
 import math
@@ -43,7 +44,8 @@ class MLP(nn.Module):
         if activation not in get_args(Activation):
             raise ValueError(f'activation is {activation!r}; use {" or ".join(map(repr, get_args(Activation)))}')
         self.layers = nn.ModuleList(
-            [orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in pairwise([n_in, *hidden_sizes])])
+            [orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in pairwise([n_in, *hidden_sizes])]
+        )
         self.n_feature = hidden_sizes[-1]
         self.activation: Activation = activation
 
@@ -61,18 +63,26 @@ def make_input(obs_space: Space, obs_norm: bool = False) -> nn.Module:
         return OneHot(obs_space.n)  # of unit scale: nothing to normalise
     if is_image(obs_space):
         if obs_norm:
-            raise UserError(f'policy.model.obs_norm is true but the observations are images of shape {obs_space.shape},'
-                            ' whose pixels are scaled already; set policy.model.obs_norm=false')
+            raise UserError(
+                f'policy.model.obs_norm is true but the observations are images of shape {obs_space.shape},'
+                ' whose pixels are scaled already; set policy.model.obs_norm=false'
+            )
         return Pixels(obs_space)
     if len(obs_space.shape) != 1:
-        raise UserError('an encoder takes observations of shape [O], [H, W, C] or [C, H, W] but the space has '
-                        f'shape {obs_space.shape}; flatten them in the env')
+        raise UserError(
+            'an encoder takes observations of shape [O], [H, W, C] or [C, H, W] but the space has '
+            f'shape {obs_space.shape}; flatten them in the env'
+        )
     return RunningMeanStd(obs_space.shape) if obs_norm else nn.Identity()
 
 
-def make_encoder(obs_space: Space, encoder: EncoderName = 'auto', hidden_sizes: Sequence[int] = (64, 64),
-                 activation: Activation = 'tanh', precision: Precision = 'fp32',
-                 ) -> tuple[MLP | NatureCNN | ImpalaCNN, int]:
+def make_encoder(
+    obs_space: Space,
+    encoder: EncoderName = 'auto',
+    hidden_sizes: Sequence[int] = (64, 64),
+    activation: Activation = 'tanh',
+    precision: Precision = 'fp32',
+) -> tuple[MLP | NatureCNN | ImpalaCNN, int]:
     """A network from what `make_input(obs_space)` gives to features [..., F], and F; leading dimensions are kept.
 
     A model of one's own has `self.input = make_input(obs_space)` and `self.encoder, n = make_encoder(obs_space)`, and
@@ -86,14 +96,17 @@ def make_encoder(obs_space: Space, encoder: EncoderName = 'auto', hidden_sizes: 
     if is_image(obs_space):
         assert isinstance(obs_space, Box)
         if encoder == 'mlp':
-            raise UserError(f"policy.model.encoder is 'mlp' but the observations are images of shape {obs_space.shape};"
-                            " use 'auto', 'nature' or 'impala', or flatten them in the env")
+            raise UserError(
+                f"policy.model.encoder is 'mlp' but the observations are images of shape {obs_space.shape};"
+                " use 'auto', 'nature' or 'impala', or flatten them in the env"
+            )
         cnn = make_cnn(obs_space, encoder, precision)
         return cnn, cnn.n_feature
     n_in = obs_space.shape[0] if isinstance(obs_space, Box) else obs_space.n
     if encoder not in ('auto', 'mlp'):
         what = f'vectors of {n_in} numbers' if isinstance(obs_space, Box) else f'one of {n_in} indices'
-        raise UserError(f"policy.model.encoder is {encoder!r} but the observations are {what}, no images; "
-                        "use 'auto' or 'mlp'")
+        raise UserError(
+            f"policy.model.encoder is {encoder!r} but the observations are {what}, no images; use 'auto' or 'mlp'"
+        )
     mlp = MLP(n_in, hidden_sizes, activation)
     return mlp, mlp.n_feature

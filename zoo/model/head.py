@@ -2,6 +2,7 @@
 
 The policy head's small gain makes the first policy near uniform.
 """
+
 from __future__ import annotations
 
 import torch
@@ -51,7 +52,9 @@ def make_policy_head(n_in: int, action_space: Space, state_dependent_std: bool, 
     """The head that fits the action space: [..., n] logits (Discrete) or a GaussianHead (Box of one dimension)."""
     if isinstance(action_space, Box):
         if len(action_space.shape) != 1:
-            raise ValueError('a Gaussian head takes actions of shape [D] but the space has '
-                             f'shape {action_space.shape}; flatten them in the env')
+            raise ValueError(
+                'a Gaussian head takes actions of shape [D] but the space has '
+                f'shape {action_space.shape}; flatten them in the env'
+            )
         return GaussianHead(n_in, action_space.shape[0], state_dependent_std, log_std_init)
     return orthogonal(nn.Linear(n_in, action_space.n), _POLICY_GAIN)

@@ -1,4 +1,5 @@
 """How weights start: the given gain, and zero bias."""
+
 from __future__ import annotations
 
 from typing import TypeVar

@@ -1,4 +1,5 @@
 """Model 'ppg': policy, critic and the auxiliary value head of phasic policy gradient (arXiv:2009.04416)."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -20,8 +21,10 @@ class PPGConfig(ActorCriticConfig):
 
     type: str = Field('ppg', description='registered name of the model')
     arch: Literal['dual', 'detach', 'shared'] = Field(
-        'dual', description="'dual': the critic is a network of its own; 'detach': a head on the policy's, whose "
-                            "gradient enters the trunk in the auxiliary phase only; 'shared': in all phases")
+        'dual',
+        description="'dual': the critic is a network of its own; 'detach': a head on the policy's, whose "
+        "gradient enters the trunk in the auxiliary phase only; 'shared': in all phases",
+    )
 
 
 @MODEL_REGISTRY.register('ppg')
@@ -80,8 +83,11 @@ class PPG(ActorCritic):
         """obs [..., *O] -> {'logit', 'aux_value', 'value'}, each stage run once; no gradient is stopped."""
         x = self.input(obs)
         feature = self.actor_encoder(x)
-        return {'logit': self.policy_head(feature), 'aux_value': self.aux_head(feature),
-                'value': self.value_head(self._critic_feature(x, feature))}
+        return {
+            'logit': self.policy_head(feature),
+            'aux_value': self.aux_head(feature),
+            'value': self.value_head(self._critic_feature(x, feature)),
+        }
 
     def _critic_feature(self, x: Tensor, feature: Tensor) -> Tensor:
         return self.critic_encoder(x) if self._arch == 'dual' else feature

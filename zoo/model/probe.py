@@ -1,4 +1,5 @@
 """Does a network keep the contract of a model? One small batch that says what is wrong before a run begins."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -23,8 +24,10 @@ def probe(model: Any, obs_space: Space, action_space: Space, device: torch.devic
     name = type(model).__name__
     for method in ('compute_actor', 'compute_critic', 'compute_actor_critic'):
         if not callable(getattr(model, method, None)):
-            raise UserError(f'model {name} has no method {method}(obs); a model needs compute_actor, compute_critic '
-                            'and compute_actor_critic')
+            raise UserError(
+                f'model {name} has no method {method}(obs); a model needs compute_actor, compute_critic '
+                'and compute_actor_critic'
+            )
     obs = torch.zeros(_N, *getattr(obs_space, 'shape', ()), dtype=obs_dtype(obs_space), device=device)
     both = model.compute_actor_critic(obs)
     if not (isinstance(both, dict) and {'logit', 'value'} <= both.keys()):
@@ -57,8 +60,10 @@ def _check_logit(what: str, logit: Any, space: Space) -> None:
 
 def _check(what: str, got: Any, shape: tuple[int, ...]) -> None:
     if not isinstance(got, Tensor) or tuple(got.shape) != shape or not got.is_floating_point():
-        raise UserError(f'{what} gave {_show(got)} for {_N} observations but must give a float tensor of shape '
-                        f'{shape}; keep the leading dimensions of obs')
+        raise UserError(
+            f'{what} gave {_show(got)} for {_N} observations but must give a float tensor of shape '
+            f'{shape}; keep the leading dimensions of obs'
+        )
 
 
 def _show(value: Any) -> str:

@@ -1,4 +1,5 @@
 """What PPO and PPG share: acting, what a transition remembers, how a rollout becomes samples, passes over a batch."""
+
 from __future__ import annotations
 
 import logging
@@ -104,7 +105,10 @@ class ActorCriticPolicy(Policy):
     def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
         terminated = timestep.terminated
         transition = {
-            'obs': obs, 'action': output['action'], 'logit': output['logit'], 'reward': timestep.reward,
+            'obs': obs,
+            'action': output['action'],
+            'logit': output['logit'],
+            'reward': timestep.reward,
             'done': torch.zeros_like(terminated) if self._ignore_done else terminated,
             'traj_flag': terminated | timestep.truncated,
         }
@@ -126,13 +130,23 @@ class ActorCriticPolicy(Policy):
         reward = self._scaled_reward(data, weight) if self.cfg.learn.reward_norm else data['reward']
         value, next_value = self._values(rollout)
         adv, return_ = self._advantage(value, next_value, reward, data['done'], data['traj_flag'])
-        samples = {'obs': data['obs'], 'action': data['action'], 'logit': data['logit'],
-                   'value': value, 'adv': adv, 'return_': return_}
+        samples = {
+            'obs': data['obs'],
+            'action': data['action'],
+            'logit': data['logit'],
+            'value': value,
+            'adv': adv,
+            'return_': return_,
+        }
         if weight is not None:
             samples['weight'] = weight
         if self._keep_transitions:
-            samples |= {'reward': reward, 'done': data['done'], 'traj_flag': data['traj_flag'],
-                        'next_obs': rollout.next_obs()}
+            samples |= {
+                'reward': reward,
+                'done': data['done'],
+                'traj_flag': data['traj_flag'],
+                'next_obs': rollout.next_obs(),
+            }
         return TensorDict(samples, batch_size=data.batch_size, device=self.device).flatten(0, 1)  # [T, B] -> [N]
 
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -163,7 +177,12 @@ class ActorCriticPolicy(Policy):
         return self._normalizers['value'].restore(value) if self.cfg.learn.value_norm else value
 
     def _advantage(
-        self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, traj_flag: Tensor,
+        self,
+        value: Tensor,
+        next_value: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        traj_flag: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """-> adv, return_."""
         cfg = self.cfg.collect
@@ -207,17 +226,31 @@ class ActorCriticPolicy(Policy):
         self._rates = {name: schedule_value(self.cfg.learn[name], env_step) for name in self.scheduled}
         if self._rates['learning_rate'] == 0 and not self._warned:
             self._warned = True
-            logger.warning('policy.learn.learning_rate is 0 from env step %d on: nothing more is learned; resume with '
-                           'another, e.g. policy.learn.learning_rate=1e-4', env_step)
+            logger.warning(
+                'policy.learn.learning_rate is 0 from env step %d on: nothing more is learned; resume with '
+                'another, e.g. policy.learn.learning_rate=1e-4',
+                env_step,
+            )
 
     def _step_config(self, value_weight: float = 1.0, kl_penalty: float | None = None) -> StepConfig:
         cfg = self.cfg.learn
         clip_ratio = max(self._rates['clip_ratio'], 1e-6)  # a schedule may end at 0, the loss needs a range
-        return StepConfig(clip_ratio, value_weight, self._rates['entropy_weight'], cfg.value_clip, cfg.dual_clip,
-                          cfg.grad_clip, cfg.target_kl is not None, kl_penalty)
+        return StepConfig(
+            clip_ratio,
+            value_weight,
+            self._rates['entropy_weight'],
+            cfg.value_clip,
+            cfg.dual_clip,
+            cfg.grad_clip,
+            cfg.target_kl is not None,
+            kl_penalty,
+        )
 
     def _train_epochs(
-        self, batch: TensorDict, n_epoch: int, step: Callable[[Minibatch], Metrics],
+        self,
+        batch: TensorDict,
+        n_epoch: int,
+        step: Callable[[Minibatch], Metrics],
     ) -> tuple[Metrics, int]:
         """Passes over a batch [N], a step for each minibatch, until n_epoch or target_kl; -> mean metrics, passes."""
         cfg, metrics = self.cfg.learn, []
@@ -227,8 +260,12 @@ class ActorCriticPolicy(Policy):
                 batch = self._recompute(batch)
             if epoch == 0 or self._keep_transitions:
                 targets = self._targets(batch)
-            done = [step(minibatch) for minibatch in minibatches(targets, cfg.batch_size, self._order_generator,
-                                                                 cfg.adv_norm == 'minibatch')]
+            done = [
+                step(minibatch)
+                for minibatch in minibatches(
+                    targets, cfg.batch_size, self._order_generator, cfg.adv_norm == 'minibatch'
+                )
+            ]
             self._train_iter += len(done)
             metrics += done
             if 'kl' in done[0] and bool(mean_of(done, 'kl') > 1.5 * cfg.target_kl):
@@ -264,11 +301,13 @@ class ActorCriticPolicy(Policy):
     def _recompute(self, batch: TensorDict) -> TensorDict:
         """The batch with values, advantages and returns of the critic as it is now (arXiv:2006.05990, sec. 3.5)."""
         block = batch.view(self.cfg.collect.n_step, -1)  # [N] -> [T, B]
-        value, next_value = (self._compute_value(block[key].flatten(0, 1)).view(block.shape)
-                             for key in ('obs', 'next_obs'))
+        value, next_value = (
+            self._compute_value(block[key].flatten(0, 1)).view(block.shape) for key in ('obs', 'next_obs')
+        )
         adv, return_ = self._advantage(value, next_value, block['reward'], block['done'], block['traj_flag'])
-        return batch.clone(recurse=False).update({'value': value.flatten(), 'adv': adv.flatten(),
-                                                  'return_': return_.flatten()})
+        return batch.clone(recurse=False).update(
+            {'value': value.flatten(), 'adv': adv.flatten(), 'return_': return_.flatten()}
+        )
 
     def _update_value_statistics(self, batch: TensorDict) -> None:
         if self.cfg.learn.value_norm:
@@ -277,20 +316,36 @@ class ActorCriticPolicy(Policy):
     def _learner_metrics(self, n_epoch: int) -> Metrics:
         """How the update went as a whole, and the values of the schedules. Waits for the device, once a batch."""
         n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self._optimizers.values())
-        return {'n_epoch': torch.tensor(float(n_epoch)), 'skipped_step': torch.tensor(float(n_skipped)),
-                **{name: torch.tensor(value, dtype=torch.float64) for name, value in self._rates.items()}}
+        return {
+            'n_epoch': torch.tensor(float(n_epoch)),
+            'skipped_step': torch.tensor(float(n_skipped)),
+            **{name: torch.tensor(value, dtype=torch.float64) for name, value in self._rates.items()},
+        }
 
     def _monitor_vars_learn(self) -> list[str]:
-        names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance',
-                 'n_epoch', 'skipped_step', *self.scheduled]
+        names = [
+            'policy_loss',
+            'value_loss',
+            'entropy',
+            'approx_kl',
+            'clipfrac',
+            'grad_norm',
+            'explained_variance',
+            'n_epoch',
+            'skipped_step',
+            *self.scheduled,
+        ]
         return names + (['kl'] if self.cfg.learn.target_kl is not None else [])
 
     def _get_train_iter(self) -> int:
         return self._train_iter
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        return {'optimizer': {name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
-                'generator': self._order_generator.get_state(), 'train_iter': self._train_iter}
+        return {
+            'optimizer': {name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
+            'generator': self._order_generator.get_state(),
+            'train_iter': self._train_iter,
+        }
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         for name, optimizer in self._optimizers.items():

@@ -1,4 +1,5 @@
 """What phasic policy gradient keeps between two auxiliary phases: observations and returns, nothing else."""
+
 from __future__ import annotations
 
 import os
@@ -47,14 +48,16 @@ class AuxMemory:
         Raises: RunError if a disk has no room for the block, with the first batch; RuntimeError if all batches are in.
         """
         if self._n_filled >= self._n_part:
-            raise RuntimeError(f'the auxiliary memory has its {self._n_part} batches already; call learn_aux() after '
-                               'each learn_mode.forward(), it empties the memory when the phase is due')
+            raise RuntimeError(
+                f'the auxiliary memory has its {self._n_part} batches already; call learn_aux() after '
+                'each learn_mode.forward(), it empties the memory when the phase is due'
+            )
         part = {key: batch[key] for key in ('obs', 'return_', 'weight') if key in batch.keys()}
         self._take(part, 1, part['obs'].device)
 
     def rows(self, index: Tensor | slice, device: torch.device) -> TensorDict:
         """The rows at an index [n] (on `self.device`), or in a slice, on a device."""
-        rows = {key: send(x[:self._n][index], device) for key, x in self._block.items()}
+        rows = {key: send(x[: self._n][index], device) for key, x in self._block.items()}
         return TensorDict(rows, batch_size=[len(rows['return_'])], device=device)
 
     def clear(self) -> None:
@@ -63,7 +66,7 @@ class AuxMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """The rows kept (views, valid until the next `append`)."""
-        return {key: x[:self._n] for key, x in self._block.items()} if self._n else {}
+        return {key: x[: self._n] for key, x in self._block.items()} if self._n else {}
 
     def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device) -> None:
         """Copies a `state_dict` in, to count as `n_filled` batches; an empty one leaves the memory empty."""
@@ -79,7 +82,7 @@ class AuxMemory:
         if not self._block or n_row > len(self._block['return_']) or part.keys() - self._block.keys():
             self._make_room(part, n_row, device)
         for key, block in self._block.items():
-            block[self._n:self._n + n] = part.get(key, 1)  # only weights may be missing
+            block[self._n : self._n + n] = part.get(key, 1)  # only weights may be missing
         self._n += n
         self._n_filled += n_filled
 
@@ -89,7 +92,7 @@ class AuxMemory:
         self._block = {}
         block = {key: self._allocate((n_row, *x.shape[1:]), x.dtype, device) for key, x in {**kept, **part}.items()}
         for key, x in block.items():
-            x[:self._n] = kept.get(key, 1)
+            x[: self._n] = kept.get(key, 1)
         self._block = block
 
     def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -103,6 +106,8 @@ class AuxMemory:
                     os.posix_fallocate(file.fileno(), 0, n_byte)
                 return torch.from_numpy(np.memmap(file, numpy_dtype, 'r+', shape=shape))
         except OSError as error:
-            raise RunError(f"policy.learn.aux_memory is 'disk' but {tempfile.gettempdir()} has no room for "
-                           f'{n_byte / 1e6:.1f} MB ({error.strerror or error}); set TMPDIR to a folder with more, or '
-                           "use aux_memory 'cpu'") from error
+            raise RunError(
+                f"policy.learn.aux_memory is 'disk' but {tempfile.gettempdir()} has no room for "
+                f'{n_byte / 1e6:.1f} MB ({error.strerror or error}); set TMPDIR to a folder with more, or '
+                "use aux_memory 'cpu'"
+            ) from error

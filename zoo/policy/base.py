@@ -1,4 +1,5 @@
 """What every policy promises: three modes, one config section, one state."""
+
 from __future__ import annotations
 
 import re
@@ -39,7 +40,8 @@ class EvalConfig(Section):
     eval_freq: int = Field(20_000, ge=1, description='env steps between evaluations')
     n_episode: int = Field(10, ge=1, description='episodes per evaluation, shared out evenly over the evaluation envs')
     stop_value: float | None = Field(
-        None, description='mean return of an evaluation at which the run stops; null: never')
+        None, description='mean return of an evaluation at which the run stops; null: never'
+    )
 
 
 class PolicyConfig(Section):
@@ -47,11 +49,13 @@ class PolicyConfig(Section):
 
     type: str = Field('ppo', description='registered name of the policy')
     device: str = Field(
-        'auto', pattern=DEVICE,
-        description="'auto' (cuda where there is one), 'cpu', 'cuda' or 'cuda:N'")
+        'auto', pattern=DEVICE, description="'auto' (cuda where there is one), 'cpu', 'cuda' or 'cuda:N'"
+    )
     n_thread: Annotated[int, Field(ge=1)] | None = Field(
-        None, description='torch threads of all phases of the run; null: chosen for each phase, 1 for small networks, '
-                          'never more than torch has at the start (OMP_NUM_THREADS)')
+        None,
+        description='torch threads of all phases of the run; null: chosen for each phase, 1 for small networks, '
+        'never more than torch has at the start (OMP_NUM_THREADS)',
+    )
     model: dict[str, Any] = Field({}, description='the model: {type: registered name, ...its fields}')
     learn: LearnConfig = LearnConfig()
     collect: CollectConfig = CollectConfig()
@@ -121,9 +125,17 @@ class Policy(ABC):
     max_env_step: int | None = None
     """Env steps of the whole run, where they are known: who runs it sets this before the first update."""
 
-    def __init__(self, cfg: Any, obs_space: Space, action_space: Space, *, seed: int = 0,
-                 enable_field: Sequence[Mode] | None = None, model: nn.Module | None = None,
-                 action_mode: Literal['clip', 'rescale'] = 'clip') -> None:
+    def __init__(
+        self,
+        cfg: Any,
+        obs_space: Space,
+        action_space: Space,
+        *,
+        seed: int = 0,
+        enable_field: Sequence[Mode] | None = None,
+        model: nn.Module | None = None,
+        action_mode: Literal['clip', 'rescale'] = 'clip',
+    ) -> None:
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
         self.device = device_of(cfg.device)
@@ -230,16 +242,29 @@ class Policy(ABC):
     def learn_mode(self) -> LearnMode:
         """The learner's view."""
         self._need('learn')
-        return LearnMode(self._forward_learn, self.learn_aux, self._monitor_vars_learn, self._set_env_step,
-                         self._get_train_iter, self._get_batch_size, self._state_dict_learn,
-                         self._load_state_dict_learn)
+        return LearnMode(
+            self._forward_learn,
+            self.learn_aux,
+            self._monitor_vars_learn,
+            self._set_env_step,
+            self._get_train_iter,
+            self._get_batch_size,
+            self._state_dict_learn,
+            self._load_state_dict_learn,
+        )
 
     @property
     def collect_mode(self) -> CollectMode:
         """The collector's view."""
         self._need('collect')
-        return CollectMode(torch.no_grad()(self._forward_collect), self._start_acting, self._process_transition,
-                           self._get_train_sample, self._reset_collect, self.cfg.collect.n_step)
+        return CollectMode(
+            torch.no_grad()(self._forward_collect),
+            self._start_acting,
+            self._process_transition,
+            self._get_train_sample,
+            self._reset_collect,
+            self.cfg.collect.n_step,
+        )
 
     @property
     def eval_mode(self) -> EvalMode:
@@ -257,8 +282,10 @@ class Policy(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that makes this policy continue as if it had not stopped: nested, tensors and JSON scalars."""
-        state: dict[str, Any] = {'model': dict(self._model.state_dict()),
-                                 'normalizer': dict(self._normalizers.state_dict())}
+        state: dict[str, Any] = {
+            'model': dict(self._model.state_dict()),
+            'normalizer': dict(self._normalizers.state_dict()),
+        }
         if 'learn' in self._fields:
             state['learn'] = self._state_dict_learn()
         if 'collect' in self._fields:
@@ -284,5 +311,7 @@ class Policy(ABC):
 
     def _need(self, name: str) -> None:
         if name not in self._fields:
-            raise AttributeError(f'this policy was built with enable_field={list(self._fields)} and has no {name} '
-                                 f"mode; add '{name}' to enable_field")
+            raise AttributeError(
+                f'this policy was built with enable_field={list(self._fields)} and has no {name} '
+                f"mode; add '{name}' to enable_field"
+            )

@@ -1,4 +1,5 @@
 """The settings that PPO and PPG have in common."""
+
 from __future__ import annotations
 
 from typing import Annotated, Literal
@@ -18,29 +19,41 @@ class ActorCriticLearnConfig(LearnConfig):
     adam_eps: float = Field(1e-5, gt=0, description="Adam's epsilon")
     entropy_weight: ScheduleOrZero = Field(0.0, description='factor of the entropy bonus; more explores more')
     clip_ratio: Schedule = Field(
-        0.2, description='how far the probability ratio may move from 1 before its gradient stops')
+        0.2, description='how far the probability ratio may move from 1 before its gradient stops'
+    )
     value_clip: bool = Field(
-        False, description='clip the value around its old prediction by clip_ratio, in units of the critic')
+        False, description='clip the value around its old prediction by clip_ratio, in units of the critic'
+    )
     dual_clip: Annotated[float, Field(gt=1)] | None = Field(
-        None, description='bound on the loss where adv < 0 (3 to 5 is usual); null: off')
+        None, description='bound on the loss where adv < 0 (3 to 5 is usual); null: off'
+    )
     adv_norm: Literal['off', 'batch', 'minibatch'] = Field(
-        'minibatch', description='normalise advantages over the rollout or each minibatch')
+        'minibatch', description='normalise advantages over the rollout or each minibatch'
+    )
     value_norm: bool = Field(
-        False, description='the critic predicts returns normalised by their running mean and deviation')
+        False, description='the critic predicts returns normalised by their running mean and deviation'
+    )
     reward_norm: bool = Field(
-        False, description='divide rewards by the running deviation of their discounted sum, clip to +-10')
+        False, description='divide rewards by the running deviation of their discounted sum, clip to +-10'
+    )
     target_kl: Annotated[float, Field(gt=0)] | None = Field(
-        None, description='stop the epochs once KL(old || new) exceeds 1.5 times this; null: off')
+        None, description='stop the epochs once KL(old || new) exceeds 1.5 times this; null: off'
+    )
     grad_clip: Annotated[float, Field(gt=0)] | None = Field(
-        0.5, description='limit of the global gradient norm; null: off')
+        0.5, description='limit of the global gradient norm; null: off'
+    )
     ignore_done: bool = Field(
-        False, description='bootstrap through terminal states too (tasks that end only for convenience)')
+        False, description='bootstrap through terminal states too (tasks that end only for convenience)'
+    )
     nonfinite_limit: int = Field(
-        10, ge=1, description='gradient steps in a row that may be skipped as not finite before the run stops')
+        10, ge=1, description='gradient steps in a row that may be skipped as not finite before the run stops'
+    )
     compile: CompileMode = Field(
-        'auto', description="run each update step as one compiled graph, 2 to 7 times as fast for small networks: "
-                            f"'on', 'off', or 'auto': where there is a compiler, in runs of {2 * WORTH_STEPS:,} "
-                            f"gradient steps or more (PPG: {3 * WORTH_STEPS:,} or {4 * WORTH_STEPS:,})")
+        'auto',
+        description='run each update step as one compiled graph, 2 to 7 times as fast for small networks: '
+        f"'on', 'off', or 'auto': where there is a compiler, in runs of {2 * WORTH_STEPS:,} "
+        f'gradient steps or more (PPG: {3 * WORTH_STEPS:,} or {4 * WORTH_STEPS:,})',
+    )
 
 
 class OnPolicyCollectConfig(CollectConfig):
@@ -50,4 +63,5 @@ class OnPolicyCollectConfig(CollectConfig):
     n_step: Annotated[int, Field(ge=1)] | None = Field(None, description='env steps per rollout and env')
     discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
     gae_lambda: float = Field(
-        0.95, ge=0, le=1, description='lambda of the advantage estimator: 0 trusts the critic, 1 the returns')
+        0.95, ge=0, le=1, description='lambda of the advantage estimator: 0 trusts the critic, 1 the returns'
+    )

@@ -1,4 +1,5 @@
 """Statistics of an update."""
+
 from __future__ import annotations
 
 import torch

@@ -3,6 +3,7 @@
 What is drawn, and how often, is the section `buffer` (update_per_collect, n_sample, max_use, max_staleness). Values,
 advantages and behaviour logits are those stored at collection, so the ratio is to the policy that acted.
 """
+
 from __future__ import annotations
 
 from typing import Any, ClassVar
@@ -72,8 +73,10 @@ class PPGOffPolicy(PPGPolicy):
 
     def _forward_learn(self, batch: TensorDict | dict[str, TensorDict]) -> Metrics:
         parts = batch if isinstance(batch, dict) else {'policy': batch, 'value': batch}
-        return {**super()._forward_learn(batch),
-                **{f'{part}_staleness': _staleness(drawn) for part, drawn in parts.items()}}
+        return {
+            **super()._forward_learn(batch),
+            **{f'{part}_staleness': _staleness(drawn) for part, drawn in parts.items()},
+        }
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), 'policy_staleness', 'value_staleness']

@@ -1,4 +1,5 @@
 """Policy 'ppg': phasic policy gradient (Cobbe et al. 2020, arXiv:2009.04416)."""
+
 from __future__ import annotations
 
 import logging
@@ -35,25 +36,35 @@ class PPGLearnConfig(ActorCriticLearnConfig):
     aux_freq: int = Field(32, ge=1, description='policy phases, one per rollout or draw, to an auxiliary phase (N_pi)')
     aux_train_epoch: int = Field(6, ge=1, description='passes of the auxiliary phase over what was kept (E_aux)')
     aux_batch_size: int = Field(
-        1024, ge=1, description='samples per gradient step of the auxiliary phase; divides aux_freq rollouts, or draws')
+        1024, ge=1, description='samples per gradient step of the auxiliary phase; divides aux_freq rollouts, or draws'
+    )
     aux_bc_weight: float = Field(
-        1.0, ge=0, description='factor of KL(old || new) in the auxiliary phase; more keeps the policy in place')
+        1.0, ge=0, description='factor of KL(old || new) in the auxiliary phase; more keeps the policy in place'
+    )
     aux_learning_rate: Schedule | None = Field(
-        None, description="Adam's step size in the auxiliary phase, which has moments of its own; null: learning_rate")
+        None, description="Adam's step size in the auxiliary phase, which has moments of its own; null: learning_rate"
+    )
     aux_memory: Where = Field(
-        'device', description="where observations are kept for the auxiliary phase: the policy's device, cpu or disk "
-                              '(a nameless file in the folder for temporary files)')
+        'device',
+        description="where observations are kept for the auxiliary phase: the policy's device, cpu or disk "
+        '(a nameless file in the folder for temporary files)',
+    )
     policy_loss: Literal['clip', 'kl'] = Field(
-        'clip', description='keep the policy phase near the old policy by clipping, or by a penalty on KL(old || new)')
+        'clip', description='keep the policy phase near the old policy by clipping, or by a penalty on KL(old || new)'
+    )
     kl_weight: float = Field(1.0, ge=0, description="factor of that penalty, for policy_loss 'kl'")
     value_weight: float = Field(0.5, ge=0, description="factor of the value loss where arch is 'shared'")
     value_norm: bool = Field(
-        True, description='the critic and the auxiliary head predict returns normalised by their running mean and '
-                          'deviation; unless returns are of size 1, their loss drowns the cloning loss without it')
+        True,
+        description='the critic and the auxiliary head predict returns normalised by their running mean and '
+        'deviation; unless returns are of size 1, their loss drowns the cloning loss without it',
+    )
     adv_norm: Literal['off', 'batch', 'minibatch'] = Field(
-        'batch', description='normalise advantages over the rollout or each minibatch')
+        'batch', description='normalise advantages over the rollout or each minibatch'
+    )
     grad_clip: Annotated[float, Field(gt=0)] | None = Field(
-        None, description='limit of the gradient norm, of actor and critic apart (unless shared); null: off')
+        None, description='limit of the gradient norm, of actor and critic apart (unless shared); null: off'
+    )
 
 
 class PPGCollectConfig(OnPolicyCollectConfig):
@@ -90,13 +101,17 @@ class PPGPolicy(ActorCriticPolicy):
         cfg, name = self.cfg.learn, type(self._model).__name__
         for method in ('compute_aux', 'critic_parameters'):
             if not callable(getattr(self._model, method, None)):
-                raise UserError(f"model {name} has no {method}(), which policy {self.cfg.type!r} needs beside an "
-                                "actor-critic's methods; see zoo.model.ppg, or use policy.model.type 'ppg'")
+                raise UserError(
+                    f'model {name} has no {method}(), which policy {self.cfg.type!r} needs beside an '
+                    "actor-critic's methods; see zoo.model.ppg, or use policy.model.type 'ppg'"
+                )
         if self._joint and cfg.actor_epoch_per_collect != cfg.critic_epoch_per_collect:
-            raise UserError(f'policy.learn.actor_epoch_per_collect is {cfg.actor_epoch_per_collect} and '
-                            f'critic_epoch_per_collect {cfg.critic_epoch_per_collect}, but actor and critic of this '
-                            f"{name} share parameters and learn together; set both alike, or use arch 'dual' "
-                            "or 'detach'")
+            raise UserError(
+                f'policy.learn.actor_epoch_per_collect is {cfg.actor_epoch_per_collect} and '
+                f'critic_epoch_per_collect {cfg.critic_epoch_per_collect}, but actor and critic of this '
+                f"{name} share parameters and learn together; set both alike, or use arch 'dual' "
+                "or 'detach'"
+            )
 
     @property
     def _joint(self) -> bool:
@@ -111,29 +126,37 @@ class PPGPolicy(ActorCriticPolicy):
         super()._set_env_step(env_step)
         own = self.cfg.learn.aux_learning_rate
         self._rates['aux_learning_rate'] = (
-            self._rates['learning_rate'] if own is None else schedule_value(own, env_step))
+            self._rates['learning_rate'] if own is None else schedule_value(own, env_step)
+        )
 
     def _make_optimizers(self) -> dict[str, FlatAdam]:
         """Parameters of actor and critic lie in buffers of their own, so that one's momentum never moves the other."""
         critic = set() if self._joint else {name for name, _ in self._model.critic_parameters()}
         named = list(self._model.named_parameters())
-        groups = {'actor': [(name, p) for name, p in named if name not in critic],
-                  'critic': [(name, p) for name, p in named if name in critic]}
+        groups = {
+            'actor': [(name, p) for name, p in named if name not in critic],
+            'critic': [(name, p) for name, p in named if name in critic],
+        }
         optimizers = {name: FlatAdam(group, eps=self.cfg.learn.adam_eps) for name, group in groups.items() if group}
         return optimizers | {f'aux_{name}': optimizer.sibling() for name, optimizer in optimizers.items()}
 
     def _steps_per_env_step(self) -> list[float]:
         cfg, n_policy, n_value = self.cfg.learn, self.reuse['policy'], self.reuse['value']
         critic = [] if self._joint else [n_value * cfg.critic_epoch_per_collect / cfg.batch_size]
-        return [n_policy * cfg.actor_epoch_per_collect / cfg.batch_size, *critic,
-                n_policy * cfg.aux_train_epoch / cfg.aux_batch_size]
+        return [
+            n_policy * cfg.actor_epoch_per_collect / cfg.batch_size,
+            *critic,
+            n_policy * cfg.aux_train_epoch / cfg.aux_batch_size,
+        ]
 
     def _forward_learn(self, batch: TensorDict | dict[str, TensorDict]) -> Metrics:
         """Policy phase and value phase, over one batch or over {'policy': batch, 'value': batch}, or one of them."""
         parts = batch if isinstance(batch, dict) else {'policy': batch, 'value': batch}
         if self._joint and isinstance(batch, dict):
-            raise UserError('policy and value were drawn apart, but actor and critic of this '
-                            f"{type(self._model).__name__} learn together; use buffer.type 'replay' or 'rollout'")
+            raise UserError(
+                'policy and value were drawn apart, but actor and critic of this '
+                f"{type(self._model).__name__} learn together; use buffer.type 'replay' or 'rollout'"
+            )
         for optimizer in self._optimizers.values():
             optimizer.lr = self._rates['learning_rate']
         metrics, n_epoch = {}, 0
@@ -158,8 +181,9 @@ class PPGPolicy(ActorCriticPolicy):
         cfg = self.cfg.learn
         config = self._step_config(cfg.value_weight, cfg.kl_weight if cfg.policy_loss == 'kl' else None)
         step = ppo_step if self._joint else policy_step
-        return self._train_epochs(batch, cfg.actor_epoch_per_collect,
-                                  partial(self._steps.take, step, self._optimizers['actor'], config))
+        return self._train_epochs(
+            batch, cfg.actor_epoch_per_collect, partial(self._steps.take, step, self._optimizers['actor'], config)
+        )
 
     def learn_aux(self) -> Metrics:
         """The auxiliary phase, when it is due; else nothing.
@@ -178,8 +202,9 @@ class PPGPolicy(ActorCriticPolicy):
         logit_old = self._logits_of_memory()
         metrics: list[Metrics] = []
         for _ in range(cfg.aux_train_epoch):
-            order = torch.randperm(len(self._memory), generator=self._order_generator,
-                                   device=self._order_generator.device)
+            order = torch.randperm(
+                len(self._memory), generator=self._order_generator, device=self._order_generator.device
+            )
             for index in send(order, self._memory.device).split(cfg.aux_batch_size):
                 minibatch = self._aux_minibatch(index, logit_old)
                 metrics.append(self._steps.take(aux_step, optimizers, config, minibatch))
@@ -189,8 +214,11 @@ class PPGPolicy(ActorCriticPolicy):
         kl_after = self._kl_to(logit_old)
         self._memory.clear()
         self._policy_phase = 0
-        return {**{name: mean_of(metrics, name) for name in metrics[0]},
-                'aux_kl_before': metrics[0]['behavioral_cloning_loss'], 'aux_kl_after': kl_after}
+        return {
+            **{name: mean_of(metrics, name) for name in metrics[0]},
+            'aux_kl_before': metrics[0]['behavioral_cloning_loss'],
+            'aux_kl_after': kl_after,
+        }
 
     @torch.no_grad()
     def _aux_minibatch(self, index: Tensor, logit_old: TensorDict) -> TensorDict:
@@ -203,8 +231,10 @@ class PPGPolicy(ActorCriticPolicy):
     @torch.no_grad()
     def _logits_of_memory(self) -> TensorDict:
         """pi_old of every row kept, found in pieces as the phase begins: [M] with 'logit'."""
-        pieces = [TensorDict({'logit': self._model.compute_actor(rows['obs'])}, batch_size=rows.batch_size)
-                  for _, rows in self._pieces()]
+        pieces = [
+            TensorDict({'logit': self._model.compute_actor(rows['obs'])}, batch_size=rows.batch_size)
+            for _, rows in self._pieces()
+        ]
         return TensorDict.cat(pieces)
 
     @torch.no_grad()
@@ -241,8 +271,11 @@ class PPGPolicy(ActorCriticPolicy):
 
     def load_memory_state_dict(self, state: dict[str, Any]) -> None:
         if self._policy_phase and not state:
-            logger.warning('the checkpoint has no auxiliary memory: what was kept of %d policy phases is lost, and the '
-                           'next auxiliary phase comes as many later', self._policy_phase)
+            logger.warning(
+                'the checkpoint has no auxiliary memory: what was kept of %d policy phases is lost, and the '
+                'next auxiliary phase comes as many later',
+                self._policy_phase,
+            )
             self._policy_phase = 0
         self._policy_phase = min(self._policy_phase, self.cfg.learn.aux_freq - 1)  # aux_freq may be less than it was
         if state and not self._policy_phase:  # it is 1 now: each phase starts from an empty memory

@@ -1,4 +1,5 @@
 """Policy 'ppo': proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347)."""
+
 from __future__ import annotations
 
 from functools import partial
@@ -20,10 +21,12 @@ class PPOLearnConfig(ActorCriticLearnConfig):
     """Section `policy.learn` of PPO."""
 
     epoch_per_collect: int = Field(
-        4, ge=1, description='passes over each rollout; more learns faster and strays further')
+        4, ge=1, description='passes over each rollout; more learns faster and strays further'
+    )
     value_weight: float = Field(0.5, ge=0, description='factor of the value loss, which is half the mean squared error')
     recompute_adv: bool = Field(
-        False, description='recompute values, advantages and returns before every epoch but the first')
+        False, description='recompute values, advantages and returns before every epoch but the first'
+    )
 
 
 class PPOCollectConfig(OnPolicyCollectConfig):
@@ -65,6 +68,7 @@ class PPOPolicy(ActorCriticPolicy):
         fit = explained_variance(batch)
         self._update_value_statistics(batch)
         metrics, n_epoch = self._train_epochs(
-            batch, self.cfg.learn.epoch_per_collect, partial(self._steps.take, ppo_step, optimizer, config))
+            batch, self.cfg.learn.epoch_per_collect, partial(self._steps.take, ppo_step, optimizer, config)
+        )
         self._update_obs_statistics(batch)
         return {**metrics, 'explained_variance': fit, **self._learner_metrics(n_epoch)}

@@ -3,6 +3,7 @@
 They run as they stand, or traced and compiled (zoo.backend.graph): then numbers of the config are 0-dim tensors, so
 what depends on one is written without asking for its value, and optimisers are stand-ins for `FlatAdam`.
 """
+
 from __future__ import annotations
 
 import math
@@ -100,17 +101,26 @@ def aux_step(model: Any, optimizers: Sequence[Optimizer], minibatch: Minibatch, 
     """
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     output, pull = with_pullback(model, 'compute_aux', minibatch['obs'])
-    joint = ppg_joint_error(ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_,
-                                     weight), use_value_clip=False)
+    joint = ppg_joint_error(
+        ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight),
+        use_value_clip=False,
+    )
     value_loss = ppo_value_error(ppo_value_data(output['value'], return_, return_, weight), use_value_clip=False)
     slopes: Slopes = [(joint.auxiliary_loss, 1.0), (joint.behavioral_cloning_loss, config.bc_weight), (value_loss, 1.0)]
     grad_norm = _descend(optimizers, pull, slopes, config.grad_clip)
-    return {'auxiliary_loss': joint.auxiliary_loss.detach(), 'aux_value_loss': value_loss.detach(),
-            'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(), 'aux_grad_norm': grad_norm}
+    return {
+        'auxiliary_loss': joint.auxiliary_loss.detach(),
+        'aux_value_loss': value_loss.detach(),
+        'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
+        'aux_grad_norm': grad_norm,
+    }
 
 
 def minibatches(
-    batch: TensorDict, batch_size: int, generator: torch.Generator, normalize_adv: bool = False,
+    batch: TensorDict,
+    batch_size: int,
+    generator: torch.Generator,
+    normalize_adv: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Each row once, in random order, in blocks of batch_size, which divides N.
 
@@ -159,8 +169,9 @@ def _value_slopes(value: Tensor, minibatch: Minibatch, config: StepConfig, facto
     return slopes, {'value_loss': loss}
 
 
-def _descend(optimizers: Sequence[Optimizer], pull: Callable[[Slopes], None], slopes: Slopes,
-             grad_clip: Number | None) -> Tensor:
+def _descend(
+    optimizers: Sequence[Optimizer], pull: Callable[[Slopes], None], slopes: Slopes, grad_clip: Number | None
+) -> Tensor:
     """One step with the gradient that a backward pass from there finds; returns the norm of the gradient."""
     for optimizer in optimizers:
         optimizer.zero_grad()

@@ -1,4 +1,5 @@
 """Losses and estimators as pure functions; no policy, env or config needed."""
+
 from zoo.rl_utils.distribution import Categorical, Gaussian, distribution_of
 from zoo.rl_utils.gae import gae, gae_data, gae_result, gae_return
 from zoo.rl_utils.normalizer import RunningMeanStd, normalize_advantage
@@ -19,8 +20,29 @@ from zoo.rl_utils.ppo import (
 )
 
 __all__ = [
-    'Categorical', 'FlatAdam', 'Gaussian', 'NonFiniteGradientError', 'RunningMeanStd', 'distribution_of', 'gae',
-    'gae_data', 'gae_result', 'gae_return', 'normalize_advantage', 'ppg_data', 'ppg_joint_error', 'ppg_joint_loss',
-    'ppo_data', 'ppo_error', 'ppo_error_continuous', 'ppo_info', 'ppo_loss', 'ppo_policy_data', 'ppo_policy_error',
-    'ppo_policy_error_continuous', 'ppo_policy_loss', 'ppo_value_data', 'ppo_value_error',
+    'Categorical',
+    'FlatAdam',
+    'Gaussian',
+    'NonFiniteGradientError',
+    'RunningMeanStd',
+    'distribution_of',
+    'gae',
+    'gae_data',
+    'gae_result',
+    'gae_return',
+    'normalize_advantage',
+    'ppg_data',
+    'ppg_joint_error',
+    'ppg_joint_loss',
+    'ppo_data',
+    'ppo_error',
+    'ppo_error_continuous',
+    'ppo_info',
+    'ppo_loss',
+    'ppo_policy_data',
+    'ppo_policy_error',
+    'ppo_policy_error_continuous',
+    'ppo_policy_loss',
+    'ppo_value_data',
+    'ppo_value_error',
 ]

@@ -2,6 +2,7 @@
 
 These run with every minibatch: they are kept to a few microseconds, and none makes the host wait for a device.
 """
+
 from __future__ import annotations
 
 import os
@@ -75,11 +76,18 @@ def check_range(action: Tensor, n_choice: int) -> None:
     low, high = action.aminmax()
     if low < 0 or high >= n_choice:
         raise ValueError(
-            f'action holds {low} to {high} but logit_new has {n_choice} choices; give indices in 0..{n_choice - 1}')
+            f'action holds {low} to {high} but logit_new has {n_choice} choices; give indices in 0..{n_choice - 1}'
+        )
 
 
-def check_surrogate(logit_new: Logit, logit_old: Logit, action: Tensor, adv: Tensor, weight: Tensor | None,
-                    logit_pretrained: Logit | None) -> None:
+def check_surrogate(
+    logit_new: Logit,
+    logit_old: Logit,
+    action: Tensor,
+    adv: Tensor,
+    weight: Tensor | None,
+    logit_pretrained: Logit | None,
+) -> None:
     """The fields of `ppo_policy_data`."""
     shape = check_policies(logit_new, logit_old, logit_pretrained)
     check_shape('adv', adv, 'logit_new without its last dimension', shape[:-1])

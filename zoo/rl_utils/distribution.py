@@ -3,6 +3,7 @@
 `logit` is a tensor [..., A] of unnormalised log-probabilities (categorical) or a mapping {'mu', 'sigma'} of [..., D]
 (Gaussian with independent dimensions). `distribution_of(logit)` picks the class: callers never ask which space it is.
 """
+
 from __future__ import annotations
 
 import math
@@ -35,8 +36,12 @@ class Distribution(Protocol):
     def entropy(self, logit: Logit) -> Tensor:
         """Entropy per row, nats."""
 
-    def terms(self, parts: tuple[Tensor, ...], logit_old: Logit, action: Tensor,
-              ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    def terms(
+        self,
+        parts: tuple[Tensor, ...],
+        logit_old: Logit,
+        action: Tensor,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """log p(action) - log p_old(action), entropy, and what `pullback` needs, for a logit as `logit_parts` gives it.
 
         Both are [1, N], over all N rows of whatever leading dimensions.
@@ -72,8 +77,12 @@ class _Categorical:
         logp = _log_softmax(logit)
         return -(logp.exp() * logp.clamp(min=-1e4)).sum(-1)  # where it is -inf, 0 * logp and its gradient stay finite
 
-    def terms(self, parts: tuple[Tensor, ...], logit_old: Tensor, action: Tensor,
-              ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    def terms(
+        self,
+        parts: tuple[Tensor, ...],
+        logit_old: Tensor,
+        action: Tensor,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         # choices first, [A, N]: torch takes short rows one by one (1,024 x 6: 89 us; 6 x 1,024: 15)
         logp, logp_old = _as_rows(parts[0]).t().log_softmax(0), _as_rows(logit_old).t().log_softmax(0)
         action = action.long().reshape(1, -1)
@@ -125,8 +134,12 @@ class _Gaussian:
         sigma = wide(logit['sigma'])
         return sigma.log().sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * sigma.shape[-1]
 
-    def terms(self, parts: tuple[Tensor, ...], logit_old: Mapping[str, Tensor], action: Tensor,
-              ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    def terms(
+        self,
+        parts: tuple[Tensor, ...],
+        logit_old: Mapping[str, Tensor],
+        action: Tensor,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         mu, sigma, mu_old, sigma_old, action = map(_as_rows, (*parts, *logit_parts(logit_old), action))
         z, z_old = (action - mu) / sigma, (action - mu_old) / sigma_old
         log_ratio = (sigma_old / sigma).log_().add_(torch.addcmul(z_old * z_old, z, z, value=-1), alpha=0.5).sum(-1)
@@ -175,8 +188,10 @@ def logit_parts(logit: Logit) -> tuple[Tensor, ...]:
         return logit['mu'], logit['sigma']
     except (KeyError, TypeError, IndexError) as error:
         got = sorted(logit) if isinstance(logit, Mapping) else type(logit).__name__
-        raise ValueError(f"a logit is {got} but must be a tensor [..., A] or a mapping with the tensors 'mu' and "
-                         "'sigma'; pass the head's output as it is") from error
+        raise ValueError(
+            f"a logit is {got} but must be a tensor [..., A] or a mapping with the tensors 'mu' and "
+            "'sigma'; pass the head's output as it is"
+        ) from error
 
 
 def lead_shape(logit: Logit) -> torch.Size:

@@ -1,4 +1,5 @@
 """Generalised advantage estimation, and the linear recursion it rests on."""
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -127,7 +128,8 @@ def _check(data: gae_data, gamma: float, lambda_: float) -> None:
     if reward.shape != value.shape and not (value.dim() == 3 and reward.shape == value.shape[:2]):
         raise ValueError(
             f'reward has shape {tuple(reward.shape)} but value {tuple(value.shape)}; '
-            'give [T, B] for [T, B] or [T, B, A]')
+            'give [T, B] for [T, B] or [T, B, A]'
+        )
     check_shape('done', done, 'reward', reward.shape)
     check_shape('traj_flag', traj_flag, 'reward', reward.shape)
     if not value.dim():

@@ -1,4 +1,5 @@
 """Running statistics: of observations, rewards and returns."""
+
 from __future__ import annotations
 
 import torch

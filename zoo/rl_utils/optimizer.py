@@ -1,4 +1,5 @@
 """How parameters move: Adam over one flat buffer."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -26,8 +27,13 @@ class FlatAdam:
     Source: Kingma & Ba 2015, arXiv:1412.6980.
     """
 
-    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], lr: float = 1e-3,
-                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5) -> None:
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, nn.Parameter]],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-5,
+    ) -> None:
         self.lr, self._betas, self._eps = lr, betas, eps
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
@@ -87,9 +93,23 @@ class FlatAdam:
         scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0)
         self.step_count.add_(1)
         # what torch.optim.Adam(fused=True) calls, without its search for devices and types: 20 us
-        torch._fused_adam_([self.param], [self.grad], [self.exp_avg], [self.exp_avg_sq], [], [self.step_count],
-                           lr=self.lr, beta1=self._betas[0], beta2=self._betas[1], weight_decay=0.0, eps=self._eps,
-                           amsgrad=False, maximize=False, grad_scale=scale, found_inf=bad)
+        torch._fused_adam_(
+            [self.param],
+            [self.grad],
+            [self.exp_avg],
+            [self.exp_avg_sq],
+            [],
+            [self.step_count],
+            lr=self.lr,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            weight_decay=0.0,
+            eps=self._eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=scale,
+            found_inf=bad,
+        )
         self.step_count.sub_(bad)
         self.note_step(norm)
         return norm
@@ -112,7 +132,8 @@ class FlatAdam:
             raise NonFiniteGradientError(
                 f'the gradient of {self._n_in_row} steps in a row was not finite, first in parameter '
                 f'{self._culprit()!r}; lower policy.learn.learning_rate, set policy.learn.grad_clip, or look at the '
-                'scale of rewards and observations')
+                'scale of rewards and observations'
+            )
         return self.n_skipped
 
     def _culprit(self) -> str:
@@ -123,8 +144,13 @@ class FlatAdam:
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """Moments and counters; the parameters are the model's own state."""
-        return {'exp_avg': self.exp_avg, 'exp_avg_sq': self.exp_avg_sq, 'step_count': self.step_count,
-                'n_skipped': self.n_skipped, 'n_in_row': self._n_in_row}
+        return {
+            'exp_avg': self.exp_avg,
+            'exp_avg_sq': self.exp_avg_sq,
+            'step_count': self.step_count,
+            'n_skipped': self.n_skipped,
+            'n_in_row': self._n_in_row,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copies a `state_dict` in; shapes must be equal."""

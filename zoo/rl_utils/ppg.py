@@ -1,4 +1,5 @@
 """The auxiliary phase's joint loss of phasic policy gradient, over categorical and Gaussian heads alike."""
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -56,8 +57,7 @@ def ppg_joint_error(data: ppg_data, clip_ratio: float = 0.2, use_value_clip: boo
     check_shape('value_new', value_new, 'logit_new without its last dimension', shape[:-1])
     check_clip_ratio(clip_ratio)
     dist, parts_new = distribution_of(logit_new), logit_parts(logit_new)
-    node = kernels.find(
-        'ppg_joint_error', *parts_new, *logit_parts(logit_old), value_new, value_old, return_, weight)
+    node = kernels.find('ppg_joint_error', *parts_new, *logit_parts(logit_old), value_new, value_old, return_, weight)
     if node is not None:
         clip = clip_ratio if use_value_clip else None
         return ppg_joint_loss(*node(dist, logit_old, value_new, value_old, return_, weight, clip, *parts_new))

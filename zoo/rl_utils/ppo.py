@@ -1,4 +1,5 @@
 """Losses of proximal policy optimisation, over categorical and Gaussian heads alike."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -78,7 +79,10 @@ class ppo_info(NamedTuple):
 
 
 def ppo_error(
-    data: ppo_data, clip_ratio: Number = 0.2, use_value_clip: bool = True, dual_clip: Number | None = None,
+    data: ppo_data,
+    clip_ratio: Number = 0.2,
+    use_value_clip: bool = True,
+    dual_clip: Number | None = None,
     kl_type: KLType = 'k1',
 ) -> tuple[ppo_loss, ppo_info]:
     """The whole PPO loss: `ppo_policy_error` and `ppo_value_error` over one batch.
@@ -86,7 +90,8 @@ def ppo_error(
     Returns: (ppo_loss, ppo_info). Raises and Source: as the two parts; values and adv have one shape.
     """
     policy_data = ppo_policy_data(
-        data.logit_new, data.logit_old, data.action, data.adv, data.weight, data.logit_pretrained)
+        data.logit_new, data.logit_old, data.action, data.adv, data.weight, data.logit_pretrained
+    )
     value_data = ppo_value_data(data.value_new, data.value_old, data.return_, data.weight)
     check_surrogate(*policy_data)
     check_surrogate_options(clip_ratio, dual_clip, kl_type)
@@ -98,7 +103,10 @@ def ppo_error(
 
 
 def ppo_policy_error(
-    data: ppo_policy_data, clip_ratio: Number = 0.2, dual_clip: Number | None = None, entropy_bonus: bool = True,
+    data: ppo_policy_data,
+    clip_ratio: Number = 0.2,
+    dual_clip: Number | None = None,
+    entropy_bonus: bool = True,
     kl_type: KLType = 'k1',
 ) -> tuple[ppo_policy_loss, ppo_info]:
     """Clipped surrogate loss of a batch.
@@ -156,7 +164,10 @@ ppo_policy_error_continuous = ppo_policy_error
 
 
 def ppo_policy_slopes(
-    data: ppo_policy_data, clip_ratio: Number = 0.2, dual_clip: Number | None = None, entropy_weight: Number = 0.0,
+    data: ppo_policy_data,
+    clip_ratio: Number = 0.2,
+    dual_clip: Number | None = None,
+    entropy_weight: Number = 0.0,
 ) -> tuple[Slopes, Tensor, Tensor, ppo_info]:
     """Where to start a backward pass on policy_loss - entropy_weight * entropy_loss; policy_loss; entropy_loss; info.
 
@@ -180,7 +191,10 @@ def ppo_policy_slopes(
 
 
 def ppo_value_slopes(
-    data: ppo_value_data, clip_ratio: Number = 0.2, use_value_clip: bool = True, factor: Number = 1.0,
+    data: ppo_value_data,
+    clip_ratio: Number = 0.2,
+    use_value_clip: bool = True,
+    factor: Number = 1.0,
 ) -> tuple[Slopes, Tensor]:
     """Where to start a backward pass on factor * `ppo_value_error`, and the loss without its graph."""
     check_values(*data)
@@ -201,13 +215,18 @@ def is_zero(factor: Number) -> bool:
 
 
 def _policy_error(
-    data: ppo_policy_data, clip_ratio: Number, dual_clip: Number | None, entropy_bonus: bool, kl_type: KLType,
+    data: ppo_policy_data,
+    clip_ratio: Number,
+    dual_clip: Number | None,
+    entropy_bonus: bool,
+    kl_type: KLType,
 ) -> tuple[ppo_policy_loss, ppo_info]:
     logit_new, logit_old, action, adv, weight, logit_pretrained = data
     dist = distribution_of(logit_new)
     node = _policy_kernel(data, clip_ratio, dual_clip) or _PolicyError.apply
     policy_loss, entropy_loss, approx_kl, clipfrac = node(
-        dist, logit_old, action, adv, weight, clip_ratio, dual_clip, *logit_parts(logit_new))
+        dist, logit_old, action, adv, weight, clip_ratio, dual_clip, *logit_parts(logit_new)
+    )
     if not entropy_bonus:
         entropy_loss = adv.new_zeros(())
     kl_div = adv.new_zeros(()) if logit_pretrained is None else _pretrained_kl(dist, data, kl_type)
@@ -233,8 +252,15 @@ class _PolicyError(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, dist: Distribution, logit_old: Logit, action: Tensor, adv: Tensor, weight: Tensor | None,
-        clip_ratio: Any, dual_clip: Number | None, *parts_new: Tensor,
+        ctx: Any,
+        dist: Distribution,
+        logit_old: Logit,
+        action: Tensor,
+        adv: Tensor,
+        weight: Tensor | None,
+        clip_ratio: Any,
+        dual_clip: Number | None,
+        *parts_new: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         terms = policy_terms(dist, parts_new, logit_old, action, adv, weight, clip_ratio, dual_clip)
         ctx.dist, ctx.shape, ctx.has_weight = dist, parts_new[0].shape, weight is not None
@@ -258,8 +284,9 @@ class _ValueError(torch.autograd.Function):
     """The loss of `ppo_value_error` with its gradient found on the way forward."""
 
     @staticmethod
-    def forward(ctx: Any, value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None,
-                clip_ratio: Any) -> Tensor:
+    def forward(
+        ctx: Any, value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None, clip_ratio: Any
+    ) -> Tensor:
         loss, grad = value_terms(value_new, value_old, return_, weight, clip_ratio)
         ctx.save_for_backward(grad.to(value_new.dtype))
         return loss

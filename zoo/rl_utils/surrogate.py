@@ -2,6 +2,7 @@
 
 `zoo.rl_utils.ppo` makes losses of them (nodes of a graph), and the starts of a backward pass.
 """
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -26,8 +27,14 @@ class PolicyTerms(NamedTuple):
 
 
 def policy_terms(
-    dist: Distribution, parts_new: tuple[Tensor, ...], logit_old: Logit, action: Tensor, adv: Tensor,
-    weight: Tensor | None, clip_ratio: Any, dual_clip: Any,
+    dist: Distribution,
+    parts_new: tuple[Tensor, ...],
+    logit_old: Logit,
+    action: Tensor,
+    adv: Tensor,
+    weight: Tensor | None,
+    clip_ratio: Any,
+    dual_clip: Any,
 ) -> PolicyTerms:
     """The policy's loss and metrics; for arguments and formulas see `ppo_policy_error`.
 
@@ -63,7 +70,11 @@ def policy_terms(
 
 
 def policy_gradient(
-    dist: Distribution, slope: Tensor, weight: Tensor | None, saved: tuple[Tensor, ...], entropy_factor: Any,
+    dist: Distribution,
+    slope: Tensor,
+    weight: Tensor | None,
+    saved: tuple[Tensor, ...],
+    entropy_factor: Any,
 ) -> tuple[Tensor, ...]:
     """The gradient of policy_loss + entropy_factor * entropy_loss in each part of the new logit, [N, ...].
 
@@ -73,8 +84,13 @@ def policy_gradient(
     return dist.pullback(saved, slope, each if each is None or weight is None else weight * each)
 
 
-def value_terms(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None, clip_ratio: Any,
-                ) -> tuple[Tensor, Tensor]:
+def value_terms(
+    value_new: Tensor,
+    value_old: Tensor,
+    return_: Tensor,
+    weight: Tensor | None,
+    clip_ratio: Any,
+) -> tuple[Tensor, Tensor]:
     """The loss of `ppo_value_error` (clip_ratio None: unclipped) and its gradient in value_new."""
     value_new, return_ = wide(value_new), wide(return_)
     error = value_new - return_

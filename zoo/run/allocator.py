@@ -1,4 +1,5 @@
 """Memory that torch frees stays with the process: the next step asks for the same."""
+
 from __future__ import annotations
 
 import ctypes

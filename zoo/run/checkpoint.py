@@ -1,4 +1,5 @@
 """One safetensors file per checkpoint: written atomically, checked byte for byte before use, never a pickle."""
+
 from __future__ import annotations
 
 import hashlib
@@ -28,9 +29,21 @@ FORMAT = 1
 State = dict[str, Any]
 """Nested dicts; the keys are non-empty strings without '/', the leaves tensors or JSON values."""
 
-_DTYPES = {torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16', torch.bool: 'BOOL',
-           torch.int64: 'I64', torch.int32: 'I32', torch.int16: 'I16', torch.int8: 'I8', torch.uint8: 'U8',
-           torch.uint16: 'U16', torch.uint32: 'U32', torch.uint64: 'U64'}
+_DTYPES = {
+    torch.float64: 'F64',
+    torch.float32: 'F32',
+    torch.float16: 'F16',
+    torch.bfloat16: 'BF16',
+    torch.bool: 'BOOL',
+    torch.int64: 'I64',
+    torch.int32: 'I32',
+    torch.int16: 'I16',
+    torch.int8: 'I8',
+    torch.uint8: 'U8',
+    torch.uint16: 'U16',
+    torch.uint32: 'U32',
+    torch.uint64: 'U64',
+}
 # Quotes inside JSON strings are escaped, so these bytes occur once in a header, whatever the state and meta hold.
 _DIGEST_KEY = b'"sha256":"'
 _BLANK = b'0' * 64
@@ -45,8 +58,10 @@ class CheckpointConfig(Section):
     keep_last: int = Field(3, ge=1, description='how many of the last checkpoints are kept')
     keep_best: bool = Field(True, description='also keep the checkpoint with the best evaluation')
     aux_memory: bool = Field(
-        True, description="what a policy keeps of past rollouts (PPG's auxiliary memory) is part of it; without, a "
-                          'resume begins a new count of policy phases')
+        True,
+        description="what a policy keeps of past rollouts (PPG's auxiliary memory) is part of it; without, a "
+        'resume begins a new count of policy phases',
+    )
 
 
 class CheckpointError(UserError):
@@ -136,8 +151,11 @@ def fit_state(expected: State, got: State, path: str | os.PathLike[str]) -> None
     Raises: CheckpointError with the first misfits.
     """
     want, have = dict(_leaves(expected)), dict(_leaves(got))
-    misfits = [f'{name} is {have[name]} in the file and {form} here' for name, form in want.items()
-               if have.get(name, form) != form]
+    misfits = [
+        f'{name} is {have[name]} in the file and {form} here'
+        for name, form in want.items()
+        if have.get(name, form) != form
+    ]
     misfits += [f'{name} is not in the file' for name in want if name not in have]
     misfits += [f'{name} is only in the file' for name in have if name not in want]
     if misfits:
@@ -164,7 +182,7 @@ class CheckpointManager:
         if path is not None:
             steps = steps_of(self._folder)
             now = [step for step in steps if step <= env_step]
-            stale = [file for step, file in steps.items() if step not in now[-self._cfg.keep_last:]]
+            stale = [file for step, file in steps.items() if step not in now[-self._cfg.keep_last :]]
             _remove([*stale, *self._folder.glob('*.tmp')])  # the latter are left by a kill in the middle of a save
         return path
 
@@ -176,8 +194,11 @@ class CheckpointManager:
         try:
             save_checkpoint(self._folder / name, state, meta)
         except OSError as error:
-            logger.warning('checkpoint %s was not saved (%s); training goes on, older checkpoints are intact',
-                           self._folder / name, error.strerror or error)
+            logger.warning(
+                'checkpoint %s was not saved (%s); training goes on, older checkpoints are intact',
+                self._folder / name,
+                error.strerror or error,
+            )
             return None
         return self._folder / name
 
@@ -211,14 +232,22 @@ def _check_json(value: Any, where: str) -> None:
         for key, item in value.items():
             _check_json(item, f'{where}/{key}')
     elif value is not None and not isinstance(value, (bool, int, float, str)):
-        raise TypeError(f'{where} is of type {type(value).__name__}; a checkpoint holds tensors, numbers, strings, '
-                        'None, lists, and dicts with string keys; convert it')
+        raise TypeError(
+            f'{where} is of type {type(value).__name__}; a checkpoint holds tensors, numbers, strings, '
+            'None, lists, and dicts with string keys; convert it'
+        )
 
 
 def _header(tensors: dict[str, Tensor], values: State, meta: dict[str, Any]) -> bytes:
     """Length and JSON as safetensors has them, with a blank digest. The digest is of the whole file as it is then."""
-    header: dict[str, Any] = {'__metadata__': {'zoo_format': str(FORMAT), 'sha256': _BLANK.decode(),
-                                               'meta': json.dumps(meta), 'state': json.dumps(values)}}
+    header: dict[str, Any] = {
+        '__metadata__': {
+            'zoo_format': str(FORMAT),
+            'sha256': _BLANK.decode(),
+            'meta': json.dumps(meta),
+            'state': json.dumps(values),
+        }
+    }
     end = 0
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel() * tensor.element_size()
@@ -237,21 +266,24 @@ def _checked_metadata(path: Path, data: bytes) -> dict[str, str]:
         kind = next((kind for magic, kind in _OTHER_FILES.items() if data.startswith(magic)), 'no safetensors file')
         raise CheckpointError(path, f'is {kind}; zoo reads only the checkpoints it wrote')
     try:
-        metadata = json.loads(data[8:8 + size]).get('__metadata__')
+        metadata = json.loads(data[8 : 8 + size]).get('__metadata__')
     except (ValueError, RecursionError):
         raise CheckpointError(path, _DAMAGED) from None
     number = metadata.get('zoo_format') if isinstance(metadata, dict) else None
     if number is None:
         raise CheckpointError(path, 'is a safetensors file of something else; zoo reads only the checkpoints it wrote')
     if str(number).isdecimal() and int(number) > FORMAT:
-        raise CheckpointError(path, f'has format {number} and this zoo reads formats up to {FORMAT}: '
-                              'upgrade with pip install --upgrade policy-zoo')
+        raise CheckpointError(
+            path,
+            f'has format {number} and this zoo reads formats up to {FORMAT}: '
+            'upgrade with pip install --upgrade policy-zoo',
+        )
     start = data.find(_DIGEST_KEY, 8, 8 + size) + len(_DIGEST_KEY)
     view = memoryview(data)
     digest = hashlib.sha256(view[:start])
     digest.update(_BLANK)
-    digest.update(view[start + len(_BLANK):])
-    if view[start:start + len(_BLANK)] != digest.hexdigest().encode():
+    digest.update(view[start + len(_BLANK) :])
+    if view[start : start + len(_BLANK)] != digest.hexdigest().encode():
         raise CheckpointError(path, _DAMAGED)
     return metadata
 

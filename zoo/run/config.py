@@ -1,4 +1,5 @@
 """The whole config of a run: defaults <- user <- command line, checked in full before anything is made."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -47,8 +48,10 @@ class JobConfig(Section):
     def _is_folder_name(cls, name: str) -> str:
         fits = 0 < len(name) <= 100 and len(name.encode()) <= 200  # file systems count bytes, most up to 255
         if not fits or not name.strip() or name.startswith('.') or set('/\\:') & set(name) or not name.isprintable():
-            raise ValueError('it must name a folder, not a path: 1 to 100 characters without / \\ : and no dot in '
-                             'front; use e.g. cartpole_ppo, and logger.root for where it lies.')
+            raise ValueError(
+                'it must name a folder, not a path: 1 to 100 characters without / \\ : and no dot in '
+                'front; use e.g. cartpole_ppo, and logger.root for where it lies.'
+            )
         return name
 
 
@@ -83,9 +86,17 @@ def resolve_config(source: Any, overrides: Sequence[str] = (), **top_level: Any)
 def explain_config(source: Any, overrides: Sequence[str] = ()) -> list[ConfigRow]:
     """Every key of the resolved config in order, with what it accepts, its meaning, and where its value came from."""
     config, schema, origins = _resolve(source, overrides, {})
-    return [ConfigRow(path, value_at(config, path), describe(field.annotation, field.metadata), field.description or '',
-                      _origin(path, origins))
-            for path, field in fields_of(schema) if not is_section(field)]
+    return [
+        ConfigRow(
+            path,
+            value_at(config, path),
+            describe(field.annotation, field.metadata),
+            field.description or '',
+            _origin(path, origins),
+        )
+        for path, field in fields_of(schema)
+        if not is_section(field)
+    ]
 
 
 def resolve_policy(policy: dict[str, Any]) -> Config:
@@ -97,8 +108,10 @@ def resolve_policy(policy: dict[str, Any]) -> Config:
     resolved = plain(validate(schema, data, 'policy', [path for path, _ in fields_of(schema, 'policy')]))
     given = value_at(data, 'collect') or {}
     if given.get('n_sample') is not None and given.get('n_step') is None:
-        raise ConfigError(f"policy.collect.n_sample is {given['n_sample']} but without a run the number of envs is "
-                          'unknown; give policy.collect.n_step, the env steps per rollout and env.')
+        raise ConfigError(
+            f'policy.collect.n_sample is {given["n_sample"]} but without a run the number of envs is '
+            'unknown; give policy.collect.n_step, the env steps per rollout and env.'
+        )
     return Config(resolved)
 
 
@@ -132,8 +145,15 @@ def _job_schema(data: dict[str, Any]) -> type[Section]:
     policy = _policy_schema(data.get('policy'))
     policy_class = POLICY_REGISTRY.get(policy.model_fields['type'].default)
     buffer = _named_section(BUFFER_REGISTRY, data.get('buffer'), policy_class.default_buffer())
-    return create_model('JobConfig', __base__=JobConfig, env=(EnvConfig, {}), policy=(policy, {}), buffer=(buffer, {}),
-                        checkpoint=(CheckpointConfig, {}), logger=(LoggerConfig, {}))
+    return create_model(
+        'JobConfig',
+        __base__=JobConfig,
+        env=(EnvConfig, {}),
+        policy=(policy, {}),
+        buffer=(buffer, {}),
+        checkpoint=(CheckpointConfig, {}),
+        logger=(LoggerConfig, {}),
+    )
 
 
 def _policy_schema(data: Any) -> type[Section]:
@@ -153,8 +173,10 @@ def _named_section(registry: Registry[Any], data: Any, default: str) -> type[Sec
     except UnknownNameError as error:
         raise ConfigError(str(error)) from error
     if not (isinstance(section, type) and issubclass(section, Section)):
-        raise ConfigError(f'{registry.kind} {name!r} of {registry.where(name)} has no class attribute `config`; '
-                          'give it the Section class that declares its fields.')
+        raise ConfigError(
+            f'{registry.kind} {name!r} of {registry.where(name)} has no class attribute `config`; '
+            'give it the Section class that declares its fields.'
+        )
     field = Field(name, description=f'registered name of the {registry.kind}')
     return create_model(section.__name__, __base__=section, type=(str, field))
 
@@ -191,6 +213,9 @@ def _leaf_paths(data: Any, path: str = '') -> Iterator[str]:
 
 def _origin(path: str, origins: dict[str, str]) -> str:
     """Who gave the value at a path, or the last part of it, or the dict that holds it."""
-    found = [who for given, who in origins.items()
-             if given == path or given.startswith(f'{path}.') or path.startswith(f'{given}.')]
+    found = [
+        who
+        for given, who in origins.items()
+        if given == path or given.startswith(f'{path}.') or path.startswith(f'{given}.')
+    ]
     return next((who for who in ('argument', 'command line') if who in found), found[-1] if found else 'default')

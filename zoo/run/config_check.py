@@ -1,4 +1,5 @@
 """What follows from other values of a config, and what contradicts them or this machine."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -60,12 +61,16 @@ def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
     if n_step is None and n_sample is None:
         raise ConfigError(f'{N_STEP} is missing: give the env steps per rollout and env, or {N_SAMPLE}, over all envs.')
     if n_step is None and n_sample % n_env:
-        raise ConfigError(f'{N_SAMPLE} is {n_sample} but env.collector_env_num is {n_env}: {n_sample} % {n_env} = '
-                          f'{n_sample % n_env}; use a multiple, e.g. {max(n_sample // n_env, 1) * n_env}.')
+        raise ConfigError(
+            f'{N_SAMPLE} is {n_sample} but env.collector_env_num is {n_env}: {n_sample} % {n_env} = '
+            f'{n_sample % n_env}; use a multiple, e.g. {max(n_sample // n_env, 1) * n_env}.'
+        )
     n_step = n_step or n_sample // n_env
     if n_sample not in (None, n_step * n_env):
-        raise ConfigError(f'{N_SAMPLE} is {n_sample} but {N_STEP} is {n_step} and env.collector_env_num is {n_env}: '
-                          f'{n_step} * {n_env} = {n_step * n_env}; give one of the two, the other follows.')
+        raise ConfigError(
+            f'{N_SAMPLE} is {n_sample} but {N_STEP} is {n_step} and env.collector_env_num is {n_env}: '
+            f'{n_step} * {n_env} = {n_step * n_env}; give one of the two, the other follows.'
+        )
     collect |= {'n_step': n_step, 'n_sample': n_step * n_env}
     return filled
 
@@ -74,19 +79,25 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
     """A sentence for every contradiction between keys, and for every name or device that is not there."""
     n_sample, batch_size = value_at(config, N_SAMPLE), value_at(config, 'policy.learn.batch_size')
     if isinstance(n_sample, int):
-        size = f"{n_sample} samples ({value_at(config, N_STEP)} x {config['env']['collector_env_num']} envs)"
+        size = f'{n_sample} samples ({value_at(config, N_STEP)} x {config["env"]["collector_env_num"]} envs)'
         if isinstance(batch_size, int) and config['buffer']['type'] == 'rollout' and n_sample % batch_size:
-            yield (f'policy.learn.batch_size is {batch_size} but a rollout has {size}: '
-                   f'{_dropped(n_sample, batch_size)}; use a divisor, e.g. {_divisors_around(n_sample, batch_size)}.')
+            yield (
+                f'policy.learn.batch_size is {batch_size} but a rollout has {size}: '
+                f'{_dropped(n_sample, batch_size)}; use a divisor, e.g. {_divisors_around(n_sample, batch_size)}.'
+            )
         if batch_size == 1 and value_at(config, 'policy.learn.adv_norm') == 'minibatch':
-            yield ("policy.learn.batch_size is 1 but policy.learn.adv_norm is 'minibatch', which leaves one sample no "
-                   "advantage; use batch_size 2 or more, or adv_norm 'batch' or 'off'.")
+            yield (
+                "policy.learn.batch_size is 1 but policy.learn.adv_norm is 'minibatch', which leaves one sample no "
+                "advantage; use batch_size 2 or more, or adv_norm 'batch' or 'off'."
+            )
         yield from _aux_problems(config, n_sample)
         if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int):
             yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'])
         if config['max_env_step'] < n_sample:
-            yield (f"max_env_step is {config['max_env_step']} but a rollout has {size}: nothing would be trained; "
-                   f'use {n_sample} or more, or a smaller {N_STEP}.')
+            yield (
+                f'max_env_step is {config["max_env_step"]} but a rollout has {size}: nothing would be trained; '
+                f'use {n_sample} or more, or a smaller {N_STEP}.'
+            )
     yield from _buffer_problems(config)
     device = str(config['policy'].get('device', 'auto'))
     if device.startswith('cuda'):
@@ -103,14 +114,20 @@ def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
     """Buffers that do not give what the policy learns from."""
     name, kind = config['policy']['type'], config['buffer']['type']
     if kind == 'multi' and not POLICY_REGISTRY.get(name).draws_apart:
-        yield (f"buffer.type is 'multi' but policy {name!r} learns policy and value from the same samples; use "
-               "'replay' or 'rollout'.")
+        yield (
+            f"buffer.type is 'multi' but policy {name!r} learns policy and value from the same samples; use "
+            "'replay' or 'rollout'."
+        )
     if kind != 'rollout' and value_at(config, 'policy.learn.recompute_adv'):
-        yield (f'policy.learn.recompute_adv is true but buffer.type is {kind!r}, which gives draws: advantages are '
-               "recomputed over whole rollouts; use recompute_adv=false or buffer.type 'rollout'.")
+        yield (
+            f'policy.learn.recompute_adv is true but buffer.type is {kind!r}, which gives draws: advantages are '
+            "recomputed over whole rollouts; use recompute_adv=false or buffer.type 'rollout'."
+        )
     if kind == 'multi' and value_at(config, 'policy.model.arch') == 'shared':
-        yield ("policy.model.arch is 'shared' but buffer.type is 'multi': what shares all parameters cannot learn "
-               "policy and value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'.")
+        yield (
+            "policy.model.arch is 'shared' but buffer.type is 'multi': what shares all parameters cannot learn "
+            "policy and value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'."
+        )
 
 
 def _aux_problems(config: dict[str, Any], n_sample: int) -> Iterator[str]:
@@ -120,13 +137,16 @@ def _aux_problems(config: dict[str, Any], n_sample: int) -> Iterator[str]:
         return
     buffer = config['buffer']
     n_kept = {'rollout': n_sample, 'replay': buffer.get('n_sample'), 'multi': value_at(buffer, 'policy.n_sample')}.get(
-        buffer['type'])  # of a rollout, or of a draw; what another buffer gives is its own affair
+        buffer['type']
+    )  # of a rollout, or of a draw; what another buffer gives is its own affair
     if n_kept is None:
         return
     if n_phase * n_kept % n_batch:
-        yield (f'policy.learn.aux_batch_size is {n_batch} but the memory holds aux_freq {n_phase} x {n_kept} = '
-               f'{n_phase * n_kept} samples: {_dropped(n_phase * n_kept, n_batch)}; use a divisor, e.g. '
-               f'{_divisors_around(n_phase * n_kept, n_batch)}.')
+        yield (
+            f'policy.learn.aux_batch_size is {n_batch} but the memory holds aux_freq {n_phase} x {n_kept} = '
+            f'{n_phase * n_kept} samples: {_dropped(n_phase * n_kept, n_batch)}; use a divisor, e.g. '
+            f'{_divisors_around(n_phase * n_kept, n_batch)}.'
+        )
 
 
 def _dropped(n_sample: int, batch_size: int) -> str:

@@ -1,4 +1,5 @@
 """SIGINT and SIGTERM: the first lets a run finish its update and save, the second ends the process at once."""
+
 from __future__ import annotations
 
 import logging

@@ -1,4 +1,5 @@
 """A run: evaluate, collect, make samples, push, train, log, checkpoint, and again."""
+
 from __future__ import annotations
 
 import logging
@@ -83,7 +84,8 @@ class SerialJob:
             save_yaml(cfg, self.run_dir / 'config.yaml')
             self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint)
             self._logger = undo.enter_context(
-                Logger(self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, start_env_step=self.env_step))
+                Logger(self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, start_env_step=self.env_step)
+            )
             if checkpoint is not None and cfg.checkpoint.keep_best:
                 self._adopt_best()
             self._start_step = self.env_step
@@ -99,11 +101,18 @@ class SerialJob:
         self._n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
         eval_env = undo.enter_context(closing(make_vector_env(cfg.env, self._n_eval_env, device=device)))
         spaces = self._envs[0].obs_space, self._envs[0].action_space
-        self.policy = policy if policy is not None else POLICY_REGISTRY.get(cfg.policy.type)(
-            cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode)
+        self.policy = (
+            policy
+            if policy is not None
+            else POLICY_REGISTRY.get(cfg.policy.type)(
+                cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode
+            )
+        )
         if (self.policy.obs_space, self.policy.action_space) != spaces:
-            raise UserError(f'the policy given is for {self.policy.obs_space} and {self.policy.action_space} but the '
-                            f'env has {spaces[0]} and {spaces[1]}; make it for this env')
+            raise UserError(
+                f'the policy given is for {self.policy.obs_space} and {self.policy.action_space} but the '
+                f'env has {spaces[0]} and {spaces[1]}; make it for this env'
+            )
         self.policy.max_env_step = cfg.max_env_step
         self.policy.reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
         if self.policy.compiled:
@@ -190,9 +199,14 @@ class SerialJob:
         self._eval_step = self.env_step
         self.last_return = evaluation.return_mean
         with self._timed('log'):
-            self._logger.write(self.env_step, {
-                'eval/return_mean': evaluation.return_mean, 'eval/return_std': evaluation.return_std,
-                'eval/episode_len_mean': sum(evaluation.lengths) / len(evaluation.lengths)})
+            self._logger.write(
+                self.env_step,
+                {
+                    'eval/return_mean': evaluation.return_mean,
+                    'eval/return_std': evaluation.return_std,
+                    'eval/episode_len_mean': sum(evaluation.lengths) / len(evaluation.lengths),
+                },
+            )
             if self.best_return is None or self.last_return > self.best_return:
                 self.best_return = self.last_return
                 if self.cfg.checkpoint.keep_best:
@@ -211,8 +225,12 @@ class SerialJob:
     def clocks(self) -> Clocks:
         """Seconds and calls of each part since the run began; of 'learn', the optimiser steps."""
         n_step = self._collector.collect_iter * self.cfg.policy.collect.n_step * len(self._envs)
-        return Clocks(time.perf_counter(), self.env_step, {**self._collector.time, **self._time},
-                      {**dict.fromkeys(self._collector.time, n_step), **self._calls, 'learn': self.train_iter})
+        return Clocks(
+            time.perf_counter(),
+            self.env_step,
+            {**self._collector.time, **self._time},
+            {**dict.fromkeys(self._collector.time, n_step), **self._calls, 'learn': self.train_iter},
+        )
 
     def save(self) -> None:
         """Writes a checkpoint of everything."""
@@ -228,19 +246,37 @@ class SerialJob:
     def result(self) -> TrainResult:
         """The run so far."""
         speed = (self.env_step - self._start_step) / max(time.perf_counter() - self._start, 1e-9)
-        return TrainResult(self.policy, self.run_dir, self.env_step, self.train_iter, self.best_return,
-                           self.last_return, self.wall_s, speed)
+        return TrainResult(
+            self.policy,
+            self.run_dir,
+            self.env_step,
+            self.train_iter,
+            self.best_return,
+            self.last_return,
+            self.wall_s,
+            speed,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs; the envs' own state is not part of it."""
         memory = self.policy.memory_state_dict() if self.cfg.checkpoint.aux_memory else {}
-        return {'policy': self.policy.state_dict(), 'memory': memory, 'buffer': self._buffer.state_dict(),
-                'counter': self._counters()}
+        return {
+            'policy': self.policy.state_dict(),
+            'memory': memory,
+            'buffer': self._buffer.state_dict(),
+            'counter': self._counters(),
+        }
 
     def _counters(self) -> dict[str, Any]:
-        return {'env_step': self.env_step, 'collect_iter': self._collector.collect_iter,
-                'episode': self._collector.episodes.n_episode, 'eval_step': self._eval_step,
-                'best_return': self.best_return, 'last_return': self.last_return, 'wall_s': self.wall_s}
+        return {
+            'env_step': self.env_step,
+            'collect_iter': self._collector.collect_iter,
+            'episode': self._collector.episodes.n_episode,
+            'eval_step': self._eval_step,
+            'best_return': self.best_return,
+            'last_return': self.last_return,
+            'wall_s': self.wall_s,
+        }
 
     def close(self) -> None:
         """Ends envs and logs, and gives torch its threads back."""
@@ -290,32 +326,46 @@ class SerialJob:
         for name in ('obs_space', 'action_space'):
             was, here = checkpoint.meta[name], getattr(self._envs[0], name).to_json()
             if was != here:
-                raise CheckpointError(checkpoint.path, f'is of a run with {name} {was} but the env has {here}; '
-                                                       'resume with the env that it was trained on')
+                raise CheckpointError(
+                    checkpoint.path,
+                    f'is of a run with {name} {was} but the env has {here}; resume with the env that it was trained on',
+                )
         was, here = ([env['id'], env['game']] for env in (checkpoint.meta['config']['env'], storable(self.cfg)['env']))
         if was != here:
-            logger.warning('the run was trained on env %s and goes on with %s',
-                           *(' '.join(name for name in pair if name) for pair in (was, here)))
+            logger.warning(
+                'the run was trained on env %s and goes on with %s',
+                *(' '.join(name for name in pair if name) for pair in (was, here)),
+            )
 
     def _meta(self) -> dict[str, Any]:
-        return {'config': storable(self.cfg), 'env_step': self.env_step, 'train_iter': self.train_iter,
-                'best_return': self.best_return, 'obs_space': self.policy.obs_space.to_json(),
-                'action_space': self.policy.action_space.to_json(),
-                'version': {'zoo': VERSION, 'torch': torch.__version__}}
+        return {
+            'config': storable(self.cfg),
+            'env_step': self.env_step,
+            'train_iter': self.train_iter,
+            'best_return': self.best_return,
+            'obs_space': self.policy.obs_space.to_json(),
+            'action_space': self.policy.action_space.to_json(),
+            'version': {'zoo': VERSION, 'torch': torch.__version__},
+        }
 
     def _write(self, metrics: dict[str, Any]) -> None:
         self._write_step = self.env_step
         episodes = self._collector.episodes
         row: dict[str, Any] = {f'learn/{name}': value for name, value in metrics.items()}
-        row |= {'learn/train_iter': self.train_iter, 'collect/iter': self._collector.collect_iter,
-                'collect/episode': episodes.n_episode}
+        row |= {
+            'learn/train_iter': self.train_iter,
+            'collect/iter': self._collector.collect_iter,
+            'collect/episode': episodes.n_episode,
+        }
         if episodes.returns:
             row['collect/return_mean'] = sum(episodes.returns) / len(episodes.returns)
             row['collect/episode_len_mean'] = sum(episodes.lengths) / len(episodes.lengths)
         spent = {**self._collector.time, **self._time}
         total = max(sum(spent.values()), 1e-9)
-        row |= {'time/env_step_per_s': self.result().env_step_per_s,
-                **{f'time/share_{name}': value / total for name, value in spent.items()}}
+        row |= {
+            'time/env_step_per_s': self.result().env_step_per_s,
+            **{f'time/share_{name}': value / total for name, value in spent.items()},
+        }
         self._logger.write(self.env_step, row)
 
     def _progress(self) -> None:

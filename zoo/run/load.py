@@ -1,4 +1,5 @@
 """A policy from a checkpoint file alone: no env, no config file, no pickle."""
+
 from __future__ import annotations
 
 import os
@@ -28,8 +29,13 @@ def policy_of(checkpoint: Checkpoint, device: str | None = None) -> Policy:
     if device is not None or not torch.cuda.is_available():
         cfg.policy.device = device or 'cpu'
     policy = POLICY_REGISTRY.get(cfg.policy.type)(
-        cfg.policy, space_from_json(meta['obs_space']), space_from_json(meta['action_space']),
-        seed=cfg.seed, enable_field=['eval'], action_mode=cfg.env.action_mode)
+        cfg.policy,
+        space_from_json(meta['obs_space']),
+        space_from_json(meta['action_space']),
+        seed=cfg.seed,
+        enable_field=['eval'],
+        action_mode=cfg.env.action_mode,
+    )
     expected = policy.state_dict()
     fit_state(expected, {key: checkpoint.state['policy'][key] for key in expected}, checkpoint.path)
     policy.load_state_dict(checkpoint.state['policy'])

@@ -1,4 +1,5 @@
 """Metrics of a run to metrics.jsonl, TensorBoard and the console; no full disk or closed terminal stops a run."""
+
 from __future__ import annotations
 
 import errno
@@ -31,9 +32,11 @@ class LoggerConfig(Section):
     freq: int = Field(1_000, gt=0, description='env steps between writes of metrics; at most one write per rollout')
     tensorboard: bool = Field(True, description='write TensorBoard files to the tb folder of the run')
     console: Literal['auto', 'live', 'plain', 'off'] = Field(
-        'auto', description='progress on stderr: live line, plain lines or none; auto: live on a terminal, else plain')
+        'auto', description='progress on stderr: live line, plain lines or none; auto: live on a terminal, else plain'
+    )
     console_freq: float | None = Field(
-        None, gt=0, description='seconds between updates of the console; null: 0.5 for live, 5 for plain')
+        None, gt=0, description='seconds between updates of the console; null: 0.5 for live, 5 for plain'
+    )
 
 
 class Logger:
@@ -44,8 +47,14 @@ class Logger:
       max_env_step: for the share done and the time left.
     """
 
-    def __init__(self, run_dir: str | os.PathLike[str], cfg: LoggerConfig, exp_name: str, max_env_step: int,
-                 start_env_step: int = 0) -> None:
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str],
+        cfg: LoggerConfig,
+        exp_name: str,
+        max_env_step: int,
+        start_env_step: int = 0,
+    ) -> None:
         folder = Path(run_dir)
         folder.mkdir(parents=True, exist_ok=True)
         self._start = time.monotonic() - _cut_log(folder / 'metrics.jsonl', start_env_step)
@@ -73,16 +82,22 @@ class Logger:
                 self._events = None  # a record cut short makes all that follow it unreadable
         return values
 
-    def progress(self, env_step: int, last_return: float | None, best_return: float | None,
-                 env_step_per_s: float) -> None:
+    def progress(
+        self, env_step: int, last_return: float | None, best_return: float | None, env_step_per_s: float
+    ) -> None:
         """Shows on the console how far the run is; cheap to call often."""
         if self._console is None:
             return
         left = (self._max_env_step - env_step) / env_step_per_s if env_step_per_s > 0 else math.inf
         # a narrow terminal cuts the end of this off
-        parts = [f'{min(env_step / self._max_env_step, 1.0):4.0%}', f'left {_duration(left)}',
-                 f'last {_number(last_return)}', f'best {_number(best_return)}', f'{env_step_per_s:,.0f}/s',
-                 f'{env_step:,}/{self._max_env_step:,} env steps']
+        parts = [
+            f'{min(env_step / self._max_env_step, 1.0):4.0%}',
+            f'left {_duration(left)}',
+            f'last {_number(last_return)}',
+            f'best {_number(best_return)}',
+            f'{env_step_per_s:,.0f}/s',
+            f'{env_step:,}/{self._max_env_step:,} env steps',
+        ]
         console = self._console
         if not self._try('console', lambda: console.show(env_step, '  '.join(parts))):
             self._console = None
@@ -143,13 +158,15 @@ class _EventFile:
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
+
         folder.mkdir(exist_ok=True)
         self._event, self._summary = Event, Summary
         self._writer = EventsWriter(str(folder / 'events'), f'.{start_env_step}.{os.getpid()}')
         self._flushed = time.monotonic()
         if start_env_step:  # TensorBoard then hides what earlier files have from this step on
-            self._writer.write_event(Event(wall_time=time.time(), step=start_env_step + 1,
-                                           session_log=SessionLog(status=SessionLog.START)))
+            self._writer.write_event(
+                Event(wall_time=time.time(), step=start_env_step + 1, session_log=SessionLog(status=SessionLog.START))
+            )
 
     def append(self, env_step: int, values: Mapping[str, float]) -> None:
         scalars = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
@@ -198,9 +215,12 @@ class _LiveConsole:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
+
         console = Console(stderr=True)
-        name, text = (TextColumn(f'{{task.{field}}}', markup=False, table_column=Column(no_wrap=True))
-                      for field in ('description', 'fields[text]'))
+        name, text = (
+            TextColumn(f'{{task.{field}}}', markup=False, table_column=Column(no_wrap=True))
+            for field in ('description', 'fields[text]')
+        )
         columns = [name, *([BarColumn(16)] if console.width >= 120 else []), text]
         self._progress = Progress(*columns, console=console, auto_refresh=False, redirect_stdout=False)
         self._task = self._progress.add_task(exp_name, total=max_env_step, text='')

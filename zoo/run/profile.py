@@ -1,4 +1,5 @@
 """Where the time of a run goes: the run's own clocks over some iterations, then a trace of torch's profiler."""
+
 from __future__ import annotations
 
 import logging
@@ -28,9 +29,12 @@ class Clocks(NamedTuple):
 
     def since(self, start: Clocks) -> Clocks:
         """What lies between an earlier reading and this one."""
-        return Clocks(self.wall_s - start.wall_s, self.env_step - start.env_step,
-                      {name: value - start.seconds[name] for name, value in self.seconds.items()},
-                      {name: value - start.calls[name] for name, value in self.calls.items()})
+        return Clocks(
+            self.wall_s - start.wall_s,
+            self.env_step - start.env_step,
+            {name: value - start.seconds[name] for name, value in self.seconds.items()},
+            {name: value - start.calls[name] for name, value in self.calls.items()},
+        )
 
 
 def profiled(job: SerialJob, n_iter: int) -> Generator[None]:
@@ -93,9 +97,16 @@ def _warn_if_short(job: SerialJob, n_iter: int) -> None:
     n_left = (job.cfg.max_env_step - job.env_step) // job.step_per_iteration
     n_needed = WARM_UP + n_iter + N_TRACED
     if n_left < n_needed:
-        logger.warning('a profile takes %d iterations (%d to warm up, %d timed, %d traced) but max_env_step leaves %d; '
-                       'raise it to %d or more', n_needed, WARM_UP, n_iter, N_TRACED, n_left,
-                       job.env_step + n_needed * job.step_per_iteration)
+        logger.warning(
+            'a profile takes %d iterations (%d to warm up, %d timed, %d traced) but max_env_step leaves %d; '
+            'raise it to %d or more',
+            n_needed,
+            WARM_UP,
+            n_iter,
+            N_TRACED,
+            n_left,
+            job.env_step + n_needed * job.step_per_iteration,
+        )
 
 
 def _times(job: SerialJob, readings: list[Clocks]) -> str:
@@ -109,8 +120,11 @@ def _times(job: SerialJob, readings: list[Clocks]) -> str:
         calls = f'{total.calls[name] / n_iter:,.0f}' if name in total.calls else ''
         rows.append((name, f'{value / n_iter:.5f}', f'{value / iteration_s:.1%}', calls, _rate(total.env_step, value)))
     rows.append(('all', f'{iteration_s / n_iter:.5f}', '100.0%', '1', _rate(total.env_step, iteration_s)))
-    text = [f'profile of {n_iter} iterations, env steps {readings[0].env_step:,} to {readings[-1].env_step:,}',
-            *_table(rows), _evaluation(job, readings[-1], iteration_s / total.env_step)]
+    text = [
+        f'profile of {n_iter} iterations, env steps {readings[0].env_step:,} to {readings[-1].env_step:,}',
+        *_table(rows),
+        _evaluation(job, readings[-1], iteration_s / total.env_step),
+    ]
     if job.steps_beside:
         text.append('env: what was waited for; these envs step by themselves while the policy acts')
     if job.policy.device.type == 'cuda':
@@ -128,14 +142,16 @@ def _evaluation(job: SerialJob, so_far: Clocks, step_s: float) -> str:
 def _operators(averages: Any, n_iter: int, is_cuda: bool) -> str:
     """The costliest operators by the time in themselves, without that of those they call."""
     key = 'self_device_time_total' if is_cuda else 'self_cpu_time_total'
-    costs = sorted(((getattr(a, key), a.count, a.key) for a in averages
-                    if not a.key.startswith('zoo/')), reverse=True)
+    costs = sorted(((getattr(a, key), a.count, a.key) for a in averages if not a.key.startswith('zoo/')), reverse=True)
     total = max(sum(cost for cost, _, _ in costs), 1e-9)
     rows = [('operators of an iteration', 'seconds', 'share', 'calls')]
-    rows += [(name[:NAME_LEN], f'{cost / n_iter / 1e6:.5f}', f'{cost / total:.1%}', f'{count / n_iter:,.0f}')
-             for cost, count, name in costs[:N_OPERATOR]]
-    return '\n'.join([f'costliest operators by self time on the {"GPU" if is_cuda else "CPU"}, while traced',
-                      *_table(rows)])
+    rows += [
+        (name[:NAME_LEN], f'{cost / n_iter / 1e6:.5f}', f'{cost / total:.1%}', f'{count / n_iter:,.0f}')
+        for cost, count, name in costs[:N_OPERATOR]
+    ]
+    return '\n'.join(
+        [f'costliest operators by self time on the {"GPU" if is_cuda else "CPU"}, while traced', *_table(rows)]
+    )
 
 
 def _rate(env_step: int, seconds: float) -> str:
@@ -144,6 +160,11 @@ def _rate(env_step: int, seconds: float) -> str:
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ['  ' + '  '.join(cell.ljust(width) if i == 0 else cell.rjust(width)
-                             for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
-            for row in rows]
+    return [
+        '  '
+        + '  '.join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

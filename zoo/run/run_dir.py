@@ -1,4 +1,5 @@
 """Where a run writes: a new folder, or, when a run goes on from its newest checkpoint, the folder it had."""
+
 from __future__ import annotations
 
 import logging
@@ -21,8 +22,11 @@ def continues_in_place(cfg: Config, checkpoint: Checkpoint) -> bool:
     was = Config(checkpoint.meta['config'])
     folder = checkpoint.path.parent
     newest = list(steps_of(folder).values())[-1:]
-    return (folder.name == 'checkpoints' and [checkpoint.path] == newest
-            and (cfg.exp_name, cfg.seed, cfg.logger.root) == (was.exp_name, was.seed, was.logger.root))
+    return (
+        folder.name == 'checkpoints'
+        and [checkpoint.path] == newest
+        and (cfg.exp_name, cfg.seed, cfg.logger.root) == (was.exp_name, was.seed, was.logger.root)
+    )
 
 
 def new_run_dir(cfg: Config) -> Path:
@@ -37,10 +41,14 @@ def new_run_dir(cfg: Config) -> Path:
             if not base.parent.is_dir():
                 break
         except OSError as error:
-            raise UserError(f'the run folder {path} cannot be made ({error.strerror}); set logger.root to a folder '
-                            'that can be written') from error
-    raise UserError(f'the run folder {base} cannot be made: something of that name is in the way; set logger.root or '
-                    'exp_name to another')
+            raise UserError(
+                f'the run folder {path} cannot be made ({error.strerror}); set logger.root to a folder '
+                'that can be written'
+            ) from error
+    raise UserError(
+        f'the run folder {base} cannot be made: something of that name is in the way; set logger.root or '
+        'exp_name to another'
+    )
 
 
 def best_return_of(run_dir: Path) -> float | None:

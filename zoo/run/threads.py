@@ -1,4 +1,5 @@
 """How many torch threads each phase of a run works with."""
+
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
@@ -60,14 +61,18 @@ def phase_threads(policy: Policy, rows: Rows, limit: int) -> dict[Phase, int]:
     Args: policy: with eval mode; limit: what torch had when the run began, as OMP_NUM_THREADS says or its cores.
     """
     work = multiply_adds(policy) if limit > 1 and policy.device.type == 'cpu' else 0
-    return {'collect': _threads(work * rows.collect, limit), 'learn': _threads(work * rows.learn, limit),
-            'evaluate': _threads(work * rows.evaluate, limit)}
+    return {
+        'collect': _threads(work * rows.collect, limit),
+        'learn': _threads(work * rows.learn, limit),
+        'evaluate': _threads(work * rows.evaluate, limit),
+    }
 
 
 def multiply_adds(policy: Policy) -> int:
     """Those of the matrix products and convolutions in one greedy action, as torch counts them."""
-    obs = torch.zeros(1, *getattr(policy.obs_space, 'shape', ()), dtype=obs_dtype(policy.obs_space),
-                      device=policy.device)
+    obs = torch.zeros(
+        1, *getattr(policy.obs_space, 'shape', ()), dtype=obs_dtype(policy.obs_space), device=policy.device
+    )
     with FlopCounterMode(display=False) as counter:
         policy.eval_mode.forward(obs, None)
     return counter.get_total_flops() // 2

@@ -1,4 +1,5 @@
 """Env x collect mode -> rollouts."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -30,8 +31,9 @@ class Collector:
         self._mode, self._n_step, self._n_env = mode, mode.n_step, sum(env.n_env for env in envs)
         self._block = envs[0].block(self._n_step, self._n_env)
         stops = np.cumsum([env.n_env for env in envs]).tolist()
-        self._groups = [EnvGroup(env, self._block.part(stop - env.n_env, stop), mode)
-                        for env, stop in zip(envs, stops, strict=True)]
+        self._groups = [
+            EnvGroup(env, self._block.part(stop - env.n_env, stop), mode) for env, stop in zip(envs, stops, strict=True)
+        ]
         self.env_step = 0
         self.collect_iter = 0
         self.time = {'env': 0.0, 'act': 0.0}
@@ -70,8 +72,11 @@ class Collector:
     def _rollout(self) -> Rollout:
         obs, steps = self._block.obs, self._block.steps
         end = steps.terminated | steps.truncated
-        self.env_step += self.episodes.record(steps.reward if steps.raw_reward is None else steps.raw_reward,
-                                              end if steps.raw_end is None else steps.raw_end, steps.is_reset)
+        self.env_step += self.episodes.record(
+            steps.reward if steps.raw_reward is None else steps.raw_reward,
+            end if steps.raw_end is None else steps.raw_end,
+            steps.is_reset,
+        )
         self.collect_iter += 1
         output = side_by_side([group.acting.output for group in self._groups])
         transition = self._mode.process_transition(obs[:-1], output, steps)

@@ -1,4 +1,5 @@
 """Envs that step together, and the policy that acts for them; several such groups take turns."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -51,5 +52,9 @@ def side_by_side(outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Blocks [T, B, ...] of each group -> those of all envs, one level of nesting allowed."""
     if len(outputs) == 1:
         return outputs[0]
-    return {key: side_by_side([output[key] for output in outputs]) if isinstance(x, dict)
-            else torch.cat([output[key] for output in outputs], dim=1) for key, x in outputs[0].items()}
+    return {
+        key: side_by_side([output[key] for output in outputs])
+        if isinstance(x, dict)
+        else torch.cat([output[key] for output in outputs], dim=1)
+        for key, x in outputs[0].items()
+    }

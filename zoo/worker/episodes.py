@@ -1,4 +1,5 @@
 """How the episodes of the training envs went."""
+
 from __future__ import annotations
 
 from collections import deque

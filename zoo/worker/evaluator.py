@@ -1,4 +1,5 @@
 """Eval mode on its own envs -> returns."""
+
 from __future__ import annotations
 
 import logging
@@ -59,8 +60,12 @@ class Evaluator:
             if n_step % CHECK_EVERY == 0:
                 self._env.check()
             if length.max() == LONG_EPISODE:
-                logger.warning('an evaluation episode of %s has not ended after %d steps; set env.max_episode_steps if '
-                               'it never does', self._env.name, LONG_EPISODE)
+                logger.warning(
+                    'an evaluation episode of %s has not ended after %d steps; set env.max_episode_steps if '
+                    'it never does',
+                    self._env.name,
+                    LONG_EPISODE,
+                )
             timestep = self._env.step(self._mode.forward(obs, None)['action'])
             total += timestep.reward.cpu().numpy()
             length += 1 if timestep.is_reset is None else ~timestep.is_reset.cpu().numpy()

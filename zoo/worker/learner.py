@@ -1,4 +1,5 @@
 """Batches x learn mode -> metrics."""
+
 from __future__ import annotations
 
 import torch
@@ -40,8 +41,10 @@ class Learner:
             return
         wanted = set(self._mode.monitor_vars())
         if metrics.keys() != wanted:
-            raise ValueError(f'_forward_learn returned the metrics {sorted(metrics)} but _monitor_vars_learn names '
-                             f'{sorted(wanted)}; make the two agree')
+            raise ValueError(
+                f'_forward_learn returned the metrics {sorted(metrics)} but _monitor_vars_learn names '
+                f'{sorted(wanted)}; make the two agree'
+            )
         self._names_checked = True
 
 

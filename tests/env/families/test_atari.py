@@ -1,4 +1,5 @@
 """The real games. The raw game beside the training one is the oracle: both are the same game, seen differently."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -76,9 +77,14 @@ def test_step_training_is_the_raw_game_with_clipped_rewards_and_an_end_for_each_
     clipped.close()
 
 
-@pytest.mark.parametrize(('kwargs', 'ends', 'clips'), [
-    ({'episodic_life': False}, False, True), ({'clip_reward': False}, True, False),
-    ({'episodic_life': False, 'clip_reward': False}, False, False)])
+@pytest.mark.parametrize(
+    ('kwargs', 'ends', 'clips'),
+    [
+        ({'episodic_life': False}, False, True),
+        ({'clip_reward': False}, True, False),
+        ({'episodic_life': False, 'clip_reward': False}, False, False),
+    ],
+)
 def test_step_training_does_only_what_is_asked_for(kwargs: dict, ends: bool, clips: bool) -> None:
     env = make('Qbert', 4, training=True, kwargs=kwargs)
     env.reset(0)
@@ -156,10 +162,14 @@ def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() 
     env.close()
 
 
-@pytest.mark.parametrize(('action', 'message'), [
-    ([0, 0, 0], r"env 'atari/Pong', step 2: the actions have shape \(3,\), wanted \(2,\)"),
-    ([0.0, 1.0], 'step 2: the actions are of float32, wanted integers'),
-    ([0, 6], "env 'atari/Pong', index 1, step 2: the action is 6, wanted 0 to 5; look at the policy")])
+@pytest.mark.parametrize(
+    ('action', 'message'),
+    [
+        ([0, 0, 0], r"env 'atari/Pong', step 2: the actions have shape \(3,\), wanted \(2,\)"),
+        ([0.0, 1.0], 'step 2: the actions are of float32, wanted integers'),
+        ([0, 6], "env 'atari/Pong', index 1, step 2: the action is 6, wanted 0 to 5; look at the policy"),
+    ],
+)
 def test_step_action_that_does_not_fit_is_refused_before_the_game_sees_it(action: list, message: str) -> None:
     env = make('Pong')
     env.reset(0)
@@ -176,11 +186,18 @@ def test_make_vector_env_kwargs_reach_the_game() -> None:
     env.close()
 
 
-@pytest.mark.parametrize(('kwargs', 'message'), [
-    ({'frameskip': 4}, 'unknown key env.kwargs.frameskip: did you mean env.kwargs.frame_skip?'),
-    ({'max_episode_steps': 4}, 'unknown key env.kwargs.max_episode_steps: it belongs at env.max_episode_steps.'),
-    ({'noop_max': -1}, 'env.kwargs.noop_max is -1 (int) but must be an integer >= 0; leave it out for 30, the default'),
-    ({'clip_reward': 1}, 'env.kwargs.clip_reward is 1 (int) but must be true or false')])
+@pytest.mark.parametrize(
+    ('kwargs', 'message'),
+    [
+        ({'frameskip': 4}, 'unknown key env.kwargs.frameskip: did you mean env.kwargs.frame_skip?'),
+        ({'max_episode_steps': 4}, 'unknown key env.kwargs.max_episode_steps: it belongs at env.max_episode_steps.'),
+        (
+            {'noop_max': -1},
+            'env.kwargs.noop_max is -1 (int) but must be an integer >= 0; leave it out for 30, the default',
+        ),
+        ({'clip_reward': 1}, 'env.kwargs.clip_reward is 1 (int) but must be true or false'),
+    ],
+)
 def test_make_vector_env_kwargs_that_do_not_fit_are_config_errors(kwargs: dict, message: str) -> None:
     cfg = EnvConfig(id='atari', game='Pong', kwargs=kwargs)
     for call in (lambda: make_vector_env(cfg, 1), lambda: check_source(cfg)):
@@ -189,9 +206,14 @@ def test_make_vector_env_kwargs_that_do_not_fit_are_config_errors(kwargs: dict, 
         assert str(raised.value).startswith(message)
 
 
-@pytest.mark.parametrize(('game', 'message'), [
-    ('pong', "unknown game 'pong': did you mean 'Pong'? env 'atari' has Adventure, AirRaid, Alien and "),
-    ('SpaceInvader', "did you mean 'SpaceInvaders'?"), (None, 'env.game is missing')])
+@pytest.mark.parametrize(
+    ('game', 'message'),
+    [
+        ('pong', "unknown game 'pong': did you mean 'Pong'? env 'atari' has Adventure, AirRaid, Alien and "),
+        ('SpaceInvader', "did you mean 'SpaceInvaders'?"),
+        (None, 'env.game is missing'),
+    ],
+)
 def test_make_vector_env_unknown_game_names_the_closest(game: str | None, message: str) -> None:
     with pytest.raises(UnknownEnvError) as raised:
         make_vector_env(EnvConfig(id='atari', game=game), 1)

@@ -1,4 +1,5 @@
 """Real pools of envpool, beside gymnasium's envs of the same name or a pool that is asked directly."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -24,8 +25,9 @@ from zoo.env import (
     make_vector_env,
 )
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec('envpool') is None,
-                                reason='the extra envpool is not installed')
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec('envpool') is None, reason='the extra envpool is not installed'
+)
 TASKS = ['CartPole-v1', 'HalfCheetah-v4', 'LunarLander-v3', 'MiniGrid-DoorKey-6x6-v0', 'Breakout-v5']
 
 
@@ -112,14 +114,34 @@ def test_step_mujoco_actions_are_mapped_to_their_bounds(mode: str, action: float
     assert torch.equal(got.reward, want.reward)
 
 
-@pytest.mark.parametrize(('game', 'action', 'message'), [
-    ('CartPole-v1', [0, 1], r"env 'envpool/CartPole-v1', step 1: the actions have shape \(2,\), wanted \(3,\); pass"),
-    ('CartPole-v1', [0, 1, 0, 1], r'the actions have shape \(4,\), wanted \(3,\)'),
-    ('CartPole-v1', [0.0, 0.5, 1.0], "step 1: the actions are of float32, wanted integers; pass the policy's output"),
-    ('CartPole-v1', [0, 1, 2], "env 'envpool/CartPole-v1', index 2, step 1: the action is 2, wanted 0 to 1; look at"),
-    ('CartPole-v1', [0, -1, 0], 'index 1, step 1: the action is -1, wanted 0 to 1'),
-    ('HalfCheetah-v4', [[0.0] * 6] * 2, r'the actions have shape \(2, 6\), wanted \(3, 6\)'),
-    ('HalfCheetah-v4', [[0.0] * 6] * 2 + [[float('nan')] * 6], 'index 2, step 1: the action is .*nan.*, wanted num')])
+@pytest.mark.parametrize(
+    ('game', 'action', 'message'),
+    [
+        (
+            'CartPole-v1',
+            [0, 1],
+            r"env 'envpool/CartPole-v1', step 1: the actions have shape \(2,\), wanted \(3,\); pass",
+        ),
+        ('CartPole-v1', [0, 1, 0, 1], r'the actions have shape \(4,\), wanted \(3,\)'),
+        (
+            'CartPole-v1',
+            [0.0, 0.5, 1.0],
+            "step 1: the actions are of float32, wanted integers; pass the policy's output",
+        ),
+        (
+            'CartPole-v1',
+            [0, 1, 2],
+            "env 'envpool/CartPole-v1', index 2, step 1: the action is 2, wanted 0 to 1; look at",
+        ),
+        ('CartPole-v1', [0, -1, 0], 'index 1, step 1: the action is -1, wanted 0 to 1'),
+        ('HalfCheetah-v4', [[0.0] * 6] * 2, r'the actions have shape \(2, 6\), wanted \(3, 6\)'),
+        (
+            'HalfCheetah-v4',
+            [[0.0] * 6] * 2 + [[float('nan')] * 6],
+            'index 2, step 1: the action is .*nan.*, wanted num',
+        ),
+    ],
+)
 def test_step_action_that_does_not_fit_is_refused_before_the_call(game: str, action: list, message: str) -> None:
     env = make(game)
     env.reset(0)
@@ -134,6 +156,7 @@ def test_step_before_the_first_reset_raises() -> None:
 
 
 # --- Atari, whose options change rewards and ends
+
 
 def test_step_atari_options_hold_in_training_only_and_leave_the_score_whole() -> None:
     """Four envs until each has ended a game; the raw pool beside it plays until the first life is lost."""
@@ -166,6 +189,7 @@ def test_step_atari_without_options_is_the_raw_game_in_training_too() -> None:
 
 # --- spaces
 
+
 def test_make_vector_env_image_and_index_observations_keep_their_kind() -> None:
     image, index = make('CarRacing-v3', 1), make('FrozenLake-v1', 1)
     assert image.obs_space.shape == (96, 96, 3) and image.reset(0).dtype == torch.uint8
@@ -196,23 +220,36 @@ def test_make_vector_env_observations_that_are_no_vector_or_image_raise() -> Non
 
 # --- names and options
 
-@pytest.mark.parametrize(('game', 'message'), [
-    ('CartPole-v2', "unknown game 'CartPole-v2': did you mean 'CartPole-v0' or 'CartPole-v1'? env '"),
-    ('minigrid-doorkey-6x6-v0', "did you mean 'MiniGrid-DoorKey-6x6-v0'"),
-    (None, "env.game is missing: env 'envpool' has Adventure-v5, "),
-    ('MultiDuel-v1', "unknown game 'MultiDuel-v1'"), ('Cig-v1', "unknown game 'Cig-v1'")])  # a reset ended the process
+
+@pytest.mark.parametrize(
+    ('game', 'message'),
+    [
+        ('CartPole-v2', "unknown game 'CartPole-v2': did you mean 'CartPole-v0' or 'CartPole-v1'? env '"),
+        ('minigrid-doorkey-6x6-v0', "did you mean 'MiniGrid-DoorKey-6x6-v0'"),
+        (None, "env.game is missing: env 'envpool' has Adventure-v5, "),
+        ('MultiDuel-v1', "unknown game 'MultiDuel-v1'"),
+        ('Cig-v1', "unknown game 'Cig-v1'"),
+    ],
+)  # a reset ended the process
 def test_make_vector_env_unknown_game_names_the_closest(game: str | None, message: str) -> None:
     with pytest.raises(UnknownEnvError) as raised:
         make_vector_env(EnvConfig(id='envpool', game=game), 1)
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize(('kwargs', 'message'), [
-    ({'noopmax': 3}, "env.kwargs has 'noopmax' but envpool/Pong-v5 takes num_threads, .*noop_max.*; correct the name"),
-    ({'num_envs': 3}, "env.kwargs has 'num_envs' but envpool/Pong-v5 takes"),
-    ({'max_episode_steps': 3}, 'env.kwargs has .* does not take; set env.max_episode_steps'),
-    ({'noop_max': '3'}, "env.kwargs.noop_max is '3' but envpool/Pong-v5 takes int, such as 30; correct it."),
-    ({'gray_scale': 1}, 'env.kwargs.gray_scale is 1 but envpool/Pong-v5 takes bool, such as True')])
+@pytest.mark.parametrize(
+    ('kwargs', 'message'),
+    [
+        (
+            {'noopmax': 3},
+            "env.kwargs has 'noopmax' but envpool/Pong-v5 takes num_threads, .*noop_max.*; correct the name",
+        ),
+        ({'num_envs': 3}, "env.kwargs has 'num_envs' but envpool/Pong-v5 takes"),
+        ({'max_episode_steps': 3}, 'env.kwargs has .* does not take; set env.max_episode_steps'),
+        ({'noop_max': '3'}, "env.kwargs.noop_max is '3' but envpool/Pong-v5 takes int, such as 30; correct it."),
+        ({'gray_scale': 1}, 'env.kwargs.gray_scale is 1 but envpool/Pong-v5 takes bool, such as True'),
+    ],
+)
 def test_make_vector_env_options_that_do_not_fit_raise(kwargs: dict, message: str) -> None:
     with pytest.raises(EnvKwargsError, match=message):
         make('Pong-v5', kwargs=kwargs)
@@ -224,18 +261,33 @@ def test_make_vector_env_options_named_like_something_of_ours_are_unknown(key: s
         make('Pong-v5', kwargs={key: 'breakout'})
 
 
-@pytest.mark.parametrize(('game', 'key'), [
-    ('CheetahRun-v1', 'task_name'), ('StarpilotEasy-v0', 'env_name'), ('StarpilotEasy-v0', 'distribution_mode'),
-    ('MiniGrid-DoorKey-6x6-v0', 'env_name')])
+@pytest.mark.parametrize(
+    ('game', 'key'),
+    [
+        ('CheetahRun-v1', 'task_name'),
+        ('StarpilotEasy-v0', 'env_name'),
+        ('StarpilotEasy-v0', 'distribution_mode'),
+        ('MiniGrid-DoorKey-6x6-v0', 'env_name'),
+    ],
+)
 def test_make_vector_env_options_that_make_it_another_game_are_refused(game: str, key: str) -> None:
     with pytest.raises(EnvKwargsError, match=f"env.kwargs has '{key}' but envpool/{game} takes"):
         make(game, kwargs={key: 'other'})
 
 
 # sizes below those that fit, a view that is not 7 cells wide, a mission without room: each ended the process
-@pytest.mark.parametrize(('key', 'value'), [
-    ('size', 3), ('agent_view_size', 3), ('mission_bytes', 1), ('action_max', 1000), ('num_crossings', -1),
-    ('obstacle_type', 'stone'), ('agent_start_dir', -1)])
+@pytest.mark.parametrize(
+    ('key', 'value'),
+    [
+        ('size', 3),
+        ('agent_view_size', 3),
+        ('mission_bytes', 1),
+        ('action_max', 1000),
+        ('num_crossings', -1),
+        ('obstacle_type', 'stone'),
+        ('agent_start_dir', -1),
+    ],
+)
 def test_make_vector_env_what_a_minigrid_id_stands_for_is_no_option(key: str, value: Any) -> None:
     message = f"env.kwargs has '{key}' but envpool/MiniGrid-DoorKey-6x6-v0 takes num_threads, thread_affinity_offset; "
     with pytest.raises(EnvKwargsError, match=message):
@@ -243,12 +295,27 @@ def test_make_vector_env_what_a_minigrid_id_stands_for_is_no_option(key: str, va
     assert make('MiniGrid-DoorKey-6x6-v0', kwargs={'num_threads': 1}).reset(0).shape == (3, 984)
 
 
-BELOW = {'num_threads': -1, 'stack_num': 0, 'frame_skip': 0, 'noop_max': 0, 'img_height': 0, 'img_width': 0,
-         'repeat_action_probability': -0.1}
+BELOW = {
+    'num_threads': -1,
+    'stack_num': 0,
+    'frame_skip': 0,
+    'noop_max': 0,
+    'img_height': 0,
+    'img_width': 0,
+    'repeat_action_probability': -0.1,
+}
 LEAST = {key: value + (0.1 if key == 'repeat_action_probability' else 1) for key, value in BELOW.items()}
-ABOVE = {'num_threads': 2**31 - 1, 'stack_num': 1000, 'frame_skip': 2**31 - 1, 'noop_max': 2**31 - 1,
-         'img_height': 2**20, 'img_width': 2**31, 'repeat_action_probability': 1.01, 'mode': 2**31,
-         'difficulty': -2**31 - 1}
+ABOVE = {
+    'num_threads': 2**31 - 1,
+    'stack_num': 1000,
+    'frame_skip': 2**31 - 1,
+    'noop_max': 2**31 - 1,
+    'img_height': 2**20,
+    'img_width': 2**31,
+    'repeat_action_probability': 1.01,
+    'mode': 2**31,
+    'difficulty': -(2**31) - 1,
+}
 
 
 @pytest.mark.parametrize('item', [*BELOW.items(), *ABOVE.items(), ('repeat_action_probability', float('nan'))])
@@ -263,14 +330,22 @@ def test_make_vector_env_options_out_of_range_are_refused_before_a_pool_is_made(
 def test_make_vector_env_options_out_of_range_name_the_range_and_the_default() -> None:
     with pytest.raises(EnvKwargsError) as raised:
         make('Pong-v5', kwargs={'img_height': 0})
-    assert str(raised.value) == ('env.kwargs.img_height is 0 but envpool/Pong-v5 takes 1 to 1024; correct it, or leave '
-                                 'it out for 84.')
+    assert str(raised.value) == (
+        'env.kwargs.img_height is 0 but envpool/Pong-v5 takes 1 to 1024; correct it, or leave it out for 84.'
+    )
 
 
-@pytest.mark.parametrize(('game', 'kwargs'), [
-    ('StarpilotEasy-v0', {'num_levels': -1}), ('StarpilotEasy-v0', {'start_level': -1}),
-    ('HalfCheetah-v4', {'frame_skip': 0}), ('HalfCheetah-v4', {'frame_stack': 0}), ('CartPole-v1', {'num_threads': -1}),
-    ('HalfCheetah-v4', {'ctrl_cost_weight': float('nan')})])
+@pytest.mark.parametrize(
+    ('game', 'kwargs'),
+    [
+        ('StarpilotEasy-v0', {'num_levels': -1}),
+        ('StarpilotEasy-v0', {'start_level': -1}),
+        ('HalfCheetah-v4', {'frame_skip': 0}),
+        ('HalfCheetah-v4', {'frame_stack': 0}),
+        ('CartPole-v1', {'num_threads': -1}),
+        ('HalfCheetah-v4', {'ctrl_cost_weight': float('nan')}),
+    ],
+)
 def test_make_vector_env_options_out_of_range_are_refused_in_other_tasks_too(game: str, kwargs: dict) -> None:
     with pytest.raises(EnvKwargsError, match=f'env.kwargs.{next(iter(kwargs))} is .* but envpool/{game} takes .* to '):
         make(game, kwargs=kwargs)
@@ -283,10 +358,14 @@ def test_make_vector_env_least_options_make_a_pool_that_runs() -> None:
         assert env.reset(0).shape == shape and env.step(torch.tensor([0, 1])).obs.shape == shape
 
 
-@pytest.mark.parametrize(('game', 'kwargs', 'said'), [
-    ('Pong-v5', {'mode': 7}, 'Invalid game mode requested'),
-    ('HalfCheetah-v4', {'xml_file': 'none.xml'}, 'ParseXML: Error opening file .*none.xml.*'),
-    ('VizdoomCustom-v1', {'cfg_path': '/none.cfg', 'wad_path': ''}, 'File "/none.cfg .* does not exist.')])
+@pytest.mark.parametrize(
+    ('game', 'kwargs', 'said'),
+    [
+        ('Pong-v5', {'mode': 7}, 'Invalid game mode requested'),
+        ('HalfCheetah-v4', {'xml_file': 'none.xml'}, 'ParseXML: Error opening file .*none.xml.*'),
+        ('VizdoomCustom-v1', {'cfg_path': '/none.cfg', 'wad_path': ''}, 'File "/none.cfg .* does not exist.'),
+    ],
+)
 def test_make_vector_env_options_that_only_envpool_can_judge_are_named(game: str, kwargs: dict, said: str) -> None:
     message = rf'env.kwargs is {{.*}} but envpool makes no envpool/{game} of it \({said}'
     with pytest.raises(EnvKwargsError, match=message):

@@ -1,4 +1,5 @@
 """A family of a user's own: the counting env of tests.envs, B at once, with a clipped reward and two ends per game."""
+
 from __future__ import annotations
 
 import sys
@@ -113,13 +114,20 @@ def test_reset_seeds_each_env_or_all_together(env_id: str, game: str | None, n_s
     assert isinstance(seed, int) if n_seed is None else len(set(seed)) == n_seed
 
 
-@pytest.mark.parametrize(('fields', 'message'), [
-    ({'game': None}, "env.game is missing: env 'raw_test' has short, long; set env.game to one of them."),
-    ({'game': 'shrt'}, "unknown game 'shrt': did you mean 'short'? env 'raw_test' has short, long; set env.game"),
-    ({'game': 'qqq'}, "unknown game 'qqq': env 'raw_test' has short, long"),
-    ({'id': 'plain_test'}, "env.game is 'short' but env 'plain_test' has no games to choose from; leave env.game out."),
-    ({'id': 'CartPole-v1'}, "env.game is 'short' but env 'CartPole-v1' has no games"),
-    ({'id': 'raw_tst'}, "unknown env 'raw_tst': did you mean 'raw_test'")])
+@pytest.mark.parametrize(
+    ('fields', 'message'),
+    [
+        ({'game': None}, "env.game is missing: env 'raw_test' has short, long; set env.game to one of them."),
+        ({'game': 'shrt'}, "unknown game 'shrt': did you mean 'short'? env 'raw_test' has short, long; set env.game"),
+        ({'game': 'qqq'}, "unknown game 'qqq': env 'raw_test' has short, long"),
+        (
+            {'id': 'plain_test'},
+            "env.game is 'short' but env 'plain_test' has no games to choose from; leave env.game out.",
+        ),
+        ({'id': 'CartPole-v1'}, "env.game is 'short' but env 'CartPole-v1' has no games"),
+        ({'id': 'raw_tst'}, "unknown env 'raw_tst': did you mean 'raw_test'"),
+    ],
+)
 def test_make_vector_env_game_that_does_not_fit_says_which_do(fields: dict, message: str) -> None:
     cfg = config(**fields)
     for call in (lambda: make_vector_env(cfg, 2), lambda: find_env(cfg.id, cfg.game), lambda: check_env(cfg)):
@@ -128,10 +136,18 @@ def test_make_vector_env_game_that_does_not_fit_says_which_do(fields: dict, mess
         assert str(raised.value).startswith(message)
 
 
-@pytest.mark.parametrize(('fields', 'error', 'message'), [
-    ({'vectorization': 'async'}, UnsupportedEnvError, "'async' but 'raw_test/short' steps all its envs at once; use"),
-    ({'autoreset': 'same_step'}, UnsupportedEnvError, "'raw_test/short' does 'next_step'; use 'auto'.$"),
-    ({'kwargs': {'limt': 3}}, EnvKwargsError, "env.kwargs has 'limt' but raw_test/short takes limit; correct the")])
+@pytest.mark.parametrize(
+    ('fields', 'error', 'message'),
+    [
+        (
+            {'vectorization': 'async'},
+            UnsupportedEnvError,
+            "'async' but 'raw_test/short' steps all its envs at once; use",
+        ),
+        ({'autoreset': 'same_step'}, UnsupportedEnvError, "'raw_test/short' does 'next_step'; use 'auto'.$"),
+        ({'kwargs': {'limt': 3}}, EnvKwargsError, "env.kwargs has 'limt' but raw_test/short takes limit; correct the"),
+    ],
+)
 def test_make_vector_env_what_a_family_cannot_do_raises(fields: dict, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         make_vector_env(config(**fields), 2)
@@ -148,6 +164,7 @@ def test_find_env_takes_a_family_by_its_place_too() -> None:
 
 
 # --- the contract
+
 
 def test_check_env_family_that_keeps_the_contract_passes() -> None:
     check_env(config(), n_step=30)
@@ -175,10 +192,14 @@ class DrawVectorEnv(LimitSameStepVectorEnv):
         return (obs, reward, *rest)
 
 
-@pytest.mark.parametrize(('what', 'since', 'message'), [
-    ('obs', 0, 'step 0: the observations of two resets with seed=0 differ'),
-    ('obs', 3, 'step 3: the observations of two runs with the same actions with seed=0 differ'),
-    ('reward', 2, 'step 2: the rewards of two runs with the same actions with seed=0 differ')])
+@pytest.mark.parametrize(
+    ('what', 'since', 'message'),
+    [
+        ('obs', 0, 'step 0: the observations of two resets with seed=0 differ'),
+        ('obs', 3, 'step 3: the observations of two runs with the same actions with seed=0 differ'),
+        ('reward', 2, 'step 2: the rewards of two runs with the same actions with seed=0 differ'),
+    ],
+)
 def test_check_env_family_that_no_seed_reaches_raises(what: str, since: int, message: str) -> None:
     ENV_REGISTRY.register('draw_test', force=True)(env_family(one_seed=True)(DrawVectorEnv))
     with pytest.raises(EnvContractError, match=f"env 'draw_test', index 1, {message}.*, wanted the same twice; seed"):
@@ -190,24 +211,40 @@ def test_check_env_family_that_no_seed_reaches_raises(what: str, since: int, mes
 FLOATS = Box(np.array([-1, 0], np.float32), np.array([1, 2], np.float32))
 
 
-@pytest.mark.parametrize(('space', 'actions', 'message'), [
-    (Discrete(3), [0, 1, 2], r"env 'e', step 4: the actions have shape \(3,\), wanted \(2,\); pass one action"),
-    (Discrete(3), [[0], [1]], r'the actions have shape \(2, 1\), wanted \(2,\)'),
-    (Discrete(3), [0.0, 1.0], "step 4: the actions are of float64, wanted integers; pass the policy's output as it is"),
-    (Discrete(3), [0, 3], "env 'e', index 1, step 4: the action is 3, wanted 0 to 2; look at the policy."),
-    (Discrete(3, start=5), [4, 5], 'index 0, step 4: the action is 4, wanted 5 to 7; look'),
-    (FLOATS, [[0, 0], [0, 0]], 'the actions are of int64, wanted floats'),
-    (FLOATS, [[0.0, 0.0]], r'the actions have shape \(1, 2\), wanted \(2, 2\)'),
-    (FLOATS, [[0.0, 0.0], [0.0, 2.5]], r'index 1, step 4: the action is \[0.  2.5\], wanted numbers inside of its'),
-    (FLOATS, [[0.0, np.nan], [0.0, 0.0]], r'index 0, step 4: the action is \[ 0. nan\]')], ids=str)
+@pytest.mark.parametrize(
+    ('space', 'actions', 'message'),
+    [
+        (Discrete(3), [0, 1, 2], r"env 'e', step 4: the actions have shape \(3,\), wanted \(2,\); pass one action"),
+        (Discrete(3), [[0], [1]], r'the actions have shape \(2, 1\), wanted \(2,\)'),
+        (
+            Discrete(3),
+            [0.0, 1.0],
+            "step 4: the actions are of float64, wanted integers; pass the policy's output as it is",
+        ),
+        (Discrete(3), [0, 3], "env 'e', index 1, step 4: the action is 3, wanted 0 to 2; look at the policy."),
+        (Discrete(3, start=5), [4, 5], 'index 0, step 4: the action is 4, wanted 5 to 7; look'),
+        (FLOATS, [[0, 0], [0, 0]], 'the actions are of int64, wanted floats'),
+        (FLOATS, [[0.0, 0.0]], r'the actions have shape \(1, 2\), wanted \(2, 2\)'),
+        (FLOATS, [[0.0, 0.0], [0.0, 2.5]], r'index 1, step 4: the action is \[0.  2.5\], wanted numbers inside of its'),
+        (FLOATS, [[0.0, np.nan], [0.0, 0.0]], r'index 0, step 4: the action is \[ 0. nan\]'),
+    ],
+    ids=str,
+)
 def test_action_check_refuses_with_got_wanted_do(space: gymnasium.Space, actions: list, message: str) -> None:
     with pytest.raises(EnvError, match=message):
         ActionCheck('e', space, 2)(np.array(actions), 4)
 
 
-@pytest.mark.parametrize(('space', 'actions'), [
-    (Discrete(3), np.array([0, 2])), (Discrete(3, start=5), np.array([5, 7], np.int32)),
-    (FLOATS, np.array([[-1, 0], [1, 2]], np.float32)), (FLOATS, np.zeros((2, 2)))], ids=str)
+@pytest.mark.parametrize(
+    ('space', 'actions'),
+    [
+        (Discrete(3), np.array([0, 2])),
+        (Discrete(3, start=5), np.array([5, 7], np.int32)),
+        (FLOATS, np.array([[-1, 0], [1, 2]], np.float32)),
+        (FLOATS, np.zeros((2, 2))),
+    ],
+    ids=str,
+)
 def test_action_check_takes_all_of_the_space(space: gymnasium.Space, actions: np.ndarray) -> None:
     ActionCheck('e', space, 2)(actions, 1)
     assert all(space.contains(action.astype(space.dtype)) for action in actions)
@@ -217,8 +254,9 @@ def test_need_what_is_not_installed_names_the_pip_command(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, 'not_there', None)
     with pytest.raises(MissingExtraError) as raised:
         need('not_there', 'sim', 'sim/walk')
-    assert str(raised.value) == ("env 'sim/walk' needs the sim extra, which is not installed; "
-                                 "run: pip install 'policy-zoo[sim]'")
+    assert str(raised.value) == (
+        "env 'sim/walk' needs the sim extra, which is not installed; run: pip install 'policy-zoo[sim]'"
+    )
 
 
 def test_need_error_inside_of_the_module_passes_through(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 """Grids small enough to be encoded by hand, and the real 7x7 view read back from its vector."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -12,13 +13,18 @@ from gymnasium.spaces import Box, Dict, Discrete
 from zoo.env import EnvConfig, make_vector_env
 from zoo.env.families.minigrid import N_KIND, MiniGridEncoder
 
-needs_envpool = pytest.mark.skipif(importlib.util.find_spec('envpool') is None,
-                                   reason='the extra envpool is not installed')
+needs_envpool = pytest.mark.skipif(
+    importlib.util.find_spec('envpool') is None, reason='the extra envpool is not installed'
+)
 
 
 def encoder(height: int, width: int) -> MiniGridEncoder:
-    return MiniGridEncoder(Dict(image=Box(0, 255, (height, width, 3), np.uint8), direction=Discrete(4),
-                                mission=Box(0, 255, (8,), np.uint8)), 'grid')
+    return MiniGridEncoder(
+        Dict(
+            image=Box(0, 255, (height, width, 3), np.uint8), direction=Discrete(4), mission=Box(0, 255, (8,), np.uint8)
+        ),
+        'grid',
+    )
 
 
 def test_encoder_two_cells_have_their_ones_where_the_hand_puts_them() -> None:
@@ -48,7 +54,8 @@ def test_warn_of_missions_warns_once_and_only_if_they_differ(caplog: pytest.LogC
         encode.warn_of_missions({'mission': np.stack([one, other])})
     assert [record.message for record in caplog.records] == [
         "the missions of env 'grid' differ ('blue', 'red'), but its observations leave them out: the policy must do "
-        'without']
+        'without'
+    ]
 
 
 def decode(vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,5 @@
 """The real games, which need Qt 5: the system's, or that of the wheel."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -24,8 +25,10 @@ from zoo.env.families import qt as qt_module
 from zoo.env.families.procgen import GAMES
 from zoo.env.families.qt import load_qt
 
-pytestmark = pytest.mark.skipif(any(importlib.util.find_spec(name) is None for name in ('envpool', 'PyQt5')),
-                                reason='the extra procgen is not installed')
+pytestmark = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ('envpool', 'PyQt5')),
+    reason='the extra procgen is not installed',
+)
 
 
 def make(game: str, n_env: int = 2, training: bool = False, **fields: Any) -> VectorEnv:
@@ -61,11 +64,18 @@ def levels(env: VectorEnv) -> set[int]:
     return {int(level) for level in env.step(torch.zeros(env.n_env, dtype=torch.int64)).info['level_seed']}
 
 
-@pytest.mark.parametrize(('kwargs', 'training', 'evaluation'), [
-    ({}, None, None), ({'num_levels': 2}, {0, 1}, None), ({'num_levels': 1, 'start_level': 7}, {7}, None),
-    ({'num_levels': 1, 'eval_num_levels': 1, 'eval_start_level': 5}, {0}, {5})])
-def test_step_levels_are_those_of_training_or_of_evaluation(kwargs: dict, training: set | None,
-                                                            evaluation: set | None) -> None:
+@pytest.mark.parametrize(
+    ('kwargs', 'training', 'evaluation'),
+    [
+        ({}, None, None),
+        ({'num_levels': 2}, {0, 1}, None),
+        ({'num_levels': 1, 'start_level': 7}, {7}, None),
+        ({'num_levels': 1, 'eval_num_levels': 1, 'eval_start_level': 5}, {0}, {5}),
+    ],
+)
+def test_step_levels_are_those_of_training_or_of_evaluation(
+    kwargs: dict, training: set | None, evaluation: set | None
+) -> None:
     for is_training, want in ((True, training), (False, evaluation)):
         got = levels(make('leaper', 12, is_training, kwargs=kwargs))
         if want is None:  # of all 2^31 levels
@@ -86,11 +96,19 @@ def test_step_time_limit_is_truncated_and_the_next_row_only_resets() -> None:
         last = step.obs
 
 
-@pytest.mark.parametrize(('cfg', 'message'), [
-    (EnvConfig(id='procgen', game='maze', max_episode_steps=3),
-     'env.max_episode_steps is 3 but procgen/maze has a time limit of its own that nothing changes'),
-    (EnvConfig(id='envpool', game='MazeEasy-v0', max_episode_steps=3),
-     'env.max_episode_steps is 3 but an episode of envpool/MazeEasy-v0 goes on: this task has no limit that can')])
+@pytest.mark.parametrize(
+    ('cfg', 'message'),
+    [
+        (
+            EnvConfig(id='procgen', game='maze', max_episode_steps=3),
+            'env.max_episode_steps is 3 but procgen/maze has a time limit of its own that nothing changes',
+        ),
+        (
+            EnvConfig(id='envpool', game='MazeEasy-v0', max_episode_steps=3),
+            'env.max_episode_steps is 3 but an episode of envpool/MazeEasy-v0 goes on: this task has no limit that can',
+        ),
+    ],
+)
 def test_max_episode_steps_that_envpool_would_ignore_raises(cfg: EnvConfig, message: str) -> None:
     with pytest.raises(UnsupportedEnvError) as raised:
         env = make_vector_env(cfg, 1)
@@ -100,15 +118,38 @@ def test_max_episode_steps_that_envpool_would_ignore_raises(cfg: EnvConfig, mess
     assert str(raised.value).startswith(message)
 
 
-@pytest.mark.parametrize(('fields', 'error', 'message'), [
-    ({'game': 'starpilt'}, UnknownEnvError, "unknown game 'starpilt': did you mean 'starpilot'? env 'procgen' has big"),
-    ({'game': 'StarPilot'}, UnknownEnvError, "did you mean 'starpilot'?"),
-    ({'game': None}, UnknownEnvError, "env.game is missing: env 'procgen' has bigfish, bossfight, caveflyer, "),
-    ({'kwargs': {'difficulty': 'memory'}}, EnvKwargsError,
-     "env.kwargs.difficulty is 'memory' but procgen/starpilot takes easy, hard, extreme; use one of these."),
-    ({'kwargs': {'num_level': 3}}, ConfigError, 'unknown key env.kwargs.num_level: did you mean env.kwargs.num_levels'),
-    ({'kwargs': {'difficulty': 'esay'}}, ConfigError, "env.kwargs.difficulty is 'esay' (text) but must be one of 'eas"),
-    ({'kwargs': {'num_levels': '3'}}, ConfigError, "env.kwargs.num_levels is '3' (text) but must be an integer >= 0")])
+@pytest.mark.parametrize(
+    ('fields', 'error', 'message'),
+    [
+        (
+            {'game': 'starpilt'},
+            UnknownEnvError,
+            "unknown game 'starpilt': did you mean 'starpilot'? env 'procgen' has big",
+        ),
+        ({'game': 'StarPilot'}, UnknownEnvError, "did you mean 'starpilot'?"),
+        ({'game': None}, UnknownEnvError, "env.game is missing: env 'procgen' has bigfish, bossfight, caveflyer, "),
+        (
+            {'kwargs': {'difficulty': 'memory'}},
+            EnvKwargsError,
+            "env.kwargs.difficulty is 'memory' but procgen/starpilot takes easy, hard, extreme; use one of these.",
+        ),
+        (
+            {'kwargs': {'num_level': 3}},
+            ConfigError,
+            'unknown key env.kwargs.num_level: did you mean env.kwargs.num_levels',
+        ),
+        (
+            {'kwargs': {'difficulty': 'esay'}},
+            ConfigError,
+            "env.kwargs.difficulty is 'esay' (text) but must be one of 'eas",
+        ),
+        (
+            {'kwargs': {'num_levels': '3'}},
+            ConfigError,
+            "env.kwargs.num_levels is '3' (text) but must be an integer >= 0",
+        ),
+    ],
+)
 def test_make_vector_env_what_is_not_there_is_said_with_what_is(fields: dict, error: type, message: str) -> None:
     with pytest.raises(error) as raised:
         make_vector_env(EnvConfig(**{'id': 'procgen', 'game': 'starpilot', **fields}), 1, training=True)
@@ -120,6 +161,7 @@ def test_check_env_passes() -> None:
 
 
 # --- Qt and the extra
+
 
 def test_make_vector_env_without_envpool_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'envpool', None)
@@ -143,8 +185,10 @@ def test_load_qt_library_that_does_not_load_says_what_to_install(monkeypatch: py
 
 def test_make_vector_env_after_envpool_was_imported_without_qt_still_works() -> None:
     """envpool looks for Qt once, when it is imported; a program may have done that for another env before."""
-    code = ('import envpool; from zoo.env import EnvConfig, make_vector_env; '
-            "env = make_vector_env(EnvConfig(id='envpool', game='CartPole-v1'), 1); env.reset(0); "
-            "print(tuple(make_vector_env(EnvConfig(id='procgen', game='maze'), 2).reset(0).shape))")
+    code = (
+        'import envpool; from zoo.env import EnvConfig, make_vector_env; '
+        "env = make_vector_env(EnvConfig(id='envpool', game='CartPole-v1'), 1); env.reset(0); "
+        "print(tuple(make_vector_env(EnvConfig(id='procgen', game='maze'), 2).reset(0).shape))"
+    )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == '(2, 3, 64, 64)', done.stderr

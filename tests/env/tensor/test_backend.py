@@ -1,4 +1,5 @@
 """env.id=torch: from a config to a tensor env."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -71,19 +72,25 @@ def test_make_vector_env_constructor_that_takes_any_name_is_given_all() -> None:
         make_vector_env(config(game='Open-v0', kwargs={}), 2)
 
 
-@pytest.mark.parametrize(('fields', 'error', 'message'), [
-    ({'game': 'CartPole'}, UnknownEnvError, "unknown game 'CartPole': did you mean 'CartPole-v1'"),
-    ({'game': 'cartpole-v1'}, UnknownEnvError, "unknown game 'cartpole-v1': did you mean 'CartPole-v1'"),
-    ({'game': None}, UnknownEnvError, "env.game is missing: env 'torch' has Acrobot-v1, CartPole-v1, "),
-    ({'kwargs': {}}, EnvKwargsError, "env.kwargs lacks 'length', which torch/Track-v0 needs; give it a value"),
-    ({'kwargs': {'length': 2, 'lenth': 3}}, EnvKwargsError,
-     "env.kwargs has 'lenth' but torch/Track-v0 takes length, offset; correct the name, or leave it out"),
-    ({'game': 'Acrobot-v1'}, EnvKwargsError, "env.kwargs has 'length' but torch/Acrobot-v1 takes none"),
-    ({'kwargs': {'length': 2, 'max_episode_steps': 3}}, EnvKwargsError, 'not take; set env.max_episode_steps'),
-    ({'game': 'Number-v0', 'kwargs': {}}, EnvContractError, 'made a int, wanted a zoo.env.TensorEnv; derive'),
-    ({'autoreset': 'next_step'}, UnsupportedEnvError, "the batched 'torch/Track-v0' does 'same_step'; use 'auto'."),
-    ({'vectorization': 'sync'}, UnsupportedEnvError, "'torch/Track-v0' steps all its envs at once; use 'auto'."),
-])
+@pytest.mark.parametrize(
+    ('fields', 'error', 'message'),
+    [
+        ({'game': 'CartPole'}, UnknownEnvError, "unknown game 'CartPole': did you mean 'CartPole-v1'"),
+        ({'game': 'cartpole-v1'}, UnknownEnvError, "unknown game 'cartpole-v1': did you mean 'CartPole-v1'"),
+        ({'game': None}, UnknownEnvError, "env.game is missing: env 'torch' has Acrobot-v1, CartPole-v1, "),
+        ({'kwargs': {}}, EnvKwargsError, "env.kwargs lacks 'length', which torch/Track-v0 needs; give it a value"),
+        (
+            {'kwargs': {'length': 2, 'lenth': 3}},
+            EnvKwargsError,
+            "env.kwargs has 'lenth' but torch/Track-v0 takes length, offset; correct the name, or leave it out",
+        ),
+        ({'game': 'Acrobot-v1'}, EnvKwargsError, "env.kwargs has 'length' but torch/Acrobot-v1 takes none"),
+        ({'kwargs': {'length': 2, 'max_episode_steps': 3}}, EnvKwargsError, 'not take; set env.max_episode_steps'),
+        ({'game': 'Number-v0', 'kwargs': {}}, EnvContractError, 'made a int, wanted a zoo.env.TensorEnv; derive'),
+        ({'autoreset': 'next_step'}, UnsupportedEnvError, "the batched 'torch/Track-v0' does 'same_step'; use 'auto'."),
+        ({'vectorization': 'sync'}, UnsupportedEnvError, "'torch/Track-v0' steps all its envs at once; use 'auto'."),
+    ],
+)
 def test_make_vector_env_config_that_leads_nowhere_says_what_to_do(fields: dict, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         make_vector_env(config(**fields), 2)

@@ -1,4 +1,5 @@
 """The classic tasks beside gymnasium's own, which compute in float64."""
+
 from __future__ import annotations
 
 import math
@@ -58,10 +59,16 @@ def test_step_thousand_random_steps_equal_gymnasium(game: str) -> None:
 RANGES = {  # states to start from: all that can be reached, and walls, goals and bounds within a step
     'Acrobot-v1': ([-math.pi, -math.pi, -4 * math.pi, -9 * math.pi], [math.pi, math.pi, 4 * math.pi, 9 * math.pi]),
     'CartPole-v1': ([-2.4, -4, -0.209, -4], [2.4, 4, 0.209, 4]),
-    'MountainCar-v0': ([-1.2, -0.07], [0.6, 0.07]), 'MountainCarContinuous-v0': ([-1.2, -0.07], [0.6, 0.07]),
-    'Pendulum-v1': ([-math.pi, -8], [math.pi, 8])}
-KWARGS = [('CartPole-v1', {'sutton_barto_reward': True}), ('Pendulum-v1', {'g': 3.7}),
-          ('MountainCar-v0', {'goal_velocity': 0.05}), ('MountainCarContinuous-v0', {'goal_velocity': 0.05})]
+    'MountainCar-v0': ([-1.2, -0.07], [0.6, 0.07]),
+    'MountainCarContinuous-v0': ([-1.2, -0.07], [0.6, 0.07]),
+    'Pendulum-v1': ([-math.pi, -8], [math.pi, 8]),
+}
+KWARGS = [
+    ('CartPole-v1', {'sutton_barto_reward': True}),
+    ('Pendulum-v1', {'g': 3.7}),
+    ('MountainCar-v0', {'goal_velocity': 0.05}),
+    ('MountainCarContinuous-v0', {'goal_velocity': 0.05}),
+]
 
 
 @pytest.mark.parametrize(('game', 'kwargs'), [*((game, {}) for game in GAMES), *KWARGS])

@@ -1,4 +1,5 @@
 """Compiled steps: those of the eager env, new episodes included."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,7 +16,8 @@ GAMES = ('CartPole-v1', 'Pendulum-v1', 'MountainCar-v0', 'MountainCarContinuous-
 
 @pytest.mark.parametrize('game', GAMES)
 def test_compiled_steps_are_the_eager_ones_from_the_next_reset_on(
-        game: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    game: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     n_graph = []
     monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: n_graph.append(1) or graph)
     n_end = run_both(game, 100)
@@ -39,8 +41,11 @@ def run_both(game: str, n_step: int, max_episode_steps: int = 30) -> int:
     generator, n_end = torch.Generator().manual_seed(0), 0
     space = eager.action_space
     for _ in range(n_step):
-        action = (torch.randint(space.n, (4,), generator=generator) if isinstance(space, Discrete)
-                  else torch.randn((4, *space.shape), generator=generator))
+        action = (
+            torch.randint(space.n, (4,), generator=generator)
+            if isinstance(space, Discrete)
+            else torch.randn((4, *space.shape), generator=generator)
+        )
         want, got = eager.step(action), compiled.step(action)
         for name in ('obs', 'next_obs', 'reward', 'terminated', 'truncated'):
             torch.testing.assert_close(getattr(got, name), getattr(want, name))

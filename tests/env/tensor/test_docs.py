@@ -1,4 +1,5 @@
 """The page on device envs: its examples run as the files they claim to be, and say what is so."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,5 @@
 """The whole step as one graph: nothing in it depends on values, so that no step waits for a device."""
+
 from __future__ import annotations
 
 import pytest
@@ -29,8 +30,11 @@ def test_step_traces_as_one_graph_once_with_equal_results(game: str, mode: str) 
     space, rng = eager.action_space, torch.Generator().manual_seed(0)
     assert torch.equal(eager.reset(0), traced.reset(0))
     for _ in range(20):
-        action = (torch.randint(space.n, (5,), generator=rng) if isinstance(space, Discrete)
-                  else torch.randn((5, *space.shape), generator=rng))
+        action = (
+            torch.randint(space.n, (5,), generator=rng)
+            if isinstance(space, Discrete)
+            else torch.randn((5, *space.shape), generator=rng)
+        )
         want, got = eager.step(action), traced.step(action)
         for name in ('obs', 'next_obs', 'reward', 'terminated', 'truncated'):
             assert torch.equal(getattr(want, name), getattr(got, name)), name
@@ -60,8 +64,11 @@ def test_step_on_a_gpu_does_not_wait_and_equals_the_cpu(game: str) -> None:
     cpu.reset(0)
     assert gpu.reset(0).device == gpu.device
     space, rng = cpu.action_space, torch.Generator().manual_seed(0)
-    actions = (torch.randint(space.n, (200, 64), generator=rng) if isinstance(space, Discrete)
-               else torch.rand((200, 64, *space.shape), generator=rng) * 2 - 1)
+    actions = (
+        torch.randint(space.n, (200, 64), generator=rng)
+        if isinstance(space, Discrete)
+        else torch.rand((200, 64, *space.shape), generator=rng) * 2 - 1
+    )
     for action, on_gpu in zip(actions, actions.to(gpu.device), strict=True):
         gpu.carry = gpu.carry._replace(state=cpu.carry.state.to(gpu.device), age=cpu.carry.age.to(gpu.device))
         with no_waiting():

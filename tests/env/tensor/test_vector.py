@@ -1,4 +1,5 @@
 """TensorVectorEnv over small envs whose every number is known beforehand."""
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -78,6 +79,7 @@ def steps(env: TensorVectorEnv, actions: list[list[int]]) -> list[Any]:
 
 # ---- episodes
 
+
 def test_step_ended_row_shows_the_next_start_and_keeps_the_true_successor() -> None:
     env = vector(Track())
     first = env.reset(0)
@@ -112,7 +114,8 @@ def test_step_limit_counts_from_the_last_end_of_each_row() -> None:
     done = steps(env, [[2, 0], [2, 0], [0, 0], [0, 0], [0, 0]])
     assert [step.terminated.tolist()[0] for step in done] == [False, True, False, False, False]
     assert [step.truncated.tolist() for step in done] == [[False, False]] * 2 + [[False, True]] + [[False, False]] + [
-        [True, False]]
+        [True, False]
+    ]
 
 
 def test_step_terminal_state_at_the_limit_is_both() -> None:
@@ -144,6 +147,7 @@ def test_step_state_may_be_a_dict_or_a_tensor(kind: type[Track]) -> None:
 
 # ---- randomness
 
+
 class Noise(TensorEnv):
     """Every step ends an episode; the observation is the number that a reset drew, the reward that of the step."""
 
@@ -161,8 +165,12 @@ def noise_run(env: TensorVectorEnv, seed: Any, n_step: int) -> Tensor:
     """[2, n_step + 1, B]: numbers of resets and of steps."""
     obs, action = [env.reset(seed)[:, 0]], torch.zeros(env.n_env, dtype=torch.int64)
     done = [env.step(action) for _ in range(n_step)]
-    return torch.stack((torch.stack(obs + [step.obs[:, 0] for step in done]),
-                        torch.stack([torch.rand(env.n_env)] + [step.reward for step in done])))
+    return torch.stack(
+        (
+            torch.stack(obs + [step.obs[:, 0] for step in done]),
+            torch.stack([torch.rand(env.n_env)] + [step.reward for step in done]),
+        )
+    )
 
 
 def test_reset_same_seed_gives_the_same_run_and_another_seed_another() -> None:
@@ -189,6 +197,7 @@ def test_step_no_number_is_drawn_twice(n_env: int) -> None:
 
 
 # ---- actions
+
 
 class Echo(TensorEnv):
     """Pays what it is told to do."""
@@ -225,15 +234,22 @@ def test_step_discrete_actions_are_shifted_by_start() -> None:
     assert env.step(torch.tensor([0, 1, 2])).reward.tolist() == [5, 6, 7]
 
 
-@pytest.mark.parametrize(('action', 'got'), [
-    (torch.zeros(2, dtype=torch.int64), r'torch.int64 of shape \(2,\) on cpu'),
-    (torch.zeros(3), r'torch.float32 of shape \(3,\) on cpu'),
-    (torch.zeros(3, dtype=torch.int64, device='meta'), r'torch.int64 of shape \(3,\) on meta')])
+@pytest.mark.parametrize(
+    ('action', 'got'),
+    [
+        (torch.zeros(2, dtype=torch.int64), r'torch.int64 of shape \(2,\) on cpu'),
+        (torch.zeros(3), r'torch.float32 of shape \(3,\) on cpu'),
+        (torch.zeros(3, dtype=torch.int64, device='meta'), r'torch.int64 of shape \(3,\) on meta'),
+    ],
+)
 def test_step_actions_of_another_form_are_refused(action: Tensor, got: str) -> None:
     env = vector(Track())
     env.reset(0)
-    with pytest.raises(EnvError, match=rf"env 'torch/test', step 1: the actions are {got}, wanted integers of shape "
-                                       r"\(3,\) on cpu; pass the policy's output"):
+    with pytest.raises(
+        EnvError,
+        match=rf"env 'torch/test', step 1: the actions are {got}, wanted integers of shape "
+        r"\(3,\) on cpu; pass the policy's output",
+    ):
         env.step(action)
 
 
@@ -243,6 +259,7 @@ def test_step_before_reset_says_what_to_do() -> None:
 
 
 # ---- what breaks the contract
+
 
 class Broken(Track):
     """Returns `value` in place of one of what `step` returns, or of what reset or observe does."""
@@ -255,8 +272,11 @@ class Broken(Track):
 
     def step(self, state: Any, action: Tensor, noise: Tensor) -> tuple[Any, Tensor, Tensor]:
         after, reward, end = super().step(state, action, noise)
-        return (self.value if self.what == 'state' else after, self.value if self.what == 'reward' else reward,
-                self.value if self.what == 'end' else end)
+        return (
+            self.value if self.what == 'state' else after,
+            self.value if self.what == 'reward' else reward,
+            self.value if self.what == 'end' else end,
+        )
 
     def observe(self, state: Any) -> Tensor:
         return self.value if self.what == 'observe' else super().observe(state)
@@ -265,19 +285,22 @@ class Broken(Track):
 FLAG, META = torch.zeros(3, dtype=torch.bool), torch.zeros(3, device='meta')
 
 
-@pytest.mark.parametrize(('what', 'value', 'message'), [
-    ('reward', torch.zeros(3, 1), r'the reward has shape \(3, 1\), wanted \(3,\); see zoo.env.TensorEnv for'),
-    ('reward', torch.zeros(3).double(), r'the reward is of torch.float64, wanted torch.float32; convert it with'),
-    ('reward', META, 'the reward is on meta, wanted cpu as the action; make tensors on the device of the state'),
-    ('reward', 0.0, 'the reward is a float, wanted a tensor; compute it with torch'),
-    ('end', torch.zeros(3), 'terminated is of torch.float32, wanted torch.bool'),
-    ('end', FLAG[:2], r'terminated has shape \(2,\), wanted \(3,\)'),
-    ('state', Lap(torch.zeros(3), torch.zeros(3, 1)), r'the state of step has shape \(3, 1\), wanted \(3,\)'),
-    ('state', Lap(torch.zeros(3), META), 'the state of step is on meta, wanted cpu'),
-    ('state', Lap(torch.zeros(3), 0.0), 'the state of step is a float, wanted a tensor; compute it with torch'),
-    ('state', Lap(torch.zeros(3), FLAG), 'the state of step is of torch.bool, wanted torch.float32'),
-    ('state', (torch.zeros(3), torch.zeros(3)), 'the state of step is a tuple of 2, wanted a Lap as of reset;'),
-])
+@pytest.mark.parametrize(
+    ('what', 'value', 'message'),
+    [
+        ('reward', torch.zeros(3, 1), r'the reward has shape \(3, 1\), wanted \(3,\); see zoo.env.TensorEnv for'),
+        ('reward', torch.zeros(3).double(), r'the reward is of torch.float64, wanted torch.float32; convert it with'),
+        ('reward', META, 'the reward is on meta, wanted cpu as the action; make tensors on the device of the state'),
+        ('reward', 0.0, 'the reward is a float, wanted a tensor; compute it with torch'),
+        ('end', torch.zeros(3), 'terminated is of torch.float32, wanted torch.bool'),
+        ('end', FLAG[:2], r'terminated has shape \(2,\), wanted \(3,\)'),
+        ('state', Lap(torch.zeros(3), torch.zeros(3, 1)), r'the state of step has shape \(3, 1\), wanted \(3,\)'),
+        ('state', Lap(torch.zeros(3), META), 'the state of step is on meta, wanted cpu'),
+        ('state', Lap(torch.zeros(3), 0.0), 'the state of step is a float, wanted a tensor; compute it with torch'),
+        ('state', Lap(torch.zeros(3), FLAG), 'the state of step is of torch.bool, wanted torch.float32'),
+        ('state', (torch.zeros(3), torch.zeros(3)), 'the state of step is a tuple of 2, wanted a Lap as of reset;'),
+    ],
+)
 def test_step_tensor_of_another_form_names_env_step_and_remedy(what: str, value: Any, message: str) -> None:
     env = vector(Broken('none', None))
     env.reset(0)
@@ -305,10 +328,19 @@ class Pair(Track):
 
 
 @pytest.mark.parametrize('compiled', [False, True])
-@pytest.mark.parametrize(('env', 'message'), [
-    (Pair(extra=(FLAG, {})), 'step returned a tuple of 5, wanted a tuple of 3: state, reward, terminated; leave time'),
-    (Pair(extra_state=(FLAG,)), 'the state of step is a tuple of 3, wanted a tuple of 2 as of reset; return the same'),
-])
+@pytest.mark.parametrize(
+    ('env', 'message'),
+    [
+        (
+            Pair(extra=(FLAG, {})),
+            'step returned a tuple of 5, wanted a tuple of 3: state, reward, terminated; leave time',
+        ),
+        (
+            Pair(extra_state=(FLAG,)),
+            'the state of step is a tuple of 3, wanted a tuple of 2 as of reset; return the same',
+        ),
+    ],
+)
 def test_step_wrong_number_of_values_is_refused(env: Pair, message: str, compiled: bool) -> None:
     envs = vector(env)
     if compiled:
@@ -330,16 +362,30 @@ def test_step_dict_state_with_other_keys_is_refused() -> None:
         steps(env, [[0, 0, 0]])
 
 
-@pytest.mark.parametrize(('what', 'value', 'message'), [
-    ('reset', Lap(torch.zeros(3), torch.zeros(3)), r'the state of reset has shape \(3,\), wanted \(192,\)'),  # 3 * 64
-    ('reset', Lap(torch.zeros(192), 0.0), 'the state of reset is a float, wanted a tensor; compute it with torch'),
-    ('reset', Lap(torch.zeros(192), torch.tensor(0.0)), r'the state of reset has shape \(\), wanted \(192,\)'),
-    ('reset', None, 'the state of reset is a NoneType, wanted a tensor, or a tuple or dict of tensors; return one of'),
-    ('observe', torch.zeros(192, 3), r'the observation has shape \(192, 3\), wanted \(192, 2\)'),
-    ('observe', torch.zeros(192, 2).double(), 'the observation is of torch.float64, wanted torch.float32'),
-    ('observe', torch.zeros(192, 2).index_put((torch.tensor(1),), torch.tensor(torch.inf)),
-     r'the observation of reset is \[inf, inf\], wanted finite numbers'),
-])
+@pytest.mark.parametrize(
+    ('what', 'value', 'message'),
+    [
+        (
+            'reset',
+            Lap(torch.zeros(3), torch.zeros(3)),
+            r'the state of reset has shape \(3,\), wanted \(192,\)',
+        ),  # 3 * 64
+        ('reset', Lap(torch.zeros(192), 0.0), 'the state of reset is a float, wanted a tensor; compute it with torch'),
+        ('reset', Lap(torch.zeros(192), torch.tensor(0.0)), r'the state of reset has shape \(\), wanted \(192,\)'),
+        (
+            'reset',
+            None,
+            'the state of reset is a NoneType, wanted a tensor, or a tuple or dict of tensors; return one of',
+        ),
+        ('observe', torch.zeros(192, 3), r'the observation has shape \(192, 3\), wanted \(192, 2\)'),
+        ('observe', torch.zeros(192, 2).double(), 'the observation is of torch.float64, wanted torch.float32'),
+        (
+            'observe',
+            torch.zeros(192, 2).index_put((torch.tensor(1),), torch.tensor(torch.inf)),
+            r'the observation of reset is \[inf, inf\], wanted finite numbers',
+        ),
+    ],
+)
 def test_reset_that_breaks_the_contract_is_refused(what: str, value: Any, message: str) -> None:
     index = ', index 1' if 'inf' in message else ''
     with pytest.raises(EnvContractError, match=f"^env 'torch/test'{index}, step 0: {message}"):
@@ -380,14 +426,18 @@ class Sick(TensorEnv):
 @pytest.mark.parametrize('in_reward', [True, False])
 @pytest.mark.parametrize('value', [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize(('when', 'index', 'step'), [([9, 9, 4], 2, 4), ([5, 3, 3], 1, 3), ([1, 9, 9], 0, 1)])
-def test_check_names_the_first_env_and_step_that_were_not_finite(in_reward: bool, value: float, when: list[int],
-                                                                 index: int, step: int) -> None:
+def test_check_names_the_first_env_and_step_that_were_not_finite(
+    in_reward: bool, value: float, when: list[int], index: int, step: int
+) -> None:
     env = vector(Sick(when, in_reward, value))
     env.reset(0)
     for t in range(1, 8):
         env.step(torch.full((3,), t))  # does not wait to see it
-    with pytest.raises(EnvContractError, match=f"^env 'torch/test', index {index}, step {step}: the observation or the "
-                                               'reward is not finite, wanted finite numbers; fix the env'):
+    with pytest.raises(
+        EnvContractError,
+        match=f"^env 'torch/test', index {index}, step {step}: the observation or the "
+        'reward is not finite, wanted finite numbers; fix the env',
+    ):
         env.check()
     env.reset(0)
     env.check()  # forgotten
@@ -449,11 +499,18 @@ class SickStart(TensorEnv):
 
 
 @pytest.mark.parametrize('compiled', [False, True])
-@pytest.mark.parametrize(('space', 'value'), [
-    (Box(np.zeros(1), np.ones(1)), torch.nan), (Box(np.zeros(1), np.ones(1)), -torch.inf), (Discrete(4), 4),
-    (Discrete(4), -1)])
-def test_check_finds_a_first_observation_if_its_episode_begins(space: Box | Discrete, value: float, compiled: bool,
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ('space', 'value'),
+    [
+        (Box(np.zeros(1), np.ones(1)), torch.nan),
+        (Box(np.zeros(1), np.ones(1)), -torch.inf),
+        (Discrete(4), 4),
+        (Discrete(4), -1),
+    ],
+)
+def test_check_finds_a_first_observation_if_its_episode_begins(
+    space: Box | Discrete, value: float, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
     # 3 are begun for reset and for each step: number 10 is of row 1, for the case that its episode ends at step 3
     env = vector(SickStart(space, value, row=10))

@@ -1,4 +1,5 @@
 """Inputs of the kernels' tests: random, leaves with gradient, of any leading shape."""
+
 from __future__ import annotations
 
 import torch
@@ -8,7 +9,11 @@ from zoo.rl_utils import gae_data, ppg_data, ppo_policy_data, ppo_value_data
 
 
 def policy_case(
-    *shape: int, gaussian: bool = False, weight: bool = False, dtype: torch.dtype = torch.float32, seed: int = 0,
+    *shape: int,
+    gaussian: bool = False,
+    weight: bool = False,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
 ) -> ppo_policy_data:
     """A batch [*shape[:-1]] over shape[-1] choices or dimensions; the ratios lie on both sides of the clip range."""
     generator = torch.Generator().manual_seed(seed)
@@ -22,7 +27,11 @@ def policy_case(
 
 
 def joint_case(
-    *shape: int, gaussian: bool = False, weight: bool = False, dtype: torch.dtype = torch.float32, seed: int = 0,
+    *shape: int,
+    gaussian: bool = False,
+    weight: bool = False,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
 ) -> ppg_data:
     """As `policy_case`, with values."""
     generator = torch.Generator().manual_seed(seed)
@@ -45,8 +54,13 @@ def gae_case(shape: tuple[int, ...], flags: str = 'both', kind: torch.dtype = to
     value, next_value = torch.randn((2, *shape), generator=generator)
     reward = torch.randn(shape[:2], generator=generator)
     done, cut = (torch.rand((2, *shape[:2]), generator=generator) < 0.1).unbind(0)
-    return gae_data(value, next_value, reward, None if flags == 'none' else done.to(kind),
-                    (done | cut).to(kind) if flags == 'both' else None)
+    return gae_data(
+        value,
+        next_value,
+        reward,
+        None if flags == 'none' else done.to(kind),
+        (done | cut).to(kind) if flags == 'both' else None,
+    )
 
 
 def _logits(shape: tuple[int, ...], gaussian: bool, dtype: torch.dtype, generator: torch.Generator):
@@ -54,8 +68,10 @@ def _logits(shape: tuple[int, ...], gaussian: bool, dtype: torch.dtype, generato
     if not gaussian:
         return (first + 0.3 * change).to(dtype).requires_grad_(), first.to(dtype)
     sigma, sigma_old = 0.5 + torch.rand((2, *shape), generator=generator)
-    return ({'mu': (first + 0.1 * change).to(dtype).requires_grad_(), 'sigma': sigma.to(dtype).requires_grad_()},
-            {'mu': first.to(dtype), 'sigma': sigma_old.to(dtype)})
+    return (
+        {'mu': (first + 0.1 * change).to(dtype).requires_grad_(), 'sigma': sigma.to(dtype).requires_grad_()},
+        {'mu': first.to(dtype), 'sigma': sigma_old.to(dtype)},
+    )
 
 
 def _weight(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -2,6 +2,7 @@
 
 Run as a script, without TRITON_INTERPRET. Prints one JSON line a kernel: name, constants, registers and bytes of spill.
 """
+
 from __future__ import annotations
 
 import json
@@ -23,8 +24,14 @@ from triton.compiler import ASTSource
 from tests.rl_utils.kernels.cases import gae_case, joint_case, policy_case, value_case
 from zoo.rl_utils import gae_return, ppg_joint_error, ppo_policy_error, ppo_value_error
 
-TYPES = {torch.float32: '*fp32', torch.bfloat16: '*bf16', torch.float64: '*fp64', torch.int64: '*i64',
-         torch.int32: '*i32', torch.uint8: '*u8'}
+TYPES = {
+    torch.float32: '*fp32',
+    torch.bfloat16: '*bf16',
+    torch.float64: '*fp64',
+    torch.int64: '*i64',
+    torch.int32: '*i32',
+    torch.uint8: '*u8',
+}
 TOOL = Path(triton.__file__).parent / 'backends' / 'nvidia' / 'bin' / 'cuobjdump'
 
 
@@ -34,16 +41,28 @@ def compile_launch(kernel: Any, capability: int, args: tuple, constants: dict[st
     values = dict(zip(kernel.arg_names, args, strict=False))
     constants |= {name: None for name, value in values.items() if value is None}
     signature = {name: 'constexpr' if name in constants else type_of(values[name]) for name in kernel.arg_names}
-    source = ASTSource(fn=kernel, signature=signature,
-                       constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()})
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+    )
     compiled = triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix='.cubin') as file:
         file.write(compiled.asm['cubin'])
         file.flush()
         usage = subprocess.run([TOOL, '--dump-resource-usage', file.name], capture_output=True, text=True, check=True)
     registers, stack = (int(re.search(rf'{key}:(\d+)', usage.stdout)[1]) for key in ('REG', 'STACK'))
-    print(json.dumps({'kernel': f'{kernel.fn.__module__.split(".")[-1]}.{kernel.fn.__name__}', 'registers': registers,
-                      'stack': stack, **{k: v for k, v in constants.items() if v is not None}, **options}))
+    print(
+        json.dumps(
+            {
+                'kernel': f'{kernel.fn.__module__.split(".")[-1]}.{kernel.fn.__name__}',
+                'registers': registers,
+                'stack': stack,
+                **{k: v for k, v in constants.items() if v is not None},
+                **options,
+            }
+        )
+    )
 
 
 def type_of(value: Any) -> str:
@@ -52,7 +71,8 @@ def type_of(value: Any) -> str:
 
 def main(capability: int) -> None:
     triton.runtime.jit.JITFunction.__getitem__ = lambda kernel, grid: (
-        lambda *args, **constants: compile_launch(kernel, capability, args, constants))
+        lambda *args, **constants: compile_launch(kernel, capability, args, constants)
+    )
     for size in ((64, 2), (64, 18), (4, 4096)):
         for gaussian in (False, True):
             for dtype in (torch.float32, torch.bfloat16):

@@ -1,4 +1,5 @@
 """The kernels as a GPU would get them: compiled for two generations, with no GPU at hand."""
+
 from __future__ import annotations
 
 import json
@@ -16,11 +17,21 @@ REPO = Path(__file__).parents[3]
 @pytest.mark.parametrize('capability', [80, 90])
 def test_kernels_compile_and_keep_their_rows_in_registers(capability):
     environment = {key: value for key, value in os.environ.items() if key != 'TRITON_INTERPRET'}
-    shown = subprocess.run([sys.executable, '-m', 'tests.rl_utils.kernels.compile_all', str(capability)], cwd=REPO,
-                           env={**environment, 'PYTHONPATH': str(REPO)}, capture_output=True, text=True)
+    shown = subprocess.run(
+        [sys.executable, '-m', 'tests.rl_utils.kernels.compile_all', str(capability)],
+        cwd=REPO,
+        env={**environment, 'PYTHONPATH': str(REPO)},
+        capture_output=True,
+        text=True,
+    )
     assert shown.returncode == 0, shown.stderr[-2000:]
     kernels = [json.loads(line) for line in shown.stdout.splitlines()]
     assert {kernel['kernel'] for kernel in kernels} == {
-        'ppo_policy._forward', 'ppo_policy._backward', 'ppo_value._forward', 'ppg_joint._forward', 'gae._scan'}
+        'ppo_policy._forward',
+        'ppo_policy._backward',
+        'ppo_value._forward',
+        'ppg_joint._forward',
+        'gae._scan',
+    }
     # bytes per thread in memory: a tile that does not fit spills hundreds, one or two numbers are ptxas' own choice
     assert [kernel for kernel in kernels if kernel['stack'] > 16] == []

@@ -1,4 +1,5 @@
 """Which version is chosen, and what `explain` says about it."""
+
 from __future__ import annotations
 
 import os
@@ -32,16 +33,20 @@ def test_find_while_a_graph_is_traced_is_the_reference(monkeypatch):
 
 def test_find_reads_the_environment_variable():
     code = 'from zoo.rl_utils import kernels; print(kernels.MODE)'
-    shown = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'ZOO_KERNELS': '0'}, capture_output=True,
-                           text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, '-c', code], env={**os.environ, 'ZOO_KERNELS': '0'}, capture_output=True, text=True, check=True
+    )
     assert shown.stdout == '0\n'
 
 
-@pytest.mark.parametrize('tensors, reason', [
-    ((torch.zeros(3, dtype=torch.float64),), 'float64 is not covered, only float32 and bfloat16'),
-    ((torch.zeros(3), None, torch.zeros(3, device='meta')), 'tensors are on cpu and meta'),
-    ((torch.zeros(1, 16385),), 'rows of 16385 are not covered, only up to 16384'),
-])
+@pytest.mark.parametrize(
+    'tensors, reason',
+    [
+        ((torch.zeros(3, dtype=torch.float64),), 'float64 is not covered, only float32 and bfloat16'),
+        ((torch.zeros(3), None, torch.zeros(3, device='meta')), 'tensors are on cpu and meta'),
+        ((torch.zeros(1, 16385),), 'rows of 16385 are not covered, only up to 16384'),
+    ],
+)
 def test_explain_names_what_is_not_covered(monkeypatch, tensors, reason):
     monkeypatch.setattr(kernels, 'MODE', 'interpret')
     assert kernels.explain('ppo_policy_error', *tensors) == f'reference: {reason}'
@@ -56,9 +61,11 @@ def test_rl_utils_loads_no_compiler():
 
 def test_a_kernel_whose_first_call_is_compiled_is_loaded():
     pytest.importorskip('triton', reason='triton is not installed')
-    code = ('import torch; from zoo.rl_utils import gae, gae_data\n'
-            'f = torch.compile(lambda *x: gae(gae_data(*x), 1.0, 1.0), backend="aot_eager", fullgraph=True)\n'
-            'print(f(*torch.ones(3, 2)).tolist())')
+    code = (
+        'import torch; from zoo.rl_utils import gae, gae_data\n'
+        'f = torch.compile(lambda *x: gae(gae_data(*x), 1.0, 1.0), backend="aot_eager", fullgraph=True)\n'
+        'print(f(*torch.ones(3, 2)).tolist())'
+    )
     environment = {**os.environ, 'ZOO_KERNELS': 'interpret', 'TRITON_INTERPRET': '1'}
     shown = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True)
     assert shown.stdout == '[2.0, 1.0]\n', shown.stderr[-2000:]
@@ -76,8 +83,12 @@ def test_explain_without_tensors_is_refused():
 
 
 def test_an_unknown_mode_is_refused_at_the_start():
-    shown = subprocess.run([sys.executable, '-c', 'import zoo.rl_utils'], env={**os.environ, 'ZOO_KERNELS': 'off'},
-                           capture_output=True, text=True)
+    shown = subprocess.run(
+        [sys.executable, '-c', 'import zoo.rl_utils'],
+        env={**os.environ, 'ZOO_KERNELS': 'off'},
+        capture_output=True,
+        text=True,
+    )
     assert "ZOO_KERNELS is 'off' but must be 'auto', '0' or 'interpret'" in shown.stderr
 
 
@@ -87,9 +98,16 @@ def test_explain_of_unknown_op_names_the_known():
 
 
 def test_rl_utils_without_triton_imports_and_uses_the_reference():
-    code = ('import sys; sys.modules["triton"] = None\n'
-            'import torch; from zoo.rl_utils import gae, gae_data\n'
-            'print(gae(gae_data(*torch.ones(3, 2)), 1.0, 1.0).tolist())')
-    shown = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'ZOO_KERNELS': 'auto'},
-                           capture_output=True, text=True, check=True)
+    code = (
+        'import sys; sys.modules["triton"] = None\n'
+        'import torch; from zoo.rl_utils import gae, gae_data\n'
+        'print(gae(gae_data(*torch.ones(3, 2)), 1.0, 1.0).tolist())'
+    )
+    shown = subprocess.run(
+        [sys.executable, '-c', code],
+        env={**os.environ, 'ZOO_KERNELS': 'auto'},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert shown.stdout == '[2.0, 1.0]\n'  # delta = 1 + 1 - 1 = 1 in both steps

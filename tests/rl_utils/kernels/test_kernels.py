@@ -5,6 +5,7 @@ Tolerances: float32 has 24 bits, so a mean of numbers around 1 is good to some 1
 compared after multiplying by N. bfloat16 inputs are exact in float64 too, only their gradients are rounded: to 8 bits,
 2^-8, when they are scaled, and before that when they are stored, where the interpreter even truncates (2^-7).
 """
+
 from __future__ import annotations
 
 from contextlib import nullcontext
@@ -54,6 +55,7 @@ def poisoned_memory():
 
 def moved(data: Any, dtype: torch.dtype | None = None) -> Any:
     """A copy on the device under test, leaves with gradient again; dtype: of what is floating."""
+
     def one(x: Any) -> Any:
         if isinstance(x, dict):
             return {key: one(value) for key, value in x.items()}
@@ -85,7 +87,7 @@ def finish(results: list[Tensor], data: Any, n: int) -> list[Tensor]:
 def assert_close(got: list[Tensor], wanted: list[Tensor], dtype: torch.dtype = torch.float32, n_sum: int = 4) -> None:
     """The first n_sum are float32 sums whatever dtype, the rest gradients in dtype."""
     for i, (x, y) in enumerate(zip(got, wanted, strict=True)):
-        rounding = 1e-5 if dtype == torch.float32 or i < n_sum else 2 ** -6
+        rounding = 1e-5 if dtype == torch.float32 or i < n_sum else 2**-6
         torch.testing.assert_close(x, y, rtol=rounding, atol=rounding)
 
 
@@ -136,8 +138,10 @@ def test_value_kernel_equals_float64_reference(shape, clip, weight):
 GAE_SHAPES = [(1,), (7,), (600,), (1, 1), (128, 9), (5000, 2), (3, 700), (5, 3, 2), (130, 2, 3)]
 
 
-@pytest.mark.parametrize('flags, kind', [('none', torch.bool), ('done', torch.bool), ('both', torch.bool),
-                                         ('both', torch.float32), ('both', torch.int64)])
+@pytest.mark.parametrize(
+    'flags, kind',
+    [('none', torch.bool), ('done', torch.bool), ('both', torch.bool), ('both', torch.float32), ('both', torch.int64)],
+)
 @pytest.mark.parametrize('shape', GAE_SHAPES)
 def test_gae_kernel_equals_float64_reference(shape, flags, kind):
     data = gae_case(shape, flags, kind)
@@ -173,8 +177,12 @@ def test_policy_kernel_at_ties_equals_float32_reference(monkeypatch):
     # equal logits: every ratio is 1 and min(r * adv, clip(r) * adv) a tie; 1 + 1e-9 is 1 in float32, so that the dual
     # bound is a tie too
     logit = torch.randn(6, 3)
-    data = ppo_policy_data(logit.clone().requires_grad_(), logit, torch.tensor([0, 1, 2, 0, 1, 2]),
-                           torch.tensor([1.0, -1.0, 0.0, 2.0, -2.0, 0.0]))
+    data = ppo_policy_data(
+        logit.clone().requires_grad_(),
+        logit,
+        torch.tensor([0, 1, 2, 0, 1, 2]),
+        torch.tensor([1.0, -1.0, 0.0, 2.0, -2.0, 0.0]),
+    )
     for dual_clip in (None, 1 + 1e-9):
         got = policy_results(moved(data), dual_clip=dual_clip)
         monkeypatch.setattr(kernels, 'MODE', '0')
@@ -184,8 +192,9 @@ def test_policy_kernel_at_ties_equals_float32_reference(monkeypatch):
 
 def test_value_kernel_at_ties_equals_float32_reference(monkeypatch):
     # change exactly at the clip range; and (R - V)^2 = (R - V_clip)^2 with R midway between V and V_clip
-    data = ppo_value_data(torch.tensor([0.5, -0.5, 2.0, 0.0], requires_grad=True), torch.zeros(4),
-                          torch.tensor([1.0, 1.0, 1.25, 0.0]))
+    data = ppo_value_data(
+        torch.tensor([0.5, -0.5, 2.0, 0.0], requires_grad=True), torch.zeros(4), torch.tensor([1.0, 1.0, 1.25, 0.0])
+    )
 
     def results():
         copy = moved(data)
@@ -203,8 +212,11 @@ def test_value_kernel_at_ties_equals_float32_reference(monkeypatch):
 def test_kernels_of_masked_choices_stay_finite():
     data = policy_case(20, 5)
     mask = torch.tensor([0.0, 0.0, -torch.inf, 0.0, -torch.inf])
-    data = data._replace(logit_new=(data.logit_new.detach() + mask).requires_grad_(), logit_old=data.logit_old + mask,
-                         action=data.action % 2)
+    data = data._replace(
+        logit_new=(data.logit_new.detach() + mask).requires_grad_(),
+        logit_old=data.logit_old + mask,
+        action=data.action % 2,
+    )
     got = policy_results(moved(data))
     assert_close(got, policy_results(moved(data, torch.float64)))
     assert got[4].isfinite().all() and (got[4][:, [2, 4]] == 0).all()
@@ -226,8 +238,10 @@ def test_kernels_of_strided_inputs_equal_those_of_copies(gaussian):
         wide = wide.repeat_interleave(2, -1)[..., ::2] if x.dim() > 1 else wide
         return wide[::2].requires_grad_(x.requires_grad)
 
-    for case, run in ((policy_case, lambda d: ppo_policy_error(d)[0][0]),
-                      (joint_case, lambda d: ppg_joint_error(d)[1])):
+    for case, run in (
+        (policy_case, lambda d: ppo_policy_error(d)[0][0]),
+        (joint_case, lambda d: ppg_joint_error(d)[1]),
+    ):
         plain = moved(case(21, 6, gaussian=gaussian, weight=True))
         strided = type(plain)(*map(spread, plain))
         results = []
@@ -264,12 +278,14 @@ def test_gae_kernel_of_strided_inputs_equals_that_of_copies():
 
 def calls() -> list[tuple[Any, Any]]:
     """Each op with inputs of more than one program's worth."""
-    return [(lambda d: [*ppo_policy_error(d)[0][:2], *ppo_policy_error(d)[1]], policy_case(700, 3, weight=True)),
-            (lambda d: [*ppo_policy_error(d)[0][:2]], policy_case(700, 3, gaussian=True)),
-            (lambda d: [ppo_value_error(d)], value_case(3000)),
-            (lambda d: list(ppg_joint_error(d)), joint_case(700, 3)),
-            (lambda d: list(ppg_joint_error(d)), joint_case(700, 3, gaussian=True)),
-            (lambda d: [x for x in gae_return(d)], gae_case((300, 40)))]
+    return [
+        (lambda d: [*ppo_policy_error(d)[0][:2], *ppo_policy_error(d)[1]], policy_case(700, 3, weight=True)),
+        (lambda d: [*ppo_policy_error(d)[0][:2]], policy_case(700, 3, gaussian=True)),
+        (lambda d: [ppo_value_error(d)], value_case(3000)),
+        (lambda d: list(ppg_joint_error(d)), joint_case(700, 3)),
+        (lambda d: list(ppg_joint_error(d)), joint_case(700, 3, gaussian=True)),
+        (lambda d: [x for x in gae_return(d)], gae_case((300, 40))),
+    ]
 
 
 @pytest.mark.parametrize('call, data', calls(), ids=['policy', 'gaussian', 'value', 'joint', 'joint gaussian', 'gae'])
@@ -381,8 +397,9 @@ def test_policy_kernel_of_rows_without_weight_takes_nothing_from_them():
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')  # torch's own tracer and compiler use what torch deprecates
 @pytest.mark.parametrize('backend', ['aot_eager', 'inductor'])
 def test_kernels_compile_without_graph_breaks(backend):
-    policy, joint, value, rollout = (moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30),
-                                                        gae_case((9, 4))))
+    policy, joint, value, rollout = (
+        moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30), gae_case((9, 4)))
+    )
 
     def step(policy, joint, value, rollout):
         loss, info = ppo_policy_error(policy)
@@ -405,16 +422,19 @@ def test_kernels_compile_without_graph_breaks(backend):
 def test_ops_pass_torchs_own_checks():
     for op in ('gae', 'ppo_policy_error', 'ppo_value_error', 'ppg_joint_error'):
         kernels.find(op, torch.zeros(1, 1, device=DEVICE))  # which registers it
-    policy, joint, value, rollout = (moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30),
-                                                        gae_case((9, 4))))
+    policy, joint, value, rollout = (
+        moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30), gae_case((9, 4)))
+    )
     ops, slope, one = torch.ops.zoo, torch.randn(30, device=DEVICE), torch.ones((), device=DEVICE)
     rows, rows_old = policy.logit_new.detach(), policy.logit_old
     for op, args in (
         (ops.ppo_policy_error, ([rows], [rows_old], policy.action, policy.adv, None, 0.2, None)),
         (ops.ppo_policy_error_backward, ([rows], policy.action, slope, None, one, one)),
         (ops.ppo_value_error, (value[0].detach(), value[1], value[2], None, 0.2)),
-        (ops.ppg_joint_error,
-         ([rows], [rows_old], joint.value_new.detach(), joint.value_old, joint.return_, None, None)),
+        (
+            ops.ppg_joint_error,
+            ([rows], [rows_old], joint.value_new.detach(), joint.value_old, joint.return_, None, None),
+        ),
         (ops.gae, (*rollout, 0.99, 0.95, True)),
     ):
         assert set(torch.library.opcheck(op, args).values()) == {'SUCCESS'}
@@ -448,8 +468,9 @@ def test_kernels_compile_into_cuda_graphs():
 
 @pytest.mark.skipif(DEVICE == 'cpu', reason='needs a CUDA device')
 def test_kernels_make_no_host_synchronisation():
-    policy, joint, value, rollout = (moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30),
-                                                        gae_case((9, 4))))
+    policy, joint, value, rollout = (
+        moved(x) for x in (policy_case(30, 3), joint_case(30, 3), value_case(30), gae_case((9, 4)))
+    )
     for mode in ('default', 'error'):  # the first round compiles
         with no_waiting() if mode == 'error' else nullcontext():
             loss = ppo_policy_error(policy)[0]

@@ -1,4 +1,5 @@
 """The env family 'atari': Atari 2600 games by ale-py's own vector env, with the settings of the published results."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -108,13 +109,24 @@ def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
     n_step, size = request.max_episode_steps, options.screen_size
     rom = next(rom for rom in ale_py.roms.get_all_rom_ids() if rom.replace('_', '') == request.game.lower())
     env = vector_env.AtariVectorEnv(
-        rom, request.n_env, frameskip=options.frame_skip, stack_num=options.frame_stack, img_height=size,
-        img_width=size, noop_max=options.noop_max, repeat_action_probability=options.repeat_action_probability,
-        use_fire_reset=options.fire_reset, full_action_space=options.full_action_space,
+        rom,
+        request.n_env,
+        frameskip=options.frame_skip,
+        stack_num=options.frame_stack,
+        img_height=size,
+        img_width=size,
+        noop_max=options.noop_max,
+        repeat_action_probability=options.repeat_action_probability,
+        use_fire_reset=options.fire_reset,
+        full_action_space=options.full_action_space,
         max_num_frames_per_episode=MAX_FRAMES if n_step is None else n_step * options.frame_skip,
-        num_threads=options.num_threads, episodic_life=False, reward_clipping=False,
-        autoreset_mode=AutoresetMode.SAME_STEP)
+        num_threads=options.num_threads,
+        episodic_life=False,
+        reward_clipping=False,
+        autoreset_mode=AutoresetMode.SAME_STEP,
+    )
     actions = list(env.ale.get_action_set())
     fire = actions.index(ale_py.Action.FIRE) if options.fire_reset and ale_py.Action.FIRE in actions else None
-    return AtariVectorEnv(env, request.name, fire, options.episodic_life and request.training,
-                          options.clip_reward and request.training)
+    return AtariVectorEnv(
+        env, request.name, fire, options.episodic_life and request.training, options.clip_reward and request.training
+    )

@@ -1,4 +1,5 @@
 """The env family 'envpool': every task of envpool that shows vectors, images or MiniGrid's grids."""
+
 from __future__ import annotations
 
 import contextlib
@@ -22,9 +23,23 @@ from zoo.env.make import raise_kwargs_error
 
 EXTRA = 'envpool'
 # options of a pool that the config gives elsewhere, env.game among it, or that would make it another kind of thing
-NOT_KWARGS = {'num_envs', 'batch_size', 'max_num_players', 'seed', 'env_seed', 'base_path', 'gym_reset_return_info',
-              'max_episode_steps', 'task', 'env_name', 'task_name', 'hand_task', 'adroit_task', 'scenario',
-              'distribution_mode'}
+NOT_KWARGS = {
+    'num_envs',
+    'batch_size',
+    'max_num_players',
+    'seed',
+    'env_seed',
+    'base_path',
+    'gym_reset_return_info',
+    'max_episode_steps',
+    'task',
+    'env_name',
+    'task_name',
+    'hand_task',
+    'adroit_task',
+    'scenario',
+    'distribution_mode',
+}
 COMMON = ('num_threads', 'thread_affinity_offset')  # options of every task
 # A task with this option is one of MiniGrid's, which take the common ones only: the others are what the id stands for
 # (sizes, rooms, objects), depend on each other, and end the process where they do not fit.
@@ -35,9 +50,17 @@ INT_MAX = 2**31 - 1  # envpool's integers have 32 bits
 # Least and greatest value. What lies outside ends the process (a picture of no height in OpenCV, a draw from an empty
 # range, threads that cannot be started), hangs it, takes all of its memory, or is silently something else.
 RANGES: dict[str, tuple[float, float]] = {
-    'num_threads': (0, 1024), 'stack_num': (1, 64), 'frame_stack': (1, 64), 'frame_skip': (1, 1000),
-    'noop_max': (1, 1000), 'img_height': (1, 1024), 'img_width': (1, 1024), 'repeat_action_probability': (0, 1),
-    'num_levels': (0, INT_MAX), 'start_level': (0, INT_MAX)}
+    'num_threads': (0, 1024),
+    'stack_num': (1, 64),
+    'frame_stack': (1, 64),
+    'frame_skip': (1, 1000),
+    'noop_max': (1, 1000),
+    'img_height': (1, 1024),
+    'img_width': (1, 1024),
+    'repeat_action_probability': (0, 1),
+    'num_levels': (0, INT_MAX),
+    'start_level': (0, INT_MAX),
+}
 RANGE_OF_TYPE: dict[type, tuple[float, float]] = {int: (-INT_MAX - 1, INT_MAX), float: (-math.inf, math.inf)}
 TRAINING_ONLY = ('episodic_life', 'reward_clip')  # options of Atari games
 
@@ -99,8 +122,10 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         """What that step returns."""
         obs, reward, terminated, truncated, info = self._pool.recv()
         if self._limit is not None and np.max(info['elapsed_step']) > self._limit:
-            raise UnsupportedEnvError(f'env.max_episode_steps is {self._limit} but an episode of {self._name} goes on: '
-                                      'this task has no limit that can be set; leave env.max_episode_steps out.')
+            raise UnsupportedEnvError(
+                f'env.max_episode_steps is {self._limit} but an episode of {self._name} goes on: '
+                'this task has no limit that can be set; leave env.max_episode_steps out.'
+            )
         if self._has_raw:
             info = {**info, RAW_REWARD: info['reward'], RAW_END: (info['terminated'] != 0) | truncated}
         return self._encode(obs), reward, terminated, truncated, info
@@ -142,8 +167,10 @@ def make_pool(request: EnvRequest, task: str, extra: str, options: Mapping[str, 
     wanted = {**options, 'num_envs': request.n_env}
     if request.max_episode_steps is not None:
         if request.max_episode_steps > INT_MAX:
-            raise UnsupportedEnvError(f'env.max_episode_steps is {request.max_episode_steps} but {request.name} counts '
-                                      f'to {INT_MAX}; use {INT_MAX} or less.')
+            raise UnsupportedEnvError(
+                f'env.max_episode_steps is {request.max_episode_steps} but {request.name} counts '
+                f'to {INT_MAX}; use {INT_MAX} or less.'
+            )
         wanted['max_episode_steps'] = request.max_episode_steps
     training_only = {key: request.training for key in TRAINING_ONLY if options.get(key)}
     wanted |= training_only
@@ -177,8 +204,10 @@ def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
         if not options:
             raise
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise EnvKwargsError(f'env.kwargs is {dict(options)} but envpool makes no {name} of it ({said}); correct it, '
-                             'or leave out what envpool does not like.') from error
+        raise EnvKwargsError(
+            f'env.kwargs is {dict(options)} but envpool makes no {name} of it ({said}); correct it, '
+            'or leave out what envpool does not like.'
+        ) from error
 
 
 def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -187,13 +216,17 @@ def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str,
     for key, value in options.items():
         kind = type(defaults[key])
         if type(value) is not kind and not (kind is float and type(value) is int) and kind in (bool, int, float, str):
-            raise EnvKwargsError(f'env.kwargs.{key} is {value!r} but {name} takes {kind.__name__}, such as '
-                                 f'{defaults[key]!r}; correct it.')
+            raise EnvKwargsError(
+                f'env.kwargs.{key} is {value!r} but {name} takes {kind.__name__}, such as '
+                f'{defaults[key]!r}; correct it.'
+            )
         if kind in RANGE_OF_TYPE:
             low, high = RANGES.get(key, RANGE_OF_TYPE[kind])
             if not low <= value <= high:  # a nan is in no range
-                raise EnvKwargsError(f'env.kwargs.{key} is {value!r} but {name} takes {low} to {high}; correct it, or '
-                                     f'leave it out for {defaults[key]!r}.')
+                raise EnvKwargsError(
+                    f'env.kwargs.{key} is {value!r} but {name} takes {low} to {high}; correct it, or '
+                    f'leave it out for {defaults[key]!r}.'
+                )
 
 
 def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Callable[[Any], np.ndarray]]:

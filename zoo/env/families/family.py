@@ -1,4 +1,5 @@
 """Env families: what makes B envs at once, maybe of a game that the config names, in place of one env after another."""
+
 from __future__ import annotations
 
 import importlib
@@ -50,9 +51,8 @@ class EnvFamily:
         if game in known:
             return
         close = closest(game or '', known)
-        hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ''
-        listed = (', '.join(known) if len(known) <= MAX_LISTED
-                  else f'{", ".join(known[:3])} and {len(known) - 3} more')
+        hint = f'did you mean {" or ".join(map(repr, close))}? ' if close else ''
+        listed = ', '.join(known) if len(known) <= MAX_LISTED else f'{", ".join(known[:3])} and {len(known) - 3} more'
         got = 'env.game is missing' if game is None else f'unknown game {game!r}'
         raise UnknownEnvError(f'{got}: {hint}env {env_id!r} has {listed}; set env.game to one of them.')
 
@@ -64,7 +64,8 @@ class EnvFamily:
 
 
 def env_family(
-    games: Sequence[str] | Callable[[], Sequence[str]] | None = None, options: type[Section] | None = None,
+    games: Sequence[str] | Callable[[], Sequence[str]] | None = None,
+    options: type[Section] | None = None,
     one_seed: bool = False,
 ) -> Callable[[Callable[..., gymnasium.vector.VectorEnv | TensorEnv]], EnvFamily]:
     """Decorator, below `@ENV_REGISTRY.register(name)`, for a function that makes a vector env, or a TensorEnv.
@@ -119,17 +120,21 @@ class ActionCheck:
         """actions: [B] integers or [B, *A] floats. Raises: EnvError with what was got, what was wanted, what to do."""
         kinds, wanted = ('iu', 'integers') if self._discrete else ('f', 'floats')
         if actions.shape != self._shape:
-            self._refuse(step, f'the actions have shape {actions.shape}, wanted {self._shape}',
-                         'pass one action for each env')
+            self._refuse(
+                step, f'the actions have shape {actions.shape}, wanted {self._shape}', 'pass one action for each env'
+            )
         if actions.dtype.kind not in kinds:
-            self._refuse(step, f'the actions are of {actions.dtype}, wanted {wanted}',
-                         "pass the policy's output as it is")
+            self._refuse(
+                step, f'the actions are of {actions.dtype}, wanted {wanted}', "pass the policy's output as it is"
+            )
         outside = ~((self._low <= actions) & (actions <= self._high))  # a nan is outside of everything
         if np.count_nonzero(outside):
             index = int(np.flatnonzero(outside.reshape(len(actions), -1).any(axis=1))[0])
             bounds = f'{self._low} to {self._high}' if self._discrete else 'numbers inside of its action_space'
-            raise EnvError(f'{where(self._name, index, step)}: the action is {actions[index]}, wanted {bounds}; '
-                           'look at the policy.')
+            raise EnvError(
+                f'{where(self._name, index, step)}: the action is {actions[index]}, wanted {bounds}; '
+                'look at the policy.'
+            )
 
     def _refuse(self, step: int, got_and_wanted: str, do: str) -> None:
         raise EnvError(f'{where(self._name, None, step)}: {got_and_wanted}; {do}.')

@@ -1,4 +1,5 @@
 """MiniGrid's observations, categories in a dict, as one vector that a plain network can read."""
+
 from __future__ import annotations
 
 import logging
@@ -46,5 +47,8 @@ class MiniGridEncoder:
         missions = {row.tobytes().rstrip(b'\0').decode() for row in obs['mission']}
         if len(missions) > 1 and not self._warned:
             self._warned = True
-            logger.warning('the missions of env %r differ (%s), but its observations leave them out: the policy must '
-                           'do without', self._name, ', '.join(map(repr, sorted(missions)[:2])))
+            logger.warning(
+                'the missions of env %r differ (%s), but its observations leave them out: the policy must do without',
+                self._name,
+                ', '.join(map(repr, sorted(missions)[:2])),
+            )

@@ -1,4 +1,5 @@
 """Qt 5 for envpool's Procgen, from a wheel where the system has none, so that nobody needs to be root."""
+
 from __future__ import annotations
 
 import ctypes
@@ -28,4 +29,5 @@ def load_qt(name: str) -> None:
         except OSError as error:
             raise MissingExtraError(
                 f'env {name!r} draws with Qt 5, whose {library} does not load here ({error}); install what is missing, '
-                'on Debian and Ubuntu: apt-get install libgl1 libglib2.0-0') from error
+                'on Debian and Ubuntu: apt-get install libgl1 libglib2.0-0'
+            ) from error

@@ -1,4 +1,5 @@
 """The env family 'torch': tensor envs, found by the name that they are registered under."""
+
 from __future__ import annotations
 
 import inspect
@@ -27,6 +28,7 @@ def make_tensor_env(request: EnvRequest, /, **kwargs: Any) -> TensorEnv:
     with torch.device(request.device):
         env = source(**kwargs)
     if not isinstance(env, TensorEnv):
-        raise EnvContractError(f'env {request.name!r} made a {type(env).__name__}, wanted a zoo.env.TensorEnv; derive '
-                               'the class from it.')
+        raise EnvContractError(
+            f'env {request.name!r} made a {type(env).__name__}, wanted a zoo.env.TensorEnv; derive the class from it.'
+        )
     return env

@@ -1,4 +1,5 @@
 """What a tensor env is, and the names that such envs are found by."""
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

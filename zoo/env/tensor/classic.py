@@ -1,4 +1,5 @@
 """The classic control tasks as tensor envs, with the numbers of gymnasium's envs of the same names."""
+
 from __future__ import annotations
 
 import math

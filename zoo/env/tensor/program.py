@@ -1,4 +1,5 @@
 """One step of B tensor envs as a pure function: physics, time limit, new episodes, a watch over what is finite."""
+
 from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
@@ -46,8 +47,14 @@ class BrokenContractError(Exception):
 class StepProgram:
     """The functions of an env put together; static shapes, no look at values, nothing remembered between calls."""
 
-    def __init__(self, env: TensorEnv, n_env: int, max_episode_steps: int | None,
-                 action_mode: Literal['clip', 'rescale'], device: torch.device) -> None:
+    def __init__(
+        self,
+        env: TensorEnv,
+        n_env: int,
+        max_episode_steps: int | None,
+        action_mode: Literal['clip', 'rescale'],
+        device: torch.device,
+    ) -> None:
         self.env, self._n_env, self._device = env, n_env, device
         self._limit = NO_LIMIT if max_episode_steps is None else max_episode_steps
         self._action_map = ActionMap(env.action_space, action_mode, device)
@@ -58,8 +65,11 @@ class StepProgram:
         """New episodes of N rows. noise: [N, n_noise]. Raises: BrokenContractError."""
         state = self.env.reset(noise)
         if not isinstance(state, (Tensor, tuple, dict)):
-            raise BrokenContractError(f'the state of reset is {_form(state)}',
-                                      'a tensor, or a tuple or dict of tensors', 'return one of these')
+            raise BrokenContractError(
+                f'the state of reset is {_form(state)}',
+                'a tensor, or a tuple or dict of tensors',
+                'return one of these',
+            )
         for leaf in leaves(state):
             _check_is_tensor('the state of reset', leaf)
             self._check('the state of reset', leaf, (len(noise), *leaf.shape[1:]), leaf.dtype)
@@ -107,10 +117,14 @@ class StepProgram:
         return obs
 
     def _check_step(self, before: State, state: State, reward: Tensor, terminated: Tensor) -> None:
-        if (type(state) is not type(before) or (isinstance(state, dict) and list(state) != list(before))
-                or (isinstance(state, tuple) and len(state) != len(before))):
-            raise BrokenContractError(f'the state of step is {_form(state)}', f'{_form(before)} as of reset',
-                                      'return the same form')
+        if (
+            type(state) is not type(before)
+            or (isinstance(state, dict) and list(state) != list(before))
+            or (isinstance(state, tuple) and len(state) != len(before))
+        ):
+            raise BrokenContractError(
+                f'the state of step is {_form(state)}', f'{_form(before)} as of reset', 'return the same form'
+            )
         for old, new in zip(leaves(before), leaves(state), strict=True):
             self._check('the state of step', new, old.shape, old.dtype)
         self._check('the reward', reward, (self._n_env,), torch.float32)
@@ -120,13 +134,17 @@ class StepProgram:
         """Looks at no values, so that the device is not waited for."""
         _check_is_tensor(what, value)
         if value.shape != shape:
-            raise BrokenContractError(f'{what} has shape {tuple(value.shape)}', str(tuple(shape)),
-                                      'see zoo.env.TensorEnv for the shapes')
+            raise BrokenContractError(
+                f'{what} has shape {tuple(value.shape)}', str(tuple(shape)), 'see zoo.env.TensorEnv for the shapes'
+            )
         if value.dtype != dtype:
             raise BrokenContractError(f'{what} is of {value.dtype}', str(dtype), f'convert it with .to({dtype})')
         if value.device != self._device:
-            raise BrokenContractError(f'{what} is on {value.device}', f'{self._device} as the action',
-                                      'make tensors on the device of the state, or in the constructor')
+            raise BrokenContractError(
+                f'{what} is on {value.device}',
+                f'{self._device} as the action',
+                'make tensors on the device of the state, or in the constructor',
+            )
 
 
 class CompiledProgram:
@@ -141,12 +159,12 @@ class CompiledProgram:
     def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, Outcome]:
         out = self._run(*leaves(carry.state), *leaves(fresh.state), fresh.obs, *carry[1:], action, noise)
         n = self._n_leaf
-        return Carry(rebuild(self._states[0], out[:n]), *out[n:n + 3]), Outcome(*out[n + 3:])
+        return Carry(rebuild(self._states[0], out[:n]), *out[n : n + 3]), Outcome(*out[n + 3 :])
 
     def _flat(self, *inputs: Tensor) -> list[Tensor]:
         n = self._n_leaf
-        state, fresh_state = (rebuild(like, list(inputs[i * n:(i + 1) * n])) for i, like in enumerate(self._states))
-        fresh_obs, age, doubt, n_good, action, noise = inputs[2 * n:]
+        state, fresh_state = (rebuild(like, list(inputs[i * n : (i + 1) * n])) for i, like in enumerate(self._states))
+        fresh_obs, age, doubt, n_good, action, noise = inputs[2 * n :]
         carry, out = self._program(Carry(state, age, doubt, n_good), action, Fresh(fresh_state, fresh_obs), noise)
         return [*leaves(carry.state), *carry[1:], *out]
 
@@ -158,8 +176,11 @@ def _check_is_tensor(what: str, value: Any) -> None:
 
 def _check_is_triple(returned: Any) -> None:
     if not isinstance(returned, tuple) or len(returned) != 3:
-        raise BrokenContractError(f'step returned {_form(returned)}', 'a tuple of 3: state, reward, terminated',
-                                  'leave time limits, infos and new episodes to zoo')
+        raise BrokenContractError(
+            f'step returned {_form(returned)}',
+            'a tuple of 3: state, reward, terminated',
+            'leave time limits, infos and new episodes to zoo',
+        )
 
 
 def _form(value: Any) -> str:

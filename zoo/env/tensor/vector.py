@@ -1,4 +1,5 @@
 """B tensor envs with the interface of VectorEnv; nothing leaves the device, and no step waits for it."""
+
 from __future__ import annotations
 
 import math
@@ -31,8 +32,9 @@ class TensorVectorEnv:
     autoreset: Literal['same_step'] = 'same_step'
     steps_beside = False
 
-    def __init__(self, env: TensorEnv, cfg: EnvConfig, name: str, n_env: int, device: torch.device | str = 'cpu'
-                 ) -> None:
+    def __init__(
+        self, env: TensorEnv, cfg: EnvConfig, name: str, n_env: int, device: torch.device | str = 'cpu'
+    ) -> None:
         self.name, self.n_env = name, n_env
         self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self.obs_space, self.action_space = _spaces(env, name)
@@ -45,8 +47,9 @@ class TensorVectorEnv:
         self._action_shape = (n_env, *(self.action_space.shape if isinstance(self.action_space, Box) else ()))
         self._takes_float = isinstance(self.action_space, Box)
         self._noise: Iterator[tuple[Fresh, Tensor]] = iter(())
-        self._like = torch.empty((n_env, *getattr(self.obs_space, 'shape', ())), dtype=obs_dtype(self.obs_space),
-                                 device=self.device)
+        self._like = torch.empty(
+            (n_env, *getattr(self.obs_space, 'shape', ())), dtype=obs_dtype(self.obs_space), device=self.device
+        )
         self._is_reset, self._compile = False, False
         self._step_count = 0
 
@@ -71,8 +74,7 @@ class TensorVectorEnv:
         return fresh.obs
 
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
-        """Storage for n_step steps of `receive`, on the device; or for those of n_env envs, of which these are a part.
-        """
+        """Storage for n_step steps of `receive`, on the device; or for those of n_env envs, of which these are a part."""
         return StepBlock(n_step, self._like.new_empty((n_env or self.n_env, *self._like.shape[1:])), ['next_obs'])
 
     def send(self, action: Tensor) -> None:
@@ -96,8 +98,11 @@ class TensorVectorEnv:
         """
         if not self._is_reset:
             raise EnvError(f'env {self.name!r}: step was called before the first reset; call reset first.')
-        if (action.shape != self._action_shape or action.device != self.device
-                or action.is_floating_point() != self._takes_float):
+        if (
+            action.shape != self._action_shape
+            or action.device != self.device
+            or action.is_floating_point() != self._takes_float
+        ):
             self._refuse_action(action)
         self._step_count += 1
         fresh, noise = self._next_noise()
@@ -118,8 +123,13 @@ class TensorVectorEnv:
         index = int(n_good.argmin())  # the first of several
         discrete = ', or the observation is outside of its space' if isinstance(self.obs_space, Discrete) else ''
         raise contract_error(
-            self.name, index, int(n_good[index]) + 1, f'the observation or the reward is not finite{discrete}',
-            'finite numbers', 'fix the env; if its actions are continuous, look at the policy too')
+            self.name,
+            index,
+            int(n_good[index]) + 1,
+            f'the observation or the reward is not finite{discrete}',
+            'finite numbers',
+            'fix the env; if its actions are continuous, look at the policy too',
+        )
 
     def compile(self) -> None:
         """Compiles the steps from the next reset on into one program, equal to rounding."""
@@ -162,14 +172,22 @@ class TensorVectorEnv:
             fine &= obs < self.obs_space.n
         if not fine.all():
             index = int((~fine).reshape(len(fine), -1).any(1).nonzero()[0])
-            raise contract_error(self.name, index, 0, f'the observation of reset is {obs[index].tolist()}',
-                                 'finite numbers inside of obs_space', 'fix reset, or the space')
+            raise contract_error(
+                self.name,
+                index,
+                0,
+                f'the observation of reset is {obs[index].tolist()}',
+                'finite numbers inside of obs_space',
+                'fix reset, or the space',
+            )
 
     def _refuse_action(self, action: Tensor) -> NoReturn:
         kind = 'floats' if self._takes_float else 'integers'
-        raise EnvError(f'{where(self.name, None, self._step_count + 1)}: the actions are {action.dtype} of shape '
-                       f'{tuple(action.shape)} on {action.device}, wanted {kind} of shape {self._action_shape} on '
-                       f"{self.device}; pass the policy's output as it is, and make both for the same device.")
+        raise EnvError(
+            f'{where(self.name, None, self._step_count + 1)}: the actions are {action.dtype} of shape '
+            f'{tuple(action.shape)} on {action.device}, wanted {kind} of shape {self._action_shape} on '
+            f"{self.device}; pass the policy's output as it is, and make both for the same device."
+        )
 
 
 def _spaces(env: TensorEnv, name: str) -> tuple[Box | Discrete, Box | Discrete]:
@@ -177,10 +195,13 @@ def _spaces(env: TensorEnv, name: str) -> tuple[Box | Discrete, Box | Discrete]:
     for role, n_dims in (('obs', (1, 3)), ('action', (1,))):
         space = getattr(env, f'{role}_space', None)
         if not isinstance(space, (Box, Discrete)):
-            raise EnvContractError(f'env {name!r}: {type(env).__name__}.{role}_space is {space!r}, wanted a '
-                                   'zoo.env.Box or zoo.env.Discrete; set it on the class or in the constructor.')
+            raise EnvContractError(
+                f'env {name!r}: {type(env).__name__}.{role}_space is {space!r}, wanted a '
+                'zoo.env.Box or zoo.env.Discrete; set it on the class or in the constructor.'
+            )
         if isinstance(space, Box) and len(space.shape) not in n_dims:
             raise UnsupportedEnvError(
                 f'env {name!r}: {role}_space has shape {space.shape}, wanted {" or ".join(map(str, n_dims))} '
-                'dimensions; flatten it.')
+                'dimensions; flatten it.'
+            )
     return env.obs_space, env.action_space

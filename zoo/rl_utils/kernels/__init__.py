@@ -4,6 +4,7 @@
 variable ZOO_KERNELS, read when zoo is imported, says otherwise: 0, always the reference; interpret, kernels on CPU
 tensors too, which Triton runs under TRITON_INTERPRET=1 (slowly, for tests).
 """
+
 from __future__ import annotations
 
 import os
@@ -20,11 +21,16 @@ from zoo.backend.trace import is_tracing
 MAX_COLUMN = 16384  # choices or action dimensions: a row is held in the registers of one block
 MODE = os.environ.get('ZOO_KERNELS', 'auto')
 if MODE not in ('auto', '0', 'interpret'):
-    raise ValueError(f"the environment variable ZOO_KERNELS is {MODE!r} but must be 'auto', '0' or 'interpret'; unset "
-                     "it for 'auto'")
+    raise ValueError(
+        f"the environment variable ZOO_KERNELS is {MODE!r} but must be 'auto', '0' or 'interpret'; unset it for 'auto'"
+    )
 
-_FILES = {'gae': 'gae', 'ppo_policy_error': 'ppo_policy', 'ppo_value_error': 'ppo_value',
-          'ppg_joint_error': 'ppg_joint'}
+_FILES = {
+    'gae': 'gae',
+    'ppo_policy_error': 'ppo_policy',
+    'ppo_value_error': 'ppo_value',
+    'ppg_joint_error': 'ppg_joint',
+}
 _HAS_TRITON = find_spec('triton') is not None
 _FLOATS = (torch.float32, torch.bfloat16)
 _loaded: dict[str, Callable[..., Any]] = {}
@@ -54,8 +60,9 @@ def explain(op: str, *tensors: Tensor | Mapping[str, Tensor] | None) -> str:
         raise ValueError(f'op is {op!r} but kernels are for {", ".join(_FILES)}; give one of these')
     parts = [part for x in tensors for part in (x.values() if isinstance(x, Mapping) else [x]) if part is not None]
     if not parts or not all(isinstance(part, Tensor) for part in parts):
-        raise ValueError(f'{op} got {[type(x).__name__ for x in tensors]}; give its tensors one by one, as explain(op, '
-                         '*data)')
+        raise ValueError(
+            f'{op} got {[type(x).__name__ for x in tensors]}; give its tensors one by one, as explain(op, *data)'
+        )
     obstacle = _obstacle(op, tuple(parts))
     return f'reference: {obstacle}' if obstacle else f'kernel: zoo.rl_utils.kernels.{_FILES[op]}'
 

@@ -4,6 +4,7 @@ The recursion y_t = x_t + d_t * y_{t+1} is a composition of affine maps, which i
 the maps of the steps that a thread holds, then those of a warp, then those of the block. Rollouts longer than a tile
 take several, from the end, each starting from the first row of the one before.
 """
+
 from __future__ import annotations
 
 import torch
@@ -16,9 +17,16 @@ from zoo.rl_utils.kernels.launch import add_programs, counter, custom_op, on_dev
 _TILE = 4096  # cells of a tile: 16 for each of 256 threads
 
 
-def apply(value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor | None, traj_flag: Tensor | None,
-          gamma: float, lambda_: float, with_return: bool,
-          ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+def apply(
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    done: Tensor | None,
+    traj_flag: Tensor | None,
+    gamma: float,
+    lambda_: float,
+    with_return: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """(adv, return_, mean, std), the last three None without with_return; arguments as those of the reference."""
     traj_flag = done if traj_flag is None else traj_flag
     adv, return_, sums = _launch(value, next_value, reward, done, traj_flag, float(gamma), float(lambda_), with_return)
@@ -29,16 +37,35 @@ def apply(value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor | None
     return adv, return_, mean.to(adv.dtype), std.to(adv.dtype)
 
 
-def _fake(value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor | None, traj_flag: Tensor | None,
-          gamma: float, lambda_: float, with_return: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _fake(
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    done: Tensor | None,
+    traj_flag: Tensor | None,
+    gamma: float,
+    lambda_: float,
+    with_return: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     shape = value.shape if with_return else (0,)
     return value.new_empty(value.shape), value.new_empty(shape), value.new_empty(2, dtype=torch.float64)
 
 
-@custom_op('gae(Tensor value, Tensor next_value, Tensor reward, Tensor? done, Tensor? traj_flag, float gamma, '
-           'float lambda_, bool with_return) -> (Tensor, Tensor, Tensor)', _fake)
-def _launch(value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor | None, traj_flag: Tensor | None,
-            gamma: float, lambda_: float, with_return: bool) -> tuple[Tensor, Tensor, Tensor]:
+@custom_op(
+    'gae(Tensor value, Tensor next_value, Tensor reward, Tensor? done, Tensor? traj_flag, float gamma, '
+    'float lambda_, bool with_return) -> (Tensor, Tensor, Tensor)',
+    _fake,
+)
+def _launch(
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    done: Tensor | None,
+    traj_flag: Tensor | None,
+    gamma: float,
+    lambda_: float,
+    with_return: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     """-> adv, and with_return also adv + value and the float64 sums of adv and of its squares."""
     shape, device = value.shape, value.device
     n_step, n_agent = shape[0], shape[2] if len(shape) > reward.dim() else 1
@@ -52,11 +79,28 @@ def _launch(value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor | No
     partial = torch.empty(2 * n_program if with_return else 0, dtype=torch.float64, device=device)
     with on_device_of(value):
         _scan[(n_program,)](
-            value, next_value, reward, _flag(done), _flag(traj_flag), adv, return_, partial,
-            counter(device) if with_return else None, sums,
-            n_step, n_column, n_agent, gamma, gamma * lambda_, HAS_DONE=done is not None,
-            HAS_FLAG=traj_flag is not None, WITH_RETURN=with_return, STEPS=steps, COLUMNS=columns,
-            num_warps=min(max(steps * columns // 512, 1), 8))
+            value,
+            next_value,
+            reward,
+            _flag(done),
+            _flag(traj_flag),
+            adv,
+            return_,
+            partial,
+            counter(device) if with_return else None,
+            sums,
+            n_step,
+            n_column,
+            n_agent,
+            gamma,
+            gamma * lambda_,
+            HAS_DONE=done is not None,
+            HAS_FLAG=traj_flag is not None,
+            WITH_RETURN=with_return,
+            STEPS=steps,
+            COLUMNS=columns,
+            num_warps=min(max(steps * columns // 512, 1), 8),
+        )
     return adv, return_, sums
 
 
@@ -85,9 +129,28 @@ def _compose(decay_late, x_late, decay_early, x_early):
 
 
 @triton.jit
-def _scan(value_ptr, next_value_ptr, reward_ptr, done_ptr, flag_ptr, adv_ptr, return_ptr, partial_ptr, counter_ptr,
-          sum_ptr, n_step, n_column, n_agent, gamma, decay, HAS_DONE: tl.constexpr, HAS_FLAG: tl.constexpr,
-          WITH_RETURN: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr):
+def _scan(
+    value_ptr,
+    next_value_ptr,
+    reward_ptr,
+    done_ptr,
+    flag_ptr,
+    adv_ptr,
+    return_ptr,
+    partial_ptr,
+    counter_ptr,
+    sum_ptr,
+    n_step,
+    n_column,
+    n_agent,
+    gamma,
+    decay,
+    HAS_DONE: tl.constexpr,
+    HAS_FLAG: tl.constexpr,
+    WITH_RETURN: tl.constexpr,
+    STEPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     column = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     step_in_tile = tl.arange(0, STEPS)[:, None]
     carry = tl.zeros((COLUMNS,), tl.float32)

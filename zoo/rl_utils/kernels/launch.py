@@ -3,6 +3,7 @@
 Sums are deterministic without a second launch: every program stores its part, and the one that finishes last (an
 integer counter tells) adds the parts in their order. No float is ever added atomically.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -102,7 +103,7 @@ def counter(device: torch.device) -> Tensor:
         n_taken = sum(other == device for other, _ in _counters)
         if device not in _slots or n_taken == _N_SLOT:
             return torch.zeros(1, dtype=torch.int32, device=device)
-        found = _counters[device, stream] = _slots[device][n_taken:n_taken + 1]
+        found = _counters[device, stream] = _slots[device][n_taken : n_taken + 1]
     return found
 
 
@@ -124,8 +125,12 @@ def add_programs(partial_ptr, counter_ptr, out_ptr, WIDTH: tl.constexpr):
         total = tl.zeros((128, WIDTH), partial_ptr.dtype.element_ty)
         for start in range(0, n_program, 128):
             row = start + index
-            total += tl.load(partial_ptr + row[:, None] * WIDTH + column[None, :], mask=(row < n_program)[:, None],
-                             other=0.0, cache_modifier='.cg')  # past the L1 cache, which other programs don't write to
+            total += tl.load(
+                partial_ptr + row[:, None] * WIDTH + column[None, :],
+                mask=(row < n_program)[:, None],
+                other=0.0,
+                cache_modifier='.cg',
+            )  # past the L1 cache, which other programs don't write to
         tl.store(out_ptr + column, tl.sum(total, 0))
         tl.store(counter_ptr, 0)
 

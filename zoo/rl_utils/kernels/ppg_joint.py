@@ -1,5 +1,6 @@
 """Kernels of `ppg_joint_error`: value loss, KL(old || new) and the gradients of both in one pass, for logits and
 {'mu', 'sigma'}; the backward pass only scales."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -28,8 +29,16 @@ from zoo.rl_utils.kernels.launch import (
 from zoo.rl_utils.kernels.ppo_value import value_terms
 
 
-def apply(dist: Distribution, logit_old: Logit, value_new: Tensor, value_old: Tensor, return_: Tensor,
-          weight: Tensor | None, clip_ratio: float | None, *parts: Tensor) -> tuple[Tensor, Tensor]:
+def apply(
+    dist: Distribution,
+    logit_old: Logit,
+    value_new: Tensor,
+    value_old: Tensor,
+    return_: Tensor,
+    weight: Tensor | None,
+    clip_ratio: float | None,
+    *parts: Tensor,
+) -> tuple[Tensor, Tensor]:
     """(auxiliary_loss, behavioral_cloning_loss); arguments as those of the reference (clip_ratio None: unclipped)."""
     clip_ratio = None if clip_ratio is None else float(clip_ratio)
     return _JointKernel.apply(logit_parts(logit_old), value_new, value_old, return_, weight, clip_ratio, *parts)
@@ -37,11 +46,25 @@ def apply(dist: Distribution, logit_old: Logit, value_new: Tensor, value_old: Te
 
 class _JointKernel(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, old: tuple[Tensor, ...], value_new: Tensor, value_old: Tensor, return_: Tensor,
-                weight: Tensor | None, clip_ratio: float | None, *new: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,
+        old: tuple[Tensor, ...],
+        value_new: Tensor,
+        value_old: Tensor,
+        return_: Tensor,
+        weight: Tensor | None,
+        clip_ratio: float | None,
+        *new: Tensor,
+    ) -> tuple[Tensor, ...]:
         losses, grad_value, *grads = _launch(
-            [as_rows(part) for part in new], [as_rows(part) for part in old], flat(value_new), flat(value_old),
-            flat(return_), None if weight is None else flat(weight), clip_ratio)
+            [as_rows(part) for part in new],
+            [as_rows(part) for part in old],
+            flat(value_new),
+            flat(value_old),
+            flat(return_),
+            None if weight is None else flat(weight),
+            clip_ratio,
+        )
         ctx.save_for_backward(grad_value.view(value_new.shape), *(grad.view(new[0].shape) for grad in grads))
         auxiliary_loss, behavioral_cloning_loss = scalars(losses)
         return auxiliary_loss, behavioral_cloning_loss
@@ -50,19 +73,39 @@ class _JointKernel(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_auxiliary: Tensor, grad_cloning: Tensor) -> tuple[Tensor | None, ...]:
         grad_value, *grads = ctx.saved_tensors
-        return (None, grad_value * grad_auxiliary, None, None, None, None,
-                *((grad * grad_cloning).to(grad.dtype) for grad in grads))
+        return (
+            None,
+            grad_value * grad_auxiliary,
+            None,
+            None,
+            None,
+            None,
+            *((grad * grad_cloning).to(grad.dtype) for grad in grads),
+        )
 
 
 def _fake(new: list[Tensor], old: list[Tensor], value_new: Tensor, *_: Any) -> list[Tensor]:
-    return [value_new.new_empty(2, dtype=torch.float32), value_new.new_empty(value_new.shape),
-            *(part.new_empty(part.shape) for part in new)]
+    return [
+        value_new.new_empty(2, dtype=torch.float32),
+        value_new.new_empty(value_new.shape),
+        *(part.new_empty(part.shape) for part in new),
+    ]
 
 
-@custom_op('ppg_joint_error(Tensor[] new, Tensor[] old, Tensor value_new, Tensor value_old, Tensor return_, '
-           'Tensor? weight, float? clip_ratio) -> Tensor[]', _fake)
-def _launch(new: list[Tensor], old: list[Tensor], value_new: Tensor, value_old: Tensor, return_: Tensor,
-            weight: Tensor | None, clip_ratio: float | None) -> list[Tensor]:
+@custom_op(
+    'ppg_joint_error(Tensor[] new, Tensor[] old, Tensor value_new, Tensor value_old, Tensor return_, '
+    'Tensor? weight, float? clip_ratio) -> Tensor[]',
+    _fake,
+)
+def _launch(
+    new: list[Tensor],
+    old: list[Tensor],
+    value_new: Tensor,
+    value_old: Tensor,
+    return_: Tensor,
+    weight: Tensor | None,
+    clip_ratio: float | None,
+) -> list[Tensor]:
     """-> losses [2], gradient of the first in the value [N], of the second in each part [N, C]."""
     device, (n_row, n_column) = value_new.device, new[0].shape
     tiling = Tiling(n_row, n_column, device)
@@ -71,18 +114,66 @@ def _launch(new: list[Tensor], old: list[Tensor], value_new: Tensor, value_old: 
     partial = torch.empty(2 * tiling.n_program, device=device)
     with on_device_of(value_new):
         _forward[(tiling.n_program,)](
-            new[0], new[-1], old[0], old[-1], value_new, value_old, return_, weight, grad_value, grads[0], grads[-1],
-            partial, counter(device), losses, n_row, n_column, new[0].stride(0), new[-1].stride(0), old[0].stride(0),
-            old[-1].stride(0), 1 / n_row, clip_ratio or 0.0, GAUSSIAN=len(new) == 2, CLIP=clip_ratio is not None,
-            HAS_WEIGHT=weight is not None, **tiling.constants)
+            new[0],
+            new[-1],
+            old[0],
+            old[-1],
+            value_new,
+            value_old,
+            return_,
+            weight,
+            grad_value,
+            grads[0],
+            grads[-1],
+            partial,
+            counter(device),
+            losses,
+            n_row,
+            n_column,
+            new[0].stride(0),
+            new[-1].stride(0),
+            old[0].stride(0),
+            old[-1].stride(0),
+            1 / n_row,
+            clip_ratio or 0.0,
+            GAUSSIAN=len(new) == 2,
+            CLIP=clip_ratio is not None,
+            HAS_WEIGHT=weight is not None,
+            **tiling.constants,
+        )
     return [losses, grad_value, *grads]
 
 
 @triton.jit
-def _forward(new_ptr, sigma_ptr, old_ptr, sigma_old_ptr, value_ptr, value_old_ptr, return_ptr, weight_ptr,
-             grad_value_ptr, grad_ptr, grad_sigma_ptr, partial_ptr, counter_ptr, loss_ptr, n_row, n_column, stride,
-             sigma_stride, old_stride, sigma_old_stride, per_row, clip_ratio, GAUSSIAN: tl.constexpr,
-             CLIP: tl.constexpr, HAS_WEIGHT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _forward(
+    new_ptr,
+    sigma_ptr,
+    old_ptr,
+    sigma_old_ptr,
+    value_ptr,
+    value_old_ptr,
+    return_ptr,
+    weight_ptr,
+    grad_value_ptr,
+    grad_ptr,
+    grad_sigma_ptr,
+    partial_ptr,
+    counter_ptr,
+    loss_ptr,
+    n_row,
+    n_column,
+    stride,
+    sigma_stride,
+    old_stride,
+    sigma_old_stride,
+    per_row,
+    clip_ratio,
+    GAUSSIAN: tl.constexpr,
+    CLIP: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     auxiliary = tl.zeros((ROWS,), tl.float32)
     cloning = tl.zeros((ROWS,), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(n_row, ROWS), tl.num_programs(0)):

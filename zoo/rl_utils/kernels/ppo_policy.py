@@ -5,6 +5,7 @@ backward launch reads the new head's output again and spreads that number, and t
 The factors of the policy and of the entropy loss are known only then, so a forward launch would have to write two
 gradients: 7 times the size of the logits would move in all, this way it is 4 times.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -33,24 +34,48 @@ from zoo.rl_utils.kernels.launch import (
 )
 
 
-def apply(dist: Distribution, logit_old: Logit, action: Tensor, adv: Tensor, weight: Tensor | None, clip_ratio: float,
-          dual_clip: float | None, *parts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def apply(
+    dist: Distribution,
+    logit_old: Logit,
+    action: Tensor,
+    adv: Tensor,
+    weight: Tensor | None,
+    clip_ratio: float,
+    dual_clip: float | None,
+    *parts: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(policy_loss, entropy_loss, approx_kl, clipfrac); arguments as those of the reference."""
-    return _PolicyKernel.apply(logit_parts(logit_old), action, adv, weight, float(clip_ratio),
-                               None if dual_clip is None else float(dual_clip), *parts)
+    return _PolicyKernel.apply(
+        logit_parts(logit_old),
+        action,
+        adv,
+        weight,
+        float(clip_ratio),
+        None if dual_clip is None else float(dual_clip),
+        *parts,
+    )
 
 
 class _PolicyKernel(torch.autograd.Function):
     """policy_loss and entropy_loss as one node of the graph, over the launches below."""
 
     @staticmethod
-    def forward(ctx: Any, old: tuple[Tensor, ...], action: Tensor, adv: Tensor, weight: Tensor | None,
-                clip_ratio: float, dual_clip: float | None, *new: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,
+        old: tuple[Tensor, ...],
+        action: Tensor,
+        adv: Tensor,
+        weight: Tensor | None,
+        clip_ratio: float,
+        dual_clip: float | None,
+        *new: Tensor,
+    ) -> tuple[Tensor, ...]:
         rows = [as_rows(part) for part in new]
         action = flat(action) if len(new) == 1 else as_rows(action)
         weight = None if weight is None else flat(weight)
-        sums, slope = _launch_forward(rows, [as_rows(part) for part in old], action, flat(adv), weight, clip_ratio,
-                                      dual_clip)
+        sums, slope = _launch_forward(
+            rows, [as_rows(part) for part in old], action, flat(adv), weight, clip_ratio, dual_clip
+        )
         ctx.shape, ctx.has_weight = new[0].shape, weight is not None
         ctx.save_for_backward(action, slope, *rows, *(() if weight is None else (weight,)))
         ctx.set_materialize_grads(False)  # no zeros for the metrics
@@ -77,10 +102,20 @@ def _fake_backward(new: list[Tensor], *_: Any) -> list[Tensor]:
     return [part.new_empty(part.shape) for part in new]
 
 
-@custom_op('ppo_policy_error(Tensor[] new, Tensor[] old, Tensor action, Tensor adv, Tensor? weight, float clip_ratio, '
-           'float? dual_clip) -> (Tensor, Tensor)', _fake_forward)
-def _launch_forward(new: list[Tensor], old: list[Tensor], action: Tensor, adv: Tensor, weight: Tensor | None,
-                    clip_ratio: float, dual_clip: float | None) -> tuple[Tensor, Tensor]:
+@custom_op(
+    'ppo_policy_error(Tensor[] new, Tensor[] old, Tensor action, Tensor adv, Tensor? weight, float clip_ratio, '
+    'float? dual_clip) -> (Tensor, Tensor)',
+    _fake_forward,
+)
+def _launch_forward(
+    new: list[Tensor],
+    old: list[Tensor],
+    action: Tensor,
+    adv: Tensor,
+    weight: Tensor | None,
+    clip_ratio: float,
+    dual_clip: float | None,
+) -> tuple[Tensor, Tensor]:
     """-> sums [4], slope [N]: d policy_loss / d log p_new."""
     n_row, n_column = new[0].shape
     tiling = Tiling(n_row, n_column, adv.device)
@@ -88,34 +123,102 @@ def _launch_forward(new: list[Tensor], old: list[Tensor], action: Tensor, adv: T
     partial = torch.empty(4 * tiling.n_program, device=adv.device)
     with on_device_of(adv):
         _forward[(tiling.n_program,)](
-            new[0], new[-1], old[0], old[-1], action, adv, weight, slope, partial, counter(adv.device), sums,
-            n_row, n_column, new[0].stride(0), new[-1].stride(0), old[0].stride(0), old[-1].stride(0), action.stride(0),
-            1 / n_row, 1 - clip_ratio, 1 + clip_ratio, dual_clip or 0.0,
-            GAUSSIAN=len(new) == 2, HAS_WEIGHT=weight is not None, HAS_DUAL=dual_clip is not None, **tiling.constants)
+            new[0],
+            new[-1],
+            old[0],
+            old[-1],
+            action,
+            adv,
+            weight,
+            slope,
+            partial,
+            counter(adv.device),
+            sums,
+            n_row,
+            n_column,
+            new[0].stride(0),
+            new[-1].stride(0),
+            old[0].stride(0),
+            old[-1].stride(0),
+            action.stride(0),
+            1 / n_row,
+            1 - clip_ratio,
+            1 + clip_ratio,
+            dual_clip or 0.0,
+            GAUSSIAN=len(new) == 2,
+            HAS_WEIGHT=weight is not None,
+            HAS_DUAL=dual_clip is not None,
+            **tiling.constants,
+        )
     return sums, slope
 
 
-@custom_op('ppo_policy_error_backward(Tensor[] new, Tensor action, Tensor slope, Tensor? weight, Tensor grad_policy, '
-           'Tensor grad_entropy) -> Tensor[]', _fake_backward)
-def _launch_backward(new: list[Tensor], action: Tensor, slope: Tensor, weight: Tensor | None, grad_policy: Tensor,
-                     grad_entropy: Tensor) -> list[Tensor]:
+@custom_op(
+    'ppo_policy_error_backward(Tensor[] new, Tensor action, Tensor slope, Tensor? weight, Tensor grad_policy, '
+    'Tensor grad_entropy) -> Tensor[]',
+    _fake_backward,
+)
+def _launch_backward(
+    new: list[Tensor], action: Tensor, slope: Tensor, weight: Tensor | None, grad_policy: Tensor, grad_entropy: Tensor
+) -> list[Tensor]:
     """-> the gradient of each part, [N, C] in its dtype."""
     n_row, n_column = new[0].shape
     tiling = Tiling(n_row, n_column, slope.device)
     grads = [torch.empty((n_row, n_column), dtype=part.dtype, device=part.device) for part in new]
     with on_device_of(slope):
         _backward[(tiling.n_tile,)](
-            new[0], new[-1], action, slope, weight, grad_policy, grad_entropy, grads[0], grads[-1],
-            n_row, n_column, new[0].stride(0), new[-1].stride(0), action.stride(0), 1 / n_row,
-            GAUSSIAN=len(new) == 2, HAS_WEIGHT=weight is not None, **tiling.constants)
+            new[0],
+            new[-1],
+            action,
+            slope,
+            weight,
+            grad_policy,
+            grad_entropy,
+            grads[0],
+            grads[-1],
+            n_row,
+            n_column,
+            new[0].stride(0),
+            new[-1].stride(0),
+            action.stride(0),
+            1 / n_row,
+            GAUSSIAN=len(new) == 2,
+            HAS_WEIGHT=weight is not None,
+            **tiling.constants,
+        )
     return grads
 
 
 @triton.jit
-def _forward(new_ptr, sigma_ptr, old_ptr, sigma_old_ptr, action_ptr, adv_ptr, weight_ptr, slope_ptr, partial_ptr,
-             counter_ptr, sum_ptr, n_row, n_column, stride, sigma_stride, old_stride, sigma_old_stride, action_stride,
-             per_row, low, high, dual_clip, GAUSSIAN: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_DUAL: tl.constexpr,
-             ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _forward(
+    new_ptr,
+    sigma_ptr,
+    old_ptr,
+    sigma_old_ptr,
+    action_ptr,
+    adv_ptr,
+    weight_ptr,
+    slope_ptr,
+    partial_ptr,
+    counter_ptr,
+    sum_ptr,
+    n_row,
+    n_column,
+    stride,
+    sigma_stride,
+    old_stride,
+    sigma_old_stride,
+    action_stride,
+    per_row,
+    low,
+    high,
+    dual_clip,
+    GAUSSIAN: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_DUAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     policy = tl.zeros((ROWS,), tl.float32)
     entropy = tl.zeros((ROWS,), tl.float32)
     kl = tl.zeros((ROWS,), tl.float32)
@@ -155,9 +258,27 @@ def _forward(new_ptr, sigma_ptr, old_ptr, sigma_old_ptr, action_ptr, adv_ptr, we
 
 
 @triton.jit
-def _backward(new_ptr, sigma_ptr, action_ptr, slope_ptr, weight_ptr, grad_policy_ptr, grad_entropy_ptr, grad_ptr,
-              grad_sigma_ptr, n_row, n_column, stride, sigma_stride, action_stride, per_row, GAUSSIAN: tl.constexpr,
-              HAS_WEIGHT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _backward(
+    new_ptr,
+    sigma_ptr,
+    action_ptr,
+    slope_ptr,
+    weight_ptr,
+    grad_policy_ptr,
+    grad_entropy_ptr,
+    grad_ptr,
+    grad_sigma_ptr,
+    n_row,
+    n_column,
+    stride,
+    sigma_stride,
+    action_stride,
+    per_row,
+    GAUSSIAN: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     row = tl.cast(tl.program_id(0), tl.int64) * ROWS + tl.arange(0, ROWS)
     is_row = row < n_row
     weight = load_weight(weight_ptr, row, is_row, HAS_WEIGHT)

@@ -1,4 +1,5 @@
 """Kernels of `ppo_value_error`: loss and gradient in one pass; the backward pass only scales."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -20,8 +21,9 @@ from zoo.rl_utils.kernels.launch import (
 )
 
 
-def apply(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None,
-          clip_ratio: float | None) -> Tensor:
+def apply(
+    value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None, clip_ratio: float | None
+) -> Tensor:
     """The loss; arguments as those of the reference (clip_ratio None: unclipped)."""
     clip_ratio = None if clip_ratio is None else float(clip_ratio)
     return _ValueKernel.apply(value_new, value_old, return_, weight, clip_ratio)
@@ -29,10 +31,12 @@ def apply(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor 
 
 class _ValueKernel(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None,
-                clip_ratio: float | None) -> Tensor:
-        loss, grad = _launch(flat(value_new), flat(value_old), flat(return_), None if weight is None else flat(weight),
-                             clip_ratio)
+    def forward(
+        ctx: Any, value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None, clip_ratio: float | None
+    ) -> Tensor:
+        loss, grad = _launch(
+            flat(value_new), flat(value_old), flat(return_), None if weight is None else flat(weight), clip_ratio
+        )
         ctx.save_for_backward(grad.view(value_new.shape))
         return loss
 
@@ -46,10 +50,14 @@ def _fake(value_new: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return value_new.new_empty((), dtype=torch.float32), value_new.new_empty(value_new.shape)
 
 
-@custom_op('ppo_value_error(Tensor value_new, Tensor value_old, Tensor return_, Tensor? weight, float? clip_ratio) '
-           '-> (Tensor, Tensor)', _fake)
-def _launch(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None,
-            clip_ratio: float | None) -> tuple[Tensor, Tensor]:
+@custom_op(
+    'ppo_value_error(Tensor value_new, Tensor value_old, Tensor return_, Tensor? weight, float? clip_ratio) '
+    '-> (Tensor, Tensor)',
+    _fake,
+)
+def _launch(
+    value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None, clip_ratio: float | None
+) -> tuple[Tensor, Tensor]:
     """-> loss, 0-dim, and its gradient [N]."""
     device, n_row = value_new.device, value_new.numel()
     tiling = Tiling(n_row, 1, device)
@@ -57,14 +65,42 @@ def _launch(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tenso
     partial = torch.empty(tiling.n_program, device=device)
     with on_device_of(value_new):
         _forward[(tiling.n_program,)](
-            value_new, value_old, return_, weight, grad, partial, counter(device), loss, n_row, 1 / n_row,
-            clip_ratio or 0.0, CLIP=clip_ratio is not None, HAS_WEIGHT=weight is not None, **tiling.constants)
+            value_new,
+            value_old,
+            return_,
+            weight,
+            grad,
+            partial,
+            counter(device),
+            loss,
+            n_row,
+            1 / n_row,
+            clip_ratio or 0.0,
+            CLIP=clip_ratio is not None,
+            HAS_WEIGHT=weight is not None,
+            **tiling.constants,
+        )
     return loss, grad
 
 
 @triton.jit
-def _forward(new_ptr, old_ptr, return_ptr, weight_ptr, grad_ptr, partial_ptr, counter_ptr, loss_ptr, n_row, per_row,
-             clip_ratio, CLIP: tl.constexpr, HAS_WEIGHT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _forward(
+    new_ptr,
+    old_ptr,
+    return_ptr,
+    weight_ptr,
+    grad_ptr,
+    partial_ptr,
+    counter_ptr,
+    loss_ptr,
+    n_row,
+    per_row,
+    clip_ratio,
+    CLIP: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     total = tl.zeros((ROWS,), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(n_row, ROWS), tl.num_programs(0)):
         row = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
