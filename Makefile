@@ -1,6 +1,7 @@
 # Each target does its own set-up: on a fresh machine `make train` or `make test` is the only command.
 #   make train [CONFIG=cartpole_ppo] [ARGS='seed=1']     train a bundled config
 #   make test  [PYTEST_ARGS='-k gae']                    the test suite
+#   make test-fast                                       the same without the tests marked slow
 #   make lint | make bench | make clean
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
 .DEFAULT_GOAL := train
-.PHONY: train test lint bench clean
+.PHONY: train test test-fast lint bench clean
 
 train: $(CORE)
 	$(BIN)/zoo train $(CONFIG) $(ARGS)
@@ -25,8 +26,12 @@ train: $(CORE)
 test: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
+test-fast:
+	$(MAKE) test PYTEST_ARGS="-m 'not slow' $(PYTEST_ARGS)"
+
 lint: $(DEV)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy zoo
 
 bench: $(DEV)

@@ -1,9 +1,13 @@
 """The package `policy-zoo`: the library `zoo`, its bundled configs and the command `zoo`."""
 
+import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
+HERE = Path(__file__).parent
+NATIVE = runpy.run_path(str(HERE / 'zoo' / 'backend' / 'native' / 'build.py'))  # not imported: zoo needs torch
+VERSION = runpy.run_path(str(HERE / 'zoo' / 'core' / 'version.py'))['VERSION']
 CORE = [
     'torch>=2.10',  # networks; older versions have a known hole in loading weights
     'numpy>=1.26',  # arrays of the environments, seed streams
@@ -34,17 +38,19 @@ EXTRAS = {
     ],
 }
 EXTRAS['all'] = [requirement for name in ('box2d', 'mujoco', 'procgen') for requirement in EXTRAS[name]]
-README = Path(__file__).with_name('README.md')
+README = HERE / 'README.md'
 
 setup(
     name='policy-zoo',
-    version='0.1.0',
+    version=VERSION,
     description='PPO and PPG policies for PyTorch: train, evaluate and ship them by name',
     long_description=README.read_text(encoding='utf-8') if README.exists() else '',
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     license_files=['LICENSE'],
     python_requires='>=3.10',
+    ext_modules=[NATIVE['extension']()],  # optional: without a C compiler zoo runs, more slowly
+    package_data={'zoo': ['py.typed'], 'zoo.backend.native': ['*.c', '*.h', '*.inc']},
     packages=find_packages(include=['zoo', 'zoo.*', 'dizoo_configs', 'dizoo_configs.*']),
     install_requires=CORE,
     extras_require=EXTRAS,

@@ -7,9 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical as TorchCategorical
+from torch.distributions import Normal
 
 from zoo.rl_utils import (
+    ActionDist,
+    Categorical,
+    Gaussian,
     gae,
     gae_data,
     ppg_data,
@@ -73,14 +77,27 @@ CUDA_CASES = (
     *(Case('ppg_joint_error', *head) for head in _HEADS + _WIDE),
 )
 
-# The calls, each with what is differentiated (or, for gae, made); and the factor that a caller gives to each loss.
-RUN: dict[str, Callable[[Any], tuple[Tensor, ...]]] = {
-    'gae': lambda data: (gae(data),),
-    'ppo_policy_error': lambda data: ppo_policy_error(data)[0][:2],
-    'ppo_value_error': lambda data: (ppo_value_error(data),),
-    'ppg_joint_error': lambda data: tuple(ppg_joint_error(data)),
-}
+# The factor that a caller gives to each loss; gae has none.
 FACTORS = {'gae': (), 'ppo_policy_error': (1.0, -0.01), 'ppo_value_error': (1.0,), 'ppg_joint_error': (1.0, 1.0)}
+
+
+def dist_of(case: Case) -> ActionDist | None:
+    """The distribution of a case's logits, flat parameters [N, P]; None if it has none."""
+    if case.op not in ('ppo_policy_error', 'ppg_joint_error'):
+        return None
+    return Gaussian(case.columns) if case.gaussian else Categorical(case.columns)
+
+
+def call_of(case: Case) -> Callable[[Any], tuple[Tensor, ...]]:
+    """The op as a function of the data of `make`; it returns what is differentiated or, for gae, made."""
+    dist = dist_of(case)
+    calls: dict[str, Callable[[Any], tuple[Tensor, ...]]] = {
+        'gae': lambda data: (gae(data),),
+        'ppo_policy_error': lambda data: ppo_policy_error(data, dist=dist)[0][:2],
+        'ppo_value_error': lambda data: (ppo_value_error(data),),
+        'ppg_joint_error': lambda data: tuple(ppg_joint_error(data, dist=dist)),
+    }
+    return calls[case.op]
 
 
 class Traffic(NamedTuple):
@@ -142,12 +159,12 @@ def make(case: Case, generator: torch.Generator) -> Any:
     if case.gaussian:
         sigma_old = 0.5 + uniform(n, c)
         action = mu_old + sigma_old * normal(n, c)
-        parts = {'mu': (mu_old + 0.1 * normal(n, c), mu_old), 'sigma': (sigma_old + 0.1 * uniform(n, c), sigma_old)}
-        new: Any = {name: part.to(case.dtype).requires_grad_() for name, (part, _) in parts.items()}
-        old: Any = {name: part.to(case.dtype) for name, (_, part) in parts.items()}
+        new = torch.cat((mu_old + 0.1 * normal(n, c), sigma_old + 0.1 * uniform(n, c)), -1)
+        old = torch.cat((mu_old, sigma_old), -1)
     else:
         action = torch.randint(c, (n,), generator=generator, device=generator.device)
-        new, old = (mu_old + 0.3 * normal(n, c)).to(case.dtype).requires_grad_(), mu_old.to(case.dtype)
+        new, old = mu_old + 0.3 * normal(n, c), mu_old
+    new, old = new.to(case.dtype).requires_grad_(), old.to(case.dtype)
     if case.op == 'ppg_joint_error':
         return ppg_data(new, old, None, *values)
     return ppo_policy_data(new, old, action, normal(n), weight)
@@ -155,9 +172,7 @@ def make(case: Case, generator: torch.Generator) -> Any:
 
 def tensors_of(data: Any) -> list[Tensor]:
     """All tensors, in the order of the fields."""
-    found: list[Tensor] = []
-    _each(data, found.append)
-    return found
+    return [x for x in data if x is not None]
 
 
 def leaves_of(data: Any) -> list[Tensor]:
@@ -171,7 +186,7 @@ def with_new_leaves(data: Any) -> Any:
 
 
 def in_float64(data: Any) -> Any:
-    """A copy in float64, bools and indices apart."""
+    """A copy in float64; bools and indices keep their dtype."""
     return _each(data, lambda x: x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x)
 
 
@@ -189,13 +204,14 @@ def gae_loop(data: gae_data) -> tuple[Tensor]:
 
 def plain_policy_error(data: ppo_policy_data, validate_args: bool | None = None) -> tuple[Tensor, ...]:
     """The clipped surrogate as it is usually written: policy_loss, entropy_loss, approx_kl, clipfrac; no weight."""
-    if isinstance(data.logit_new, Tensor):
-        dist: Any = Categorical(logits=data.logit_new, validate_args=validate_args)
-        dist_old: Any = Categorical(logits=data.logit_old, validate_args=validate_args)
+    if not data.action.is_floating_point():
+        dist: Any = TorchCategorical(logits=data.logit_new, validate_args=validate_args)
+        dist_old: Any = TorchCategorical(logits=data.logit_old, validate_args=validate_args)
         logp, logp_old, entropy = dist.log_prob(data.action), dist_old.log_prob(data.action), dist.entropy()
     else:
-        dist = Normal(data.logit_new['mu'], data.logit_new['sigma'], validate_args=validate_args)
-        dist_old = Normal(data.logit_old['mu'], data.logit_old['sigma'], validate_args=validate_args)
+        dist, dist_old = (
+            Normal(*logit.chunk(2, -1), validate_args=validate_args) for logit in (data.logit_new, data.logit_old)
+        )
         logp, logp_old = dist.log_prob(data.action).sum(-1), dist_old.log_prob(data.action).sum(-1)
         entropy = dist.entropy().sum(-1)
     ratio = torch.exp(logp - logp_old)
@@ -207,10 +223,5 @@ def plain_policy_error(data: ppo_policy_data, validate_args: bool | None = None)
 
 
 def _each(data: Any, one: Callable[[Tensor], Any]) -> Any:
-    """The same tuple with one(tensor) for each tensor, those of {'mu', 'sigma'} too."""
-    return type(data)(
-        *(
-            {key: one(part) for key, part in x.items()} if isinstance(x, dict) else None if x is None else one(x)
-            for x in data
-        )
-    )
+    """The same tuple with one(tensor) for each tensor."""
+    return type(data)(*(None if x is None else one(x) for x in data))

@@ -58,7 +58,7 @@ CPU_HOST = 'Forward and backward of a single row: the wrapper and its torch ops,
 
 
 def write_results(out: Path, result: dict[str, Any]) -> None:
-    """The .md and, beside it, the .json with all raw numbers."""
+    """Writes the .md and, next to it, the .json with all raw numbers."""
     on_cuda = result['on_cuda']
     intro = INTRO.format(bandwidth=result['copy_bandwidth'] / 1e9, clock=CUDA_CLOCK if on_cuda else CPU_CLOCK)
     text = [f'# Kernels and references: {result["device"]}\n']
@@ -77,7 +77,7 @@ def write_results(out: Path, result: dict[str, Any]) -> None:
             table(PLAIN_COLUMNS, [plain_row(record) for record in result['plain']]),
         ]
     text += [
-        f'- host synchronisations in a training minibatch (`ppo_step`): {result["minibatch_sync"]}',
+        f'- host synchronisations in a training minibatch (loss, gradient, Adam): {result["minibatch_sync"]}',
         f'- device: {result["device"]}; machine: {result["machine"]}',
         f'- versions: {versions_line(result["versions"])}',
         f'- date: {result["date"]}, commit {result["commit"]}',
@@ -140,7 +140,7 @@ def plain_row(record: dict[str, Any]) -> list[str]:
 
 
 def _number(x: float | str | None, form: str = '.3g') -> str:
-    """Three digits; a reason as it stands; '-' where there is nothing."""
+    """Three digits; a reason unmodified; '-' where there is nothing."""
     if x is None or isinstance(x, str):
         return x or '-'
     return f'{x:,.0f}' if x >= 100 else f'{x:{form}}'

@@ -27,27 +27,23 @@ from kernel_cases import (
     CPU_CASES,
     CUDA_CASES,
     FACTORS,
-    RUN,
     Case,
+    call_of,
+    dist_of,
     gae_loop,
     in_float64,
     leaves_of,
     make,
     plain_policy_error,
-    tensors_of,
     traffic,
     with_new_leaves,
 )
 from kernel_tables import write_results
-from tensordict import TensorDict
 from timing import Budget, Call, Timed, copy_bandwidth, device_seconds, graph_seconds, host_seconds, wall_seconds
 from torch import Tensor
 
 from report import RESULTS, git_commit, machine, today, versions
-from zoo.core.spaces import Box, Discrete
-from zoo.model.actor_critic import VAC, VACConfig
-from zoo.policy.updates import StepConfig, ppo_step
-from zoo.rl_utils import FlatAdam, kernels, ppo_policy_error
+from zoo.rl_utils import ActionDist, Categorical, FlatAdam, kernels, ppo_data, ppo_error, ppo_policy_error
 
 log = logging.getLogger('kernels')
 
@@ -97,18 +93,18 @@ def input_sets(case: Case, setting: Setting) -> list[Any]:
 def variants(case: Case, data: Any, setting: Setting) -> tuple[dict[str, Variant], dict[str, str]]:
     """What can be measured here, by name: kernel, reference, compiled, loop; and of what cannot, the reason."""
     found, missing = {}, {}
-    explained = kernels.explain(case.op, *tensors_of(data))
+    explained = kernels.explain(case.op, *data, dist=dist_of(case))
     if explained.startswith('kernel'):
-        found['kernel'] = Variant(RUN[case.op], 'auto')
+        found['kernel'] = Variant(call_of(case), 'auto')
     else:
         missing['kernel'] = explained
-    found['reference'] = Variant(RUN[case.op], '0')
+    found['reference'] = Variant(call_of(case), '0')
     # a compilation takes some 20 s: on a GPU, with its many cases, only where the comparison is of interest
     if not setting.compiles or setting.on_cuda and (case.columns in (2, 4096) or case.dtype != torch.float32):
         missing['compiled'] = 'not run'
     else:
         torch.compiler.reset()
-        compiled = Variant(torch.compile(RUN[case.op]), '0', repeats_backward=False)
+        compiled = Variant(torch.compile(call_of(case)), '0', repeats_backward=False)
         try:
             outcome(case, data, compiled)
             found['compiled'] = compiled
@@ -137,7 +133,7 @@ def errors(case: Case, data: Any, found: dict[str, Variant]) -> dict[str, dict[s
 
     gradient_relative: over the largest gradient there is, since that of a mean is of size 1/N. None without gradients.
     """
-    results, grads = outcome(case, in_float64(data), Variant(RUN[case.op], '0'))
+    results, grads = outcome(case, in_float64(data), Variant(call_of(case), '0'))
     largest = max((float(grad.abs().max()) for grad in grads), default=None)
     found_errors = {}
     for name, variant in found.items():
@@ -229,7 +225,7 @@ def host_record(timed: dict[str, Timed], setting: Setting, n_set: int) -> dict[s
 def measure_host(case: Case, setting: Setting) -> dict[str, Any]:
     """On a CPU: the whole call for one row, where the arithmetic is next to nothing."""
     case = case._replace(rows=1, columns=1 if case.op == 'gae' else case.columns)
-    passes = calls(case, input_sets(case, setting), Variant(RUN[case.op], '0'))
+    passes = calls(case, input_sets(case, setting), Variant(call_of(case), '0'))
     timed = {'reference': Timed(passes[list(passes)[-1]], partial(forced, '0'))}
     return {
         'op': case.label,
@@ -242,8 +238,9 @@ def measure_host(case: Case, setting: Setting) -> dict[str, Any]:
 def measure_plain(case: Case, setting: Setting) -> list[dict[str, Any]]:
     """On a CPU: the policy loss, forward and backward and without weights, against the code that people write."""
     sets = [data._replace(weight=None) for data in input_sets(case, setting)]
+    dist = dist_of(case)
     against = {
-        'zoo': ours,
+        'zoo': partial(ours, dist=dist),
         'validate_args by default': plain_policy_error,
         'validate_args=False': partial(plain_policy_error, validate_args=False),
     }
@@ -254,8 +251,8 @@ def measure_plain(case: Case, setting: Setting) -> list[dict[str, Any]]:
         return torch.autograd.grad(policy_loss - 0.01 * entropy_loss, leaves[i % len(sets)])
 
     for run in against.values():
-        torch.testing.assert_close(run(sets[0]), ours(sets[0]), rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(gradient(run, 0), gradient(ours, 0), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(run(sets[0]), ours(sets[0], dist), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradient(run, 0), gradient(against['zoo'], 0), rtol=1e-4, atol=1e-6)
     timed = {name: Timed(partial(gradient, run)) for name, run in against.items()}
     us = in_us(wall_seconds(timed, setting.device, setting.budget))
     library = f'torch.distributions.{"Normal" if case.gaussian else "Categorical"}'
@@ -271,35 +268,36 @@ def measure_plain(case: Case, setting: Setting) -> list[dict[str, Any]]:
     ]
 
 
-def ours(data: Any) -> tuple[Tensor, ...]:
-    losses, info = ppo_policy_error(data)
+def ours(data: Any, dist: ActionDist | None) -> tuple[Tensor, ...]:
+    losses, info = ppo_policy_error(data, dist=dist)
     return losses.policy_loss, losses.entropy_loss, *info
 
 
 def minibatch_sync(device: torch.device) -> str:
-    """Whether a PPO step (loss, gradient, Adam) on a minibatch of 256 makes the host wait for the device."""
+    """Whether a PPO step (networks, loss, gradient, Adam) on a minibatch of 256 makes the host wait for the device."""
     if device.type != 'cuda':
         return 'not measured: no GPU'
-    space = Box(torch.full((8,), -math.inf).numpy(), torch.full((8,), math.inf).numpy())
-    model = VAC(VACConfig(), space, Discrete(4)).to(device)
+    dist = Categorical(4)
+    body = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh())
+    model = torch.nn.ModuleList((body, dist.make_head(64, {}), torch.nn.Linear(64, 1))).to(device)
     optimizer = FlatAdam(model.named_parameters())
     normal = partial(torch.randn, device=device)
-    batch = TensorDict(
-        {
-            'obs': normal(256, 8),
-            'action': torch.randint(4, (256,), device=device),
-            'logit': normal(256, 4),
-            'value': normal(256),
-            'adv': normal(256),
-            'return_': normal(256),
-        },
-        [256],
-    )
+    obs, logit_old, action = normal(256, 8), normal(256, 4), torch.randint(4, (256,), device=device)
+    value_old, adv, return_ = normal(3, 256).unbind(0)
+
+    def step() -> None:
+        feature = body(obs)
+        logit, value = model[1](feature), model[2](feature).squeeze(-1)
+        loss, _ = ppo_error(ppo_data(logit, logit_old, action, value, value_old, adv, return_), dist=dist)
+        optimizer.zero_grad()
+        (loss.policy_loss + 0.5 * loss.value_loss - 0.01 * loss.entropy_loss).backward()
+        optimizer.step(0.5)
+
     for _ in range(3):
-        ppo_step(model, optimizer, batch, StepConfig())
+        step()
     torch.cuda.set_sync_debug_mode('error')
     try:
-        ppo_step(model, optimizer, batch, StepConfig())
+        step()
     except RuntimeError as error:
         return f'it waits: {str(error).splitlines()[0]}'
     finally:
@@ -366,9 +364,9 @@ def chosen_cases(on_cuda: bool, quick: bool, only: Sequence[str]) -> list[Case]:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='auto: cuda if there is one')
-    parser.add_argument('--out', type=Path, help='the .md file; the .json lies beside it')
+    parser.add_argument('--out', type=Path, help='the .md file; the .json is written next to it')
     parser.add_argument('--quick', action='store_true', help='one size per op, few rounds; into the temporary folder')
-    parser.add_argument('--only', nargs='+', choices=tuple(RUN), default=[], metavar='OP', help='some of the ops')
+    parser.add_argument('--only', nargs='+', choices=tuple(FACTORS), default=[], metavar='OP', help='some of the ops')
     parser.add_argument('--no-compile', action='store_true', help='leave torch.compile out: it takes most of the time')
     args = parser.parse_args(argv)
     if args.device == 'cuda' and not torch.cuda.is_available():

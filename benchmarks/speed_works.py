@@ -33,7 +33,8 @@ PEERS = {
 }
 
 SYNC, BATCHED = 'env.vectorization=sync', 'env.vectorization=batched'
-EAGER, COMPILED = 'policy.learn.compile=off', 'policy.learn.compile=on'
+EAGER, NATIVE = 'policy.learn.executor=eager', 'policy.learn.executor=native'
+COMPILED = 'policy.learn.compile=on'  # envs that are tensor programs
 BF16 = 'policy.model.precision=auto'
 
 
@@ -82,8 +83,8 @@ class Driver(NamedTuple):
 
 
 CLASSIC = {'lr': 3e-4, 'entropy': 0.0, 'warmup': 1}
-TENSOR = ((COMPILED, 'env.id=torch', 'env.game=CartPole-v1'),)
-SYNC_EAGER, SYNC_COMPILED = ((EAGER, SYNC),), ((COMPILED, SYNC),)
+TENSOR = ((NATIVE, COMPILED, 'env.id=torch', 'env.game=CartPole-v1'),)
+SYNC_EAGER, SYNC_NATIVE = ((EAGER, SYNC),), ((NATIVE, SYNC),)
 
 WORKS = (
     Work(
@@ -94,10 +95,10 @@ WORKS = (
         128,
         256,
         4,
-        (2.5, 4.0),
+        (1.7, 5.2),
         153_600,
         ((EAGER, BATCHED), (EAGER, SYNC)),
-        ((COMPILED, BATCHED), (COMPILED, SYNC)),
+        ((NATIVE, BATCHED), (NATIVE, SYNC)),
         TENSOR,
     ),
     Work(
@@ -108,10 +109,10 @@ WORKS = (
         32,
         256,
         20,
-        (1.7, 3.2),
+        (1.0, 5.0),
         61_440,
         ((EAGER, BATCHED), (EAGER, SYNC)),
-        ((COMPILED, BATCHED), (COMPILED, SYNC)),
+        ((NATIVE, BATCHED), (NATIVE, SYNC)),
         TENSOR,
         lr=1e-3,
         peers=('sb3', 'cleanrl'),
@@ -124,10 +125,10 @@ WORKS = (
         32,
         1024,
         4,
-        (2.0, 3.0),
+        (1.0, 4.2),
         409_600,
         ((EAGER, BATCHED),),
-        ((COMPILED, BATCHED),),
+        ((NATIVE, BATCHED),),
         TENSOR,
     ),
     Work(
@@ -138,11 +139,11 @@ WORKS = (
         2048,
         64,
         10,
-        (2.0, 3.5),
+        (1.0, 8.0),
         28_672,
         SYNC_EAGER,
-        SYNC_COMPILED,
-        ((COMPILED, 'env.id=torch', 'env.game=Pendulum-v1'),),
+        SYNC_NATIVE,
+        ((NATIVE, COMPILED, 'env.id=torch', 'env.game=Pendulum-v1'),),
         **CLASSIC,
     ),
     Work(
@@ -153,10 +154,10 @@ WORKS = (
         2048,
         64,
         10,
-        (2.0, 3.5),
+        (1.0, 4.5),
         24_576,
         SYNC_EAGER,
-        SYNC_COMPILED,
+        SYNC_NATIVE,
         **CLASSIC,
         episodes=10,
         peer_env={'cleanrl': 'HalfCheetah-v4'},
@@ -171,10 +172,10 @@ WORKS = (
         128,
         256,
         4,
-        (1.8, 2.5),
+        (1.0, 2.5),
         6_144,
         ((EAGER,),),
-        ((COMPILED, BF16), (EAGER, BF16)),
+        ((EAGER, BF16),),
         image=True,
         warmup=1,
         episodes=0,
@@ -192,10 +193,10 @@ WORKS = (
         32,
         4096,
         4,
-        (1.5, 3.0),
+        (1.0, 3.0),
         1_966_080,
         ((EAGER,),),
-        ((COMPILED,),),
+        ((NATIVE, COMPILED), (NATIVE,)),
         peers=('rl8',),
         reference=('rl8',),
         note="rl8 steps its own examples' CartPole (3 actions, 5 observations, no ends, its step compiled), zoo "

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 REPO = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -92,6 +95,108 @@ def circles() -> list[list[str]]:
     return [sorted(group) for group in set(inside.values()) if group]
 
 
+LEFT_OUT = {
+    'zoo/run/logger.py': 'logging',
+    'zoo/run/report.py': 'logging: times and rows of the log',
+    'zoo/worker/episodes.py': 'logging: returns of episodes',
+    'zoo/policy/metrics.py': 'logging: how well the critic fits',
+    'zoo/config/section.py': 'config access',
+    'zoo/config/schedule.py': 'config access: values of schedules',
+    'zoo/run/threads.py': 'thread settings',
+}
+"""Files that the reading path leaves out, with the reason."""
+
+
+def traced_path(policy: str = 'ppo') -> list[str]:
+    """Files of zoo/ with code that runs between the first env.step and the change of the parameters, in reading order.
+
+    One eager iteration of a small CartPole run is traced: the functions on the stack when the env steps, and all that
+    are entered from then until the first `FlatAdam.step` returns (for 'ppg': until that of the auxiliary phase does).
+    Functions of modules in LEFT_OUT are not counted.
+    """
+    import tempfile
+
+    from zoo.rl_utils.optimizer import FlatAdam
+    from zoo.run.config import resolve_config
+    from zoo.run.job import SerialJob
+
+    adam_step = inspect.unwrap(FlatAdam.step).__code__
+    found: dict[str, None] = {}
+    window = {'open': False, 'closed': False}
+    is_ppg = policy == 'ppg'
+
+    def note(frame: FrameType | None) -> None:
+        name = frame.f_code.co_filename if frame is not None else ''
+        if name.startswith(f'{REPO}/zoo/'):
+            found.setdefault(str(Path(name).relative_to(REPO)))
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == 'call' and not window['closed']:
+            if not window['open'] and code.co_name == 'step' and 'gymnasium' in code.co_filename:
+                window['open'] = True
+                stack = []
+                while frame is not None:
+                    stack.append(frame)
+                    frame = frame.f_back
+                for each in reversed(stack):
+                    note(each)
+            elif window['open']:
+                note(frame)
+        elif event == 'return' and code is adam_step:
+            window['closed'] = not is_ppg or any(name.endswith('rl_utils/ppg.py') for name in found)
+
+    learn = {'batch_size': 16, 'executor': 'eager'}
+    if is_ppg:
+        learn |= {'aux_freq': 1, 'aux_batch_size': 16, 'aux_train_epoch': 1}
+    with tempfile.TemporaryDirectory() as folder:
+        config = {
+            'env': {'id': 'CartPole-v1', 'collector_env_num': 2, 'evaluator_env_num': 1},
+            'policy': {'type': policy, 'learn': learn, 'collect': {'n_step': 8}, 'eval': {'n_episode': 1}},
+            'logger': {'root': folder, 'console': 'off', 'tensorboard': False},
+        }
+        with SerialJob(resolve_config(config)) as job:
+            sys.setprofile(watch)
+            try:
+                job.iteration()
+            finally:
+                sys.setprofile(None)
+    return [name for name in found if name not in LEFT_OUT]
+
+
+def n_line(name: str) -> int:
+    """Lines of a file of the repository."""
+    return (REPO / name).read_text(encoding='utf-8').count('\n')
+
+
+def report_path() -> None:
+    paths = {policy: traced_path(policy) for policy in ('ppo', 'ppg')}
+    ppo = paths['ppo']
+    print(f'reading path of ppo: {len(ppo)} files, {sum(map(n_line, ppo))} lines')
+    for name in ppo:
+        print(f'  {n_line(name):>4} {name}')
+    more = [name for name in paths['ppg'] if name not in ppo]
+    print(f'ppg adds {len(more)} files, {sum(map(n_line, more))} lines: {", ".join(more)}')
+    print(f'left out: {"; ".join(f"{name} ({why})" for name, why in LEFT_OUT.items())}')
+
+
+def report_lines() -> None:
+    counts: dict[str, int] = {}
+    for path in sorted((REPO / 'zoo').rglob('*.py')):
+        name = str(path.relative_to(REPO))
+        place = 'kernels' if '/kernels/' in name else 'native' if '/native/' in name else room_of_file(path)
+        counts[place] = counts.get(place, 0) + n_line(name)
+    rest = sum(n for place, n in counts.items() if place not in ('kernels', 'native'))
+    print(f'lines of zoo/ without kernels/ and native/: {rest}')
+    for place, n in sorted(counts.items(), key=lambda item: -item[1]):
+        print(f'  {n:>5} {place}')
+
+
+def room_of_file(path: Path) -> str:
+    """The room that a file of zoo/ lies in."""
+    return path.relative_to(REPO / 'zoo').parts[0].removesuffix('.py')
+
+
 def report_rooms() -> None:
     arrows = room_imports()
     print(f'{len(rooms())} rooms, {len(arrows)} arrows between them, {sum(map(len, arrows.values()))} imports')
@@ -107,7 +212,7 @@ def report_rooms() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    reports = {'rooms': report_rooms}
+    reports = {'rooms': report_rooms, 'path': report_path, 'lines': report_lines}
     parser.add_argument('what', nargs='?', choices=list(reports), help='default: all')
     what = parser.parse_args().what
     for name in [what] if what else reports:

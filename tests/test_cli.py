@@ -235,6 +235,8 @@ import gymnasium
 from zoo import ENV_REGISTRY, POLICY_REGISTRY
 from zoo.policy import PPOPolicy
 
+pytestmark = pytest.mark.slow  # every test starts processes
+
 @POLICY_REGISTRY.register('of_mine')
 class OfMine(PPOPolicy):
     pass

@@ -361,7 +361,7 @@ def test_a_save_that_fails_after_an_error_still_gives_threads_back(
 
 
 def test_policy_is_told_how_long_the_run_is(tmp_path: Path) -> None:
-    assert serial_pipeline(job_config(tmp_path), max_env_step=128).policy.max_env_step == 128
+    assert serial_pipeline(job_config(tmp_path), max_env_step=128).policy.run.max_env_step == 128
 
 
 @needs_gpu

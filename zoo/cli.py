@@ -1,4 +1,4 @@
-"""The `zoo` command: a thin skin over the public functions. torch is imported only by the commands that need it."""
+"""The `zoo` command: a thin layer over the public functions. torch is imported only by the commands that need it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from collections.abc import Sequence
 from typing import Any
 
 EXIT_FAILED, EXIT_USER = 1, 2
-PROFILED = 10  # iterations that --profile times where it says no number
+PROFILED = 10  # default of --profile, in iterations
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; exit code 0, 1 (the run failed) or 2 (the user's mistake); signals exit with 128 + number."""
-    if argv is None:  # the command itself: Ctrl-C while torch is imported must not become an exception inside of it
+    if argv is None:  # the command itself: Ctrl-C must not become an exception inside the import of torch
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.run.threads says what it is good for
+        if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.run.threads says why
             os.environ.setdefault('GOMP_SPINCOUNT', '1000')
     args = _parse(argv)
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # 'module:function' names one's own module, as it does under `python -m zoo`
+        sys.path.append(os.getcwd())  # 'module:function' finds the user's modules, as under `python -m zoo`
     level = logging.DEBUG if args.debug else logging.INFO
     logging.basicConfig(level=level, format='zoo: %(message)s', stream=sys.stderr)
     try:
         return _run(args)
-    except KeyboardInterrupt:  # before or after the part of a run that handles signals itself
+    except KeyboardInterrupt:  # outside of the run, which handles signals
         return 130
 
 
@@ -43,7 +43,7 @@ def _run(args: argparse.Namespace) -> int:
         return _report(error, EXIT_USER, _hint(args, str(error)))
     except RunError as error:
         return _report(error, EXIT_FAILED)
-    except BrokenPipeError:  # `zoo list envs | head`: whoever read the output has seen enough
+    except BrokenPipeError:  # `zoo list envs | head`: the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -69,7 +69,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _with_numbers(argv: Sequence[str]) -> list[str]:
-    """`--profile` where no number follows gets one, so that argparse does not take the word after it, an override."""
+    """Gives `--profile` its default where no number follows; argparse would take the next word, an override."""
     followed = zip(argv, [*argv[1:], ''], strict=True)
     return [
         f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
@@ -79,8 +79,8 @@ def _with_numbers(argv: Sequence[str]) -> list[str]:
 
 def _hint(args: argparse.Namespace, message: str) -> str:
     from_file = getattr(args, 'checkpoint', None) or getattr(args, 'resume', None)
-    of_mine = message.startswith(('unknown policy', 'unknown model', 'unknown env', 'unknown buffer'))
-    return ' If it is of your own, name what registers it: --import my_file.py' if from_file and of_mine else ''
+    unknown = message.startswith(('unknown policy', 'unknown model', 'unknown env', 'unknown buffer'))
+    return ' If it is your own, import the file that registers it: --import my_file.py' if from_file and unknown else ''
 
 
 def _report(error: Exception, code: int, hint: str = '') -> int:
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         action='append',
         default=[],
         metavar='MODULE',
-        help='module or .py file to import first, one that registers what the command needs',
+        help='module or .py file to import first, e.g. one that registers your own policy or env',
     )
     common.add_argument('--debug', action='store_true', help='show the traceback of an error')
     as_json = argparse.ArgumentParser(add_help=False)
@@ -121,8 +121,8 @@ def _parser() -> argparse.ArgumentParser:
         '--profile',
         type=int,
         metavar='N',
-        help=f'tell where the time of N iterations goes (default {PROFILED}), after 2 to warm up, and '
-        'write a trace of the 3 after them; the run then goes on',
+        help=f'time the parts of N iterations (default {PROFILED}) after 2 to warm up, and trace the next 3; '
+        'the run then continues',
     )
     train.set_defaults(run=_train)
 
@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     config = commands.add_parser(
         'config', parents=[common, as_json], help='print a resolved config and where each value comes from'
     )
-    config.add_argument('config', metavar='CONFIG', help='as for train')
+    config.add_argument('config', metavar='CONFIG', help='as in train')
     config.add_argument('overrides', nargs='*', default=[], metavar='KEY=VALUE')
     config.set_defaults(run=_config)
 
@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
 def _train(args: argparse.Namespace) -> int:
     from zoo.core.errors import UserError
 
-    if args.config is not None and '=' in args.config:  # no config given: all are overrides
+    if args.config is not None and '=' in args.config:  # no config was given, only overrides
         args.config, args.overrides = None, [args.config, *args.overrides]
     if args.config is None and args.resume is None:
         raise UserError(
@@ -264,7 +264,7 @@ def _check_env(args: argparse.Namespace) -> int:
     from zoo.env import EnvConfig, check_env
 
     check_env(EnvConfig(id=args.id), n_step=args.steps)
-    _print(f'{args.id}: nothing found in {args.steps} steps')
+    _print(f'{args.id}: no problem found in {args.steps} steps')
     return 0
 
 

@@ -14,7 +14,7 @@ from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config
-from zoo.run.config_check import unfilled
+from zoo.run.config_check import without_derived_values
 from zoo.run.interrupt import Interrupted, catch_signals
 from zoo.run.job import SerialJob, TrainResult
 from zoo.run.profile import profiled
@@ -38,12 +38,12 @@ def serial_pipeline(
       config: a dict, an EasyDict, a path to a .py or .yaml file, or a bundled config's name; None only with resume.
       seed, max_env_step: replace those of the config.
       max_train_iter: also stop after this many optimiser steps (checked between rollouts).
-      policy: a policy to train in place of a new one, with all its modes.
+      policy: a policy with all its modes, to train instead of a new one.
       resume: a run folder or checkpoint file to continue from; without a config, its own is used. The learner's state
-        is as it was; envs start new episodes, from seeds that depend on the seed and the env step.
+        is restored; envs start new episodes, from seeds that depend on the seed and the env step.
       overrides: 'a.b.c=value' strings, applied last.
-      profile: iterations, after 2 to warm up, of which to tell where their time goes (logged, and in the run folder as
-        profile.txt); the 3 after them are traced by torch's profiler (trace.json there). The run goes on as without.
+      profile: number of iterations to time after 2 to warm up (result in the log and in profile.txt of the run
+        folder); torch's profiler traces the next 3 (trace.json). The run then continues; its results do not change.
     Returns: TrainResult. Raises: ConfigError before anything is made; EnvError, CheckpointError,
       NonFiniteGradientError; Interrupted (SystemExit, 130 or 143) after SIGINT or SIGTERM, with the state saved.
     """
@@ -54,7 +54,7 @@ def serial_pipeline(
         raise UserError(f'max_train_iter is {max_train_iter!r} but must be an integer >= 1; leave it out for no limit')
     if profile is not None and (type(profile) is not int or profile < 1):
         raise UserError(f'profile is {profile!r} but must be the number of iterations to time, 1 or more; e.g. 10')
-    source = config if config is not None or checkpoint is None else unfilled(checkpoint.meta['config'])
+    source = config if config is not None or checkpoint is None else without_derived_values(checkpoint.meta['config'])
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
     run_dir: Path | None = None
     with catch_signals() as received:
@@ -63,11 +63,11 @@ def serial_pipeline(
                 job.stop_requested, run_dir = lambda: bool(received), job.run_dir
                 while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
                     next(iterations)
-                iterations.close()  # a profile ends here, with its last iteration
+                iterations.close()  # ends a profile
                 job.finish(evaluate=not received)
                 result = job.result()
         except EnvError:
-            if not received:  # a signal to the whole process group ends env workers too; that is no fault of theirs
+            if not received:  # a signal to the process group also ends env workers, which is not their fault
                 raise
         if received:
             if run_dir is not None:

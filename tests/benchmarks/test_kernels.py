@@ -33,8 +33,8 @@ def test_traffic_gives_the_calculated_floor(least, us):
 @pytest.mark.parametrize(
     'case, wanted',
     [
-        # mu, sigma of both policies 4 x 12, action 12, adv and weight 8, slope 4; back: mu, sigma 24, action 12, weight 4,
-        # slope 4, gradients 24; least: 48 + 12 + 8 + 24
+        # mu, sigma of both policies 4 x 12, action 12, adv and weight 8, slope 4;
+        # back: mu, sigma 24, action 12, weight 4, slope 4, gradients 24; least: 48 + 12 + 8 + 24
         (Case('ppo_policy_error', 1, 3, True), Traffic(72, 68, 92)),
         # bfloat16: logits and their gradient 2 x 3 = 6 each. forward 12 + 8 + 8 + 4; back 6 + 8 + 4 + 4 + 6
         (Case('ppo_policy_error', 1, 3, dtype=torch.bfloat16), Traffic(32, 28, 34)),
@@ -54,7 +54,7 @@ def test_traffic_is_the_size_of_the_inputs_and_the_results(case):
     assert traffic(case).least == sum(x.nbytes for x in tensors_of(data)) + written
 
 
-def test_wall_seconds_goes_on_through_the_input_sets():
+def test_wall_seconds_continues_through_the_input_sets():
     seen: list[int] = []
     wall_seconds({'call': Timed(seen.append)}, torch.device('cpu'), Budget(n_round=3, round_s=1e-4))
     measured = seen[4:]  # after two calls that warm up and two that estimate
@@ -76,7 +76,7 @@ def test_main_quick_writes_both_tables_and_small_errors(tmp_path):
         assert all(0 < x < math.inf for x in (*record['us'].values(), record['floor_us']))
     text = out.read_text(encoding='utf-8')
     assert text.count('\n| --- |') == 3 and '## What a call costs the host' in text
-    assert 'host synchronisations in a training minibatch (`ppo_step`): not measured: no GPU' in text
+    assert 'host synchronisations in a training minibatch (loss, gradient, Adam): not measured: no GPU' in text
     assert set(result['versions']) - {'triton'} == {'python', 'torch', 'numpy'} and result['command'] in text
     assert kernels.MODE == mode
 

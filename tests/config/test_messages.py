@@ -30,12 +30,12 @@ LEARN = [path.rsplit('.')[-1] for path in KNOWN if path.startswith('policy.learn
         ('policy', 'learning_rate', 'it belongs at policy.learn.learning_rate.'),
         ('', 'learn', 'it belongs at policy.learn.'),
         ('', 'stop_val', 'did you mean policy.eval.stop_value?'),
-        ('policy.learn', 'sgd_minibatch_size', '`sgd_minibatch_size`: here `policy.learn.batch_size`.'),
-        ('', 'total_timesteps', '`total_timesteps`: here `max_env_step`.'),
+        ('policy.learn', 'sgd_minibatch_size', 'in zoo it is `policy.learn.batch_size`.'),
+        ('', 'total_timesteps', 'in zoo it is `max_env_step`.'),
         (
             'policy',
             'policy.learn.batch_size',
-            "dotted names are for overrides only; here nest it: {'policy': {'learn': {'batch_size': ..}}}.",
+            "dotted names are for overrides only; write a nested dict: {'policy': {'learn': {'batch_size': ..}}}.",
         ),
     ],
 )

@@ -54,7 +54,7 @@ def test_linear_is_points_with_two_points(start, end, over, env_step):
             'rate is 0 (int) but must be a number > 0 or {start, end, over} or {points}; '
             'leave it out for 1.0, the default.',
         ),
-        ({'rate': {'start': 1e-3}}, 'rate.end is missing: give a number >= 0 (value from env step `over` on).'),
+        ({'rate': {'start': 1e-3}}, 'rate.end is missing: give a number >= 0 (value at env step `over` and later).'),
         (
             {'rate': {'start': 1e-3, 'end': 0, 'over': 0}},
             'rate.over is 0 (int) but must be an integer > 0 or null; leave it out for null, the default.',

@@ -160,7 +160,7 @@ def test_every_method_of_a_config_is_a_reserved_key():
 
 
 def test_validate_key_that_is_no_text_is_refused():
-    assert problems(Inner, {'free': {3: 1}}) == ['key 3 in free is no string; write keys as text']
+    assert problems(Inner, {'free': {3: 1}}) == ['key 3 in free is not a string; write keys as text']
 
 
 def test_validate_leaves_its_input_alone():

@@ -154,10 +154,10 @@ def test_load_yaml_reads_numbers_as_python_would(tmp_path):
     [
         ('- 1', 'holds list, not the keys of a config; write key: value lines.'),
         ('', 'holds NoneType, not the keys'),
-        ('a: {b: 1}\na: {c: 2}', "is no YAML: key 'a' is there twice"),
-        ('a: [1', 'is no YAML: '),
-        ('\x00', 'is no YAML: '),
-        ('a: !!python/object/apply:os.getcwd []', 'is no YAML: could not determine a constructor'),
+        ('a: {b: 1}\na: {c: 2}', "is not valid YAML: key 'a' appears twice"),
+        ('a: [1', 'is not valid YAML: '),
+        ('\x00', 'is not valid YAML: '),
+        ('a: !!python/object/apply:os.getcwd []', 'is not valid YAML: could not determine a constructor'),
     ],
 )
 def test_load_yaml_that_is_no_config_says_why(tmp_path, text, said):
@@ -182,8 +182,8 @@ def test_load_unknown_name_says_the_closest():
     [
         ('no/such.py', 'there is no config file '),
         ('no_such.yaml', 'there is no config file '),
-        ('a/b', "config 'a/b' is no .py or .yaml file; give one"),
-        ('a.json', "config 'a.json' is no .py or .yaml file"),
+        ('a/b', "config 'a/b' is not a .py or .yaml file; give one"),
+        ('a.json', "config 'a.json' is not a .py or .yaml file"),
         (3, 'a config is a dict, a path or a name, got int'),
         (None, 'a config is a dict, a path or a name, got NoneType'),
     ],

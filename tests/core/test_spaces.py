@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zoo.core.errors import UserError
-from zoo.core.spaces import ActionMap, Box, Discrete, is_image, obs_dtype, obs_to_tensor, space_from_json
+from zoo.core.action_map import ActionMap
+from zoo.core.spaces import Box, Discrete, is_image, obs_dtype, obs_to_tensor, space_from_json
 
 INF = np.inf
 

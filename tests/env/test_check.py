@@ -220,7 +220,9 @@ def test_check_env_reset_that_writes_into_the_final_obs_raises() -> None:
             self.state += 1
             return (self.state, *super().step(action)[1:])
 
-    with pytest.raises(EnvContractError, match=r'step 5: the next reset turns .*5.* into .*0.*, wanted one that stays'):
+    with pytest.raises(
+        EnvContractError, match=r'step 5: the next reset turns .*5.* into .*0.*, wanted an unchanged one'
+    ):
         check_env(EnvConfig(id=Env))
 
 

@@ -56,65 +56,48 @@ def break_at_step_3(env: VectorEnv, index: tuple[int, ...] = (1,)) -> pytest.Exc
     return raised
 
 
-# what the env returns, and what the message says in place of {}: sync, async
+# what the env returns, and what the message says
 BREAKS = {
     'obs shape': (
         lambda o, *v: (np.zeros(3, np.float32), *v),
         'the observation is of shape (3,) and dtype float32, wanted numbers of shape (2,) as in observation',
-        'the observation does not fit observation_space (could not broadcast',
     ),
-    'obs none': (
-        lambda o, *v: (None, *v),
-        'the observation is None (NoneType), wanted numbers of shape (2,)',
-        'observation is [nan nan] after action 1, wanted finite numbers (None becomes nan); fix the env',
-    ),
-    'obs text': (
-        lambda o, *v: ('ab', *v),
-        "the observation is 'ab' (str), wanted numbers of shape (2,)",
-        'the observation does not fit observation_space (could not convert string',
-    ),
+    'obs none': (lambda o, *v: (None, *v), 'the observation is None (NoneType), wanted numbers of shape (2,)'),
+    'obs text': (lambda o, *v: ('ab', *v), "the observation is 'ab' (str), wanted numbers of shape (2,)"),
     'four values': (
         lambda o, r, te, tr, i: (o, r, te, i),
         'step returned another number of values (not enough values to unpack (expected 5, got 4)), wanted '
         'a tuple of 5; `return obs, reward, terminated, truncated, info`.',
-        None,
     ),
-    'six values': (lambda *v: (*v, 0), 'step returned another number of values (too many values to unpack', None),
-    'none': (lambda *v: None, 'step returned another number of values (cannot unpack non-iterable NoneType', None),
-    'info none': (lambda *v: (*v[:4], None), 'info is None (NoneType), wanted a dict; `return obs, reward', None),
+    'six values': (lambda *v: (*v, 0), 'step returned another number of values (too many values to unpack'),
+    'none': (lambda *v: None, 'step returned another number of values (cannot unpack non-iterable NoneType'),
+    'info none': (lambda *v: (*v[:4], None), 'info is None (NoneType), wanted a dict; `return obs, reward'),
     'reward array': (
         lambda o, r, *v: (o, np.ones(2), *v),
-        'the reward, terminated or truncated is no single value (',
         'the reward is array([1., 1.]) (ndarray), wanted a number; `return obs, reward',
     ),
-    'reward list': (
-        lambda o, r, *v: (o, [1.0], *v),
-        'the reward, terminated or truncated is no single value (',
-        'the reward is [1.0] (list), wanted a number',
-    ),
+    'reward list': (lambda o, r, *v: (o, [1.0], *v), 'the reward is [1.0] (list), wanted a number'),
     'truncated array': (
         lambda o, r, te, tr, i: (o, r, te, np.array([True, False]), i),
-        'the reward, terminated or truncated is no single value (',
-        None,
+        'truncated is array([ True, False]) (ndarray), wanted a bool',
     ),
     'reward none': (
         lambda o, r, *v: (o, None, *v),
         'reward is nan after action 1, wanted finite numbers (None becomes nan); fix the env',
-        None,
     ),
 }
-WORKER_ONLY = {'truncated array': 'step returned what cannot be used (ValueError: The truth value of an array'}
+WORKER_ONLY = {'reward none': 'the reward is None (NoneType), wanted a number'}
 
 
 @pytest.mark.parametrize('limit', [None, 50])  # with a wrapper of gymnasium around the env, and without
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('case', BREAKS)
 def test_step_late_break_names_env_index_step_and_what_was_got(case: str, how: str, limit: int | None) -> None:
-    change, sync_message, async_message = BREAKS[case]
+    change, message = BREAKS[case]
     config = EnvConfig(id=LateEnv, kwargs={'change': change, 'n_obs': 2}, vectorization=how, max_episode_steps=limit)
     raised = break_at_step_3(make_vector_env(config, 3))
     assert raised.type is EnvContractError
-    message = sync_message if how == 'sync' else async_message or WORKER_ONLY.get(case, sync_message)
+    message = message if how == 'sync' else WORKER_ONLY.get(case, message)
     assert str(raised.value).startswith(f'{NAME}, index 1, step 3: {message}')
     assert ', wanted ' in str(raised.value) and '; ' in str(raised.value)
 
@@ -127,12 +110,12 @@ def test_step_every_env_that_breaks_the_same_way_is_an_error_too(how: str, index
     assert raised.type is EnvContractError and 'reward' in str(raised.value)
 
 
-def test_step_rewards_of_one_value_each_in_arrays_are_refused() -> None:
-    """numpy would make a [3, 1] array of them, which broadcasts to [3, 3] against [3]."""
+def test_step_reward_in_an_array_of_one_value_is_refused() -> None:
+    """numpy would make a [3, 1] array of three of them, which broadcasts to [3, 3] against [3]."""
     config = EnvConfig(id=LateEnv, kwargs={'change': lambda o, r, *v: (o, np.ones(1), *v)}, vectorization='async')
     raised = break_at_step_3(make_vector_env(config, 3), (0, 1, 2))
-    assert str(raised.value) == (
-        f'{NAME}, step 3: step returned rewards of shape (3, 1), wanted (3,); return one float for each reward.'
+    assert str(raised.value).startswith(
+        f'{NAME}, index 0, step 3: the reward is array([1.]) (ndarray), wanted a number'
     )
 
 
@@ -146,7 +129,7 @@ def test_step_final_obs_that_does_not_fit_is_refused(mode: str, final: Any) -> N
     assert str(raised.value).startswith(f'{NAME}, index 1, step 3: the observation is {got}, wanted numbers of shape')
 
 
-def test_step_infos_of_different_shapes_are_nobodys_business() -> None:
+def test_step_infos_of_different_shapes_are_accepted() -> None:
     kwargs = {'change': lambda *v: (*v[:4], {'lidar': np.zeros(2)})}
     env = make_vector_env(EnvConfig(id=LateEnv, kwargs=kwargs), 3)
     env.reset(0)

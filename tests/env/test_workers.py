@@ -191,3 +191,14 @@ class ShortFragileEnv(FragileEnv):
     def __init__(self) -> None:
         super().__init__()
         self.limit = 2
+
+
+def test_step_info_that_cannot_be_pickled_is_left_in_its_process() -> None:
+    class Env(LimitEnv):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], {'render': lambda: None}
+
+    env = make(Env)
+    env.reset(0)
+    assert env.step(torch.tensor([0, 0, 0])).obs.tolist() == [[1], [1], [1]]
+    env.close()

@@ -16,7 +16,6 @@ from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.spaces import Box, Discrete, Space
 from zoo.model import VAC, VACConfig
 from zoo.rl_utils import Categorical
-from zoo.rl_utils.distribution import lead_shape, logit_parts
 
 LEADS = [(), (5,), (3, 4)]
 
@@ -45,24 +44,19 @@ def test_vac_is_registered_with_its_config():
 @pytest.mark.parametrize('lead', LEADS)
 @pytest.mark.parametrize('obs_space', [box(4), Discrete(6), Discrete(6, start=2), box(1)])
 @pytest.mark.parametrize(
-    'action_space, sizes',
-    [
-        (Discrete(3), [3]),
-        (Discrete(2, start=-1), [2]),
-        (box(2), [2, 2]),
-        (box(1), [1, 1]),
-    ],
+    'action_space, n_param',  # choices, or means beside deviations
+    [(Discrete(3), 3), (Discrete(2, start=-1), 2), (box(2), 4), (box(1), 2)],
 )
 @pytest.mark.parametrize('shared_encoder', [False, True])
 @pytest.mark.parametrize('state_dependent_std', [False, True])
-def test_shapes_follow_the_spaces(lead, obs_space, action_space, sizes, shared_encoder, state_dependent_std):
+def test_shapes_follow_the_spaces(lead, obs_space, action_space, n_param, shared_encoder, state_dependent_std):
     model = make(obs_space, action_space, shared_encoder=shared_encoder, state_dependent_std=state_dependent_std)
     obs = observe(obs_space, lead)
     logit, value, both = model.compute_actor(obs), model.compute_critic(obs), model.compute_actor_critic(obs)
-    assert [part.shape for part in logit_parts(logit)] == [(*lead, n) for n in sizes]
-    assert lead_shape(logit) == value.shape == lead and value.dtype == torch.float32
+    assert logit.shape == (*lead, n_param) and value.shape == lead
+    assert logit.dtype == value.dtype == torch.float32
     assert set(both) == {'logit', 'value'}
-    torch.testing.assert_close((logit_parts(both['logit']), both['value']), (logit_parts(logit), value))
+    torch.testing.assert_close((both['logit'], both['value']), (logit, value))
 
 
 @pytest.mark.parametrize('fields', [{}, dict(shared_encoder=True), dict(obs_norm=True), dict(state_dependent_std=True)])
@@ -72,7 +66,7 @@ def test_rows_are_independent(fields):
     for i in range(6):
         alone = model.compute_actor_critic(obs[i])
         torch.testing.assert_close(alone['value'], whole['value'][i])
-        torch.testing.assert_close(logit_parts(alone['logit']), tuple(x[i] for x in logit_parts(whole['logit'])))
+        torch.testing.assert_close(alone['logit'], whole['logit'][i])
 
 
 @pytest.mark.parametrize('activation, function', [('tanh', torch.tanh), ('relu', torch.relu)])
@@ -134,7 +128,7 @@ def test_state_dict_round_trip_acts_the_same(shared_encoder):
     one.update_normalizer(3 + observe(box(4), (20,)))
     obs = observe(box(4), (5,), seed=1)
     other.load_state_dict(copy.deepcopy(one.state_dict()))
-    assert torch.equal(one.compute_actor(obs)['mu'], other.compute_actor(obs)['mu'])
+    assert torch.equal(one.compute_actor(obs), other.compute_actor(obs))
     assert torch.equal(one.compute_critic(obs), other.compute_critic(obs))
 
 
@@ -148,7 +142,7 @@ def test_images_keep_their_leading_dimensions(lead, shared_encoder):
     model = make(byte_images(3, 10, 12), box(2), shared_encoder=shared_encoder)
     obs = torch.randint(256, (*lead, 3, 10, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     both = model.compute_actor_critic(obs)
-    assert both['logit']['mu'].shape == (*lead, 2) and both['value'].shape == lead
+    assert both['logit'].shape == (*lead, 4) and both['value'].shape == lead
     torch.testing.assert_close(both['value'], model.compute_critic(obs))
     torch.testing.assert_close(both['logit'], model.compute_actor(obs))
 
@@ -206,7 +200,7 @@ def test_discrete_head_starts_with_the_small_gain_and_a_near_uniform_policy():
     torch.testing.assert_close(gain_of(model.policy_head.weight), torch.full((3,), 0.01), rtol=1e-4, atol=0)
     logit = model.compute_actor(observe(box(4), (100,)))
     # 64 tanh features have a norm of at most 8, so no logit exceeds .08 and ln 3 - H is of the order .08^2
-    assert logit.abs().max() < 0.08 and (math.log(3) - Categorical.entropy(logit)).max() < 0.08**2
+    assert logit.abs().max() < 0.08 and (math.log(3) - Categorical(3).entropy(logit)).max() < 0.08**2
 
 
 def test_the_same_seed_gives_the_same_weights():
@@ -219,15 +213,20 @@ def test_the_same_seed_gives_the_same_weights():
 # ---- Gaussian deviation
 
 
+def sigma_of(model: VAC, obs: Tensor) -> Tensor:
+    """The second half of a Gaussian's parameters."""
+    return model.compute_actor(obs).chunk(2, -1)[1]
+
+
 @pytest.mark.parametrize('log_std_init', [0.0, -1.0, 2.0, -10.0])
 def test_free_std_starts_at_log_std_init_everywhere(log_std_init):
-    sigma = make(action_space=box(2), log_std_init=log_std_init).compute_actor(observe(box(4), (5,)))['sigma']
+    sigma = sigma_of(make(action_space=box(2), log_std_init=log_std_init), observe(box(4), (5,)))
     torch.testing.assert_close(sigma, torch.full((5, 2), math.exp(log_std_init)))
 
 
 def test_state_dependent_std_starts_near_log_std_init_and_differs_by_state():
     model = make(action_space=box(2), state_dependent_std=True, log_std_init=-1.0)
-    log_sigma = model.compute_actor(observe(box(4), (50,)))['sigma'].log()
+    log_sigma = sigma_of(model, observe(box(4), (50,))).log()
     assert (log_sigma + 1).abs().max() < 0.08  # gain .01 on features of norm 8 at most
     assert log_sigma.std(0).min() > 0
 
@@ -244,13 +243,13 @@ def test_log_std_is_clamped_to_minus_10_and_2(state_dependent_std, log_std, sigm
         if state_dependent_std:
             head.log_std_layer.weight.zero_()
         (head.log_std_layer.bias if state_dependent_std else head.log_std).fill_(log_std)
-    got = model.compute_actor(observe(box(4), (5,)))['sigma']
+    got = sigma_of(model, observe(box(4), (5,)))
     torch.testing.assert_close(got, torch.full((5, 2), sigma))
 
 
 def test_free_std_is_a_parameter_with_gradient():
     model = make(action_space=box(2))
-    model.compute_actor(observe(box(4), (5,)))['sigma'].sum().backward()
+    sigma_of(model, observe(box(4), (5,))).sum().backward()
     # d sum(exp(log_std)) / d log_std over five rows, at log_std 0
     assert model.policy_head.log_std.grad.tolist() == [5.0, 5.0]
 

@@ -11,7 +11,7 @@ from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete
 from zoo.model import make_encoder, make_input
 from zoo.model.cnn import ImpalaCNN, NatureCNN
-from zoo.model.encoder import MLP
+from zoo.model.mlp import MLP
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from zoo.core.errors import UserError
-from zoo.core.spaces import Box, Discrete
+from zoo.core.spaces import Box
 from zoo.model.probe import probe
+from zoo.rl_utils import Categorical, Gaussian
 
 CPU = torch.device('cpu')
 OBS = Box(-np.ones(4), np.ones(4))
-ACTIONS = Box(-np.ones(2), np.ones(2))
 
 
 class Net(torch.nn.Module):
-    """Right for 4 observations and Discrete(2); each test spoils one method."""
+    """Right for 4 observations and 2 choices; each test spoils one method."""
 
     def compute_actor(self, obs):
         return torch.zeros(*obs.shape[:-1], 2)
@@ -29,7 +29,7 @@ class Net(torch.nn.Module):
 
 
 def test_model_that_keeps_the_contract_passes() -> None:
-    assert probe(Net(), OBS, Discrete(2), CPU) is None
+    assert probe(Net(), OBS, Categorical(2), CPU) is None
 
 
 @pytest.mark.parametrize(
@@ -49,18 +49,25 @@ def test_model_that_keeps_the_contract_passes() -> None:
 def test_model_that_breaks_it_is_named_with_got_and_wanted(method, gives, words) -> None:
     broken = type('Net', (Net,), {method: gives})()
     with pytest.raises(UserError) as error:
-        probe(broken, OBS, Discrete(2), CPU)
+        probe(broken, OBS, Categorical(2), CPU)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
 def test_model_without_a_method_is_named() -> None:
     with pytest.raises(UserError, match=r'model Linear has no method compute_actor\(obs\)'):
-        probe(torch.nn.Linear(4, 2), OBS, Discrete(2), CPU)
+        probe(torch.nn.Linear(4, 2), OBS, Categorical(2), CPU)
 
 
-def test_continuous_actions_want_mu_and_sigma() -> None:
-    with pytest.raises(UserError, match="for continuous actions return {'mu': ..., 'sigma': ...}"):
-        probe(Net(), OBS, ACTIONS, CPU)
+def test_continuous_actions_want_mu_beside_sigma() -> None:
+    with pytest.raises(UserError, match=r'gave a tensor of shape \(3, 2\).* must give a float tensor of shape \(3, 4\)'):
+        probe(Net(), OBS, Gaussian(2), CPU)
+
+
+def test_parameters_in_a_dict_are_named_with_the_way_to_join_them() -> None:
+    parts = {'mu': torch.zeros(3, 2), 'sigma': torch.ones(3, 2)}
+    broken = type('Net', (Net,), {'compute_actor': lambda self, obs: parts})()
+    with pytest.raises(UserError, match=r"a dict with the keys \['mu', 'sigma'\].*\(..., 4\).*return torch.cat\(\(mu, sigma\), -1\)"):
+        probe(broken, OBS, Gaussian(2), CPU)
 
 
 def test_images_of_bytes_are_probed_with_bytes() -> None:
@@ -74,7 +81,7 @@ def test_images_of_bytes_are_probed_with_bytes() -> None:
         def compute_actor(self, obs):
             return torch.zeros(len(obs), 2)
 
-    probe(Watching(), Box(np.zeros((8, 8, 3)), np.full((8, 8, 3), 255.0), 'uint8'), Discrete(2), CPU)
+    probe(Watching(), Box(np.zeros((8, 8, 3)), np.full((8, 8, 3), 255.0), 'uint8'), Categorical(2), CPU)
     assert set(seen) == {(torch.uint8, (3, 8, 8, 3))}
 
 
@@ -83,7 +90,7 @@ def good_aux(self, obs):
 
 
 def test_model_with_a_good_auxiliary_pass_passes() -> None:
-    assert probe(type('Net', (Net,), {'compute_aux': good_aux})(), OBS, Discrete(2), CPU) is None
+    assert probe(type('Net', (Net,), {'compute_aux': good_aux})(), OBS, Categorical(2), CPU) is None
 
 
 @pytest.mark.parametrize(
@@ -97,11 +104,11 @@ def test_model_with_a_good_auxiliary_pass_passes() -> None:
 def test_auxiliary_pass_that_breaks_the_contract_is_named(spoilt, words) -> None:
     broken = type('Net', (Net,), {'compute_aux': lambda self, obs: good_aux(self, obs) | spoilt})()
     with pytest.raises(UserError) as error:
-        probe(broken, OBS, Discrete(2), CPU)
+        probe(broken, OBS, Categorical(2), CPU)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
 def test_auxiliary_pass_without_its_value_is_named() -> None:
     broken = type('Net', (Net,), {'compute_aux': Net.compute_actor_critic})()
     with pytest.raises(UserError, match=r"keys \['logit', 'value'\]; return .*'aux_value': ..."):
-        probe(broken, OBS, Discrete(2), CPU)
+        probe(broken, OBS, Categorical(2), CPU)

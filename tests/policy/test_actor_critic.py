@@ -108,7 +108,7 @@ def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
         for _ in range(80):
             job.iteration()
         first = torch.ones(1, 1) if 'onstant' in str(env['id']) else torch.zeros(1, 1)
-        return job.policy._compute_value(first).item()
+        return job.policy._in_return_units(job.policy._compute_critic(first)).item()
 
 
 @pytest.mark.parametrize('mode', LEARNED)
@@ -125,6 +125,13 @@ def test_learned_value_of_terminated_episodes_is_the_discounted_sum(tmp_path: An
     assert learned_value(tmp_path, {**MODES[mode], 'kwargs': {'end': 'terminated'}}) == pytest.approx(4.0951, abs=0.2)
 
 
+def column(rollout: Rollout, b: int) -> Rollout:
+    """What a rollout of env b alone would hold."""
+    mine = rollout.final_index[:, 1] == b
+    index = torch.stack((rollout.final_index[mine, 0], torch.zeros(int(mine.sum()), dtype=torch.int64)), 1)
+    return Rollout(rollout.data[:, b : b + 1], rollout.last_obs[b : b + 1], rollout.final_obs[mine], index)
+
+
 @pytest.mark.parametrize('mode', MODES)
 def test_samples_of_one_env_equal_its_column_of_all(mode: str) -> None:
     policy = make_policy(
@@ -136,7 +143,7 @@ def test_samples_of_one_env_equal_its_column_of_all(mode: str) -> None:
     )  # all different, so that a mixed-up index shows
     together = policy.collect_mode.get_train_sample(rollout).view(13, 3)
     for b in range(3):
-        alone = policy.collect_mode.get_train_sample(rollout.column(b)).view(13, 1)
+        alone = policy.collect_mode.get_train_sample(column(rollout, b)).view(13, 1)
         assert alone.keys() == together.keys()
         for name in alone.keys():  # [13, 1, ...]; a matrix product of another height rounds differently
             torch.testing.assert_close(
@@ -308,11 +315,12 @@ def test_collect_draws_actions_with_the_probability_of_the_logit() -> None:
 @pytest.mark.parametrize('mode', ['sync same_step', 'batched next_step'])
 def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of images, of which a whole rollout may not fit; the last piece is a short one."""
-    policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(value_norm=True))
+    learn = dict(value_norm=True, executor='eager')  # the others run no hooks
+    policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=learn)
     rollout, found, sizes = collect(policy, MODES[mode]), [], []
     policy._model.value_head.register_forward_hook(lambda module, args, value: sizes.append(len(value)))
     for cells in (1 << 24, 7):
-        monkeypatch.setattr('zoo.policy.actor_critic.CRITIC_CELLS', cells)
+        monkeypatch.setattr('zoo.policy.samples.CRITIC_CELLS', cells)
         found.append(policy.collect_mode.get_train_sample(rollout))
     n = sizes.pop(0)  # 13 x 2 rows, 2 that follow, and the final observations
     assert n >= 28 and sizes == [7] * (n // 7) + [n % 7] * bool(n % 7)
@@ -324,9 +332,8 @@ def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch
 @pytest.mark.parametrize('mode', MODES)
 def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode: str, n_trunk: int) -> None:
     """With one trunk the critic sees what follows a trace alone; dense successors stand in for final observations."""
-    policy = make_policy(
-        OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(value_norm=True), model=dict(shared_encoder=n_trunk == 1)
-    )
+    learn, model = dict(value_norm=True, executor='eager'), dict(shared_encoder=n_trunk == 1)
+    policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=learn, model=model)
     policy._normalizers['value'].update(torch.tensor([47.0, 53.0]))
     rollout, n_row = collect(policy, MODES[mode]), []
     handle = policy._model.value_head.register_forward_hook(lambda module, args, value: n_row.append(len(value)))

@@ -19,11 +19,11 @@ from torch import Tensor
 
 import zoo
 from zoo.core.errors import RunError
-from zoo.policy.aux_memory import AuxMemory, Where
+from zoo.policy.aux_memory import AuxMemory, MemoryLocation
 from zoo.run.checkpoint import load_checkpoint, save_checkpoint
 
 CPU = torch.device('cpu')
-PLACES: list[Where] = ['device', 'cpu', 'disk']
+PLACES: list[MemoryLocation] = ['device', 'cpu', 'disk']
 places = pytest.mark.parametrize('where', PLACES)
 
 
@@ -41,8 +41,8 @@ def part(seed: int, n: int = 6, weighted: bool = False, dtype: torch.dtype = tor
     return TensorDict(data, [n])
 
 
-def all_rows(memory: AuxMemory) -> TensorDict:
-    return memory.rows(slice(0, len(memory)), CPU)
+def all_rows(memory: AuxMemory) -> dict[str, Tensor]:
+    return {key: x.cpu() for key, x in memory.columns().items()}
 
 
 def joined(parts: list[TensorDict], *keys: str) -> dict[str, Tensor]:
@@ -50,7 +50,7 @@ def joined(parts: list[TensorDict], *keys: str) -> dict[str, Tensor]:
 
 
 def assert_holds(memory: AuxMemory, want: dict[str, Tensor]) -> None:
-    got = dict(all_rows(memory).items())
+    got = all_rows(memory)
     assert got.keys() == want.keys() and len(memory) == len(want['return_'])
     for key, x in want.items():
         assert got[key].dtype == x.dtype and torch.equal(got[key], x), key
@@ -58,16 +58,13 @@ def assert_holds(memory: AuxMemory, want: dict[str, Tensor]) -> None:
 
 @places
 @pytest.mark.parametrize('weighted', [False, True])
-def test_rows_are_what_was_appended_in_order_and_nothing_else(where: Where, weighted: bool) -> None:
+def test_rows_are_what_was_appended_in_order_and_nothing_else(where: MemoryLocation, weighted: bool) -> None:
     memory, parts = AuxMemory(3, where), [part(i, weighted=weighted) for i in range(3)]
     keys = ('obs', 'return_', 'weight') if weighted else ('obs', 'return_')
     for i, batch in enumerate(parts):
         memory.append(batch)
         assert_holds(memory, joined(parts[: i + 1], *keys))
-    index = torch.tensor([17, 0, 5, 6, 0])
-    rows = memory.rows(index, CPU)
-    assert rows.batch_size == (5,)
-    assert all(torch.equal(rows[key], x[index]) for key, x in joined(parts, *keys).items())
+    assert all(x.data_ptr() == memory._block[key].data_ptr() for key, x in memory.columns().items())  # views
 
 
 @places
@@ -76,7 +73,7 @@ def test_rows_are_what_was_appended_in_order_and_nothing_else(where: Where, weig
 )
 @pytest.mark.parametrize(('weighted', 'rest'), [(False, 4), (True, 8)])
 def test_block_has_the_bytes_of_the_observations_and_of_one_or_two_floats(
-    where: Where,
+    where: MemoryLocation,
     dtype: torch.dtype,
     obs_bytes: int,
     weighted: bool,
@@ -90,7 +87,7 @@ def test_block_has_the_bytes_of_the_observations_and_of_one_or_two_floats(
 
 
 @places
-def test_append_copies_and_later_phases_use_the_same_block(where: Where) -> None:
+def test_append_copies_and_later_phases_use_the_same_block(where: MemoryLocation) -> None:
     memory, batch = AuxMemory(2, where), part(0)
     memory.append(batch)
     want = batch['obs'].clone()
@@ -116,7 +113,7 @@ def test_more_batches_than_a_phase_has_are_refused() -> None:
 
 @places
 @pytest.mark.parametrize('weighted', [False, True])
-def test_state_goes_through_a_checkpoint_and_is_filled_up_there(where: Where, weighted: bool, tmp_path: Path) -> None:
+def test_state_goes_through_a_checkpoint_and_is_filled_up_there(where: MemoryLocation, weighted: bool, tmp_path: Path) -> None:
     memory, parts = AuxMemory(4, where), [part(i, weighted=weighted) for i in range(4)]
     for batch in parts[:3]:
         memory.append(batch)
@@ -145,7 +142,7 @@ def test_empty_state_empties_the_memory() -> None:
 
 @places
 @pytest.mark.parametrize('sizes', [(6, 6, 9, 9), (6, 6, 3, 3)], ids=['larger', 'smaller'])
-def test_rollouts_of_another_size_after_a_resume_are_taken(where: Where, sizes: tuple[int, ...]) -> None:
+def test_rollouts_of_another_size_after_a_resume_are_taken(where: MemoryLocation, sizes: tuple[int, ...]) -> None:
     parts = [part(i, n) for i, n in enumerate(sizes)]
     before, memory = AuxMemory(4, 'cpu'), AuxMemory(4, where)
     before.append(parts[0])

@@ -18,9 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 from tests.gpu import needs_gpu, no_waiting
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
-from zoo.core.data import Rollout
+from zoo.core.data import Rollout, Timestep
 from zoo.core.spaces import Box
-from zoo.env.timestep import Timestep
 from zoo.policy import base
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import FlatAdam
@@ -36,17 +35,21 @@ LEARN: dict[str, dict[str, Any]] = {
 class Crossings(TorchDispatchMode):
     """Counts copies from host to device that the host does not wait for; notes all else that has tensors on both.
 
-    A number of the host in an operation on a device (0-dim) is an argument of its kernel, and no crossing.
+    A number of the host in an operation on a device (0-dim) is an argument of its kernel, and no crossing. Neither are
+    random numbers: those for a GPU are drawn there, but 'meta' has no generator.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waited: list[str] = []
         self.n_sent = 0
+        self._drawn: list[torch.Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
+        if func.name().split('.')[0] in ('aten::randperm', 'aten::exponential_', 'aten::normal_'):
+            self._drawn.append(out)
         where = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
         if func.name() not in ('aten::_to_copy', 'aten::copy_'):
             if len({x.device for x in where if x.dim()}) > 1:
@@ -54,7 +57,7 @@ class Crossings(TorchDispatchMode):
             return out
         target, source = (args[0], args[1]) if func.name() == 'aten::copy_' else (out, args[0])
         non_blocking = kwargs.get('non_blocking', args[2] if func.name() == 'aten::copy_' and len(args) > 2 else False)
-        if target.device != source.device:
+        if target.device != source.device and not any(source.data_ptr() == x.data_ptr() for x in self._drawn):
             if non_blocking and source.device.type == 'cpu':
                 self.n_sent += 1
             else:
@@ -136,21 +139,18 @@ def test_a_look_at_a_value_or_a_copy_that_waits_is_found() -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize('compile_', ['off', 'on'])
+@pytest.mark.parametrize('executor', ['eager', 'graph'])
 @pytest.mark.parametrize('kind', ['ppo', 'ppg'])
 def test_cuda_says_the_same(
-    kind: str, compile_: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: str, executor: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policy = make_policy(
-        OBS, TWO_ACTIONS, type=kind, device='cuda', learn=dict(batch_size=8, compile=compile_), collect=dict(n_step=T)
-    )
+    learn = dict(batch_size=8, executor=executor)
+    policy = make_policy(OBS, TWO_ACTIONS, type=kind, device='cuda', learn=learn, collect=dict(n_step=T))
+    assert policy._executor.name == executor
     for _ in range(3):  # the first one compiles, the second one captures
         policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout_of(policy, False)))
     batch = policy.collect_mode.get_train_sample(rollout_of(policy, False))
     monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: 0)
     with no_waiting():
         policy.learn_mode.forward(batch)
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    if compile_ == 'on':  # and did not fall back
-        graphs = [graph for step in policy._steps._compiled.values() for graph in step._graphs.values()]
-        assert graphs and all(graph.run._graph is not None for graph in graphs)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]  # none of a step that is not compiled

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from zoo.policy.metrics import explained_variance, mean_of
+from zoo.policy.metrics import explained_variance
 
 # returns 1, 3, 5 have variance 8/3; errors 0, 1, -1 have 2/3: 1 - 1/4
 RETURN, VALUE = [1.0, 3.0, 5.0], [1.0, 2.0, 6.0]
@@ -28,8 +28,3 @@ def test_explained_variance_is_of_the_rows_with_a_weight(other: float) -> None:
         [4],
     )
     assert explained_variance(batch).item() == pytest.approx(0.75)
-
-
-def test_mean_is_over_the_steps_that_have_the_metric() -> None:
-    metrics = [{'kl': torch.tensor(1.0)}, {}, {'kl': torch.tensor(4.0)}]
-    assert mean_of(metrics, 'kl').item() == 2.5

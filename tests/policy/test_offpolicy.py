@@ -89,10 +89,10 @@ def test_ratio_is_to_the_policy_that_acted(name: str, space: Any) -> None:
     with torch.no_grad():
         now = policy._model.compute_actor(batch['obs'])
 
-    def log_prob(logit: Any, action: Any) -> torch.Tensor:
-        if isinstance(logit, torch.Tensor):
+    def log_prob(logit: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        if space is TWO_ACTIONS:
             return torch.distributions.Categorical(logits=logit).log_prob(action)
-        return torch.distributions.Normal(logit['mu'], logit['sigma']).log_prob(action).sum(-1)
+        return torch.distributions.Normal(*logit.chunk(2, -1)).log_prob(action).sum(-1)
 
     want = log_prob(acted, first['action']).mean() - log_prob(now, batch['action']).mean()
     metrics = policy.learn_mode.forward(batch)

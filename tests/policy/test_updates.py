@@ -13,7 +13,16 @@ from torch import Tensor
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
 from zoo.core.spaces import Box
-from zoo.policy.updates import StepConfig, aux_step, minibatches, policy_step, ppo_step, value_step
+from zoo.policy.updates import (
+    AuxNumbers,
+    PolicyNumbers,
+    ValueNumbers,
+    aux_step,
+    policy_step,
+    ppo_step,
+    value_step,
+)
+from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.optimizer import FlatAdam
 
 N = 16
@@ -29,11 +38,7 @@ def model_and_batch(space: Any, weighted: bool, **policy: Any) -> tuple[Any, Ten
         return torch.randn(*shape, generator=generator)
 
     discrete = space is TWO_ACTIONS
-    logit = (
-        normal(N, 2) * 0.4
-        if discrete
-        else TensorDict({'mu': normal(N, 1) * 0.3, 'sigma': normal(N, 1).mul(0.3).exp()}, [N])
-    )
+    logit = normal(N, 2) * 0.4 if discrete else torch.cat((normal(N, 1) * 0.3, normal(N, 1).mul(0.3).exp()), 1)
     batch = {
         'obs': normal(N, 3),
         'action': torch.randint(2, (N,), generator=generator) if discrete else normal(N, 1),
@@ -47,15 +52,23 @@ def model_and_batch(space: Any, weighted: bool, **policy: Any) -> tuple[Any, Ten
     return model, TensorDict(batch, [N])
 
 
-def log_prob_and_entropy(logit: Any, action: Tensor) -> tuple[Tensor, Tensor]:
-    if isinstance(logit, Tensor):
-        dist: Any = torch.distributions.Categorical(logits=logit)
-        return dist.log_prob(action), dist.entropy()
-    dist = torch.distributions.Normal(logit['mu'], logit['sigma'])
-    return dist.log_prob(action).sum(-1), dist.entropy().sum(-1)
+def as_torch(logit: Tensor, discrete: bool) -> torch.distributions.Distribution:
+    """The distribution of two choices, or of one number, as torch has it."""
+    if discrete:
+        return torch.distributions.Categorical(logits=logit)
+    return torch.distributions.Independent(torch.distributions.Normal(*logit.chunk(2, -1)), 1)
 
 
-def reference(model: Any, batch: TensorDict, step: StepConfig) -> tuple[Tensor, dict[str, Tensor]]:
+def log_prob_and_entropy(logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    dist = as_torch(logit, not action.is_floating_point())
+    return dist.log_prob(action), dist.entropy()
+
+
+def dist_of(batch: TensorDict) -> Any:
+    return make_dist(ONE_NUMBER if batch['action'].is_floating_point() else TWO_ACTIONS)
+
+
+def reference(model: Any, batch: TensorDict, step: PolicyNumbers) -> tuple[Tensor, dict[str, Tensor]]:
     """The PPO objective, and its parts."""
     w = batch.get('weight', torch.ones(N))
     adv = batch['adv']
@@ -67,7 +80,7 @@ def reference(model: Any, batch: TensorDict, step: StepConfig) -> tuple[Tensor, 
         surrogate = torch.where(adv < 0, torch.maximum(surrogate, step.dual_clip * adv), surrogate)
     value, old, target = model.compute_critic(batch['obs']), batch['value'], batch['return_']
     error = (value - target) ** 2
-    if step.use_value_clip:
+    if step.value_clip:
         error = torch.maximum(error, (old + (value - old).clamp(-c, c) - target) ** 2)
     parts = {
         'policy_loss': -(surrogate * w).mean(),
@@ -83,8 +96,8 @@ def reference(model: Any, batch: TensorDict, step: StepConfig) -> tuple[Tensor, 
 
 
 STEPS = {
-    'plain': StepConfig(grad_clip=None, measure_kl=True),
-    'all': StepConfig(0.15, 0.7, 0.03, True, 1.5, None, True),
+    'plain': PolicyNumbers(grad_clip=None, measure_kl=True),
+    'all': PolicyNumbers(0.15, 0.03, 1.5, None, None, True, 0.7, True),
 }
 
 
@@ -97,7 +110,7 @@ def test_ppo_step_has_the_gradient_and_metrics_of_the_objective(step: str, space
     named = list(model.named_parameters())
     want = torch.autograd.grad(loss, [p for _, p in named])
     optimizer = FlatAdam(named)
-    metrics = ppo_step(model, optimizer, batch, STEPS[step])
+    metrics = ppo_step(model, dist_of(batch), [optimizer], batch, STEPS[step])
     for (name, p), gradient in zip(named, want, strict=True):
         torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f'{name}: {m}')
     for name, value in parts.items():
@@ -112,44 +125,15 @@ def test_ppo_step_has_the_gradient_and_metrics_of_the_objective(step: str, space
 def test_ppo_step_does_not_add_up_gradients() -> None:
     model, batch = model_and_batch(TWO_ACTIONS, False)
     optimizer = FlatAdam(model.named_parameters(), lr=0.0)
-    first = ppo_step(model, optimizer, batch, STEPS['plain'])['grad_norm']
-    assert ppo_step(model, optimizer, batch, STEPS['plain'])['grad_norm'] == first
+    first = ppo_step(model, dist_of(batch), [optimizer], batch, STEPS['plain'])['grad_norm']
+    assert ppo_step(model, dist_of(batch), [optimizer], batch, STEPS['plain'])['grad_norm'] == first
 
 
 def test_ppo_step_changes_no_input() -> None:
     model, batch = model_and_batch(ONE_NUMBER, True)
     before = batch.clone()
-    ppo_step(model, FlatAdam(model.named_parameters()), batch, STEPS['all'])
+    ppo_step(model, dist_of(batch), [FlatAdam(model.named_parameters())], batch, STEPS['all'])
     assert (batch == before).all()
-
-
-def test_minibatches_hold_each_row_once_in_an_order_of_the_generator() -> None:
-    batch = TensorDict({'row': torch.arange(12)}, [12])
-    generator = torch.Generator().manual_seed(0)
-    epochs = [[m['row'].tolist() for m in minibatches(batch, 4, generator)] for _ in range(2)]
-    for epoch in epochs:
-        assert [len(part) for part in epoch] == [4, 4, 4] and sorted(sum(epoch, [])) == list(range(12))
-    assert epochs[0] != epochs[1]
-    again = [m['row'].tolist() for m in minibatches(batch, 4, torch.Generator().manual_seed(0))]
-    assert again == epochs[0]
-
-
-@pytest.mark.parametrize('weighted', [False, True])
-def test_minibatches_normalise_advantages_over_the_valid_rows_of_each(weighted: bool) -> None:
-    _, batch = model_and_batch(TWO_ACTIONS, weighted)
-    raw = list(minibatches(batch, 8, torch.Generator().manual_seed(0)))
-    normal = list(minibatches(batch, 8, torch.Generator().manual_seed(0), normalize_adv=True))
-    assert len(raw) == len(normal) == 2
-    for a, b in zip(raw, normal, strict=True):
-        valid = a['weight'] > 0 if weighted else torch.ones(8, dtype=torch.bool)
-        mean, std = a['adv'][valid].mean(), a['adv'][valid].std(correction=0)
-        torch.testing.assert_close(b['adv'][valid], (a['adv'][valid] - mean) / std)
-        assert torch.equal(a['obs'], b['obs']) and torch.equal(a['return_'], b['return_'])
-
-
-def test_minibatches_of_one_row_are_only_centred() -> None:
-    _, batch = model_and_batch(TWO_ACTIONS, False)
-    assert [m['adv'].item() for m in minibatches(batch, 1, torch.Generator(), normalize_adv=True)] == [0.0] * N
 
 
 ARCHS = ['dual', 'detach', 'shared']
@@ -180,13 +164,10 @@ def in_float64(model: Any, batch: TensorDict) -> tuple[Any, TensorDict]:
     return model.double(), batch.apply(lambda x: x.double() if x.is_floating_point() else x)
 
 
-def divergence(old: Any, new: Any) -> Tensor:
+def divergence(batch: TensorDict, new: Tensor) -> Tensor:
     """KL(old || new) per row, of torch.distributions."""
-    if isinstance(new, Tensor):
-        return torch.distributions.kl_divergence(*(torch.distributions.Categorical(logits=x) for x in (old, new)))
-    return torch.distributions.kl_divergence(
-        *(torch.distributions.Normal(x['mu'], x['sigma']) for x in (old, new))
-    ).sum(-1)
+    discrete = not batch['action'].is_floating_point()
+    return torch.distributions.kl_divergence(*(as_torch(x, discrete) for x in (batch['logit'], new)))
 
 
 def gradients(optimizer: FlatAdam, loss: Tensor, model: Any) -> Tensor:
@@ -210,11 +191,11 @@ def part_of(model: Any, optimizer: FlatAdam, *names: str) -> Tensor:
 @archs
 def test_policy_step_has_the_gradient_of_the_policy_loss_alone(arch: str, space: Any, weighted: bool) -> None:
     model, batch = in_float64(*ppg_model_and_batch(arch, space, weighted))
-    step = StepConfig(0.15, entropy_weight=0.03, dual_clip=1.5, grad_clip=None, measure_kl=True)
+    step = PolicyNumbers(0.15, entropy_weight=0.03, dual_clip=1.5, grad_clip=None, measure_kl=True)
     _, parts = reference(model, batch, step)
     optimizer = Still(model.named_parameters())
     want = gradients(optimizer, parts['policy_loss'] - 0.03 * parts['entropy'], model)
-    metrics = policy_step(model, optimizer, batch.exclude('value', 'return_'), step)
+    metrics = policy_step(model, dist_of(batch), [optimizer], batch.exclude('value', 'return_'), step)
     torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
     assert metrics.keys() == {'policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'kl', 'grad_norm'}
     for name in metrics.keys() - {'grad_norm'}:
@@ -228,11 +209,11 @@ def test_policy_step_has_the_gradient_of_the_policy_loss_alone(arch: str, space:
 @pytest.mark.parametrize('clip', [False, True])
 def test_value_step_has_the_gradient_of_the_value_loss_alone(arch: str, weighted: bool, clip: bool) -> None:
     model, batch = in_float64(*ppg_model_and_batch(arch, TWO_ACTIONS, weighted))
-    step = StepConfig(0.15, value_weight=99.0, use_value_clip=clip, grad_clip=None)
-    _, parts = reference(model, batch, step)
+    _, parts = reference(model, batch, PolicyNumbers(0.15, value_clip=clip))
     optimizer = Still(model.named_parameters())
     want = gradients(optimizer, parts['value_loss'], model)
-    metrics = value_step(model, optimizer, batch.exclude('adv', 'logit', 'action'), step)
+    numbers = ValueNumbers(0.15, clip, grad_clip=None)
+    metrics = value_step(model, dist_of(batch), [optimizer], batch.exclude('adv', 'logit', 'action'), numbers)
     torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(metrics, {'value_loss': parts['value_loss'].detach(), 'value_grad_norm': want.norm()})
     moved = part_of(model, optimizer, 'policy_head', 'aux_head', *(() if arch == 'shared' else ('actor_encoder',)))
@@ -248,18 +229,18 @@ def test_kl_penalty_replaces_the_clipping(arch: str, space: Any, weighted: bool)
     logit = model.compute_actor(batch['obs'])
     logp, entropy = log_prob_and_entropy(logit, batch['action'])
     ratio = (logp - log_prob_and_entropy(batch['logit'], batch['action'])[0]).exp()
-    surrogate, kl = -(ratio * batch['adv'] * w).mean(), (divergence(batch['logit'], logit) * w).mean()
+    surrogate, kl = -(ratio * batch['adv'] * w).mean(), (divergence(batch, logit) * w).mean()
     optimizer = Still(model.named_parameters())
     want = gradients(optimizer, surrogate + 0.7 * kl - 0.03 * (entropy * w).mean(), model)
-    step = StepConfig(clip_ratio=0.01, entropy_weight=0.03, grad_clip=None, kl_penalty=0.7)
-    metrics = policy_step(model, optimizer, batch, step)
+    step = PolicyNumbers(clip_ratio=0.01, entropy_weight=0.03, grad_clip=None, kl_penalty=0.7)
+    metrics = policy_step(model, dist_of(batch), [optimizer], batch, step)
     torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(metrics['policy_loss'], surrogate.detach())
     assert metrics['clipfrac'] == 0 and ((ratio - 1).abs() > 0.2).any()  # a clip would have shown
     # and in one step with the value loss, as where arch is shared
     value_loss = 0.5 * ((model.compute_critic(batch['obs']) - batch['return_']) ** 2 * w).mean()
     want += gradients(optimizer, 0.5 * value_loss, model)
-    ppo_step(model, optimizer, batch, step)
+    ppo_step(model, dist_of(batch), [optimizer], batch, step)
     torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
 
 
@@ -275,7 +256,7 @@ def aux_parts(model: Any, arch: str, batch: TensorDict) -> dict[str, Tensor]:
     return {
         'auxiliary_loss': half_mse(model.aux_head(feature)),
         'aux_value_loss': half_mse(model.value_head(critic)),
-        'behavioral_cloning_loss': (divergence(batch['logit'], model.policy_head(feature)) * w).mean(),
+        'behavioral_cloning_loss': (divergence(batch, model.policy_head(feature)) * w).mean(),
     }
 
 
@@ -304,9 +285,10 @@ def test_aux_step_has_the_gradient_and_metrics_of_the_objective(
     want = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     metrics = aux_step(
         model,
+        dist_of(batch),
         groups_of(model, arch, Still),
         batch.select('obs', 'return_', 'logit', 'weight', strict=False),
-        StepConfig(bc_weight=bc_weight, grad_clip=None),
+        AuxNumbers(bc_weight),
     )
     for (name, p), gradient in zip(named.items(), want, strict=True):
         gradient = torch.zeros_like(p) if gradient is None else gradient
@@ -331,7 +313,7 @@ def test_cloning_loss_is_zero_and_moves_no_policy_where_new_equals_old(arch: str
             head.layer.bias.fill_(0.25)
     batch['logit'], batch['return_'] = output['logit'], torch.full((N,), 0.25, dtype=torch.float64)
     optimizers = groups_of(model, arch, Still)
-    metrics = aux_step(model, optimizers, batch, StepConfig(bc_weight=1.0, grad_clip=None))
+    metrics = aux_step(model, dist_of(batch), optimizers, batch, AuxNumbers())
     assert metrics['behavioral_cloning_loss'].abs() < 1e-15 and metrics['aux_grad_norm'] < 1e-12
     assert all(optimizer.grad.isfinite().all() for optimizer in optimizers)
 
@@ -344,15 +326,11 @@ def test_cloning_gradient_leads_back_to_what_the_old_policy_preferred(arch: str,
     with torch.no_grad():
         output = model.compute_aux(batch['obs'])
     # the old policy: the first action 50 times as likely as the second, or a mean one deviation above the new one
-    old = (
-        torch.tensor([3.9, 0.0]).expand(N, 2)
-        if discrete
-        else {'mu': output['logit']['mu'] + output['logit']['sigma'], 'sigma': output['logit']['sigma']}
-    )
-    batch['logit'] = old if discrete else TensorDict(old, [N])
-    action = torch.zeros(N, dtype=torch.int64) if discrete else old['mu']
+    mu, sigma = output['logit'].chunk(2, -1)
+    batch['logit'] = torch.tensor([3.9, 0.0]).expand(N, 2) if discrete else torch.cat((mu + sigma, sigma), -1)
+    action = torch.zeros(N, dtype=torch.int64) if discrete else mu + sigma
     batch['return_'] = output['value']  # the critic is right
-    optimizers, kl, step = groups_of(model, arch), [], StepConfig(bc_weight=1.0, grad_clip=None)
+    optimizers, kl = groups_of(model, arch), []
 
     def preferred() -> Tensor:
         with torch.no_grad():
@@ -362,7 +340,7 @@ def test_cloning_gradient_leads_back_to_what_the_old_policy_preferred(arch: str,
     for _ in range(200):
         with torch.no_grad():  # and so is the auxiliary head, so that nothing else pulls at the trunk
             batch['return_'] = model.compute_aux(batch['obs'])['aux_value']
-        kl.append(aux_step(model, optimizers, batch, step)['behavioral_cloning_loss'].item())
+        kl.append(aux_step(model, dist_of(batch), optimizers, batch, AuxNumbers())['behavioral_cloning_loss'].item())
         if len(kl) == 1:
             after_one = preferred()
     assert (after_one > before).double().mean() > 0.9  # not all: the rows share their parameters
@@ -376,8 +354,8 @@ def test_aux_step_ignores_what_stands_in_rows_of_weight_zero(arch: str) -> None:
     for garbage in (False, True):
         model, batch = ppg_model_and_batch(arch, ONE_NUMBER, weighted=True)  # the last 4 of 16 rows
         if garbage:
-            batch['obs'][12:], batch['return_'][12:], batch['logit']['mu'][12:] = 7.0, 1e3, 50.0
-        metrics = aux_step(model, groups_of(model, arch), batch, StepConfig(bc_weight=1.0, grad_clip=0.5))
+            batch['obs'][12:], batch['return_'][12:], batch['logit'][12:, 0] = 7.0, 1e3, 50.0
+        metrics = aux_step(model, dist_of(batch), groups_of(model, arch), batch, AuxNumbers(grad_clip=0.5))
         found.append([*metrics.values(), *(p.detach() for p in model.parameters())])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
@@ -385,28 +363,25 @@ def test_aux_step_ignores_what_stands_in_rows_of_weight_zero(arch: str) -> None:
 
 def test_terms_of_weight_zero_may_be_infinite() -> None:
     model, batch = ppg_model_and_batch('dual', ONE_NUMBER)
-    batch['logit']['mu'][3] = torch.inf
-    metrics = aux_step(model, groups_of(model, 'dual'), batch, StepConfig(bc_weight=0.0, grad_clip=None))
+    batch['logit'][3, 0] = torch.inf
+    metrics = aux_step(model, dist_of(batch), groups_of(model, 'dual'), batch, AuxNumbers(bc_weight=0.0))
     assert metrics['behavioral_cloning_loss'].isinf() and metrics['aux_grad_norm'].isfinite()
     assert all(p.isfinite().all() for p in model.parameters())
     batch['return_'][0] = torch.inf
-    metrics = ppo_step(
-        model,
-        FlatAdam(model.named_parameters()),
-        batch.exclude('logit').update({'logit': model.compute_actor(batch['obs'])}),
-        StepConfig(value_weight=0.0),
-    )
+    batch['logit'] = model.compute_actor(batch['obs']).detach()
+    optimizer, numbers = FlatAdam(model.named_parameters()), PolicyNumbers(value_weight=0.0)
+    metrics = ppo_step(model, dist_of(batch), [optimizer], batch, numbers)
     assert metrics['value_loss'].isinf() and metrics['grad_norm'].isfinite()
 
 
 def test_aux_step_limits_the_gradient_of_each_network() -> None:
     model, batch = ppg_model_and_batch('dual', TWO_ACTIONS)
     free = groups_of(model, 'dual', partial(FlatAdam, lr=0.0))
-    norm = aux_step(model, free, batch, StepConfig(bc_weight=1.0, grad_clip=None))['aux_grad_norm']
+    norm = aux_step(model, dist_of(batch), free, batch, AuxNumbers())['aux_grad_norm']
     raw = [optimizer.grad.norm() for optimizer in free]
     assert min(raw) > 0.02
     limited = groups_of(model, 'dual', partial(FlatAdam, lr=0.0))
-    metrics = aux_step(model, limited, batch, StepConfig(bc_weight=1.0, grad_clip=0.01))
+    metrics = aux_step(model, dist_of(batch), limited, batch, AuxNumbers(grad_clip=0.01))
     torch.testing.assert_close(metrics['aux_grad_norm'], norm)  # as it was before the limit
     for optimizer in limited:  # Adam's first moment after one step is (1 - .9) * gradient
         torch.testing.assert_close(optimizer.exp_avg.norm().item(), 0.1 * 0.01)
@@ -416,8 +391,9 @@ def test_aux_step_limits_the_gradient_of_each_network() -> None:
 def test_steps_change_no_input(space: Any) -> None:
     model, batch = ppg_model_and_batch('dual', space, weighted=True)
     before, optimizers = batch.clone(), groups_of(model, 'dual')
-    aux_step(model, optimizers, batch, StepConfig(bc_weight=1.0, grad_clip=0.5))
-    for step in (policy_step, value_step):
-        for penalty in (None, 1.0):
-            step(model, optimizers[step is value_step], batch, StepConfig(use_value_clip=True, kl_penalty=penalty))
+    dist = dist_of(batch)
+    aux_step(model, dist, optimizers, batch, AuxNumbers(grad_clip=0.5))
+    for penalty in (None, 1.0):
+        policy_step(model, dist, optimizers[:1], batch, PolicyNumbers(kl_penalty=penalty))
+    value_step(model, dist, optimizers[1:], batch, ValueNumbers(value_clip=True))
     assert (batch == before).all()

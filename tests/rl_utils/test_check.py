@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from zoo.rl_utils import (
+    Categorical,
+    Gaussian,
     ppg_data,
     ppg_joint_error,
     ppo_data,
@@ -18,7 +20,6 @@ from zoo.rl_utils import (
     ppo_value_data,
     ppo_value_error,
 )
-from zoo.rl_utils.check import check_action
 
 
 def zeros(*shape: int) -> Tensor:
@@ -58,14 +59,14 @@ POLICY_SHAPES = [
     (CATEGORICAL, dict(logit_new=zeros()), ('logit_new', '()', '[..., A]')),
     (CATEGORICAL, dict(weight=zeros(1)), ('weight', '(1,)', '(4,)')),
     (CATEGORICAL, dict(weight=zeros(4, 1)), ('weight', '(4, 1)', '(4,)')),
-    (GAUSSIAN, dict(logit_old=gaussian((3, 2))), ('logit_old', '(3, 2)', 'logit_new', '(4, 2)')),
-    (GAUSSIAN, dict(logit_old=gaussian((4, 1))), ('logit_old', '(4, 1)', 'logit_new', '(4, 2)')),
+    (GAUSSIAN, dict(logit_old=gaussian((3, 2))), ('logit_old', "'mu': (3, 2)", 'logit_new', "'mu': (4, 2)")),
+    (GAUSSIAN, dict(logit_old=gaussian((4, 1))), ('logit_old', "'mu': (4, 1)", 'logit_new', "'mu': (4, 2)")),
     (GAUSSIAN, dict(logit_new=gaussian((4, 2), (4, 1))), ('mu', '(4, 2)', 'sigma', '(4, 1)')),
-    (GAUSSIAN, dict(logit_old=gaussian((4, 2), (2,))), ("logit_old['sigma']", '(2,)', '(4, 2)')),
+    (GAUSSIAN, dict(logit_old=gaussian((4, 2), (2,))), ('logit_old', "'sigma' has shape (2,)", '(4, 2)')),
     (CATEGORICAL, dict(value_old=zeros(4, 1)), ('value_old', '(4, 1)', 'value_new', '(4,)')),
     (CATEGORICAL, dict(return_=zeros(4, 1)), ('return_', '(4, 1)', 'value_new', '(4,)')),
     (CATEGORICAL, dict(return_=zeros()), ('return_', '()', 'value_new', '(4,)')),
-    (CATEGORICAL, dict(value_new=zeros(4, 1)), ('value_old', '(4,)', 'value_new', '(4, 1)')),
+    (CATEGORICAL, dict(value_new=zeros(4, 1)), ('value_new', '(4, 1)', '(4,)')),
     (CATEGORICAL, dict.fromkeys(('value_new', 'value_old', 'return_'), zeros(5)), ('value_new', '(5,)', '(4,)')),
 ]
 
@@ -158,9 +159,9 @@ def test_the_range_of_an_action_elsewhere_than_on_a_cpu_is_read_only_in_debug_mo
         monkeypatch.setenv('ZOO_DEBUG', debug)
     if refused:
         with pytest.raises(RuntimeError, match='meta'):
-            check_action(action, zeros(4, 3), torch.Size((4, 3)))
+            Categorical(3).check_action(action, torch.Size((4,)))
     else:
-        assert check_action(action, zeros(4, 3), torch.Size((4, 3))) is None
+        assert Categorical(3).check_action(action, torch.Size((4,))) is None
 
 
 @pytest.mark.parametrize('shape', [(0, 3), (4, 0), (2, 0, 3)])
@@ -196,3 +197,18 @@ def test_dual_clip_not_above_one_is_refused(dual_clip):
 def test_unknown_kl_type_is_refused_with_or_without_a_pretrained_policy(logit_pretrained):
     data = CATEGORICAL._replace(logit_pretrained=logit_pretrained)
     assert "kl_type is 'k4'; use 'k1', 'k2' or 'k3'" in message(ppo_error, data, kl_type='k4')
+
+
+@pytest.mark.parametrize('dist', [Categorical(2), Gaussian(2)], ids=lambda dist: dist.name)
+@pytest.mark.parametrize('logit_new, word', [(zeros(4, 3), '(4, 3)'), (gaussian((4, 2)), 'dict')])
+def test_a_logit_that_is_not_of_the_named_distribution_is_refused(dist, logit_new, word):
+    wanted = f'but {dist.name!r} takes one tensor [..., {dist.n_param}]'
+    data = CATEGORICAL._replace(logit_new=logit_new, logit_old=logit_new)
+    for said in (message(ppo_error, data, dist=dist), message(ppg_joint_error, joint(data), dist=dist)):
+        assert wanted in said and word in said, said
+
+
+@pytest.mark.parametrize('logit', [{'mean': zeros(4, 2)}, {'mu': zeros(4, 2)}, [1.0], None])
+def test_a_logit_of_no_known_form_is_refused_with_what_it_holds(logit):
+    said = message(ppo_error, CATEGORICAL._replace(logit_new=logit))
+    assert 'logit_new is' in said and "'mu' and 'sigma'" in said

@@ -1,4 +1,4 @@
-"""Generalised advantages and discounted sums, against numbers worked by hand and plain loops."""
+"""Generalised advantages, their normalisation and discounted sums, against numbers worked by hand and plain loops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from zoo.rl_utils.gae import discounted_sum, gae, gae_data, gae_return, linear_scan
+from zoo.rl_utils.gae import discounted_sum, gae, gae_data, gae_return, linear_scan, normalize_advantage
 
 
 def loop_gae(data: gae_data, gamma: float, lambda_: float) -> Tensor:
@@ -19,6 +19,10 @@ def loop_gae(data: gae_data, gamma: float, lambda_: float) -> Tensor:
         delta = reward[t] + gamma * next_value[t] * (1 - done[t]) - value[t]
         adv[t] = following = delta + gamma * lambda_ * (1 - traj_flag[t]) * following
     return adv
+
+
+def draws(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def random_data(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> gae_data:
@@ -354,3 +358,67 @@ def test_discounted_sum_of_two_halves_is_that_of_the_whole():
     first = discounted_sum(reward[:8], end[:8], nothing, 0.9)
     second = discounted_sum(reward[8:], end[8:], 0.9 * first[-1] * (~end[7]), 0.9)
     torch.testing.assert_close(torch.cat((first, second)), whole, rtol=1e-12, atol=1e-12)
+
+
+# ---- normalisation
+
+
+def test_normalize_advantage_by_hand():
+    # 1, 2, 6: mean 3, variance (4 + 1 + 9) / 3 = 14 / 3
+    adv = torch.tensor([1.0, 2.0, 6.0])
+    torch.testing.assert_close(normalize_advantage(adv), torch.tensor([-2.0, -1.0, 3.0]) / (14 / 3) ** 0.5)
+    assert adv.tolist() == [1.0, 2.0, 6.0]
+
+
+def test_normalize_advantage_has_mean_zero_and_deviation_one():
+    adv = normalize_advantage(5 + 3 * draws(1000))
+    assert abs(adv.mean()) < 1e-12 and adv.std(correction=0).item() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize('scale', [1.0, 1.5, 0.1])
+def test_normalize_advantage_leaves_rows_of_weight_zero_out(scale):
+    valid = torch.tensor([True, False, True, False, True])
+    adv = torch.tensor([1.0, 1e6, 2.0, -1e6, 6.0])
+    got = normalize_advantage(adv, scale * valid.float())
+    torch.testing.assert_close(got[valid], normalize_advantage(adv[valid]))
+    assert got.shape == (5,) and got.isfinite().all()
+
+
+def test_normalize_advantage_with_equal_weights_is_without():
+    adv = draws(9)
+    torch.testing.assert_close(normalize_advantage(adv, torch.full((9,), 0.3)), normalize_advantage(adv))
+
+
+@pytest.mark.parametrize('value', [0.0, 3.0, -1e6, 0.1])
+def test_normalize_advantage_of_one_row_is_zero(value):
+    assert normalize_advantage(torch.tensor([value])).tolist() == [0.0]
+    assert normalize_advantage(torch.tensor([5.0, value]), torch.tensor([0.0, 2.0]))[1] == 0
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+@pytest.mark.parametrize('value', [0.1, -7.7, 1000.1])
+@pytest.mark.parametrize('n', [2, 3, 7, 256])
+def test_normalize_advantage_of_equal_rows_is_only_centred(value, n, weighted):
+    # the mean of equal float32 numbers may be off by a rounding; divided by itself that would be an advantage of 1
+    adv = torch.full((n,), value)
+    got = normalize_advantage(adv, torch.ones(n) if weighted else None)
+    torch.testing.assert_close(got, torch.zeros(n), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+def test_normalize_advantage_takes_blocks_each_by_its_own_moments(weighted):
+    adv = torch.arange(1, 5).view(4, 1) * draws(4, 9)
+    weight = 1.5 * (draws(4, 9, seed=1) > -0.5).float() if weighted else None
+    got = normalize_advantage(adv, weight)
+    for k in range(4):
+        torch.testing.assert_close(got[k], normalize_advantage(adv[k], None if weight is None else weight[k]))
+
+
+def test_normalize_advantage_keeps_a_small_spread_around_a_large_mean():
+    # 100 +- .01 in float32 is real information: the spacing of floats there is 8e-6
+    got = normalize_advantage(torch.tensor([99.99, 100.01]))
+    torch.testing.assert_close(got, torch.tensor([-1.0, 1.0]), rtol=0, atol=1e-2)
+
+
+def test_normalize_advantage_where_no_row_counts_is_finite():
+    assert normalize_advantage(torch.tensor([1.0, 2.0]), torch.zeros(2)).isfinite().all()

@@ -1,4 +1,4 @@
-"""Running statistics and advantage normalisation, against statistics of the whole set and numbers by hand."""
+"""Running statistics, against statistics of the whole set and numbers by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from zoo.rl_utils.normalizer import RunningMeanStd, normalize_advantage
+from zoo.rl_utils.normalizer import RunningMeanStd
 
 
 def draws(*shape: int, seed: int = 0) -> Tensor:
@@ -167,67 +167,3 @@ def test_state_dict_round_trip_continues_identically():
     other.update(block)
     assert torch.equal(one(x), other(x))
     assert all(torch.equal(t, other.state_dict()[name]) for name, t in one.state_dict().items())
-
-
-# ---- advantages
-
-
-def test_normalize_advantage_by_hand():
-    # 1, 2, 6: mean 3, variance (4 + 1 + 9) / 3 = 14 / 3
-    adv = torch.tensor([1.0, 2.0, 6.0])
-    torch.testing.assert_close(normalize_advantage(adv), torch.tensor([-2.0, -1.0, 3.0]) / (14 / 3) ** 0.5)
-    assert adv.tolist() == [1.0, 2.0, 6.0]
-
-
-def test_normalize_advantage_has_mean_zero_and_deviation_one():
-    adv = normalize_advantage(5 + 3 * draws(1000))
-    assert abs(adv.mean()) < 1e-12 and adv.std(correction=0).item() == pytest.approx(1, abs=1e-6)
-
-
-@pytest.mark.parametrize('scale', [1.0, 1.5, 0.1])
-def test_normalize_advantage_leaves_rows_of_weight_zero_out(scale):
-    valid = torch.tensor([True, False, True, False, True])
-    adv = torch.tensor([1.0, 1e6, 2.0, -1e6, 6.0])
-    got = normalize_advantage(adv, scale * valid.float())
-    torch.testing.assert_close(got[valid], normalize_advantage(adv[valid]))
-    assert got.shape == (5,) and got.isfinite().all()
-
-
-def test_normalize_advantage_with_equal_weights_is_without():
-    adv = draws(9)
-    torch.testing.assert_close(normalize_advantage(adv, torch.full((9,), 0.3)), normalize_advantage(adv))
-
-
-@pytest.mark.parametrize('value', [0.0, 3.0, -1e6, 0.1])
-def test_normalize_advantage_of_one_row_is_zero(value):
-    assert normalize_advantage(torch.tensor([value])).tolist() == [0.0]
-    assert normalize_advantage(torch.tensor([5.0, value]), torch.tensor([0.0, 2.0]))[1] == 0
-
-
-@pytest.mark.parametrize('weighted', [False, True])
-@pytest.mark.parametrize('value', [0.1, -7.7, 1000.1])
-@pytest.mark.parametrize('n', [2, 3, 7, 256])
-def test_normalize_advantage_of_equal_rows_is_only_centred(value, n, weighted):
-    # the mean of equal float32 numbers may be off by a rounding; divided by itself that would be an advantage of 1
-    adv = torch.full((n,), value)
-    got = normalize_advantage(adv, torch.ones(n) if weighted else None)
-    torch.testing.assert_close(got, torch.zeros(n), rtol=0, atol=1e-3)
-
-
-@pytest.mark.parametrize('weighted', [False, True])
-def test_normalize_advantage_takes_blocks_each_by_its_own_moments(weighted):
-    adv = torch.arange(1, 5).view(4, 1) * draws(4, 9)
-    weight = 1.5 * (draws(4, 9, seed=1) > -0.5).float() if weighted else None
-    got = normalize_advantage(adv, weight)
-    for k in range(4):
-        torch.testing.assert_close(got[k], normalize_advantage(adv[k], None if weight is None else weight[k]))
-
-
-def test_normalize_advantage_keeps_a_small_spread_around_a_large_mean():
-    # 100 +- .01 in float32 is real information: the spacing of floats there is 8e-6
-    got = normalize_advantage(torch.tensor([99.99, 100.01]))
-    torch.testing.assert_close(got, torch.tensor([-1.0, 1.0]), rtol=0, atol=1e-2)
-
-
-def test_normalize_advantage_where_no_row_counts_is_finite():
-    assert normalize_advantage(torch.tensor([1.0, 2.0]), torch.zeros(2)).isfinite().all()

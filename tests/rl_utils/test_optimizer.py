@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.adam import FlatState, adam_step
 from zoo.rl_utils.optimizer import FlatAdam, NonFiniteGradientError
 
 # one kernel over the flat buffer or one per parameter: vector and scalar code may round differently in the last bit
@@ -76,28 +79,6 @@ def test_first_step_by_hand():
     norm = optimizer.step()
     torch.testing.assert_close(p.detach(), torch.tensor([1 - 0.1 / 2, 2 + 0.1 * 3 / 4, 3.0]))
     assert norm.shape == () and norm.item() == pytest.approx(10**0.5)
-
-
-@pytest.mark.parametrize('grad_clip', [None, 0.5])
-@pytest.mark.parametrize('options', [{}, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-8)])
-def test_adam_step_equals_the_fused_step(grad_clip, options):
-    """Of a compiled update; with a step in the middle that is not finite."""
-    net = make_net()
-    optimizer = FlatAdam(net.named_parameters(), **options)
-    state = FlatState(*(x.clone() for x in optimizer.state))
-    for step in range(12):
-        optimizer.zero_grad()
-        loss_of(net, step, 10.0).backward()
-        if step == 5:
-            optimizer.grad[7] = float('nan')
-        state = state._replace(grad=optimizer.grad.clone())
-        norm = torch.linalg.vector_norm(state.grad)
-        before, state = state, adam_step(state, norm, grad_clip, optimizer.rates, norm.isfinite())
-        optimizer.step(grad_clip)
-        for x, y, old in zip(state, optimizer.state, before, strict=True):
-            torch.testing.assert_close(x, y, equal_nan=True, **CLOSE)
-            assert step != 5 or torch.equal(x.nan_to_num(), old.nan_to_num())
-    assert state.step_count == optimizer.step_count == 11
 
 
 def test_cut_gives_views_by_name():
@@ -196,7 +177,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(value, grad_cl
     norm = optimizer.step(grad_clip)
     assert all(torch.equal(x, y) for x, y in zip(watched, before, strict=True))
     assert not norm.isfinite() and optimizer.count_skipped(9) == 1 and optimizer.step_count == n_before
-    # and the run goes on as if that step had never been
+    # and the run continues as if that step had never been
     train(net, optimizer, range(10, 13), grad_clip)
     other = make_net()
     undisturbed = FlatAdam(other.named_parameters())
@@ -350,3 +331,80 @@ def test_sibling_names_the_parameter_that_broke_in_its_own_steps():
     assert first.count_skipped(1) == 0
     with pytest.raises(NonFiniteGradientError, match=r"1 steps in a row was not finite, first in parameter '2\.bias'"):
         second.count_skipped(1)
+
+
+def by_torch_save(x: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    'deepcopy': copy.deepcopy,
+    'pickle': lambda x: pickle.loads(pickle.dumps(x)),
+    'torch.save': by_torch_save,
+}
+each_copy = pytest.mark.parametrize('duplicate', COPIES.values(), ids=COPIES)
+
+
+@each_copy
+@pytest.mark.parametrize('model_first', [True, False])
+def test_a_copy_with_its_model_trains_that_model_and_leaves_the_first_alone(duplicate, model_first):
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters(), lr=0.01)
+    train(net, optimizer, range(3), 0.5)
+    poison(net, optimizer, 3, '2.weight', float('nan'))
+    optimizer.step(0.5)  # a step whose norm waits to be counted
+    pair = duplicate((net, optimizer) if model_first else (optimizer, net))
+    other_net, other = pair if model_first else pair[::-1]
+    assert torch.equal(other.grad.nan_to_num(), optimizer.grad.nan_to_num())
+    for p, flat in ((p, other.param) for p in other_net.parameters()):
+        assert p.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr() and p.requires_grad
+        assert p.grad.untyped_storage().data_ptr() == other.grad.untyped_storage().data_ptr()
+    before = [x.clone() for x in (*optimizer.state, *parameters(net))]
+    train(other_net, other, range(4, 9), 0.5)
+    assert all(
+        torch.equal(x.nan_to_num(), y.nan_to_num())
+        for x, y in zip((*optimizer.state, *parameters(net)), before, strict=True)
+    )
+    train(net, optimizer, range(4, 9), 0.5)  # the same steps: the same bits
+    for x, y in zip((*optimizer.state, *parameters(net)), (*other.state, *parameters(other_net)), strict=True):
+        assert torch.equal(x, y)
+    assert optimizer.count_skipped(2) == other.count_skipped(2) == 1
+
+
+@each_copy
+def test_copies_of_siblings_share_parameters_and_gradients(duplicate):
+    net = make_net()
+    first = FlatAdam(net.named_parameters(), lr=0.01)
+    siblings = [first, first.sibling()]
+    for k in (0, 1):
+        train(net, siblings[k], range(k, 3))
+    other_net, others = duplicate((net, siblings))
+    assert others[0].param is others[1].param and others[0].grad is others[1].grad
+    for k, step in ((0, 3), (1, 4), (0, 5)):
+        train(other_net, others[k], range(step, step + 1))
+        train(net, siblings[k], range(step, step + 1))
+    assert torch.equal(others[0].param, first.param)
+    assert torch.equal(torch.cat([p.flatten() for p in parameters(other_net)]), first.param)
+    for x, y in zip(siblings, others, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(x.state, y.state, strict=True))
+
+
+def test_a_copy_without_its_model_owns_its_parameters():
+    net = make_net()
+    optimizer = FlatAdam(net.named_parameters())
+    other = copy.deepcopy(optimizer)
+    other.param.fill_(7.0)
+    assert not (optimizer.param == 7).any() and not any((p == 7).any() for p in net.parameters())
+
+
+def test_frozen_parameters_of_a_copy_stay_its_own():
+    net = make_net()
+    net[0].weight.requires_grad_(False)
+    optimizer = FlatAdam(net.named_parameters())
+    other_net, other = copy.deepcopy((net, optimizer))
+    before = net[0].weight.clone()
+    train(other_net, other, range(2))
+    assert torch.equal(other_net[0].weight, before) and other_net[0].weight.grad is None

@@ -10,18 +10,17 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from zoo.rl_utils.distribution import logit_parts
+from zoo.rl_utils.distribution import from_logits
 from zoo.rl_utils.ppo import (
+    MAX_LOG_RATIO,
     ppo_data,
     ppo_error,
     ppo_error_continuous,
     ppo_policy_data,
     ppo_policy_error,
     ppo_policy_error_continuous,
-    ppo_policy_slopes,
     ppo_value_data,
     ppo_value_error,
-    ppo_value_slopes,
 )
 
 
@@ -95,14 +94,6 @@ def test_policy_loss_dual_clip_by_hand(ratio, adv, surrogate, gradient):
     loss, _ = ppo_policy_error(data, 0.2, dual_clip=3.0)
     assert loss.policy_loss.item() == pytest.approx(-surrogate)
     assert slope(loss.policy_loss, data).item() == pytest.approx(gradient)
-
-
-def test_policy_gradient_has_no_part_in_the_old_policy_or_the_advantage():
-    data = ratio_data(tensor(1.1, 0.9), tensor(1.0, -1.0))
-    old, adv = data.logit_old.requires_grad_(), data.adv.requires_grad_()
-    loss, _ = ppo_policy_error(data)
-    loss.policy_loss.backward()
-    assert old.grad is None and adv.grad is None and data.logit_new.grad is not None
 
 
 @pytest.mark.parametrize('adv, surrogate', [(1.0, 1.2), (-1.0, -3.0)])
@@ -249,6 +240,12 @@ def tensors_of(data: Any) -> list[Tensor]:
     return [x for value in data for x in (value.values() if isinstance(value, dict) else [value]) if x is not None]
 
 
+def leaves(data: ppo_data) -> list[Tensor]:
+    """The inputs that have a gradient, made to require it."""
+    parts = [data.logit_new] if isinstance(data.logit_new, Tensor) else list(data.logit_new.values())
+    return [x.requires_grad_() for x in (*parts, data.value_new)]
+
+
 @pytest.mark.parametrize('continuous', [False, True])
 def test_ppo_error_is_its_two_parts(continuous):
     data = random_data(continuous=continuous)
@@ -362,9 +359,7 @@ def test_inputs_are_unchanged_by_loss_and_backward(continuous):
 @pytest.mark.parametrize('continuous', [False, True])
 def test_a_second_backward_over_the_kept_graph_gives_the_same_gradient(continuous):
     data = random_data(continuous=continuous)
-    parts = [*(data.logit_new.values() if continuous else [data.logit_new]), data.value_new]
-    for part in parts:
-        part.requires_grad_()
+    parts = leaves(data)
     total = sum(ppo_error(data, dual_clip=2.0)[0])
     first, second = (torch.autograd.grad(total, parts, retain_graph=True) for _ in range(2))
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
@@ -392,7 +387,7 @@ def test_an_action_may_have_any_integer_dtype(dtype):
 
 
 @pytest.mark.parametrize('continuous', [False, True])
-def test_advantages_in_float64_beside_a_float32_policy_are_taken(continuous):
+def test_advantages_in_float64_with_a_float32_policy_are_taken(continuous):
     # what numpy makes of Python numbers
     data = map_tensors(random_data(continuous=continuous), lambda x: x.float() if x.is_floating_point() else x)
     parts = [x.requires_grad_() for x in (data.logit_new.values() if continuous else [data.logit_new])]
@@ -432,16 +427,17 @@ def test_a_number_that_is_not_finite_never_gives_finite_results(
     data = data._replace(adv=adv_sign * data.adv.abs())
     x = getattr(data, name) if key is None else getattr(data, name)[key]
     x[(3,) if wrong == -math.inf else (3, 1)[: x.dim()]] = wrong  # one choice at -inf is only masked, a row is wrong
-    parts = [
-        x.requires_grad_() for x in (*(data.logit_new.values() if continuous else [data.logit_new]), data.value_new)
-    ]
+    parts = leaves(data)
     loss, info = ppo_error(data, dual_clip=dual_clip, kl_type='k3')
     result = {**loss._asdict(), **info._asdict()}
     if not math.isnan(wrong):  # a density may be 0 or infinite, a ratio of them clipped: the rest says it
         assert not all(result[field].isfinite() for field in spoilt.split())
         return
     assert {field for field, x in result.items() if x.isnan()} == set(spoilt.split())
-    for field in set(spoilt.split()) & set(loss._fields):
+    fields = set(spoilt.split()) & set(loss._fields)
+    if name == 'weight':
+        fields -= {'policy_loss', 'value_loss'}  # row 3 is clipped in both: no gradient, with any weight
+    for field in fields:
         grads = torch.autograd.grad(result[field], parts, retain_graph=True, allow_unused=True)
         assert any(grad[3].isnan().any() for grad in grads if grad is not None)
         assert all(grad[[0, 1, 2, 4]].isfinite().all() for grad in grads if grad is not None)
@@ -463,14 +459,10 @@ def test_kl_to_a_pretrained_policy_ignores_rows_of_weight_zero_that_overflow():
     assert loss.kl_div.item() == 0 and grad.tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
-# Dynamo itself makes an instance of the autograd function it traces
-@pytest.mark.filterwarnings('ignore:.*should not be instantiated:DeprecationWarning')
 @pytest.mark.parametrize('continuous', [False, True])
 def test_losses_compile_as_one_graph_with_the_same_results(continuous):
     data = random_data(continuous=continuous)
-    parts = [
-        x.requires_grad_() for x in (*(data.logit_new.values() if continuous else [data.logit_new]), data.value_new)
-    ]
+    parts = leaves(data)
 
     def total(data: ppo_data) -> tuple[Tensor, Any]:
         loss, info = ppo_error(data, dual_clip=2.0, kl_type='k3')
@@ -519,50 +511,74 @@ def test_weights_below_zero_multiply_the_surrogate_after_its_minimum(dual_clip):
     assert ppo_policy_error(data, 0.2, dual_clip)[0].policy_loss.item() == pytest.approx(want)
 
 
-SLOPES = {'plain': (0.2, None, 0.0), 'all': (0.1, 1.5, 0.3)}
+@pytest.mark.parametrize('weight', [None, (2.0, 1.0)])
+def test_a_ratio_is_capped_at_the_largest_float_and_has_no_gradient_beyond(weight):
+    # p_new = .5 and p_old = e^-a, so that log ratio = a - ln 2 = 87.9 and 88.1; adv -1e-30 keeps the products finite
+    a = torch.tensor([[87.9], [88.1]]) + math.log(2)
+    new, old = torch.zeros(2, 2, requires_grad=True), torch.cat((-a, torch.zeros(2, 1)), -1)
+    adv, scale = torch.full((2,), -1e-30), torch.tensor(weight or (1.0, 1.0))
+    data = ppo_policy_data(new, old, torch.tensor([0, 0]), adv, None if weight is None else scale)
+    loss, info = ppo_policy_error(data)
+    loss.policy_loss.backward()
+    # surrogate = min(ratio, 1.2) * adv is ratio * adv for adv < 0; e^88 in float32 has the relative error 88 * 6e-8
+    rows = [math.exp(min(x, MAX_LOG_RATIO)) * 1e-30 * w for x, w in zip((87.9, 88.1), scale.tolist(), strict=True)]
+    assert loss.policy_loss.item() == pytest.approx(sum(rows) / 2, rel=2e-5)
+    assert info.approx_kl.item() == pytest.approx(-(87.9 * scale[0] + 88.1 * scale[1]).item() / 2, rel=1e-6)  # uncapped
+    # d logp / d logit = (.5, -.5), halved by the mean
+    assert new.grad[0].tolist() == pytest.approx([rows[0] / 4, -rows[0] / 4], rel=2e-5)
+    assert not new.grad[1].any()
+
+
+@pytest.mark.parametrize('clip_ratio', [math.inf, torch.tensor(math.inf)])
+def test_an_infinite_clip_ratio_leaves_ratio_and_value_unclipped(clip_ratio):
+    # plain importance weighting: -mean(ratio * adv) = -(1.5 - .5 * 3) / 2 = 0 here, with slopes ratio * adv
+    data = ratio_data(tensor(1.5, 0.5), tensor(1.0, -3.0))
+    loss, info = ppo_policy_error(data, clip_ratio)
+    assert loss.policy_loss.item() == pytest.approx(0.0) and info.clipfrac == 0
+    torch.testing.assert_close(slope(loss.policy_loss, data), tensor(1.5, -1.5))
+    value = ppo_value_data(tensor(4.0), tensor(0.0), tensor(1.0))
+    assert ppo_value_error(value, clip_ratio).item() == 4.5  # 3^2 / 2
 
 
 @pytest.mark.parametrize('continuous', [False, True])
-@pytest.mark.parametrize('weighted', [False, True])
+def test_clip_ratio_and_dual_clip_may_be_tensors(continuous):
+    data = random_data(continuous=continuous)
+    parts = leaves(data)
+    want = ppo_error(data, 0.3, True, 1.5, 'k2')
+    for dtype in (torch.float32, torch.float64):
+        numbers = torch.tensor(0.3, dtype=dtype), True, torch.tensor(1.5, dtype=dtype)
+        got = ppo_error(data, *numbers, 'k2')
+        # .3 in float32 is off by 1e-8
+        torch.testing.assert_close((*got[0], *got[1]), (*want[0], *want[1]), rtol=1e-6, atol=1e-7)
+        grads = [torch.autograd.grad(sum(loss[0]), parts, retain_graph=True) for loss in (got, want)]
+        torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize('continuous', [False, True])
 @pytest.mark.parametrize('lead', [(12,), (3, 4)], ids=str)
-@pytest.mark.parametrize('case', SLOPES)
-def test_policy_slopes_are_the_gradient_of_the_loss(case, lead, weighted, continuous):
-    clip_ratio, dual_clip, entropy_weight = SLOPES[case]
-    data = policy_part(map_tensors(random_data(continuous=continuous), lambda x: x.view(lead + x.shape[1:])))
-    data = data._replace(logit_pretrained=None, weight=data.weight if weighted else None)
-    parts = [x.requires_grad_() for x in logit_parts(data.logit_new)]
-    loss, info = ppo_policy_error(data, clip_ratio, dual_clip)
-    want = torch.autograd.grad(loss.policy_loss - entropy_weight * loss.entropy_loss, parts)
-    slopes, policy_loss, entropy_loss, got_info = ppo_policy_slopes(data, clip_ratio, dual_clip, entropy_weight)
-    assert [x is part for (x, _), part in zip(slopes, parts, strict=True)]
-    torch.testing.assert_close([slope for _, slope in slopes], list(want))
-    torch.testing.assert_close((policy_loss, entropy_loss, *got_info), (*(x.detach() for x in loss[:2]), *info))
-    assert not policy_loss.requires_grad
-    # factors that a trace has in tensors
-    as_tensor = [None if x is None else torch.tensor(x, dtype=torch.float64) for x in SLOPES[case]]
-    in_tensors = ppo_policy_slopes(data, *as_tensor)[0]
-    torch.testing.assert_close([slope for _, slope in in_tensors], list(want))
+def test_flat_parameters_with_dist_give_the_losses_and_gradients_of_the_container(lead, continuous):
+    data = map_tensors(random_data(continuous=continuous), lambda x: x.view(lead + x.shape[1:]))
+    dist, new, old, pretrained = from_logits(data.logit_new, data.logit_old, data.logit_pretrained)
+    new = new.clone()
+    parts = leaves(data)
+    want, want_info = ppo_error(data, dual_clip=1.5, kl_type='k3')
+    flat = data._replace(logit_new=new.requires_grad_(), logit_old=old, logit_pretrained=pretrained)
+    got, info = ppo_error(flat, dual_clip=1.5, kl_type='k3', dist=dist)
+    assert (*got, *info) == (*want, *want_info)
+    for name in want._fields:
+        grads = torch.autograd.grad(getattr(want, name), parts, retain_graph=True, allow_unused=True)
+        if name == 'value_loss':
+            assert grads[:-1] == (None,) * len(grads[:-1])
+            continue
+        (grad,) = torch.autograd.grad(getattr(got, name), new, retain_graph=True)
+        torch.testing.assert_close(grad, torch.cat(grads[:-1], -1), rtol=0, atol=0)
 
 
-def test_policy_slopes_leave_out_what_wants_no_gradient():
-    data = policy_part(random_data(continuous=True))._replace(logit_pretrained=None)
-    mu = data.logit_new['mu'].requires_grad_()
-    ((x, slope),) = ppo_policy_slopes(data)[0]
-    assert x is mu and slope.shape == mu.shape
-
-
-@pytest.mark.parametrize('weighted', [False, True])
-@pytest.mark.parametrize('clip', [False, True])
-@pytest.mark.parametrize('lead', [(12,), (3, 4)], ids=str)
-def test_value_slopes_are_the_gradient_of_the_loss(lead, clip, weighted):
-    full = random_data()
-    data = ppo_value_data(*(x.view(lead) for x in (full.value_new, full.value_old, full.return_, full.weight)))
-    data = data if weighted else data._replace(weight=None)
-    data.value_new.requires_grad_()
-    loss = ppo_value_error(data, 0.3, clip)
-    (want,) = torch.autograd.grad(0.7 * loss, data.value_new)
-    for factor in (0.7, torch.tensor(0.7, dtype=torch.float64)):
-        ((x, slope),), got = ppo_value_slopes(data, 0.3, clip, factor)
-        assert x is data.value_new and not got.requires_grad
-        torch.testing.assert_close((slope, got), (want, loss.detach()))
-    assert ppo_value_slopes(data, 0.3, clip, 0.0)[0] == []  # 0 times an infinite one would be NaN
+@pytest.mark.parametrize('continuous', [False, True])
+def test_losses_have_a_gradient_in_the_new_policy_and_value_alone(continuous):
+    data = map_tensors(random_data(continuous=continuous), lambda x: x.requires_grad_(x.is_floating_point()))
+    data = data._replace(action=data.action.detach())
+    wanted = {id(x) for x in leaves(data)}
+    sum(ppo_error(data, dual_clip=2.0)[0]).backward()
+    for x in tensors_of(data):
+        assert (x.grad is not None) == (id(x) in wanted)

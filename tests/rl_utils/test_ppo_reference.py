@@ -172,7 +172,8 @@ def test_ratio_exactly_at_the_clip_or_the_dual_clip_has_the_subgradient_of_torch
     logit_new, logit_old = torch.tensor([[new, 0.0]], dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
     action, adv = torch.zeros(1, dtype=torch.int64), torch.tensor([adv], dtype=torch.float64)
     # bit for bit the loss's own ratio: only so can it be met exactly
-    logp = ZooCategorical.terms((logit_new,), logit_old, action)[0][0].requires_grad_()  # less a constant
+    dist = ZooCategorical(2)
+    logp = (dist.log_prob(logit_new, action) - dist.log_prob(logit_old, action)).requires_grad_()  # less a constant
     ratio = logp.exp()
     # ratio - 1 is exact below 2 (Sterbenz), so that 1 +- clip_ratio is the ratio itself
     clip_ratio, dual_clip = (abs(ratio.item() - 1), None) if bound == 'clip' else (0.1, ratio.item())

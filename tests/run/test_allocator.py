@@ -10,7 +10,10 @@ import sys
 
 import pytest
 
+from tests.policy_envs import job_config
 from zoo.run.allocator import KEPT, MAPPED_FROM, keep_freed_memory
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
 
 # a block of 40 MB, as an update makes and frees them: glibc by itself keeps none from 32 MB on
 CODE = """
@@ -26,7 +29,10 @@ for _ in range(5):
     step()
 print(told, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='malloc is not that of glibc')
+pytestmark = [
+    pytest.mark.slow,  # most tests start processes
+    pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='malloc is not that of glibc'),
+]
 
 
 def faults(mode: str, **env: str) -> tuple[str, int]:
@@ -99,3 +105,12 @@ def test_older_glibc_which_refuses_large_thresholds_is_told_the_largest_it_takes
     for name in ('MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_THRESHOLD_', 'GLIBC_TUNABLES'):
         monkeypatch.delenv(name, raising=False)
     assert keep_freed_memory() and taken == {-3: 32 << 20, -1: KEPT}
+
+
+@pytest.mark.parametrize('keep', [True, False])
+def test_run_keeps_freed_memory_unless_the_config_says_otherwise(keep, tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr('zoo.run.job.keep_freed_memory', lambda: called.append(True))
+    with SerialJob(resolve_config(job_config(tmp_path, keep_freed_memory=keep))):
+        pass
+    assert called == [True] * keep

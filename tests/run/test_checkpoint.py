@@ -244,9 +244,9 @@ def test_load_pickles_are_refused_and_not_executed(tmp_path: Path) -> None:
         (zip_bytes(), 'is a zip archive, as torch.save and Stable-Baselines3 write'),
         (torch_bytes({'w': torch.ones(2)}, zipped=True), 'is a zip archive'),
         (pickle.dumps({'w': list(range(9))}), 'is a pickle'),
-        (safetensors.torch.save({'w': torch.ones(2)}), 'is a safetensors file of something else'),
-        (safetensors.torch.save({'w': torch.ones(2)}, {'format': 'pt'}), 'is a safetensors file of something else'),
-        (b'seed: 0\npolicy: {type: ppo}\n', 'is no safetensors file'),
+        (safetensors.torch.save({'w': torch.ones(2)}), 'is a safetensors file of another program'),
+        (safetensors.torch.save({'w': torch.ones(2)}, {'format': 'pt'}), 'is a safetensors file of another program'),
+        (b'seed: 0\npolicy: {type: ppo}\n', 'is not a safetensors file'),
         (b'\x40\x0d\x03\x00\0\0\0\0{"a":' + b'[' * 200_000, 'is truncated or was changed'),
     ],
 )
@@ -259,10 +259,10 @@ def test_load_foreign_file_says_what_it_is(tmp_path: Path, data: bytes, reason: 
 
 
 def test_load_newer_format_says_upgrade(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo.run.checkpoint, 'FORMAT', 2)
+    monkeypatch.setattr(zoo.run.checkpoint, 'FORMAT', 3)
     save_checkpoint(saved, small_state(), META)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match='has format 2 and this zoo reads formats up to 1: upgrade with pip'):
+    with pytest.raises(CheckpointError, match='has format 3 and this zoo reads formats up to 2: upgrade with pip'):
         load_checkpoint(saved)
 
 
@@ -294,7 +294,7 @@ def test_fit_state_equal_structure_passes_whatever_the_values() -> None:
             r'model/b is \[2\] float64 in the file and \[2\] float32',
         ),
         ({'w': torch.zeros(3, 4)}, 'model/b is not in the file;'),
-        ({'w': torch.zeros(3, 4), 'b': 1.0}, r'model/b is no tensor in the file and \[2\] float32 here'),
+        ({'w': torch.zeros(3, 4), 'b': 1.0}, r'model/b is not a tensor in the file and \[2\] float32 in this run'),
         ({'w': torch.zeros(3, 4), 'b': torch.zeros(2), 'c': torch.zeros(1)}, 'model/c is only in the file;'),
         ({'p': 0, 'q': 0, 'r': 0}, 'model/w is not in the file, model/b is not in .*, model/p is only .*, and 2 more;'),
     ],
@@ -451,7 +451,7 @@ def assert_full_disk_is_a_warning(run_dir: Path, how: str, reason: str) -> None:
     assert (result.returncode, result.stdout) == (0, 'went on\n'), result.stderr
     lines = result.stderr.splitlines()
     folder = run_dir / 'checkpoints'
-    tail = f'was not saved ({reason}); training goes on, older checkpoints are intact'
+    tail = f'was not saved ({reason}); training continues, older checkpoints are intact'
     assert lines == [f'checkpoint {folder / name}.safetensors {tail}' for name in ('step_000000200', 'best')]
     assert torch.equal(load_checkpoint(folder / 'step_000000100.safetensors').state['w'], torch.ones(1000))
 
@@ -477,4 +477,4 @@ def test_manager_save_folder_is_a_file_warns(tmp_path: Path, caplog: pytest.LogC
     (tmp_path / 'checkpoints').touch()
     with caplog.at_level(logging.WARNING):
         assert CheckpointManager(tmp_path, CheckpointConfig()).save(1, {}, {}) is None
-    assert 'training goes on' in caplog.text
+    assert 'training continues' in caplog.text

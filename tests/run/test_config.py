@@ -215,8 +215,8 @@ def test_resolve_registered_class_without_config_says_what_is_missing(monkeypatc
 
 NUMBER = 'a number > 0 or {start, end, over} or {points}; leave it out for'
 FOLDER = (
-    'it must name a folder, not a path: 1 to 100 characters without / \\ : and no dot in front; '
-    'use e.g. cartpole_ppo, and logger.root for where it lies.'
+    'it must name a folder, not a path: 1 to 100 characters without / \\ : and no leading dot; '
+    'use e.g. cartpole_ppo, and logger.root for its place.'
 )
 
 
@@ -243,10 +243,10 @@ FOLDER = (
         # names of other libraries
         (
             with_learn(sgd_minibatch_size=64),
-            'unknown key policy.learn.sgd_minibatch_size: `sgd_minibatch_size`: here `policy.learn.batch_size`.',
+            'unknown key policy.learn.sgd_minibatch_size: in zoo it is `policy.learn.batch_size`.',
         ),
-        ({**CARTPOLE, 'gamma': 0.9}, 'unknown key gamma: `gamma`: here `policy.collect.discount_factor`.'),
-        ({**CARTPOLE, 'total_timesteps': 9}, 'unknown key total_timesteps: `total_timesteps`: here `max_env_step`.'),
+        ({**CARTPOLE, 'gamma': 0.9}, 'unknown key gamma: in zoo it is `policy.collect.discount_factor`.'),
+        ({**CARTPOLE, 'total_timesteps': 9}, 'unknown key total_timesteps: in zoo it is `max_env_step`.'),
         # wrong types
         ({**CARTPOLE, 'seed': '1'}, "seed is '1' (text) but must be an integer >= 0"),
         (with_learn(value_clip='on'), "policy.learn.value_clip is 'on' (text) but must be true or false"),
@@ -348,7 +348,7 @@ def test_registering_a_taken_name_is_refused(registry, monkeypatch):
         (['seed=x'], "seed is 'x' (text) but must be an integer >= 0"),
         (['sed=3'], 'unknown key sed: did you mean seed?'),
         (['policy.learn.learning_rate=0'], 'policy.learn.learning_rate is 0 (int) but must be a number > 0'),
-        (['policy.learn.lr=3'], 'unknown key policy.learn.lr: `lr`: here `policy.learn.learning_rate`.'),
+        (['policy.learn.lr=3'], 'unknown key policy.learn.lr: in zoo it is `policy.learn.learning_rate`.'),
         (['policy.type=ppoo'], "unknown policy 'ppoo': did you mean 'ppo'"),
         (['policy.learn=3'], 'policy.learn is 3 (int) but must be a section with the keys batch_size, '),
         (['env.kwargs.items=3'], 'env.kwargs.items is a reserved key'),
@@ -373,9 +373,8 @@ def test_explain_says_where_each_value_came_from():
             'cartpole_ppo', ['seed=3', 'policy.collect.n_sample=512', 'policy.learn.clip_ratio.end=0.1']
         )
     }
-    assert rows['seed'] == ConfigRow(
-        'seed', 3, 'an integer >= 0', 'every random stream of the run comes from it', 'command line'
-    )
+    meaning = 'seed of all random streams of the run; 3 or more seeds to compare results'
+    assert rows['seed'] == ConfigRow('seed', 3, 'an integer >= 0', meaning, 'command line')
     origins = {key: row.origin for key, row in rows.items()}
     assert origins['policy.collect.n_sample'] == origins['policy.learn.clip_ratio'] == 'command line'
     assert origins['policy.collect.n_step'] == 'derived' and rows['policy.collect.n_step'].value == 64
@@ -408,7 +407,7 @@ def test_resolve_policy_fills_in_the_section_alone():
 @pytest.mark.parametrize(
     'policy, sentence',
     [
-        ({'learn': {'lr': 1}}, 'unknown key policy.learn.lr: `lr`: here'),
+        ({'learn': {'lr': 1}}, 'unknown key policy.learn.lr: in zoo it is'),
         ({'keys': 1}, 'policy.keys is a reserved key'),
         (
             {'collect': {'n_sample': 64}},

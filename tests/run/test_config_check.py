@@ -236,7 +236,7 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
         ),
         (
             ppg(name='ppo', buffer=REPLAY, learn={'recompute_adv': True}),
-            "policy.learn.recompute_adv is true but buffer.type is 'replay', which gives draws: advantages are recomputed "
+            "policy.learn.recompute_adv is true but buffer.type is 'replay', which yields random draws: advantages are recomputed "
             "over whole rollouts; use recompute_adv=false or buffer.type 'rollout'.",
         ),
         (
@@ -246,7 +246,7 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
         ),
         (
             ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer=MULTI, model={'arch': 'shared'}),
-            "policy.model.arch is 'shared' but buffer.type is 'multi': what shares all parameters cannot learn policy and "
+            "policy.model.arch is 'shared' but buffer.type is 'multi': a network that shares all parameters cannot learn policy and "
             "value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'.",
         ),
         (ppg(learn={'aux_freq': 0}), 'policy.learn.aux_freq is 0 (int) but must be an integer >= 1'),

@@ -18,6 +18,8 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config
 
+pytestmark = pytest.mark.slow  # every test starts processes
+
 ROOT = Path(__file__).parents[2]
 
 

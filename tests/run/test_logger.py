@@ -203,8 +203,8 @@ def test_full_disk_warns_once_goes_on_and_leaves_valid_rows(tmp_path: Path) -> N
     result = run_script(FULL_DISK, tmp_path)
     assert (result.returncode, result.stdout) == (0, 'went on\n'), result.stderr
     assert sorted(result.stderr.splitlines()) == [
-        'TensorBoard files cannot be written (File too large); training goes on',
-        'metrics.jsonl cannot be written (no room for a whole line); training goes on',
+        'TensorBoard files cannot be written (File too large); training continues',
+        'metrics.jsonl cannot be written (no room for a whole line); training continues',
     ]
     steps = [row['env_step'] for row in read_rows(tmp_path)]
     assert steps[-1] == 2000 and steps[:-1] == list(range(len(steps) - 1)) and 50 < len(steps) < 1000

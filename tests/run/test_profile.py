@@ -90,7 +90,8 @@ def test_iterations_that_are_timed_are_not_traced(tmp_path: Path) -> None:
 
 
 def test_trace_has_the_parts_of_three_iterations_and_their_operators(tmp_path: Path) -> None:
-    run_dir = serial_pipeline(cartpole(tmp_path), profile=1).run_dir
+    cfg = cartpole(tmp_path, policy=dict(learn=dict(executor='eager')))
+    run_dir = serial_pipeline(cfg, profile=1).run_dir
     events = json.loads((run_dir / 'trace.json').read_text())['traceEvents']
     names = [event.get('name') for event in events if event.get('cat') in ('user_annotation', 'cpu_op')]
     for part in ('collect', 'sample', 'learn'):

@@ -54,7 +54,7 @@ def test_resume_with_another_env_of_the_same_spaces_says_so(tmp_path: Path, capl
     first = serial_pipeline(job_config(tmp_path))
     with caplog.at_level(logging.WARNING):
         serial_pipeline(resume=first.run_dir, max_env_step=320, overrides=['env.id=tests.envs:LimitEnv'])
-    assert 'was trained on env tests.envs:limit_env and goes on with tests.envs:LimitEnv' in caplog.text
+    assert 'was trained on env tests.envs:limit_env and continues with tests.envs:LimitEnv' in caplog.text
 
 
 def test_resume_of_a_solved_run_stays_stopped_and_says_how_to_go_on(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.test_collector import SAME_STEP, make_collector
 
 from tests.policy_envs import TWO_ACTIONS, make_policy
+from tests.worker.test_collector import SAME_STEP, make_collector
 from zoo.buffer import RolloutBuffer
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy

@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor
 
-
-class FlatState(NamedTuple):
-    """The buffers of a FlatAdam: all that a step reads and writes."""
-
-    param: Tensor
-    grad: Tensor
-    exp_avg: Tensor
-    exp_avg_sq: Tensor
-    step_count: Tensor
-
-
-class AdamRates(NamedTuple):
-    """The numbers of an Adam step, or 0-dim tensors of them."""
-
-    lr: Any
-    beta1: Any
-    beta2: Any
-    eps: Any
+from zoo.rl_utils.optimizer import AdamRates, FlatState
 
 
 def adam_step(

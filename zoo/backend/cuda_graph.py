@@ -7,38 +7,38 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-Run = Callable[[list[Tensor]], Sequence[Tensor]]
+Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 class CapturedCall:
-    """A function of CUDA tensors that looks at no value of theirs; its second call is captured, then replayed.
+    """A function of CUDA tensors that reads no value on the host; its second call is captured, later ones replay it.
 
-    The first call runs as it stands, on a stream beside: whatever a kernel prepares when it first runs is there then.
-    Results are copies, so the next call leaves them alone. Where a fixed input moves, it is captured anew.
-    Args: moving: which inputs lie elsewhere at each call, in one form; they are copied to where the graph reads them.
+    The first call runs eagerly on a side stream, so that lazy kernel initialisation is done before the capture. Results
+    are copies, which the next call leaves alone. Where a fixed input has moved, the function is captured anew.
+    Args: n_fixed: the first inputs, which stay at their addresses; the others are copied to where the graph reads them.
     Source: CUDA graphs as in docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
     """
 
-    def __init__(self, run: Run, moving: Sequence[int]) -> None:
-        self._run, self._moving = run, list(moving)
+    def __init__(self, run: Run, n_fixed: int) -> None:
+        self._run, self._n_fixed = run, n_fixed
         self._stream: torch.cuda.Stream | None = None  # the first call makes it
         self._graph: torch.cuda.CUDAGraph | None = None
         self._places: list[Tensor] = []
         self._addresses: list[int] = []
         self._outputs: Sequence[Tensor] = []
 
-    def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         if self._stream is None:
             return self._warm_up(inputs)
         if self._graph is None or self._fixed_addresses(inputs) != self._addresses:
             self._capture(inputs)
         assert self._graph is not None
-        for i in self._moving:
-            self._places[i].copy_(inputs[i], non_blocking=True)
+        for place, x in zip(self._places[self._n_fixed :], inputs[self._n_fixed :], strict=True):
+            place.copy_(x, non_blocking=True)
         self._graph.replay()
         return [x.clone() for x in self._outputs]
 
-    def _warm_up(self, inputs: list[Tensor]) -> list[Tensor]:
+    def _warm_up(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         device = inputs[0].device
         current, self._stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
         self._stream.wait_stream(current)
@@ -49,15 +49,16 @@ class CapturedCall:
             x.record_stream(current)
         return outputs
 
-    def _capture(self, inputs: list[Tensor]) -> None:
-        """Notes the kernels down; none of them runs here, so nothing is written yet."""
+    def _capture(self, inputs: Sequence[Tensor]) -> None:
+        """Records the kernels; none of them runs here, so nothing is written yet."""
         self._graph = None  # should this fail
-        self._places = [x.clone() if i in self._moving else x for i, x in enumerate(inputs)]
+        self._places = [*inputs[: self._n_fixed], *(x.clone() for x in inputs[self._n_fixed :])]
         self._addresses = self._fixed_addresses(inputs)
         graph = torch.cuda.CUDAGraph()
-        # cuBLAS's memory for this stream is made anew in the graph's own pool, and lasts as long as the graph
+        # cuBLAS's workspace for this stream is allocated anew in the graph's own pool, and lives as long as the graph
         torch._C._cuda_clearCublasWorkspaces()
-        # both by name: left alone, torch would capture on the default device, and the stream would stay if it failed
+        # device and stream are named: by default torch captures on the default device, and would keep the stream if it
+        # failed
         with (
             torch.cuda.device(inputs[0].device),
             torch.cuda.stream(torch.cuda.current_stream(inputs[0].device)),
@@ -66,5 +67,5 @@ class CapturedCall:
             self._outputs = self._run(self._places)
         self._graph = graph
 
-    def _fixed_addresses(self, inputs: list[Tensor]) -> list[int]:
-        return [x.data_ptr() for i, x in enumerate(inputs) if i not in self._moving]
+    def _fixed_addresses(self, inputs: Sequence[Tensor]) -> list[int]:
+        return [x.data_ptr() for x in inputs[: self._n_fixed]]

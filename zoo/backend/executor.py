@@ -1,90 +1,175 @@
-"""Takes the steps of an update: as they stand, or compiled where that is asked for or pays."""
+"""What executes a policy: passes of gradient steps, and acting through rollouts. `Eager` runs them as written.
+
+The other executors, native (C) and graph (compiled), do the same faster; `zoo.backend.choose` decides which one serves.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from zoo.backend.graph import CompiledStep, Step
-from zoo.backend.trace import Backend, first_line, inductor, missing_compiler
-from zoo.core.errors import UserError
-from zoo.policy.base import Metrics
-from zoo.policy.updates import Minibatch, StepConfig
+from zoo.core.data import Metrics, State, replace_rows
+from zoo.core.transfer import send
+from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.gae import normalize_advantage
 from zoo.rl_utils.optimizer import FlatAdam
 
-CompileMode = Literal['off', 'on', 'auto']
-WORTH_STEPS = 20_000
-"""A run of this many gradient steps, and as many more for each kind of step, pays for its compilation. That takes 14 s
-for a first graph and 9 s for each other; there is one for each kind of step and one for acting, so 23 s with one kind
-of step and 41 s with three (.1 s a graph where any run has compiled the same before). It saves .4 ms a step with 64,
-256 or 1024 rows (two 64-64 networks, 2 cores), and in acting .1 to .4 ms more; larger networks gain more."""
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)  # compiled, Nature takes a tenth less time, IMPALA half as much more
+Step = Callable[[Any, ActionDist, Any, Mapping[str, Any], Any], Metrics]
+"""A gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics, see zoo.policy.updates."""
+Forward = Callable[[Tensor, State], dict[str, Any]]
+"""(obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and 'state' where the model has one."""
+Compile = Callable[[Callable[..., Sequence[Tensor]], str], Callable[..., Sequence[Tensor]]]
+"""(pure function of tensors, its name in messages) -> the same, compiled."""
+DrawNoise = Callable[[int], Tensor]
+"""Number of envs B -> noise for the T steps of a rollout, [T, B, ...]."""
 
-logger = logging.getLogger(__name__)
 
+class Pass(NamedTuple):
+    """Passes over samples in minibatches, `batch_size` rows a step.
 
-class Steps:
-    """Takes steps of `zoo.policy.updates` over one model: as they stand, or compiled where asked for or worth it.
-
-    A compiled step that fails, at compile time or later, is taken again eagerly, as are all that follow; nothing is
-    lost, since a graph writes only once all gradients are there.
-    Args: mode: 'off'; 'on'; 'auto': as `decide` finds. backend: what compiles a graph; tests give another.
-    Raises: UserError if mode is 'on' but there is no compiler.
+    columns: [N, ...] each, on one device; device: where minibatches are used.
+    order: [n_pass, n] int64 rows, on the device of the columns; the last step of a pass may have fewer than batch_size.
+    normalize_adv: column 'adv' is normalised by the moments of its minibatch.
+    gather: all minibatches are gathered at once, which is faster, and takes the memory of another copy.
     """
 
-    def __init__(
-        self, model: nn.Module, mode: CompileMode, device: torch.device, backend: Backend | None = None
-    ) -> None:
-        self._model, self._device, self._backend = model, device, backend or inductor
-        self._compiled: dict[tuple[Step, tuple[int, ...]], CompiledStep] = {}
-        self.active = mode == 'on'
-        self._mode, self._decided_for, self._failed = mode, -1.0, False
-        if self.active and (missing := missing_compiler(device)):
-            raise UserError(f"policy.learn.compile is 'on' but {missing}; use 'auto' or 'off'")
+    columns: Mapping[str, Tensor]
+    order: Tensor
+    batch_size: int
+    device: torch.device
+    normalize_adv: bool = False
+    gather: bool = True
 
-    def decide(self, n_step: float | None, n_graph: int) -> None:
-        """For mode 'auto': whether a run of n_step gradient steps of n_graph kinds is long enough; None: not known yet.
 
-        By counts alone, of the whole run: so it is the same in every run of a config, and after a resume.
-        """
-        if self._mode != 'auto' or self._failed or n_step is None or n_step == self._decided_for:
-            return
-        self._decided_for, worth = n_step, WORTH_STEPS * (1 + n_graph)
-        self.active = False
-        if n_step < worth:
-            why = f'a run of {n_step:,.0f} gradient steps is too short to gain from it; from {worth:,} on it would'
-        elif self._device.type == 'cpu' and any(isinstance(module, CONVOLUTIONS) for module in self._model.modules()):
-            why = 'the time goes into convolutions, which gain little from it on a CPU, or lose'
-        elif missing := missing_compiler(self._device):
-            why = missing
-        else:
-            self.active = True
-            logger.info(
-                'the update is compiled, for a run of %s gradient steps: the first time on a machine it takes '
-                '20 to 40 s; to do without: policy.learn.compile=off',
-                f'{n_step:,.0f}',
+class Acting(Protocol):
+    """A policy acting through rollouts, each of T rows of observations in one block [T + 1, B, *O]."""
+
+    output: dict[str, Any]
+    """Its outputs for each row, in blocks [T, B, ...]; there once the first rollout has begun, and reused."""
+    state: State
+    """The recurrent state of the B envs before the next row; None for a model without one."""
+
+    def begin(self) -> None:
+        """Called before each rollout, when its first row of observations is there."""
+
+    def step(self, t: int) -> Tensor:
+        """Acts on row t and returns the action [B, ...]; called without gradient, t counts up from 0."""
+
+    def restart(self, begins: Tensor) -> None:
+        """Gives the envs whose episode begins with the next row ([B] bool) a new state; only for models with one."""
+
+
+class Executor(Protocol):
+    """Runs passes of gradient steps over one model, and acts with it."""
+
+    name: str
+
+    def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
+        """One step for each minibatch; returns each metric of all steps, [n_step]."""
+
+    def start_acting(self, obs: Tensor, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+        """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used."""
+
+    def compute_critic(self, obs: Tensor) -> Tensor:
+        """obs [N, *O] -> value [N] in the unit of the critic's output, without gradient."""
+
+
+class Eager:
+    """Calls the step for every minibatch: the reference, for any model on any device."""
+
+    name = 'eager'
+
+    def __init__(self, model: nn.Module, dist: ActionDist) -> None:
+        self._model: Any = model
+        self._dist = dist
+
+    def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
+        found = [step(self._model, self._dist, optimizers, each, numbers) for each in minibatches(data)]
+        return stacked(found)
+
+    def start_acting(self, obs: Tensor, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+        return None
+
+    @torch.no_grad()
+    def compute_critic(self, obs: Tensor) -> Tensor:
+        return self._model.compute_critic(obs)
+
+
+def minibatches(data: Pass) -> Iterator[dict[str, Tensor]]:
+    """The minibatches of a pass. Rows gathered at once are views of one block, whose moments are taken together."""
+    for order in data.order:
+        yield from _one_pass(data, order)
+
+
+def _one_pass(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
+    if not data.gather or len(order) % data.batch_size:
+        for index in order.split(data.batch_size):
+            rows = {name: send(x[index], data.device) for name, x in data.columns.items()}
+            if data.normalize_adv:  # over all samples of the minibatch, also where its rows are sequences
+                weight = rows['weight'].flatten() if 'weight' in rows else None
+                rows['adv'] = normalize_advantage(rows['adv'].flatten(), weight).view_as(rows['adv'])
+            yield rows
+        return
+    shape = -1, data.batch_size
+    blocks = {name: x.index_select(0, order).unflatten(0, shape) for name, x in data.columns.items()}
+    if data.normalize_adv:
+        blocks['adv'] = normalize_advantage(blocks['adv'], blocks.get('weight'))
+    for rows in zip(*(x.unbind() for x in blocks.values()), strict=True):
+        yield dict(zip(blocks, rows, strict=True))
+
+
+def stacked(found: Sequence[Metrics]) -> Metrics:
+    """{name: 0-dim} of each step -> {name: [n_step]}."""
+    return {name: torch.stack([metrics[name] for metrics in found]) for name in found[0]}
+
+
+def forward_for_acting(model: Any, obs: Tensor, one_trunk: bool, state: State = None) -> dict[str, Any]:
+    """{logit}; value (in the critic's unit) where one trunk gives both; 'state' where the model has one."""
+    if hasattr(model, 'initial_state'):
+        logit, state = model.compute_actor(obs, model.initial_state(len(obs)) if state is None else state)
+        return {'logit': logit, 'state': state}
+    return model.compute_actor_critic(obs) if one_trunk else {'logit': model.compute_actor(obs)}
+
+
+class ForwardActing:
+    """Acting by a forward function, whose outputs [B, ...] are copied into blocks.
+
+    The outputs may be overwritten by the next call, which with several groups comes before the action is used.
+    """
+
+    def __init__(self, forward: Forward, obs: Tensor, initial_state: Callable[[int], State] | None = None) -> None:
+        self._forward, self._n_step, self._obs_rows = forward, len(obs) - 1, obs.unbind(0)
+        self.output: dict[str, Any] = {}
+        self._rows: list[tuple[str, tuple[Tensor, ...]]] = []
+        self._initial_state = None if initial_state is None else initial_state(obs.shape[1])
+        self.state = self._initial_state
+
+    def begin(self) -> None:
+        """Nothing to prepare."""
+
+    def step(self, t: int) -> Tensor:
+        output = dict(self._forward(self._obs_rows[t], self.state))
+        self.state = output.pop('state', None)
+        if not self._rows:
+            _check_lead(output, len(self._obs_rows[t]))
+            self.output = {name: x.new_empty((self._n_step, *x.shape)) for name, x in output.items()}
+            self._rows = [(name, block.unbind(0)) for name, block in self.output.items()]
+            self._actions = self.output['action'].unbind(0)
+        for name, rows in self._rows:
+            rows[t].copy_(output[name])
+        return self._actions[t]
+
+    def restart(self, begins: Tensor) -> None:
+        self.state = replace_rows(begins, self._initial_state, self.state)
+
+
+def _check_lead(output: Mapping[str, Any], n_env: int) -> None:
+    for name, x in output.items():
+        if x.shape[:1] != (n_env,):
+            raise ValueError(
+                f"the policy's output {name!r} has shape {tuple(x.shape)} but must begin with the {n_env} "
+                'envs that it acted for; keep what belongs to no env in the policy'
             )
-            return
-        logger.info('the update is not compiled: %s', why)
-
-    def take(
-        self, step: Step, optimizer: FlatAdam | Sequence[FlatAdam], config: StepConfig, minibatch: Minibatch
-    ) -> Metrics:
-        """One step; returns its metrics."""
-        if self.active:
-            optimizers = (optimizer,) if isinstance(optimizer, FlatAdam) else tuple(optimizer)
-            key = step, tuple(id(o) for o in optimizers)
-            compiled = self._compiled.get(key)
-            if compiled is None:
-                compiled = self._compiled[key] = CompiledStep(step, self._model, optimizer, self._backend)
-            try:
-                return compiled(minibatch, config)
-            except Exception as error:  # compilers fail in many ways; an error of ours comes again below
-                self.active, self._failed = False, True
-                self._compiled.clear()
-                logger.warning('the compiled update failed and the run goes on without it: %s', first_line(error))
-        return step(self._model, optimizer, minibatch, config)

@@ -1,148 +1,160 @@
-"""Update steps as one compiled graph each: forward pass, loss, gradient, clipping, finite check and Adam.
+"""Executor 'graph': every kind of update step, and acting, as one compiled program each (on a GPU a CUDA graph).
 
-There is no second source: a step of `zoo.policy.updates` is run once on stand-ins, which notes down its operations
-(make_fx), and torch's inductor turns them into one program. That program reads and writes the buffers of `FlatAdam`, so
-checkpoints are the same and the two may take turns. On a GPU it is captured as a CUDA graph. What moves between steps
-(schedules, statistics, the learning rate) goes in as tensors: a graph is built once for each shape of minibatch. Python
-code of a model runs only then: its plain numbers (a float attribute, say) are facts of the graph, which never sees them
-change. A number that moves is a buffer.
+There is no second source: a step of zoo.policy.updates, or of a user's own, is run once on tensors without data, which
+records its operations (make_fx), and torch's inductor compiles them. The program reads and writes the buffers of
+`FlatAdam`, so checkpoints are the same, and eager steps may come before and after. What moves between steps (schedules,
+the learning rate, buffers of the model) goes in as tensors. Python code of a model runs only while it is traced: a plain
+number of it (a float attribute, say) is fixed from then on; one that moves has to be a buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.adam import AdamRates, FlatState, adam_step
-from zoo.backend.cuda_graph import CapturedCall
-from zoo.backend.trace import MAX_GRAPHS, Backend, form_of, list_call, named_tensors, replaced, trace, undisturbed
+from zoo.backend.adam import adam_step
+from zoo.backend.executor import Acting, DrawNoise, Eager, Pass, Step, forward_for_acting, minibatches, stacked
+from zoo.backend.trace import (
+    CompiledFunction,
+    compile_function,
+    form_of,
+    logger,
+    missing_compiler,
+    named_tensors,
+    preserve_global_state,
+    replaced,
+)
+from zoo.core.data import Metrics, State
 from zoo.core.transfer import send
-from zoo.policy.base import Metrics
-from zoo.policy.updates import Minibatch, StepConfig
-from zoo.rl_utils.optimizer import FlatAdam
+from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.optimizer import AdamRates, FlatAdam, FlatState
 
-Step = Callable[[Any, Any, Minibatch, StepConfig], Metrics]
-
-
-class _Graph(NamedTuple):
-    """A compiled step for one shape of minibatch."""
-
-    run: Callable[[list[Tensor]], Sequence[Tensor]]
-    used: list[int]  # which of all inputs it reads
-    metrics: list[str]  # names of its outputs, the norm of each optimiser's gradient after them
+__all__ = ['GraphExecutor', 'compile_function', 'missing_compiler']
 
 
-class CompiledStep:
-    """One step function over one model and its optimiser(s), which are FlatAdams; called as (minibatch, config)."""
+class GraphExecutor:
+    """Compiles each kind of step at its first minibatch; what cannot be compiled runs eagerly, after one warning."""
 
-    def __init__(
-        self, step: Step, model: nn.Module, optimizer: FlatAdam | Sequence[FlatAdam], backend: Backend
-    ) -> None:
-        self._step, self._model = step, model
-        self._single = isinstance(optimizer, FlatAdam)
-        self._optimizers: tuple[FlatAdam, ...] = (optimizer,) if isinstance(optimizer, FlatAdam) else tuple(optimizer)
-        self._backend = backend
-        self._graphs: dict[Any, _Graph] = {}
-        self._config: StepConfig | None = None
-        self._moving: tuple[str, ...] = ()  # fields of the config that are inputs
-        self._fixed: dict[str, Any] = {}  # the others: facts of the graph
-        self._values: tuple[float, ...] = ()
-        device = self._optimizers[0].param.device
-        self._numbers = torch.zeros(
-            4 * len(self._optimizers) + len(StepConfig._fields), dtype=torch.float64, device=device
-        )
-        self._others: dict[str, Tensor] = {}  # tensors of the model that are no parameters of the optimisers
-        self._inputs: list[Tensor] = []
-        self._form: Any = None  # of these
+    name = 'graph'
 
-    def __call__(self, minibatch: Minibatch, config: StepConfig) -> Metrics:
-        if config is not self._config:
-            self._adopt(config)
-        self._refresh_numbers(config)
-        names, leaves = _flatten(minibatch)
-        key = self._moving, tuple(self._fixed.values()), self._form, tuple(names), form_of(leaves)
-        inputs = [*self._inputs, *leaves]
-        graph = self._graphs.get(key)
-        if graph is None:
-            if len(self._graphs) == MAX_GRAPHS:
-                raise RuntimeError(
-                    f'minibatches came in more than {MAX_GRAPHS} shapes, or with other terms switched '
-                    'off; make batch_size a divisor'
-                )
-            with undisturbed():
-                graph = self._graphs[key] = self._build(names, inputs)
-        with torch.no_grad():
-            values = graph.run([inputs[i] for i in graph.used])
-        n_metric = len(graph.metrics)
-        for optimizer, norm in zip(self._optimizers, values[n_metric:], strict=True):
-            optimizer.note_step(norm)
-        return dict(zip(graph.metrics, values[:n_metric], strict=True))
+    def __init__(self, model: nn.Module, dist: ActionDist) -> None:
+        self._model, self._dist = model, dist
+        self._eager = Eager(model, dist)
+        self._updates: dict[Any, _Update] = {}
+        self._functions: list[CompiledFunction] = []
+        self._has_state = hasattr(model, 'initial_state')
+        if self._has_state:
+            logger.warning('models with a recurrent state cannot be compiled: updates and acting run eagerly')
 
-    def _adopt(self, config: StepConfig) -> None:
-        """Sorts a new config's numbers, and looks up what of the model is no parameter of the optimisers."""
-        fields = config._asdict()
-        # 0 switches a term off, which may be infinite: no graph has it, so where a schedule reaches 0 there is another
-        self._moving = tuple(name for name, x in fields.items() if isinstance(x, float) and x != 0)
-        self._fixed = {name: x for name, x in fields.items() if name not in self._moving}
-        self._config = config
+    def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
+        if self._has_state or any(each.failed for each in self._functions):
+            return self._eager.run(step, optimizers, data, numbers)
+        key = step, *optimizers
+        if key not in self._updates:
+            self._updates[key] = _Update(step, self._model, self._dist, optimizers)
+            self._functions.append(self._updates[key].compiled)
+        update, found = self._updates[key], []
+        update.begin(numbers)
+        for minibatch in minibatches(data):
+            metrics = update(minibatch)
+            # a program that fails has written nothing: the step is taken, and so are the ones after it
+            found.append(metrics or step(self._model, self._dist, optimizers, minibatch, numbers))
+        return stacked(found)
+
+    def start_acting(self, obs: Tensor, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+        if self._has_state or any(each.failed for each in self._functions):
+            return None
+        acting = _GraphActing(self._model, self._dist, obs, draw, one_trunk)
+        self._functions.append(acting.compiled)
+        return acting
+
+    def compute_critic(self, obs: Tensor) -> Tensor:
+        return self._eager.compute_critic(obs)
+
+
+class _Static(NamedTuple):
+    """What a compiled step depends on that is no tensor."""
+
+    numbers: Any  # with None in place of those that move
+    moving: tuple[str, ...]
+    others: tuple[str, ...]  # tensors of the model that are no parameters of the optimisers
+    columns: tuple[str, ...]
+
+
+class _Update:
+    """A step function over one model and its optimisers, compiled; one call for each minibatch of a pass."""
+
+    def __init__(self, step: Step, model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatAdam]) -> None:
+        self._step, self._model, self._dist, self._optimizers = step, model, dist, optimizers
+        self._names: dict[Any, list[str]] = {}  # of the metrics
+        self._rates: tuple[float, ...] = ()
+        self._numbers: Tensor | None = None  # float64: of 1 - 0.999, few digits are left in float32
+        name = getattr(step, '__name__', type(step).__name__)
+        n_fixed = len(FlatState._fields) * len(optimizers) + 1  # those of the model may be replaced at any time
+        self.compiled = CompiledFunction(self._replay, f'the update {name}', n_fixed=n_fixed)
+
+    def begin(self, numbers: Any) -> None:
+        """Called before each pass: the numbers, and the tensors of the model, may be others than before."""
+        # a weight of exactly 0 drops its term (0 * inf is NaN), so reaching 0 compiles another program
+        moving = {name: x for name, x in numbers._asdict().items() if isinstance(x, float) and x != 0}
         own = {name for optimizer in self._optimizers for name in optimizer.names}
-        self._others = {name: x.detach() for name, x in named_tensors(self._model).items() if name not in own}
-        self._inputs = [x for optimizer in self._optimizers for x in optimizer.state]
-        self._inputs += [self._numbers, *self._others.values()]
-        self._form = tuple(self._others), form_of(self._inputs)
+        others = {name: x.detach() for name, x in named_tensors(self._model).items() if name not in own}
+        self._static = _Static(numbers._replace(**dict.fromkeys(moving)), tuple(moving), tuple(others), ())
+        self._send(numbers, moving)
+        state = [x for optimizer in self._optimizers for x in optimizer.state]
+        assert self._numbers is not None
+        self._inputs = [*state, self._numbers, *others.values()]
+        self._form = form_of(self._inputs)
 
-    def _refresh_numbers(self, config: StepConfig) -> None:
-        values = tuple([x for optimizer in self._optimizers for x in optimizer.rates])
-        values += tuple([getattr(config, name) for name in self._moving])
-        if values != self._values:
-            self._values = values
-            numbers = send(torch.tensor(values, dtype=torch.float64), self._numbers.device)
-            self._numbers[: len(values)].copy_(numbers)
+    def _send(self, numbers: Any, moving: Mapping[str, float]) -> None:
+        device = self._optimizers[0].param.device
+        n = len(AdamRates._fields) * len(self._optimizers)
+        if self._numbers is None:
+            self._numbers = torch.zeros(n + len(numbers), dtype=torch.float64, device=device)
+        rates = *(x for optimizer in self._optimizers for x in optimizer.rates), *moving.values()
+        if rates != self._rates:
+            self._numbers[: len(rates)].copy_(send(torch.tensor(rates, dtype=torch.float64), device))
+            self._rates = rates
 
-    def _build(self, names: list[tuple[str, ...]], inputs: list[Tensor]) -> _Graph:
-        found: list[str] = []
+    def __call__(self, minibatch: Mapping[str, Tensor]) -> Metrics | None:
+        """The metrics; None: it could not be compiled."""
+        columns, static = list(minibatch.values()), self._static._replace(columns=tuple(minibatch))
+        found = self.compiled([*self._inputs, *columns], static, self._form + form_of(columns))
+        if found is None:
+            return None
+        values, names = found[0].unbind(), self._names[static]
+        for optimizer, norm in zip(self._optimizers, values[len(names) :], strict=True):
+            optimizer.note_step(norm)
+        return dict(zip(names, values, strict=False))
 
-        def step(*values: Tensor) -> Sequence[Tensor]:
-            metrics, norms = self._replay(names, list(values))
-            found[:] = metrics
-            return [*(x.detach() for x in metrics.values()), *norms]
-
-        graph, used = trace(step, inputs, constants=False)
-        run = list_call(self._backend(graph, [inputs[i] for i in used]))
-        if inputs[0].device.type == 'cuda':
-            run = CapturedCall(run, moving=[place for place, i in enumerate(used) if i >= len(self._inputs)])
-        return _Graph(run, used, found)
-
-    def _replay(self, names: list[tuple[str, ...]], values: list[Tensor]) -> tuple[Metrics, list[Tensor]]:
-        """The step itself, on the inputs of a graph."""
-        n_state = len(FlatState._fields)
-        states = [FlatState(*(values.pop(0) for _ in range(n_state))) for _ in self._optimizers]
-        numbers = list(values.pop(0).unbind())
-        rates = [AdamRates(*(numbers.pop(0) for _ in AdamRates._fields)) for _ in self._optimizers]
-        moving: dict[str, Any] = {name: numbers.pop(0).to(torch.float32) for name in self._moving}
-        assert self._config is not None
-        config = self._config._replace(**moving)
-        tensors = {name: values.pop(0) for name in self._others}
-        stand_ins = [_StandIn(optimizer, state) for optimizer, state in zip(self._optimizers, states, strict=True)]
-        for stand_in in stand_ins:
-            tensors |= stand_in.leaves
-        with replaced(self._model, tensors):
-            metrics = self._step(
-                self._model, stand_ins[0] if self._single else stand_ins, _unflatten(names, values), config
-            )
-        norms = [stand_in.norm for stand_in in stand_ins]
-        # always true, but known only with all norms: no buffer is written before the last gradient is there
-        ready = torch.stack([norm.isfinite() | ~norm.isfinite() for norm in norms]).all() if len(norms) > 1 else None
-        for stand_in, adam in zip(stand_ins, rates, strict=True):
-            stand_in.write(adam, ready)
-        return metrics, norms
+    def _replay(self, static: _Static, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The step on inputs that are: the optimisers' buffers, moving numbers, other tensors of the model, columns."""
+        rest, n_optimizer = iter(inputs), len(self._optimizers)
+        states = [FlatState(*(next(rest) for _ in FlatState._fields)) for _ in range(n_optimizer)]
+        values = iter(next(rest).unbind())
+        rates = [AdamRates(*(next(values) for _ in AdamRates._fields)) for _ in range(n_optimizer)]
+        numbers = static.numbers._replace(**{name: next(values).float() for name in static.moving})
+        stand_ins = [_StandIn(*each) for each in zip(self._optimizers, states, strict=True)]
+        tensors = {name: next(rest) for name in static.others}
+        for each in stand_ins:
+            tensors |= each.leaves
+        minibatch = dict(zip(static.columns, rest, strict=True))
+        with replaced(self._model, tensors), torch.enable_grad():
+            metrics = self._step(self._model, self._dist, stand_ins, minibatch, numbers)
+        self._names[static] = list(metrics)
+        norms = torch.stack([each.norm for each in stand_ins])
+        # always true, but it needs all norms: no buffer is written before the last gradient is there
+        ready = (norms.isfinite() | ~norms.isfinite()).all()
+        for each, adam in zip(stand_ins, rates, strict=True):
+            each.write(adam, ready)
+        return [torch.cat((torch.stack([x.detach().float() for x in metrics.values()]), norms))]
 
 
 class _StandIn:
-    """In place of a FlatAdam while a step is traced: it takes the gradient, and writes when it is told to."""
+    """In place of a FlatAdam while a step is traced: it takes the gradient, and writes when the step is over."""
 
     def __init__(self, optimizer: FlatAdam, state: FlatState) -> None:
         self._state = state
@@ -155,39 +167,88 @@ class _StandIn:
 
     @torch.no_grad()
     def step(self, grad_clip: Any = None) -> Tensor:
+        if hasattr(self, 'norm'):
+            raise RuntimeError('it moves the same parameters twice')
         grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in self.leaves.values()]
         self._grad, self._grad_clip = torch.cat([grad.flatten() for grad in grads]), grad_clip
         self.norm = torch.linalg.vector_norm(self._grad)
         return self.norm
 
-    @torch.no_grad()
-    def write(self, rates: AdamRates, ready: Tensor | None) -> None:
-        finite = self.norm.isfinite() if ready is None else self.norm.isfinite() & ready
+    def write(self, rates: AdamRates, ready: Tensor) -> None:
+        finite = self.norm.isfinite() & ready
         new = adam_step(self._state._replace(grad=self._grad), self.norm, self._grad_clip, rates, finite)
         for old, x in zip(self._state, new, strict=True):
             old.copy_(x)
 
 
-def _flatten(minibatch: Minibatch) -> tuple[list[tuple[str, ...]], list[Tensor]]:
-    """Names and tensors, of mappings in it too."""
-    names: list[tuple[str, ...]] = []
-    leaves: list[Tensor] = []
-    for name, x in minibatch.items():
-        if isinstance(x, Tensor):
-            names.append((name,))
-            leaves.append(x)
-        else:
-            for part, leaf in x.items():
-                names.append((name, part))
-                leaves.append(leaf)
-    return names, leaves
+class _GraphActing:
+    """Network, noise and action as one program, which writes its outputs into the rows of the blocks.
 
+    On a GPU it reads and writes one place for each instead, as a CUDA graph must; rows are copied there and back.
+    """
 
-def _unflatten(names: list[tuple[str, ...]], leaves: list[Tensor]) -> dict[str, Any]:
-    minibatch: dict[str, Any] = {}
-    for (name, *part), x in zip(names, leaves, strict=True):
-        if part:
-            minibatch.setdefault(name, {})[part[0]] = x
+    state: State = None
+
+    def __init__(self, model: nn.Module, dist: ActionDist, obs: Tensor, draw: DrawNoise, one_trunk: bool) -> None:
+        self._model, self._dist, self._draw, self._one_trunk = model, dist, draw, one_trunk
+        self._obs, self._obs_rows = obs, obs[:-1].unbind(0)
+        self.output: dict[str, Any] = {}
+        self.compiled = CompiledFunction(self._replay, 'acting', n_fixed=2**62)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Draws the noise, and looks up the model's tensors: they may be others than before."""
+        noise = self._draw(self._obs.shape[1])
+        if not self.output:
+            self._allocate(noise)
+        self._noise.copy_(noise)
+        tensors = named_tensors(self._model)
+        self._names, fixed = tuple(tensors), [x.detach() for x in tensors.values()]
+        if self._places:
+            self._calls = [[*self._places, *fixed]] * len(self._obs_rows)
         else:
-            minibatch[name] = x
-    return minibatch
+            rows = zip(self._obs_rows, *self._rows, strict=True)
+            self._calls = [[*row, *fixed] for row in rows]
+        self._form = form_of(self._calls[0])
+
+    def step(self, t: int) -> Tensor:
+        call, action = self._calls[t], self._rows[1][t]
+        if self._places:
+            obs, noise, *outputs = self._places
+            obs.copy_(self._obs_rows[t], non_blocking=True)
+            noise.copy_(self._rows[0][t])
+        if self.compiled(call, self._names, self._form) is None:
+            self._act(*call[: len(self._rows) + 1])
+        if self._places:
+            for rows, x in zip(self._rows[1:], outputs, strict=True):
+                rows[t].copy_(x)
+        return action
+
+    def restart(self, begins: Tensor) -> None:
+        """Never called: models with a state are not compiled."""
+
+    def _allocate(self, noise: Tensor) -> None:
+        """Blocks [T, B, ...] for noise and outputs, and on a GPU a place for one row of each, obs included."""
+        with preserve_global_state():
+            obs = self._obs_rows[0].to(noise.device)
+            found = forward_for_acting(self._model, obs, self._one_trunk)
+        found = {'action': self._dist.mode(found['logit']), **{k: found[k] for k in ('logit', 'value') if k in found}}
+        self.output = {name: x.new_empty((len(noise), *x.shape)) for name, x in found.items()}
+        self._noise = torch.empty_like(noise)
+        self._rows = [x.unbind(0) for x in (self._noise, *self.output.values())]
+        ones = [obs, noise[0], *found.values()]
+        self._places = [torch.empty_like(x) for x in ones] if noise.is_cuda else []
+
+    def _replay(self, names: tuple[str, ...], inputs: Sequence[Tensor]) -> list[Tensor]:
+        """`_act` with the model's tensors among the inputs, in the order of their names."""
+        n = len(self._rows) + 1
+        with replaced(self._model, dict(zip(names, inputs[n:], strict=True))):
+            self._act(*inputs[:n])
+        return []
+
+    def _act(self, obs: Tensor, noise: Tensor, *places: Tensor) -> None:
+        """Acts on obs [B, *O] and writes action, logit (, value) into their places."""
+        found = forward_for_acting(self._model, obs, self._one_trunk)
+        outputs = [self._dist.sample(found['logit'], noise), *(found[name] for name in list(self.output)[1:])]
+        for place, x in zip(places, outputs, strict=True):
+            place.copy_(x)

@@ -1,1 +1,1 @@
-"""Sections of a config: typed fields, where they come from, what is wrong with them, values that follow the run."""
+"""Config sections with typed fields, their sources and error messages, and values that change during a run."""

@@ -1,4 +1,4 @@
-"""What is said about a bad config: the key meant by an unknown one, and got, wanted, do for a bad value."""
+"""Messages about bad configs: for an unknown key the one that was meant, for a bad value what is accepted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RESERVED = frozenset(
 )
 
 TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POLICY_REGISTRY, 'buffer': BUFFER_REGISTRY}
-"""Section whose keys depend on its `type` -> what the types are; a section before the one that it is in."""
+"""Section whose keys depend on its `type` -> registry of the types; inner sections come first."""
 
 OLD_NAMES: dict[str, str] = {
     name: here
@@ -92,11 +92,11 @@ OLD_NAMES: dict[str, str] = {
     }.items()
     for name in names.split()
 }
-"""What a key is called in other libraries -> here."""
+"""Name of a key in other libraries -> its path in zoo."""
 
 
 def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable[str] = ()) -> str:
-    """One sentence on a key that does not exist: its name here, where it belongs, or the closest ones."""
+    """One sentence about a key that does not exist: its name in zoo, where it belongs, or the closest names."""
     known, siblings = list(known), list(siblings)
     path = f'{section}.{key}' if section else key
     last = key.rsplit('.', 1)[-1]
@@ -104,12 +104,12 @@ def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable
     close = [f'{section}.{name}' if section else name for name in closest(key, siblings)]
     if '.' in key and key in known:
         nested = functools.reduce(lambda inner, part: f'{{{part!r}: {inner}}}', reversed(key.split('.')), '..')
-        return f'unknown key {path!r}: dotted names are for overrides only; here nest it: {nested}.'
+        return f'unknown key {path!r}: dotted names are for overrides only; write a nested dict: {nested}.'
     if owners := _types_with(section, key):
         do = f'did you mean {" or ".join(close)}?' if close else 'set that type, or leave the key out.'
         return f'unknown key {path}: only {owners} has it; {do}'
     if last in OLD_NAMES and not elsewhere:
-        return f'unknown key {path}: `{last}`: here `{OLD_NAMES[last]}`.'
+        return f'unknown key {path}: in zoo it is `{OLD_NAMES[last]}`.'
     if elsewhere:
         return f'unknown key {path}: it belongs at {" or ".join(elsewhere[:2])}.'
     if not close:
@@ -121,7 +121,7 @@ def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable
 
 
 def _types_with(section: str, key: str) -> str:
-    """The registered types that have this key, "buffer.type 'multi'"; '' if none, or if the section has no types."""
+    """The registered types that have this key, e.g. "buffer.type 'multi'"; '' if there are none."""
     for typed, registry in TYPED.items():
         if f'{section}.'.startswith(f'{typed}.'):
             keys = [*filter(None, section.removeprefix(typed).split('.')), key]
@@ -143,7 +143,7 @@ def _has_key(section: Any, keys: Iterable[str]) -> bool:
 
 
 def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str:
-    """Got, wanted, do for a value of the wrong type or out of range."""
+    """The message for a value of the wrong type or out of range: the value, the accepted values, what to do."""
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f'{shown[:57]}...'
     got = f'{shown} ({"text" if isinstance(value, str) else type(value).__name__})' if value is not None else 'null'
@@ -156,7 +156,7 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
 
 
 def missing_value(path: str, field: FieldInfo) -> str:
-    """Wanted and do for a key that has no default."""
+    """The message for a missing key without a default."""
     return f'{path} is missing: give {describe(field.annotation, field.metadata)} ({field.description or "required"}).'
 
 

@@ -1,4 +1,4 @@
-"""Hyper-parameters that move with the env steps of the run."""
+"""Hyper-parameters that change with the env steps of a run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ class Linear(Section):
     """A straight line from `start` to `end` over the first `over` env steps, then `end`."""
 
     start: Rate = Field(description='value at env step 0')
-    end: Rate = Field(description='value from env step `over` on')
-    over: Annotated[int, Field(gt=0)] | None = Field(None, description='env steps; null: max_env_step of the run')
+    end: Rate = Field(description='value at env step `over` and later')
+    over: Annotated[int, Field(gt=0)] | None = Field(
+        None, description='env steps from start to end; null: max_env_step'
+    )
 
     def value(self, env_step: int) -> float:
-        assert self.over is not None, 'resolved configs have a length'
+        assert self.over is not None, 'a resolved config has it'
         return self.start + (self.end - self.start) * min(env_step / self.over, 1.0)
 
 
 class Points(Section):
     """Straight lines between (env_step, value) points; constant before the first and after the last."""
 
-    points: list[tuple[int, float]] = Field(min_length=1, description='[[env_step, value], ...], env steps rising')
+    points: list[tuple[int, float]] = Field(min_length=1, description='[[env_step, value], ...] in order of env_step')
 
     @model_validator(mode='before')
     @classmethod

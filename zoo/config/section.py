@@ -1,8 +1,9 @@
-"""The config: sections are typed pydantic models; one nested EasyDict once resolved, read-only once the run starts."""
+"""Config sections as typed pydantic models, and the resolved config as one nested EasyDict that a run makes read-only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar, get_args
 
 from easydict import EasyDict
@@ -42,18 +43,34 @@ class Section(BaseModel):
 S = TypeVar('S', bound=Section)
 
 
+def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
+    raise TypeError('the config is read-only once the run starts; pass overrides instead, or edit config.to_dict()')
+
+
+def _writes(method: Callable[..., Any]) -> Any:
+    """A method of Config that a frozen one refuses."""
+
+    @functools.wraps(method)
+    def unless_frozen(self: Config, *args: Any, **kwargs: Any) -> Any:
+        return (_read_only if self._is_frozen else method)(self, *args, **kwargs)
+
+    return unless_frozen
+
+
 class Config(EasyDict):
     """A nested dict whose keys are attributes too. Unlike in a plain EasyDict, keys live in the dict alone."""
+
+    _is_frozen = False
 
     def __init__(self, data: dict[str, Any] | None = None, **kwargs: Any) -> None:
         dict.__init__(self)
         self.update(data, **kwargs)
 
     def freeze(self) -> Config:
-        """Make this config and all below it read-only, for good; returns itself."""
+        """Make this config and all below it read-only; returns itself."""
         for key, value in self.items():
             dict.__setitem__(self, key, _frozen(value))
-        object.__setattr__(self, '__class__', _FrozenConfig)
+        object.__setattr__(self, '_is_frozen', True)
         return self
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,19 +82,20 @@ class Config(EasyDict):
             return self[name]
         raise AttributeError(f'the config has no key {name!r} here; the keys are {", ".join(map(str, self))}')
 
+    @_writes
     def __setitem__(self, key: str, value: Any) -> None:
         dict.__setitem__(self, key, _wrapped(value))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
+    __setattr__ = __setitem__
+    __delitem__ = __delattr__ = _writes(dict.__delitem__)
+    pop, popitem, clear = _writes(dict.pop), _writes(dict.popitem), _writes(dict.clear)
 
-    def __delattr__(self, name: str) -> None:
-        del self[name]
-
-    def update(self, data: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
+    @_writes
+    def update(self, data: Any = None, **kwargs: Any) -> None:
         for key, value in {**dict(data or {}), **kwargs}.items():
             self[key] = value
 
+    @_writes
     def setdefault(self, key: str, default: Any = None) -> Any:
         if key not in self:
             self[key] = default
@@ -87,22 +105,12 @@ class Config(EasyDict):
         self.update(other)
         return self
 
-    pop = dict.pop  # EasyDict's looks for an attribute to delete as well
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.to_dict(),)
+        return _restored, (self.to_dict(), self._is_frozen)
 
 
-def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
-    raise TypeError('the config is read-only once the run starts; pass overrides instead, or edit config.to_dict()')
-
-
-class _FrozenConfig(Config):
-    def __init__(self, data: dict[str, Any]) -> None:
-        dict.__init__(self, {key: _frozen(_wrapped(value)) for key, value in data.items()})
-
-    __setitem__ = __delitem__ = __setattr__ = __delattr__ = _read_only  # type: ignore[assignment]
-    update = setdefault = pop = popitem = clear = __ior__ = _read_only  # type: ignore[assignment]
+def _restored(data: dict[str, Any], is_frozen: bool) -> Config:
+    return Config(data).freeze() if is_frozen else Config(data)
 
 
 class _FrozenList(list):
@@ -142,8 +150,8 @@ def validate(section_cls: type[S], data: Any, path: str = '', known: Iterable[st
     """The section that `data` describes. Pure; nothing is converted beyond an integer where a float is wanted.
 
     Args:
-      path: where the section stands in the config, e.g. 'policy.learn'; errors name full paths.
-      known: all dotted paths of the config, to tell where a misplaced key belongs.
+      path: dotted path of the section in the config, e.g. 'policy.learn'; errors name full paths.
+      known: all dotted paths of the config, to find where a misplaced key belongs.
     Raises: ConfigError with a sentence for every problem.
     """
     data = plain(data)
@@ -154,25 +162,25 @@ def validate(section_cls: type[S], data: Any, path: str = '', known: Iterable[st
 
 
 def bad_keys(data: Any, path: str = '') -> list[str]:
-    """A sentence for every key of a nested dict that no config can hold: no string, or it would hide a dict method."""
+    """A sentence for every key of a nested dict that is not a string, or that would hide a method of Config."""
     problems = []
     for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
         if isinstance(data, list):
             problems += bad_keys(value, path)
         elif not isinstance(key, str):
-            problems.append(f'key {key!r} in {path or "the config"} is no string; write keys as text')
+            problems.append(f'key {key!r} in {path or "the config"} is not a string; write keys as text')
         elif key in RESERVED:
             problems.append(
-                f'{join(path, key)} is a reserved key: it would hide the method `{key}` of the config; '
+                f'{join_path(path, key)} is a reserved key: it would hide the method `{key}` of the config; '
                 'rename it, and wrap a function that takes an argument of that name'
             )
         else:
-            problems += bad_keys(value, join(path, key))
+            problems += bad_keys(value, join_path(path, key))
     return problems
 
 
 def section_problems(section_cls: type[Section], data: Any, path: str, known: tuple[str, ...]) -> list[str]:
-    """A sentence for every problem that validating `data` (plain) as a section finds."""
+    """A sentence for every problem of `data` (plain) as a section."""
     try:
         section_cls.model_validate(data)
     except ValidationError as error:
@@ -187,7 +195,7 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
         key = str(item['loc'][0]) if item['loc'] else ''
         if key in problems:
             continue
-        where = join(path, key) if key else path
+        where = join_path(path, key) if key else path
         if item['type'] == 'extra_forbidden' and len(item['loc']) == 1:
             problems[key] = [unknown_key(path, key, fields, known)]
         elif key not in fields:  # a check of the whole section
@@ -200,7 +208,7 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
 
 
 def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: tuple[str, ...]) -> list[str]:
-    """What is wrong with a field: the problems of a section (of several, of the one that fits best), or of a value."""
+    """The problems of one field: of its section (in a union, of the one that fits best), or of its value."""
     sections = sections_of(field.annotation)
     if isinstance(value, dict) and sections:
         best = max(sections, key=lambda s: sum(bool(closest(key, s.model_fields)) for key in value))
@@ -222,11 +230,20 @@ def sections_of(annotation: Any) -> list[type[Section]]:
 
 
 def fields_of(section_cls: type[Section], path: str = '') -> Iterator[tuple[str, FieldInfo]]:
-    """Every field of a section and of the sections in it by dotted path, in order, each section before its fields."""
+    """Every field of a section and of its inner sections by dotted path, in order, each section before its fields."""
     for key, field in section_cls.model_fields.items():
-        yield join(path, key), field
+        yield join_path(path, key), field
         if is_section(field):
-            yield from fields_of(sections_of(field.annotation)[0], join(path, key))
+            yield from fields_of(sections_of(field.annotation)[0], join_path(path, key))
+
+
+def fill_defaults(section_cls: type[Section], data: dict[str, Any]) -> None:
+    """Sets fields that `data` lacks, in inner sections too, as in a config that an older version stored."""
+    for key, field in section_cls.model_fields.items():
+        if is_section(field):
+            fill_defaults(sections_of(field.annotation)[0], data.setdefault(key, {}))
+        elif not field.is_required():
+            data.setdefault(key, plain(field.get_default()))
 
 
 def is_section(field: FieldInfo) -> bool:
@@ -234,12 +251,13 @@ def is_section(field: FieldInfo) -> bool:
     return sections_of(field.annotation) == [field.annotation]
 
 
-def join(path: str, key: str) -> str:
+def join_path(path: str, key: str) -> str:
+    """'a.b' and 'c' -> 'a.b.c'."""
     return f'{path}.{key}' if path else key
 
 
 def value_at(data: Any, path: str) -> Any:
-    """The value at a dotted path of nested dicts, None where there is none."""
+    """The value at a dotted path of nested dicts; None if there is none."""
     for key in path.split('.'):
         data = data.get(key) if isinstance(data, dict) else None
     return data

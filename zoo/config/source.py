@@ -1,4 +1,4 @@
-"""Where configs come from and go to: dicts, .py and .yaml files, bundled names, command-line overrides."""
+"""Loads and saves configs: dicts, .py and .yaml files, bundled names, command-line overrides."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ BUNDLED_PACKAGE = 'dizoo_configs'
 
 
 def load_config(source: Any) -> tuple[dict[str, Any], str]:
-    """The plain, unvalidated dict of a config and a word for where it came from.
+    """The plain, unvalidated dict of a config, and a label of its source.
 
     Args:
       source: a dict or EasyDict; a path to a .py file (its variable `config` or `main_config`) or a .yaml file; the
-        name of a bundled config. A .py file is run once in a process, as its folder's programs would run it.
+        name of a bundled config. A .py file is run once in a process, with its folder on the import path.
     Raises: ConfigError if there is no such config or its file holds none; errors inside a .py file pass through.
     """
     if isinstance(source, dict):
@@ -40,7 +40,9 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
     if path.suffix == '.py':
         return _from_module(_module_of_file(_existing(path)), str(source)), str(source)
     if path.suffix or path.parent != Path('.'):
-        raise ConfigError(f'config {str(source)!r} is no .py or .yaml file; give one, or the name of a bundled one.')
+        raise ConfigError(
+            f'config {str(source)!r} is not a .py or .yaml file; give one, or the name of a bundled config.'
+        )
     bundled, name = bundled_configs(), str(source)
     if name not in bundled:
         raise ConfigError(unknown_name('config', name, bundled, listed='bundled'))
@@ -70,7 +72,7 @@ def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
 
 
 def import_module_or_file(name: str) -> ModuleType:
-    """Imports 'package.module' or 'path/file.py', for what that registers. Raises: ConfigError if there is none."""
+    """Imports 'package.module' or 'path/file.py', which may register names. Raises: ConfigError if there is none."""
     if name.endswith('.py'):
         return _module_of_file(_existing(Path(name)).absolute())
     try:
@@ -84,7 +86,7 @@ def import_module_or_file(name: str) -> ModuleType:
 
 
 def _module_of_file(path: Path) -> ModuleType:
-    """The file as a module that later imports find too, so that functions in it can be named 'module:function'."""
+    """The file as a module in sys.modules, so that its functions can be named 'module:function'."""
     stamp = path.stat().st_mtime_ns
     name = path.stem if _is_free(path.stem, path) else str(path.with_suffix('')).strip(os.sep).replace(os.sep, '_')
     if name in sys.modules and _ran.setdefault(path, stamp) == stamp:
@@ -105,7 +107,7 @@ def _module_of_file(path: Path) -> ModuleType:
     return module
 
 
-_ran: dict[Path, int] = {}  # .py configs of this process -> time of last change
+_ran: dict[Path, int] = {}  # .py files run in this process -> time of their last change
 
 
 def _is_free(name: str, path: Path) -> bool:
@@ -132,7 +134,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if doubled := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f'key {doubled[0]!r} is there twice', node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f'key {doubled[0]!r} appears twice', node.start_mark)
         return super().construct_mapping(node, deep)
 
     def construct_int(self, node: yaml.ScalarNode) -> int:
@@ -156,7 +158,7 @@ def _from_yaml(path: Path) -> dict[str, Any]:
     try:
         data = yaml.load(path.read_text(encoding='utf-8'), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f'{path} is no YAML: {" ".join(str(error).split())}; correct it there.') from error
+        raise ConfigError(f'{path} is not valid YAML: {" ".join(str(error).split())}; correct it there.') from error
     if not isinstance(data, dict):
         raise ConfigError(f'{path} holds {type(data).__name__}, not the keys of a config; write key: value lines.')
     return data
@@ -164,7 +166,9 @@ def _from_yaml(path: Path) -> dict[str, Any]:
 
 def save_yaml(config: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a config so that load_config reads an equal one; functions are written as 'module:function'."""
-    text = yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)  # ASCII: exact for every character
+    text = yaml.dump(
+        storable(config), Dumper=_Dumper, sort_keys=False, width=120
+    )  # ASCII, with escapes for other characters
     Path(path).write_text(text, encoding='utf-8')
 
 
@@ -178,7 +182,7 @@ def storable(value: Any) -> Any:
 
 
 def function_name(function: Any) -> str:
-    """'module:function', where a script that is being run counts under the name it is imported by."""
+    """'module:function'; the script that is being run has the name that it is imported by."""
     module = getattr(function, '__module__', '?')
     if module == '__main__':
         module = Path(getattr(sys.modules['__main__'], '__file__', None) or '__main__').stem
@@ -186,7 +190,7 @@ def function_name(function: Any) -> str:
 
 
 def split_override(text: str) -> tuple[str, str]:
-    """'a.b.c=value' -> ('a.b.c', 'value'). Raises: ConfigError if it has not that form."""
+    """'a.b.c=value' -> ('a.b.c', 'value'). Raises: ConfigError for another form."""
     path, equals, raw = text.partition('=')
     path = path.strip().removeprefix('--')
     if not equals or not all(path.split('.')):
@@ -195,9 +199,9 @@ def split_override(text: str) -> tuple[str, str]:
 
 
 def parse_value(raw: str, field: FieldInfo | None = None) -> Any:
-    """The value that an override's text stands for: the first reading that the field takes.
+    """The value of an override's text: the first reading that the field accepts.
 
-    Where no reading fits, or there is no field, the YAML reading: validation then says what is wanted.
+    If no reading fits, or there is no field, it is the YAML reading, which validation then reports.
     """
     readings = list(_readings(raw))
     if field is not None:
@@ -208,7 +212,7 @@ def parse_value(raw: str, field: FieldInfo | None = None) -> Any:
 
 
 def _readings(raw: str) -> Iterator[Any]:
-    """none is None; YAML; 1e6 as an integer; on and off; the text itself."""
+    """The values that a text may mean: None, YAML, an integer (1e6), a boolean (on, off), the text itself."""
     if raw.lower() in ('none', 'null'):
         yield None
     try:

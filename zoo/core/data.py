@@ -1,19 +1,194 @@
-"""What a collector hands to a policy: a block of transitions and the observations that follow it."""
+"""What each stage of a round holds: Transition, Rollout, Sample, Minibatch, AuxMinibatch, and the facts of the run.
+
+The mappings are plain dicts or TensorDicts. A policy may add columns of its own to any of them: they travel through
+all later stages, up to its update step.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypedDict
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.core.transfer import send
 
+Metrics = dict[str, Tensor]
+"""Detached tensors by name, 0-dim, or one number for each step of an update."""
+
+State = Any
+"""The recurrent state of a model: a tensor [B, ...] or a dict of such; None for a model without one."""
+
+
+class Transition(TypedDict, total=False):
+    """What `_process_transition` keeps of a rollout, each [T, B, ...]; `done` and `traj_flag` are never merged."""
+
+    obs: Tensor  # [T, B, *O]
+    action: Tensor  # [T, B] int64 or [T, B, *A], raw, never clipped
+    logit: Tensor  # [T, B, P], the distribution's parameters when the action was drawn
+    reward: Tensor  # [T, B] f32
+    done: Tensor  # [T, B] bool, the reached state is terminal: no bootstrap
+    traj_flag: Tensor  # [T, B] bool, the trace stops: terminal or time limit
+    value: Tensor  # [T, B], where acting found it anyway; in the unit of the critic's output
+    is_reset: Tensor  # [T, B] bool, the row only reset its env
+
+
+class Sample(TypedDict, total=False):
+    """What `_get_train_sample` makes of a rollout: rows [N], N = T * B, or whole sequences [S, L], S * L = T * B."""
+
+    obs: Tensor
+    action: Tensor
+    logit: Tensor
+    value: Tensor  # [N], in return units
+    adv: Tensor  # [N]
+    return_: Tensor  # [N], in return units
+    weight: Tensor  # [N], mean 1; only where some rows are no transitions
+
+
+class Minibatch(Sample, total=False):
+    """Rows of a Sample as a step reads them: values and returns in the unit of the critic's output, adv normalised."""
+
+
+class AuxMinibatch(TypedDict, total=False):
+    """Rows of PPG's auxiliary phase; `logit` is that of the policy as the phase began."""
+
+    obs: Tensor
+    return_: Tensor
+    logit: Tensor
+    weight: Tensor
+
+
+class RunInfo(NamedTuple):
+    """What a policy may know of the run that it is part of; given once, at construction.
+
+    max_env_step: env steps of the whole run; None: not known.
+    reuse: expected draws of each sample by the policy's and by the value's phase; 1 where a buffer keeps nothing.
+    """
+
+    max_env_step: int | None = None
+    reuse: Mapping[str, float] = {'policy': 1.0, 'value': 1.0}
+
+
+class Timestep(NamedTuple):
+    """One step of B envs, in one form for every autoreset mode; tensors that the next step may overwrite.
+
+    They are on the CPU, or where the envs are tensor programs, on their device.
+
+    Where an episode ended, the true final observation is in `final_obs` if `obs` is already the first of the next
+    episode (same_step, disabled), and is `obs` itself if the reset comes with the next step (next_step).
+    """
+
+    obs: Tensor  # [B, *O] f32 (Box; uint8 for an image of bytes) or [B] int64 index (Discrete)
+    reward: Tensor  # [B] f32
+    terminated: Tensor  # [B] bool, the reached state is terminal
+    truncated: Tensor  # [B] bool, cut off from outside, such as by a time limit
+    final_obs: Tensor | None  # [K, *O], of the K envs whose episode ended; None if none did or `obs` is it
+    final_index: Tensor | None  # [K] int64, which envs those are
+    info: dict[str, Any]  # of the vector env; single envs' own are not gathered
+    is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None where no such rows exist
+    raw_reward: Tensor | None = None  # [B] f32, of the game, where `reward` is changed for training; None: `reward` is
+    raw_end: Tensor | None = None  # [B] bool, the game is over, where a lost life ends an episode; None: as an episode
+    next_obs: Tensor | None = None  # [B, *O], the true successor of every row; then final_obs and final_index are None
+
+
+BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs']
+_DTYPES = {
+    'reward': torch.float32,
+    'terminated': torch.bool,
+    'truncated': torch.bool,
+    'is_reset': torch.bool,
+    'raw_reward': torch.float32,
+    'raw_end': torch.bool,
+}
+
+
+class Row(NamedTuple):
+    """The places that one step writes to."""
+
+    obs: Any  # [B, *O], what follows the step
+    reward: Any
+    terminated: Any
+    truncated: Any
+    is_reset: Any = None
+    raw_reward: Any = None
+    raw_end: Any = None
+    next_obs: Any = None
+
+
+class StepBlock:
+    """What T steps of B envs return.
+
+    Args: like: an observation of all envs, [B, *O]; also: the optional fields of Timestep that these envs give;
+      arrays: whether its rows are arrays of numpy, not tensors; reader: a GPU that reads it, so that it lies in pinned
+      memory, which is read without waiting.
+    Attributes: obs: [T + 1, B, *O]; step t writes row t + 1, row 0 is up to who steps. steps: a Timestep of blocks
+      [T, B, ...], its obs those that followed. rows: T Rows, views of these. finals: (t, env indices, their true last
+      observations), of the steps that ended episodes whose last observation `obs` does not show.
+    """
+
+    def __init__(
+        self,
+        n_step: int,
+        like: Tensor,
+        also: Sequence[BlockField] = (),
+        arrays: bool = False,
+        reader: torch.device | None = None,
+    ) -> None:
+        self._arrays, self._reader = arrays, reader
+        self._parts: list[tuple[int, StepBlock]] = []
+
+        def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=like.device, pin_memory=reader is not None)
+
+        self.obs = empty(n_step + 1, *like.shape, dtype=like.dtype)
+        blocks = {
+            name: empty(n_step, len(like), dtype=_DTYPES[name])
+            for name in ('reward', 'terminated', 'truncated', *also)
+            if name in _DTYPES
+        }
+        if 'next_obs' in also:
+            blocks['next_obs'] = empty(n_step, *like.shape, dtype=like.dtype)
+        self._place({'obs': self.obs[1:], **blocks})
+
+    def _place(self, steps: dict[str, Any]) -> None:
+        self.steps = Timestep(**steps, final_obs=None, final_index=None, info={})
+        columns: list[Any] = [x.numpy() if self._arrays else x.unbind(0) for x in steps.values()]
+        self.rows = [Row(**dict(zip(steps, parts, strict=True))) for parts in zip(*columns, strict=True)]
+        self.finals: list[tuple[int, np.ndarray, np.ndarray]] = []
+
+    def part(self, start: int, stop: int) -> StepBlock:
+        """The block of the envs from start to stop, in the same memory; its finals are among those of the whole."""
+        part = copy(self)
+        part._parts, part.obs = [], self.obs[:, start:stop]
+        part._place({name: x[:, start:stop] for name, x in self.steps._asdict().items() if isinstance(x, Tensor)})
+        self._parts.append((start, part))
+        return part
+
+    def restart(self) -> None:
+        """The last observations become the first of the next rollout."""
+        if self._reader is not None:
+            torch.cuda.synchronize(self._reader)  # it may still read the rollout before
+        self.obs[0].copy_(self.obs[-1])
+        for _, block in [(0, self), *self._parts]:
+            block.finals.clear()
+
+    def final(self) -> tuple[Tensor, Tensor]:
+        """`finals` as tensors: observations [K, *O] and [K, 2] int64, (t, b)."""
+        finals = [(t, first + envs, obs) for first, block in [(0, self), *self._parts] for t, envs, obs in block.finals]
+        if not finals:
+            return self.obs[-1, :0], torch.empty((0, 2), dtype=torch.int64, device=self.obs.device)
+        index = [np.stack((np.full_like(envs, t), envs), 1) for t, envs, _ in finals]
+        return torch.from_numpy(np.concatenate([obs for *_, obs in finals])), torch.from_numpy(np.concatenate(index))
+
 
 @dataclass
 class Rollout:
-    """Transitions of B envs over T steps.
+    """Transitions of B envs over T steps, and the observations that follow them.
 
     data: [T, B], the keys that the policy's `_process_transition` gave; row t holds obs_t, action_t and
       what the step returned.
@@ -22,6 +197,7 @@ class Rollout:
     final_index: [K, 2] int64, (t, b) of these ends.
     successor: [T, B, *O], the true successor of every row, where that is known without looking (envs on a device);
       there K is 0.
+    state: the recurrent state before row 0, [B, ...]; None for a model without one.
     """
 
     data: TensorDict
@@ -29,24 +205,15 @@ class Rollout:
     final_obs: Tensor
     final_index: Tensor
     successor: Tensor | None = None
-
-    def column(self, b: int) -> Rollout:
-        """The rollout of env b alone, T x 1."""
-        mine = self.final_index[:, 1] == b
-        index = self.final_index[mine].clone()
-        index[:, 1] = 0
-        successor = None if self.successor is None else self.successor[:, b : b + 1]
-        return Rollout(self.data[:, b : b + 1], self.last_obs[b : b + 1], self.final_obs[mine], index, successor)
+    state: State = None
 
     def to(self, device: torch.device) -> Rollout:
-        """The same on a device; memory that is pinned is still read when this returns, see `send`."""
-        return Rollout(
-            self.data.to(device),
-            send(self.last_obs, device),
-            send(self.final_obs, device),
-            send(self.final_index, device),
-            None if self.successor is None else send(self.successor, device),
-        )
+        """The same rollout on a device; pinned memory is still being read when this returns, see `send`."""
+        if self.last_obs.device == device:
+            return self
+        successor = None if self.successor is None else send(self.successor, device)
+        final_obs, final_index = send(self.final_obs, device), send(self.final_index, device)
+        return Rollout(self.data.to(device), send(self.last_obs, device), final_obs, final_index, successor, self.state)
 
     def next_obs(self) -> Tensor:
         """[T, B, *O]: the true successor of every row."""
@@ -56,3 +223,19 @@ class Rollout:
         if len(self.final_index):
             following[self.final_index[:, 0], self.final_index[:, 1]] = self.final_obs
         return following
+
+
+def map_tensors(function: Callable[..., Tensor], tree: Any, *others: Any) -> Any:
+    """The function of each tensor of a tensor or (nested) dict of tensors, with those at its place in the others."""
+    if isinstance(tree, Mapping):
+        return {name: map_tensors(function, x, *(other[name] for other in others)) for name, x in tree.items()}
+    return function(tree, *others)
+
+
+def replace_rows(rows: Tensor, new: State, old: State) -> State:
+    """The old state [B, ...] with the new one in the rows marked [B] bool."""
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(rows.to(b.device).view(-1, *[1] * (b.dim() - 1)), a, b)
+
+    return map_tensors(choose, new, old)

@@ -1,4 +1,4 @@
-"""Names for policies, models, envs and buffers: a decorator, a dict, two good errors, plugins by entry point."""
+"""Names for policies, models, envs, buffers and distributions: a decorator, a dict, two good errors, plugins by entry point."""
 
 from __future__ import annotations
 
@@ -142,3 +142,4 @@ POLICY_REGISTRY: Registry[Any] = Registry('policy', 'zoo.policies', ('zoo.policy
 MODEL_REGISTRY: Registry[Any] = Registry('model', 'zoo.models', ('zoo.model',))
 ENV_REGISTRY: Registry[Any] = Registry('env', 'zoo.envs', ('zoo.env',))
 BUFFER_REGISTRY: Registry[Any] = Registry('buffer', 'zoo.buffers', ('zoo.buffer',))
+DISTRIBUTION_REGISTRY: Registry[Any] = Registry('distribution', 'zoo.distributions', ('zoo.rl_utils',))

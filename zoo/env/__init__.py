@@ -1,8 +1,9 @@
-"""Envs of any library as a vector with one form, `Timestep`; nothing above knows gymnasium or autoreset modes."""
+"""Vector envs of any library with one output type, `Timestep`; only this folder knows gymnasium and autoreset modes."""
 
+from zoo.core.data import StepBlock as StepBlock
+from zoo.core.data import Timestep as Timestep
 from zoo.core.spaces import Box as Box
 from zoo.core.spaces import Discrete as Discrete
-from zoo.env.block import StepBlock as StepBlock
 from zoo.env.check import check_env as check_env
 from zoo.env.config import EnvConfig as EnvConfig
 from zoo.env.errors import EnvContractError as EnvContractError
@@ -27,5 +28,4 @@ from zoo.env.tensor.backend import make_tensor_env as make_tensor_env
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY as TENSOR_ENV_REGISTRY
 from zoo.env.tensor.base import TensorEnv as TensorEnv
 from zoo.env.tensor.vector import TensorVectorEnv as TensorVectorEnv
-from zoo.env.timestep import Timestep as Timestep
 from zoo.env.vector import VectorEnv as VectorEnv

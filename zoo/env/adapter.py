@@ -1,4 +1,4 @@
-"""Spaces and envs of other libraries, told by what they have rather than by their class."""
+"""Adapts spaces and envs of other libraries, recognised by their attributes and not by their class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def convert_space(space: Any, role: str, name: str) -> Space:
     """The zoo space of a gymnasium or old gym space.
 
     Args:
-      role: 'observation' or 'action';  name: of the env; both for the error.
+      role: 'observation' or 'action';  name: of the env; both are for the error.
     Raises: UnsupportedEnvError if it is neither Discrete nor a Box of vectors or, for observations, of images.
     """
     shape = getattr(space, 'shape', None)
@@ -36,7 +36,7 @@ def convert_space(space: Any, role: str, name: str) -> Space:
 
 
 def env_spaces(env: Any, name: str) -> tuple[Space, Space]:
-    """The zoo spaces of an env's observations and actions. Raises: an EnvError if one is missing or not known."""
+    """The zoo spaces of an env's observations and actions. Raises: EnvError if one is missing or not supported."""
     for role in ('observation', 'action'):
         if not hasattr(env, f'{role}_space'):
             kind = type(getattr(env, 'unwrapped', env)).__name__
@@ -48,10 +48,10 @@ def env_spaces(env: Any, name: str) -> tuple[Space, Space]:
 
 
 class OldGymEnv(gymnasium.Env):
-    """An env that is no gymnasium.Env, made to look like one.
+    """Wraps an env of another library, such as old gym, as a gymnasium.Env.
 
-    step may return (obs, reward, done, info), where info['TimeLimit.truncated'] tells a time limit from a terminal
-    state, or five values; reset may return obs or (obs, info), and take a seed or leave that to `seed()`.
+    Its step may return (obs, reward, done, info), where info['TimeLimit.truncated'] marks time limits, or five values.
+    Its reset may return obs or (obs, info), and may take a seed; otherwise its method `seed` is called.
     """
 
     def __init__(self, env: Any, name: str) -> None:
@@ -61,7 +61,9 @@ class OldGymEnv(gymnasium.Env):
         self.observation_space = _gymnasium_space(obs_space)
         self.action_space = _gymnasium_space(action_space)
         self.metadata = dict(getattr(env, 'metadata', None) or {})
-        inner = getattr(env, 'unwrapped', env)  # wrappers of old gym pass any keyword on to an env that may not take it
+        inner = getattr(
+            env, 'unwrapped', env
+        )  # wrappers of old gym pass on any keyword, even to an env that does not take it
         self._reset_takes_seed = all(takes_keyword(e.reset, 'seed') for e in (env, inner))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -90,7 +92,7 @@ class OldGymEnv(gymnasium.Env):
             self._env.close()
 
     def _cast(self, obs: Any) -> Any:
-        # old envs often return float64 for a float32 space; a copy, since some reuse their array
+        # old envs often return float64 for a float32 space; copied, since some reuse their array
         return np.array(obs, dtype=self.observation_space.dtype) if self.observation_space.shape else obs
 
 

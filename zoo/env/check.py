@@ -1,4 +1,4 @@
-"""Does an env keep the gymnasium contract? A few steps that say what is wrong, where, and what to do."""
+"""Checks in a few steps whether an env keeps the gymnasium interface."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from zoo.core.errors import UserError
 from zoo.core.spaces import Discrete
 from zoo.env.adapter import env_spaces, takes_keyword
 from zoo.env.config import EnvConfig, env_config
-from zoo.env.errors import RESET_DO, STEP_DO, contract_error, show
+from zoo.env.errors import RESET_DO, STEP_DO, contract_error, show_value
 from zoo.env.families.family import EnvFamily
 from zoo.env.make import env_name, find_env, make_env
 from zoo.env.make_vector import AnyVectorEnv, make_vector_env
 
 SEED = 0
-N_ENV = 2  # of a family, which has no single env
+N_ENV = 2  # envs of a family, which makes vectors only
 SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
-MAX_REPLAY = 20  # steps; BipedalWalker keeps its Box2D world over a reset, and two of its episodes differ from step 61
+MAX_REPLAY = 20  # steps; BipedalWalker keeps its Box2D world in a reset, so two of its episodes differ from step 61
 
 
 def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> None:
     """Make one env of the config and take `n_step` random steps with it, starting new episodes where they end.
 
-    The first of these steps are taken twice, with the same seed and the same actions. Of a family, two envs that step
-    together are made; whatever they return, VectorEnv looks at.
+    The first of these steps are taken twice, with the same seed and the same actions. A family makes two envs that
+    step together; VectorEnv checks what they return.
 
     Raises: EnvContractError that names env, index, step, what was got, what was wanted and what to do; UserError if
       n_step is below 1; and what make_env raises.
@@ -88,14 +88,14 @@ def _same_twice(name: str, step: int, what: str, was: Tensor, now: Tensor) -> No
             name,
             index,
             step,
-            f'{what} with seed={SEED} differ: {show(was[index].numpy())} and {show(now[index].numpy())}',
+            f'{what} with seed={SEED} differ: {show_value(was[index].numpy())} and {show_value(now[index].numpy())}',
             'the same twice',
             'seed all random numbers in reset',
         )
 
 
 class _EnvCheck:
-    """The checks of one env, with what their messages need to know: its name and the steps taken."""
+    """The checks of one env; keeps its name and the number of steps for the messages."""
 
     def __init__(self, env: gymnasium.Env, name: str) -> None:
         self._env = env
@@ -109,7 +109,9 @@ class _EnvCheck:
         again = self._reset(SEED)
         if not np.array_equal(first, again):
             self._fail(
-                f'two resets with seed={SEED} returned {show(first)} and {show(again)}', 'the same twice', SEED_DO
+                f'two resets with seed={SEED} returned {show_value(first)} and {show_value(again)}',
+                'the same twice',
+                SEED_DO,
             )
         self._env.action_space.seed(SEED)
         actions = [self._env.action_space.sample() for _ in range(n_step)]
@@ -135,7 +137,7 @@ class _EnvCheck:
             if what not in now or not np.array_equal(value, now[what]):
                 self._fail(
                     f'two episodes with seed={SEED} and the same actions differ at step {self._n_step}: '
-                    f'{what} {show(value)} and {show(now.get(what))}',
+                    f'{what} {show_value(value)} and {show_value(now.get(what))}',
                     'the same twice',
                     SEED_DO,
                 )
@@ -163,13 +165,13 @@ class _EnvCheck:
         self._check_reward(reward)
         for what, flag in (('terminated', terminated), ('truncated', truncated)):
             if not isinstance(flag, (bool, np.bool_)):
-                self._fail(f'{what} is {show(flag)}', 'a bool', f'return bool({what})')
+                self._fail(f'{what} is {show_value(flag)}', 'a bool', f'return bool({what})')
         self._check_info(info, STEP_DO)
         return obs, reward, bool(terminated), bool(truncated)
 
     def _unpack_reset(self, result: Any) -> tuple[Any, ...]:
         if not (isinstance(result, tuple) and len(result) == 2):
-            self._fail(f'reset returned {show(result)}', 'a tuple (obs, info)', RESET_DO)
+            self._fail(f'reset returned {show_value(result)}', 'a tuple (obs, info)', RESET_DO)
         return result
 
     def _unpack_step(self, result: Any) -> tuple[Any, ...]:
@@ -179,13 +181,13 @@ class _EnvCheck:
         return result
 
     def _reset_leaves(self, obs: Any) -> Any:
-        """Reset, which must not write into an observation handed out before: it is the episode's final one."""
+        """Resets the env, which must not write into the final observation of the episode."""
         before = np.copy(obs)
         first = self._reset(None)
         if not np.array_equal(before, obs):
             self._fail(
-                f'the next reset turns the observation of this step from {show(before)} into {show(obs)}',
-                'one that stays as it was, since it is the final one of the episode',
+                f'the next reset turns the observation of this step from {show_value(before)} into {show_value(obs)}',
+                'an unchanged one, since it is the final one of the episode',
                 'return a copy, e.g. self.state.copy()',
             )
         return first
@@ -198,7 +200,7 @@ class _EnvCheck:
         space = self._space
         if isinstance(space, Discrete):
             if isinstance(obs, bool) or np.shape(obs) != () or np.asarray(obs).dtype.kind not in 'iu':
-                self._fail(f'the observation of {source} is {show(obs)}', 'an int', 'return int(obs)')
+                self._fail(f'the observation of {source} is {show_value(obs)}', 'an int', 'return int(obs)')
             if not 0 <= int(obs) - space.start < space.n:
                 self._fail(
                     f'the observation of {source} is {obs}',
@@ -208,7 +210,7 @@ class _EnvCheck:
             return
         if not isinstance(obs, np.ndarray):
             self._fail(
-                f'the observation of {source} is {show(obs)}',
+                f'the observation of {source} is {show_value(obs)}',
                 'a numpy array',
                 f'return np.asarray(obs, dtype=np.{space.dtype})',
             )
@@ -239,13 +241,13 @@ class _EnvCheck:
 
     def _check_reward(self, reward: Any) -> None:
         if np.shape(reward) != () or np.asarray(reward).dtype.kind not in 'biuf':
-            self._fail(f'the reward is {show(reward)}', 'a number', 'return float(reward)')
+            self._fail(f'the reward is {show_value(reward)}', 'a number', 'return float(reward)')
         if not np.isfinite(float(reward)):
             self._fail(f'the reward is {reward}', 'a finite number', 'find where it comes from')
 
     def _check_info(self, info: Any, do: str) -> None:
         if not isinstance(info, dict):
-            self._fail(f'info is {show(info)}', 'a dict', do)
+            self._fail(f'info is {show_value(info)}', 'a dict', do)
 
     def _fail(self, got: str, wanted: str, do: str) -> NoReturn:
         raise contract_error(self._name, 0, self._n_step, got, wanted, do)

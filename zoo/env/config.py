@@ -1,4 +1,4 @@
-"""The env section of the config."""
+"""The config section `env`."""
 
 from __future__ import annotations
 
@@ -13,40 +13,46 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class EnvConfig(Section):
-    """Which env to train in, how many of it, and how they run."""
+    """The env, the number of its copies, and how they run."""
 
     id: str | Callable[..., Any] = Field(
         description="gymnasium id, registered name, 'module:function', or a callable that makes one env"
     )
-    game: str | None = Field(None, description='which game of an env family: atari, procgen, envpool, torch')
-    kwargs: dict[str, Any] = Field({}, description='keyword arguments for whatever makes the env')
-    collector_env_num: Count = Field(8, description='training envs that step together')
-    evaluator_env_num: Count = Field(4, description='evaluation envs that step together')
+    game: str | None = Field(None, description='game of an env family: atari, procgen, envpool, torch')
+    kwargs: dict[str, Any] = Field({}, description='keyword arguments of the env')
+    collector_env_num: Count = Field(
+        8, description='training envs that step together; 8 to 64 are usual, more with batched or tensor envs'
+    )
+    evaluator_env_num: Count = Field(4, description='evaluation envs that step together, at most one per episode')
     collector_group_num: Count | None = Field(
         None,
-        description='groups of training envs that take turns, so that one steps while the policy acts for '
-        'another; null: 2 with vectorization async, or where the policy acts on a GPU and the envs '
-        'do not, if their number is even; else 1',
+        description='groups of training envs for double-buffered sampling: one group steps while the policy acts for '
+        'another; null: 2 with vectorization async, or if the policy acts on a GPU and the envs run on the '
+        'CPU, provided that their number is even; else 1',
     )
     vectorization: Literal['auto', 'sync', 'async', 'batched'] = Field(
         'auto',
-        description='one after the other, one process each, or the batched version that the env registers; '
-        'auto: batched where there is one, else sync',
+        description='sync: one env after the other; async: one process for each, for slow envs; batched: the vector '
+        'version that the env registers; auto: batched if there is one, else sync',
     )
     autoreset: Literal['auto', 'same_step', 'next_step', 'disabled'] = Field(
-        'auto', description='when an ended env starts anew; auto: same_step, but batched envs have a mode of their own'
+        'auto', description='when an ended episode is reset; auto: same_step, or the mode of the batched env'
     )
     action_mode: Literal['clip', 'rescale'] = Field(
-        'clip', description='clip Box actions to their bounds, or rescale [-1, 1] to the bounds that are finite'
+        'clip', description='clip Box actions to their bounds, or rescale [-1, 1] to the finite bounds'
     )
-    max_episode_steps: Count | None = Field(None, description="env steps per episode; null: the env's own limit")
-    check: bool = Field(True, description="check the env's contract for a few steps at the start of a run")
-    step_timeout: Annotated[float, Field(gt=0)] = Field(60.0, description='seconds an async env may take for one step')
+    max_episode_steps: Count | None = Field(
+        None, description="env steps per episode, at most; null: the env's own limit"
+    )
+    check: bool = Field(True, description='check at the start of a run that the env keeps the gymnasium interface')
+    step_timeout: Annotated[float, Field(gt=0)] = Field(
+        60.0, description='seconds that an async env may take for one step or reset; raise it for slow envs'
+    )
 
     @field_validator('collector_group_num')
     @classmethod
     def _divides(cls, n_group: int | None, info: ValidationInfo) -> int | None:
-        n_env = info.data.get('collector_env_num', 0)  # missing if it is wrong itself
+        n_env = info.data.get('collector_env_num', 0)  # missing if it is invalid
         if n_group is not None and n_env % n_group:
             raise ValueError(
                 f'it must divide env.collector_env_num, which is {n_env}; use 1, or another number of envs.'
@@ -65,10 +71,7 @@ def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:
 
 
 def own_copy(value: Any) -> Any:
-    """A copy of kwargs in plain dicts, lists and tuples, for one env to sort or change as it likes.
-
-    The config is read-only, and its lists would otherwise be shared by all envs. Other values are as they were.
-    """
+    """A copy of kwargs in plain dicts, lists and tuples, which one env may change; other values are shared."""
     if isinstance(value, Mapping):
         return {key: own_copy(item) for key, item in value.items()}
     if isinstance(value, list) or type(value) is tuple:

@@ -1,4 +1,4 @@
-"""What can be wrong with an env, as exceptions; each message says which env, where, and what to do."""
+"""Exceptions about envs; each message says which env, where, and what to do."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ STEP_DO = '`return obs, reward, terminated, truncated, info`'
 
 
 class EnvError(RunError):
-    """An env did, or returned, what no run can go on with."""
+    """An env failed, or returned something that a run cannot continue with."""
 
 
 class EnvContractError(EnvError):
     """An env breaks the gymnasium interface."""
+
+
+class BrokenContractError(Exception):
+    """What one env returned breaks the interface: (got, wanted, do), without the env's name, index and step."""
 
 
 class UnknownEnvError(EnvError, UserError):
@@ -27,7 +31,7 @@ class UnsupportedEnvError(EnvError, UserError):
 
 
 class EnvKwargsError(EnvError, UserError):
-    """env.kwargs that whatever makes the env does not take."""
+    """env.kwargs that the env's constructor does not take."""
 
 
 class MissingExtraError(EnvError, UserError):
@@ -36,15 +40,18 @@ class MissingExtraError(EnvError, UserError):
 
 def contract_error(name: str, index: int | None, step: int, got: str, wanted: str, do: str) -> EnvContractError:
     """The EnvContractError of the env at `index` of a vector, or of the whole vector where that is None."""
-    return EnvContractError(f'{where(name, index, step)}: {got}, wanted {wanted}; {do}.')
+    return EnvContractError(f'{location_of(name, index, step)}: {got}, wanted {wanted}; {do}.')
 
 
-def where(name: str, index: int | None, step: int) -> str:
+def location_of(name: str, index: int | None, step: int) -> str:
     """How messages say which env of a vector it was, and when."""
     return f'env {name!r}{"" if index is None else f", index {index}"}, step {step}'
 
 
-def show(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value on one line, with its type."""
     text = ' '.join(repr(value).split())
     return f'{text if len(text) <= 80 else text[:77] + "..."} ({type(value).__name__})'
+
+
+where = location_of  # for zoo/env/vector.py, until it uses the new name

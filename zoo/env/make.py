@@ -1,4 +1,4 @@
-"""From an env id to an env."""
+"""Makes one env from its id."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ EXTRAS = {'gymnasium.envs.box2d': 'box2d', 'gymnasium.envs.mujoco': 'mujoco'}
 def make_env(cfg: EnvConfig | Mapping[str, Any]) -> gymnasium.Env:
     """One env with the gymnasium interface; envs of other libraries are adapted.
 
-    Raises: UnknownEnvError if the id leads to no env; MissingExtraError if it needs what is not installed;
+    Raises: UnknownEnvError if no env has the id; MissingExtraError if a package that it needs is not installed;
       EnvKwargsError if it does not take env.kwargs; UnsupportedEnvError if it is a family, which makes vectors only;
-      what the env's own constructor raises passes through.
+      exceptions of the env's constructor pass through.
     """
     cfg = env_config(cfg)
     name = env_name(cfg)
     source = find_env(cfg.id, cfg.game)
     if isinstance(source, EnvFamily):
-        raise UnsupportedEnvError(f'env {name!r} comes as a vector only; use make_vector_env(cfg, 1).')
+        raise UnsupportedEnvError(f'env {name!r} is available as a vector only; use make_vector_env(cfg, 1).')
     env = _make_gymnasium(source, cfg) if isinstance(source, EnvSpec) else _call(source, cfg)
     if not isinstance(env, gymnasium.Env):
         env = OldGymEnv(env, name)
@@ -46,16 +46,17 @@ def known_ids() -> list[str]:
 
 
 def env_name(cfg: EnvConfig) -> str:
-    """What messages call the env: its id and game, or where its callable is defined."""
+    """The env's name in messages: its id and game, or the place where its callable is defined."""
     if isinstance(cfg.id, str):
         return cfg.id if cfg.game is None else f'{cfg.id}/{cfg.game}'
     return f'{getattr(cfg.id, "__module__", "?")}:{getattr(cfg.id, "__qualname__", repr(cfg.id))}'
 
 
 def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> EnvSpec | EnvFamily | Callable[..., Any]:
-    """What makes the env: a gymnasium spec, a family, or a callable (itself, a registered one, or 'module:function').
+    """The maker of the env: a gymnasium spec, a family, or a callable (given, registered, or 'module:function').
 
-    Raises: UnknownEnvError with the closest known ids, or games; MissingExtraError if what knows the games is missing.
+    Raises: UnknownEnvError with the closest known ids or games; MissingExtraError if the package with the games is not
+      installed.
     """
     source = _find_source(env_id)
     if isinstance(source, EnvFamily):
@@ -66,9 +67,9 @@ def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> EnvSp
 
 
 def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
-    """What can be said of env.id, env.game and env.kwargs before anything is made.
+    """Checks env.id, env.game and env.kwargs without making an env.
 
-    An extra that is missing is no mistake in the config; who makes the env is told of it.
+    A missing extra is not a mistake in the config; `make_env` reports it.
     Raises: UnknownEnvError, ConfigError.
     """
     cfg = env_config(cfg)
@@ -96,7 +97,7 @@ def _find_in_module(env_id: str) -> EnvSpec | EnvFamily | Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f'{module_name}.'.startswith(f'{error.name}.'):
-            raise  # the module is there; one that it imports is not
+            raise  # it exists, but a module that it imports does not
         raise UnknownEnvError(
             f'env {env_id!r} names the module {error.name!r}, which is not found; '
             'check the spelling, or install the package that has it.'
@@ -135,10 +136,10 @@ def _make_gymnasium(spec: EnvSpec, cfg: EnvConfig) -> gymnasium.Env:
 
 
 def raise_bad_kwargs(creator: Any, given: Mapping[str, Any], cfg: EnvConfig, error: TypeError) -> None:
-    """Raise an EnvKwargsError if `error` is about an argument that env.kwargs has or lacks, by the signature.
+    """Raise an EnvKwargsError if, by the signature, `error` is about an argument that env.kwargs has or lacks.
 
     Args:
-      creator: what was called, or its entry point.   given: its arguments that do not come from env.kwargs.
+      creator: the function called, or its entry point.   given: its arguments that do not come from env.kwargs.
     """
     try:
         creator = load_env_creator(creator) if isinstance(creator, str) else creator
@@ -147,7 +148,9 @@ def raise_bad_kwargs(creator: Any, given: Mapping[str, Any], cfg: EnvConfig, err
         return
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     unknown = [key for key in cfg.kwargs if key not in takes]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):  # it passes the others on, maybe to what refuses one
+    if any(
+        p.kind is p.VAR_KEYWORD for p in parameters
+    ):  # it passes other arguments on, to a function that may refuse one
         refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         unknown = [key for key in unknown if refused and key == refused[1]]
     required = [p.name for p in parameters if p.name in takes and p.default is p.empty]
@@ -177,7 +180,7 @@ def _join(names: list[str]) -> str:
 
 
 def raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
-    """Raise what says which extra to install, or which newer version to use, if that is what `error` comes from."""
+    """Raise an error that names the extra to install, or the newer version to use, if that is the cause of `error`."""
     extra = next((extra for module, extra in EXTRAS.items() if str(spec.entry_point).startswith(module)), None)
     if extra and isinstance(error, gymnasium.error.DependencyNotInstalled):
         raise MissingExtraError(missing_extra(extra, spec.id)) from error
@@ -190,7 +193,7 @@ def _limit(env: gymnasium.Env, max_episode_steps: int) -> gymnasium.Env:
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, gymnasium.wrappers.TimeLimit):
-            layer._max_episode_steps = max_episode_steps  # a second limit around it could only shorten the episodes
+            layer._max_episode_steps = max_episode_steps  # a second limit could only shorten the episodes
             return env
         layer = layer.env
     return gymnasium.wrappers.TimeLimit(env, max_episode_steps)

@@ -1,4 +1,4 @@
-"""From the section `env` of a config to vectors of envs: all in one, or in groups that take turns."""
+"""Makes vector envs from the config section `env`: one vector, or groups for double-buffered sampling."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def make_vector_env(
     """`n_env` envs of the config, vectorized as it says.
 
     Args:
-      training: the envs collect transitions to learn from; a family may then clip rewards or end episodes early.
-      device: where tensor envs (env.id=torch) run, and their Timesteps lie; all others stay on the CPU.
-      first: index of the first of them, where they are a group of more; messages then show it.
+      training: the envs are for training; a family may then clip rewards or end episodes early.
+      device: of tensor envs (env.id=torch) and their Timesteps; all others run on the CPU.
+      first: index of the first env, if they are one of several groups; messages then show it.
     Raises: UnknownEnvError, MissingExtraError, EnvKwargsError or ConfigError; UnsupportedEnvError if the env lacks the
-      vectorization, the autoreset mode or spaces that zoo knows.
+      vectorization or the autoreset mode, or has spaces that zoo does not support.
     """
     cfg = env_config(cfg)
     name = env_name(cfg) if first is None else f'{env_name(cfg)}[{first}:{first + n_env}]'
@@ -82,9 +82,9 @@ def make_vector_env(
 
 
 def make_env_groups(cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu') -> list[AnyVectorEnv]:
-    """The training envs of a config, in groups of equal size that take turns: see env.collector_group_num.
+    """The training envs of a config, in groups of equal size: see env.collector_group_num.
 
-    Args: device: that the policy acts on.
+    Args: device: of the policy.
     Raises: as `make_vector_env`; UnsupportedEnvError for more than one group of tensor envs.
     """
     cfg = env_config(cfg)
@@ -98,7 +98,7 @@ def make_env_groups(cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu') -> 
     with ExitStack() as undo:
         for first in range(0, n_env, n_env // n_group):
             group = make_vector_env(cfg, n_env // n_group, training=True, device=device, first=first)
-            if isinstance(group, TensorVectorEnv):  # so the first one is, or none
+            if isinstance(group, TensorVectorEnv):  # then all of them are
                 return _one_group(cfg, device)
             groups.append(undo.enter_context(closing(group)))
         undo.pop_all()
@@ -106,11 +106,11 @@ def make_env_groups(cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu') -> 
 
 
 def _one_group(cfg: EnvConfig, device: str) -> list[AnyVectorEnv]:
-    """Tensor envs."""
+    """The group of tensor envs."""
     if cfg.collector_group_num is not None:
         raise UnsupportedEnvError(
-            f'env.collector_group_num is {cfg.collector_group_num} but {env_name(cfg)!r} is a tensor program and steps '
-            'where the policy acts, so that neither could hide the other; leave it out.'
+            f'env.collector_group_num is {cfg.collector_group_num} but {env_name(cfg)!r} is a tensor program on the '
+            'device of the policy, which gains nothing from groups; leave it out.'
         )
     return [make_vector_env(cfg, cfg.collector_env_num, training=True, device=device)]
 
@@ -135,7 +135,7 @@ def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'bat
 
 
 def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
-    """Whether the batched version takes what the config asks for; only for 'auto', which then falls back on sync."""
+    """Whether the batched version fits the config; used for 'auto', which falls back to sync."""
     entry: Any = spec.vector_entry_point
     if isinstance(entry, str):
         try:

@@ -10,14 +10,14 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from zoo.core.spaces import ActionMap, Box, Discrete, obs_dtype
+from zoo.core.action_map import ActionMap
+from zoo.core.data import BlockField, Row, StepBlock, Timestep
+from zoo.core.spaces import Box, Discrete, obs_dtype
 from zoo.env.adapter import convert_space
-from zoo.env.block import Field, Row, StepBlock
 from zoo.env.config import EnvConfig
 from zoo.env.diagnosis import RAW_ERRORS, bad_obs, raise_if_contract
 from zoo.env.errors import EnvContractError, EnvError, contract_error, where
 from zoo.env.families.family import RAW, RAW_END, RAW_REWARD
-from zoo.env.timestep import Timestep
 
 
 class VectorEnv:
@@ -34,7 +34,7 @@ class VectorEnv:
     ) -> None:
         """
         Args:
-          env: any gymnasium vector env that says its autoreset mode in its metadata. If its class says `steps_beside`,
+          env: any gymnasium vector env that says its autoreset mode in its metadata. If its class says `steps_async`,
             `step_async` begins a step that goes on by itself, and `step_wait` ends it.
           one_seed: its reset takes one int rather than one for each env.   reader: see `StepBlock`.
           first: index of its first env, where it is one of several groups.
@@ -52,7 +52,7 @@ class VectorEnv:
         self._has_raw = bool(env.metadata.get(RAW))
         self._obs_shape = (self.n_env, *(self.obs_space.shape if isinstance(self.obs_space, Box) else ()))
         self._reader, self._first = reader, first
-        self.steps_beside: bool = vars(type(env)).get('steps_beside', False)  # a subclass may have a step of its own
+        self.steps_async: bool = vars(type(env)).get('steps_async', False)  # a subclass may have a step of its own
         self._ended = np.zeros(self.n_env, dtype=bool)
         self._step_count = 0
 
@@ -87,7 +87,7 @@ class VectorEnv:
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
         """Storage for n_step steps of `receive`, or for those of n_env envs, of which these are a part."""
         like = torch.empty((n_env or self.n_env, *self._obs_shape[1:]), dtype=obs_dtype(self.obs_space))
-        also: list[Field] = ['is_reset'] if self.autoreset == 'next_step' else []
+        also: list[BlockField] = ['is_reset'] if self.autoreset == 'next_step' else []
         also += ['raw_reward', 'raw_end'] if self._has_raw else []
         return StepBlock(n_step, like, also, arrays=True, reader=self._reader)
 
@@ -108,10 +108,10 @@ class VectorEnv:
         return Timestep(**row, final_obs=final_obs, final_index=final_index, info=info)
 
     def send(self, action: Tensor) -> None:
-        """Begins a step, which goes on by itself if `steps_beside`; `receive` ends it. Takes and raises as `step`."""
+        """Begins a step, which goes on by itself if `steps_async`; `receive` ends it. Takes and raises as `step`."""
         self._step_count += 1
         self._sent = self._to_env(action)
-        if self.steps_beside:
+        if self.steps_async:
             try:
                 self._env.step_async(self._sent)  # type: ignore[attr-defined]
             except RAW_ERRORS as error:
@@ -141,7 +141,7 @@ class VectorEnv:
         self._env.close()
 
     def _write(self, block: StepBlock, t: int, sent: np.ndarray) -> dict[str, Any]:
-        returned = self._env.step_wait() if self.steps_beside else self._env.step(sent)  # type: ignore[attr-defined]
+        returned = self._env.step_wait() if self.steps_async else self._env.step(sent)  # type: ignore[attr-defined]
         raw, env_reward, terminated, truncated, info = returned
         row, obs, reward = block.rows[t], self._convert(raw), np.asarray(env_reward)
         if (

@@ -1,4 +1,4 @@
-"""gymnasium's vectors of envs, in one process and in one each; if a worker dies or hangs, the error says which.
+"""gymnasium's vector envs, in one process or in one for each env; if a worker dies or hangs, the error says which.
 
 Of the infos that envs return only the last observations of ended episodes are kept: to merge all of them takes longer
 than a step of a small env.
@@ -19,67 +19,127 @@ from multiprocessing import connection
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import concatenate
 
+from zoo.env.diagnosis import RAW_ERRORS, check_obs, check_result, raise_if_broken
 from zoo.env.errors import EnvError
 
-FINAL_OBS = 'final_obs'  # what gymnasium calls them
-GRACE = 2.0  # seconds in which a worker whose pipe broke is expected to be gone, or one told to close to do so
+FINAL_OBS = 'final_obs'  # key of gymnasium's infos
+GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
 
 
 class WorkerTraceback(Exception):
-    """Where in its process the env at `index` raised, as the cause of that exception when it is raised again here."""
+    """The traceback of an exception in a worker, as its cause when it is raised again in the main process."""
 
-    def __init__(self, index: int, text: str) -> None:
+    def __init__(self, index: int | None, text: str) -> None:
         super().__init__(f'in the worker of index {index}\n{text}')
-        self.index = index
-        self.text = text
 
 
-class _WithoutInfos(gymnasium.vector.VectorEnv):
-    """Both of gymnasium's vectors merge infos with this one method."""
+class SerialVectorEnv(SyncVectorEnv):
+    """A SyncVectorEnv with a shorter loop, without copies: the overhead of gymnasium's is half a step of Pendulum.
 
-    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        if not isinstance(env_info, dict):
-            return super()._add_info(vector_infos, env_info, env_num)  # which fails, and is understood by `diagnosis`
-        if FINAL_OBS not in env_info:
-            return vector_infos
-        return super()._add_info(vector_infos, {FINAL_OBS: env_info[FINAL_OBS]}, env_num)
+    Attributes: failed_index: the env whose reset or step raised, or returned what no env may.
+    """
 
-
-class SerialVectorEnv(_WithoutInfos, SyncVectorEnv):
-    """A SyncVectorEnv that copies nothing, with a loop of its own: what gymnasium's adds is half a step of Pendulum."""
+    failed_index: int | None = None
 
     def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode) -> None:
         super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
+        self._seen: list[Any] = [None] * self.num_envs  # the observations
+        self._ended = np.zeros(self.num_envs, dtype=bool)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
+        self.failed_index = None
+        mask = (options or {}).get('reset_mask', np.ones(self.num_envs, dtype=bool))
+        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed or [None] * self.num_envs
+        for i in np.flatnonzero(mask).tolist():
+            self._reset_env(i, seed=seeds[i])
+        self._ended = self._ended & ~mask
+        return self._gathered(), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        seen, rewards, terminated, truncated = self._env_obs, self._rewards, self._terminations, self._truncations
+        if len(actions) != self.num_envs:
+            raise ValueError(f'step got {len(actions)} actions for {self.num_envs} envs')
+        seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
         infos: dict[str, Any] = {}
-        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
-            if self._next_step and self._autoreset_envs[i]:
-                seen[i], info = env.reset()
-                rewards[i], terminated[i], truncated[i] = 0.0, False, False
-            else:
-                seen[i], rewards[i], terminated[i], truncated[i], info = env.step(action)
+        result: Any = None
+        try:
+            for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+                if self._next_step and self._ended[i]:
+                    self._reset_env(i)
+                    rewards[i], terminated[i], truncated[i] = 0.0, False, False
+                    continue
+                result = seen[i], rewards[i], terminated[i], truncated[i], info = env.step(action)
+                if not isinstance(info, dict):
+                    check_result(result, self.single_observation_space)
                 if self._same_step and (terminated[i] or truncated[i]):
-                    infos = self._add_info(infos, {FINAL_OBS: copy(seen[i])}, i)  # the reset may write into it
-                    seen[i], info = env.reset()
-            if not isinstance(info, dict):
-                self._add_info(infos, info, i)  # which says so
-        self._observations = concatenate(self.single_observation_space, seen, self._observations)
-        self._autoreset_envs = terminated | truncated
-        return self._observations, rewards, terminated, truncated, infos
+                    finals = infos.setdefault(FINAL_OBS, np.full(self.num_envs, None, dtype=object))
+                    finals[i] = copy(seen[i])  # the reset may write into it
+                    self._reset_env(i)
+        except RAW_ERRORS as error:
+            self.failed_index = i
+            raise_if_broken(error, 'step', result, self.single_observation_space)
+            raise
+        self._ended = terminated | truncated
+        return self._gathered(), rewards, terminated, truncated, infos
+
+    def _reset_env(self, i: int, **kwargs: Any) -> None:
+        result: Any = None
+        try:
+            result = self._seen[i], _ = self.envs[i].reset(**kwargs)
+            check_result(result, self.single_observation_space)
+        except RAW_ERRORS as error:
+            self.failed_index = i
+            raise_if_broken(error, 'reset', result, self.single_observation_space)
+            raise
+
+    def _gathered(self) -> Any:
+        try:
+            self._observations = concatenate(self.single_observation_space, self._seen, self._observations)
+        except RAW_ERRORS:
+            for i, obs in enumerate(self._seen):
+                self.failed_index = i
+                check_obs(obs, self.single_observation_space)
+            self.failed_index = None
+            raise
+        return self._observations
 
 
-class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
-    """An AsyncVectorEnv whose reset and step wait no longer than `timeout` seconds."""
+class _CheckedEnv(gymnasium.Wrapper):
+    """An env in a worker, where what it returns is looked at; its infos, which nothing reads, are not sent."""
 
-    steps_beside = True
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        result: Any = None
+        try:
+            result = obs, _ = self.env.reset(**kwargs)
+            check_result(result, self.observation_space)
+        except RAW_ERRORS as error:
+            raise_if_broken(error, 'reset', result, self.observation_space)
+            raise
+        return obs, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        result: Any = None
+        try:
+            result = obs, reward, terminated, truncated, _ = self.env.step(action)
+            check_result(result, self.observation_space)
+        except RAW_ERRORS as error:
+            raise_if_broken(error, 'step', result, self.observation_space)
+            raise
+        return obs, reward, terminated, truncated, {}
+
+
+class WorkerVectorEnv(AsyncVectorEnv):
+    """An AsyncVectorEnv whose reset and step wait no longer than `timeout` seconds; failed_index: as above."""
+
+    steps_async = True
+    failed_index: int | None = None
 
     def __init__(
         self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode, timeout: float, name: str
@@ -98,7 +158,7 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         is_partial = bool(options)  # gymnasium takes things out of them
         with self._blame(f'the reset after step {self._step_count}'):
-            if self._state == AsyncState.WAITING_STEP:  # begun, and nobody came for it
+            if self._state == AsyncState.WAITING_STEP:  # a step was begun and not ended
                 self.step_wait()
             self.reset_async(seed=seed, options=options)
             result = self.reset_wait(self._timeout)
@@ -115,12 +175,12 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
             return super().step_wait(self._timeout)
 
     def close_extras(self, timeout: float | None = GRACE, terminate: bool = False) -> None:
-        """Ask every worker to close, then end those that are still there."""
+        """Ask every worker to close, then kill those that are still running."""
         pipes = [pipe for pipe in self.parent_pipes if pipe is not None and not pipe.closed]
         for pipe in pipes if not terminate else ():
             try:
                 pipe.send(('close', None))
-            except OSError:  # that worker is gone already
+            except OSError:  # that worker has ended
                 pass
         deadline = time.monotonic() + (0 if terminate else GRACE if timeout is None else timeout)
         for process in self.processes:
@@ -148,8 +208,8 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
                 self.parent_pipes[index].close()
                 self.parent_pipes[index] = None  # type: ignore[call-overload]
             self._state = AsyncState.DEFAULT
-            index, _, error, text = min(failed, key=lambda entry: entry[0])
-            raise error from WorkerTraceback(index, text)
+            self.failed_index, _, error, text = min(failed, key=lambda entry: entry[0])
+            raise error from WorkerTraceback(self.failed_index, text)
 
     @contextmanager
     def _blame(self, when: str) -> Iterator[None]:
@@ -172,7 +232,7 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
             ) from error
 
     def _dead(self) -> dict[int, int | None]:
-        """Index and exit code of the workers that ended, or are about to: a pipe breaks before its process is gone."""
+        """Index and exit code of the workers that have ended; a pipe breaks shortly before its process ends."""
         ready = connection.wait([process.sentinel for process in self.processes], GRACE)
         dead = {i: process for i, process in enumerate(self.processes) if process.sentinel in ready}
         for process in dead.values():
@@ -181,12 +241,12 @@ class WorkerVectorEnv(_WithoutInfos, AsyncVectorEnv):
 
 
 def _make_in_worker(parent: int, env_fn: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    if os.getpid() != parent:  # the first env is made in the parent, for its spaces
+    if os.getpid() != parent:  # the first env is also made in the parent, for its spaces
         # Ctrl-C reaches the whole process group, but the run's own handler decides when the workers end;
         # that handler is inherited, and must not keep a worker from being terminated
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    return env_fn()
+    return _CheckedEnv(env_fn())
 
 
 def _join(indices: Any) -> str:

@@ -11,9 +11,9 @@ from zoo.config.section import Section
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.spaces import Space
 from zoo.model.cnn import Precision
-from zoo.model.encoder import Activation, EncoderName, make_encoder, make_input
-from zoo.model.head import ValueHead, make_policy_head
-from zoo.rl_utils.distribution import Logit
+from zoo.model.encoder import EncoderName, make_encoder, make_input
+from zoo.model.mlp import Activation, ValueHead
+from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 
@@ -65,7 +65,7 @@ class ActorCritic(nn.Module):
         network = obs_space, cfg.encoder, cfg.hidden_sizes, cfg.activation, cfg.precision
         self.actor_encoder, n_feature = make_encoder(*network)
         self.critic_encoder = self.actor_encoder if shared_encoder else make_encoder(*network)[0]
-        self.policy_head = make_policy_head(n_feature, action_space, cfg.state_dependent_std, cfg.log_std_init)
+        self.policy_head = make_dist(action_space).make_head(n_feature, dict(cfg))
         self.value_head = ValueHead(n_feature, self.critic_encoder.value_gain)
 
     @property
@@ -73,8 +73,8 @@ class ActorCritic(nn.Module):
         """Whether logit and value come from the same features, so that acting may as well find the value."""
         return self.critic_encoder is self.actor_encoder
 
-    def compute_actor(self, obs: Tensor) -> Logit:
-        """obs [..., *O] -> logit [..., A], or {'mu', 'sigma'} of [..., D]."""
+    def compute_actor(self, obs: Tensor) -> Tensor:
+        """obs [..., *O] -> logit [..., P], the parameters of the action distribution."""
         return self.policy_head(self.actor_encoder(self.input(obs)))
 
     def compute_critic(self, obs: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn.functional import conv2d, relu
 
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box
-from zoo.model.init import normed, orthogonal
+from zoo.rl_utils.init import normed, orthogonal
 
 Precision = Literal['fp32', 'bf16', 'auto']
 

@@ -1,56 +1,20 @@
-"""Encoders: observation -> features."""
+"""Builds the ends of a network: the input stage and encoder that fit an observation space, the policy head."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Space, is_image
 from zoo.model.cnn import ImpalaCNN, NatureCNN, Pixels, Precision, make_cnn
-from zoo.model.dense import Activation, dense
-from zoo.model.init import orthogonal
+from zoo.model.mlp import MLP, Activation, OneHot
+from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 EncoderName = Literal['auto', 'mlp', 'nature', 'impala']
-
-
-class OneHot(nn.Module):
-    """[...] int64 index below n -> [..., n] f32."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self._n = n
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return nn.functional.one_hot(obs, self._n).to(torch.float32)
-
-
-class MLP(nn.Module):
-    """Fully connected layers, each followed by the activation: [..., n_in] -> [..., hidden_sizes[-1]].
-
-    One module with a loop: at 8 rows a nested module call costs as much as the activation it wraps.
-    """
-
-    value_gain: ClassVar[float] = 1.0
-
-    def __init__(self, n_in: int, hidden_sizes: Sequence[int], activation: Activation) -> None:
-        super().__init__()
-        if activation not in get_args(Activation):
-            raise ValueError(f'activation is {activation!r}; use {" or ".join(map(repr, get_args(Activation)))}')
-        self.layers = nn.ModuleList(
-            [orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in pairwise([n_in, *hidden_sizes])]
-        )
-        self.n_feature = hidden_sizes[-1]
-        self.activation: Activation = activation
-
-    def forward(self, x: Tensor) -> Tensor:
-        return dense(x, self.layers, self.activation)
 
 
 def make_input(obs_space: Space, obs_norm: bool = False) -> nn.Module:
@@ -110,3 +74,14 @@ def make_encoder(
         )
     mlp = MLP(n_in, hidden_sizes, activation)
     return mlp, mlp.n_feature
+
+
+def make_policy_head(
+    n_feature: int, action_space: Space, state_dependent_std: bool = False, log_std_init: float = 0.0
+) -> nn.Module:
+    """The last layer of a policy: features [..., n_feature] -> logit [..., P], as the action space asks for.
+
+    Args: state_dependent_std, log_std_init: where actions are real numbers, see `ActorCriticConfig`.
+    """
+    options = {'state_dependent_std': state_dependent_std, 'log_std_init': log_std_init}
+    return make_dist(action_space).make_head(n_feature, options)

@@ -13,7 +13,7 @@ from zoo.config.section import Section
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.spaces import Space
 from zoo.model.actor_critic import ActorCritic, ActorCriticConfig
-from zoo.model.head import ValueHead
+from zoo.model.mlp import ValueHead
 
 
 class PPGConfig(ActorCriticConfig):
@@ -47,25 +47,21 @@ class PPG(ActorCritic):
     def __init__(self, cfg: Any, obs_space: Space, action_space: Space) -> None:
         super().__init__(cfg, obs_space, action_space, shared_encoder=cfg.arch != 'dual')
         self.aux_head = ValueHead(self.actor_encoder.n_feature, self.actor_encoder.value_gain)
-        self._arch = cfg.arch
+        self.arch = cfg.arch
 
     @property
     def joint(self) -> bool:
         """Whether policy and value loss move the same parameters, so that one step has to take both."""
-        return self._arch == 'shared'
-
-    def actor_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Names and parameters that a loss over `compute_actor` moves."""
-        return self._parameters_of('actor_encoder', 'policy_head')
+        return self.arch == 'shared'
 
     def critic_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Names and parameters that a loss over `compute_critic` moves; none of them the actor's, unless `joint`."""
-        trunk = {'dual': 'critic_encoder', 'detach': '', 'shared': 'actor_encoder'}[self._arch]
+        trunk = {'dual': 'critic_encoder', 'detach': '', 'shared': 'actor_encoder'}[self.arch]
         return self._parameters_of(trunk, 'value_head')
 
     def compute_critic(self, obs: Tensor) -> Tensor:
         x = self.input(obs)
-        if self._arch != 'detach':
+        if self.arch != 'detach':
             return self.value_head(self.critic_encoder(x))
         with torch.no_grad():  # rather than detach(): the trunk then keeps nothing for a backward pass
             feature = self.critic_encoder(x)
@@ -75,7 +71,7 @@ class PPG(ActorCritic):
         x = self.input(obs)
         feature = self.actor_encoder(x)
         critic_feature = self._critic_feature(x, feature)
-        if self._arch == 'detach':
+        if self.arch == 'detach':
             critic_feature = critic_feature.detach()
         return {'logit': self.policy_head(feature), 'value': self.value_head(critic_feature)}
 
@@ -90,7 +86,7 @@ class PPG(ActorCritic):
         }
 
     def _critic_feature(self, x: Tensor, feature: Tensor) -> Tensor:
-        return self.critic_encoder(x) if self._arch == 'dual' else feature
+        return self.critic_encoder(x) if self.arch == 'dual' else feature
 
     def _parameters_of(self, *parts: str) -> Iterator[tuple[str, nn.Parameter]]:
         return ((name, p) for name, p in self.named_parameters() if name.split('.')[0] in parts)

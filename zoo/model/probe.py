@@ -1,4 +1,4 @@
-"""Does a network keep the contract of a model? One small batch that says what is wrong before a run begins."""
+"""Checks a network against the contract of a model with one small batch, before a run begins."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from zoo.core.errors import UserError
-from zoo.core.spaces import Discrete, Space, obs_dtype
-from zoo.rl_utils.distribution import logit_parts
+from zoo.core.spaces import Space, obs_dtype
+from zoo.rl_utils.distribution import ActionDist
 
 _N = 3  # rows of the probe; no size of a space is likely to be taken for it
 
 
 @torch.no_grad()
-def probe(model: Any, obs_space: Space, action_space: Space, device: torch.device) -> None:
+def probe(model: Any, obs_space: Space, dist: ActionDist, device: torch.device) -> None:
     """Runs the methods of a model on zero observations and checks what they return.
 
     These are compute_actor, compute_critic, compute_actor_critic and, where there is one, compute_aux.
@@ -32,30 +32,29 @@ def probe(model: Any, obs_space: Space, action_space: Space, device: torch.devic
     both = model.compute_actor_critic(obs)
     if not (isinstance(both, dict) and {'logit', 'value'} <= both.keys()):
         raise UserError(f"{name}.compute_actor_critic gave {_show(both)}; return {{'logit': ..., 'value': ...}}")
-    _check_logit(f'{name}.compute_actor', model.compute_actor(obs), action_space)
-    _check_logit(f"{name}.compute_actor_critic['logit']", both['logit'], action_space)
+    _check_logit(f'{name}.compute_actor', model.compute_actor(obs), dist)
+    _check_logit(f"{name}.compute_actor_critic['logit']", both['logit'], dist)
     _check(f'{name}.compute_critic', model.compute_critic(obs), (_N,))
     _check(f"{name}.compute_actor_critic['value']", both['value'], (_N,))
     if callable(getattr(model, 'compute_aux', None)):
-        _check_aux(f'{name}.compute_aux', model.compute_aux(obs), action_space)
+        _check_aux(f'{name}.compute_aux', model.compute_aux(obs), dist)
 
 
-def _check_aux(what: str, aux: Any, action_space: Space) -> None:
+def _check_aux(what: str, aux: Any, dist: ActionDist) -> None:
     if not (isinstance(aux, dict) and {'logit', 'aux_value', 'value'} <= aux.keys()):
         raise UserError(f"{what} gave {_show(aux)}; return {{'logit': ..., 'aux_value': ..., 'value': ...}}")
-    _check_logit(f"{what}['logit']", aux['logit'], action_space)
+    _check_logit(f"{what}['logit']", aux['logit'], dist)
     for key in ('aux_value', 'value'):
         _check(f'{what}[{key!r}]', aux[key], (_N,))
 
 
-def _check_logit(what: str, logit: Any, space: Space) -> None:
-    if isinstance(space, Discrete):
-        _check(what, logit, (_N, space.n))
-        return
-    if isinstance(logit, Tensor) or not {'mu', 'sigma'} <= set(logit):
-        raise UserError(f"{what} gave {_show(logit)}; for continuous actions return {{'mu': ..., 'sigma': ...}}")
-    for key, part in zip(('mu', 'sigma'), logit_parts(logit), strict=True):
-        _check(f'{what}[{key!r}]', part, (_N, *space.shape))
+def _check_logit(what: str, logit: Any, dist: ActionDist) -> None:
+    if isinstance(logit, dict):
+        raise UserError(
+            f'{what} gave {_show(logit)} but must give one tensor (..., {dist.n_param}): the parameters of a '
+            f'{dist.name} distribution side by side; return torch.cat((mu, sigma), -1), or use make_policy_head'
+        )
+    _check(what, logit, (_N, dist.n_param))
 
 
 def _check(what: str, got: Any, shape: tuple[int, ...]) -> None:

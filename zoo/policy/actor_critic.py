@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from zoo.backend.actor import Acting, CompiledActing, ForwardActing, judge
-from zoo.backend.executor import Steps
+from zoo.backend.choose import Wish, choose_executor, env_compiler
+from zoo.backend.executor import Acting, Compile, ForwardActing, Pass, Step, forward_for_acting
 from zoo.config.schedule import schedule_value
-from zoo.core.data import Rollout
+from zoo.core.data import Metrics, Rollout, State
 from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.transfer import send
 from zoo.model.probe import probe
-from zoo.policy.base import Metrics, Policy
-from zoo.policy.metrics import mean_of
-from zoo.policy.updates import Minibatch, StepConfig, minibatches
-from zoo.rl_utils.distribution import Logit, distribution_of, lead_shape
-from zoo.rl_utils.gae import discounted_sum, gae_data, gae_return
-from zoo.rl_utils.normalizer import RunningMeanStd, normalize_advantage
+from zoo.policy.base import Policy
+from zoo.policy.samples import TRANSITION_ONLY, in_pieces, rollout_values, scaled_reward, valid_weight
+from zoo.policy.updates import PolicyNumbers, ValueNumbers
+from zoo.rl_utils.distribution import make_dist
+from zoo.rl_utils.gae import gae_data, gae_return, normalize_advantage
+from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatAdam
 
-CRITIC_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
+NO_INPUT = frozenset(('reward', 'done', 'traj_flag', 'next_obs', 'staleness'))  # columns that no step reads
 
 logger = logging.getLogger(__name__)
 
@@ -38,22 +38,39 @@ class ActorCriticPolicy(Policy):
     """
 
     scheduled: ClassVar[tuple[str, ...]] = ('learning_rate', 'clip_ratio', 'entropy_weight')
-    """Fields of cfg.learn that follow the env steps; their values of now are in `_rates`, and are logged."""
+    """Fields of cfg.learn that follow the env steps; their present values are in `_rates`, and are logged."""
     _keep_transitions = False  # samples also hold what a recomputation of the advantages needs
 
     @abstractmethod
     def _make_optimizers(self) -> dict[str, FlatAdam]:
         """Every optimiser by name, for checkpoints and for counting skipped steps."""
 
-    def _steps_per_env_step(self) -> list[float]:
-        """Gradient steps of each kind per env step, where each rollout is one batch."""
-        return [1 / self.cfg.learn.batch_size]
+    def _steps_per_env_step(self) -> float:
+        """Gradient steps per env step, where each rollout is one batch."""
+        return 1 / self.cfg.learn.batch_size
 
     def _build(self) -> None:
-        self._compiled = False
-        self._decided_for: int | None = -1  # the max_env_step that this was decided for
-        probe(self._model, self.obs_space, self.action_space, self.device)
+        self._dist = make_dist(self.action_space)
+        probe(self._model, self.obs_space, self._dist, self.device)
         self._one_trunk = bool(getattr(self._model, 'one_trunk', False))
+        self._choose_executor()
+
+    def _choose_executor(self) -> None:
+        cfg, length = self.cfg.learn, self.run.max_env_step
+        n_step = None if length is None else length * self._steps_per_env_step()
+        self._wish = Wish(cfg.executor, cfg.compile, n_step)
+        self._executor = choose_executor(self._model, self._dist, self.device, self._wish)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != '_executor'}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._choose_executor()
+
+    @property
+    def compile_env(self) -> Compile | None:
+        return env_compiler(self._wish, self.device)
 
     def _init_collect(self) -> None:
         self._noise_generator = torch_generator(self.seed, 'collect', self.device)
@@ -70,37 +87,38 @@ class ActorCriticPolicy(Policy):
             if getattr(self.cfg.learn, f'{name}_norm') and name not in self._normalizers:
                 self._normalizers[name] = RunningMeanStd().to(self.device)
 
-    def _forward_collect(self, obs: Tensor, state: Any = None) -> dict[str, Any]:
+    def _forward_collect(self, obs: Tensor, state: State = None) -> dict[str, Any]:
         """{action, logit}, and value (in the critic's unit) where it comes from the trunk that the logit comes from."""
-        return self._act(obs, None)
+        return self._act(obs, state, None)
 
     def _start_acting(self, obs: Tensor) -> Acting:
         if getattr(self._forward_collect, '__func__', None) is not ActorCriticPolicy._forward_collect:
             return super()._start_acting(obs)
-        if self.compiled:
-            return CompiledActing(self._model, self._one_trunk, obs, self.device, self._draw_noise)
-        key = object()  # noise of its own, as compiled acting has
-        return ForwardActing(lambda obs, state: self._act(obs, key), obs)
+        key = object()  # noise of its own for every group of envs
+        acting = self._executor.start_acting(obs, self._draw_noise, self._one_trunk)
+        return acting or ForwardActing(lambda x, state: self._act(x, state, key), obs, self._initial_state())
 
-    def _act(self, obs: Tensor, key: Any) -> dict[str, Any]:
-        output = judge(self._model, send(obs, self.device), self._one_trunk)
-        logit = output['logit']
-        return {'action': distribution_of(logit).sample(logit, self._next_noise(logit, key)), **output}
+    def _act(self, obs: Tensor, state: State, key: Any) -> dict[str, Any]:
+        output = forward_for_acting(self._model, self._on_device(obs), self._one_trunk, state)
+        return {'action': self._dist.sample(output['logit'], self._next_noise(len(obs), key)), **output}
 
     @torch.inference_mode()
-    def _forward_eval(self, obs: Tensor, state: Any = None) -> dict[str, Any]:
-        logit = self._model.compute_actor(send(obs, self.device))
-        return {'action': distribution_of(logit).mode(logit)}
+    def _forward_eval(self, obs: Tensor, state: State = None) -> dict[str, Any]:
+        output = forward_for_acting(self._model, self._on_device(obs), False, state)
+        return {'action': self._dist.mode(output.pop('logit')), **output}
 
-    def _next_noise(self, logit: Logit, key: Any) -> Tensor:
+    def _on_device(self, obs: Tensor) -> Tensor:
+        return obs if obs.device == self.device else send(obs, self.device)
+
+    def _next_noise(self, n_env: int, key: Any) -> Tensor:
         """One step's noise; for each key drawn for a whole rollout, and anew when the number of envs changes."""
         noise = self._noise.get(key)
-        if not noise or noise[-1].shape[:-1] != lead_shape(logit):
-            noise = self._noise[key] = list(self._draw_noise(logit).unbind(0))[::-1]
+        if not noise or len(noise[-1]) != n_env:
+            noise = self._noise[key] = list(self._draw_noise(n_env).unbind(0))[::-1]
         return noise.pop()
 
-    def _draw_noise(self, logit: Logit) -> Tensor:
-        return distribution_of(logit).noise(logit, self.cfg.collect.n_step, self._noise_generator)
+    def _draw_noise(self, n_env: int) -> Tensor:
+        return self._dist.noise((self.cfg.collect.n_step, n_env), self._noise_generator, self.device)
 
     def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
         terminated = timestep.terminated
@@ -120,83 +138,37 @@ class ActorCriticPolicy(Policy):
 
     @torch.no_grad()
     def _get_train_sample(self, rollout: Rollout) -> TensorDict:
-        rollout = rollout.to(self.device)
+        rollout, cfg = rollout.to(self.device), self.cfg
         data = rollout.data
-        weight = None
-        # rows that only reset an env stay in the block with weight 0, the others are scaled to mean 1
-        if 'is_reset' in data.keys():
-            valid = (~data['is_reset']).to(torch.float32)
-            weight = valid * (valid.numel() / valid.sum().clamp(min=1))
-        reward = self._scaled_reward(data, weight) if self.cfg.learn.reward_norm else data['reward']
-        value, next_value = self._values(rollout)
+        weight = valid_weight(data['is_reset']) if 'is_reset' in data.keys() else None
+        reward = data['reward']
+        if cfg.learn.reward_norm:
+            statistics, gamma = self._normalizers['reward'], cfg.collect.discount_factor
+            reward, self._reward_sum = scaled_reward(data, weight, self._reward_sum, gamma, statistics)
+        value, next_value = map(self._in_return_units, rollout_values(rollout, self._compute_critic))
         adv, return_ = self._advantage(value, next_value, reward, data['done'], data['traj_flag'])
-        samples = {
-            'obs': data['obs'],
-            'action': data['action'],
-            'logit': data['logit'],
-            'value': value,
-            'adv': adv,
-            'return_': return_,
-        }
+        kept = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}
+        samples = {**kept, 'value': value, 'adv': adv, 'return_': return_}
         if weight is not None:
             samples['weight'] = weight
         if self._keep_transitions:
-            samples |= {
-                'reward': reward,
-                'done': data['done'],
-                'traj_flag': data['traj_flag'],
-                'next_obs': rollout.next_obs(),
-            }
+            ends = {'done': data['done'], 'traj_flag': data['traj_flag']}
+            samples |= {'reward': reward, **ends, 'next_obs': rollout.next_obs()}
         return TensorDict(samples, batch_size=data.batch_size, device=self.device).flatten(0, 1)  # [T, B] -> [N]
 
-    def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Values of all rows and of their true successors, [T, B] each; the critic sees only what it has not yet."""
-        data, last = rollout.data, rollout.last_obs
-        (n_step, n_env), acted = data.batch_size, 'value' in data.keys()
-        if rollout.successor is not None:
-            obs = rollout.successor if acted else torch.cat((data['obs'], rollout.successor))
-            value = self._compute_value(obs.flatten(0, 1)).view(-1, n_env)
-            return (self._in_return_units(data['value']), value) if acted else (value[:n_step], value[n_step:])
-        beyond = (last, rollout.final_obs)
-        value = self._compute_value(torch.cat(beyond if acted else (data['obs'].flatten(0, 1), *beyond)))
-        if acted:
-            value = torch.cat((self._in_return_units(data['value']).flatten(), value))
-        n = (n_step + 1) * n_env
-        block = value[:n].view(n_step + 1, n_env)
-        next_value = block[1:].clone()
-        next_value[rollout.final_index[:, 0], rollout.final_index[:, 1]] = value[n:]
-        return block[:-1], next_value
-
-    def _compute_value(self, obs: Tensor) -> Tensor:
-        """The critic in return units; images in pieces, since the features of a whole rollout may not fit."""
-        n_row = max(CRITIC_CELLS // max(obs[0].numel(), 1), 1)
-        values = [self._model.compute_critic(piece) for piece in obs.split(n_row)]
-        return self._in_return_units(values[0] if len(values) == 1 else torch.cat(values))
+    def _compute_critic(self, obs: Tensor) -> Tensor:
+        return in_pieces(self._executor.compute_critic, obs)
 
     def _in_return_units(self, value: Tensor) -> Tensor:
         return self._normalizers['value'].restore(value) if self.cfg.learn.value_norm else value
 
     def _advantage(
-        self,
-        value: Tensor,
-        next_value: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        traj_flag: Tensor,
+        self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, traj_flag: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """-> adv, return_."""
-        cfg = self.cfg.collect
-        return gae_return(gae_data(value, next_value, reward, done, traj_flag), cfg.discount_factor, cfg.gae_lambda)[:2]
-
-    def _scaled_reward(self, data: TensorDict, weight: Tensor | None) -> Tensor:
-        """Rewards over the running deviation of each env's discounted sum, which starts anew with each episode."""
-        reward, end, gamma = data['reward'], data['traj_flag'], self.cfg.collect.discount_factor
-        if self._reward_sum is None or self._reward_sum.shape != reward.shape[1:]:
-            self._reward_sum = torch.zeros_like(reward[0])
-        total = discounted_sum(reward, end, self._reward_sum, gamma)
-        self._reward_sum = gamma * total[-1] * (1 - end[-1].to(reward.dtype))
-        self._normalizers['reward'].update(total.flatten(), None if weight is None else weight.flatten())
-        return self._normalizers['reward'].rescale(reward)
+        """adv and return_, [T, B] each, in return units."""
+        collect = self.cfg.collect
+        data = gae_data(value, next_value, reward, done, traj_flag)
+        return gae_return(data, collect.discount_factor, collect.gae_lambda)[:2]
 
     def _update_obs_statistics(self, batch: TensorDict) -> None:
         """After the update, so that a rollout's first minibatch is compared with the very policy that collected it."""
@@ -217,7 +189,6 @@ class ActorCriticPolicy(Policy):
     def _init_learn(self) -> None:
         self._make_normalizers()
         self._optimizers = self._make_optimizers()
-        self._steps = Steps(self._model, self.cfg.learn.compile, self.device)
         self._order_generator = torch_generator(self.seed, 'learn', self.device)
         self._train_iter, self._warned = 0, False
         self._set_env_step(0)
@@ -232,82 +203,75 @@ class ActorCriticPolicy(Policy):
                 env_step,
             )
 
-    def _step_config(self, value_weight: float = 1.0, kl_penalty: float | None = None) -> StepConfig:
-        cfg = self.cfg.learn
-        clip_ratio = max(self._rates['clip_ratio'], 1e-6)  # a schedule may end at 0, the loss needs a range
-        return StepConfig(
-            clip_ratio,
-            value_weight,
+    def _policy_numbers(self, value_weight: float = 0.0, kl_penalty: float | None = None) -> PolicyNumbers:
+        cfg, value = self.cfg.learn, self._value_numbers()
+        return PolicyNumbers(
+            value.clip_ratio,
             self._rates['entropy_weight'],
-            cfg.value_clip,
             cfg.dual_clip,
+            kl_penalty,
             cfg.grad_clip,
             cfg.target_kl is not None,
-            kl_penalty,
+            value_weight,
+            cfg.value_clip,
         )
 
+    def _value_numbers(self) -> ValueNumbers:
+        cfg = self.cfg.learn  # a schedule may end at 0, the loss needs a range
+        return ValueNumbers(max(self._rates['clip_ratio'], 1e-6), cfg.value_clip, cfg.grad_clip)
+
     def _train_epochs(
-        self,
-        batch: TensorDict,
-        n_epoch: int,
-        step: Callable[[Minibatch], Metrics],
+        self, batch: TensorDict, n_epoch: int, step: Step, optimizers: Sequence[FlatAdam], numbers: Any
     ) -> tuple[Metrics, int]:
-        """Passes over a batch [N], a step for each minibatch, until n_epoch or target_kl; -> mean metrics, passes."""
-        cfg, metrics = self.cfg.learn, []
-        self._choose_steps()
-        for epoch in range(n_epoch):
-            if epoch and self._keep_transitions:
-                batch = self._recompute(batch)
-            if epoch == 0 or self._keep_transitions:
-                targets = self._targets(batch)
-            done = [
-                step(minibatch)
-                for minibatch in minibatches(
-                    targets, cfg.batch_size, self._order_generator, cfg.adv_norm == 'minibatch'
-                )
-            ]
-            self._train_iter += len(done)
-            metrics += done
-            if 'kl' in done[0] and bool(mean_of(done, 'kl') > 1.5 * cfg.target_kl):
+        """Passes over a batch, a step for each minibatch, until n_epoch or target_kl; -> mean metrics, passes."""
+        cfg, found, n_done = self.cfg.learn, [], 0
+        n_pass = 1 if cfg.target_kl is not None or self._keep_transitions else n_epoch  # at once, if nothing intervenes
+        columns = self._targets(batch)
+        length = columns['adv'][0].numel()  # 1, or that of the sequences
+        rows, at_once = max(cfg.batch_size // length, 1), length == 1
+        while n_done < n_epoch:
+            if n_done and self._keep_transitions:
+                columns = self._targets(self._recompute(batch))
+            order = torch.stack([self._draw_order(len(columns['adv'])) for _ in range(n_pass)])
+            data = Pass(columns, order, rows, self.device, cfg.adv_norm == 'minibatch', at_once)
+            found.append(self._executor.run(step, optimizers, data, numbers))
+            n_done += n_pass
+            self._train_iter += len(next(iter(found[-1].values())))
+            if 'kl' in found[-1] and bool(found[-1]['kl'].mean() > 1.5 * cfg.target_kl):
                 break
-        return {name: mean_of(metrics, name) for name in metrics[0]}, epoch + 1
+        return {name: torch.cat([metrics[name] for metrics in found]).mean() for name in found[0]}, n_done
 
-    @property
-    def compiled(self) -> bool:  # type: ignore[override]
-        """Whether acting runs compiled, and updates unless they failed so; decided as soon as the length is known."""
-        if 'learn' in self._fields and self._decided_for != self.max_env_step:
-            self._choose_steps()
-            self._compiled, self._decided_for = self._steps.active, self.max_env_step
-        return self._compiled
-
-    def _choose_steps(self) -> None:
-        rates, n = self._steps_per_env_step(), self.max_env_step
-        self._steps.decide(None if n is None else n * sum(rates), len(rates))
+    def _draw_order(self, n: int, device: torch.device | None = None) -> Tensor:
+        """A permutation of n rows, on a device (None: the policy's)."""
+        order = torch.randperm(n, generator=self._order_generator, device=self._order_generator.device)
+        return order.to(self.device if device is None else device)
 
     @torch.no_grad()
-    def _targets(self, batch: TensorDict) -> TensorDict:
-        """Only what a step reads: values in the unit of the critic's output, advantages of the batch normalised."""
+    def _targets(self, batch: TensorDict) -> dict[str, Tensor]:
+        """What a step reads: values in the unit of the critic's output, advantages of the batch normalised."""
         cfg = self.cfg.learn
-        weight_key = ('weight',) if 'weight' in batch.keys() else ()
-        targets = batch.select('obs', 'action', 'logit', 'value', 'adv', 'return_', *weight_key)
+        columns = {name: x for name, x in batch.items() if name not in NO_INPUT}
         if cfg.value_norm:
             for key in ('value', 'return_'):
-                targets[key] = self._normalizers['value'].standardize(targets[key])
+                columns[key] = self._normalizers['value'].standardize(columns[key])
         if cfg.adv_norm == 'batch':
-            targets['adv'] = normalize_advantage(targets['adv'], targets.get('weight', None))
-        return targets
+            adv, weight = columns['adv'], columns.get('weight')
+            columns['adv'] = normalize_advantage(adv.flatten(), None if weight is None else weight.flatten()).view_as(
+                adv
+            )
+        return columns
 
     @torch.no_grad()
     def _recompute(self, batch: TensorDict) -> TensorDict:
         """The batch with values, advantages and returns of the critic as it is now (arXiv:2006.05990, sec. 3.5)."""
         block = batch.view(self.cfg.collect.n_step, -1)  # [N] -> [T, B]
         value, next_value = (
-            self._compute_value(block[key].flatten(0, 1)).view(block.shape) for key in ('obs', 'next_obs')
+            self._in_return_units(self._compute_critic(block[key].flatten(0, 1))).view(block.shape)
+            for key in ('obs', 'next_obs')
         )
         adv, return_ = self._advantage(value, next_value, block['reward'], block['done'], block['traj_flag'])
-        return batch.clone(recurse=False).update(
-            {'value': value.flatten(), 'adv': adv.flatten(), 'return_': return_.flatten()}
-        )
+        found = {'value': value, 'adv': adv, 'return_': return_}
+        return batch.clone(recurse=False).update({name: x.flatten() for name, x in found.items()})
 
     def _update_value_statistics(self, batch: TensorDict) -> None:
         if self.cfg.learn.value_norm:
@@ -323,18 +287,8 @@ class ActorCriticPolicy(Policy):
         }
 
     def _monitor_vars_learn(self) -> list[str]:
-        names = [
-            'policy_loss',
-            'value_loss',
-            'entropy',
-            'approx_kl',
-            'clipfrac',
-            'grad_norm',
-            'explained_variance',
-            'n_epoch',
-            'skipped_step',
-            *self.scheduled,
-        ]
+        names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance']
+        names += ['n_epoch', 'skipped_step', *self.scheduled]
         return names + (['kl'] if self.cfg.learn.target_kl is not None else [])
 
     def _get_train_iter(self) -> int:

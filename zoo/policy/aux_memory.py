@@ -13,9 +13,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.core.errors import RunError
-from zoo.core.transfer import send
 
-Where = Literal['device', 'cpu', 'disk']
+MemoryLocation = Literal['device', 'cpu', 'disk']
 
 
 class AuxMemory:
@@ -28,7 +27,7 @@ class AuxMemory:
         has no name and is gone with the process; its space is reserved at once.
     """
 
-    def __init__(self, n_part: int, where: Where) -> None:
+    def __init__(self, n_part: int, where: MemoryLocation) -> None:
         self._n_part, self._where = n_part, where
         self._block: dict[str, Tensor] = {}
         self._n, self._n_filled = 0, 0  # rows, and batches
@@ -55,10 +54,9 @@ class AuxMemory:
         part = {key: batch[key] for key in ('obs', 'return_', 'weight') if key in batch.keys()}
         self._take(part, 1, part['obs'].device)
 
-    def rows(self, index: Tensor | slice, device: torch.device) -> TensorDict:
-        """The rows at an index [n] (on `self.device`), or in a slice, on a device."""
-        rows = {key: send(x[: self._n][index], device) for key, x in self._block.items()}
-        return TensorDict(rows, batch_size=[len(rows['return_'])], device=device)
+    def columns(self) -> dict[str, Tensor]:
+        """The rows kept, [M] each, as views where they lie; valid until the next `append`."""
+        return {key: x[: self._n] for key, x in self._block.items()} if self._n else {}
 
     def clear(self) -> None:
         """Forgets all rows; the block stays."""
@@ -66,7 +64,7 @@ class AuxMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """The rows kept (views, valid until the next `append`)."""
-        return {key: x[: self._n] for key, x in self._block.items()} if self._n else {}
+        return self.columns()
 
     def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device) -> None:
         """Copies a `state_dict` in, to count as `n_filled` batches; an empty one leaves the memory empty."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -13,15 +13,15 @@ from pydantic import Field
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from zoo.backend.actor import Acting, ForwardActing
+from zoo.backend.executor import Acting, Compile, ForwardActing
 from zoo.config.section import Section
-from zoo.core.data import Rollout
+from zoo.core.action_map import ActionMap
+from zoo.core.data import Metrics, Rollout, RunInfo, State
 from zoo.core.errors import UserError
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.seeding import stream
-from zoo.core.spaces import ActionMap, Space, obs_to_tensor
+from zoo.core.spaces import Space, obs_to_tensor
 
-Metrics = dict[str, Tensor]
 DEVICE = r'^(auto|cpu|cuda(:\d+)?)$'
 Mode = Literal['learn', 'collect', 'eval']
 
@@ -29,9 +29,18 @@ Mode = Literal['learn', 'collect', 'eval']
 class LearnConfig(Section):
     """Section `policy.learn`: how a policy is updated."""
 
+    batch_size: int = Field(
+        256, ge=1, description='samples per gradient step (64 to 4096 is usual); smaller ones learn more from a sample'
+    )
+
 
 class CollectConfig(Section):
-    """Section `policy.collect`: how experience is gathered and turned into samples."""
+    """Section `policy.collect`: how experience is gathered; give n_sample or n_step, the other is derived."""
+
+    n_sample: Annotated[int, Field(ge=1)] | None = Field(None, description='env steps per rollout, over all envs')
+    n_step: Annotated[int, Field(ge=1)] | None = Field(
+        128, description='env steps per rollout and env (32 to 2048 is usual); longer ones are less biased'
+    )
 
 
 class EvalConfig(Section):
@@ -78,7 +87,7 @@ class LearnMode(NamedTuple):
 class CollectMode(NamedTuple):
     """What a collector is given."""
 
-    forward: Callable[[Tensor, Any], dict[str, Any]]
+    forward: Callable[[Tensor, State], dict[str, Any]]
     start: Callable[[Tensor], Acting]  # given where the observations of each rollout will be, [T + 1, B, *O]
     process_transition: Callable[[Tensor, dict[str, Any], Any], dict[str, Any]]  # once per rollout
     get_train_sample: Callable[[Rollout], TensorDict]
@@ -89,7 +98,8 @@ class CollectMode(NamedTuple):
 class EvalMode(NamedTuple):
     """What an evaluator is given."""
 
-    forward: Callable[[Tensor, Any], dict[str, Any]]
+    forward: Callable[[Tensor, State], dict[str, Any]]
+    initial_state: Callable[[int], State] | None = None
 
 
 def device_of(name: str) -> torch.device:
@@ -113,17 +123,12 @@ class Policy(ABC):
       enable_field: modes to build; None: all three. A mode that was not built raises AttributeError when used.
       model: a ready network in place of the registered one.
       action_mode: how `act` turns the policy's actions into the env's (env.action_mode of the run).
+      run: what is known of the run that the policy is part of.
     """
 
     config: ClassVar[type[PolicyConfig]] = PolicyConfig
     draws_apart: ClassVar[bool] = False
     """Whether `_forward_learn` also takes {'policy': batch, 'value': batch}, or one of these, from buffer 'multi'."""
-    reuse: Mapping[str, float] = {'policy': 1.0, 'value': 1.0}
-    """How often a sample is drawn from the buffer on average, for each phase: who runs it sets this too."""
-    compiled: bool = False
-    """Whether it runs compiled; then envs that are tensor programs are compiled too."""
-    max_env_step: int | None = None
-    """Env steps of the whole run, where they are known: who runs it sets this before the first update."""
 
     def __init__(
         self,
@@ -135,7 +140,9 @@ class Policy(ABC):
         enable_field: Sequence[Mode] | None = None,
         model: nn.Module | None = None,
         action_mode: Literal['clip', 'rescale'] = 'clip',
+        run: RunInfo | None = None,
     ) -> None:
+        self.run = RunInfo() if run is None else run
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
         self.device = device_of(cfg.device)
@@ -143,7 +150,7 @@ class Policy(ABC):
         if model is None:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
                 torch.manual_seed(int(stream(seed, 'model').generate_state(1)[0]))
-                model = MODEL_REGISTRY.get(cfg.model.type)(cfg.model, obs_space, action_space)
+                model = self._make_model()
         self._model: Any = model.to(self.device)
         self._normalizers: Any = nn.ModuleDict()
         self._build()
@@ -153,8 +160,8 @@ class Policy(ABC):
 
     @classmethod
     @abstractmethod
-    def default_model(cls) -> str:
-        """Registered name of the model that is built when the config names none."""
+    def default_model(cls) -> str | None:
+        """Registered name of the model that is built when the config names none; None: a policy without a network."""
 
     @classmethod
     def default_buffer(cls) -> str:
@@ -174,8 +181,10 @@ class Policy(ABC):
         """Builds what collecting needs."""
 
     @abstractmethod
-    def _forward_collect(self, obs: Tensor, state: Any) -> dict[str, Any]:
+    def _forward_collect(self, obs: Tensor, state: State) -> dict[str, Any]:
         """obs [B, *O] -> {action, logit, ...}, all [B, ...], exploring; called without gradient.
+
+        A model with state: `state` is that of these rows, and the output has the next one under 'state'.
 
         The B envs are one group (env.collector_group_num): where there are more, the groups alternate.
         """
@@ -190,18 +199,32 @@ class Policy(ABC):
 
     @abstractmethod
     def _get_train_sample(self, rollout: Rollout) -> TensorDict:
-        """A rollout [T, B] -> samples [N], N = T * B, t-major."""
+        """A rollout [T, B] -> a `Sample`: rows [N], N = T * B, t-major, or sequences [S] of entries [L, ...]."""
 
     @abstractmethod
-    def _forward_eval(self, obs: Tensor, state: Any) -> dict[str, Any]:
-        """obs [B, *O] -> {action}, greedy, no gradient."""
+    def _forward_eval(self, obs: Tensor, state: State) -> dict[str, Any]:
+        """obs [B, *O] -> {action} (and 'state', as in `_forward_collect`), greedy, no gradient."""
 
     def _build(self) -> None:
         """Builds or checks what all modes share, once the model is there."""
 
+    def _make_model(self) -> nn.Module:
+        if self.default_model() is None and not self.cfg.model:
+            return nn.Module()
+        return MODEL_REGISTRY.get(self.cfg.model.type)(self.cfg.model, self.obs_space, self.action_space)
+
     def _start_acting(self, obs: Tensor) -> Acting:
-        """Acts on the rows of a block, [T + 1, B, *O], of which the last one is only seen; by `_forward_collect`."""
-        return ForwardActing(self._forward_collect, obs)
+        """Acting on the rows of a block [T + 1, B, *O], of which the last one is only seen; by `_forward_collect`."""
+        return ForwardActing(self._forward_collect, obs, self._initial_state())
+
+    @property
+    def compile_env(self) -> Compile | None:
+        """What compiles the step of envs that are tensor programs, where this run is worth it."""
+        return None
+
+    def _initial_state(self) -> Callable[[int], State] | None:
+        """Makes the recurrent state of B envs at the start of an episode; None for a model without state."""
+        return getattr(self._model, 'initial_state', None)
 
     def _init_eval(self) -> None:
         """Builds what evaluation needs; most policies need nothing."""
@@ -270,7 +293,7 @@ class Policy(ABC):
     def eval_mode(self) -> EvalMode:
         """The evaluator's view."""
         self._need('eval')
-        return EvalMode(self._forward_eval)
+        return EvalMode(self._forward_eval, self._initial_state())
 
     def act(self, obs: Any) -> np.ndarray:
         """Greedy actions as the env takes them, for one raw observation [*O] or a batch [B, *O]; as evaluation acts."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zoo.backend.executor import WORTH_STEPS, CompileMode
+from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
 from zoo.config.schedule import Schedule, ScheduleOrZero
 from zoo.policy.base import CollectConfig, LearnConfig
 
@@ -14,7 +14,6 @@ from zoo.policy.base import CollectConfig, LearnConfig
 class ActorCriticLearnConfig(LearnConfig):
     """What the sections `policy.learn` of PPO and PPG have in common."""
 
-    batch_size: int = Field(256, ge=1, description='samples per gradient step; divides the rollout')
     learning_rate: Schedule = Field(2.5e-4, description="Adam's step size")
     adam_eps: float = Field(1e-5, gt=0, description="Adam's epsilon")
     entropy_weight: ScheduleOrZero = Field(0.0, description='factor of the entropy bonus; more explores more')
@@ -48,19 +47,21 @@ class ActorCriticLearnConfig(LearnConfig):
     nonfinite_limit: int = Field(
         10, ge=1, description='gradient steps in a row that may be skipped as not finite before the run stops'
     )
+    executor: ExecutorName = Field(
+        'auto',
+        description="what runs updates and acting: 'native' (C, for the MLP networks of zoo on a CPU), 'graph' "
+        "(compiled), 'eager' (PyTorch as written), or 'auto', the fastest that serves",
+    )
     compile: CompileMode = Field(
         'auto',
-        description='run each update step as one compiled graph, 2 to 7 times as fast for small networks: '
-        f"'on', 'off', or 'auto': where there is a compiler, in runs of {2 * WORTH_STEPS:,} "
-        f'gradient steps or more (PPG: {3 * WORTH_STEPS:,} or {4 * WORTH_STEPS:,})',
+        description="whether what 'native' does not serve is compiled: 'on', 'off', or 'auto', where there is a compiler, "
+        f'in runs of {WORTH_STEPS:,} gradient steps or more',
     )
 
 
 class OnPolicyCollectConfig(CollectConfig):
-    """Section `policy.collect` of the actor-critic policies; give n_sample or n_step, the other is derived."""
+    """Section `policy.collect` of the actor-critic policies."""
 
-    n_sample: Annotated[int, Field(ge=1)] | None = Field(None, description='env steps per rollout, over all envs')
-    n_step: Annotated[int, Field(ge=1)] | None = Field(None, description='env steps per rollout and env')
     discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
     gae_lambda: float = Field(
         0.95, ge=0, le=1, description='lambda of the advantage estimator: 0 trusts the critic, 1 the returns'

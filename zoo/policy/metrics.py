@@ -1,17 +1,9 @@
-"""Statistics of an update."""
+"""How well the critic predicted the returns of a batch."""
 
 from __future__ import annotations
 
-import torch
 from tensordict import TensorDict
 from torch import Tensor
-
-from zoo.policy.base import Metrics
-
-
-def mean_of(metrics: list[Metrics], name: str) -> Tensor:
-    """Mean of one metric over the steps that have it, 0-dim."""
-    return torch.stack([m[name] for m in metrics if name in m]).mean()
 
 
 def explained_variance(batch: TensorDict) -> Tensor:

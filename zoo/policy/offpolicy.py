@@ -12,8 +12,9 @@ import torch
 from pydantic import Field, field_validator
 from tensordict import TensorDict
 
+from zoo.core.data import Metrics
 from zoo.core.registry import POLICY_REGISTRY
-from zoo.policy.base import Metrics, PolicyConfig
+from zoo.policy.base import PolicyConfig
 from zoo.policy.ppg import PPGConfig, PPGPolicy
 from zoo.policy.ppo import PPOConfig, PPOLearnConfig, PPOPolicy
 

@@ -1,10 +1,9 @@
-"""Policy 'ppg': phasic policy gradient (Cobbe et al. 2020, arXiv:2009.04416)."""
+"""Policy 'ppg': phasic policy gradient (Cobbe et al. 2021, arXiv:2009.04416)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -12,17 +11,19 @@ from pydantic import Field
 from tensordict import TensorDict
 from torch import Tensor
 
+from zoo.backend.executor import Pass
 from zoo.config.schedule import Schedule, schedule_value
+from zoo.core.data import Metrics
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.transfer import send
 from zoo.policy.actor_critic import ActorCriticPolicy
-from zoo.policy.aux_memory import AuxMemory, Where
-from zoo.policy.base import Metrics, PolicyConfig
+from zoo.policy.aux_memory import AuxMemory, MemoryLocation
+from zoo.policy.base import PolicyConfig
 from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
-from zoo.policy.metrics import explained_variance, mean_of
-from zoo.policy.updates import StepConfig, aux_step, policy_step, ppo_step, value_step
-from zoo.rl_utils.distribution import Logit, distribution_of
+from zoo.policy.metrics import explained_variance
+from zoo.policy.samples import CRITIC_CELLS
+from zoo.policy.updates import AuxNumbers, aux_step, policy_step, ppo_step, value_step
 from zoo.rl_utils.optimizer import FlatAdam
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class PPGLearnConfig(ActorCriticLearnConfig):
     aux_learning_rate: Schedule | None = Field(
         None, description="Adam's step size in the auxiliary phase, which has moments of its own; null: learning_rate"
     )
-    aux_memory: Where = Field(
+    aux_memory: MemoryLocation = Field(
         'device',
         description="where observations are kept for the auxiliary phase: the policy's device, cpu or disk "
         '(a nameless file in the folder for temporary files)',
@@ -69,8 +70,6 @@ class PPGLearnConfig(ActorCriticLearnConfig):
 
 class PPGCollectConfig(OnPolicyCollectConfig):
     """Section `policy.collect` of PPG."""
-
-    n_step: Annotated[int, Field(ge=1)] | None = Field(128, description='env steps per rollout and env')
 
 
 class PPGConfig(PolicyConfig):
@@ -102,8 +101,8 @@ class PPGPolicy(ActorCriticPolicy):
         for method in ('compute_aux', 'critic_parameters'):
             if not callable(getattr(self._model, method, None)):
                 raise UserError(
-                    f'model {name} has no {method}(), which policy {self.cfg.type!r} needs beside an '
-                    "actor-critic's methods; see zoo.model.ppg, or use policy.model.type 'ppg'"
+                    f'model {name} has no {method}(), which policy {self.cfg.type!r} needs in addition to '
+                    "an actor-critic's methods; see zoo.model.ppg, or use policy.model.type 'ppg'"
                 )
         if self._joint and cfg.actor_epoch_per_collect != cfg.critic_epoch_per_collect:
             raise UserError(
@@ -140,14 +139,11 @@ class PPGPolicy(ActorCriticPolicy):
         optimizers = {name: FlatAdam(group, eps=self.cfg.learn.adam_eps) for name, group in groups.items() if group}
         return optimizers | {f'aux_{name}': optimizer.sibling() for name, optimizer in optimizers.items()}
 
-    def _steps_per_env_step(self) -> list[float]:
-        cfg, n_policy, n_value = self.cfg.learn, self.reuse['policy'], self.reuse['value']
-        critic = [] if self._joint else [n_value * cfg.critic_epoch_per_collect / cfg.batch_size]
-        return [
-            n_policy * cfg.actor_epoch_per_collect / cfg.batch_size,
-            *critic,
-            n_policy * cfg.aux_train_epoch / cfg.aux_batch_size,
-        ]
+    def _steps_per_env_step(self) -> float:
+        cfg, reuse = self.cfg.learn, self.run.reuse
+        n_critic = 0.0 if self._joint else reuse['value'] * cfg.critic_epoch_per_collect
+        n_policy = reuse['policy'] * cfg.actor_epoch_per_collect
+        return (n_policy + n_critic) / cfg.batch_size + reuse['policy'] * cfg.aux_train_epoch / cfg.aux_batch_size
 
     def _forward_learn(self, batch: TensorDict | dict[str, TensorDict]) -> Metrics:
         """Policy phase and value phase, over one batch or over {'policy': batch, 'value': batch}, or one of them."""
@@ -159,38 +155,42 @@ class PPGPolicy(ActorCriticPolicy):
             )
         for optimizer in self._optimizers.values():
             optimizer.lr = self._rates['learning_rate']
-        metrics, n_epoch = {}, 0
+        metrics: Metrics = {}
         if 'value' in parts:
             metrics['explained_variance'] = explained_variance(parts['value'])
             self._update_value_statistics(parts['value'])
+        n_epoch = 0
         if 'policy' in parts:
-            losses, n_epoch = self._policy_phase_over(parts['policy'])
+            losses, n_epoch = self._train_policy(parts['policy'])
             metrics |= losses
             self._memory.append(parts['policy'])
             self._policy_phase += 1
         if 'value' in parts and not self._joint:
-            step = partial(self._steps.take, value_step, self._optimizers['critic'], self._step_config())
-            metrics |= self._train_epochs(parts['value'], self.cfg.learn.critic_epoch_per_collect, step)[0]
+            metrics |= self._train_value(parts['value'])
         self._update_obs_statistics(parts['policy'] if 'policy' in parts else parts['value'])
         metrics = {**self._learner_metrics(n_epoch), **metrics}
         if 'policy' not in parts:
             del metrics['n_epoch']  # of the policy phase; a 0 would enter the mean over the batches of a round
         return metrics
 
-    def _policy_phase_over(self, batch: TensorDict) -> tuple[Metrics, int]:
-        cfg = self.cfg.learn
-        config = self._step_config(cfg.value_weight, cfg.kl_weight if cfg.policy_loss == 'kl' else None)
+    def _train_policy(self, batch: TensorDict) -> tuple[Metrics, int]:
+        """The policy phase: E_pi passes over a batch; -> mean metrics, passes."""
+        cfg, optimizers = self.cfg.learn, [self._optimizers['actor']]
         step = ppo_step if self._joint else policy_step
-        return self._train_epochs(
-            batch, cfg.actor_epoch_per_collect, partial(self._steps.take, step, self._optimizers['actor'], config)
-        )
+        numbers = self._policy_numbers(cfg.value_weight, cfg.kl_weight if cfg.policy_loss == 'kl' else None)
+        return self._train_epochs(batch, cfg.actor_epoch_per_collect, step, optimizers, numbers)
+
+    def _train_value(self, batch: TensorDict) -> Metrics:
+        """The value phase: E_V passes over a batch."""
+        optimizers, numbers = [self._optimizers['critic']], self._value_numbers()
+        return self._train_epochs(batch, self.cfg.learn.critic_epoch_per_collect, value_step, optimizers, numbers)[0]
 
     def learn_aux(self) -> Metrics:
-        """The auxiliary phase, when it is due; else nothing.
+        """The auxiliary phase (E_aux passes over all that was kept), when it is due; else nothing.
 
-        Its minibatches are random rows of all that was kept (as published they are random whole segments). Metrics
-        are means over its steps, and the KL from the policy as the phase began: aux_kl_before before its first
-        step, of the first minibatch (0 but for rounding), aux_kl_after after the last, over all rows.
+        Its minibatches are random rows (as published they are random whole segments). Metrics are means over its
+        steps, and the KL from the policy as the phase began: aux_kl_before before its first step, of the first
+        minibatch (0 but for rounding), aux_kl_after after the last, over all rows.
         """
         cfg = self.cfg.learn
         if self._policy_phase < cfg.aux_freq:
@@ -198,60 +198,44 @@ class PPGPolicy(ActorCriticPolicy):
         optimizers = [o for name, o in self._optimizers.items() if name.startswith('aux_')]
         for optimizer in optimizers:
             optimizer.lr = self._rates['aux_learning_rate']
-        config = StepConfig(bc_weight=cfg.aux_bc_weight, grad_clip=cfg.grad_clip)
-        logit_old = self._logits_of_memory()
-        metrics: list[Metrics] = []
-        for _ in range(cfg.aux_train_epoch):
-            order = torch.randperm(
-                len(self._memory), generator=self._order_generator, device=self._order_generator.device
-            )
-            for index in send(order, self._memory.device).split(cfg.aux_batch_size):
-                minibatch = self._aux_minibatch(index, logit_old)
-                metrics.append(self._steps.take(aux_step, optimizers, config, minibatch))
-        self._train_iter += len(metrics)
+        columns, n, device = self._aux_columns(), len(self._memory), self._memory.device
+        order = torch.stack([self._draw_order(n, device) for _ in range(cfg.aux_train_epoch)])
+        gather = device == self.device and columns['obs'].numel() <= CRITIC_CELLS
+        data = Pass(columns, order, cfg.aux_batch_size, self.device, gather=gather)
+        metrics = self._executor.run(aux_step, optimizers, data, AuxNumbers(cfg.aux_bc_weight, cfg.grad_clip))
+        self._train_iter += len(metrics['aux_grad_norm'])
         for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
             optimizer.count_skipped(cfg.nonfinite_limit)
-        kl_after = self._kl_to(logit_old)
+        kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])
         self._memory.clear()
         self._policy_phase = 0
-        return {
-            **{name: mean_of(metrics, name) for name in metrics[0]},
-            'aux_kl_before': metrics[0]['behavioral_cloning_loss'],
-            'aux_kl_after': kl_after,
-        }
+        means = {name: x.mean() for name, x in metrics.items()}
+        return {**means, 'aux_kl_before': kl_before, 'aux_kl_after': kl_after}
 
     @torch.no_grad()
-    def _aux_minibatch(self, index: Tensor, logit_old: TensorDict) -> TensorDict:
-        minibatch = self._memory.rows(index, self.device)
-        minibatch['logit'] = logit_old[send(index, self.device)]['logit']
+    def _aux_columns(self) -> dict[str, Tensor]:
+        """What the auxiliary phase reads, [M] rows where the memory lies; 'logit' is that of the policy as it begins."""
+        columns, device = self._memory.columns(), self._memory.device
         if self.cfg.learn.value_norm:
-            minibatch['return_'] = self._normalizers['value'].standardize(minibatch['return_'])
-        return minibatch
+            statistics = self._normalizers['value']
+            columns['return_'] = send(statistics.standardize(send(columns['return_'], self.device)), device)
+        logits = [self._model.compute_actor(rows['obs']) for _, rows in self._pieces()]
+        return {**columns, 'logit': send(torch.cat(logits), device)}
 
     @torch.no_grad()
-    def _logits_of_memory(self) -> TensorDict:
-        """pi_old of every row kept, found in pieces as the phase begins: [M] with 'logit'."""
-        pieces = [
-            TensorDict({'logit': self._model.compute_actor(rows['obs'])}, batch_size=rows.batch_size)
-            for _, rows in self._pieces()
-        ]
-        return TensorDict.cat(pieces)
-
-    @torch.no_grad()
-    def _kl_to(self, logit_old: TensorDict) -> Tensor:
+    def _kl_to(self, logit_old: Tensor) -> Tensor:
         """mean(KL(old || now)) over all rows kept."""
         total = torch.zeros((), device=self.device)
         for at, rows in self._pieces():
-            logit: Logit = self._model.compute_actor(rows['obs'])
-            kl = distribution_of(logit).kl(logit_old[at]['logit'], logit)
-            total += (kl * rows['weight'] if 'weight' in rows.keys() else kl).sum()
+            kl = self._dist.kl(send(logit_old[at], self.device), self._model.compute_actor(rows['obs']))
+            total += (kl * rows['weight'] if 'weight' in rows else kl).sum()
         return total / len(self._memory)
 
-    def _pieces(self) -> Iterator[tuple[slice, TensorDict]]:
+    def _pieces(self) -> Iterator[tuple[slice, dict[str, Tensor]]]:
         """All rows kept, in order, in pieces of a minibatch."""
         for start in range(0, len(self._memory), self.cfg.learn.aux_batch_size):
             at = slice(start, start + self.cfg.learn.aux_batch_size)
-            yield at, self._memory.rows(at, self.device)
+            yield at, {name: send(x[at], self.device) for name, x in self._memory.columns().items()}
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), 'aux_learning_rate', *(() if self._joint else ('value_grad_norm',))]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 from tensordict import TensorDict
 
+from zoo.core.data import Metrics
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.policy.actor_critic import ActorCriticPolicy
-from zoo.policy.base import Metrics, PolicyConfig
+from zoo.policy.base import PolicyConfig
 from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
 from zoo.policy.metrics import explained_variance
 from zoo.policy.updates import ppo_step
@@ -31,8 +31,6 @@ class PPOLearnConfig(ActorCriticLearnConfig):
 
 class PPOCollectConfig(OnPolicyCollectConfig):
     """Section `policy.collect` of PPO."""
-
-    n_step: Annotated[int, Field(ge=1)] | None = Field(128, description='env steps per rollout and env')
 
 
 class PPOConfig(PolicyConfig):
@@ -59,16 +57,15 @@ class PPOPolicy(ActorCriticPolicy):
     def _make_optimizers(self) -> dict[str, FlatAdam]:
         return {'all': FlatAdam(self._model.named_parameters(), eps=self.cfg.learn.adam_eps)}
 
-    def _steps_per_env_step(self) -> list[float]:
-        return [self.reuse['policy'] * self.cfg.learn.epoch_per_collect / self.cfg.learn.batch_size]
+    def _steps_per_env_step(self) -> float:
+        return self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect / self.cfg.learn.batch_size
 
     def _forward_learn(self, batch: TensorDict) -> Metrics:
-        optimizer, config = self._optimizers['all'], self._step_config(self.cfg.learn.value_weight)
+        cfg, optimizer = self.cfg.learn, self._optimizers['all']
         optimizer.lr = self._rates['learning_rate']
         fit = explained_variance(batch)
         self._update_value_statistics(batch)
-        metrics, n_epoch = self._train_epochs(
-            batch, self.cfg.learn.epoch_per_collect, partial(self._steps.take, ppo_step, optimizer, config)
-        )
+        numbers = self._policy_numbers(cfg.value_weight)
+        metrics, n_epoch = self._train_epochs(batch, cfg.epoch_per_collect, ppo_step, [optimizer], numbers)
         self._update_obs_statistics(batch)
         return {**metrics, 'explained_variance': fit, **self._learner_metrics(n_epoch)}

@@ -1,8 +1,10 @@
 """Losses and estimators as pure functions; no policy, env or config needed."""
 
-from zoo.rl_utils.distribution import Categorical, Gaussian, distribution_of
-from zoo.rl_utils.gae import gae, gae_data, gae_result, gae_return
-from zoo.rl_utils.normalizer import RunningMeanStd, normalize_advantage
+from zoo.rl_utils.categorical import Categorical
+from zoo.rl_utils.distribution import ActionDist, distribution_of, make_dist
+from zoo.rl_utils.gae import gae, gae_data, gae_result, gae_return, normalize_advantage
+from zoo.rl_utils.gaussian import Gaussian
+from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatAdam, NonFiniteGradientError
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error, ppg_joint_loss
 from zoo.rl_utils.ppo import (
@@ -20,6 +22,8 @@ from zoo.rl_utils.ppo import (
 )
 
 __all__ = [
+    'ActionDist',
+    'make_dist',
     'Categorical',
     'FlatAdam',
     'Gaussian',

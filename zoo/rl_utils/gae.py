@@ -1,4 +1,4 @@
-"""Generalised advantage estimation, and the linear recursion it rests on."""
+"""Advantages: generalised advantage estimation, the linear recursion it rests on, and their normalisation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from zoo.rl_utils import kernels
-from zoo.rl_utils.check import check_floating, check_not_empty, check_shape
-from zoo.rl_utils.distribution import wide
+from zoo.rl_utils.check import check_floating, check_not_empty, check_shape, wide
 
 
 class gae_data(NamedTuple):
@@ -50,8 +49,8 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
     Source: Schulman et al. 2016, arXiv:1506.02438, sec. 3. Departs: the trace is cut at rollout ends.
     """
     _check(data, gamma, lambda_)
-    kernel = kernels.find('gae', *data)
-    return _advantage(data, gamma, lambda_) if kernel is None else kernel(*data, gamma, lambda_, False)[0]
+    kernel = kernels.ENABLED and kernels.find('gae', *data)
+    return kernel(*data, gamma, lambda_, False)[0] if kernel else _advantage(data, gamma, lambda_)
 
 
 @torch.no_grad()
@@ -65,8 +64,8 @@ def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> ga
     Returns: gae_result, new tensors without gradient in the dtype of value; inputs are unchanged.
     """
     _check(data, gamma, lambda_)
-    kernel = kernels.find('gae', *data)
-    if kernel is not None:
+    kernel = kernels.ENABLED and kernels.find('gae', *data)
+    if kernel:
         return gae_result(*kernel(*data, gamma, lambda_, True))
     adv = _advantage(data, gamma, lambda_)
     std, mean = torch.std_mean(adv, correction=0)
@@ -120,6 +119,24 @@ def discounted_sum(reward: Tensor, end: Tensor, carry: Tensor, gamma: float) -> 
     x = torch.cat(((reward[:1] + carry), reward[1:]))
     keep = torch.cat((torch.zeros_like(carry).unsqueeze(0), 1 - end[:-1].to(reward.dtype)))
     return linear_scan(x.flip(0), (keep * gamma).flip(0)).flip(0)
+
+
+def normalize_advantage(adv: Tensor, weight: Tensor | None = None) -> Tensor:
+    """(adv - mean) / std over the last dimension; one row, or equal rows, are only centred.
+
+    Args: adv [..., N]; weight [..., N], rows of weight 0 enter no statistic. Returns: [..., N], a new tensor.
+    """
+    # taking off a row first makes equal rows exactly 0; the mean of n equal numbers need not be that number
+    if weight is None:
+        adv = adv - adv[..., :1]
+        std, mean = torch.std_mean(adv, dim=-1, correction=0, keepdim=True)
+        return (adv - mean) / (std + 1e-8)
+    valid = weight.gt(0).to(adv.dtype)
+    n = valid.sum(-1, keepdim=True).clamp(min=1)
+    adv = adv - adv.gather(-1, valid.argmax(-1, keepdim=True))
+    centred = adv - (adv * valid).sum(-1, keepdim=True) / n
+    std = ((centred.square() * valid).sum(-1, keepdim=True) / n).sqrt()
+    return centred / (std + 1e-8)
 
 
 def _check(data: gae_data, gamma: float, lambda_: float) -> None:

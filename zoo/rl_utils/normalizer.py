@@ -1,4 +1,4 @@
-"""Running statistics: of observations, rewards and returns."""
+"""Running statistics of observations, rewards and returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunningMeanStd(nn.Module):
 
     def __init__(self, shape: tuple[int, ...] = (), clip: float = 10.0, epsilon: float = 1e-8) -> None:
         super().__init__()
-        self._clip, self._epsilon = clip, epsilon
+        self.clip, self._epsilon = clip, epsilon
         self.register_buffer('mean', torch.zeros(shape, dtype=torch.float64))
         self.register_buffer('var', torch.ones(shape, dtype=torch.float64))
         self.register_buffer('count', torch.zeros((), dtype=torch.float64))
@@ -51,11 +51,11 @@ class RunningMeanStd(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised and clipped x, any leading shape."""
-        return ((x - self.shift) * self.scale).clamp(-self._clip, self._clip)
+        return ((x - self.shift) * self.scale).clamp(-self.clip, self.clip)
 
     def rescale(self, x: Tensor) -> Tensor:
         """x divided by the standard deviation and clipped; the mean stays (for rewards, whose sign matters)."""
-        return (x * self.scale).clamp(-self._clip, self._clip)
+        return (x * self.scale).clamp(-self.clip, self.clip)
 
     def standardize(self, x: Tensor) -> Tensor:
         """(x - mean) / std, not clipped."""
@@ -64,21 +64,3 @@ class RunningMeanStd(nn.Module):
     def restore(self, x: Tensor) -> Tensor:
         """Inverse of `standardize`."""
         return x / self.scale + self.shift
-
-
-def normalize_advantage(adv: Tensor, weight: Tensor | None = None) -> Tensor:
-    """(adv - mean) / std over the last dimension; one row, or equal rows, are only centred.
-
-    Args: adv [..., N]; weight [..., N], rows of weight 0 enter no statistic. Returns: [..., N], a new tensor.
-    """
-    # taking off a row first makes equal rows exactly 0; the mean of n equal numbers need not be that number
-    if weight is None:
-        adv = adv - adv[..., :1]
-        std, mean = torch.std_mean(adv, dim=-1, correction=0, keepdim=True)
-        return (adv - mean) / (std + 1e-8)
-    valid = weight.gt(0).to(adv.dtype)
-    n = valid.sum(-1, keepdim=True).clamp(min=1)
-    adv = adv - adv.gather(-1, valid.argmax(-1, keepdim=True))
-    centred = adv - (adv * valid).sum(-1, keepdim=True) / n
-    std = ((centred.square() * valid).sum(-1, keepdim=True) / n).sqrt()
-    return centred / (std + 1e-8)

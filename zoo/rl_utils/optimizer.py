@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.adam import AdamRates, FlatState
 from zoo.core.errors import RunError
+
+
+class FlatState(NamedTuple):
+    """The buffers of a FlatAdam: all that a step reads and writes."""
+
+    param: Tensor
+    grad: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    step_count: Tensor
+
+
+class AdamRates(NamedTuple):
+    """The numbers of an Adam step, or 0-dim tensors of them."""
+
+    lr: Any
+    beta1: Any
+    beta2: Any
+    eps: Any
 
 
 class NonFiniteGradientError(RunError):
@@ -21,7 +39,8 @@ class FlatAdam:
     """Adam over one flat buffer of parameters and one of gradients, of which the model's are views.
 
     Zeroing, the global norm, the finite check and the update are then one operation each. A step whose gradient is not
-    finite changes nothing and is counted; nothing here waits for the device but `count_skipped`.
+    finite changes nothing and is counted; only `count_skipped` waits for the device. Copied or pickled together with
+    its model, the copy moves the copied model.
     Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views
       of one buffer.
     Source: Kingma & Ba 2015, arXiv:1412.6980.
@@ -45,10 +64,20 @@ class FlatAdam:
         self.step_count = torch.zeros((), device=first.device)  # steps taken; the skipped ones are not among them
         self.n_skipped, self._n_in_row = 0, 0
         self._norms: list[Tensor] = []
+        for (_, p), value in zip(self._named, self.cut(self.param).values(), strict=True):
+            value.copy_(p.detach())
+        self._tie()
+
+    def _tie(self) -> None:
+        """Makes the parameters and their gradients views of the flat buffers, whose values count."""
         values, grads = self.cut(self.param), self.cut(self.grad)
         for name, p in self._named:
-            values[name].copy_(p.detach())
             p.data, p.grad = values[name], grads[name]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copies of parameters, by `copy.deepcopy` or pickle, have memory of their own and no gradient."""
+        self.__dict__.update(state)
+        self._tie()
 
     @property
     def state(self) -> FlatState:
@@ -115,8 +144,8 @@ class FlatAdam:
         return norm
 
     def note_step(self, norm: Tensor) -> None:
-        """Notes the norm of the gradient of a step taken, here or by a compiled graph, for `count_skipped`."""
-        self._norms.append(norm)
+        """Notes the norm of the gradient of a step taken, or of several ([n]), for `count_skipped`."""
+        self._norms.append(norm.reshape(-1))
 
     def count_skipped(self, limit: int) -> int:
         """How many steps were skipped so far. Waits for the device, so call it once per rollout.
@@ -124,7 +153,7 @@ class FlatAdam:
         Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; names the first
           such parameter.
         """
-        for finite in torch.stack(self._norms).isfinite().tolist() if self._norms else []:
+        for finite in torch.cat(self._norms).isfinite().tolist() if self._norms else []:
             self.n_skipped += not finite
             self._n_in_row = 0 if finite else self._n_in_row + 1
         self._norms.clear()

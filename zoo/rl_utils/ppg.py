@@ -1,16 +1,15 @@
-"""The auxiliary phase's joint loss of phasic policy gradient, over categorical and Gaussian heads alike."""
+"""The auxiliary phase's joint loss of phasic policy gradient, for every action distribution."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import check_clip_ratio, check_policies, check_shape, check_values
-from zoo.rl_utils.distribution import Distribution, Logit, distribution_of, logit_parts
+from zoo.rl_utils.distribution import ActionDist, Logit, from_logits
 from zoo.rl_utils.ppo import ppo_value_data, ppo_value_error
 
 
@@ -33,8 +32,10 @@ class ppg_joint_loss(NamedTuple):
     behavioral_cloning_loss: Tensor
 
 
-def ppg_joint_error(data: ppg_data, clip_ratio: float = 0.2, use_value_clip: bool = True) -> ppg_joint_loss:
-    """What the policy network learns in the auxiliary phase: returns, while its policy stays where it was.
+def ppg_joint_error(
+    data: ppg_data, clip_ratio: float = 0.2, use_value_clip: bool = True, dist: ActionDist | None = None
+) -> ppg_joint_loss:
+    """Losses of the policy network in the auxiliary phase: it learns returns while its policy stays in place.
 
     auxiliary_loss          = `ppo_value_error` of value_new, value_old, return_
     behavioral_cloning_loss = mean(KL(old || new) * weight),   over all choices, not only the one taken:
@@ -46,40 +47,23 @@ def ppg_joint_error(data: ppg_data, clip_ratio: float = 0.2, use_value_clip: boo
         began. A choice at -inf in both counts for nothing.
       data.action: not read, the divergence is over all choices; may be None.
       data.value_new: [...], the policy network's own value head; value_old, return_: alike.
-      data.weight, clip_ratio, use_value_clip: as in `ppo_value_error`.
+      data.weight, clip_ratio, use_value_clip: as in `ppo_value_error`; dist: as in `ppo_policy_error`.
     Returns: ppg_joint_loss; the cloning loss has a gradient in logit_new alone, the auxiliary loss in value_new alone.
     Raises: ValueError if shapes differ (names both), a tensor is empty or not floating, or clip_ratio <= 0.
     Source: Cobbe et al. 2021, arXiv:2009.04416, sec. 2.2. Departs: the value may be clipped (the paper does not).
     """
-    logit_new, logit_old, _, value_new, value_old, return_, weight = data
-    shape = check_policies(logit_new, logit_old)
-    check_values(value_new, value_old, return_, weight)
-    check_shape('value_new', value_new, 'logit_new without its last dimension', shape[:-1])
+    logits: Sequence[Any] = (data.logit_new, data.logit_old)
+    if dist is None:
+        dist, *logits = from_logits(*logits)
+    new, old = logits
+    values = ppo_value_data(data.value_new, data.value_old, data.return_, data.weight)
+    lead = check_policies(dist, new, old)
+    check_values(*values)
+    check_shape('value_new', data.value_new, 'logit_new without its last dimension', lead)
     check_clip_ratio(clip_ratio)
-    dist, parts_new = distribution_of(logit_new), logit_parts(logit_new)
-    node = kernels.find('ppg_joint_error', *parts_new, *logit_parts(logit_old), value_new, value_old, return_, weight)
-    if node is not None:
-        clip = clip_ratio if use_value_clip else None
-        return ppg_joint_loss(*node(dist, logit_old, value_new, value_old, return_, weight, clip, *parts_new))
-    auxiliary_loss = ppo_value_error(ppo_value_data(value_new, value_old, return_, weight), clip_ratio, use_value_clip)
-    return ppg_joint_loss(auxiliary_loss, _CloningError.apply(dist, logit_old, weight, *parts_new))
-
-
-class _CloningError(torch.autograd.Function):
-    """mean(KL(old || new) * weight) as one node of the graph, its gradient found on the way forward."""
-
-    @staticmethod
-    def forward(ctx: Any, dist: Distribution, logit_old: Logit, weight: Tensor | None, *parts_new: Tensor) -> Tensor:
-        kl, grads = dist.kl_terms(logit_old, parts_new)
-        scale = 1 / kl.numel()
-        if weight is None:
-            ctx.save_for_backward(*(grad * scale for grad in grads))
-            return kl.mean()
-        row = (weight * scale).unsqueeze(-1)
-        ctx.save_for_backward(*(grad * row for grad in grads))
-        return (kl * weight).mean()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, None, *(grad * grad_loss for grad in ctx.saved_tensors)
+    kernel = kernels.ENABLED and kernels.find('ppg_joint_error', new, old, *values, dist=dist, numbers=(clip_ratio,))
+    if kernel:
+        return ppg_joint_loss(*kernel(dist, new, old, *values, clip_ratio if use_value_clip else None))
+    kl = dist.kl(old.detach(), new)
+    cloning_loss = kl.mean() if data.weight is None else (kl * data.weight.detach()).mean()
+    return ppg_joint_loss(ppo_value_error(values, clip_ratio, use_value_clip), cloning_loss)

@@ -1,4 +1,4 @@
-"""One safetensors file per checkpoint: written atomically, checked byte for byte before use, never a pickle."""
+"""One safetensors file per checkpoint: written atomically, verified by a checksum before use, never a pickle."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ from zoo.core.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Number of the format written here; a file with a higher one is refused."""
+FORMAT = 2
+"""Version of the file format; files with a higher number are refused.
+
+Format 1 has Gaussian logits in buffers as {'mu', 'sigma'}; format 2 has one tensor, mu and sigma side by side.
+"""
 
 State = dict[str, Any]
 """Nested dicts; the keys are non-empty strings without '/', the leaves tensors or JSON values."""
@@ -44,7 +47,7 @@ _DTYPES = {
     torch.uint32: 'U32',
     torch.uint64: 'U64',
 }
-# Quotes inside JSON strings are escaped, so these bytes occur once in a header, whatever the state and meta hold.
+# Quotes inside JSON strings are escaped, so these bytes occur once in a header.
 _DIGEST_KEY = b'"sha256":"'
 _BLANK = b'0' * 64
 _OTHER_FILES = {b'PK\x03\x04': 'a zip archive, as torch.save and Stable-Baselines3 write', b'\x80': 'a pickle'}
@@ -54,18 +57,20 @@ _DAMAGED = 'is truncated or was changed: it does not match its checksum; use an 
 class CheckpointConfig(Section):
     """When checkpoints are written and which are kept."""
 
-    freq: int = Field(50_000, gt=0, description='env steps between checkpoints; one more is written at the end')
-    keep_last: int = Field(3, ge=1, description='how many of the last checkpoints are kept')
+    freq: int = Field(
+        50_000, gt=0, description='env steps between checkpoints, and one at the end; less often if saving takes long'
+    )
+    keep_last: int = Field(3, ge=1, description='number of newest checkpoints to keep')
     keep_best: bool = Field(True, description='also keep the checkpoint with the best evaluation')
     aux_memory: bool = Field(
         True,
-        description="what a policy keeps of past rollouts (PPG's auxiliary memory) is part of it; without, a "
-        'resume begins a new count of policy phases',
+        description="save the samples of past rollouts (PPG's auxiliary memory); if false, files are smaller and a "
+        'resumed run starts a new phase',
     )
 
 
 class CheckpointError(UserError):
-    """A checkpoint that can't be used, with its path and the reason."""
+    """A checkpoint cannot be used; holds its path and the reason."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
         super().__init__(os.fspath(path), reason)
@@ -76,7 +81,7 @@ class CheckpointError(UserError):
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint file held; tensors on the CPU, the path absolute."""
+    """The content of a checkpoint file; tensors are on the CPU, the path is absolute."""
 
     state: State
     meta: dict[str, Any]
@@ -119,7 +124,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: State, meta: dict[str, 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Reads a checkpoint file, or the newest valid one of a run folder (the best one if no other is valid).
 
-    Nothing in a file is executed, and nothing in it is used before its checksum was found right.
+    Nothing in a file is executed, and nothing in it is used before its checksum is verified.
     Raises: CheckpointError.
     """
     path = Path(path)
@@ -141,18 +146,20 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
                 node = node[parent]
             node[key] = tensor
     except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise CheckpointError(path, f'is malformed though its checksum is right: {error!r}') from error
+        raise CheckpointError(path, f'is malformed although its checksum is correct: {error!r}') from error
+    if metadata['zoo_format'] == '1' and 'buffer' in state:
+        state['buffer'] = _with_flat_logits(state['buffer'])
     return Checkpoint(state, meta, path.absolute())
 
 
 def fit_state(expected: State, got: State, path: str | os.PathLike[str]) -> None:
-    """Checks that a loaded state has the names, shapes and dtypes of the state it is to replace.
+    """Checks that a loaded state has the names, shapes and dtypes of the state that it replaces.
 
-    Raises: CheckpointError with the first misfits.
+    Raises: CheckpointError with the first differences.
     """
     want, have = dict(_leaves(expected)), dict(_leaves(got))
     misfits = [
-        f'{name} is {have[name]} in the file and {form} here'
+        f'{name} is {have[name]} in the file and {form} in this run'
         for name, form in want.items()
         if have.get(name, form) != form
     ]
@@ -160,13 +167,15 @@ def fit_state(expected: State, got: State, path: str | os.PathLike[str]) -> None
     misfits += [f'{name} is only in the file' for name in have if name not in want]
     if misfits:
         more = f', and {len(misfits) - 3} more' if len(misfits) > 3 else ''
-        raise CheckpointError(path, f'does not fit: {", ".join(misfits[:3])}{more}; use the config it was saved with')
+        raise CheckpointError(
+            path, f'does not fit: {", ".join(misfits[:3])}{more}; use the config that it was saved with'
+        )
 
 
 class CheckpointManager:
     """Writes the checkpoints of one run to <run_dir>/checkpoints: the last few, and the best.
 
-    A write that fails, e.g. on a full disk, is a warning: the run goes on and older checkpoints stay as they were.
+    A write that fails, e.g. on a full disk, is a warning: the run continues and older checkpoints are kept.
     """
 
     def __init__(self, run_dir: str | os.PathLike[str], cfg: CheckpointConfig) -> None:
@@ -176,14 +185,14 @@ class CheckpointManager:
     def save(self, env_step: int, state: State, meta: dict[str, Any]) -> Path | None:
         """Writes step_<env_step>.safetensors and removes all but the last `keep_last`; None if it could not be written.
 
-        Checkpoints of later env steps are removed too: they belong to a past that a resume has left.
+        Checkpoints of later env steps are removed too: a resume from an earlier one has replaced them.
         """
         path = self._write(f'step_{env_step:09d}.safetensors', state, meta)
         if path is not None:
             steps = steps_of(self._folder)
             now = [step for step in steps if step <= env_step]
             stale = [file for step, file in steps.items() if step not in now[-self._cfg.keep_last :]]
-            _remove([*stale, *self._folder.glob('*.tmp')])  # the latter are left by a kill in the middle of a save
+            _remove([*stale, *self._folder.glob('*.tmp')])  # a process killed during a save leaves *.tmp
         return path
 
     def save_best(self, env_step: int, state: State, meta: dict[str, Any]) -> Path | None:
@@ -195,7 +204,7 @@ class CheckpointManager:
             save_checkpoint(self._folder / name, state, meta)
         except OSError as error:
             logger.warning(
-                'checkpoint %s was not saved (%s); training goes on, older checkpoints are intact',
+                'checkpoint %s was not saved (%s); training continues, older checkpoints are intact',
                 self._folder / name,
                 error.strerror or error,
             )
@@ -203,8 +212,16 @@ class CheckpointManager:
         return self._folder / name
 
 
+def _with_flat_logits(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {'mu', 'sigma'}:
+        return torch.cat((value['mu'], value['sigma']), -1)
+    return {key: _with_flat_logits(item) for key, item in value.items()}
+
+
 def _split(state: State, prefix: str = '') -> tuple[dict[str, Tensor], State]:
-    """The tensors by path, and the rest with None in their places (so that the order of keys is kept)."""
+    """The tensors by path, and the state with None in their places, which keeps the order of keys."""
     tensors: dict[str, Tensor] = {}
     values: State = {}
     for key, value in state.items():
@@ -213,7 +230,9 @@ def _split(state: State, prefix: str = '') -> tuple[dict[str, Tensor], State]:
         values[key] = None
         if isinstance(value, Tensor):
             if value.dtype not in _DTYPES:
-                raise TypeError(f'state {prefix}{key} has dtype {value.dtype}, which no checkpoint holds; convert it')
+                raise TypeError(
+                    f'state {prefix}{key} has dtype {value.dtype}, which a checkpoint cannot hold; convert it'
+                )
             tensors[prefix + key] = value
         elif isinstance(value, dict):
             inner, values[key] = _split(value, f'{prefix}{key}/')
@@ -239,7 +258,7 @@ def _check_json(value: Any, where: str) -> None:
 
 
 def _header(tensors: dict[str, Tensor], values: State, meta: dict[str, Any]) -> bytes:
-    """Length and JSON as safetensors has them, with a blank digest. The digest is of the whole file as it is then."""
+    """Length and JSON of a safetensors header. The digest in it is blank, and is computed over the file in this form."""
     header: dict[str, Any] = {
         '__metadata__': {
             'zoo_format': str(FORMAT),
@@ -258,12 +277,12 @@ def _header(tensors: dict[str, Tensor], values: State, meta: dict[str, Any]) -> 
 
 
 def _checked_metadata(path: Path, data: bytes) -> dict[str, str]:
-    """The metadata of a file that is a checkpoint of this format and as it was written."""
+    """The metadata of a checkpoint file of a known format with a correct checksum. Raises: CheckpointError."""
     size = int.from_bytes(data[:8], 'little')
     if len(data) < 9:
         raise CheckpointError(path, f'is empty or truncated: it has {len(data)} bytes; use an older checkpoint')
-    if data[8:9] != b'{':  # looked at first: a length may begin like a pickle
-        kind = next((kind for magic, kind in _OTHER_FILES.items() if data.startswith(magic)), 'no safetensors file')
+    if data[8:9] != b'{':  # tested first: a length may begin like a pickle
+        kind = next((kind for magic, kind in _OTHER_FILES.items() if data.startswith(magic)), 'not a safetensors file')
         raise CheckpointError(path, f'is {kind}; zoo reads only the checkpoints it wrote')
     try:
         metadata = json.loads(data[8 : 8 + size]).get('__metadata__')
@@ -271,7 +290,7 @@ def _checked_metadata(path: Path, data: bytes) -> dict[str, str]:
         raise CheckpointError(path, _DAMAGED) from None
     number = metadata.get('zoo_format') if isinstance(metadata, dict) else None
     if number is None:
-        raise CheckpointError(path, 'is a safetensors file of something else; zoo reads only the checkpoints it wrote')
+        raise CheckpointError(path, 'is a safetensors file of another program; zoo reads only the checkpoints it wrote')
     if str(number).isdecimal() and int(number) > FORMAT:
         raise CheckpointError(
             path,
@@ -305,22 +324,22 @@ def _load_newest(folder: Path) -> Checkpoint:
 
 
 def steps_of(folder: Path) -> dict[int, Path]:
-    """The checkpoints of a folder by env step, rising."""
+    """The checkpoints of a folder by env step, in rising order."""
     found = ((re.fullmatch(r'step_(\d+)\.safetensors', file.name), file) for file in folder.glob('step_*'))
     return dict(sorted((int(match[1]), file) for match, file in found if match))
 
 
 def _leaves(state: State, prefix: str = '') -> Iterator[tuple[str, str]]:
-    """Name and form of every leaf: shape and dtype of a tensor; other values may vary."""
+    """Name and description of every leaf: shape and dtype of a tensor; other values may differ."""
     for key, value in state.items():
         if isinstance(value, dict):
             yield from _leaves(value, f'{prefix}{key}/')
         elif key == 'generator' and isinstance(value, Tensor) and value.dtype == torch.uint8:
-            yield prefix + key, 'the state of a generator'  # as long as its kind of device wants
+            yield prefix + key, 'the state of a generator'  # its length depends on the kind of device
         elif isinstance(value, Tensor):
             yield prefix + key, f'{list(value.shape)} {str(value.dtype).removeprefix("torch.")}'
         else:
-            yield prefix + key, 'no tensor'
+            yield prefix + key, 'not a tensor'
 
 
 def _remove(files: list[Path]) -> None:

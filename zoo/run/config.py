@@ -1,4 +1,4 @@
-"""The whole config of a run: defaults <- user <- command line, checked in full before anything is made."""
+"""The config of a run: defaults, then the user's values, then the command line; checked before anything is built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.config.section import (
     bad_keys,
     fields_of,
     is_section,
-    join,
+    join_path,
     plain,
     validate,
     value_at,
@@ -34,9 +34,16 @@ from zoo.run.logger import LoggerConfig
 class JobConfig(Section):
     """The config of a run. `policy`, `policy.model` and `buffer` take the fields of what their `type` names."""
 
-    exp_name: str = Field('run', description='name of the folder that holds the runs of this experiment')
-    seed: int = Field(0, ge=0, description='every random stream of the run comes from it')
-    max_env_step: int = Field(100_000, ge=1, description='env steps of the run; it stops at the last whole rollout')
+    exp_name: str = Field('run', description='folder name for the runs of this experiment')
+    seed: int = Field(0, ge=0, description='seed of all random streams of the run; 3 or more seeds to compare results')
+    max_env_step: int = Field(
+        100_000, ge=1, description='env steps of the run, at most; it ends with the last complete rollout'
+    )
+    keep_freed_memory: bool = Field(
+        True,
+        description='let malloc keep up to 512 MB of freed memory in the process, which speeds up updates of image '
+        'networks by a tenth (glibc only); false where memory is scarce or the process does other work',
+    )
     env: EnvConfig
     policy: PolicyConfig
     buffer: BufferConfig
@@ -49,14 +56,14 @@ class JobConfig(Section):
         fits = 0 < len(name) <= 100 and len(name.encode()) <= 200  # file systems count bytes, most up to 255
         if not fits or not name.strip() or name.startswith('.') or set('/\\:') & set(name) or not name.isprintable():
             raise ValueError(
-                'it must name a folder, not a path: 1 to 100 characters without / \\ : and no dot in '
-                'front; use e.g. cartpole_ppo, and logger.root for where it lies.'
+                'it must name a folder, not a path: 1 to 100 characters without / \\ : and no leading '
+                'dot; use e.g. cartpole_ppo, and logger.root for its place.'
             )
         return name
 
 
 class ConfigRow(NamedTuple):
-    """One key of a resolved config: its value, what is accepted, and where the value came from."""
+    """One key of a resolved config: its value, the accepted values, its meaning, and the origin of the value."""
 
     key: str
     value: Any
@@ -68,23 +75,23 @@ class ConfigRow(NamedTuple):
 class _Resolved(NamedTuple):
     config: dict[str, Any]
     schema: type[Section]
-    origins: dict[str, str]  # dotted path -> who gave its value; the rest are defaults
+    origins: dict[str, str]  # dotted path -> origin of its value; other values are defaults
 
 
 def resolve_config(source: Any, overrides: Sequence[str] = (), **top_level: Any) -> Config:
-    """The whole config of a run, checked, every value filled in. Pure and idempotent; makes no env and no network.
+    """The complete config of a run, checked, with all defaults. Pure and idempotent; builds no env and no network.
 
     Args:
       source: what `load_config` takes.
       overrides: 'a.b.c=value' strings, typed by the schema; they win over the source.
-      top_level: seed, max_env_step, exp_name; they win over both; None: not given.
+      top_level: seed, max_env_step, exp_name; they win over both; None is ignored.
     Raises: ConfigError with a sentence for every problem.
     """
     return Config(_resolve(source, overrides, top_level).config)
 
 
 def explain_config(source: Any, overrides: Sequence[str] = ()) -> list[ConfigRow]:
-    """Every key of the resolved config in order, with what it accepts, its meaning, and where its value came from."""
+    """All keys of the resolved config in order, as `ConfigRow`s."""
     config, schema, origins = _resolve(source, overrides, {})
     return [
         ConfigRow(
@@ -100,7 +107,11 @@ def explain_config(source: Any, overrides: Sequence[str] = ()) -> list[ConfigRow
 
 
 def resolve_policy(policy: dict[str, Any]) -> Config:
-    """The section `policy` alone, checked and filled in: for building a policy without a run."""
+    """The section `policy` alone, checked, with all defaults: to build a policy without a run.
+
+    For example `POLICY_REGISTRY.get('ppo')(resolve_policy({'type': 'ppo'}), obs_space, action_space)`.
+    Raises: ConfigError with a sentence for every problem.
+    """
     data = plain(policy)
     if problems := bad_keys(data, 'policy'):
         raise ConfigError(problems)
@@ -122,7 +133,7 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
     origins = dict.fromkeys(_leaf_paths(data), label)
     texts = [split_override(text) for text in overrides]
     for path, raw in texts:
-        if path in ('policy.type', 'policy.model.type', 'buffer.type'):  # which fields there are depends on these
+        if path in ('policy.type', 'policy.model.type', 'buffer.type'):  # the fields depend on these
             _put(data, path, raw, {})
     fields = dict(fields_of(_job_schema(data)))
     given = [(path, parse_value(raw, fields.get(path)), 'command line') for path, raw in texts]
@@ -131,7 +142,7 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
         _put(data, path, value, fields)
         origins |= dict.fromkeys(_leaf_paths(value, path), origin)
     _drop_overridden_size(data, origins)
-    schema = _job_schema(data)  # a whole section may have been given, and with it another type
+    schema = _job_schema(data)  # an override may have replaced a section, and its type
     config = plain(validate(schema, data, known=[path for path, _ in fields_of(schema)]))
     fill_schedules(config, schema)
     origins |= dict.fromkeys(fill_rollout(config, value_at(data, 'policy.collect') or {}), 'derived')
@@ -141,7 +152,7 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
 
 
 def _job_schema(data: dict[str, Any]) -> type[Section]:
-    """JobConfig with the sections of the policy, model and buffer that the config names."""
+    """JobConfig with the sections of the policy, model and buffer that `data` names."""
     policy = _policy_schema(data.get('policy'))
     policy_class = POLICY_REGISTRY.get(policy.model_fields['type'].default)
     buffer = _named_section(BUFFER_REGISTRY, data.get('buffer'), policy_class.default_buffer())
@@ -157,7 +168,7 @@ def _job_schema(data: dict[str, Any]) -> type[Section]:
 
 
 def _policy_schema(data: Any) -> type[Section]:
-    """The section of the policy that `data` names; in it, as `model`, that of the model."""
+    """The section of the policy that `data` names, with the section of its model as the field `model`."""
     section = _named_section(POLICY_REGISTRY, data, 'ppo')
     policy = POLICY_REGISTRY.get(section.model_fields['type'].default)
     model = _named_section(MODEL_REGISTRY, value_at(data, 'model'), policy.default_model())
@@ -167,7 +178,7 @@ def _policy_schema(data: Any) -> type[Section]:
 def _named_section(registry: Registry[Any], data: Any, default: str) -> type[Section]:
     """The section model of the registered class that `data['type']` names."""
     name = value_at(data, 'type')
-    name = name if isinstance(name, str) else default  # validation reports another type
+    name = name if isinstance(name, str) else default  # validation reports other types
     try:
         section = getattr(registry.get(name), 'config', None)
     except UnknownNameError as error:
@@ -182,7 +193,7 @@ def _named_section(registry: Registry[Any], data: Any, default: str) -> type[Sec
 
 
 def _drop_overridden_size(data: dict[str, Any], origins: dict[str, str]) -> None:
-    """An override of n_step or n_sample alone replaces the other one too, which the source may have given."""
+    """Removes n_step or n_sample of the source if an override gives the other one."""
     late = {path for path in (N_STEP, N_SAMPLE) if origins.get(path) in ('command line', 'argument')}
     for path in {N_STEP, N_SAMPLE} - late if late else ():
         data['policy']['collect'].pop(path.rsplit('.')[-1], None)
@@ -190,10 +201,10 @@ def _drop_overridden_size(data: dict[str, Any], origins: dict[str, str]) -> None
 
 
 def _put(data: dict[str, Any], path: str, value: Any, fields: dict[str, FieldInfo]) -> None:
-    """Set the value at a dotted path; what is given for a section goes into the one that is there, key by key."""
+    """Set the value at a dotted path; a dict given for a section is merged into it key by key."""
     if isinstance(value, dict) and path in fields and is_section(fields[path]):
         for key, item in value.items():
-            _put(data, join(path, key), item, fields)
+            _put(data, join_path(path, key), item, fields)
         return
     *parents, last = path.split('.')
     for key in parents:
@@ -203,16 +214,16 @@ def _put(data: dict[str, Any], path: str, value: Any, fields: dict[str, FieldInf
 
 
 def _leaf_paths(data: Any, path: str = '') -> Iterator[str]:
-    """Dotted paths of what is no dict (or an empty one)."""
+    """Dotted paths of all values that are not dicts; of an empty dict too."""
     if isinstance(data, dict) and data:
         for key, value in data.items():
-            yield from _leaf_paths(value, join(path, key))
+            yield from _leaf_paths(value, join_path(path, key))
     elif path:
         yield path
 
 
 def _origin(path: str, origins: dict[str, str]) -> str:
-    """Who gave the value at a path, or the last part of it, or the dict that holds it."""
+    """The origin of the value at a path, of a part of it, or of the dict that holds it."""
     found = [
         who
         for given, who in origins.items()

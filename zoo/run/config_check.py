@@ -1,4 +1,4 @@
-"""What follows from other values of a config, and what contradicts them or this machine."""
+"""Config values that are derived from others, and checks of values against each other and this machine."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
 
 
 def fill_schedules(config: dict[str, Any], schema: type[Section]) -> None:
-    """Linear schedules without a length last as long as the run."""
+    """Gives linear schedules without a length the length of the run."""
     for path, field in fields_of(schema):
         value = value_at(config, path)
         if Linear in sections_of(field.annotation) and isinstance(value, dict) and value.get('over', 0) is None:
             value['over'] = config['max_env_step']
 
 
-def unfilled(config: dict[str, Any]) -> dict[str, Any]:
-    """The stored config of a run without what the functions beside derived, for a resume with other keys.
+def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
+    """The stored config of a run without the values that `fill_schedules` and `fill_rollout` derived.
 
-    A line that lasted as long as the run then lasts as long as the new one; n_sample follows the number of envs.
+    They are derived again if a resume changes the keys that they depend on: max_env_step, the number of envs.
     """
 
     def walk(value: Any) -> Any:
@@ -45,10 +45,10 @@ def unfilled(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    """n_step from n_sample, or n_sample from n_step, in policies that have them; returns the paths filled.
+    """Derives n_step from n_sample or the reverse, in policies that have them; returns the paths filled.
 
-    Args: given: what the user, not a default, says in policy.collect.
-    Raises: ConfigError if they contradict each other, or n_sample leaves some envs a step short.
+    Args: given: the keys of policy.collect that the user gave.
+    Raises: ConfigError if they contradict each other, or n_sample is not a multiple of the number of envs.
     """
     collect, n_env = value_at(config, 'policy.collect'), config['env']['collector_env_num']
     if not isinstance(collect, dict) or not {'n_step', 'n_sample'} <= collect.keys():
@@ -76,7 +76,7 @@ def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
 
 
 def cross_check(config: dict[str, Any]) -> Iterator[str]:
-    """A sentence for every contradiction between keys, and for every name or device that is not there."""
+    """A sentence for every contradiction between keys, and for every unknown name or missing device."""
     n_sample, batch_size = value_at(config, N_SAMPLE), value_at(config, 'policy.learn.batch_size')
     if isinstance(n_sample, int):
         size = f'{n_sample} samples ({value_at(config, N_STEP)} x {config["env"]["collector_env_num"]} envs)'
@@ -111,7 +111,7 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
 
 
 def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
-    """Buffers that do not give what the policy learns from."""
+    """Problems of buffers that do not fit the policy."""
     name, kind = config['policy']['type'], config['buffer']['type']
     if kind == 'multi' and not POLICY_REGISTRY.get(name).draws_apart:
         yield (
@@ -120,25 +120,25 @@ def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
         )
     if kind != 'rollout' and value_at(config, 'policy.learn.recompute_adv'):
         yield (
-            f'policy.learn.recompute_adv is true but buffer.type is {kind!r}, which gives draws: advantages are '
+            f'policy.learn.recompute_adv is true but buffer.type is {kind!r}, which yields random draws: advantages are '
             "recomputed over whole rollouts; use recompute_adv=false or buffer.type 'rollout'."
         )
     if kind == 'multi' and value_at(config, 'policy.model.arch') == 'shared':
         yield (
-            "policy.model.arch is 'shared' but buffer.type is 'multi': what shares all parameters cannot learn "
-            "policy and value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'."
+            "policy.model.arch is 'shared' but buffer.type is 'multi': a network that shares all parameters cannot "
+            "learn policy and value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'."
         )
 
 
 def _aux_problems(config: dict[str, Any], n_sample: int) -> Iterator[str]:
-    """An auxiliary minibatch that does not divide what is kept for the phase."""
+    """Problems of an auxiliary minibatch that does not divide the memory of the phase."""
     n_batch, n_phase = (value_at(config, f'policy.learn.{key}') for key in ('aux_batch_size', 'aux_freq'))
     if not isinstance(n_batch, int) or not isinstance(n_phase, int):
         return
     buffer = config['buffer']
     n_kept = {'rollout': n_sample, 'replay': buffer.get('n_sample'), 'multi': value_at(buffer, 'policy.n_sample')}.get(
         buffer['type']
-    )  # of a rollout, or of a draw; what another buffer gives is its own affair
+    )  # samples of a rollout or of a draw; unknown for other buffers
     if n_kept is None:
         return
     if n_phase * n_kept % n_batch:

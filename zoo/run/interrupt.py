@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first lets a run finish its update and save, the second ends the process at once."""
+"""Handles SIGINT and SIGTERM: the first lets a run finish its update and save, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ logger = logging.getLogger(__name__)
 
 
 class Interrupted(SystemExit):
-    """The run was stopped by a signal after its update was finished and saved; exits with 128 + signal."""
+    """A signal stopped the run after its update was finished and saved; the exit code is 128 + signal."""
 
 
 @contextmanager
 def catch_signals() -> Iterator[list[int]]:
-    """Collects the first SIGINT or SIGTERM for the loop to look at; the second ends the process at once."""
+    """Yields a list that receives the number of the first SIGINT or SIGTERM; the second ends the process at once."""
     received: list[int] = []
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -29,7 +29,7 @@ def catch_signals() -> Iterator[list[int]]:
 
     try:
         old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: signals belong to somebody else
+    except ValueError:  # not in the main thread, which alone can handle signals
         yield received
         return
     try:

@@ -1,43 +1,37 @@
-"""A run: evaluate, collect, make samples, push, train, log, checkpoint, and again."""
+"""A run: collect, learn, log, evaluate, save, and again."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from zoo.buffer import reuse_of
 from zoo.config.section import Config
-from zoo.config.source import save_yaml, storable
-from zoo.core.errors import UserError
-from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
+from zoo.config.source import save_yaml
 from zoo.core.seeding import stream
-from zoo.core.version import VERSION
-from zoo.env import check_env, make_env_groups, make_vector_env
-from zoo.policy.base import Policy, device_of
+from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.allocator import keep_freed_memory
-from zoo.run.checkpoint import Checkpoint, CheckpointError, CheckpointManager, fit_state
+from zoo.run.checkpoint import Checkpoint, CheckpointManager
 from zoo.run.logger import Logger
-from zoo.run.profile import Clocks
-from zoo.run.run_dir import best_return_of, continues_in_place, new_run_dir
-from zoo.run.threads import Phase, Rows, phase_threads, use_threads
-from zoo.worker.collector import Collector
-from zoo.worker.evaluator import Evaluation, Evaluator
-from zoo.worker.learner import Learner
+from zoo.run.parts import make_parts
+from zoo.run.report import Clocks, Report, Timer
+from zoo.run.resume import Progress, meta_of, restore, state_of
+from zoo.run.run_dir import best_return_of, run_dir_of
+from zoo.run.threads import use_threads
+from zoo.worker.evaluator import Evaluation
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class TrainResult:
-    """What a run leaves: the policy as last trained, where its files are, and how it went."""
+    """The outcome of a run: the policy as last trained, the folder of its files, its counters and returns."""
 
     policy: Policy
     run_dir: Path
@@ -52,83 +46,104 @@ class TrainResult:
 class SerialJob:
     """A run, one `iteration` at a time; `serial_pipeline` is this and a loop.
 
-    Args: cfg: a resolved config (frozen here); policy, checkpoint: to continue from instead of starting anew.
+    Args: cfg: a resolved config (frozen here); policy: to train instead of a new one; checkpoint: to continue from.
+    Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop.
     """
 
     def __init__(self, cfg: Config, policy: Policy | None = None, checkpoint: Checkpoint | None = None) -> None:
         self.cfg = cfg.freeze()
-        self._time = {'sample': 0.0, 'learn': 0.0, 'evaluate': 0.0, 'log': 0.0}
-        self._calls = dict.fromkeys(self._time, 0)
-        self._start, self._start_step = time.perf_counter(), 0
-        self._eval_step, self._save_step, self._write_step = 0, 0, 0
-        self._stopped, self._updating, self._wall_before = False, False, 0.0
-        self._metrics: dict[str, Any] = {}  # of the rounds since the last line of the log
-        self.stop_requested: Callable[[], bool] = lambda: False  # looked at during evaluations, which may be long
-        self.label: Callable[[str], AbstractContextManager[Any]] = nullcontext  # names the parts of a trace
-        self.best_return: float | None = None
-        self.last_return: float | None = None
-        with ExitStack() as undo:  # whatever fails below, what was begun is ended
+        self.timer = Timer(('sample', 'learn', 'evaluate', 'log'))
+        self.stop_requested: Callable[[], bool] = lambda: False
+        self._updating, self._stopped = False, False
+        with ExitStack() as undo:  # closes what was made if the rest fails
             n_thread = torch.get_num_threads()
             undo.callback(use_threads, n_thread)
             use_threads(cfg.policy.n_thread or 1)
-            keep_freed_memory()
-            self._make_parts(undo, policy)
-            self._n_thread = self._choose_threads(n_thread)
-            if checkpoint is not None:
-                self._load(checkpoint)
-                in_place = continues_in_place(cfg, checkpoint)
-                self.run_dir = checkpoint.path.parents[1] if in_place else new_run_dir(cfg)
-                logger.info('resuming at env step %d in %s', self.env_step, self.run_dir)
-            else:
-                self.run_dir = new_run_dir(cfg)
+            if cfg.keep_freed_memory:
+                keep_freed_memory()
+            self._parts = parts = make_parts(cfg, policy, undo, n_thread)
+            self._envs, self.policy, self._n_thread = parts.envs, parts.policy, parts.n_thread
+            self._collector, self._learner, self._evaluator = parts.collector, parts.learner, parts.evaluator
+            self._progress = Progress() if checkpoint is None else self._resume(checkpoint)
+            self.run_dir = run_dir_of(cfg, checkpoint)
             save_yaml(cfg, self.run_dir / 'config.yaml')
             self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint)
-            self._logger = undo.enter_context(
-                Logger(self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, start_env_step=self.env_step)
-            )
-            if checkpoint is not None and cfg.checkpoint.keep_best:
-                self._adopt_best()
-            self._start_step = self.env_step
+            log = Logger(self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, start_env_step=self.env_step)
+            self._report = Report(undo.enter_context(log), parts, self.timer, cfg.logger.freq)
+            if checkpoint is not None:
+                logger.info('resuming at env step %d in %s', self.env_step, self.run_dir)
+                if cfg.checkpoint.keep_best:
+                    self._adopt_best()
             self.reset_env()
             self._undo = undo.pop_all()
 
-    def _make_parts(self, undo: ExitStack, policy: Policy | None) -> None:
-        cfg = self.cfg
-        if cfg.env.check:
-            check_env(cfg.env)
-        device = str(policy.device if policy is not None else device_of(cfg.policy.device))
-        self._envs = [undo.enter_context(closing(env)) for env in make_env_groups(cfg.env, device)]
-        self._n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
-        eval_env = undo.enter_context(closing(make_vector_env(cfg.env, self._n_eval_env, device=device)))
-        spaces = self._envs[0].obs_space, self._envs[0].action_space
-        self.policy = (
-            policy
-            if policy is not None
-            else POLICY_REGISTRY.get(cfg.policy.type)(
-                cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode
-            )
-        )
-        if (self.policy.obs_space, self.policy.action_space) != spaces:
-            raise UserError(
-                f'the policy given is for {self.policy.obs_space} and {self.policy.action_space} but the '
-                f'env has {spaces[0]} and {spaces[1]}; make it for this env'
-            )
-        self.policy.max_env_step = cfg.max_env_step
-        self.policy.reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
-        if self.policy.compiled:
-            for env in self._envs:
-                env.compile()
-        self._buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer, seed=cfg.seed)
-        self._collector = Collector(self._envs, self.policy.collect_mode)
-        self._learner = Learner(self.policy.learn_mode, self._buffer)
-        self._evaluator = Evaluator(eval_env, self.policy.eval_mode, cfg.policy.eval.n_episode)
+    def iteration(self) -> None:
+        """Collect; make samples; push; train; log; evaluate if due; checkpoint if due."""
+        start_step = self.env_step
+        use_threads(self._n_thread['collect'])
+        with self.timer.label('zoo/collect'):
+            rollout = self._collector.collect()
+        use_threads(self._n_thread['learn'])
+        with self.timer.part('sample'):
+            self._parts.buffer.push(self.policy.collect_mode.get_train_sample(rollout))
+        self._updating = True
+        with self.timer.part('learn'):
+            metrics = self._learner.train(start_step)
+        self._updating = False
+        with self.timer.part('log'):
+            self._report.training(metrics)
+            self._report.progress(self._progress.last_return, self._progress.best_return)
+        eval_freq = self.cfg.policy.eval.eval_freq
+        if self.env_step // eval_freq > self._progress.eval_step // eval_freq:
+            self.evaluate()
+        if self.env_step - self._progress.save_step >= self.cfg.checkpoint.freq:
+            with self.timer.part('log'):
+                self.save()
 
-    def _choose_threads(self, limit: int) -> dict[Phase, int]:
-        n_thread, batch_size = self.cfg.policy.n_thread, self.policy.learn_mode.get_batch_size()
-        if n_thread is not None:
-            return dict.fromkeys(('collect', 'learn', 'evaluate'), n_thread)
-        n_row = max(batch_size.values()) if isinstance(batch_size, dict) else batch_size
-        return phase_threads(self.policy, Rows(self._envs[0].n_env, n_row, self._n_eval_env), limit)
+    def evaluate(self) -> Evaluation | None:
+        """Greedy episodes on the evaluation envs; keeps the best policy so far, marks the run stopped at stop_value.
+
+        Returns: None if a signal came before all episodes had ended.
+        """
+        evaluation = self.play_evaluation()
+        if evaluation is None:
+            return None
+        progress = self._progress
+        progress.eval_step, progress.last_return = self.env_step, evaluation.return_mean
+        with self.timer.part('log'):
+            self._report.evaluation(evaluation)
+            if progress.best_return is None or progress.last_return > progress.best_return:
+                self._save_best()
+            self._stopped = progress.reached(self.cfg.policy.eval.stop_value)
+            self._report.progress(progress.last_return, progress.best_return)
+        return evaluation
+
+    def play_evaluation(self) -> Evaluation | None:
+        """The episodes of `evaluate` alone: nothing is logged or kept."""
+        use_threads(self._n_thread['evaluate'])
+        with self.timer.part('evaluate'):
+            seed = stream(self.cfg.seed, 'evaluate', self.env_step)
+            return self._evaluator.evaluate(seed, self.stop_requested)
+
+    def save(self) -> None:
+        """Writes a checkpoint of everything."""
+        self._progress.save_step = self.env_step
+        self._checkpoints.save(self.env_step, self.state_dict(), meta_of(self.cfg, self._parts, self._progress))
+
+    def finish(self, evaluate: bool = True) -> None:
+        """Saves; evaluates the last policy before, unless that was just done."""
+        if evaluate and (self._progress.eval_step != self.env_step or self._progress.last_return is None):
+            self.evaluate()
+        self.save()
+
+    def result(self) -> TrainResult:
+        """The run so far."""
+        returns, speed = (self._progress.best_return, self._progress.last_return), self._report.env_step_per_s
+        return TrainResult(self.policy, self.run_dir, self.env_step, self.train_iter, *returns, self.wall_s, speed)
+
+    def reset_env(self) -> None:
+        """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
+        self._collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
 
     @property
     def env_step(self) -> int:
@@ -136,247 +151,70 @@ class SerialJob:
         return self._collector.env_step
 
     @property
-    def steps_beside(self) -> bool:
-        """Whether the training envs step by themselves, in processes or threads, while the run does something else."""
-        return self._envs[0].steps_beside
-
-    @property
     def train_iter(self) -> int:
         """Optimiser steps."""
         return self._learner.train_iter
 
     @property
-    def wall_s(self) -> float:
-        """Seconds of training, those before a resume included."""
-        return self._wall_before + time.perf_counter() - self._start
+    def step_per_iteration(self) -> int:
+        """Env steps of a rollout, counting rows that only reset an env."""
+        return self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
 
     @property
     def done(self) -> bool:
-        """The next rollout would pass max_env_step, or stop_value was reached."""
+        """Whether the next rollout would pass max_env_step, or stop_value was reached."""
         return self._stopped or self.env_step + self.step_per_iteration > self.cfg.max_env_step
 
     @property
-    def step_per_iteration(self) -> int:
-        """Env steps of a rollout, those included that are mere resets."""
-        return self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
+    def wall_s(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self._progress.wall_before + self.timer.run_s
 
-    def reset_env(self) -> None:
-        """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
-        self._collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
-
-    def iteration(self) -> None:
-        """Collect; make samples; push; train; log; evaluate if due; checkpoint if due."""
-        start_step = self.env_step
-        use_threads(self._n_thread['collect'])
-        with self.label('zoo/collect'):
-            rollout = self._collector.collect()
-        use_threads(self._n_thread['learn'])
-        with self._timed('sample'):
-            self._buffer.push(self.policy.collect_mode.get_train_sample(rollout))
-        self._updating = True
-        with self._timed('learn'):
-            self._metrics |= self._learner.train(start_step)  # an auxiliary phase is not in every round
-        self._updating = False
-        with self._timed('log'):
-            if self.env_step - self._write_step >= self.cfg.logger.freq:
-                self._write(self._metrics)
-                self._metrics = {}
-            self._progress()
-        if self.env_step // self.cfg.policy.eval.eval_freq > self._eval_step // self.cfg.policy.eval.eval_freq:
-            self.evaluate()
-        if self.env_step - self._save_step >= self.cfg.checkpoint.freq:
-            with self._timed('log'):
-                self.save()
-
-    def evaluate(self) -> Evaluation | None:
-        """Greedy episodes on the evaluation envs; keeps the best policy so far, marks the run stopped at stop_value.
-
-        None if a signal came before all episodes had ended.
-        """
-        evaluation = self.play_evaluation()
-        if evaluation is None:
-            return None
-        self._eval_step = self.env_step
-        self.last_return = evaluation.return_mean
-        with self._timed('log'):
-            self._logger.write(
-                self.env_step,
-                {
-                    'eval/return_mean': evaluation.return_mean,
-                    'eval/return_std': evaluation.return_std,
-                    'eval/episode_len_mean': sum(evaluation.lengths) / len(evaluation.lengths),
-                },
-            )
-            if self.best_return is None or self.last_return > self.best_return:
-                self.best_return = self.last_return
-                if self.cfg.checkpoint.keep_best:
-                    self._checkpoints.save_best(self.env_step, self.state_dict(), self._meta())
-            self._stopped = self._reached_stop_value()
-            self._progress()
-        return evaluation
-
-    def play_evaluation(self) -> Evaluation | None:
-        """The episodes of `evaluate` alone: nothing is logged or kept."""
-        use_threads(self._n_thread['evaluate'])
-        with self._timed('evaluate'):
-            seed = stream(self.cfg.seed, 'evaluate', self.env_step)
-            return self._evaluator.evaluate(seed, self.stop_requested)
+    @property
+    def steps_async(self) -> bool:
+        """Whether the training envs step asynchronously, in processes or threads."""
+        return self._envs[0].steps_async
 
     def clocks(self) -> Clocks:
-        """Seconds and calls of each part since the run began; of 'learn', the optimiser steps."""
-        n_step = self._collector.collect_iter * self.cfg.policy.collect.n_step * len(self._envs)
-        return Clocks(
-            time.perf_counter(),
-            self.env_step,
-            {**self._collector.time, **self._time},
-            {**dict.fromkeys(self._collector.time, n_step), **self._calls, 'learn': self.train_iter},
-        )
-
-    def save(self) -> None:
-        """Writes a checkpoint of everything."""
-        self._save_step = self.env_step
-        self._checkpoints.save(self.env_step, self.state_dict(), self._meta())
-
-    def finish(self, evaluate: bool = True) -> None:
-        """Evaluates the last policy, unless that was just done, and saves."""
-        if evaluate and (self._eval_step != self.env_step or self.last_return is None):
-            self.evaluate()
-        self.save()
-
-    def result(self) -> TrainResult:
-        """The run so far."""
-        speed = (self.env_step - self._start_step) / max(time.perf_counter() - self._start, 1e-9)
-        return TrainResult(
-            self.policy,
-            self.run_dir,
-            self.env_step,
-            self.train_iter,
-            self.best_return,
-            self.last_return,
-            self.wall_s,
-            speed,
-        )
+        """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
+        return self._report.clocks()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resume needs; the envs' own state is not part of it."""
-        memory = self.policy.memory_state_dict() if self.cfg.checkpoint.aux_memory else {}
-        return {
-            'policy': self.policy.state_dict(),
-            'memory': memory,
-            'buffer': self._buffer.state_dict(),
-            'counter': self._counters(),
-        }
-
-    def _counters(self) -> dict[str, Any]:
-        return {
-            'env_step': self.env_step,
-            'collect_iter': self._collector.collect_iter,
-            'episode': self._collector.episodes.n_episode,
-            'eval_step': self._eval_step,
-            'best_return': self.best_return,
-            'last_return': self.last_return,
-            'wall_s': self.wall_s,
-        }
+        """Everything that a resume needs; the envs' own state is not part of it."""
+        return state_of(self.cfg, self._parts, self._progress, self.wall_s)
 
     def close(self) -> None:
-        """Ends envs and logs, and gives torch its threads back."""
+        """Closes envs and logs, and restores torch's number of threads."""
         self._undo.close()
 
     def __enter__(self) -> SerialJob:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        # whatever an env or a disk did, the learner is that of the last whole rollout, unless it broke in its update
-        if isinstance(error, Exception) and not isinstance(error, NonFiniteGradientError) and not self._updating:
-            try:
+        # if an env or a disk failed, the policy is that of the last complete iteration and worth saving
+        is_env_or_disk = isinstance(error, Exception) and not isinstance(error, NonFiniteGradientError)
+        try:
+            if is_env_or_disk and not self._updating:
                 self.save()
-            finally:
-                self.close()
-        self.close()
+        finally:
+            self.close()
 
-    def _reached_stop_value(self) -> bool:
-        stop_value = self.cfg.policy.eval.stop_value
-        return stop_value is not None and self.last_return is not None and self.last_return >= stop_value
+    def _save_best(self) -> None:
+        self._progress.best_return = self._progress.last_return
+        if self.cfg.checkpoint.keep_best:
+            meta = meta_of(self.cfg, self._parts, self._progress)
+            self._checkpoints.save_best(self.env_step, self.state_dict(), meta)
 
-    def _load(self, checkpoint: Checkpoint) -> None:
-        self._check_same_env(checkpoint)
-        fit_state(self.policy.state_dict(), checkpoint.state['policy'], checkpoint.path)
-        fit_state(self._counters(), checkpoint.state['counter'], checkpoint.path)
-        self.policy.load_state_dict(checkpoint.state['policy'])
-        self.policy.load_memory_state_dict(checkpoint.state.get('memory', {}))
-        self._buffer.load_state_dict(checkpoint.state.get('buffer', {}))
-        counter = checkpoint.state['counter']
-        self._collector.env_step, self._collector.collect_iter = counter['env_step'], counter['collect_iter']
-        self._collector.episodes.n_episode = counter['episode']
-        self._eval_step, self._wall_before = counter['eval_step'], counter['wall_s']
-        self._save_step, self._write_step = counter['env_step'], counter['env_step']
-        self.best_return, self.last_return = counter['best_return'], counter['last_return']
-        self._stopped = self._eval_step == self.env_step and self._reached_stop_value()
+    def _resume(self, checkpoint: Checkpoint) -> Progress:
+        progress = restore(self.cfg, self._parts, checkpoint)
+        self._stopped = progress.eval_step == self.env_step and progress.reached(self.cfg.policy.eval.stop_value)
         if self._stopped:
-            logger.warning('this run had reached policy.eval.stop_value; to train on: policy.eval.stop_value=null')
+            logger.warning('this run had reached policy.eval.stop_value; to continue it: policy.eval.stop_value=null')
+        return progress
 
     def _adopt_best(self) -> None:
-        """The best is what the folder holds, whatever the checkpoint knew; in a new one, this policy if judged."""
-        self.best_return = best_return_of(self.run_dir)
-        if self.best_return is None and self._eval_step == self.env_step and self.last_return is not None:
-            self.best_return = self.last_return
-            self._checkpoints.save_best(self.env_step, self.state_dict(), self._meta())
-
-    def _check_same_env(self, checkpoint: Checkpoint) -> None:
-        for name in ('obs_space', 'action_space'):
-            was, here = checkpoint.meta[name], getattr(self._envs[0], name).to_json()
-            if was != here:
-                raise CheckpointError(
-                    checkpoint.path,
-                    f'is of a run with {name} {was} but the env has {here}; resume with the env that it was trained on',
-                )
-        was, here = ([env['id'], env['game']] for env in (checkpoint.meta['config']['env'], storable(self.cfg)['env']))
-        if was != here:
-            logger.warning(
-                'the run was trained on env %s and goes on with %s',
-                *(' '.join(name for name in pair if name) for pair in (was, here)),
-            )
-
-    def _meta(self) -> dict[str, Any]:
-        return {
-            'config': storable(self.cfg),
-            'env_step': self.env_step,
-            'train_iter': self.train_iter,
-            'best_return': self.best_return,
-            'obs_space': self.policy.obs_space.to_json(),
-            'action_space': self.policy.action_space.to_json(),
-            'version': {'zoo': VERSION, 'torch': torch.__version__},
-        }
-
-    def _write(self, metrics: dict[str, Any]) -> None:
-        self._write_step = self.env_step
-        episodes = self._collector.episodes
-        row: dict[str, Any] = {f'learn/{name}': value for name, value in metrics.items()}
-        row |= {
-            'learn/train_iter': self.train_iter,
-            'collect/iter': self._collector.collect_iter,
-            'collect/episode': episodes.n_episode,
-        }
-        if episodes.returns:
-            row['collect/return_mean'] = sum(episodes.returns) / len(episodes.returns)
-            row['collect/episode_len_mean'] = sum(episodes.lengths) / len(episodes.lengths)
-        spent = {**self._collector.time, **self._time}
-        total = max(sum(spent.values()), 1e-9)
-        row |= {
-            'time/env_step_per_s': self.result().env_step_per_s,
-            **{f'time/share_{name}': value / total for name, value in spent.items()},
-        }
-        self._logger.write(self.env_step, row)
-
-    def _progress(self) -> None:
-        episodes = self._collector.episodes.returns
-        last = self.last_return if self.last_return is not None or not episodes else sum(episodes) / len(episodes)
-        self._logger.progress(self.env_step, last, self.best_return, self.result().env_step_per_s)
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        with self.label(f'zoo/{name}'):
-            yield
-        self._time[name] += time.perf_counter() - start
-        self._calls[name] += 1
+        """Takes the best return from the run folder; in a new folder, the resumed policy is the best if evaluated."""
+        self._progress.best_return = best_return_of(self.run_dir)
+        is_evaluated = self._progress.eval_step == self.env_step and self._progress.last_return is not None
+        if self._progress.best_return is None and is_evaluated:
+            self._save_best()

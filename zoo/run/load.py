@@ -1,4 +1,4 @@
-"""A policy from a checkpoint file alone: no env, no config file, no pickle."""
+"""Loads a policy from a checkpoint file alone: without env, config file or pickle."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import os
 
 import torch
 
-from zoo.config.section import Config
-from zoo.core.registry import POLICY_REGISTRY
+from zoo.config.section import Config, fill_defaults
+from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.core.spaces import space_from_json
 from zoo.policy.base import Policy
 from zoo.run.checkpoint import Checkpoint, fit_state, load_checkpoint
 
 
 def load_policy(path: str | os.PathLike[str], device: str | None = None) -> Policy:
-    """The policy of a checkpoint file or run folder, ready to evaluate: `policy.act(obs)` acts as it did in evaluation.
+    """The policy of a checkpoint file or run folder with eval mode: `policy.act(obs)` acts as in evaluation.
 
-    Args: device: as `policy.device`; None: as the run was configured, but the CPU where there is no CUDA.
-    Raises: CheckpointError (path and reason); UnknownNameError if it needs a policy or model that was not imported.
+    Args: device: as `policy.device`; None: the device of the run, or the CPU if there is no CUDA.
+    Raises: CheckpointError (path and reason); UnknownNameError if its policy or model is not registered.
     """
     return policy_of(load_checkpoint(path), device)
 
 
 def policy_of(checkpoint: Checkpoint, device: str | None = None) -> Policy:
-    """As `load_policy`, from a checkpoint that was read already."""
+    """Like `load_policy`, for a checkpoint in memory."""
     meta = checkpoint.meta
     cfg = Config(meta['config'])
+    policy_cls = POLICY_REGISTRY.get(cfg.policy.type)
+    fill_defaults(policy_cls.config, cfg.policy)
+    fill_defaults(MODEL_REGISTRY.get(cfg.policy.model.type).config, cfg.policy.model)
     if device is not None or not torch.cuda.is_available():
         cfg.policy.device = device or 'cpu'
-    policy = POLICY_REGISTRY.get(cfg.policy.type)(
+    policy = policy_cls(
         cfg.policy,
         space_from_json(meta['obs_space']),
         space_from_json(meta['action_space']),

@@ -1,4 +1,4 @@
-"""Metrics of a run to metrics.jsonl, TensorBoard and the console; no full disk or closed terminal stops a run."""
+"""Writes metrics to metrics.jsonl, TensorBoard and the console; a full disk or closed terminal does not stop a run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _FLUSH_S = 10.0  # tensorboardX syncs the disk at every flush: some milliseconds
 
 
 class LoggerConfig(Section):
-    """Where the run is written and what is shown of it."""
+    """Where a run is logged and what the console shows."""
 
-    root: str = Field('runs', min_length=1, description='folder in which run folders are made')
-    freq: int = Field(1_000, gt=0, description='env steps between writes of metrics; at most one write per rollout')
-    tensorboard: bool = Field(True, description='write TensorBoard files to the tb folder of the run')
+    root: str = Field('runs', min_length=1, description='folder for run folders')
+    freq: int = Field(1_000, gt=0, description='env steps between log lines; at most one line per rollout')
+    tensorboard: bool = Field(True, description='write TensorBoard files to the folder tb of the run')
     console: Literal['auto', 'live', 'plain', 'off'] = Field(
-        'auto', description='progress on stderr: live line, plain lines or none; auto: live on a terminal, else plain'
+        'auto', description='progress on stderr: a live line, plain lines or none; auto: live on a terminal, else plain'
     )
     console_freq: float | None = Field(
         None, gt=0, description='seconds between updates of the console; null: 0.5 for live, 5 for plain'
@@ -40,10 +40,10 @@ class LoggerConfig(Section):
 
 
 class Logger:
-    """The log of one run, or its continuation from `start_env_step`: what an earlier run logged beyond is cut off.
+    """The log of one run, or its continuation from `start_env_step`, which removes later lines of the earlier log.
 
     Args:
-      run_dir: made if missing; gets metrics.jsonl and tb/.
+      run_dir: made if missing; metrics.jsonl and tb/ are written to it.
       max_env_step: for the share done and the time left.
     """
 
@@ -79,17 +79,17 @@ class Logger:
         if self._events is not None:
             events = self._events
             if not self._try('TensorBoard files', lambda: events.append(env_step, values)):
-                self._events = None  # a record cut short makes all that follow it unreadable
+                self._events = None  # after a truncated record all later ones are unreadable
         return values
 
     def progress(
         self, env_step: int, last_return: float | None, best_return: float | None, env_step_per_s: float
     ) -> None:
-        """Shows on the console how far the run is; cheap to call often."""
+        """Shows on the console how far the run is; may be called often."""
         if self._console is None:
             return
         left = (self._max_env_step - env_step) / env_step_per_s if env_step_per_s > 0 else math.inf
-        # a narrow terminal cuts the end of this off
+        # a narrow terminal cuts off the end
         parts = [
             f'{min(env_step / self._max_env_step, 1.0):4.0%}',
             f'left {_duration(left)}',
@@ -124,7 +124,7 @@ class Logger:
             write()
         except OSError as error:
             if what not in self._failing:
-                logger.warning('%s cannot be written (%s); training goes on', what, error.strerror or error)
+                logger.warning('%s cannot be written (%s); training continues', what, error.strerror or error)
             self._failing.add(what)
             return False
         self._failing.discard(what)
@@ -132,7 +132,7 @@ class Logger:
 
 
 class _LineFile:
-    """Appends whole lines or nothing, so that a disk that was full for a while leaves no broken line."""
+    """Appends complete lines or nothing, so that a disk that is full for a while leaves no truncated line."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, 'ab', buffering=0)
@@ -151,7 +151,7 @@ class _LineFile:
 class _EventFile:
     """Scalars for TensorBoard, one event a write.
 
-    Not through SummaryWriter: its thread dies of a full disk, and the next calls then wait for it for ever.
+    It avoids SummaryWriter, whose thread ends when the disk is full; later calls would wait for it without end.
     """
 
     def __init__(self, folder: Path, start_env_step: int) -> None:
@@ -163,7 +163,7 @@ class _EventFile:
         self._event, self._summary = Event, Summary
         self._writer = EventsWriter(str(folder / 'events'), f'.{start_env_step}.{os.getpid()}')
         self._flushed = time.monotonic()
-        if start_env_step:  # TensorBoard then hides what earlier files have from this step on
+        if start_env_step:  # TensorBoard then hides later steps of earlier files
             self._writer.write_event(
                 Event(wall_time=time.time(), step=start_env_step + 1, session_log=SessionLog(status=SessionLog.START))
             )
@@ -187,7 +187,7 @@ class _Console(Protocol):
 
 
 class _PlainConsole:
-    """A line on stderr every so many seconds, and a last one at the end."""
+    """Prints a line on stderr every `freq` seconds, and one at the end."""
 
     def __init__(self, exp_name: str, freq: float) -> None:
         self._exp_name, self._freq = exp_name, freq
@@ -209,7 +209,7 @@ class _PlainConsole:
 
 
 class _LiveConsole:
-    """One line on stderr that is redrawn in place; stdout is left alone."""
+    """Redraws one line on stderr; leaves stdout unchanged."""
 
     def __init__(self, exp_name: str, max_env_step: int, freq: float) -> None:
         from rich.console import Console
@@ -226,7 +226,7 @@ class _LiveConsole:
         self._task = self._progress.add_task(exp_name, total=max_env_step, text='')
         self._freq, self._next = freq, -math.inf
         self._progress.start()
-        console.show_cursor(True)  # rich hides it, and a run that is killed could not bring it back
+        console.show_cursor(True)  # rich hides the cursor, and a killed run could not restore it
 
     def show(self, env_step: int, text: str) -> None:
         self._progress.update(self._task, completed=env_step, text=text)
@@ -255,14 +255,14 @@ def _to_numbers(metrics: Mapping[str, Tensor | float | int]) -> dict[str, float]
             raise ValueError(f'metric {name} has shape {list(value.shape)}; pass a 0-dim tensor, e.g. its mean')
         else:
             devices.setdefault(value.device, []).append(name)
-    for names in devices.values():  # tensors on the CPU beside those of an accelerator cost no sync
+    for names in devices.values():  # one sync for each device; none for the CPU
         stacked = torch.stack([metrics[name].detach().double() for name in names])  # type: ignore[union-attr]
         values.update(zip(names, stacked.tolist(), strict=True))
     return values
 
 
 def _cut_log(path: Path, env_step: int) -> float:
-    """Drops all lines after env_step, and a broken one; returns the seconds of the last line that stays."""
+    """Removes all lines after env_step, and a truncated one; returns wall_s of the last line that is kept."""
     if not path.exists():
         return 0.0
     wall_s, end = 0.0, 0

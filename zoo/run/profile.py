@@ -1,4 +1,4 @@
-"""Where the time of a run goes: the run's own clocks over some iterations, then a trace of torch's profiler."""
+"""Profiles a run: its own clocks over some iterations, then a trace by torch's profiler."""
 
 from __future__ import annotations
 
@@ -6,49 +6,56 @@ import logging
 from collections.abc import Generator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Protocol
 
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-if TYPE_CHECKING:
-    from zoo.run.job import SerialJob
+from zoo.config.section import Config
+from zoo.policy.base import Policy
+from zoo.run.report import Clocks, Timer
 
 WARM_UP, N_TRACED, N_OPERATOR, NAME_LEN = 2, 3, 10, 60
 
 logger = logging.getLogger(__name__)
 
 
-class Clocks(NamedTuple):
-    """Readings of a run's clocks and counters, all of which only grow."""
+class Job(Protocol):
+    """What a profile needs of a run."""
 
-    wall_s: float
-    env_step: int
-    seconds: dict[str, float]  # of each part
-    calls: dict[str, int]  # of each part
+    cfg: Config
+    policy: Policy
+    run_dir: Path
+    timer: Timer
 
-    def since(self, start: Clocks) -> Clocks:
-        """What lies between an earlier reading and this one."""
-        return Clocks(
-            self.wall_s - start.wall_s,
-            self.env_step - start.env_step,
-            {name: value - start.seconds[name] for name, value in self.seconds.items()},
-            {name: value - start.calls[name] for name, value in self.calls.items()},
-        )
+    @property
+    def env_step(self) -> int: ...
+
+    @property
+    def step_per_iteration(self) -> int: ...
+
+    @property
+    def steps_async(self) -> bool: ...
+
+    def iteration(self) -> None: ...
+
+    def play_evaluation(self) -> Any: ...
+
+    def clocks(self) -> Clocks: ...
 
 
-def profiled(job: SerialJob, n_iter: int) -> Generator[None]:
-    """One `job.iteration` for each `next`, as long as `next` is called; of the first ones it tells where time goes.
+def profiled(job: Job, n_iter: int) -> Generator[None]:
+    """Runs one `job.iteration` for each `next`, without end, and profiles the first ones.
 
-    After 2 iterations to warm up n_iter are timed by the run's own clocks, then 3 are traced by torch's profiler, which
-    slows them down, so that nothing is timed then. Results are logged, and kept in the run folder as profile.txt and
-    trace.json. A run that ends sooner (`close`) tells what it has. What is learned is what it would be without.
+    After 2 iterations to warm up, n_iter iterations are timed by the run's own clocks. Then torch's profiler traces 3
+    more; it slows them down, so they are not timed. Results are logged, and written to profile.txt and trace.json in
+    the run folder. A run that ends earlier (`close`) reports what it has. A profile does not change what is learned.
     """
     report = _Report(job.run_dir / 'profile.txt')
     _warn_if_short(job, n_iter)
     for i in range(WARM_UP):
         job.iteration()
-        if i == WARM_UP - 1 and not job.clocks().calls['evaluate']:  # its cost is of interest, however far the first is
+        if i == WARM_UP - 1 and not job.clocks().calls['evaluate']:  # so that its cost is known
             job.play_evaluation()
         yield
     readings = [job.clocks()]
@@ -64,14 +71,14 @@ def profiled(job: SerialJob, n_iter: int) -> Generator[None]:
     is_cuda = job.policy.device.type == 'cuda'
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
     try:
-        job.label = record_function
+        job.timer.label = record_function
         with torch.profiler.profile(activities=activities) as trace:
             for _ in range(N_TRACED):
                 job.iteration()
                 n_traced += 1
                 yield
     finally:
-        job.label = nullcontext
+        job.timer.label = nullcontext
         if n_traced:
             trace.export_chrome_trace(str(job.run_dir / 'trace.json'))
             report.add(_operators(trace.key_averages(), n_traced, is_cuda))
@@ -93,7 +100,7 @@ class _Report:
         self._path.write_text(self._text, encoding='utf-8')
 
 
-def _warn_if_short(job: SerialJob, n_iter: int) -> None:
+def _warn_if_short(job: Job, n_iter: int) -> None:
     n_left = (job.cfg.max_env_step - job.env_step) // job.step_per_iteration
     n_needed = WARM_UP + n_iter + N_TRACED
     if n_left < n_needed:
@@ -109,8 +116,8 @@ def _warn_if_short(job: SerialJob, n_iter: int) -> None:
         )
 
 
-def _times(job: SerialJob, readings: list[Clocks]) -> str:
-    """The parts of an iteration; an evaluation, which not every iteration has, apart."""
+def _times(job: Job, readings: list[Clocks]) -> str:
+    """A table of the parts of an iteration, and a line on evaluations, which are not in every iteration."""
     n_iter, total = len(readings) - 1, readings[-1].since(readings[0])
     iteration_s = total.wall_s - total.seconds['evaluate']
     seconds = {name: value for name, value in total.seconds.items() if name != 'evaluate'}
@@ -125,14 +132,14 @@ def _times(job: SerialJob, readings: list[Clocks]) -> str:
         *_table(rows),
         _evaluation(job, readings[-1], iteration_s / total.env_step),
     ]
-    if job.steps_beside:
-        text.append('env: what was waited for; these envs step by themselves while the policy acts')
+    if job.steps_async:
+        text.append('env: the time spent waiting; these envs step asynchronously while the policy acts')
     if job.policy.device.type == 'cuda':
-        text.append('work queued on the GPU is counted where the host next waits for it; the trace shows it apart')
+        text.append('work queued on the GPU is counted where the host next waits for it; the trace shows both')
     return '\n'.join(text)
 
 
-def _evaluation(job: SerialJob, so_far: Clocks, step_s: float) -> str:
+def _evaluation(job: Job, so_far: Clocks, step_s: float) -> str:
     """The cost of an evaluation, and its share of a run that has one every eval_freq env steps."""
     freq, call_s = job.cfg.policy.eval.eval_freq, so_far.seconds['evaluate'] / so_far.calls['evaluate']
     share = call_s / (call_s + freq * step_s)
@@ -140,7 +147,7 @@ def _evaluation(job: SerialJob, so_far: Clocks, step_s: float) -> str:
 
 
 def _operators(averages: Any, n_iter: int, is_cuda: bool) -> str:
-    """The costliest operators by the time in themselves, without that of those they call."""
+    """A table of the costliest operators by self time, without the operators that they call."""
     key = 'self_device_time_total' if is_cuda else 'self_cpu_time_total'
     costs = sorted(((getattr(a, key), a.count, a.key) for a in averages if not a.key.startswith('zoo/')), reverse=True)
     total = max(sum(cost for cost, _, _ in costs), 1e-9)

@@ -1,4 +1,4 @@
-"""Where a run writes: a new folder, or, when a run goes on from its newest checkpoint, the folder it had."""
+"""The folder of a run: a new one, or that of the run which it continues from its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from zoo.run.checkpoint import Checkpoint, CheckpointError, load_checkpoint, ste
 logger = logging.getLogger(__name__)
 
 
-def continues_in_place(cfg: Config, checkpoint: Checkpoint) -> bool:
-    """Whether a resume goes on in the folder of its checkpoint.
+def run_dir_of(cfg: Config, checkpoint: Checkpoint | None) -> Path:
+    """The folder that a run writes to, made if it is new.
 
-    Only from the newest step of that folder, and where a new run would be named as it is: from an older or the best
-    one, what the run logged and saved since then would be overwritten.
+    A resume continues in the folder of its checkpoint only from the newest step there, so that nothing that the run
+    logged or saved later is overwritten, and only if exp_name, seed and logger.root are unchanged.
     """
+    in_place = checkpoint is not None and _continues_in_place(cfg, checkpoint)
+    return checkpoint.path.parents[1] if checkpoint is not None and in_place else _new_run_dir(cfg)
+
+
+def _continues_in_place(cfg: Config, checkpoint: Checkpoint) -> bool:
     was = Config(checkpoint.meta['config'])
     folder = checkpoint.path.parent
     newest = list(steps_of(folder).values())[-1:]
@@ -29,8 +34,8 @@ def continues_in_place(cfg: Config, checkpoint: Checkpoint) -> bool:
     )
 
 
-def new_run_dir(cfg: Config) -> Path:
-    """Makes <logger.root>/<exp_name>/<time>_seed<k>, numbered if there is one already."""
+def _new_run_dir(cfg: Config) -> Path:
+    """Makes <logger.root>/<exp_name>/<time>_seed<k>, with a number appended if it exists."""
     base = Path(cfg.logger.root) / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
     for n in range(1, 1000):
         path = base if n == 1 else base.with_name(f'{base.name}_{n}')
@@ -46,8 +51,7 @@ def new_run_dir(cfg: Config) -> Path:
                 'that can be written'
             ) from error
     raise UserError(
-        f'the run folder {base} cannot be made: something of that name is in the way; set logger.root or '
-        'exp_name to another'
+        f'the run folder {base} cannot be made: a file of that name exists; set logger.root or exp_name to another'
     )
 
 

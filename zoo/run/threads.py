@@ -1,4 +1,4 @@
-"""How many torch threads each phase of a run works with."""
+"""Chooses the number of torch threads for each phase of a run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from zoo.core.spaces import obs_dtype
 from zoo.policy.base import Policy
 
 PER_THREAD = 1 << 23
-"""Multiply-adds of acting on the rows of a phase, that is one minibatch or one env step, for which a thread is used.
+"""Multiply-adds per thread in one forward pass on the rows of a phase: one minibatch, or one env step of all envs.
 
-So a second thread comes with 2 * PER_THREAD = 16.8M: two hidden layers of 64 at some 3,500 rows, of 256 at 245, of 512
+A second thread is used from 2 * PER_THREAD = 16.8M: two hidden layers of 64 at some 3,500 rows, of 256 at 245, of 512
 at 64; the Nature network at 2 images of 84x84, IMPALA at 1 of 64x64. What it gains was measured on 2 cores (AMD Zen 4,
 torch 2.13, `ppo_step` and `compute_actor`, 8 inputs, 4 actions; two layers of the width named), time on 1 thread
 divided by time on 2:
@@ -30,19 +30,19 @@ divided by time on 2:
     Nature, 9.3M an image       1.72  1.47            1.06 1.69 1.91, 0.91 1.75 1.89
     IMPALA, 31M an image        1.77 (bfloat16)       1.28 (float32), 1.26 1.52 1.88
 
-That is an idle machine. Threads wait for each other, and where another process is busy on one of the two cores, two
-of them take 2 to 3 times as long as one below 16.8M, 1.3 to 2 times from there on: a gain of less than a third is not
-worth that. Two runs at once with two threads each took 17 (64 x 4096) and 4 times (256 x 256) as long as with one
-each, 1.3 and 1.6 times with the environment variable GOMP_SPINCOUNT=1000, which the command `zoo` sets (a thread that
-waits then soon leaves its core to others) at no cost but in acting on few images. So several runs on one machine are
-best with `policy.n_thread=1`.
+That is on an idle machine. Threads wait for each other: where another process uses one of the two cores, two threads
+take 2 to 3 times as long as one below 16.8M, and 1.3 to 2 times above. A gain of less than a third is not worth that.
+Two runs at once with two threads each took 17 (64 x 4096) and 4 times (256 x 256) as long as with one thread each.
+With the environment variable GOMP_SPINCOUNT=1000 it was 1.3 and 1.6 times: a waiting thread then soon yields its core.
+The command `zoo` sets it; it slows down only acting on few images. Use `policy.n_thread=1` for several runs on one
+machine.
 """
 
 Phase = Literal['collect', 'learn', 'evaluate']
 
 
 class Rows(NamedTuple):
-    """Observations that a network is given at once: training envs, a minibatch, evaluation envs."""
+    """Rows of one forward pass in each phase: training envs, a minibatch, evaluation envs."""
 
     collect: int
     learn: int
@@ -50,15 +50,15 @@ class Rows(NamedTuple):
 
 
 def use_threads(n_thread: int) -> None:
-    """Makes torch work with that many threads from here on."""
+    """Sets torch's number of threads."""
     if torch.get_num_threads() != n_thread:
         torch.set_num_threads(n_thread)
 
 
 def phase_threads(policy: Policy, rows: Rows, limit: int) -> dict[Phase, int]:
-    """The threads of each phase: one for every PER_THREAD multiply-adds, from 1 to `limit`; 1 where a GPU computes.
+    """The threads of each phase: one for every PER_THREAD multiply-adds, from 1 to `limit`; 1 on a GPU.
 
-    Args: policy: with eval mode; limit: what torch had when the run began, as OMP_NUM_THREADS says or its cores.
+    Args: policy: with eval mode; limit: torch's threads at the start (OMP_NUM_THREADS, or the number of cores).
     """
     work = multiply_adds(policy) if limit > 1 and policy.device.type == 'cpu' else 0
     return {
@@ -69,7 +69,7 @@ def phase_threads(policy: Policy, rows: Rows, limit: int) -> dict[Phase, int]:
 
 
 def multiply_adds(policy: Policy) -> int:
-    """Those of the matrix products and convolutions in one greedy action, as torch counts them."""
+    """Multiply-adds of the matrix products and convolutions in one greedy action, as torch counts them."""
     obs = torch.zeros(
         1, *getattr(policy.obs_space, 'shape', ()), dtype=obs_dtype(policy.obs_space), device=policy.device
     )

@@ -1,30 +1,32 @@
-"""Env x collect mode -> rollouts."""
+"""Env x collect mode -> rollouts: the loop of acting and stepping, for one group of envs or several in turn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 
-from zoo.core.data import Rollout
-from zoo.env import AnyVectorEnv
+from zoo.core.data import Rollout, map_tensors
+from zoo.core.transfer import Fetch
+from zoo.env import AnyVectorEnv, StepBlock
 from zoo.policy.base import CollectMode
-from zoo.worker.env_group import EnvGroup, side_by_side
 from zoo.worker.episodes import EpisodeTracker
 
 
 class Collector:
     """Steps B envs with a policy's collect mode, into blocks [T, B] that are allocated once and reused.
 
-    What the policy gave and what the steps returned are written where they stay. What of it is remembered is up to the
+    The policy's outputs and what the steps returned are written where they stay. What of it is remembered is up to the
     policy's `process_transition`: the collector knows no algorithm. A rollout is valid until the next call of
     `collect` or `reset`.
 
-    Args: envs: of one kind; several groups take turns, so that the policy acts for one (on a GPU, or while envs step
-      in processes or threads of their own) as another steps. B is the sum.
+    Args: envs: of one kind; several groups take turns (double-buffered sampling), so that the policy acts for one (on a
+      GPU, or while envs step asynchronously) as another steps. B is the sum.
     """
 
     def __init__(self, envs: Sequence[AnyVectorEnv], mode: CollectMode) -> None:
@@ -42,7 +44,7 @@ class Collector:
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
         for group in self._groups:
-            group.block.obs[-1].copy_(group.env.reset(seed))
+            group.reset(seed)
         self._mode.reset()
         self.episodes.reset()
 
@@ -51,9 +53,10 @@ class Collector:
         """Takes n_step steps in every env."""
         groups, last = self._groups, self._n_step - 1
         start, before = perf_counter(), sum(group.env_time for group in groups)
-        self._block.restart()
         for group in groups:
-            group.acting.begin()
+            group.begin()
+        self._block.restart()
+        state = joined([group.acting.state for group in groups], 0)
         for group in groups:
             group.act(0)
         for t in range(self._n_step):
@@ -63,13 +66,13 @@ class Collector:
                     group.act(t + 1)
         for group in groups:
             group.env.check()
-        rollout = self._rollout()
+        rollout = self._rollout(state)
         env_time = sum(group.env_time for group in groups) - before
         self.time['env'] += env_time
         self.time['act'] += perf_counter() - start - env_time
         return rollout
 
-    def _rollout(self) -> Rollout:
+    def _rollout(self, state: Any) -> Rollout:
         obs, steps = self._block.obs, self._block.steps
         end = steps.terminated | steps.truncated
         self.env_step += self.episodes.record(
@@ -78,11 +81,76 @@ class Collector:
             steps.is_reset,
         )
         self.collect_iter += 1
-        output = side_by_side([group.acting.output for group in self._groups])
+        output = joined([group.acting.output for group in self._groups], 1)
         transition = self._mode.process_transition(obs[:-1], output, steps)
         data = TensorDict(transition, batch_size=[self._n_step, self._n_env])
         next_obs = steps.next_obs
         if next_obs is not None and next_obs.device.type == 'cpu':  # elsewhere a shape may not depend on the data
             index = end.nonzero()
-            return Rollout(data, obs[-1], next_obs[index[:, 0], index[:, 1]], index)
-        return Rollout(data, obs[-1], *self._block.final(), next_obs)
+            return Rollout(data, obs[-1], next_obs[index[:, 0], index[:, 1]], index, state=state)
+        return Rollout(data, obs[-1], *self._block.final(), next_obs, state)
+
+
+class EnvGroup:
+    """Envs that step together; takes each step in two halves, between which another group has its turn.
+
+    Attributes: env_time: seconds in the env so far; of asynchronous envs, the time spent waiting for them.
+    """
+
+    def __init__(self, env: AnyVectorEnv, block: StepBlock, mode: CollectMode) -> None:
+        self.env, self.block, self._mode = env, block, mode
+        self.acting = mode.start(block.obs)
+        self.env_time = 0.0
+        self._fetch = Fetch()
+        self._action: Any = None
+        self._has_begun = False
+
+    def reset(self, seed: np.random.SeedSequence) -> None:
+        """Starts new episodes; a recurrent state is that of new episodes too."""
+        self.block.obs[-1].copy_(self.env.reset(seed))
+        if self.acting.state is not None:
+            self.acting.restart(torch.ones(self.env.n_env, dtype=torch.bool))
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Called before each rollout."""
+        self.acting.begin()
+        if self._has_begun and self.acting.state is not None:
+            self.acting.restart(self._begins(-1))
+        self._has_begun = True
+
+    def act(self, t: int) -> None:
+        """Begins step t: acts, and where envs step asynchronously sends them the actions."""
+        if t and self.acting.state is not None:
+            self.acting.restart(self._begins(t - 1))
+        self._action = self.acting.step(t)
+        if self._action.device.type == 'cuda' and self.block.obs.device.type == 'cpu':
+            self._action = self._fetch.start(self._action)
+        if self.env.steps_async:
+            self._send()
+
+    def step(self, t: int) -> None:
+        """Ends step t: the envs have taken it."""
+        if not self.env.steps_async:
+            self._send()
+        start = perf_counter()
+        self.env.receive(self.block, t)
+        self.env_time += perf_counter() - start
+
+    def _send(self) -> None:
+        action = self._action if isinstance(self._action, Tensor) else self._action()
+        start = perf_counter()
+        self.env.send(action)
+        self.env_time += perf_counter() - start
+
+    def _begins(self, t: int) -> Tensor:
+        """[B] bool: an episode begins with the row after t."""
+        steps = self.block.steps
+        return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
+
+
+def joined(trees: Sequence[Any], dim: int) -> Any:
+    """The outputs or states of the groups as those of all envs: one, or concatenated along the dimension of the envs."""
+    if len(trees) == 1 or trees[0] is None:
+        return trees[0]
+    return map_tensors(lambda *parts: torch.cat(parts, dim), *trees)

@@ -1,4 +1,4 @@
-"""How the episodes of the training envs went."""
+"""Tracks returns and lengths of training episodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class EpisodeTracker:
-    """Returns (undiscounted) and lengths of the last 100 training episodes, found once per rollout."""
+    """Undiscounted returns and lengths of the last 100 training episodes, updated once per rollout."""
 
     def __init__(self, n_env: int) -> None:
         self._n_env = n_env
@@ -24,8 +24,10 @@ class EpisodeTracker:
         self._return, self._length = np.zeros(self._n_env), np.zeros(self._n_env, dtype=np.int64)
 
     def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None) -> int:
-        """The steps of a rollout, [T, B] each; returns how many of them were transitions (not mere resets)."""
-        total = reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return  # numpy's takes thrice as long
+        """Takes the steps of a rollout, [T, B] each; returns the number of transitions (rows that are not only a reset)."""
+        total = (
+            reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return
+        )  # numpy's takes three times as long
         if is_reset is None:
             length = np.arange(1, len(total) + 1)[:, None] + self._length
         else:
@@ -41,7 +43,7 @@ class EpisodeTracker:
 
 
 def _end_before(b: np.ndarray) -> np.ndarray:
-    """Of ends in order of time, in envs b: the place of the one before in the same env, -1 where there is none."""
+    """For episode ends in order of time, in envs b: the index of the previous end in the same env, -1 if there is none."""
     order, before = b.argsort(kind='stable'), np.full_like(b, -1)
     again = b[order][1:] == b[order][:-1]
     before[order[1:][again]] = order[:-1][again]
@@ -49,7 +51,7 @@ def _end_before(b: np.ndarray) -> np.ndarray:
 
 
 def _last(sums: np.ndarray, t: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Running sums [T, B] at the last end in each env, 0 where there is none."""
+    """Running sums [T, B] at the last episode end in each env, 0 if there is none."""
     last = np.zeros_like(sums[-1])
-    last[b] = sums[t, b]  # the later one stays
+    last[b] = sums[t, b]  # of several ends the last is kept
     return last

@@ -1,4 +1,4 @@
-"""Eval mode on its own envs -> returns."""
+"""Evaluates a policy: whole episodes on separate envs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zoo.core.data import replace_rows
 from zoo.core.seeding import stream
 from zoo.env import AnyVectorEnv, make_vector_env
 from zoo.policy.base import EvalMode, Policy
 
-LONG_EPISODE = 100_000  # env steps after which an episode gives rise to a warning
-CHECK_EVERY = 1000  # steps; a state that is nan may never end its episode
+LONG_EPISODE = 100_000  # env steps after which a warning is logged
+CHECK_EVERY = 1000  # steps; an env whose state is nan may never end its episode
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +37,9 @@ class Evaluation(NamedTuple):
 
 
 class Evaluator:
-    """Runs n_episode whole episodes, each env a fixed share of them.
+    """Runs n_episode whole episodes, a fixed share of them in each env.
 
-    A fixed share, because taking the first n_episode that end would favour short episodes.
+    The share is fixed because taking the first n_episode that end would favour short episodes.
     """
 
     def __init__(self, env: AnyVectorEnv, mode: EvalMode, n_episode: int) -> None:
@@ -47,12 +48,14 @@ class Evaluator:
         self._quota = np.array([share + (i < rest) for i in range(env.n_env)])
 
     def evaluate(self, seed: np.random.SeedSequence, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
-        """All episodes, from envs seeded by `seed`; None if `stop` said so before they had ended."""
+        """Runs all episodes on envs seeded by `seed`; returns None if `stop` became true before they had ended."""
         n_env = self._env.n_env
         returns: list[list[float]] = [[] for _ in range(n_env)]
         lengths: list[list[int]] = [[] for _ in range(n_env)]
         total, length, n_left = np.zeros(n_env), np.zeros(n_env, dtype=np.int64), self._quota.copy()
         obs, n_step = self._env.reset(seed), 0
+        initial = None if self._mode.initial_state is None else self._mode.initial_state(n_env)
+        state = initial
         while n_left.any():
             if stop():
                 return None
@@ -66,10 +69,15 @@ class Evaluator:
                     self._env.name,
                     LONG_EPISODE,
                 )
-            timestep = self._env.step(self._mode.forward(obs, None)['action'])
+            output = self._mode.forward(obs, state)
+            timestep = self._env.step(output['action'])
+            ended = timestep.terminated | timestep.truncated
+            if initial is not None:
+                begins = ended if timestep.is_reset is None else timestep.is_reset
+                state = replace_rows(begins, initial, output['state'])
             total += timestep.reward.cpu().numpy()
             length += 1 if timestep.is_reset is None else ~timestep.is_reset.cpu().numpy()
-            for b in (timestep.terminated | timestep.truncated).nonzero().flatten().tolist():
+            for b in ended.nonzero().flatten().tolist():
                 if n_left[b]:
                     returns[b].append(float(total[b]))
                     lengths[b].append(int(length[b]))
@@ -81,7 +89,7 @@ class Evaluator:
 
 
 def evaluate(policy: Policy, env_cfg: Any, n_episode: int = 10, seed: int = 0) -> Evaluation:
-    """Greedy episodes of a policy on envs of its own (env_cfg: the section `env` of a config)."""
+    """Greedy episodes of a policy on new envs (env_cfg: the section `env` of a config)."""
     env = make_vector_env(env_cfg, min(n_episode, env_cfg.evaluator_env_num), device=str(policy.device))
     try:
         evaluation = Evaluator(env, policy.eval_mode, n_episode).evaluate(stream(seed, 'evaluate'))

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from zoo.buffer import Batch, Buffer
-from zoo.policy.base import LearnMode, Metrics
+from zoo.core.data import Metrics
+from zoo.policy.base import LearnMode
 
 
 class Learner:
-    """Trains on whatever the buffer yields, and tells the policy how far the run is."""
+    """Trains on the batches that the buffer yields, and tells the policy how far the run is."""
 
     def __init__(self, mode: LearnMode, buffer: Buffer) -> None:
         self._mode, self._buffer = mode, buffer
@@ -28,7 +29,7 @@ class Learner:
         aux: list[Metrics] = []
         for batch in self._buffer.batches():
             metrics.append(self._mode.forward(batch))
-            aux.append(self._mode.learn_aux())  # which does something, or not, when its time has come
+            aux.append(self._mode.learn_aux())  # nothing, unless the policy has an auxiliary phase and it is due
             self._check_names(batch, metrics[-1])
         return _mean(metrics + aux)
 

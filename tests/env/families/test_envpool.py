@@ -367,7 +367,7 @@ def test_make_vector_env_least_options_make_a_pool_that_runs() -> None:
     ],
 )
 def test_make_vector_env_options_that_only_envpool_can_judge_are_named(game: str, kwargs: dict, said: str) -> None:
-    message = rf'env.kwargs is {{.*}} but envpool makes no envpool/{game} of it \({said}'
+    message = rf'env.kwargs is {{.*}} but envpool cannot make envpool/{game} with it \({said}'
     with pytest.raises(EnvKwargsError, match=message):
         make(game, kwargs=kwargs).reset(0)
 

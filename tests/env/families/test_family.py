@@ -27,7 +27,7 @@ from zoo.env import (
     make_env,
     make_vector_env,
 )
-from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, need
+from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, import_extra
 from zoo.env.make import env_name, find_env
 from zoo.env.workers import WorkerVectorEnv
 
@@ -154,7 +154,9 @@ def test_make_vector_env_what_a_family_cannot_do_raises(fields: dict, error: typ
 
 
 def test_make_env_of_a_family_says_that_there_are_only_vectors() -> None:
-    with pytest.raises(UnsupportedEnvError, match="env 'raw_test/short' comes as a vector only; use make_vector_env"):
+    with pytest.raises(
+        UnsupportedEnvError, match="env 'raw_test/short' is available as a vector only; use make_vector_env"
+    ):
         make_env(config())
 
 
@@ -219,13 +221,13 @@ FLOATS = Box(np.array([-1, 0], np.float32), np.array([1, 2], np.float32))
         (
             Discrete(3),
             [0.0, 1.0],
-            "step 4: the actions are of float64, wanted integers; pass the policy's output as it is",
+            "step 4: the actions are of float64, wanted integers; pass the policy's output unchanged",
         ),
         (Discrete(3), [0, 3], "env 'e', index 1, step 4: the action is 3, wanted 0 to 2; look at the policy."),
         (Discrete(3, start=5), [4, 5], 'index 0, step 4: the action is 4, wanted 5 to 7; look'),
         (FLOATS, [[0, 0], [0, 0]], 'the actions are of int64, wanted floats'),
         (FLOATS, [[0.0, 0.0]], r'the actions have shape \(1, 2\), wanted \(2, 2\)'),
-        (FLOATS, [[0.0, 0.0], [0.0, 2.5]], r'index 1, step 4: the action is \[0.  2.5\], wanted numbers inside of its'),
+        (FLOATS, [[0.0, 0.0], [0.0, 2.5]], r'index 1, step 4: the action is \[0.  2.5\], wanted numbers inside its'),
         (FLOATS, [[0.0, np.nan], [0.0, 0.0]], r'index 0, step 4: the action is \[ 0. nan\]'),
     ],
     ids=str,
@@ -253,7 +255,7 @@ def test_action_check_takes_all_of_the_space(space: gymnasium.Space, actions: np
 def test_need_what_is_not_installed_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'not_there', None)
     with pytest.raises(MissingExtraError) as raised:
-        need('not_there', 'sim', 'sim/walk')
+        import_extra('not_there', 'sim', 'sim/walk')
     assert str(raised.value) == (
         "env 'sim/walk' needs the sim extra, which is not installed; run: pip install 'policy-zoo[sim]'"
     )
@@ -263,7 +265,7 @@ def test_need_error_inside_of_the_module_passes_through(tmp_path: Any, monkeypat
     (tmp_path / 'half_there.py').write_text('import no_such_dependency\n')
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match='no_such_dependency'):
-        need('half_there', 'sim', 'sim/walk')
+        import_extra('half_there', 'sim', 'sim/walk')
 
 
 class NineMixin:

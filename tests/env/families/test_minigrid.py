@@ -53,8 +53,8 @@ def test_warn_of_missions_warns_once_and_only_if_they_differ(caplog: pytest.LogC
         encode.warn_of_missions({'mission': np.stack([one, other])})
         encode.warn_of_missions({'mission': np.stack([one, other])})
     assert [record.message for record in caplog.records] == [
-        "the missions of env 'grid' differ ('blue', 'red'), but its observations leave them out: the policy must do "
-        'without'
+        "the missions of env 'grid' differ ('blue', 'red'), but its observations leave them out: the policy "
+        'cannot see its mission'
     ]
 
 

@@ -101,11 +101,11 @@ def test_step_time_limit_is_truncated_and_the_next_row_only_resets() -> None:
     [
         (
             EnvConfig(id='procgen', game='maze', max_episode_steps=3),
-            'env.max_episode_steps is 3 but procgen/maze has a time limit of its own that nothing changes',
+            'env.max_episode_steps is 3 but procgen/maze has a fixed time limit',
         ),
         (
             EnvConfig(id='envpool', game='MazeEasy-v0', max_episode_steps=3),
-            'env.max_episode_steps is 3 but an episode of envpool/MazeEasy-v0 goes on: this task has no limit that can',
+            'env.max_episode_steps is 3 but an episode of envpool/MazeEasy-v0 continues: this task has no limit that can',
         ),
     ],
 )

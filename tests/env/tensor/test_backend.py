@@ -97,7 +97,9 @@ def test_make_vector_env_config_that_leads_nowhere_says_what_to_do(fields: dict,
 
 
 def test_make_env_says_that_there_is_no_single_env() -> None:
-    with pytest.raises(UnsupportedEnvError, match="'torch/Track-v0' comes as a vector only; use make_vector_env"):
+    with pytest.raises(
+        UnsupportedEnvError, match="'torch/Track-v0' is available as a vector only; use make_vector_env"
+    ):
         make_env(config())
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from zoo.backend import trace as compiler
-from zoo.backend.trace import missing_compiler
+from zoo.backend.trace import CompiledFunction, missing_compiler
 from zoo.core.spaces import Discrete
 from zoo.env import EnvConfig, EnvContractError, TensorVectorEnv, make_vector_env
 from zoo.env.tensor.program import CompiledProgram
@@ -36,7 +36,7 @@ def run_both(game: str, n_step: int, max_episode_steps: int = 30) -> int:
     config = EnvConfig(id='torch', game=game, max_episode_steps=max_episode_steps)
     eager, compiled = make_vector_env(config, 4), make_vector_env(config, 4)
     assert isinstance(compiled, TensorVectorEnv)
-    compiled.compile()
+    compiled.compile(CompiledFunction)
     assert torch.equal(eager.reset(1), compiled.reset(1))
     generator, n_end = torch.Generator().manual_seed(0), 0
     space = eager.action_space

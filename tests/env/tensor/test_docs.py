@@ -12,6 +12,8 @@ import pytest
 
 from zoo.env import TENSOR_ENV_REGISTRY
 
+pytestmark = pytest.mark.slow  # every test starts processes
+
 PAGE = (Path(__file__).parents[3] / 'docs' / 'device_envs.md').read_text()
 BLOCKS = {block.split('\n')[0].strip('# '): block for block in re.findall(r'```python\n(.*?)```', PAGE, re.DOTALL)}
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from zoo.backend import trace as compiler
+from zoo.backend.trace import CompiledFunction
 from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, EnvContractError, EnvError, TensorEnv, TensorVectorEnv, UnsupportedEnvError
 from zoo.env.tensor.vector import BLOCK_ROWS, BLOCK_STEPS
@@ -344,7 +345,7 @@ class Pair(Track):
 def test_step_wrong_number_of_values_is_refused(env: Pair, message: str, compiled: bool) -> None:
     envs = vector(env)
     if compiled:
-        envs.compile()
+        envs.compile(CompiledFunction)
     envs.reset(0)
     with pytest.raises(EnvContractError, match=f"^env 'torch/test', step 1: {message}"):
         steps(envs, [[0, 0, 0]])
@@ -399,7 +400,7 @@ def test_init_env_without_spaces_is_refused() -> None:
     class Deep(Track):
         obs_space = Box(np.zeros((2, 2)), np.ones((2, 2)))
 
-    with pytest.raises(EnvContractError, match='NoSpace.action_space is None, wanted a zoo.core.spaces.Box or'):
+    with pytest.raises(EnvContractError, match='NoSpace.action_space is None, wanted a zoo.env.Box or'):
         vector(NoSpace())
     with pytest.raises(UnsupportedEnvError, match=r'obs_space has shape \(2, 2\), wanted 1 or 3 dimensions'):
         vector(Deep())
@@ -515,7 +516,7 @@ def test_check_finds_a_first_observation_if_its_episode_begins(
     # 3 are begun for reset and for each step: number 10 is of row 1, for the case that its episode ends at step 3
     env = vector(SickStart(space, value, row=10))
     if compiled:
-        env.compile()
+        env.compile(CompiledFunction)
     env.reset(0)
     steps(env, [[1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 1, 1]])
     env.check()  # it was never used

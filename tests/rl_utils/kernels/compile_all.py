@@ -73,9 +73,10 @@ def main(capability: int) -> None:
     triton.runtime.jit.JITFunction.__getitem__ = lambda kernel, grid: (
         lambda *args, **constants: compile_launch(kernel, capability, args, constants)
     )
-    for size in ((64, 2), (64, 18), (4, 4096)):
+    # generations before 90 have as many registers: one size shows that the kernels compile for them
+    for size in ((64, 2), (64, 18), (4, 4096)) if capability >= 90 else ((64, 18),):
         for gaussian in (False, True):
-            for dtype in (torch.float32, torch.bfloat16):
+            for dtype in (torch.float32, torch.bfloat16) if size == (64, 18) else (torch.float32,):
                 data = policy_case(*size, gaussian=gaussian, weight=True, dtype=dtype)
                 loss, _ = ppo_policy_error(data, dual_clip=3.0)
                 (loss.policy_loss + loss.entropy_loss).backward()

@@ -9,8 +9,13 @@ import sys
 import pytest
 import torch
 
-from zoo.backend.trace import trace
-from zoo.rl_utils import kernels
+from zoo.rl_utils import Categorical, Gaussian, gae, gae_data, kernels
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, '-c', code], env={**os.environ, **environment}, capture_output=True, text=True
+    )
 
 
 def test_find_on_cpu_is_the_reference():
@@ -24,41 +29,56 @@ def test_find_switched_off_is_the_reference(monkeypatch):
     assert kernels.explain('gae', torch.zeros(3)) == 'reference: ZOO_KERNELS=0'
 
 
-def test_find_while_a_graph_is_traced_is_the_reference(monkeypatch):
+def test_find_inside_disabled_is_the_reference(monkeypatch):
+    pytest.importorskip('triton', reason='triton is not installed')
     monkeypatch.setattr(kernels, 'MODE', 'interpret')
-    found = []
-    trace(lambda x: [found.append(kernels.find('gae', x)) or x + 1], [torch.zeros(3)])
-    assert found == [None]
+    with kernels.disabled():
+        with kernels.disabled():
+            assert kernels.find('gae', torch.zeros(3)) is None
+        assert kernels.find('gae', torch.zeros(3)) is None
+    assert kernels.find('gae', torch.zeros(3)) is not None
 
 
-def test_find_reads_the_environment_variable():
-    code = 'from zoo.rl_utils import kernels; print(kernels.MODE)'
-    shown = subprocess.run(
-        [sys.executable, '-c', code], env={**os.environ, 'ZOO_KERNELS': '0'}, capture_output=True, text=True, check=True
-    )
-    assert shown.stdout == '0\n'
+def test_kernels_that_are_not_enabled_are_not_asked_for(monkeypatch):
+    # what keeps `find` out of every call on a build of torch without CUDA
+    monkeypatch.setattr(kernels, 'ENABLED', False)
+    monkeypatch.setattr(kernels, 'find', None)
+    assert gae(gae_data(*torch.ones(3, 2)), 1.0, 1.0).tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize('mode, wanted', [('0', '0 False'), ('interpret', 'interpret True')])
+def test_the_environment_variable_is_read(mode, wanted):
+    shown = run_python('from zoo.rl_utils import kernels as k; print(k.MODE, k.ENABLED)', ZOO_KERNELS=mode)
+    assert shown.stdout == f'{wanted}\n', shown.stderr[-2000:]
 
 
 @pytest.mark.parametrize(
-    'tensors, reason',
+    'tensors, dist, reason',
     [
-        ((torch.zeros(3, dtype=torch.float64),), 'float64 is not covered, only float32 and bfloat16'),
-        ((torch.zeros(3), None, torch.zeros(3, device='meta')), 'tensors are on cpu and meta'),
-        ((torch.zeros(1, 16385),), 'rows of 16385 are not covered, only up to 16384'),
+        ((torch.zeros(3, 2, dtype=torch.float64),), None, 'float64 is not covered, only float32 and bfloat16'),
+        ((torch.zeros(3, 2), None, torch.zeros(3, device='meta')), None, 'tensors are on cpu and meta'),
+        ((torch.zeros(1, 16385),), None, 'rows of 16385 are not covered, only up to 16384'),
+        ((torch.zeros(1, 32770),), Gaussian(16385), 'rows of 16385 are not covered, only up to 16384'),
     ],
 )
-def test_explain_names_what_is_not_covered(monkeypatch, tensors, reason):
+def test_explain_names_what_is_not_covered(monkeypatch, tensors, dist, reason):
     monkeypatch.setattr(kernels, 'MODE', 'interpret')
-    assert kernels.explain('ppo_policy_error', *tensors) == f'reference: {reason}'
-    assert kernels.find('ppo_policy_error', *tensors) is None
+    assert kernels.explain('ppo_policy_error', *tensors, dist=dist) == f'reference: {reason}'
+    dist = dist or Categorical(tensors[0].shape[-1])
+    assert kernels.find('ppo_policy_error', *tensors, dist=dist) is None
 
 
-def test_rl_utils_loads_no_compiler():
-    code = 'import sys, zoo.rl_utils; print("torch._dynamo" in sys.modules)'
-    shown = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
-    assert shown.stdout == 'False\n'
+def test_importing_rl_utils_loads_no_compiler_no_backend_and_no_env():
+    code = (
+        'import sys, zoo.rl_utils\n'
+        'names = ("torch._dynamo", "triton", "zoo.backend", "zoo.env", "zoo.config", "zoo.model", "gymnasium")\n'
+        'print([x for x in names if x in sys.modules])'
+    )
+    shown = run_python(code)
+    assert shown.stdout == '[]\n', shown.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_a_kernel_whose_first_call_is_compiled_is_loaded():
     pytest.importorskip('triton', reason='triton is not installed')
     code = (
@@ -66,29 +86,35 @@ def test_a_kernel_whose_first_call_is_compiled_is_loaded():
         'f = torch.compile(lambda *x: gae(gae_data(*x), 1.0, 1.0), backend="aot_eager", fullgraph=True)\n'
         'print(f(*torch.ones(3, 2)).tolist())'
     )
-    environment = {**os.environ, 'ZOO_KERNELS': 'interpret', 'TRITON_INTERPRET': '1'}
-    shown = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True)
+    shown = run_python(code, ZOO_KERNELS='interpret', TRITON_INTERPRET='1')
     assert shown.stdout == '[2.0, 1.0]\n', shown.stderr[-2000:]
 
 
-def test_explain_takes_the_inputs_of_a_gaussian_policy_as_they_are():
-    logit = {'mu': torch.zeros(2, 3), 'sigma': torch.ones(2, 3)}
-    said = kernels.explain('ppo_policy_error', logit, logit, torch.zeros(2, 3), torch.zeros(2), None)
-    assert said == 'reference: the tensors are on cpu, kernels need CUDA'
+@pytest.mark.parametrize(
+    'logits, dist',
+    [
+        ([{'mu': torch.zeros(2, 3), 'sigma': torch.ones(2, 3)}] * 2, None),
+        ([torch.zeros(2, 6)] * 2, Gaussian(3)),
+    ],
+)
+def test_explain_takes_logits_in_the_forms_that_the_losses_take(monkeypatch, logits, dist):
+    def said() -> str:
+        return kernels.explain('ppo_policy_error', *logits, torch.zeros(2, 3), torch.zeros(2), None, dist=dist)
+
+    assert said() == 'reference: the tensors are on cpu, kernels need CUDA'
+    monkeypatch.setattr(kernels, 'MODE', 'interpret')
+    monkeypatch.setattr(kernels, '_HAS_TRITON', True)
+    assert said() == 'kernel: zoo.rl_utils.kernels.ppo_policy'
 
 
-def test_explain_without_tensors_is_refused():
+@pytest.mark.parametrize('op, tensors', [('gae', ()), ('ppo_policy_error', (None, None)), ('gae', ([1.0],))])
+def test_explain_without_tensors_is_refused(op, tensors):
     with pytest.raises(ValueError, match='give its tensors one by one'):
-        kernels.explain('gae')
+        kernels.explain(op, *tensors)
 
 
 def test_an_unknown_mode_is_refused_at_the_start():
-    shown = subprocess.run(
-        [sys.executable, '-c', 'import zoo.rl_utils'],
-        env={**os.environ, 'ZOO_KERNELS': 'off'},
-        capture_output=True,
-        text=True,
-    )
+    shown = run_python('import zoo.rl_utils', ZOO_KERNELS='off')
     assert "ZOO_KERNELS is 'off' but must be 'auto', '0' or 'interpret'" in shown.stderr
 
 
@@ -100,14 +126,9 @@ def test_explain_of_unknown_op_names_the_known():
 def test_rl_utils_without_triton_imports_and_uses_the_reference():
     code = (
         'import sys; sys.modules["triton"] = None\n'
-        'import torch; from zoo.rl_utils import gae, gae_data\n'
+        'import torch; from zoo.rl_utils import gae, gae_data, kernels\n'
+        'kernels.ENABLED = True  # as in a CUDA build\n'
         'print(gae(gae_data(*torch.ones(3, 2)), 1.0, 1.0).tolist())'
     )
-    shown = subprocess.run(
-        [sys.executable, '-c', code],
-        env={**os.environ, 'ZOO_KERNELS': 'auto'},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert shown.stdout == '[2.0, 1.0]\n'  # delta = 1 + 1 - 1 = 1 in both steps
+    shown = run_python(code, ZOO_KERNELS='auto')
+    assert shown.stdout == '[2.0, 1.0]\n', shown.stderr[-2000:]  # delta = 1 + 1 - 1 = 1 in both steps

@@ -11,41 +11,47 @@ from pydantic import Field
 
 from zoo.config.section import Section
 from zoo.core.registry import ENV_REGISTRY
-from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, EnvRequest, env_family, need
+from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, EnvRequest, env_family, import_extra
 
-EXTRA = 'atari'  # ale-py, whose licence is GPL-2: nobody gets it who did not ask for it
+EXTRA = 'atari'  # ale-py; its licence is GPL-2, so it is installed on request only
 MAX_FRAMES = 108_000  # of one episode, half an hour at 60 frames a second
 
 
 class AtariOptions(Section):
     """env.kwargs of the family 'atari'."""
 
-    frame_skip: int = Field(4, ge=1, description='frames an action is held for; of the last two, the brighter pixels')
-    frame_stack: int = Field(4, ge=1, le=64, description='images that an observation consists of, the newest last')
+    frame_skip: int = Field(
+        4, ge=1, description='frames for which an action is held; the image is the maximum of the last two'
+    )
+    frame_stack: int = Field(4, ge=1, le=64, description='images in an observation, the newest last')
     screen_size: int = Field(84, ge=8, le=1024, description='pixels in width and height')
-    noop_max: int = Field(30, ge=0, description='frames, at most, in which nothing is done when a game starts')
-    repeat_action_probability: float = Field(0.0, ge=0, le=1, description='of the action before instead (sticky)')
+    noop_max: int = Field(
+        30, ge=0, description='frames without action at the start of a game, at most; drawn at random'
+    )
+    repeat_action_probability: float = Field(
+        0.0, ge=0, le=1, description='probability of repeating the previous action (sticky actions); 0.25 is usual'
+    )
     fire_reset: bool = Field(True, description='press FIRE when a game starts and after a lost life')
-    full_action_space: bool = Field(False, description='all 18 actions, not only those that do something')
+    full_action_space: bool = Field(False, description='all 18 actions, also those without effect in the game')
     episodic_life: bool = Field(True, description='in training, a lost life ends the episode')
-    clip_reward: bool = Field(True, description='in training, of a reward only its sign is seen')
-    num_threads: int = Field(0, ge=0, description='of ale-py; 0: as many as it thinks fit')
+    clip_reward: bool = Field(True, description='in training, replace rewards by their sign')
+    num_threads: int = Field(0, ge=0, description="threads of ale-py; 0: ale-py's default")
 
 
 class AtariVectorEnv(gymnasium.vector.VectorEnv):
-    """ale-py's vector env with lives and rewards as they are published.
+    """ale-py's vector env with lives and rewards as in published results.
 
-    Its own episodic_life restarts the whole game at a lost life, so that nobody would see more of it than the first
-    one. Here the game goes on: the lost life is a terminal state whose final observation the next episode starts from.
-    Where the game waits for FIRE after a lost life, it is pressed in place of the next action, in training and
-    evaluation alike; else a greedy policy might wait until the episode's time is over.
+    ale-py's own episodic_life restarts the whole game at a lost life, so that a policy would see only the first life.
+    Here the game continues: the lost life is a terminal state, and the next episode starts from its final observation.
+    Where the game waits for FIRE after a lost life, FIRE replaces the next action, in training and in evaluation;
+    otherwise a greedy policy might wait until the time limit.
     """
 
     def __init__(self, env: Any, name: str, fire: int | None, episodic_life: bool, clip_reward: bool) -> None:
         """
         Args:
           env: an ale_py AtariVectorEnv without episodic_life and reward_clipping, in same-step mode.
-          fire: the index of the action FIRE; None if it is not to be pressed.
+          fire: the index of the action FIRE; None to leave it to the policy.
         """
         self._env, self._fire = env, fire
         self._episodic_life, self._clip_reward = episodic_life, clip_reward
@@ -67,7 +73,7 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
         if self._lives is None:
             raise gymnasium.error.ResetNeeded('step was called before the first reset; call reset first')
         self._n_step += 1
-        self._check(actions, self._n_step)  # an action outside of its range would make ale-py wait for ever
+        self._check(actions, self._n_step)  # an invalid action would make ale-py wait without end
         if self._fire is not None and np.count_nonzero(self._fell):
             actions = np.where(self._fell, self._fire, actions)
         obs, reward, terminated, truncated, info = self._env.step(actions)
@@ -76,7 +82,7 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
         self._lives = info['lives']
         if self.metadata[RAW]:
             info = {**info, RAW_REWARD: reward, RAW_END: over}
-        # as published, a fall to 0 is left to the end of the game: some show 0 lives for a while before they are over
+        # as in published results, 0 lives do not end an episode: some games show 0 lives for a while before they are over
         lost = self._fell & (self._lives > 0)
         if self._episodic_life and np.count_nonzero(lost):
             final = obs.copy()
@@ -91,21 +97,21 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
 
 def atari_games() -> list[str]:
     """The games whose ROMs ale-py has, as in its gymnasium ids: 'Pong', 'SpaceInvaders'."""
-    roms = need('ale_py', EXTRA, 'atari').roms
+    roms = import_extra('ale_py', EXTRA, 'atari').roms
     return sorted(''.join(part.capitalize() for part in rom.split('_')) for rom in roms.get_all_rom_ids())
 
 
 @ENV_REGISTRY.register('atari')
 @env_family(games=atari_games, options=AtariOptions)
 def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
-    """`request.n_env` games that show gray images [frame_stack, screen_size, screen_size] of bytes.
+    """`request.n_env` games with gray images [frame_stack, screen_size, screen_size] of bytes as observations.
 
     Source: Mnih et al. 2015 (doi:10.1038/nature14236), methods; no sticky actions as in Schulman et al. 2017
       (arXiv:1707.06347).
     """
-    ale_py = need('ale_py', EXTRA, request.name)
-    vector_env = need('ale_py.vector_env', EXTRA, request.name)
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else every game greets on stderr
+    ale_py = import_extra('ale_py', EXTRA, request.name)
+    vector_env = import_extra('ale_py.vector_env', EXTRA, request.name)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no greeting on stderr
     n_step, size = request.max_episode_steps, options.screen_size
     rom = next(rom for rom in ale_py.roms.get_all_rom_ids() if rom.replace('_', '') == request.game.lower())
     env = vector_env.AtariVectorEnv(

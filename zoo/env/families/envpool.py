@@ -1,4 +1,4 @@
-"""The env family 'envpool': every task of envpool that shows vectors, images or MiniGrid's grids."""
+"""The env family 'envpool': the tasks of envpool whose observations are vectors, images or MiniGrid's grids."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gymnasium.vector.utils import batch_space
 
 from zoo.core.registry import ENV_REGISTRY
 from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
-from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, EnvRequest, env_family, need
+from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, EnvRequest, env_family, import_extra
 from zoo.env.families.minigrid import KEYS, MiniGridEncoder
 from zoo.env.families.qt import load_qt
 from zoo.env.make import raise_kwargs_error
 
 EXTRA = 'envpool'
-# options of a pool that the config gives elsewhere, env.game among it, or that would make it another kind of thing
+# options of a pool that other config keys set, or that would change the task or the interface
 NOT_KWARGS = {
     'num_envs',
     'batch_size',
@@ -41,14 +41,14 @@ NOT_KWARGS = {
     'distribution_mode',
 }
 COMMON = ('num_threads', 'thread_affinity_offset')  # options of every task
-# A task with this option is one of MiniGrid's, which take the common ones only: the others are what the id stands for
-# (sizes, rooms, objects), depend on each other, and end the process where they do not fit.
+# A task with this option is one of MiniGrid's. They take the common options only: the others belong to the id (sizes,
+# rooms, objects), depend on each other, and end the process if they do not fit.
 GRID_OPTION = 'mission_bytes'
 BROKEN = {'Cig-v1', 'MultiDuel-v1'}  # Doom for several players: the first reset ends the process
-NEEDED = {'VizdoomCustom-v1': ('cfg_path', 'wad_path')}  # options without which there is no such task
+NEEDED = {'VizdoomCustom-v1': ('cfg_path', 'wad_path')}  # options that a task requires
 INT_MAX = 2**31 - 1  # envpool's integers have 32 bits
-# Least and greatest value. What lies outside ends the process (a picture of no height in OpenCV, a draw from an empty
-# range, threads that cannot be started), hangs it, takes all of its memory, or is silently something else.
+# Minimum and maximum. Values outside end the process (an image of height 0 in OpenCV, a draw from an empty range, too
+# many threads), make it hang, use all of its memory, or are silently changed.
 RANGES: dict[str, tuple[float, float]] = {
     'num_threads': (0, 1024),
     'stack_num': (1, 64),
@@ -68,18 +68,18 @@ TRAINING_ONLY = ('episodic_life', 'reward_clip')  # options of Atari games
 class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
     """A pool of envpool with the interface of gymnasium's vector envs.
 
-    The pool is seeded when it is made and by nothing later, so every reset with a seed makes a new one: milliseconds,
-    but for the first of its kind. It looks at no action (a batch too short ends the process, a float is cut to an
-    integer, one out of range is anything); all of these are refused here, before the call.
+    A pool is seeded only when it is made, so every reset with a seed makes a new pool, which takes milliseconds except
+    for the first. envpool does not check actions (a short batch ends the process, a float is cut to an integer, one out
+    of range is undefined); they are checked here before the call.
     """
 
-    steps_beside = True
+    steps_async = True
 
     def __init__(self, request: EnvRequest, make: Callable[..., Any], spec: Any, has_raw: bool = False) -> None:
         """
         Args:
           make: takes seed, a list of one int for each env, and returns the pool.   spec: its envpool spec.
-          has_raw: it changes rewards or ends, and tells those of the game in its info.
+          has_raw: it changes rewards or ends, and has those of the game in its info.
         """
         name = self._name = request.name
         self._limit = request.max_episode_steps
@@ -98,10 +98,10 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         if seed is not None or self._pool is None:
-            self._pool = None  # ends its threads before others start
+            self._pool = None  # ends its threads before new ones start
             self._pool = self._make(seed=[0] * self.num_envs if seed is None else seed)
         self._n_step = 0
-        obs, info = _quietly(self._pool.reset)  # it makes its spaces when it is first asked for something
+        obs, info = _quietly(self._pool.reset)  # the first call makes its spaces
         if isinstance(self._encode, MiniGridEncoder):
             self._encode.warn_of_missions(obs)
         return self._encode(obs), info
@@ -111,7 +111,7 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         return self.step_wait()
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Has the pool's threads take a step."""
+        """Begins a step in the threads of the pool."""
         if self._pool is None:
             raise gymnasium.error.ResetNeeded('step was called before the first reset; call reset first')
         self._n_step += 1
@@ -119,11 +119,11 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         self._pool.send(actions)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """What that step returns."""
+        """Waits for the step and returns its result."""
         obs, reward, terminated, truncated, info = self._pool.recv()
         if self._limit is not None and np.max(info['elapsed_step']) > self._limit:
             raise UnsupportedEnvError(
-                f'env.max_episode_steps is {self._limit} but an episode of {self._name} goes on: '
+                f'env.max_episode_steps is {self._limit} but an episode of {self._name} continues: '
                 'this task has no limit that can be set; leave env.max_episode_steps out.'
             )
         if self._has_raw:
@@ -135,8 +135,8 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
 
 
 def envpool_tasks() -> list[str]:
-    """What envpool calls its task ids, of those that run."""
-    return [task for task in need('envpool', EXTRA, 'envpool').list_all_envs() if task not in BROKEN]
+    """envpool's ids of the tasks that run."""
+    return [task for task in import_extra('envpool', EXTRA, 'envpool').list_all_envs() if task not in BROKEN]
 
 
 @ENV_REGISTRY.register('envpool')
@@ -144,10 +144,9 @@ def envpool_tasks() -> list[str]:
 def make_envpool(request: EnvRequest, /, **options: Any) -> EnvpoolVectorEnv:
     """`request.n_env` envs of an envpool task. `options` are envpool's own, different for every task.
 
-    Refused are those that make it another task than env.game says, and MiniGrid's layouts, of which most end the
-    process.
-    Two of Atari's, episodic_life and reward_clip, hold in training only; evaluation sees the raw game. (envpool then
-    presses FIRE after a lost life in training alone; the family 'atari' does in both.)
+    Options that would change the task named by env.game are refused, and MiniGrid's layouts, most of which end the
+    process. Two options of Atari, episodic_life and reward_clip, apply in training only; evaluation sees the raw game.
+    (envpool then presses FIRE after a lost life in training only, the family 'atari' in both.)
     """
     return make_pool(request, request.game, EXTRA, options)
 
@@ -158,7 +157,7 @@ def make_pool(request: EnvRequest, task: str, extra: str, options: Mapping[str, 
     Args: extra: that the family is part of.
     Raises: EnvKwargsError if `options` do not fit the task; MissingExtraError.
     """
-    envpool = need('envpool', extra, request.name)
+    envpool = import_extra('envpool', extra, request.name)
     needed = NEEDED.get(task, ())
     raise_kwargs_error(request.name, [], [key for key in needed if key not in options], [])
     with _blaming(request.name, options):
@@ -191,13 +190,13 @@ def _make_spec(envpool: Any, name: str, task: str, /, **options: Any) -> Any:
         if 'Qt' not in str(error):
             raise
     load_qt(name)
-    importlib.reload(importlib.import_module('envpool.procgen'))  # which keeps in mind that it found no Qt
+    importlib.reload(importlib.import_module('envpool.procgen'))  # which remembers that Qt was missing
     return envpool.make_spec(task, **options)
 
 
 @contextlib.contextmanager
 def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """Raises: EnvKwargsError from what envpool says against the options of a pool, where there are any."""
+    """Turns envpool's errors about the options of a pool, if there are any, into EnvKwargsError."""
     try:
         yield
     except (RuntimeError, ValueError, TypeError) as error:
@@ -205,8 +204,8 @@ def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
             raise
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise EnvKwargsError(
-            f'env.kwargs is {dict(options)} but envpool makes no {name} of it ({said}); correct it, '
-            'or leave out what envpool does not like.'
+            f'env.kwargs is {dict(options)} but envpool cannot make {name} with it ({said}); correct it, '
+            'or leave out what envpool refuses.'
         ) from error
 
 
@@ -230,7 +229,7 @@ def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str,
 
 
 def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Callable[[Any], np.ndarray]]:
-    """The space of what zoo is shown of these observations, and what turns them into it."""
+    """The observation space for zoo, and a function that converts observations to it."""
     if isinstance(space, gymnasium.spaces.Dict) and set(space) == KEYS:
         encoder = MiniGridEncoder(space, name)
         return encoder.space, encoder
@@ -239,7 +238,9 @@ def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Calla
         keys = list(space)
         return _unbounded(size), lambda obs: np.concatenate([obs[key].reshape(len(obs[key]), -1) for key in keys], 1)
     if _is_vector(space) and np.any(space.low == np.finfo(str(space.dtype)).tiny):
-        return _unbounded(len(space.low)), np.asarray  # the least float was meant, the smallest above 0 was written
+        return _unbounded(
+            len(space.low)
+        ), np.asarray  # envpool has the smallest positive float here but means the lowest one
     return space, np.asarray
 
 
@@ -252,7 +253,7 @@ def _unbounded(size: int) -> gymnasium.spaces.Box:
 
 
 def _quietly(call: Callable[[], Any]) -> Any:
-    """What `call` returns, without gymnasium's warning that a bound of a float32 Box was given as float64."""
+    """Calls without gymnasium's warning that a bound of a float32 Box was given as float64."""
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', UserWarning)
         return call()

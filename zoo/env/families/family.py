@@ -1,4 +1,4 @@
-"""Env families: what makes B envs at once, maybe of a game that the config names, in place of one env after another."""
+"""An env family builds a whole vector env for a named game (Atari, Procgen, EnvPool, torch)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from zoo.config.section import Section, validate
 from zoo.core.registry import closest
 from zoo.env.config import EnvConfig
-from zoo.env.errors import EnvError, MissingExtraError, UnknownEnvError, where
+from zoo.env.errors import EnvError, MissingExtraError, UnknownEnvError, location_of
 from zoo.env.tensor.base import TensorEnv
 
 RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
@@ -22,27 +22,27 @@ MAX_LISTED = 20  # games that an error names one by one
 
 
 class EnvRequest(NamedTuple):
-    """What the config asks of a family, apart from env.kwargs."""
+    """What the config requests from a family, apart from env.kwargs."""
 
-    name: str  # what messages call the envs
+    name: str  # of the envs in messages
     game: str  # '' if the family has no games
     n_env: int
-    training: bool  # the envs that transitions are collected in, as opposed to those that evaluate
+    training: bool  # envs for training, not for evaluation
     max_episode_steps: int | None
-    device: str = 'cpu'  # where tensor envs run; of no concern to others
+    device: str = 'cpu'  # of tensor envs; ignored by others
 
 
 @dataclass(frozen=True)
 class EnvFamily:
-    """An entry of ENV_REGISTRY that makes vector envs, or tensor envs."""
+    """An entry of ENV_REGISTRY that makes vector envs or tensor envs."""
 
-    make: Callable[..., gymnasium.vector.VectorEnv | TensorEnv]  # (EnvRequest, options), or without: **env.kwargs
-    games: Callable[[], Sequence[str]] | None = None  # the known ones; None if env.game is not used
-    options: type[Section] | None = None  # what env.kwargs may hold
+    make: Callable[..., gymnasium.vector.VectorEnv | TensorEnv]  # (EnvRequest, options), or (EnvRequest, **env.kwargs)
+    games: Callable[[], Sequence[str]] | None = None  # known games; None if env.game is not used
+    options: type[Section] | None = None  # the section that env.kwargs is read as
     one_seed: bool = False
 
     def check_game(self, env_id: str, game: str | None) -> None:
-        """Raises: UnknownEnvError if `game` is none of this family's, with the closest; what `games` raises."""
+        """Raises: UnknownEnvError with the closest games if this family has no `game`; exceptions of `games`."""
         if self.games is None:
             if game is not None:
                 raise UnknownEnvError(no_games(env_id, game))
@@ -70,12 +70,12 @@ def env_family(
 ) -> Callable[[Callable[..., gymnasium.vector.VectorEnv | TensorEnv]], EnvFamily]:
     """Decorator, below `@ENV_REGISTRY.register(name)`, for a function that makes a vector env, or a TensorEnv.
 
-    The function takes an EnvRequest and its options, and is called once for each group of envs. Its vector env says its
-    autoreset mode in its metadata. If it changes rewards or ends for training, it sets metadata[RAW] and puts the
-    game's own ones into each step's info, as [B] arrays under RAW_REWARD and RAW_END.
+    The function takes an EnvRequest and its options, and is called once for each group of envs. Its vector env has its
+    autoreset mode in its metadata. If it changes rewards or episode ends for training, it sets metadata[RAW] and puts
+    those of the game into each step's info, as [B] arrays under RAW_REWARD and RAW_END.
 
     Args:
-      games: the values of env.game, or a function that finds them; None if there is nothing to choose.
+      games: the values of env.game, or a function that finds them; None if there are no games.
       options: the Section that env.kwargs is read as; None: the function takes env.kwargs as its keyword arguments.
       one_seed: its reset takes one int for all envs rather than a list of one for each.
     """
@@ -84,27 +84,27 @@ def env_family(
 
 
 def no_games(env_id: str, game: str) -> str:
-    """The sentence for a game that is given where there is none to choose."""
+    """The message for a game that is given to an env without games."""
     return f'env.game is {game!r} but env {env_id!r} has no games to choose from; leave env.game out.'
 
 
-def need(module: str, extra: str, name: str) -> Any:
-    """The module of an optional dependency. Raises: MissingExtraError if it is not installed."""
+def import_extra(module: str, extra: str, name: str) -> Any:
+    """Imports a module of an optional dependency. Raises: MissingExtraError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module:
-            raise  # it is there; one that it imports is not
+            raise  # it exists, but a module that it imports does not
         raise MissingExtraError(missing_extra(extra, name)) from error
 
 
 def missing_extra(extra: str, name: str) -> str:
-    """The sentence for an extra that is not installed."""
+    """The message for an extra that is not installed."""
     return f"env {name!r} needs the {extra} extra, which is not installed; run: pip install 'policy-zoo[{extra}]'"
 
 
 class ActionCheck:
-    """Refuses a batch of actions that simulators would not: theirs is a hang, an ended process, or silence."""
+    """Refuses invalid actions, for simulators that would hang, end the process or accept them silently."""
 
     def __init__(self, name: str, space: gymnasium.Space, n_env: int) -> None:
         self._name = name
@@ -117,7 +117,7 @@ class ActionCheck:
             self._low, self._high = space.low, space.high
 
     def __call__(self, actions: np.ndarray, step: int) -> None:
-        """actions: [B] integers or [B, *A] floats. Raises: EnvError with what was got, what was wanted, what to do."""
+        """actions: [B] integers or [B, *A] floats. Raises: EnvError."""
         kinds, wanted = ('iu', 'integers') if self._discrete else ('f', 'floats')
         if actions.shape != self._shape:
             self._refuse(
@@ -125,16 +125,16 @@ class ActionCheck:
             )
         if actions.dtype.kind not in kinds:
             self._refuse(
-                step, f'the actions are of {actions.dtype}, wanted {wanted}', "pass the policy's output as it is"
+                step, f'the actions are of {actions.dtype}, wanted {wanted}', "pass the policy's output unchanged"
             )
-        outside = ~((self._low <= actions) & (actions <= self._high))  # a nan is outside of everything
+        outside = ~((self._low <= actions) & (actions <= self._high))  # true for nan too
         if np.count_nonzero(outside):
             index = int(np.flatnonzero(outside.reshape(len(actions), -1).any(axis=1))[0])
-            bounds = f'{self._low} to {self._high}' if self._discrete else 'numbers inside of its action_space'
+            bounds = f'{self._low} to {self._high}' if self._discrete else 'numbers inside its action_space'
             raise EnvError(
-                f'{where(self._name, index, step)}: the action is {actions[index]}, wanted {bounds}; '
+                f'{location_of(self._name, index, step)}: the action is {actions[index]}, wanted {bounds}; '
                 'look at the policy.'
             )
 
     def _refuse(self, step: int, got_and_wanted: str, do: str) -> None:
-        raise EnvError(f'{where(self._name, None, step)}: {got_and_wanted}; {do}.')
+        raise EnvError(f'{location_of(self._name, None, step)}: {got_and_wanted}; {do}.')

@@ -1,4 +1,4 @@
-"""Qt 5 for envpool's Procgen, from a wheel where the system has none, so that nobody needs to be root."""
+"""Loads Qt 5 for envpool's Procgen from a wheel if the system has none, so that no root access is needed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from zoo.env.errors import MissingExtraError
 from zoo.env.families.family import missing_extra
 
 EXTRA = 'procgen'
-LIBRARIES = ('libQt5Core.so.5', 'libQt5Gui.so.5')  # in the order in which they need each other
+LIBRARIES = ('libQt5Core.so.5', 'libQt5Gui.so.5')  # in the order of their dependence
 
 
 def load_qt(name: str) -> None:
-    """Load the libraries of the wheel PyQt5-Qt5 (LGPL-3); what asks for them by name afterwards finds them loaded.
+    """Load the libraries of the wheel PyQt5-Qt5 (LGPL-3), so that later loads by name find them.
 
-    Raises: MissingExtraError if the wheel is not installed, or if a library of the system that it needs is missing.
+    Raises: MissingExtraError if the wheel is not installed, or if a system library that it needs is missing.
     """
     spec = importlib.util.find_spec('PyQt5')
     folders = [Path(place) / 'Qt5' / 'lib' for place in (spec.submodule_search_locations or ())] if spec else []

@@ -1,1 +1,1 @@
-"""Envs written as tensor programs: B of them step at once, on the device that the policy learns on."""
+"""Envs written as tensor programs: B of them step at once, on the device of the policy."""

@@ -1,4 +1,4 @@
-"""The env family 'torch': tensor envs, found by the name that they are registered under."""
+"""The env family 'torch': tensor envs, by the name that they are registered under."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, TensorEnv
 @ENV_REGISTRY.register('torch')
 @env_family(games=TENSOR_ENV_REGISTRY.names)
 def make_tensor_env(request: EnvRequest, /, **kwargs: Any) -> TensorEnv:
-    """The env that is registered as `request.game`, made with env.kwargs; its own tensors lie on the device."""
+    """The env that is registered as `request.game`, made with env.kwargs on the device of the request."""
     source = TENSOR_ENV_REGISTRY.get(request.game)
     parameters = inspect.signature(source).parameters.values()
     takes = {p.name: p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}

@@ -1,4 +1,4 @@
-"""What a tensor env is, and the names that such envs are found by."""
+"""The base class of tensor envs, and their registry."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ State = Any  # a tensor, or a tuple, NamedTuple or dict of tensors, all of them 
 
 
 class TensorEnv(ABC):
-    """Many envs of one kind as three functions of tensors, without memory of their own.
+    """Many envs of one kind as three pure functions of tensors.
 
-    Rows are envs. A row must not depend on other rows, and no function may look at values from Python (`.item()`,
-    `if tensor:`, boolean indexing): a choice between values is a torch.where. Then a step never waits for the device,
-    and may be compiled. Functions return new tensors, on the device of those that they are given. Tensors that are made
-    in the constructor lie on that device too.
+    Rows are envs. A row must not depend on other rows, and no function may read values from Python (`.item()`,
+    `if tensor:`, boolean indexing): use torch.where to choose between values. Then a step never waits for the device,
+    and can be compiled. Functions return new tensors on the device of their inputs. Tensors that are made in the
+    constructor are on that device too.
     """
 
     obs_space: Space
     action_space: Space
-    max_episode_steps: int | None = None  # where env.max_episode_steps says nothing; None: no limit
-    n_noise: int = 0  # random numbers that a reset takes
-    n_step_noise: int = 0  # random numbers that a step takes
+    max_episode_steps: int | None = None  # if env.max_episode_steps is not set; None: no limit
+    n_noise: int = 0  # random numbers that a reset uses
+    n_step_noise: int = 0  # random numbers that a step uses
 
     @abstractmethod
     def reset(self, noise: Tensor) -> State:
         """States of N new episodes; N may differ from the number of envs.
 
         Args:
-          noise: [N, n_noise] f32, uniform in [0, 1); everything random comes from it.
+          noise: [N, n_noise] f32, uniform in [0, 1); the only source of randomness.
         """
 
     @abstractmethod
     def step(self, state: State, action: Tensor, noise: Tensor) -> tuple[State, Tensor, Tensor]:
         """The next states, the rewards [B] f32, and whether those states are terminal [B] bool.
 
-        Time limits and new episodes are no business of the env.
+        The env does not handle time limits and new episodes.
 
         Args:
-          action: [B] int64, or [B, *A] f32 inside of action_space.
+          action: [B] int64, or [B, *A] f32 inside action_space.
           noise: [B, n_step_noise] f32, uniform in [0, 1).
         """
 
     def observe(self, state: State) -> Tensor:
-        """What the policy sees of N states: [N, *O] f32 (Box; uint8 for an image of bytes) or [N] int64 (Discrete)."""
+        """The observations of N states: [N, *O] f32 (Box; uint8 for an image of bytes) or [N] int64 (Discrete)."""
         return state
 
 
@@ -65,7 +65,7 @@ def leaves(state: State) -> list[Tensor]:
 
 
 def rebuild(like: State, tensors: Sequence[Tensor]) -> State:
-    """A state of the form of `like`; the inverse of `leaves`."""
+    """A state with the structure of `like`; the inverse of `leaves`."""
     if isinstance(like, Tensor):
         return tensors[0]
     if isinstance(like, dict):
@@ -74,7 +74,7 @@ def rebuild(like: State, tensors: Sequence[Tensor]) -> State:
 
 
 def choose(mask: Tensor, new: State, old: State) -> State:
-    """Row by row `new` where mask [B] holds, else `old`."""
+    """Rows of `new` where mask [B] is true, of `old` elsewhere."""
     if isinstance(old, Tensor):
         return torch.where(mask.view(-1, *[1] * (old.dim() - 1)), new, old)
     return rebuild(old, [choose(mask, *pair) for pair in zip(leaves(new), leaves(old), strict=True)])

@@ -1,4 +1,4 @@
-"""The classic control tasks as tensor envs, with the numbers of gymnasium's envs of the same names."""
+"""The classic control tasks as tensor envs, with the constants of gymnasium's envs of the same names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CartPole(TensorEnv):
     max_position, max_angle = 2.4, math.radians(12)
 
     def __init__(self, sutton_barto_reward: bool = False) -> None:
-        """sutton_barto_reward: -1 at a fall and 0 before, in place of 1 for every step."""
+        """sutton_barto_reward: -1 at a fall and 0 before, instead of 1 for every step."""
         self.obs_space = _box(2 * self.max_position, math.inf, 2 * self.max_angle, math.inf)
         self.action_space = Discrete(2)
         self._sutton_barto_reward = sutton_barto_reward
@@ -53,7 +53,7 @@ class CartPole(TensorEnv):
     def step(self, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _, speed, angle, spin = state.unbind(1)
         sin, cos = angle.sin(), angle.cos()
-        # what the cart would feel if the pole did not accelerate, per mass; the push is -1 or 1
+        # acceleration of the cart if the pole did not accelerate; the push is -1 or 1
         pull = torch.add(action * (2 * self._push) - self._push, spin * spin * sin, alpha=self._lever)
         torque = torch.addcmul(sin * self.gravity, cos, pull, value=-1)
         spin_rate = torque / torch.addcmul(self._inertia_0, cos, cos, value=-self._inertia_2)
@@ -96,7 +96,7 @@ class Pendulum(TensorEnv):
 
 
 class _MountainCars(TensorEnv):
-    """A car in a valley, too weak to leave it without a swing: what both versions share."""
+    """A car in a valley, too weak to leave it without a swing: the common part of both versions."""
 
     n_noise = 1
     obs_space = _box(0.6, 0.07, low=(-1.2, -0.07))

@@ -1,17 +1,21 @@
-"""One step of B tensor envs as a pure function: physics, time limit, new episodes, a watch over what is finite."""
+"""One step of B tensor envs as a pure function: physics, time limit, new episodes, a check for NaN."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from zoo.backend.trace import CompiledFunction
-from zoo.core.spaces import ActionMap, Box, Discrete, obs_dtype
+from zoo.core.action_map import ActionMap
+from zoo.core.spaces import Box, Discrete, obs_dtype
+from zoo.env.errors import BrokenContractError
 from zoo.env.tensor.base import State, TensorEnv, choose, leaves, rebuild
 
-NO_LIMIT = 2**62  # more steps than anyone will take
+TensorFunction = Callable[..., Sequence[Tensor]]
+Compile = Callable[[TensorFunction, str], TensorFunction]  # of a function and its name in messages
+NO_LIMIT = 2**62  # env steps
 
 
 class Carry(NamedTuple):
@@ -19,8 +23,8 @@ class Carry(NamedTuple):
 
     state: State
     age: Tensor  # [B] int64, steps of the running episode
-    doubt: Tensor  # [B] f32, 0 as long as all that was seen is finite, then nan for good
-    n_good: Tensor  # [B] int64, steps before that
+    nan_mark: Tensor  # [B] f32, 0 while all observations and rewards were finite, nan ever after
+    n_finite_step: Tensor  # [B] int64, steps before that
 
 
 class Fresh(NamedTuple):
@@ -40,12 +44,8 @@ class Outcome(NamedTuple):
     truncated: Tensor
 
 
-class BrokenContractError(Exception):
-    """A tensor that an env returned is not what it should be: (got, wanted, do)."""
-
-
 class StepProgram:
-    """The functions of an env put together; static shapes, no look at values, nothing remembered between calls."""
+    """The functions of an env put together, as a pure function with static shapes that reads no values from Python."""
 
     def __init__(
         self,
@@ -78,7 +78,9 @@ class StepProgram:
     def carry(self, fresh: Fresh) -> Carry:
         """The start of all B envs."""
         zero = torch.zeros(self._n_env, dtype=torch.int64, device=self._device)
-        return Carry(fresh.state, zero, zero.float(), zero.clone())  # one tensor in two places is a graph of its own
+        return Carry(
+            fresh.state, zero, zero.float(), zero.clone()
+        )  # one tensor in two places would need a second graph
 
     def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, Outcome]:
         """
@@ -99,9 +101,9 @@ class StepProgram:
         ended = terminated | truncated
         after = choose(ended, fresh.state, state)
         obs = after if next_obs is state else choose(ended, fresh.obs, next_obs)
-        # 0 * x is nan where x is not finite; obs too, for the first observations of new episodes
-        doubt = torch.add(carry.doubt, self._watch(obs, self._watch(next_obs, reward)), alpha=0)
-        carry = Carry(after, age.masked_fill(ended, 0), doubt, carry.n_good + (doubt == 0))
+        # 0 * x is nan where x is not finite; obs is included for the first observations of new episodes
+        nan_mark = torch.add(carry.nan_mark, self._watch(obs, self._watch(next_obs, reward)), alpha=0)
+        carry = Carry(after, age.masked_fill(ended, 0), nan_mark, carry.n_finite_step + (nan_mark == 0))
         return carry, Outcome(obs, next_obs, reward, terminated, truncated)
 
     def _watch(self, obs: Tensor, seen: Tensor) -> Tensor:
@@ -131,7 +133,7 @@ class StepProgram:
         self._check('terminated', terminated, (self._n_env,), torch.bool)
 
     def _check(self, what: str, value: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Looks at no values, so that the device is not waited for."""
+        """Reads no values, so that the host does not wait for the device."""
         _check_is_tensor(what, value)
         if value.shape != shape:
             raise BrokenContractError(
@@ -148,13 +150,13 @@ class StepProgram:
 
 
 class CompiledProgram:
-    """A StepProgram as one compiled call, for carries and fresh states of the forms given."""
+    """A StepProgram as one compiled call, for a carry and fresh states of the structure given."""
 
-    def __init__(self, program: StepProgram, carry: Carry, fresh: Fresh, name: str) -> None:
+    def __init__(self, program: StepProgram, carry: Carry, fresh: Fresh, name: str, compile: Compile) -> None:
         self._program = program
         self._states = carry.state, fresh.state
         self._n_leaf = len(leaves(carry.state))
-        self._run = CompiledFunction(self._flat, f'the step of {name}')
+        self._run = compile(self._flat, f'the step of {name}')
 
     def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, Outcome]:
         out = self._run(*leaves(carry.state), *leaves(fresh.state), fresh.obs, *carry[1:], action, noise)
@@ -164,8 +166,10 @@ class CompiledProgram:
     def _flat(self, *inputs: Tensor) -> list[Tensor]:
         n = self._n_leaf
         state, fresh_state = (rebuild(like, list(inputs[i * n : (i + 1) * n])) for i, like in enumerate(self._states))
-        fresh_obs, age, doubt, n_good, action, noise = inputs[2 * n :]
-        carry, out = self._program(Carry(state, age, doubt, n_good), action, Fresh(fresh_state, fresh_obs), noise)
+        fresh_obs, age, nan_mark, n_finite_step, action, noise = inputs[2 * n :]
+        carry, out = self._program(
+            Carry(state, age, nan_mark, n_finite_step), action, Fresh(fresh_state, fresh_obs), noise
+        )
         return [*leaves(carry.state), *carry[1:], *out]
 
 

@@ -1,4 +1,4 @@
-"""B tensor envs with the interface of VectorEnv; nothing leaves the device, and no step waits for it."""
+"""B tensor envs with the interface of VectorEnv; nothing leaves the device, and no step waits for the device."""
 
 from __future__ import annotations
 
@@ -10,27 +10,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.data import StepBlock, Timestep
 from zoo.core.spaces import Box, Discrete, obs_dtype
-from zoo.env.block import StepBlock
 from zoo.env.config import EnvConfig
-from zoo.env.errors import EnvContractError, EnvError, UnsupportedEnvError, contract_error, where
+from zoo.env.errors import (
+    BrokenContractError,
+    EnvContractError,
+    EnvError,
+    UnsupportedEnvError,
+    contract_error,
+    location_of,
+)
 from zoo.env.tensor.base import State, TensorEnv, leaves, rebuild
-from zoo.env.tensor.program import BrokenContractError, Carry, CompiledProgram, Fresh, Outcome, StepProgram
-from zoo.env.timestep import Timestep
+from zoo.env.tensor.program import Carry, Compile, CompiledProgram, Fresh, Outcome, StepProgram
 
-BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes begun at once, for as many steps as that lasts
-BLOCK_STEPS = 64  # of which there are no more than this
+BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes that are begun at once, for several steps
+BLOCK_STEPS = 64  # at most
 
 
 class TensorVectorEnv:
     """B envs that step together on a device: tensors in, Timesteps out, with the observations of ended episodes.
 
-    Every step begins an episode in all rows, of which those are used whose episode ended: same-step autoreset without
-    a look at the data. Whether all that was returned is finite is asked with `check`.
+    Every step begins an episode in all rows and uses the rows whose episode ended: same-step autoreset without reading
+    values from Python. `check` finds out whether all returned values are finite.
     """
 
     autoreset: Literal['same_step'] = 'same_step'
-    steps_beside = False
+    steps_async = False
 
     def __init__(
         self, env: TensorEnv, cfg: EnvConfig, name: str, n_env: int, device: torch.device | str = 'cpu'
@@ -40,7 +46,7 @@ class TensorVectorEnv:
         self.obs_space, self.action_space = _spaces(env, name)
         limit = env.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
         self.program = StepProgram(env, n_env, limit, cfg.action_mode, self.device)
-        self.run: Callable[[Carry, Tensor, Fresh, Tensor], tuple[Carry, Outcome]] = self.program  # or it compiled
+        self.run: Callable[[Carry, Tensor, Fresh, Tensor], tuple[Carry, Outcome]] = self.program  # or a CompiledProgram
         self._generator = torch.Generator(self.device)
         n_row = BLOCK_ROWS if self.device.type == 'cpu' else BLOCK_ROWS_GPU
         self._n_block = min(max(n_row // n_env, 1), BLOCK_STEPS)
@@ -50,7 +56,8 @@ class TensorVectorEnv:
         self._like = torch.empty(
             (n_env, *getattr(self.obs_space, 'shape', ())), dtype=obs_dtype(self.obs_space), device=self.device
         )
-        self._is_reset, self._compile = False, False
+        self._is_reset = False
+        self._compile: Compile | None = None
         self._step_count = 0
 
     def reset(self, seed: np.random.SeedSequence | int) -> Tensor:
@@ -67,9 +74,9 @@ class TensorVectorEnv:
         fresh, _ = self._next_noise()
         self.carry = self.program.carry(fresh)
         self._check_first(fresh.obs)
-        if self._compile:
-            self.run = CompiledProgram(self.program, self.carry, fresh, self.name)
-            self._compile = False
+        if self._compile is not None:
+            self.run = CompiledProgram(self.program, self.carry, fresh, self.name, self._compile)
+            self._compile = None
         self._is_reset = True
         return fresh.obs
 
@@ -78,7 +85,7 @@ class TensorVectorEnv:
         return StepBlock(n_step, self._like.new_empty((n_env or self.n_env, *self._like.shape[1:])), ['next_obs'])
 
     def send(self, action: Tensor) -> None:
-        """Notes the action of a step, which `receive` takes."""
+        """Keeps the action of a step, which `receive` takes."""
         self._action = action
 
     def receive(self, block: StepBlock, t: int) -> None:
@@ -113,27 +120,31 @@ class TensorVectorEnv:
         return Timestep(out.obs, out.reward, out.terminated, out.truncated, None, None, {}, next_obs=out.next_obs)
 
     def check(self) -> None:
-        """Wait for the device and look whether all observations and rewards since the reset were finite.
+        """Wait for the device and test whether all observations and rewards since the reset were finite.
 
         Raises: EnvContractError that names the first env and step where they were not.
         """
-        if not self._is_reset or not math.isnan(float(self.carry.doubt.sum())):
+        if not self._is_reset or not math.isnan(float(self.carry.nan_mark.sum())):
             return
-        n_good = self.carry.n_good.masked_fill(self.carry.doubt == 0, torch.iinfo(torch.int64).max).cpu().numpy()
-        index = int(n_good.argmin())  # the first of several
+        is_finite = self.carry.nan_mark == 0
+        n_finite_step = self.carry.n_finite_step.masked_fill(is_finite, torch.iinfo(torch.int64).max).cpu().numpy()
+        index = int(n_finite_step.argmin())  # the first of several
         discrete = ', or the observation is outside of its space' if isinstance(self.obs_space, Discrete) else ''
         raise contract_error(
             self.name,
             index,
-            int(n_good[index]) + 1,
+            int(n_finite_step[index]) + 1,
             f'the observation or the reward is not finite{discrete}',
             'finite numbers',
             'fix the env; if its actions are continuous, look at the policy too',
         )
 
-    def compile(self) -> None:
-        """Compiles the steps from the next reset on into one program, equal to rounding."""
-        self._compile = True
+    def compile(self, compile: Compile) -> None:
+        """Compiles the step into one program from the next reset on; results are equal to rounding.
+
+        Args: compile: takes a pure function of tensors and its name in messages, returns the function compiled.
+        """
+        self._compile = compile
 
     def close(self) -> None:
         """Nothing to end; may be called again."""
@@ -147,7 +158,7 @@ class TensorVectorEnv:
         return drawn
 
     def _draw(self) -> Iterator[tuple[Fresh, Tensor]]:
-        """The same for several steps: few calls for many rows."""
+        """New episodes and noise of several steps, drawn together."""
         env, n_step = self.program.env, self._n_block
 
         def uniform(*shape: int) -> Tensor:
@@ -184,9 +195,9 @@ class TensorVectorEnv:
     def _refuse_action(self, action: Tensor) -> NoReturn:
         kind = 'floats' if self._takes_float else 'integers'
         raise EnvError(
-            f'{where(self.name, None, self._step_count + 1)}: the actions are {action.dtype} of shape '
+            f'{location_of(self.name, None, self._step_count + 1)}: the actions are {action.dtype} of shape '
             f'{tuple(action.shape)} on {action.device}, wanted {kind} of shape {self._action_shape} on '
-            f"{self.device}; pass the policy's output as it is, and make both for the same device."
+            f"{self.device}; pass the policy's output unchanged, and make both for the same device."
         )
 
 

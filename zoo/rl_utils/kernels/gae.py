@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Kernel of `gae`: one pass over memory; each block scans its columns, the carries composed across its threads.
 
 The recursion y_t = x_t + d_t * y_{t+1} is a composition of affine maps, which is associative: Triton's scan composes

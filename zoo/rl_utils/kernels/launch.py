@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """What the kernels share: how an op is registered and launched, and a sum over all programs of a launch.
 
 Sums are deterministic without a second launch: every program stores its part, and the one that finishes last (an
@@ -145,11 +146,11 @@ def load_rows(ptr, row, stride, is_row, n_column, COLUMNS: tl.constexpr, FILL: t
 
 
 @triton.jit
-def store_rows(ptr, row, is_row, n_column, x, COLUMNS: tl.constexpr):
-    """Writes [ROWS, COLUMNS] into a contiguous [N, n_column]."""
+def store_rows(ptr, row, stride, is_row, n_column, x, COLUMNS: tl.constexpr):
+    """Writes [ROWS, COLUMNS] into [N, n_column], whose rows are `stride` apart."""
     column = tl.arange(0, COLUMNS)
     is_cell = is_row[:, None] & (column < n_column)[None, :]
-    tl.store(ptr + row[:, None] * n_column + column[None, :], x.to(ptr.dtype.element_ty), mask=is_cell)
+    tl.store(ptr + row[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=is_cell)
 
 
 @triton.jit
@@ -160,6 +161,14 @@ def load_weight(ptr, row, is_row, HAS_WEIGHT: tl.constexpr):
     else:
         weight = is_row.to(tl.float32)
     return weight
+
+
+@triton.jit
+def gaussian_rows(ptr, row, stride, is_row, n_column, COLUMNS: tl.constexpr):
+    """mu and sigma, each [ROWS, COLUMNS] f32, of rows that hold mu followed by sigma; sigma is 1 in padding."""
+    mu = load_rows(ptr, row, stride, is_row, n_column, COLUMNS, 0.0)
+    sigma = load_rows(ptr + n_column, row, stride, is_row, n_column, COLUMNS, 1.0)
+    return mu, tl.where(is_row[:, None], sigma, 1.0)
 
 
 @triton.jit

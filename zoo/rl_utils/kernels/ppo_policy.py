@@ -1,9 +1,10 @@
-"""Kernels of `ppo_policy_error`: clipped surrogate, entropy and metrics in one pass, for logits and {'mu', 'sigma'}.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""Kernels of `ppo_policy_error`: clipped surrogate, entropy and metrics in one pass, for categorical and Gaussian.
 
-The forward launch reads everything once and writes, beside the four sums, d policy_loss / d log p_new of each row; the
-backward launch reads the new head's output again and spreads that number, and the entropy's gradient, over the row.
-The factors of the policy and of the entropy loss are known only then, so a forward launch would have to write two
-gradients: 7 times the size of the logits would move in all, this way it is 4 times.
+The forward launch reads everything once; it writes the four sums and, for each row, d policy_loss / d log p_new. The
+backward launch reads the new logits again and spreads that number, and the entropy's gradient, over the row.
+Why not one launch: the factors of the policy loss and of the entropy loss are known only in the backward pass, so a
+forward launch would have to write two gradients. 7 times the size of the logits would move in all; this way it is 4.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from zoo.rl_utils.distribution import Distribution, Logit, logit_parts
+from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.kernels.launch import (
     Tiling,
     add_programs,
@@ -25,6 +26,7 @@ from zoo.rl_utils.kernels.launch import (
     counter,
     custom_op,
     flat,
+    gaussian_rows,
     load_rows,
     load_weight,
     log_softmax,
@@ -33,27 +35,22 @@ from zoo.rl_utils.kernels.launch import (
     store_rows,
 )
 
+_MAX_LOG_RATIO = tl.constexpr(88.0)  # that of zoo.rl_utils.ppo
+
 
 def apply(
-    dist: Distribution,
-    logit_old: Logit,
+    dist: ActionDist,
+    new: Tensor,
+    old: Tensor,
     action: Tensor,
     adv: Tensor,
     weight: Tensor | None,
     clip_ratio: float,
     dual_clip: float | None,
-    *parts: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(policy_loss, entropy_loss, approx_kl, clipfrac); arguments as those of the reference."""
-    return _PolicyKernel.apply(
-        logit_parts(logit_old),
-        action,
-        adv,
-        weight,
-        float(clip_ratio),
-        None if dual_clip is None else float(dual_clip),
-        *parts,
-    )
+    """(policy_loss, entropy_loss, approx_kl, clipfrac); arguments as those of the reference, logits as `param`."""
+    numbers = float(clip_ratio), None if dual_clip is None else float(dual_clip)
+    return _PolicyKernel.apply(dist.name == 'gaussian', new, old, action, adv, weight, *numbers)
 
 
 class _PolicyKernel(torch.autograd.Function):
@@ -62,22 +59,21 @@ class _PolicyKernel(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        old: tuple[Tensor, ...],
+        gaussian: bool,
+        new: Tensor,
+        old: Tensor,
         action: Tensor,
         adv: Tensor,
         weight: Tensor | None,
         clip_ratio: float,
         dual_clip: float | None,
-        *new: Tensor,
     ) -> tuple[Tensor, ...]:
-        rows = [as_rows(part) for part in new]
-        action = flat(action) if len(new) == 1 else as_rows(action)
+        rows = as_rows(new)
+        action = as_rows(action) if gaussian else flat(action)
         weight = None if weight is None else flat(weight)
-        sums, slope = _launch_forward(
-            rows, [as_rows(part) for part in old], action, flat(adv), weight, clip_ratio, dual_clip
-        )
-        ctx.shape, ctx.has_weight = new[0].shape, weight is not None
-        ctx.save_for_backward(action, slope, *rows, *(() if weight is None else (weight,)))
+        sums, slope = _launch_forward(rows, as_rows(old), action, flat(adv), weight, clip_ratio, dual_clip, gaussian)
+        ctx.shape, ctx.gaussian, ctx.has_weight = new.shape, gaussian, weight is not None
+        ctx.save_for_backward(rows, action, slope, *(() if weight is None else (weight,)))
         ctx.set_materialize_grads(False)  # no zeros for the metrics
         policy_loss, entropy_loss, approx_kl, clipfrac = scalars(sums)
         ctx.mark_non_differentiable(approx_kl, clipfrac)
@@ -86,47 +82,47 @@ class _PolicyKernel(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_policy: Tensor | None, grad_entropy: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        action, slope, *rows = ctx.saved_tensors
-        weight = rows.pop() if ctx.has_weight else None
+        rows, action, slope, *weight = ctx.saved_tensors
         grad_policy = slope.new_zeros(()) if grad_policy is None else grad_policy
         grad_entropy = slope.new_zeros(()) if grad_entropy is None else grad_entropy
-        grads = _launch_backward(rows, action, slope, weight, grad_policy, grad_entropy)
-        return None, None, None, None, None, None, *(grad.view(ctx.shape) for grad in grads)
+        grad = _launch_backward(
+            rows, action, slope, weight[0] if weight else None, grad_policy, grad_entropy, ctx.gaussian
+        )
+        return None, grad.view(ctx.shape), None, None, None, None, None, None
 
 
-def _fake_forward(new: list[Tensor], old: list[Tensor], action: Tensor, adv: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _fake_forward(new: Tensor, old: Tensor, action: Tensor, adv: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return adv.new_empty(4, dtype=torch.float32), adv.new_empty(adv.shape, dtype=torch.float32)
 
 
-def _fake_backward(new: list[Tensor], *_: Any) -> list[Tensor]:
-    return [part.new_empty(part.shape) for part in new]
+def _fake_backward(new: Tensor, *_: Any) -> Tensor:
+    return new.new_empty(new.shape)
 
 
 @custom_op(
-    'ppo_policy_error(Tensor[] new, Tensor[] old, Tensor action, Tensor adv, Tensor? weight, float clip_ratio, '
-    'float? dual_clip) -> (Tensor, Tensor)',
+    'ppo_policy_error(Tensor new, Tensor old, Tensor action, Tensor adv, Tensor? weight, float clip_ratio, '
+    'float? dual_clip, bool gaussian) -> (Tensor, Tensor)',
     _fake_forward,
 )
 def _launch_forward(
-    new: list[Tensor],
-    old: list[Tensor],
+    new: Tensor,
+    old: Tensor,
     action: Tensor,
     adv: Tensor,
     weight: Tensor | None,
     clip_ratio: float,
     dual_clip: float | None,
+    gaussian: bool,
 ) -> tuple[Tensor, Tensor]:
     """-> sums [4], slope [N]: d policy_loss / d log p_new."""
-    n_row, n_column = new[0].shape
+    n_row, n_column = new.shape[0], new.shape[1] // (2 if gaussian else 1)
     tiling = Tiling(n_row, n_column, adv.device)
     sums, slope = torch.empty(4, device=adv.device), torch.empty(n_row, device=adv.device)
     partial = torch.empty(4 * tiling.n_program, device=adv.device)
     with on_device_of(adv):
         _forward[(tiling.n_program,)](
-            new[0],
-            new[-1],
-            old[0],
-            old[-1],
+            new,
+            old,
             action,
             adv,
             weight,
@@ -136,16 +132,14 @@ def _launch_forward(
             sums,
             n_row,
             n_column,
-            new[0].stride(0),
-            new[-1].stride(0),
-            old[0].stride(0),
-            old[-1].stride(0),
+            new.stride(0),
+            old.stride(0),
             action.stride(0),
             1 / n_row,
             1 - clip_ratio,
             1 + clip_ratio,
             dual_clip or 0.0,
-            GAUSSIAN=len(new) == 2,
+            GAUSSIAN=gaussian,
             HAS_WEIGHT=weight is not None,
             HAS_DUAL=dual_clip is not None,
             **tiling.constants,
@@ -154,47 +148,48 @@ def _launch_forward(
 
 
 @custom_op(
-    'ppo_policy_error_backward(Tensor[] new, Tensor action, Tensor slope, Tensor? weight, Tensor grad_policy, '
-    'Tensor grad_entropy) -> Tensor[]',
+    'ppo_policy_error_backward(Tensor new, Tensor action, Tensor slope, Tensor? weight, Tensor grad_policy, '
+    'Tensor grad_entropy, bool gaussian) -> Tensor',
     _fake_backward,
 )
 def _launch_backward(
-    new: list[Tensor], action: Tensor, slope: Tensor, weight: Tensor | None, grad_policy: Tensor, grad_entropy: Tensor
-) -> list[Tensor]:
-    """-> the gradient of each part, [N, C] in its dtype."""
-    n_row, n_column = new[0].shape
+    new: Tensor,
+    action: Tensor,
+    slope: Tensor,
+    weight: Tensor | None,
+    grad_policy: Tensor,
+    grad_entropy: Tensor,
+    gaussian: bool,
+) -> Tensor:
+    """-> the gradient in `new`, [N, P] in its dtype."""
+    n_row, n_column = new.shape[0], new.shape[1] // (2 if gaussian else 1)
     tiling = Tiling(n_row, n_column, slope.device)
-    grads = [torch.empty((n_row, n_column), dtype=part.dtype, device=part.device) for part in new]
+    grad = torch.empty(new.shape, dtype=new.dtype, device=new.device)
     with on_device_of(slope):
         _backward[(tiling.n_tile,)](
-            new[0],
-            new[-1],
+            new,
             action,
             slope,
             weight,
             grad_policy,
             grad_entropy,
-            grads[0],
-            grads[-1],
+            grad,
             n_row,
             n_column,
-            new[0].stride(0),
-            new[-1].stride(0),
+            new.stride(0),
             action.stride(0),
             1 / n_row,
-            GAUSSIAN=len(new) == 2,
+            GAUSSIAN=gaussian,
             HAS_WEIGHT=weight is not None,
             **tiling.constants,
         )
-    return grads
+    return grad
 
 
 @triton.jit
 def _forward(
     new_ptr,
-    sigma_ptr,
     old_ptr,
-    sigma_old_ptr,
     action_ptr,
     adv_ptr,
     weight_ptr,
@@ -205,9 +200,7 @@ def _forward(
     n_row,
     n_column,
     stride,
-    sigma_stride,
     old_stride,
-    sigma_old_stride,
     action_stride,
     per_row,
     low,
@@ -228,12 +221,10 @@ def _forward(
         is_row = row < n_row
         if GAUSSIAN:
             action = load_rows(action_ptr, row, action_stride, is_row, n_column, COLUMNS, 0.0)
-            mu = load_rows(new_ptr, row, stride, is_row, n_column, COLUMNS, 0.0)
-            sigma = load_rows(sigma_ptr, row, sigma_stride, is_row, n_column, COLUMNS, 1.0)
-            mu_old = load_rows(old_ptr, row, old_stride, is_row, n_column, COLUMNS, 0.0)
-            sigma_old = load_rows(sigma_old_ptr, row, sigma_old_stride, is_row, n_column, COLUMNS, 1.0)
-            logp, row_entropy = _gaussian_terms(mu, sigma, action, is_row, n_column)
-            logp_old, _ = _gaussian_terms(mu_old, sigma_old, action, is_row, n_column)
+            mu, sigma = gaussian_rows(new_ptr, row, stride, is_row, n_column, COLUMNS)
+            mu_old, sigma_old = gaussian_rows(old_ptr, row, old_stride, is_row, n_column, COLUMNS)
+            logp, row_entropy = _gaussian_terms(mu, sigma, action, n_column)
+            logp_old, _ = _gaussian_terms(mu_old, sigma_old, action, n_column)
         else:
             action = tl.load(action_ptr + row, mask=is_row, other=0)
             all_logp = log_softmax(load_rows(new_ptr, row, stride, is_row, n_column, COLUMNS, -float('inf')))
@@ -260,18 +251,15 @@ def _forward(
 @triton.jit
 def _backward(
     new_ptr,
-    sigma_ptr,
     action_ptr,
     slope_ptr,
     weight_ptr,
     grad_policy_ptr,
     grad_entropy_ptr,
     grad_ptr,
-    grad_sigma_ptr,
     n_row,
     n_column,
     stride,
-    sigma_stride,
     action_stride,
     per_row,
     GAUSSIAN: tl.constexpr,
@@ -286,30 +274,30 @@ def _backward(
     rise = weight * per_row * tl.load(grad_entropy_ptr).to(tl.float32)
     if GAUSSIAN:  # d logp / d mu = z / sigma, d logp / d sigma = (z^2 - 1) / sigma, d H / d sigma = 1 / sigma
         action = load_rows(action_ptr, row, action_stride, is_row, n_column, COLUMNS, 0.0)
-        mu = load_rows(new_ptr, row, stride, is_row, n_column, COLUMNS, 0.0)
-        sigma = tl.where(is_row[:, None], load_rows(sigma_ptr, row, sigma_stride, is_row, n_column, COLUMNS, 1.0), 1.0)
+        mu, sigma = gaussian_rows(new_ptr, row, stride, is_row, n_column, COLUMNS)
         z = (action - mu) / sigma
         grad_mu = z * slope[:, None] / sigma
         grad_sigma = grad_mu * z + (rise - slope)[:, None] / sigma
-        store_rows(grad_ptr, row, is_row, n_column, grad_mu, COLUMNS)
-        store_rows(grad_sigma_ptr, row, is_row, n_column, grad_sigma, COLUMNS)
+        store_rows(grad_ptr, row, 2 * n_column, is_row, n_column, grad_mu, COLUMNS)
+        store_rows(grad_ptr + n_column, row, 2 * n_column, is_row, n_column, grad_sigma, COLUMNS)
     else:  # d logp(a) / d logit_j = 1[a = j] - p_j, d H / d logit_j = -p_j (log p_j + H)
         action = tl.load(action_ptr + row, mask=is_row, other=0)
         logp = log_softmax(load_rows(new_ptr, row, stride, is_row, n_column, COLUMNS, -float('inf')))
         level = slope[:, None] + rise[:, None] * (_finite(logp) + _entropy(logp)[:, None])
         is_taken = tl.arange(0, COLUMNS)[None, :] == action[:, None]
         grad = tl.where(is_taken, slope[:, None], 0.0) - tl.exp(logp) * level
-        store_rows(grad_ptr, row, is_row, n_column, grad, COLUMNS)
+        store_rows(grad_ptr, row, n_column, is_row, n_column, grad, COLUMNS)
 
 
 @triton.jit
 def _surrogate(log_ratio, adv, low, high, dual_clip, HAS_DUAL: tl.constexpr):
     """-> surrogate, its slope in log p_new, whether the ratio is outside; subgradients as torch has them, NaN stays."""
-    ratio = tl.exp(log_ratio)
+    is_capped = log_ratio > _MAX_LOG_RATIO
+    ratio = tl.exp(tl.where(is_capped, _MAX_LOG_RATIO, log_ratio))
     bounded = tl.where(ratio < low, low, tl.where(ratio > high, high, ratio))
     unclipped, clipped = ratio * adv, bounded * adv
     surrogate = tl.where(unclipped > clipped, clipped, unclipped)
-    slope = tl.where(unclipped > clipped, 0.0, unclipped)
+    slope = tl.where(is_capped | (unclipped > clipped), 0.0, unclipped)
     if HAS_DUAL:
         bound = tl.where(adv < 0, dual_clip * adv, -float('inf'))
         slope = tl.where(surrogate < bound, 0.0, tl.where(surrogate == bound, 0.5 * slope, slope))
@@ -319,9 +307,8 @@ def _surrogate(log_ratio, adv, low, high, dual_clip, HAS_DUAL: tl.constexpr):
 
 
 @triton.jit
-def _gaussian_terms(mu, sigma, action, is_row, n_column):
-    """-> log-density and entropy of each row; columns and rows of padding hold mu = action and count for nothing."""
-    sigma = tl.where(is_row[:, None], sigma, 1.0)
+def _gaussian_terms(mu, sigma, action, n_column):
+    """-> log-density and entropy of each row; padding holds mu = action and sigma = 1 and counts for nothing."""
     z = (action - mu) / sigma
     log_sigma = tl.sum(tl.log(sigma), 1)
     half_log_2pi = 0.9189385332046727

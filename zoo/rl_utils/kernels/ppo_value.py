@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Kernels of `ppo_value_error`: loss and gradient in one pass; the backward pass only scales."""
 
 from __future__ import annotations

@@ -16,16 +16,15 @@ import torch
 from tests.envs import LimitEnv
 from tests.gpu import needs_gpu
 from tests.policy_envs import job_config
-from zoo import compiler, serial_pipeline
-from zoo.backend.actor import CompiledActing
+from zoo import serial_pipeline
+from zoo.backend.executor import ForwardActing
 from zoo.config.section import ConfigError
 from zoo.core.seeding import stream
 from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, VectorEnv, make_env_groups
 from zoo.policy.ppo import PPOPolicy
 from zoo.run.config import resolve_config, resolve_policy
 from zoo.run.job import SerialJob
-from zoo.worker.collector import Collector
-from zoo.worker.env_group import EnvGroup
+from zoo.worker.collector import Collector, EnvGroup
 
 CARTPOLE = dict(id='CartPole-v1', collector_env_num=6)
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec('envpool') is None, reason='the extra envpool is missing')
@@ -121,7 +120,7 @@ def test_policy_acts_for_one_group_while_another_has_a_step_ahead(
     assert order[-2:] == ['step 0:3 15', 'step 3:6 15'] and len(order) == 64
 
 
-def test_envs_that_step_beside_have_their_actions_before_the_policy_acts_for_others(
+def test_asynchronous_envs_have_their_actions_before_the_policy_acts_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []
@@ -172,20 +171,29 @@ def test_actions_that_a_policy_overwrites_are_still_those_that_are_taken() -> No
     assert data['action'][-1].clamp(-1, 1).tolist() == [action.tolist() for action in taken]
 
 
-@pytest.mark.parametrize('space', ['CartPole-v1', 'Pendulum-v1'])
-def test_compiled_acting_draws_for_groups_what_eager_acting_draws(
-    space: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize('executor', ['native', pytest.param('graph', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('n_group', [1, 2])
+@pytest.mark.parametrize('shared_encoder', [False, True])
+@pytest.mark.parametrize('env_id', ['CartPole-v1', 'Pendulum-v1'])
+def test_acting_of_every_executor_is_that_of_the_eager_one(
+    env_id: str, shared_encoder: bool, n_group: int, executor: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
+    """Each group draws noise of its own, the same under every executor."""
     found = []
-    for compile_ in ('on', 'off'):
-        groups = make_env_groups(EnvConfig(id=space, collector_env_num=4, vectorization='sync', collector_group_num=2))
-        cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=8), learn=dict(compile=compile_)))
-        policy = PPOPolicy(cfg, groups[0].obs_space, groups[0].action_space)
+    for name in (executor, 'eager'):
+        env = EnvConfig(id=env_id, collector_env_num=4, vectorization='sync', collector_group_num=n_group)
+        groups = make_env_groups(env)
+        cfg = dict(collect=dict(n_step=8), learn=dict(executor=name), model=dict(shared_encoder=shared_encoder))
+        policy = PPOPolicy(resolve_policy(cfg), groups[0].obs_space, groups[0].action_space)
         collector = Collector(groups, policy.collect_mode)
-        assert isinstance(collector._groups[1].acting, CompiledActing) == (compile_ == 'on')
+        assert policy._executor.name == name and isinstance(collector._groups[-1].acting, ForwardActing) == (
+            name == 'eager'
+        )
         collector.reset(stream(0, 'test'))
         found.append([clone(collector.collect()) for _ in range(2)])
+    assert ('value' in found[0][0]) == shared_encoder
+    if env_id == 'CartPole-v1':
+        assert torch.equal(found[0][1]['action'], found[1][1]['action'])
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -246,11 +254,11 @@ def test_bad_numbers_of_groups_are_refused(tmp_path: Path) -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize('compile_', ['on', 'off'])
+@pytest.mark.parametrize('executor', ['graph', 'eager'])
 def test_envs_on_the_host_have_two_groups_where_the_policy_acts_on_a_gpu(
-    tmp_path: Path, compile_: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, executor: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policy = dict(device='cuda', learn=dict(compile=compile_))
+    policy = dict(device='cuda', learn=dict(executor=executor))
     with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', policy=policy))) as job:
         assert len(job._envs) == 2
         for _ in range(3):
@@ -258,5 +266,5 @@ def test_envs_on_the_host_have_two_groups_where_the_policy_acts_on_a_gpu(
         rollout = job._collector.collect()
         want = job.policy._model.compute_actor(rollout.data['obs'].to('cuda'))
         torch.testing.assert_close(rollout.data['logit'], want, rtol=1e-4, atol=1e-5)
-        assert job.policy.compiled == (compile_ == 'on')
+        assert job.policy._executor.name == executor
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from zoo.model.init import normed, orthogonal
+from zoo.rl_utils.init import normed, orthogonal
 
 
 @pytest.mark.parametrize('layer', [nn.Linear(5, 3), nn.Linear(3, 5), nn.Conv2d(2, 4, 3), nn.Conv2d(1, 16, 3)])
@@ -25,6 +25,6 @@ def test_orthogonal_filters_have_the_gain_as_singular_values(layer):
     assert not layer.bias.any()
 
 
-def test_layers_without_bias_are_taken():
+def test_layers_zero_bias_are_taken():
     layer = nn.Linear(4, 2, bias=False)
     assert normed(layer, 1.0) is layer and orthogonal(layer, 1.0) is layer and layer.bias is None

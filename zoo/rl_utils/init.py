@@ -7,6 +7,9 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+POLICY_GAIN = 0.01
+"""Gain of a policy's last layer: its first policy is near uniform."""
+
 Layer = TypeVar('Layer', nn.Linear, nn.Conv2d)
 
 
@@ -16,7 +19,7 @@ def orthogonal(layer: Layer, gain: float) -> Layer:
     Of a layer with no more outputs than inputs the weights of every output then have the norm `gain`, too.
     """
     nn.init.orthogonal_(layer.weight, gain)
-    return _without_bias(layer)
+    return _zero_bias(layer)
 
 
 @torch.no_grad()
@@ -27,10 +30,10 @@ def normed(layer: Layer, gain: float) -> Layer:
     """
     weight = nn.init.normal_(layer.weight)
     weight.mul_(gain / weight.flatten(1).norm(dim=1).view(-1, *([1] * (weight.dim() - 1))))
-    return _without_bias(layer)
+    return _zero_bias(layer)
 
 
-def _without_bias(layer: Layer) -> Layer:
+def _zero_bias(layer: Layer) -> Layer:
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     return layer

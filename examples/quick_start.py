@@ -1,0 +1,20 @@
+"""Train PPO on CartPole for 20,000 env steps, load the policy from its run folder, and ask it for an action."""
+
+from zoo import load_policy, serial_pipeline
+
+config = dict(
+    exp_name='quick_start',
+    max_env_step=20_000,
+    env=dict(id='CartPole-v1', collector_env_num=8),
+    policy=dict(
+        type='ppo',
+        learn=dict(learning_rate=dict(start=1e-3, end=0.0), epoch_per_collect=10),
+        collect=dict(n_step=32, gae_lambda=0.9),
+        eval=dict(eval_freq=10_000, stop_value=475),
+    ),
+)
+
+if __name__ == '__main__':
+    result = serial_pipeline(config)
+    policy = load_policy(result.run_dir)  # the newest checkpoint of the run is all it needs
+    print(result.last_return, policy.act([0.0, 0.1, 0.0, -0.1]))

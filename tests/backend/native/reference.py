@@ -1,0 +1,248 @@
+"""The native executor's oracle: networks, losses, clip and Adam in float64, by autograd, from the formulas."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from zoo.backend.native.library import Activation, Dist, Input, Kind, Linear, Model, ModelSpec, StepSpec
+
+
+class Case(NamedTuple):
+    """A network by its sizes."""
+
+    obs: int = 4
+    hidden: tuple[int, ...] = (16, 16)
+    critic: tuple[int, ...] | None = (16, 16)  # None: on the actor's trunk
+    action: int = 3
+    dist: Dist = Dist.CATEGORICAL
+    state_std: bool = False
+    input: Input = Input.FLOAT
+    activation: Activation = Activation.TANH
+    stop: bool = False
+
+
+class FlatState:
+    """Adam's buffers, of which the parameters become views."""
+
+    def __init__(self, params: list[nn.Parameter], rates: tuple[float, ...] = (1e-2, 0.9, 0.999, 1e-5)) -> None:
+        size = sum(p.numel() for p in params)
+        self.param, self.grad, self.exp_avg, self.exp_avg_sq = (torch.zeros(size) for _ in range(4))
+        self.step_count, self.rates, first = torch.zeros(()), rates, 0
+        for p in params:
+            last = first + p.numel()
+            self.param[first:last] = p.data.flatten()
+            p.data, p.grad = self.param[first:last].view(p.shape), self.grad[first:last].view(p.shape)
+            first = last
+
+
+class Net:
+    """The parameters of a case by name, as float32 views of one or two buffers, and as what the library takes."""
+
+    def __init__(self, case: Case, n_buffer: int = 1, seed: int = 0) -> None:
+        self.case, generator = case, torch.Generator().manual_seed(seed)
+        self.params: dict[str, nn.Parameter] = {}
+
+        def add(name: str, n_in: int, n_out: int) -> Linear:
+            for part, shape in (('weight', (n_out, n_in)), ('bias', (n_out,))):
+                x = torch.randn(shape, generator=generator) * (1.2 / math.sqrt(n_in) if part == 'weight' else 0.3)
+                self.params[f'{name}.{part}'] = nn.Parameter(x)
+            return Linear(self.params[f'{name}.weight'], self.params[f'{name}.bias'])
+
+        def trunk(name: str, sizes: tuple[int, ...]) -> list[Linear]:
+            return [add(f'{name}.{i}', a, b) for i, (a, b) in enumerate(zip((case.obs, *sizes), sizes, strict=False))]
+
+        actor = trunk('actor', case.hidden)
+        policy, aux = add('policy', case.hidden[-1], case.action), add('aux', case.hidden[-1], 1)
+        std = add('std', case.hidden[-1], case.action) if case.state_std else None
+        if case.dist == Dist.GAUSSIAN and not case.state_std:
+            # one beyond the bound, where the clamp stops the gradient; one on it, where it does not
+            values = torch.tensor([2.5, 2.0, -0.5, 0.3, 0.0])[torch.arange(case.action) % 5]
+            self.params['log_std'] = nn.Parameter(values.clone())
+        critic = None if case.critic is None else trunk('critic', case.critic)
+        value = add('value', (case.critic or case.hidden)[-1], 1)
+        names = list(self.params)
+        of_critic = [name for name in names if name.split('.')[0] in ('critic', 'value')]
+        groups = [names] if n_buffer == 1 else [[n for n in names if n not in of_critic], of_critic]
+        self.groups = groups
+        self.states = [FlatState([self.params[name] for name in group]) for group in groups]
+        self.shift, self.scale = torch.randn(case.obs, generator=generator), torch.rand(case.obs, generator=generator)
+        normalized = case.input == Input.NORMALIZED
+        self.model = Model(
+            ModelSpec(
+                case.input,
+                case.obs,
+                case.activation,
+                actor,
+                critic,
+                case.dist,
+                policy,
+                value,
+                aux,
+                self.params.get('log_std'),
+                std,
+                case.stop,
+                self.shift if normalized else None,
+                self.scale if normalized else None,
+                obs_clip=1.5,
+            )
+        )
+
+
+def rows(case: Case, n: int, seed: int = 0, weighted: bool = False, masked: bool = False) -> dict[str, Tensor]:
+    """A batch [n] for the case."""
+    g = torch.Generator().manual_seed(seed + 1)
+    index = case.input == Input.INDEX
+    obs = torch.randint(0, case.obs, (n,), generator=g) if index else torch.randn(n, case.obs, generator=g)
+    batch = {'obs': obs, **{name: torch.randn(n, generator=g) for name in ('value', 'adv', 'return_')}}
+    if case.dist == Dist.GAUSSIAN:
+        mu, sigma = torch.randn(n, case.action, generator=g), torch.rand(n, case.action, generator=g) + 0.5
+        batch['logit'] = torch.cat([mu, sigma], 1)
+        batch['action'] = mu + sigma * torch.randn(n, case.action, generator=g)
+    else:
+        batch['logit'] = torch.randn(n, case.action, generator=g)
+        batch['action'] = torch.randint(0, case.action, (n,), generator=g)
+    if masked:
+        batch['logit'][::2, 0] = -torch.inf
+        batch['action'][::2] = case.action - 1
+    if weighted:
+        batch['weight'] = (torch.rand(n, generator=g) > 0.3) * 1.4
+    return batch
+
+
+def outputs(net: Net, params: dict[str, Tensor], obs: Tensor, stop: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Flat logit, value, aux_value."""
+    case, act = net.case, torch.tanh if net.case.activation == Activation.TANH else torch.relu
+    x = nn.functional.one_hot(obs, case.obs).double() if case.input == Input.INDEX else obs.double()
+    if case.input == Input.NORMALIZED:
+        x = ((x - net.shift.double()) * net.scale.double()).clamp(-1.5, 1.5)
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return x @ params[f'{name}.weight'].t() + params[f'{name}.bias']
+
+    def trunk(name: str, n_layer: int) -> Tensor:
+        y = x
+        for i in range(n_layer):
+            y = act(linear(f'{name}.{i}', y))
+        return y
+
+    feature = trunk('actor', len(case.hidden))
+    logit = linear('policy', feature)
+    if case.dist == Dist.GAUSSIAN:
+        log_std = linear('std', feature) if case.state_std else params['log_std'].expand_as(logit)
+        logit = torch.cat([logit, log_std.clamp(-10, 2).exp()], 1)
+    critic = feature if case.critic is None else trunk('critic', len(case.critic))
+    return logit, linear('value', critic.detach() if stop else critic)[:, 0], linear('aux', feature)[:, 0]
+
+
+def distribution(case: Case, new: Tensor, old: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log p_new - log p_old of the actions, entropy of new, KL(old || new)."""
+    if case.dist == Dist.GAUSSIAN:
+        p, q = (torch.distributions.Normal(*x.chunk(2, -1)) for x in (old, new))
+        kl = torch.distributions.kl_divergence(p, q).sum(-1)
+        return (q.log_prob(action) - p.log_prob(action)).sum(-1), q.entropy().sum(-1), kl
+    logp, logp_old, each = new.log_softmax(-1), old.log_softmax(-1), action.unsqueeze(-1)
+    entropy = -(logp.exp() * logp.clamp(min=-1e4)).sum(-1)
+    gone = logp_old == -torch.inf
+    kl = (logp_old.exp() * (logp_old.masked_fill(gone, 0) - logp.masked_fill(gone, 0))).sum(-1)
+    return (logp.gather(-1, each) - logp_old.gather(-1, each)).squeeze(-1), entropy, kl
+
+
+def loss(
+    net: Net,
+    step: StepSpec,
+    params: dict[str, Tensor],
+    batch: dict[str, Tensor],
+) -> tuple[Tensor, dict[str, Any]]:
+    """What a step minimises, and its metrics."""
+    case, b = net.case, {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
+    w = b.get('weight', torch.ones_like(b['return_']))
+    logit, value, aux_value = outputs(net, params, b['obs'], case.stop and step.kind != Kind.AUX)
+    total, metrics = torch.zeros((), dtype=torch.float64), {}
+    log_ratio, entropy, kl = distribution(case, logit, b['logit'], b['action'])
+    if step.kind in (Kind.PPO, Kind.POLICY):
+        adv = b['adv']
+        if step.normalize_adv:
+            valid = adv[w > 0]
+            adv = (adv - valid.mean()) / (valid.std(correction=0) + 1e-8)
+        log_ratio = torch.where(w != 0, log_ratio, 0.0)
+        ratio, c = log_ratio.exp(), math.inf if step.kl_penalty is not None else step.clip_ratio
+        surrogate = torch.min(ratio * adv, ratio.clamp(1 - c, 1 + c) * adv)
+        if step.dual_clip is not None:
+            surrogate = torch.where(adv < 0, torch.max(surrogate, step.dual_clip * adv), surrogate)
+        metrics |= {
+            'POLICY_LOSS': -(surrogate * w).mean(),
+            'ENTROPY': (entropy * w).mean(),
+            'APPROX_KL': -(log_ratio * w).mean(),
+            'CLIPFRAC': (((ratio < 1 - c) | (ratio > 1 + c)) * w).mean(),
+        }
+        if step.measure_kl:
+            metrics['KL'] = ((ratio - 1 - log_ratio) * w).mean()
+        total = metrics['POLICY_LOSS']
+        if step.entropy_weight:
+            total = total - step.entropy_weight * metrics['ENTROPY']
+        if step.kl_penalty:
+            total = total + step.kl_penalty * (kl * w).mean()
+    if step.kind in (Kind.PPO, Kind.VALUE):
+        square = (b['return_'] - value).square()
+        if step.use_value_clip:
+            c = step.clip_ratio
+            square = torch.max(square, (b['return_'] - b['value'] - (value - b['value']).clamp(-c, c)).square())
+        metrics['VALUE_LOSS'] = 0.5 * (square * w).mean()
+        total = total + (step.value_weight if step.kind == Kind.PPO else 1.0) * metrics['VALUE_LOSS']
+    if step.kind == Kind.AUX:
+        metrics |= {
+            'AUXILIARY_LOSS': 0.5 * ((aux_value - b['return_']).square() * w).mean(),
+            'BEHAVIORAL_CLONING_LOSS': (kl * w).mean(),
+            'AUX_VALUE_LOSS': 0.5 * ((value - b['return_']).square() * w).mean(),
+        }
+        total = (
+            metrics['AUXILIARY_LOSS'] + step.bc_weight * metrics['BEHAVIORAL_CLONING_LOSS'] + metrics['AUX_VALUE_LOSS']
+        )
+    return total, {name: float(x.detach()) for name, x in metrics.items()}
+
+
+def gradients(
+    net: Net,
+    step: StepSpec,
+    params: dict[str, Tensor],
+    batch: dict[str, Tensor],
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """By parameter, 0 where the loss does not depend on one; and the metrics."""
+    leaves = {name: p.detach().double().requires_grad_() for name, p in params.items()}
+    total, metrics = loss(net, step, leaves, batch)
+    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(leaves.items(), found, strict=True)
+    }, metrics
+
+
+def train(
+    net: Net,
+    step: StepSpec,
+    batch: dict[str, Tensor],
+    blocks: list[Tensor],
+) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Parameters after a step of Adam for each block of rows, and the metrics of the steps."""
+    params = {name: p.detach().double() for name, p in net.params.items()}
+    moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in params.items()}
+    all_metrics = []
+    for t, block in enumerate(blocks, 1):
+        grads, metrics = gradients(net, step, params, {name: x[block] for name, x in batch.items()})
+        norms = []
+        for group, state in zip(net.groups, net.states, strict=True):
+            lr, beta1, beta2, eps = state.rates
+            norms.append(math.sqrt(sum(float(grads[name].square().sum()) for name in group)))
+            scale = 1.0 if step.grad_clip is None else 1 / max(norms[-1] / step.grad_clip, 1.0)
+            for name in group:
+                m, v, g = *moments[name], grads[name] * scale
+                m.mul_(beta1).add_(g * (1 - beta1))
+                v.mul_(beta2).add_(g * g * (1 - beta2))
+                step_size = lr / (1 - beta1**t)
+                params[name] = params[name] - step_size * m / ((v / (1 - beta2**t)).sqrt() + eps)
+        metrics['GRAD_NORM'] = math.sqrt(sum(x * x for x in norms))
+        all_metrics.append(metrics)
+    return params, all_metrics

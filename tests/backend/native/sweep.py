@@ -1,0 +1,65 @@
+"""A short run of every kind of step, of forward and of acting, at every level; for a library with sanitizers.
+
+Usage: sweep.py FOLDER_OF_LIBRARY. `test_native_sanitizer.py` runs it with the sanitizers' runtime loaded first.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+
+from zoo.backend.native import library
+from zoo.backend.native.library import Activation, Dist, Input, Kind, Level, Output, Rollout, StepSpec
+
+spec = importlib.util.spec_from_file_location('native_reference', Path(__file__).with_name('reference.py'))
+assert spec is not None and spec.loader is not None
+reference = importlib.util.module_from_spec(spec)
+sys.modules['native_reference'] = reference
+spec.loader.exec_module(reference)
+Case = reference.Case
+
+CASES = [
+    Case(),
+    Case(1, (1,), (1,), 1),
+    Case(5, (33, 7), None, 5, activation=Activation.RELU, stop=True),
+    Case(50, (24, 24), (9,), 19, input=Input.INDEX),
+    Case(17, (31, 65), (64, 8), 6, Dist.GAUSSIAN),
+    Case(6, (40,), None, 17, Dist.GAUSSIAN, state_std=True, input=Input.NORMALIZED),
+]
+
+
+def sweep(lib: library.Library) -> None:
+    """Each case with each kind of step, 1 and 2 threads, odd numbers of rows."""
+    for case in CASES:
+        net = reference.Net(case)
+        batch = reference.rows(case, 403, weighted=True)
+        for n in (1, 67, 201, 403):
+            for kind in Kind:
+                step = StepSpec(kind, True, use_value_clip=True, dual_clip=2.0, entropy_weight=0.01, kl_penalty=0.1)
+                metrics = lib.epoch(lib.workspace(), net.model, step, batch, net.states, torch.arange(n), n, 2)
+                assert metrics[0, 6].isfinite()
+            lib.forward(lib.workspace(), net.model, batch['obs'][:n], Output.LOGIT | Output.VALUE | Output.AUX, 2)
+        obs = batch['obs'][:12].view(3, 4, *batch['obs'].shape[1:])
+        gaussian = case.dist == Dist.GAUSSIAN
+        action = torch.zeros((2, 4, case.action) if gaussian else (2, 4), dtype=None if gaussian else torch.int64)
+        value = torch.zeros(2, 4) if case.critic is None else None
+        rollout = Rollout(
+            net.model, obs, torch.randn(2, 4, case.action), action, torch.zeros(2, 4, net.model.n_logit), value
+        )
+        workspace = lib.workspace()
+        lib.act_begin(workspace, rollout)
+        lib.act(workspace, 0)
+        lib.act(workspace, 1)
+
+
+if __name__ == '__main__':
+    torch.set_num_threads(1)
+    found, why = library.load(Path(sys.argv[1]))
+    assert found is not None, why
+    for level in Level:
+        if found.set_level(level) == level:
+            sweep(found)
+    sys.stdout.write('swept\n')

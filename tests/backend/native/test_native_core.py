@@ -1,0 +1,462 @@
+"""The native executor against a float64 reference, and its promises: skipped steps, equal bits, refused input."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from zoo.backend.native import build, library
+from zoo.backend.native.library import (
+    Activation,
+    Column,
+    Dist,
+    Input,
+    Kind,
+    Level,
+    Library,
+    Output,
+    Rollout,
+    StepSpec,
+)
+
+
+def _beside(name: str) -> ModuleType:
+    """A module of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(f'native_{name}', Path(__file__).with_name(f'{name}.py'))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = _beside('reference')
+Case, Net, rows = reference.Case, reference.Net, reference.rows
+GAUSSIAN = dict(dist=Dist.GAUSSIAN)
+LEVELS = [Level.V4, Level.V3, Level.BASE]
+
+
+@pytest.fixture(scope='module')
+def lib(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    folder = tmp_path_factory.mktemp('native')
+    try:
+        build.build(folder)
+    except RuntimeError as error:
+        pytest.skip(f'no compiler: {error}')
+    found, why = library.load(folder)
+    assert found is not None, why
+    return found
+
+
+@pytest.fixture(params=LEVELS, ids=lambda level: level.name.lower())
+def leveled(lib: Library, request: pytest.FixtureRequest) -> Iterator[Library]:
+    if lib.set_level(request.param) != request.param:
+        pytest.skip(f'this CPU has no {request.param.name}')
+    yield lib
+    lib.set_level(-1)
+
+
+CASES: list[tuple[str, Any, StepSpec, int, dict[str, bool]]] = [
+    ('ppo', Case(), StepSpec(Kind.PPO), 64, {}),
+    (
+        'ppo_all_options',
+        Case(5, (33, 7), (9,), 5),
+        StepSpec(Kind.PPO, True, 0.1, 0.7, 0.01, True, 1.5, 0.3, True),
+        77,
+        {'weighted': True},
+    ),
+    (
+        'ppo_relu_shared',
+        Case(3, (20, 18, 5), None, 2, activation=Activation.RELU),
+        StepSpec(Kind.PPO, entropy_weight=0.02, grad_clip=None),
+        130,
+        {},
+    ),
+    ('ppo_detach', Case(3, (20, 17), None, 2, stop=True), StepSpec(Kind.PPO, value_weight=1.0), 65, {}),
+    (
+        'ppo_gaussian',
+        Case(17, (31, 64), (64, 8), 6, **GAUSSIAN),
+        StepSpec(Kind.PPO, True, entropy_weight=0.01, measure_kl=True),
+        100,
+        {'weighted': True},
+    ),
+    (
+        'ppo_gaussian_state_std_shared',
+        Case(6, (40,), None, 3, state_std=True, input=Input.NORMALIZED, **GAUSSIAN),
+        StepSpec(Kind.PPO, entropy_weight=0.01, kl_penalty=0.7),
+        48,
+        {},
+    ),
+    ('ppo_index', Case(50, (24, 24), (24,), 4, input=Input.INDEX), StepSpec(Kind.PPO, entropy_weight=0.01), 200, {}),
+    ('ppo_one_of_all', Case(1, (1,), (1,), 1), StepSpec(Kind.PPO), 1, {}),
+    (
+        'ppo_masked',
+        Case(4, (16,), (16,), 4),
+        StepSpec(Kind.PPO, entropy_weight=0.05, kl_penalty=0.5),
+        64,
+        {'masked': True},
+    ),
+    ('ppo_wide', Case(70, (130, 65), (100,), 40), StepSpec(Kind.PPO, entropy_weight=0.01), 300, {}),
+    ('ppo_many_lanes', Case(), StepSpec(Kind.PPO, True), 1111, {'weighted': True}),
+    ('policy', Case(4, (16, 16), (16, 16), 3), StepSpec(Kind.POLICY, True, entropy_weight=0.01), 50, {}),
+    ('policy_kl', Case(4, (16, 16), (16, 16), 3), StepSpec(Kind.POLICY, kl_penalty=1.0), 50, {'weighted': True}),
+    ('value', Case(4, (16, 16), (20, 16), 3), StepSpec(Kind.VALUE, use_value_clip=True), 50, {}),
+    ('value_detach', Case(4, (16, 16), None, 3, stop=True), StepSpec(Kind.VALUE), 50, {'weighted': True}),
+    ('aux_dual', Case(4, (16, 16), (20, 16), 3), StepSpec(Kind.AUX, bc_weight=1.5), 90, {'weighted': True}),
+    ('aux_shared', Case(4, (16, 16), None, 3, stop=True), StepSpec(Kind.AUX, grad_clip=0.05), 90, {}),
+    ('aux_masked', Case(4, (16, 16), None, 3), StepSpec(Kind.AUX), 64, {'masked': True}),
+    ('aux_gaussian', Case(4, (16, 16), (18,), 5, **GAUSSIAN), StepSpec(Kind.AUX), 70, {}),
+    ('aux_gaussian_state_std', Case(4, (16, 16), (18,), 5, state_std=True, **GAUSSIAN), StepSpec(Kind.AUX), 70, {}),
+]
+NAMES = [name for name, *_ in CASES]
+
+
+def _buffers(case: Any, step: StepSpec) -> int:
+    """Two where PPG has two: the value step then has the second alone."""
+    return 2 if step.kind == Kind.AUX else 1
+
+
+def _run(
+    lib: Library,
+    net: Any,
+    step: StepSpec,
+    batch: dict[str, Tensor],
+    index: Tensor,
+    n: int,
+    n_thread: int = 1,
+) -> Tensor:
+    return lib.epoch(lib.workspace(), net.model, step, batch, net.states, index, n, n_thread)
+
+
+def _assert_close(found: Tensor, wanted: Tensor, tolerance: float, name: str) -> None:
+    error = (found.double() - wanted).norm() / wanted.norm().clamp(min=1e-3)
+    assert float(error) <= tolerance, f'{name}: {float(error):.2e}'
+
+
+@pytest.mark.parametrize(('name', 'case', 'step', 'n', 'how'), CASES, ids=NAMES)
+def test_epoch_one_step_has_gradients_and_metrics_of_float64(
+    leveled: Library, name: str, case: Any, step: StepSpec, n: int, how: dict[str, bool]
+) -> None:
+    net, batch = Net(case, _buffers(case, step)), rows(case, n, **how)
+    if how.get('masked'):  # the new policy cannot take that choice either
+        net.params['policy.bias'].data[0] = -torch.inf
+        batch['logit'][:, 0] = -torch.inf
+        batch['action'][:] = case.action - 1
+    grads, metrics = reference.gradients(net, step, net.params, batch)
+    found = _run(leveled, net, step, batch, torch.arange(n), n)[0]
+    for key, wanted in metrics.items():
+        assert float(found[Column[key]]) == pytest.approx(wanted, rel=2e-5, abs=2e-6), key
+    total = sum(float(g.square().sum()) for g in grads.values()) ** 0.5
+    assert float(found[Column.GRAD_NORM]) == pytest.approx(total, rel=1e-5)
+    for key, p in net.params.items():
+        assert p.grad is not None
+        # float32 sums over n rows: small gradients are differences of larger numbers
+        assert float((p.grad.double() - grads[key]).norm()) <= 3e-6 * total + 3e-6 * float(grads[key].norm()), key
+
+
+@pytest.mark.parametrize(
+    ('name', 'case', 'step', 'n', 'how'),
+    [row for row in CASES if not row[4].get('masked')],
+    ids=[row[0] for row in CASES if not row[4].get('masked')],
+)
+def test_epoch_fifty_steps_end_at_parameters_of_float64(
+    leveled: Library, name: str, case: Any, step: StepSpec, n: int, how: dict[str, bool]
+) -> None:
+    net = Net(case, _buffers(case, step))
+    for state in net.states:
+        state.rates = (3e-4, 0.9, 0.999, 1e-5)
+    batch = rows(case, 2 * n, **how)
+    generator = torch.Generator().manual_seed(3)
+    index = torch.cat([torch.randperm(2 * n, generator=generator) for _ in range(25)])
+    wanted, metrics = reference.train(net, step, batch, list(index.split(n)))
+    found = _run(leveled, net, step, batch, index, n)
+    assert [float(state.step_count) for state in net.states] == [50.0] * len(net.states)
+    assert float(found[-1, Column.GRAD_NORM]) == pytest.approx(metrics[-1]['GRAD_NORM'], rel=1e-3)
+    for key, p in net.params.items():
+        _assert_close(p.detach(), wanted[key], 1e-5, key)
+
+
+def _snapshot(net: Any) -> list[Tensor]:
+    return [x.clone() for s in net.states for x in (s.param, s.exp_avg, s.exp_avg_sq, s.step_count)]
+
+
+@pytest.mark.parametrize(
+    ('column', 'bad'),
+    [
+        ('obs', torch.nan),
+        ('adv', torch.nan),
+        ('adv', torch.inf),
+        ('return_', torch.nan),
+        ('logit', torch.nan),
+        ('action', torch.inf),
+    ],
+)
+@pytest.mark.parametrize('dist', list(Dist))
+def test_epoch_gradient_not_finite_changes_nothing(leveled: Library, column: str, bad: float, dist: Dist) -> None:
+    if column == 'action' and dist == Dist.CATEGORICAL:
+        pytest.skip('an index has no infinity')
+    case = Case(4, (16, 12), (7,), 3, dist=dist)
+    net, batch = Net(case), rows(case, 40)
+    _run(leveled, net, StepSpec(Kind.PPO), batch, torch.arange(40), 40)
+    before = _snapshot(net)
+    batch[column][17] = bad
+    metrics = _run(leveled, net, StepSpec(Kind.PPO, True), batch, torch.arange(40), 40)
+    assert not metrics[0, Column.GRAD_NORM].isfinite()
+    assert all(torch.equal(a, b) for a, b in zip(before, _snapshot(net), strict=True))
+
+
+def test_epoch_step_after_skipped_one_is_taken(leveled: Library) -> None:
+    case = Case()
+    net, batch = Net(case), rows(case, 40)
+    batch['adv'][0] = torch.nan
+    metrics = _run(leveled, net, StepSpec(Kind.PPO), batch, torch.arange(40), 10)
+    assert metrics[:, Column.GRAD_NORM].isfinite().tolist() == [False, True, True, True]
+    assert float(net.states[0].step_count) == 3
+    assert net.states[0].param.isfinite().all()
+
+
+@st.composite
+def _problems(draw: st.DrawFn) -> tuple[Any, StepSpec, int, dict[str, bool]]:
+    widths = st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple)
+    gaussian, critic = draw(st.booleans()), draw(st.none() | widths)
+    case = Case(
+        draw(st.integers(1, 40)),
+        draw(widths),
+        critic,
+        draw(st.integers(1, 20)),
+        Dist.GAUSSIAN if gaussian else Dist.CATEGORICAL,
+        gaussian and draw(st.booleans()),
+        draw(st.sampled_from(Input)),
+        draw(st.sampled_from(Activation)),
+        critic is None and draw(st.booleans()),
+    )
+    step = StepSpec(
+        draw(st.sampled_from(Kind)),
+        draw(st.booleans()),
+        draw(st.sampled_from([0.05, 0.2, 0.5])),
+        draw(st.sampled_from([0.0, 0.5, 1.0])),
+        draw(st.sampled_from([0.0, 0.03])),
+        draw(st.booleans()),
+        draw(st.none() | st.just(1.5)),
+        None,
+        draw(st.booleans()),
+        draw(st.sampled_from([None, 0.0, 0.6])),
+    )
+    return case, step, draw(st.integers(1, 200)), {'weighted': draw(st.booleans())}
+
+
+@given(_problems(), st.sampled_from(LEVELS))
+@settings(
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_epoch_any_network_and_options_have_gradients_of_float64(
+    lib: Library, problem: tuple[Any, StepSpec, int, dict[str, bool]], level: Level
+) -> None:
+    case, step, n, how = problem
+    lib.set_level(level)
+    net, batch = Net(case), rows(case, n, **how)
+    if 'weight' in batch:
+        batch['weight'][0] = 1.0  # with no valid row float64's reference has no mean
+    grads, _ = reference.gradients(net, step, net.params, batch)
+    found = _run(lib, net, step, batch, torch.arange(n), n)[0]
+    lib.set_level(-1)
+    total = sum(float(g.square().sum()) for g in grads.values()) ** 0.5
+    # equal advantages are exactly 0 in float32, which leaves nothing to be relative to
+    assert float(found[Column.GRAD_NORM]) == pytest.approx(total, rel=2e-5, abs=1e-6)
+    for key, p in net.params.items():
+        assert p.grad is not None
+        assert float((p.grad.double() - grads[key]).norm()) <= 1e-5 * total + 1e-6, key
+
+
+def test_epoch_equal_advantages_normalise_to_exactly_zero(leveled: Library) -> None:
+    case = Case()
+    net, batch = Net(case), rows(case, 33)
+    batch['adv'][:] = 0.1
+    metrics = _run(leveled, net, StepSpec(Kind.POLICY, True), batch, torch.arange(33), 33)
+    assert float(metrics[0, Column.POLICY_LOSS]) == 0
+    assert float(metrics[0, Column.GRAD_NORM]) == 0
+
+
+def test_epoch_factor_of_zero_drops_its_term(leveled: Library) -> None:
+    case = Case()
+    net, batch = Net(case), rows(case, 33)
+    batch['return_'][5] = torch.inf
+    metrics = _run(leveled, net, StepSpec(Kind.PPO, value_weight=0.0), batch, torch.arange(33), 33)
+    assert float(metrics[0, Column.VALUE_LOSS]) == torch.inf
+    assert metrics[0, Column.GRAD_NORM].isfinite()
+
+
+def test_epoch_row_without_weight_may_overflow(leveled: Library) -> None:
+    case = Case(4, (16,), (16,), 2, **GAUSSIAN)
+    net, batch = Net(case), rows(case, 40)
+    batch['weight'] = torch.ones(40)
+    batch['weight'][7] = 0
+    batch['logit'][7] = torch.tensor([1e3, 1e3, 1e-3, 1e-3])  # log-ratio of about 5e11
+    metrics = _run(leveled, net, StepSpec(Kind.PPO, measure_kl=True), batch, torch.arange(40), 40)
+    assert metrics[0, Column.GRAD_NORM].isfinite() and metrics[0, Column.KL].isfinite()
+
+
+@pytest.mark.parametrize('n', [64, 100, 1000, 3000])
+def test_epoch_bits_depend_neither_on_threads_nor_on_the_run(leveled: Library, n: int) -> None:
+    case = Case(6, (24, 24), (24, 24), 3)
+    found = []
+    for n_thread in (1, 1, 2, 3):
+        net, batch = Net(case), rows(case, n)
+        metrics = _run(
+            leveled, net, StepSpec(Kind.PPO, True, entropy_weight=0.01), batch, torch.arange(n).repeat(5), n, n_thread
+        )
+        found.append((metrics.nan_to_num(), *_snapshot(net)))
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_levels_agree_to_rounding(lib: Library) -> None:
+    case, ends = Case(6, (24, 24), (24, 24), 3), []
+    for level in LEVELS:
+        lib.set_level(level)
+        net, batch = Net(case), rows(case, 100)
+        _run(lib, net, StepSpec(Kind.PPO), batch, torch.arange(100).repeat(20), 100)
+        ends.append(net.states[0].param.double())
+    lib.set_level(-1)
+    for end in ends[1:]:
+        _assert_close(end, ends[0], 2e-5, 'param')
+
+
+@pytest.mark.parametrize(
+    'case',
+    [
+        Case(),
+        Case(5, (33, 7), None, 5),
+        Case(9, (20,), (8,), 2, input=Input.INDEX),
+        Case(6, (40,), None, 3, state_std=True, input=Input.NORMALIZED, **GAUSSIAN),
+        Case(6, (17,), (9,), 19, **GAUSSIAN),
+    ],
+)
+@pytest.mark.parametrize('n', [1, 8, 64, 150])
+def test_forward_equals_float64(leveled: Library, case: Any, n: int) -> None:
+    net, batch = Net(case), rows(case, n)
+    wanted = reference.outputs(net, {k: p.detach().double() for k, p in net.params.items()}, batch['obs'], False)
+    found = leveled.forward(leveled.workspace(), net.model, batch['obs'], Output.LOGIT | Output.VALUE | Output.AUX, 2)
+    for name, x in zip(('logit', 'value', 'aux_value'), wanted, strict=True):
+        torch.testing.assert_close(found[name].double(), x, rtol=1e-5, atol=3e-6)
+    value = leveled.forward(leveled.workspace(), net.model, batch['obs'], Output.VALUE)
+    assert list(value) == ['value'] and torch.equal(value['value'], found['value'])
+
+
+@pytest.mark.parametrize('greedy', [False, True])
+@pytest.mark.parametrize(
+    'case',
+    [
+        Case(),
+        Case(5, (33, 7), None, 5),
+        Case(9, (20,), (8,), 2, input=Input.INDEX),
+        Case(6, (40,), None, 3, state_std=True, input=Input.NORMALIZED, **GAUSSIAN),
+        Case(6, (17,), (9,), 19, **GAUSSIAN),
+    ],
+)
+def test_act_equals_float64(leveled: Library, case: Any, greedy: bool) -> None:
+    n_step, n = 3, 7
+    net, batch = Net(case), rows(case, (n_step + 1) * n)
+    obs = batch['obs'].view(n_step + 1, n, *batch['obs'].shape[1:])
+    noise = torch.randn(n_step, n, case.action, generator=torch.Generator().manual_seed(5))
+    gaussian = case.dist == Dist.GAUSSIAN
+    action = torch.zeros(n_step, n, case.action) if gaussian else torch.full((n_step, n), -1)
+    logit, value = torch.zeros(n_step, n, net.model.n_logit), torch.zeros(n_step, n) if case.critic is None else None
+    rollout, workspace = Rollout(net.model, obs, None if greedy else noise, action, logit, value), leveled.workspace()
+    leveled.act_begin(workspace, rollout)
+    for t in range(n_step):
+        leveled.act(workspace, t)
+    params = {k: p.detach().double() for k, p in net.params.items()}
+    for t in range(n_step):
+        wanted, wanted_value, _ = reference.outputs(net, params, obs[t], False)
+        torch.testing.assert_close(logit[t].double(), wanted, rtol=1e-5, atol=3e-6)
+        if value is not None:
+            torch.testing.assert_close(value[t].double(), wanted_value, rtol=1e-5, atol=3e-6)
+        drawn = torch.zeros_like(noise[t]) if greedy else noise[t]
+        if gaussian:
+            mu, sigma = logit[t].chunk(2, -1)
+            torch.testing.assert_close(action[t], mu + sigma * drawn, rtol=1e-6, atol=1e-6)
+        else:
+            assert torch.equal(action[t], (logit[t] + drawn).argmax(-1))
+
+
+def test_act_tie_takes_the_first_choice_and_nan_counts_as_largest(lib: Library) -> None:
+    case = Case(2, (4,), (4,), 3)
+    net = Net(case)
+    net.params['policy.weight'].data.zero_()
+    net.params['policy.bias'].data.copy_(torch.tensor([0.0, 1.0, 1.0]))
+    noise = torch.zeros(2, 1, 3)
+    noise[1, 0, 2] = torch.nan
+    action = torch.full((2, 1), -1)
+    rollout = Rollout(net.model, torch.zeros(2, 1, 2), noise, action, torch.zeros(2, 1, 3), None)
+    workspace = lib.workspace()
+    lib.act_begin(workspace, rollout)
+    lib.act(workspace, 0)
+    lib.act(workspace, 1)
+    assert action.tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize('bad', [torch.inf, -torch.inf, torch.nan])
+def test_forward_of_saturated_and_broken_inputs(leveled: Library, bad: float) -> None:
+    case = Case(1, (1,), (1,), 1)
+    net = Net(case)
+    for name, p in net.params.items():
+        p.data.fill_(1.0 if 'weight' in name else 0.0)
+    logit = leveled.forward(leveled.workspace(), net.model, torch.tensor([[bad]]), Output.LOGIT)['logit']
+    torch.testing.assert_close(logit, torch.tensor([[bad]]).tanh(), equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'error'),
+    [('index', 40, IndexError), ('index', -1, IndexError), ('action', 3, ValueError), ('obs', 9, ValueError)],
+)
+def test_epoch_row_outside_is_refused_and_changes_nothing(lib: Library, key: str, value: int, error: type) -> None:
+    case = Case(9, (8,), (8,), 3, input=Input.INDEX)
+    net, batch, index = Net(case), rows(case, 40), torch.arange(40)
+    (index if key == 'index' else batch[key])[30] = value
+    before = _snapshot(net)
+    with pytest.raises(error):
+        _run(lib, net, StepSpec(Kind.PPO), batch, index, 10)
+    assert all(torch.equal(a, b) for a, b in zip(before, _snapshot(net), strict=True))
+
+
+def test_epoch_wrong_column_names_it(lib: Library) -> None:
+    case = Case()
+    net, batch = Net(case), rows(case, 40)
+    batch['adv'] = batch['adv'].unsqueeze(1)
+    with pytest.raises(ValueError, match='adv is torch.float32'):
+        _run(lib, net, StepSpec(Kind.PPO), batch, torch.arange(40), 40)
+
+
+def test_model_moved_tensor_is_noticed() -> None:
+    net = Net(Case())
+    assert net.model.is_current()
+    net.params['value.bias'].data = net.params['value.bias'].data.clone()
+    assert not net.model.is_current()
+
+
+def test_load_without_library_says_so(tmp_path: Path) -> None:
+    found, why = library.load(tmp_path)
+    assert found is None and why.startswith('the native executor is not built')
+
+
+def test_load_broken_library_says_so(tmp_path: Path) -> None:
+    (tmp_path / '_native.so').write_bytes(b'no library')
+    found, why = library.load(tmp_path)
+    assert found is None and 'cannot be opened' in why
+
+
+def test_load_foreign_library_is_refused(tmp_path: Path, lib: Library) -> None:
+    build.build(tmp_path, ('-DZOO_ABI_OF_A_TEST=999',))
+    found, why = library.load(tmp_path)
+    assert found is None and 'another version' in why

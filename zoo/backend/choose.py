@@ -1,0 +1,84 @@
+"""The rule that chooses the executor of a policy, and the line of the log that says which one it is."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from zoo.backend import native
+from zoo.backend.executor import Compile, Eager, Executor
+from zoo.core.errors import UserError
+from zoo.rl_utils.distribution import ActionDist
+
+ExecutorName = Literal['auto', 'eager', 'native', 'graph']
+CompileMode = Literal['off', 'on', 'auto']
+WORTH_STEPS = 60_000
+"""A run of this many gradient steps or more gains from compiling what the native executor does not serve."""
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)  # compiled on a CPU, Nature takes a tenth less time, IMPALA more
+
+logger = logging.getLogger(__name__)
+
+
+class Wish(NamedTuple):
+    """What the config asks for, and the gradient steps of the whole run (None: not known)."""
+
+    executor: ExecutorName
+    compile: CompileMode
+    n_step: float | None
+
+
+def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> Executor:
+    """The executor that is named, or the fastest one that serves: native, else graph where it pays, else eager.
+
+    Raises: UserError if the named one cannot serve; it says why, and which can.
+    """
+    obstacle = native.obstacle(model, dist, device)
+    if wish.executor == 'native' and obstacle:
+        raise UserError(f"policy.learn.executor is 'native' but {obstacle}; use 'auto', 'eager' or 'graph'")
+    if not obstacle and wish.executor in ('auto', 'native'):
+        logger.info('updates and acting run in C (%s)', native.level())
+        return native.NativeExecutor(model, dist)
+    against = _why_not_compiled(model, device, wish)
+    if not against:
+        from zoo.backend.graph import GraphExecutor
+
+        logger.info('updates and acting are compiled: the first of each kind takes some seconds')
+        return GraphExecutor(model, dist)
+    if device.type == 'cpu' and wish.executor == 'auto':
+        logger.info('updates run eagerly: %s', obstacle)
+    return Eager(model, dist)
+
+
+def env_compiler(wish: Wish, device: torch.device) -> Compile | None:
+    """What compiles the step of envs that are tensor programs; None where the run is too short for it."""
+    if wish.compile == 'off' or (wish.compile == 'auto' and not _is_long(wish)):
+        return None
+    from zoo.backend.graph import compile_function, missing_compiler  # late: it loads torch's compiler
+
+    return None if missing_compiler(device) else compile_function
+
+
+def _is_long(wish: Wish) -> bool:
+    return wish.n_step is not None and wish.n_step >= WORTH_STEPS
+
+
+def _why_not_compiled(model: nn.Module, device: torch.device, wish: Wish) -> str:
+    """Empty if updates are to be compiled. Raises: UserError if they must be but cannot."""
+    must = wish.executor == 'graph' or (wish.executor == 'auto' and wish.compile == 'on')
+    if not must and (wish.executor == 'eager' or wish.compile == 'off'):
+        return 'it is asked for'
+    if not must and not _is_long(wish):
+        return f'the run has fewer than {WORTH_STEPS:,} gradient steps'
+    from zoo.backend.graph import missing_compiler
+
+    if missing := missing_compiler(device):
+        if must:
+            key = "policy.learn.executor is 'graph'" if wish.executor == 'graph' else "policy.learn.compile is 'on'"
+            raise UserError(f"{key} but {missing}; use 'auto' or 'eager'")
+        return missing
+    if not must and device.type == 'cpu' and any(isinstance(module, CONVOLUTIONS) for module in model.modules()):
+        return 'the time goes into convolutions'
+    return ''

@@ -1,0 +1,166 @@
+"""The executor 'native': whole passes of gradient steps, acting and values of stock MLP models, one call of C each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.backend.executor import Acting, DrawNoise, Eager, Pass, Step
+from zoo.backend.native.library import Column, Kind, Library, Model, Output, Rollout, StepSpec, load
+from zoo.backend.native.network import obstacle_of_model, spec_of
+from zoo.core.data import Metrics, State
+from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.optimizer import FlatAdam
+
+_METRICS: dict[Kind, dict[str, Column]] = {
+    Kind.POLICY: {
+        'policy_loss': Column.POLICY_LOSS,
+        'entropy': Column.ENTROPY,
+        'approx_kl': Column.APPROX_KL,
+        'clipfrac': Column.CLIPFRAC,
+        'grad_norm': Column.GRAD_NORM,
+    },
+    Kind.VALUE: {'value_loss': Column.VALUE_LOSS, 'value_grad_norm': Column.GRAD_NORM},
+    Kind.AUX: {
+        'auxiliary_loss': Column.AUXILIARY_LOSS,
+        'aux_value_loss': Column.AUX_VALUE_LOSS,
+        'behavioral_cloning_loss': Column.BEHAVIORAL_CLONING_LOSS,
+        'aux_grad_norm': Column.GRAD_NORM,
+    },
+}
+_METRICS[Kind.PPO] = {**_METRICS[Kind.POLICY], 'value_loss': Column.VALUE_LOSS}
+
+
+def obstacle(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
+    """Why the native executor cannot serve, as the end of a sentence; empty if it can."""
+    return obstacle_of_model(model, dist, device) or load()[1]
+
+
+def level() -> str:
+    """The instruction set in use: 'base', 'v3' (AVX2) or 'v4' (AVX-512); 'none' where the library is not there."""
+    library, _ = load()
+    return 'none' if library is None else library.level().name.lower()
+
+
+class NativeExecutor:
+    """Runs the four steps of zoo.policy.updates in C; a step of another kind, or other columns, run eagerly.
+
+    Args: model: one without `obstacle`.
+    """
+
+    name = 'native'
+
+    def __init__(self, model: nn.Module, dist: ActionDist) -> None:
+        library, why = load()
+        if library is None:
+            raise RuntimeError(why)
+        self._library: Library = library
+        self._model, self._dist, self._eager = model, dist, Eager(model, dist)
+        self._workspace = library.workspace()
+        self._described: Model | None = None
+        self._places: list[int] = []
+
+    def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
+        kind = getattr(step, 'kind', None)
+        if kind not in Kind.__members__ or not _is_covered(data):
+            return self._eager.run(step, optimizers, data, numbers)
+        options = _options(Kind[kind], data, numbers)
+        n = data.order.shape[1]
+        sizes = [data.batch_size] if n % data.batch_size == 0 else [data.batch_size, n % data.batch_size]
+        if len(sizes) == 1:
+            rows = self._epoch(options, data, optimizers, data.order.flatten(), data.batch_size)
+        else:  # the last minibatch of each pass is smaller
+            whole = n - n % data.batch_size
+            parts = [(o[:whole], data.batch_size) for o in data.order], [(o[whole:], n - whole) for o in data.order]
+            pairs = [pair for both in zip(*parts, strict=True) for pair in both if len(pair[0])]
+            rows = torch.cat([self._epoch(options, data, optimizers, order, size) for order, size in pairs])
+        names = dict(_METRICS[Kind[kind]])
+        if options.measure_kl:
+            names['kl'] = Column.KL
+        return {name: rows[:, column].float() for name, column in names.items()}
+
+    def start_acting(self, obs: Tensor, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+        return NativeActing(self, obs, draw, self._dist, one_trunk) if obs.is_cpu else None
+
+    def compute_critic(self, obs: Tensor) -> Tensor:
+        output = self._library.forward(
+            self._workspace, self.described(), obs.contiguous(), Output.VALUE, torch.get_num_threads()
+        )
+        return output['value']
+
+    def described(self) -> Model:
+        """The model in terms of addresses, anew where its tensors are no longer where they were."""
+        tensors = [*self._model.parameters(), *self._model.buffers()]
+        places = [x.data_ptr() for x in tensors] + [0 if x.grad is None else x.grad.data_ptr() for x in tensors]
+        if self._described is None or places != self._places:
+            self._described, self._places = Model(spec_of(self._model, self._dist)), places
+        return self._described
+
+    def _epoch(
+        self, options: StepSpec, data: Pass, optimizers: Sequence[FlatAdam], order: Tensor, batch_size: int
+    ) -> Tensor:
+        """Metrics [n_step, Column] of the steps; their norms are noted by the optimisers."""
+        rows = self._library.epoch(
+            self._workspace,
+            self.described(),
+            options,
+            data.columns,
+            optimizers,
+            order.contiguous(),
+            batch_size,
+            torch.get_num_threads(),
+        )
+        for i, optimizer in enumerate(optimizers):
+            optimizer.note_step(rows[:, Column.GRAD_NORM_0 + i])
+        return rows
+
+
+class NativeActing:
+    """Network, noise and action in one call of C a step, which writes its outputs where they stay."""
+
+    state: State = None
+
+    def __init__(
+        self, executor: NativeExecutor, obs: Tensor, draw: DrawNoise, dist: ActionDist, one_trunk: bool
+    ) -> None:
+        self._executor, self._obs, self._draw = executor, obs, draw
+        self._library = executor._library
+        self._workspace = self._library.workspace()
+        lead = len(obs) - 1, obs.shape[1]
+        action = torch.empty(lead, dtype=torch.int64) if dist.is_index else torch.empty((*lead, dist.n_action))
+        self.output = {'action': action, 'logit': torch.empty((*lead, dist.n_param))}
+        if one_trunk:
+            self.output['value'] = torch.empty(lead)
+        self._actions = action.unbind(0)
+
+    def begin(self) -> None:
+        """Draws the noise of the rollout and packs the weights as they are now."""
+        noise, output = self._draw(self._obs.shape[1]).contiguous(), self.output
+        model = self._executor.described()
+        blocks = output['action'], output['logit'], output.get('value')
+        self._rollout = Rollout(model, self._obs, noise, *blocks)  # kept: C reads from its tensors
+        self._library.act_begin(self._workspace, self._rollout)
+
+    def step(self, t: int) -> Tensor:
+        self._library.act(self._workspace, t)
+        return self._actions[t]
+
+    def restart(self, begins: Tensor) -> None:
+        """Nothing: these models have no state."""
+
+
+def _is_covered(data: Pass) -> bool:
+    """Whether the columns are rows on a CPU, as the C code reads them."""
+    return data.device.type == 'cpu' and all(
+        x.is_cpu and x.is_contiguous() and x.dtype in (torch.float32, torch.int64) for x in data.columns.values()
+    )
+
+
+def _options(kind: Kind, data: Pass, numbers: Any) -> StepSpec:
+    fields = numbers._asdict()
+    if 'value_clip' in fields:
+        fields['use_value_clip'] = fields.pop('value_clip')
+    return StepSpec(kind=kind, normalize_adv=data.normalize_adv, **fields)

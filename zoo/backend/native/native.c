@@ -1,0 +1,378 @@
+/* The public functions: choice of the level, memory of a call, and the loop over minibatches. */
+#include "internal.h"
+
+#include <stdlib.h>
+
+#if !defined(__GNUC__)
+#error "zoo's native executor needs GNU vector extensions: use gcc or clang. zoo works without it, more slowly."
+#endif
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "zoo's native executor is for little-endian processors"
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_UNPOISON_MEMORY_REGION(from, n)
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL16 _Pragma("GCC unroll 16")
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define HAS_X86_LEVELS 1
+#define V4_TARGET "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt,movbe"
+#define V3_TARGET "avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt,movbe"
+#define TEXT(x) #x
+#define PRAGMA(x) _Pragma(TEXT(x))
+#if defined(__clang__)
+#define TARGET_PUSH(t) PRAGMA(clang attribute push(__attribute__((target(t))), apply_to = function))
+#define TARGET_POP _Pragma("clang attribute pop")
+#else
+#define TARGET_PUSH(t) _Pragma("GCC push_options") PRAGMA(GCC target(t))
+#define TARGET_POP _Pragma("GCC pop_options")
+#endif
+
+TARGET_PUSH(V4_TARGET)
+#define WIDTH 16
+#define MAX_NV 4
+#define NAME(x) x##_v4
+#include "kernels.inc"
+TARGET_POP
+
+TARGET_PUSH(V3_TARGET)
+#define WIDTH 8
+#define MAX_NV 2
+#define NAME(x) x##_v3
+#include "kernels.inc"
+TARGET_POP
+#endif
+
+#define WIDTH 4
+#if defined(__aarch64__)
+#define MAX_NV 4
+#else
+#define MAX_NV 2
+#endif
+#define NAME(x) x##_base
+#include "kernels.inc"
+
+static int best_level(void) {
+#if defined(HAS_X86_LEVELS)
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
+        return ZOO_BASE;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return ZOO_V4;
+    return ZOO_V3;
+#else
+    return ZOO_BASE;
+#endif
+}
+
+static int level = -1; /* -1: not chosen yet */
+
+int32_t zoo_set_level(int32_t wanted) {
+    const int best = best_level();
+    return level = wanted < 0 || wanted > best ? best : wanted;
+}
+
+int32_t zoo_level(void) { return level < 0 ? zoo_set_level(-1) : level; }
+
+static const kernels *kernels_in_use(void) {
+    switch (zoo_level()) {
+#if defined(HAS_X86_LEVELS)
+    case ZOO_V4: return &table_v4;
+    case ZOO_V3: return &table_v3;
+#endif
+    default: return &table_base;
+    }
+}
+
+int32_t zoo_abi(void) { return ZOO_ABI; }
+
+int32_t zoo_sizes(int64_t *sizes) {
+    const int64_t all[] = {sizeof(zoo_linear), sizeof(zoo_trunk), sizeof(zoo_model), sizeof(zoo_step),
+                           sizeof(zoo_batch), sizeof(zoo_adam), sizeof(zoo_rollout), ZOO_N_METRIC};
+    memcpy(sizes, all, sizeof(all));
+    return (int32_t)(sizeof(all) / sizeof(all[0]));
+}
+
+struct zoo_workspace {
+    void *allocated;
+    float *memory;
+    ptrdiff_t size;                       /* floats */
+    const kernels *kernels;               /* the rest: of zoo_act_begin */
+    network net;
+    scratch scratch;
+    const zoo_rollout *rollout;
+};
+
+zoo_workspace *zoo_workspace_new(void) { return calloc(1, sizeof(zoo_workspace)); }
+
+void zoo_workspace_free(zoo_workspace *w) {
+    if (!w) return;
+    free(w->allocated);
+    free(w);
+}
+
+/* At least n floats, on a cache line; what was there is lost. NULL without memory. */
+static float *reserve(zoo_workspace *w, ptrdiff_t n) {
+    w->rollout = NULL;
+    if (n <= w->size) {
+        ASAN_UNPOISON_MEMORY_REGION(w->memory, sizeof(float) * (size_t)w->size);
+        return w->memory;
+    }
+    free(w->allocated);
+    w->size = 0;
+    w->allocated = calloc((size_t)n + 16, sizeof(float));
+    if (!w->allocated) return NULL;
+    w->size = n;
+    return w->memory = (float *)(((uintptr_t)w->allocated + 63) & ~(uintptr_t)63);
+}
+
+/* --- an epoch ------------------------------------------------------------------------------------------------- */
+
+static int outputs_of(const zoo_step *step) {
+    switch (step->kind) {
+    case ZOO_PPO: return ZOO_OUT_LOGIT | ZOO_OUT_VALUE;
+    case ZOO_POLICY: return ZOO_OUT_LOGIT;
+    case ZOO_VALUE: return ZOO_OUT_VALUE;
+    case ZOO_AUX: return ZOO_OUT_LOGIT | ZOO_OUT_VALUE | ZOO_OUT_AUX;
+    default: return 0;
+    }
+}
+
+static int32_t check_obs(const zoo_model *model, const void *obs, int64_t row) {
+    if (model->input != ZOO_INDEX) return ZOO_OK;
+    const int64_t i = ((const int64_t *)obs)[row];
+    return i >= 0 && i < model->n_input ? ZOO_OK : ZOO_BAD_OBS;
+}
+
+/* Whether the step has its columns and every entry of index is a row with a possible action and observation. */
+static int32_t check_rows(const zoo_model *model, const zoo_step *step, const zoo_batch *batch, const int64_t *index,
+                          int64_t n) {
+    const int kind = step->kind, acts = kind == ZOO_PPO || kind == ZOO_POLICY;
+    const int learns_value = kind != ZOO_POLICY;
+    const int clips_value = step->use_value_clip && (kind == ZOO_PPO || kind == ZOO_VALUE);
+    if (!batch->obs || (acts && !(batch->action && batch->adv)) || (kind != ZOO_VALUE && !batch->logit) ||
+        (learns_value && !batch->return_) || (clips_value && !batch->value))
+        return ZOO_BAD_MODEL;
+    const int64_t *choice = acts && model->distribution == ZOO_CATEGORICAL ? batch->action : NULL;
+    for (int64_t i = 0; i < n; i++) {
+        if (index[i] < 0 || index[i] >= batch->n_row) return ZOO_BAD_INDEX;
+        if (choice && (choice[index[i]] < 0 || choice[index[i]] >= model->n_action)) return ZOO_BAD_ACTION;
+        if (check_obs(model, batch->obs, index[i])) return ZOO_BAD_OBS;
+    }
+    return ZOO_OK;
+}
+
+/* (adv - mean) / (std + 1e-8) over the rows with a weight; std without correction, equal rows exactly 0. */
+static void normalize_adv(const zoo_batch *b, const int64_t *index, int64_t n, float *out) {
+    int64_t first = 0, count = 0;
+    double sum = 0.0, square = 0.0;
+    if (b->weight)
+        while (first < n && !(b->weight[index[first]] > 0.0f)) first++;
+    const float base = b->adv[index[first < n ? first : 0]]; /* makes equal rows exactly 0 */
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = b->adv[index[i]] - base;
+        if (b->weight && !(b->weight[index[i]] > 0.0f)) continue;
+        sum += (double)out[i];
+        count++;
+    }
+    const double mean = sum / (double)(count ? count : 1);
+    for (int64_t i = 0; i < n; i++) {
+        if (b->weight && !(b->weight[index[i]] > 0.0f)) continue;
+        square += ((double)out[i] - mean) * ((double)out[i] - mean);
+    }
+    const double std = sqrt(square / (double)(count ? count : 1));
+    for (int64_t i = 0; i < n; i++) out[i] = (float)(((double)out[i] - mean) / (std + 1e-8));
+}
+
+typedef struct {
+    const kernels *kernels;
+    minibatch mb;
+    scratch scratches[ZOO_MAX_THREAD];
+} epoch;
+
+static void lane_task(void *context, int64_t lane, int thread) {
+    epoch *e = context;
+    e->kernels->lane(&e->mb, (int)lane, &e->scratches[thread]);
+}
+
+/* Depends on the number of rows alone, so that the sums have one order whatever the number of threads. */
+static int lanes_for(int64_t n_row) {
+    const int64_t n = n_row / 128;
+    return n < 1 ? 1 : n > MAX_LANE ? MAX_LANE : (int)n;
+}
+
+static double total(const minibatch *mb, int which) {
+    double sum = 0.0;
+    for (int i = 0; i < mb->n_lane; i++) sum += mb->sums[i][which];
+    return sum;
+}
+
+static void write_losses(const minibatch *mb, double *metrics) {
+    const double n = (double)mb->n_row;
+    const int kind = mb->step->kind;
+    for (int i = 0; i < ZOO_N_METRIC; i++) metrics[i] = NAN;
+    if (kind == ZOO_PPO || kind == ZOO_POLICY) {
+        metrics[ZOO_POLICY_LOSS] = total(mb, SUM_POLICY);
+        metrics[ZOO_ENTROPY] = total(mb, SUM_ENTROPY) / n;
+        metrics[ZOO_APPROX_KL] = -total(mb, SUM_LOG_RATIO) / n;
+        metrics[ZOO_CLIPFRAC] = total(mb, SUM_OUTSIDE) / n;
+        if (mb->step->measure_kl) metrics[ZOO_KL] = total(mb, SUM_K3) / n;
+    }
+    if (kind == ZOO_PPO || kind == ZOO_VALUE) metrics[ZOO_VALUE_LOSS] = 0.5 * total(mb, SUM_VALUE) / n;
+    if (kind == ZOO_AUX) {
+        metrics[ZOO_AUXILIARY_LOSS] = 0.5 * total(mb, SUM_AUX) / n;
+        metrics[ZOO_CLONING_LOSS] = total(mb, SUM_KL) / n;
+        metrics[ZOO_AUX_VALUE_LOSS] = 0.5 * total(mb, SUM_VALUE) / n;
+    }
+}
+
+/* Every optimiser's own norm limits and, if it is not finite, stops its own step. */
+static void descend(const kernels *k, const zoo_step *step, const zoo_adam *adam, int n_adam, double *metrics) {
+    double square = 0.0;
+    for (int i = 0; i < n_adam; i++) {
+        const double norm = (double)(float)sqrt(k->sum_of_squares(adam[i].grad, adam[i].size));
+        metrics[ZOO_GRAD_NORM_0 + i] = norm;
+        square += norm * norm;
+        if (!isfinite(norm)) continue;
+        const double excess = step->has_grad_clip ? norm / step->grad_clip : 1.0;
+        *adam[i].step_count += 1.0f;
+        k->adam(&adam[i], excess > 1.0 ? 1.0 / excess : 1.0);
+    }
+    metrics[ZOO_GRAD_NORM] = sqrt(square);
+}
+
+static int32_t run_epoch(epoch *e, zoo_workspace *w, network *net, const zoo_adam *adam, int n_adam,
+                         const int64_t *index, int64_t n_minibatch, double *metrics, crew *threads) {
+    minibatch *mb = &e->mb;
+    const int normalize = mb->step->normalize_adv && (mb->step->kind == ZOO_PPO || mb->step->kind == ZOO_POLICY);
+    const int n_scratch = crew_size(threads);
+    const ptrdiff_t each = scratch_size(net);
+    float *memory = reserve(w, packed_size(net) + each * n_scratch + (net->grad_size + 32) * mb->n_lane +
+                                   mb->n_row + 32);
+    if (!memory) return ZOO_NO_MEMORY;
+    memory = place_packed(net, memory);
+    for (int i = 0; i < n_scratch; i++, memory += each) place_scratch(net, &e->scratches[i], memory);
+    for (int i = 0; i < mb->n_lane; i++) mb->lane_grad[i] = take(&memory, net->grad_size);
+    float *adv = take(&memory, mb->n_row);
+    mb->adv = normalize ? adv : NULL;
+    for (int i = 0; i < n_adam; i++) memset(adam[i].grad, 0, sizeof(float) * (size_t)adam[i].size);
+    for (int64_t i = 0; i < n_minibatch; i++, metrics += ZOO_N_METRIC) {
+        mb->index = index + i * mb->n_row;
+        if (normalize) normalize_adv(mb->batch, mb->index, mb->n_row, adv);
+        e->kernels->pack(net);
+        crew_run(threads);
+        e->kernels->reduce(mb);
+        write_losses(mb, metrics);
+        descend(e->kernels, mb->step, adam, n_adam, metrics);
+    }
+    return ZOO_OK;
+}
+
+int32_t zoo_epoch(zoo_workspace *w, const zoo_model *model, const zoo_step *step, const zoo_batch *batch,
+                  const zoo_adam *adam, int32_t n_adam, const int64_t *index, int64_t n_minibatch,
+                  int64_t batch_size, double *metrics, int32_t n_thread) {
+    epoch e;
+    memset(&e.mb, 0, sizeof(e.mb));
+    e.kernels = kernels_in_use();
+    e.mb.step = step;
+    e.mb.batch = batch;
+    e.mb.n_row = batch_size;
+    network net;
+    const int stop = model->stop_value_gradient && step->kind != ZOO_AUX;
+    if (batch_size < 1 || n_minibatch < 0 || n_adam < 1 || n_adam > 2) return ZOO_BAD_MODEL;
+    int32_t error = plan_network(&net, model, outputs_of(step), stop, e.kernels->width);
+    if (!error) error = check_rows(model, step, batch, index, n_minibatch * batch_size);
+    if (error) return error;
+    e.mb.net = &net;
+    e.mb.n_lane = lanes_for(batch_size);
+    crew *threads = crew_new(n_thread, lane_task, &e, e.mb.n_lane);
+    if (!threads) return ZOO_NO_MEMORY;
+    const unsigned mode = flush_denormals();
+    error = run_epoch(&e, w, &net, adam, n_adam, index, n_minibatch, metrics, threads);
+    restore_denormals(mode);
+    crew_free(threads);
+    return error;
+}
+
+/* --- outputs without gradients, and acting ----------------------------------------------------------------------- */
+
+typedef struct {
+    const kernels *kernels;
+    const network *net;
+    scratch *scratches;
+    int64_t n_row;
+    const void *obs;
+    float *logit, *value, *aux_value;
+} outputs;
+
+static void forward_task(void *context, int64_t i, int thread) {
+    const outputs *o = context;
+    const int64_t first = i * BLOCK, left = o->n_row - first;
+    o->kernels->forward(o->net, &o->scratches[thread], first, left < BLOCK ? (int)left : BLOCK, o->obs,
+                        o->logit ? o->logit + first * o->net->n_logit : NULL, o->value ? o->value + first : NULL,
+                        o->aux_value ? o->aux_value + first : NULL);
+}
+
+int32_t zoo_forward(zoo_workspace *w, const zoo_model *model, int64_t n_row, const void *obs, float *logit,
+                    float *value, float *aux_value, int32_t n_thread) {
+    const int64_t n_block = (n_row + BLOCK - 1) / BLOCK;
+    const int which = (logit ? ZOO_OUT_LOGIT : 0) | (value ? ZOO_OUT_VALUE : 0) | (aux_value ? ZOO_OUT_AUX : 0);
+    scratch scratches[ZOO_MAX_THREAD];
+    network net;
+    outputs o = {kernels_in_use(), &net, scratches, n_row, obs, logit, value, aux_value};
+    const int32_t error = plan_network(&net, model, which, 0, o.kernels->width);
+    if (error) return error;
+    for (int64_t i = 0; model->input == ZOO_INDEX && i < n_row; i++)
+        if (check_obs(model, obs, i)) return ZOO_BAD_OBS;
+    crew *threads = crew_new(n_thread, forward_task, &o, n_block);
+    float *memory = threads ? reserve(w, packed_size(&net) + scratch_size(&net) * crew_size(threads)) : NULL;
+    if (memory) {
+        const unsigned mode = flush_denormals();
+        memory = place_packed(&net, memory);
+        for (int i = 0; i < crew_size(threads); i++, memory += scratch_size(&net))
+            place_scratch(&net, &scratches[i], memory);
+        o.kernels->pack(&net);
+        crew_run(threads);
+        restore_denormals(mode);
+    }
+    crew_free(threads);
+    return memory ? ZOO_OK : ZOO_NO_MEMORY;
+}
+
+int32_t zoo_act_begin(zoo_workspace *w, const zoo_model *model, const zoo_rollout *rollout) {
+    const int which = ZOO_OUT_LOGIT | (rollout->has_value ? ZOO_OUT_VALUE : 0);
+    w->kernels = kernels_in_use();
+    const int32_t error = plan_network(&w->net, model, which, 0, w->kernels->width);
+    if (error) return error;
+    float *memory = reserve(w, packed_size(&w->net) + scratch_size(&w->net));
+    if (!memory) return ZOO_NO_MEMORY;
+    place_scratch(&w->net, &w->scratch, place_packed(&w->net, memory));
+    w->kernels->pack(&w->net);
+    w->rollout = rollout;
+    return ZOO_OK;
+}
+
+int32_t zoo_act(zoo_workspace *w, int64_t t) {
+    const zoo_rollout *r = w->rollout;
+    if (!r) return ZOO_BAD_MODEL;
+    const char *obs = r->obs + t * r->obs_stride;
+    const unsigned mode = flush_denormals();
+    int32_t error = ZOO_OK;
+    for (int i = 0; !error && w->net.model->input == ZOO_INDEX && i < r->n_row; i++)
+        error = check_obs(w->net.model, obs, i);
+    for (int i = 0; !error && i < r->n_row; i += BLOCK)
+        w->kernels->act(&w->net, &w->scratch, i, r->n_row - i < BLOCK ? r->n_row - i : BLOCK, obs,
+                        r->noise ? (const float *)(r->noise + t * r->noise_stride) : NULL,
+                        r->action + t * r->action_stride, (float *)(r->logit + t * r->logit_stride),
+                        r->has_value ? (float *)(r->value + t * r->value_stride) : NULL);
+    restore_denormals(mode);
+    return error;
+}

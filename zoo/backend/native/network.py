@@ -1,0 +1,93 @@
+"""Describes a stock model to the native executor, or says why it cannot run it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
+
+from zoo.backend.native.library import MAX_LAYER, Activation, Dist, Input, Linear, ModelSpec
+from zoo.model.actor_critic import VAC
+from zoo.model.mlp import MLP, OneHot, ValueHead
+from zoo.model.ppg import PPG
+from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.gaussian import GaussianHead
+from zoo.rl_utils.normalizer import RunningMeanStd
+
+_PARTS: dict[str, tuple[type, ...]] = {
+    'input': (nn.Identity, OneHot, RunningMeanStd),
+    'actor_encoder': (MLP,),
+    'critic_encoder': (MLP,),
+    'policy_head': (nn.Linear, GaussianHead),
+    'value_head': (ValueHead,),
+    'aux_head': (ValueHead,),
+}
+_LAYERS = (nn.Linear, nn.ModuleList)
+_HOOKS = ('_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks')
+
+
+def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
+    """Why the native executor cannot run a model, as the end of a sentence; empty if it can.
+
+    It knows the classes `VAC` and `PPG` and their fully connected parts exactly: a subclass, a replaced part or a hook
+    may compute something else.
+    """
+    kind = type(model)
+    if device.type != 'cpu':
+        return f'the native executor runs on a CPU and the policy is on {device}'
+    if dist.name.upper() not in Dist.__members__:
+        return f'the native executor does not know the action distribution {dist.name!r}'
+    if kind not in (VAC, PPG):
+        return f'the native executor runs the models VAC and PPG of zoo, not {kind.__name__}'
+    for name, part in model.named_children():
+        if type(part) not in _PARTS.get(name, ()):
+            return f'the native executor has no {type(part).__name__} as {name}'
+        if type(part) is MLP and len(part.layers) > MAX_LAYER:
+            return f'the native executor takes up to {MAX_LAYER} layers and {name} has {len(part.layers)}'
+    for part in model.modules():
+        known = kind, *_LAYERS, *(each for kinds in _PARTS.values() for each in kinds)
+        if type(part) not in known or 'forward' in vars(part) or any(vars(part).get(hook) for hook in _HOOKS):
+            return 'a part of the model was replaced or has a hook, which the native executor does not run'
+    if _has_any_global_hook():
+        return 'there is a hook on all modules, which the native executor does not run'
+    if any(type(p) is not nn.Parameter or p.dtype != torch.float32 for p in model.parameters()):
+        return 'the native executor computes in float32 and a parameter of the model is of another type'
+    return ''
+
+
+def spec_of(model: Any, dist: ActionDist) -> ModelSpec:
+    """A model without obstacle in terms of its tensors."""
+    stage, head, is_shared = model.input, model.policy_head, model.critic_encoder is model.actor_encoder
+    first = model.actor_encoder.layers[0]
+    spec = ModelSpec(
+        input=Input.FLOAT,
+        n_input=first.in_features,
+        activation=Activation[model.actor_encoder.activation.upper()],
+        actor=_layers(model.actor_encoder),
+        critic=None if is_shared else _layers(model.critic_encoder),
+        distribution=Dist[dist.name.upper()],
+        policy_head=_layer(head.mu if isinstance(head, GaussianHead) else head),
+        value_head=_layer(model.value_head.layer),
+        stop_value_gradient=getattr(model, 'arch', '') == 'detach',
+    )
+    if isinstance(model, PPG):
+        spec = spec._replace(aux_head=_layer(model.aux_head.layer))
+    if isinstance(head, GaussianHead) and head.log_std_layer is not None:
+        spec = spec._replace(std_head=_layer(head.log_std_layer))
+    elif isinstance(head, GaussianHead):
+        spec = spec._replace(log_std=head.log_std)
+    if isinstance(stage, OneHot):
+        return spec._replace(input=Input.INDEX)
+    if isinstance(stage, RunningMeanStd):
+        return spec._replace(input=Input.NORMALIZED, shift=stage.shift, scale=stage.scale, obs_clip=stage.clip)
+    return spec
+
+
+def _layer(layer: nn.Linear) -> Linear:
+    return Linear(layer.weight, layer.bias)
+
+
+def _layers(mlp: MLP) -> list[Linear]:
+    return [_layer(layer) for layer in mlp.layers]  # type: ignore[arg-type]

@@ -1,0 +1,170 @@
+/* Plans: which layers a call computes, how they are packed, and where everything lies in memory. */
+#include "internal.h"
+
+static int padded(int n, int width) { return (n + width - 1) / width * width; }
+
+static int is_linear(const zoo_linear *l, int n_in, int n_out) {
+    return l->weight && l->bias && l->n_in == n_in && l->n_out == n_out && n_out >= 1;
+}
+
+/* A layer of `n_part` linear layers side by side; is_first: nothing is left of it to send a gradient to. */
+static void plan_layer(network *net, layer *l, const zoo_linear *const *parts, int n_part, int is_first, int width) {
+    memset(l, 0, sizeof(*l));
+    l->n_in = parts[0]->n_in;
+    l->n_part = n_part;
+    for (int i = 0; i < n_part; i++) {
+        l->part[i] = parts[i];
+        l->n_out += parts[i]->n_out;
+    }
+    l->in_pad = padded(l->n_in, width);
+    l->out_pad = padded(l->n_out, width);
+    l->transposed = (int64_t)l->n_in * l->out_pad < (int64_t)l->n_out * l->in_pad ||
+                    (is_first && net->model->input == ZOO_INDEX);
+    l->grad = net->grad_size;
+    net->grad_size += l->transposed ? (ptrdiff_t)l->n_in * l->out_pad : (ptrdiff_t)l->n_out * l->in_pad;
+    l->bias_grad = net->grad_size;
+    net->grad_size += l->out_pad;
+    net->packed_size += (ptrdiff_t)l->n_in * l->out_pad + l->out_pad;
+    if (is_first) return;
+    if (n_part == 1 && l->n_in == l->in_pad) { /* the weight can be read where it is */
+        l->backward = parts[0]->weight;
+        l->backward_stride = l->n_in;
+    } else {
+        l->backward_stride = l->in_pad; /* the copy gets its memory in place_packed */
+        net->packed_size += (ptrdiff_t)l->n_out * l->in_pad;
+    }
+}
+
+static int plan_tower(network *net, const zoo_trunk *trunk, const zoo_linear *const *heads, int n_head, int width) {
+    tower *t = &net->towers[net->n_tower++];
+    if (trunk->n_layer < 1 || trunk->n_layer > ZOO_MAX_LAYER) return 0;
+    if (trunk->activation != ZOO_TANH && trunk->activation != ZOO_RELU) return 0;
+    t->n_layer = trunk->n_layer;
+    t->activation = trunk->activation;
+    int n_in = net->model->n_input;
+    for (int i = 0; i < trunk->n_layer; i++) {
+        const zoo_linear *l = &trunk->layer[i];
+        if (!is_linear(l, n_in, l->n_out)) return 0;
+        plan_layer(net, &t->layers[i], &l, 1, i == 0, width);
+        n_in = l->n_out;
+    }
+    for (int i = 0; i < n_head; i++)
+        if (!is_linear(heads[i], n_in, heads[i]->n_out)) return 0;
+    plan_layer(net, &t->layers[t->n_layer], heads, n_head, 0, width);
+    t->n_back = t->layers[t->n_layer].n_out;
+    for (int i = 0; i <= t->n_layer; i++)
+        if (t->layers[i].out_pad > net->widest) net->widest = t->layers[i].out_pad;
+    return 1;
+}
+
+static int is_model(const zoo_model *m, int outputs) {
+    if (m->n_input < 1 || m->n_action < 1 || m->input < ZOO_FLOAT || m->input > ZOO_INDEX) return 0;
+    if (m->input == ZOO_NORMALIZED && !(m->shift && m->scale)) return 0;
+    if ((outputs & ZOO_OUT_VALUE) && m->value_head.n_out != 1) return 0;
+    if ((outputs & ZOO_OUT_AUX) && m->aux_head.n_out != 1) return 0;
+    if (!(outputs & ZOO_OUT_LOGIT)) return 1;
+    if (m->policy_head.n_out != m->n_action) return 0;
+    if (m->distribution == ZOO_CATEGORICAL) return m->std == ZOO_STD_NONE;
+    if (m->distribution != ZOO_GAUSSIAN) return 0;
+    return m->std == ZOO_STD_FREE ? m->log_std != NULL : m->std == ZOO_STD_LAYER && m->std_head.n_out == m->n_action;
+}
+
+/* The towers that compute `outputs` (bits of zoo_output), for vectors of `width` floats. */
+int32_t plan_network(network *net, const zoo_model *model, int outputs, int stop_value_gradient, int width) {
+    const zoo_linear *heads[MAX_PART];
+    const place nowhere = {-1, 0};
+    int n = 0, column = 0;
+    memset(net, 0, sizeof(*net));
+    net->model = model;
+    net->policy = net->std = net->value = net->aux = nowhere;
+    if (!outputs || !is_model(model, outputs)) return ZOO_BAD_MODEL;
+    net->n_logit = model->distribution == ZOO_GAUSSIAN ? 2 * model->n_action : model->n_action;
+    if (outputs & ZOO_OUT_LOGIT) {
+        heads[n++] = &model->policy_head;
+        net->policy = (place){0, column};
+        column += model->n_action;
+        if (model->std == ZOO_STD_LAYER) {
+            heads[n++] = &model->std_head;
+            net->std = (place){0, column};
+            column += model->n_action;
+        }
+    }
+    if (outputs & ZOO_OUT_AUX) {
+        heads[n++] = &model->aux_head;
+        net->aux = (place){0, column++};
+    }
+    const int value_on_actor = (outputs & ZOO_OUT_VALUE) && model->shared;
+    if (value_on_actor) { /* last, so that a gradient that stops is the last row of the weights */
+        heads[n++] = &model->value_head;
+        net->value = (place){0, column};
+    }
+    if (n && !plan_tower(net, &model->actor, heads, n, width)) return ZOO_BAD_MODEL;
+    if (value_on_actor && stop_value_gradient) net->towers[0].n_back--;
+    if ((outputs & ZOO_OUT_VALUE) && !model->shared) {
+        net->value = (place){net->n_tower, 0};
+        heads[0] = &model->value_head;
+        if (!plan_tower(net, &model->critic, heads, 1, width)) return ZOO_BAD_MODEL;
+    }
+    net->log_std_grad = net->grad_size;
+    net->grad_size += padded(model->n_action, width);
+    return ZOO_OK;
+}
+
+/* The address sanitizer sees one allocation: it is told of gaps between the arrays in it. */
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define GAP 16
+#else
+#define GAP 0
+#define ASAN_POISON_MEMORY_REGION(from, n)
+#endif
+
+/* The next n floats of memory, which moves on to the next cache line behind them. */
+float *take(float **memory, ptrdiff_t n) {
+    float *p = *memory;
+    *memory += (n + 15) / 16 * 16 + GAP;
+    ASAN_POISON_MEMORY_REGION(p + n, sizeof(float) * (size_t)(*memory - p - n));
+    return p;
+}
+
+float *place_packed(network *net, float *memory) {
+    for (int t = 0; t < net->n_tower; t++)
+        for (int i = 0; i <= net->towers[t].n_layer; i++) {
+            layer *l = &net->towers[t].layers[i];
+            l->forward = take(&memory, (ptrdiff_t)l->n_in * l->out_pad);
+            l->bias = take(&memory, l->out_pad);
+            if (i && !l->backward) l->backward = l->backward_copy = take(&memory, (ptrdiff_t)l->n_out * l->in_pad);
+        }
+    return memory;
+}
+
+float *place_scratch(const network *net, scratch *s, float *memory) {
+    const ptrdiff_t logits = (ptrdiff_t)net->n_logit * BLOCK;
+    s->x = take(&memory, (ptrdiff_t)BLOCK * (net->model->input == ZOO_INDEX ? 0 : net->towers[0].layers[0].in_pad));
+    s->one_hot = (int32_t *)take(&memory, BLOCK);
+    for (int t = 0; t < net->n_tower; t++) {
+        const tower *w = &net->towers[t];
+        for (int i = 0; i <= w->n_layer; i++) s->y[t][i] = take(&memory, (ptrdiff_t)BLOCK * w->layers[i].out_pad);
+        s->d_out[t] = take(&memory, (ptrdiff_t)BLOCK * w->layers[w->n_layer].out_pad);
+    }
+    for (int i = 0; i < 2; i++) s->d[i] = take(&memory, (ptrdiff_t)BLOCK * net->widest);
+    s->logit_new = take(&memory, logits);
+    s->logit_old = take(&memory, logits);
+    s->extra = take(&memory, logits);
+    s->action = take(&memory, (ptrdiff_t)net->model->n_action * BLOCK);
+    s->choice = (int32_t *)take(&memory, BLOCK);
+    float **columns[] = {&s->weight, &s->adv, &s->value, &s->value_old, &s->return_, &s->aux_value};
+    for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) *columns[i] = take(&memory, BLOCK);
+    return memory;
+}
+
+/* Floats that place_packed takes, or more. */
+ptrdiff_t packed_size(const network *net) { return net->packed_size + MAX_TOWER * 3 * (ZOO_MAX_LAYER + 1) * 32; }
+
+/* Floats that place_scratch takes, or more. */
+ptrdiff_t scratch_size(const network *net) {
+    ptrdiff_t n = (ptrdiff_t)BLOCK * (net->towers[0].layers[0].in_pad + 2 * (ptrdiff_t)net->widest);
+    for (int t = 0; t < net->n_tower; t++)
+        for (int i = 0; i <= net->towers[t].n_layer; i++) n += (ptrdiff_t)BLOCK * 2 * net->towers[t].layers[i].out_pad;
+    return n + (ptrdiff_t)BLOCK * (3 * net->n_logit + net->model->n_action + 8) + 64 * 32;
+}

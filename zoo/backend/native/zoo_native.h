@@ -1,0 +1,147 @@
+/* Public interface of zoo's native executor: gradient steps and acting of MLP actor-critics on a CPU in float32.
+ *
+ * zoo/backend/native/library.py mirrors every struct and constant here; raise ZOO_ABI when one of them changes.
+ * All arrays are row-major and contiguous. N: rows in memory, O: width of an observation, A: choices, D: action
+ * dimensions, P: width of a flat logit (A, or 2 * D: mu and then sigma).
+ */
+#ifndef ZOO_NATIVE_H
+#define ZOO_NATIVE_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define ZOO_API __declspec(dllexport)
+#else
+#define ZOO_API __attribute__((visibility("default")))
+#endif
+
+#if defined(ZOO_ABI_OF_A_TEST)
+#define ZOO_ABI ZOO_ABI_OF_A_TEST
+#else
+#define ZOO_ABI 1
+#endif
+#define ZOO_MAX_LAYER 8
+#define ZOO_MAX_THREAD 64
+
+enum zoo_level { ZOO_BASE = 0, ZOO_V3 = 1, ZOO_V4 = 2 };                           /* base: SSE2 or NEON */
+enum zoo_input { ZOO_FLOAT = 0, ZOO_NORMALIZED = 1, ZOO_INDEX = 2 };               /* obs: float, float, int64 */
+enum zoo_activation { ZOO_TANH = 0, ZOO_RELU = 1 };
+enum zoo_distribution { ZOO_CATEGORICAL = 0, ZOO_GAUSSIAN = 1 };
+enum zoo_std { ZOO_STD_NONE = 0, ZOO_STD_FREE = 1, ZOO_STD_LAYER = 2 };            /* source of a Gaussian's log std */
+enum zoo_kind { ZOO_PPO = 0, ZOO_POLICY = 1, ZOO_VALUE = 2, ZOO_AUX = 3 };
+enum zoo_output { ZOO_OUT_LOGIT = 1, ZOO_OUT_VALUE = 2, ZOO_OUT_AUX = 4 };         /* bits */
+
+enum zoo_error {
+    ZOO_OK = 0,
+    ZOO_NO_MEMORY = 1,
+    ZOO_BAD_MODEL = 2,        /* a pointer, width or kind that the model or the step needs is missing or wrong */
+    ZOO_BAD_INDEX = 3,        /* an entry of `index` outside [0, n_row) */
+    ZOO_BAD_ACTION = 4,       /* an action outside [0, A) */
+    ZOO_BAD_OBS = 5           /* an observation index outside [0, O) */
+};
+
+/* Columns of a row of metrics. What a step does not compute is NaN. */
+enum zoo_metric {
+    ZOO_POLICY_LOSS, ZOO_VALUE_LOSS, ZOO_ENTROPY, ZOO_APPROX_KL, ZOO_CLIPFRAC, ZOO_KL,
+    ZOO_GRAD_NORM,            /* over all optimisers: the root of the sum of their squared norms */
+    ZOO_GRAD_NORM_0, ZOO_GRAD_NORM_1,                                               /* of each optimiser */
+    ZOO_AUXILIARY_LOSS, ZOO_CLONING_LOSS, ZOO_AUX_VALUE_LOSS, ZOO_N_METRIC
+};
+
+/* One linear layer: weight [n_out, n_in], bias [n_out]; their gradients, or NULL for what takes none. */
+typedef struct {
+    int32_t n_in, n_out;
+    const float *weight, *bias;
+    float *weight_grad, *bias_grad;
+} zoo_linear;
+
+/* Linear layers, each followed by the activation. */
+typedef struct {
+    int32_t n_layer, activation;
+    zoo_linear layer[ZOO_MAX_LAYER];
+} zoo_trunk;
+
+/* An actor-critic. Heads that are absent have n_out 0. */
+typedef struct {
+    int32_t input, n_input;               /* zoo_input; O, or the number of indices */
+    int32_t shared;                       /* the critic's heads are on the actor's trunk; `critic` is not read */
+    int32_t stop_value_gradient;          /* PPO and VALUE: the value loss moves no trunk that the actor uses */
+    int32_t distribution, n_action, std;  /* n_action: A or D */
+    float obs_clip;
+    const float *shift, *scale;           /* [O], ZOO_NORMALIZED: clamp((x - shift) * scale, -obs_clip, obs_clip) */
+    const float *log_std;                 /* [D], ZOO_STD_FREE */
+    float *log_std_grad;
+    zoo_trunk actor, critic;
+    zoo_linear policy_head;               /* -> logits, or mu */
+    zoo_linear std_head;                  /* -> log std, ZOO_STD_LAYER */
+    zoo_linear value_head, aux_head;      /* -> 1; aux: on the actor's trunk */
+} zoo_model;
+
+/* What the steps of an epoch share. A has_ of 0 leaves the option out. */
+typedef struct {
+    int32_t kind;                         /* zoo_kind */
+    int32_t normalize_adv, use_value_clip, measure_kl;
+    int32_t has_dual_clip, has_kl_penalty, has_grad_clip, reserved;
+    double clip_ratio, value_weight, entropy_weight, dual_clip, kl_penalty, bc_weight, grad_clip;
+} zoo_step;
+
+/* N rows that minibatches are gathered from; a step reads the columns that it needs, others may be NULL. */
+typedef struct {
+    int64_t n_row;
+    const void *obs;                      /* [N, O] float, or [N] int64 */
+    const void *action;                   /* [N] int64, or [N, D] float */
+    const float *logit;                   /* [N, P], of the old policy */
+    const float *value, *adv, *return_;   /* [N] */
+    const float *weight;                  /* [N], or NULL: 1 everywhere */
+} zoo_batch;
+
+/* Adam over one flat buffer, as torch's fused Adam without weight decay. */
+typedef struct {
+    int64_t size;
+    float *param, *grad, *exp_avg, *exp_avg_sq, *step_count;
+    double lr, beta1, beta2, eps;
+} zoo_adam;
+
+/* The blocks of a rollout that acting reads and writes; step t of a block starts t * stride bytes after its base. */
+typedef struct {
+    int32_t n_row, has_value;             /* B; value: only with a shared trunk */
+    const char *obs, *noise;              /* [B, O] float or [B] int64; [B, A] or [B, D] float; noise NULL: the mode */
+    char *action, *logit, *value;         /* [B] int64 or [B, D] float; [B, P]; [B] */
+    int64_t obs_stride, noise_stride, action_stride, logit_stride, value_stride;
+} zoo_rollout;
+
+typedef struct zoo_workspace zoo_workspace;
+
+ZOO_API int32_t zoo_abi(void);
+/* Sizes of the structs above in their order (8 numbers), to tell a library of another build. */
+ZOO_API int32_t zoo_sizes(int64_t *sizes);
+ZOO_API int32_t zoo_level(void);
+/* Uses a level from now on (-1: the best); returns the one in use, which is lower if this CPU lacks it. */
+ZOO_API int32_t zoo_set_level(int32_t level);
+
+/* Scratch memory, for one call at a time. */
+ZOO_API zoo_workspace *zoo_workspace_new(void);
+ZOO_API void zoo_workspace_free(zoo_workspace *workspace);
+
+/* One gradient step for each of n_minibatch consecutive blocks of batch_size entries of index.
+ *
+ * AUX may have two optimisers, the others have one. metrics: [n_minibatch, ZOO_N_METRIC]. A step whose norm is not
+ * finite changes nothing but the gradients and is reported by its norm. Gradients are left as they were before the
+ * clip. The result does not depend on n_thread. Returns a zoo_error; then no step was taken.
+ */
+ZOO_API int32_t zoo_epoch(zoo_workspace *workspace, const zoo_model *model, const zoo_step *step,
+                          const zoo_batch *batch, const zoo_adam *adam, int32_t n_adam, const int64_t *index,
+                          int64_t n_minibatch, int64_t batch_size, double *metrics, int32_t n_thread);
+
+/* Outputs for N rows: those of logit [N, P], value [N] and aux_value [N] that are not NULL. Returns a zoo_error. */
+ZOO_API int32_t zoo_forward(zoo_workspace *workspace, const zoo_model *model, int64_t n_row, const void *obs,
+                            float *logit, float *value, float *aux_value, int32_t n_thread);
+
+/* Makes a workspace ready to act: packs the weights as they are now. To be repeated when they have changed; between
+ * it and `zoo_act` the workspace must serve no other call. model and rollout must stay where they are.
+ */
+ZOO_API int32_t zoo_act_begin(zoo_workspace *workspace, const zoo_model *model, const zoo_rollout *rollout);
+/* Acts on obs[t]: writes logit, action and, if has_value, value of step t. Returns a zoo_error. */
+ZOO_API int32_t zoo_act(zoo_workspace *workspace, int64_t t);
+
+#endif

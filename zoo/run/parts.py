@@ -1,0 +1,80 @@
+"""Builds the parts of a run from its config: envs, policy, buffer, collector, learner, evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from typing import NamedTuple
+
+from zoo.buffer import Buffer, reuse_of
+from zoo.config.section import Config
+from zoo.core.data import RunInfo
+from zoo.core.errors import UserError
+from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
+from zoo.env import AnyVectorEnv, check_env, make_env_groups, make_vector_env
+from zoo.policy.base import Policy, device_of
+from zoo.run.threads import Phase, Rows, phase_threads
+from zoo.worker.collector import Collector
+from zoo.worker.evaluator import Evaluator
+from zoo.worker.learner import Learner
+
+
+class Parts(NamedTuple):
+    """What a run works with."""
+
+    envs: list[AnyVectorEnv]  # the training envs, in groups
+    policy: Policy
+    buffer: Buffer
+    collector: Collector
+    learner: Learner
+    evaluator: Evaluator
+    n_thread: dict[Phase, int]  # torch threads of each phase
+
+
+def make_parts(cfg: Config, policy: Policy | None, undo: ExitStack, n_thread: int) -> Parts:
+    """All parts.
+
+    Args: policy: to use instead of a new one; undo: gets what closes the envs; n_thread: most torch threads to use.
+    """
+    if cfg.env.check:
+        check_env(cfg.env)
+    device = str(policy.device if policy is not None else device_of(cfg.policy.device))
+    envs = [undo.enter_context(closing(env)) for env in make_env_groups(cfg.env, device)]
+    n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
+    eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval_env, device=device)))
+    policy = _make_policy(cfg, policy, envs)
+    buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer, seed=cfg.seed)
+    return Parts(
+        envs,
+        policy,
+        buffer,
+        Collector(envs, policy.collect_mode),
+        Learner(policy.learn_mode, buffer),
+        Evaluator(eval_env, policy.eval_mode, cfg.policy.eval.n_episode),
+        _choose_threads(cfg, policy, envs[0].n_env, n_eval_env, n_thread),
+    )
+
+
+def _make_policy(cfg: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv]) -> Policy:
+    spaces = envs[0].obs_space, envs[0].action_space
+    if policy is None:
+        run = RunInfo(cfg.max_env_step, reuse_of(cfg.buffer, cfg.policy.collect.n_sample))
+        make = POLICY_REGISTRY.get(cfg.policy.type)
+        policy = make(cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode, run=run)
+    if (policy.obs_space, policy.action_space) != spaces:
+        raise UserError(
+            f'the policy given is for {policy.obs_space} and {policy.action_space} but the '
+            f'env has {spaces[0]} and {spaces[1]}; make it for this env'
+        )
+    if policy.compile_env is not None:
+        for env in envs:
+            env.compile(policy.compile_env)
+    return policy
+
+
+def _choose_threads(cfg: Config, policy: Policy, n_env: int, n_eval_env: int, limit: int) -> dict[Phase, int]:
+    if cfg.policy.n_thread is not None:
+        return dict.fromkeys(('collect', 'learn', 'evaluate'), cfg.policy.n_thread)
+    batch_size = policy.learn_mode.get_batch_size()
+    n_row = max(batch_size.values()) if isinstance(batch_size, dict) else batch_size
+    return phase_threads(policy, Rows(n_env, n_row, n_eval_env), limit)

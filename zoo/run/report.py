@@ -1,0 +1,122 @@
+"""Times the parts of a run, and writes its log and its line on the console."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+from zoo.run.logger import Logger
+from zoo.run.parts import Parts
+from zoo.worker.evaluator import Evaluation
+
+
+class Clocks(NamedTuple):
+    """Readings of a run's clocks and counters, all of which only grow."""
+
+    wall_s: float
+    env_step: int
+    seconds: dict[str, float]  # of each part
+    calls: dict[str, int]  # of each part
+
+    def since(self, start: Clocks) -> Clocks:
+        """The differences from an earlier reading."""
+        return Clocks(
+            self.wall_s - start.wall_s,
+            self.env_step - start.env_step,
+            {name: value - start.seconds[name] for name, value in self.seconds.items()},
+            {name: value - start.calls[name] for name, value in self.calls.items()},
+        )
+
+
+class Timer:
+    """Seconds and calls of the named parts of a run, and the seconds since it was made.
+
+    Attributes: label: opens a context that names a part in a trace of torch's profiler.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.seconds = dict.fromkeys(names, 0.0)
+        self.calls = dict.fromkeys(self.seconds, 0)
+        self.label: Callable[[str], AbstractContextManager[Any]] = nullcontext
+        self._start = time.perf_counter()
+
+    @property
+    def run_s(self) -> float:
+        """Seconds since the timer was made."""
+        return time.perf_counter() - self._start
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Times what runs in this context."""
+        start = time.perf_counter()
+        with self.label(f'zoo/{name}'):
+            yield
+        self.seconds[name] += time.perf_counter() - start
+        self.calls[name] += 1
+
+
+class Report:
+    """The log of a run that begins, or continues, now. Args: freq: env steps between lines of training metrics."""
+
+    def __init__(self, logger: Logger, parts: Parts, timer: Timer, freq: int) -> None:
+        self._logger, self._parts, self._timer, self._freq = logger, parts, timer, freq
+        self._start_step = self._write_step = parts.collector.env_step
+        self._metrics: dict[str, Any] = {}  # the newest values since the last line of the log
+
+    @property
+    def env_step_per_s(self) -> float:
+        """Env steps per second since this report began."""
+        return (self._parts.collector.env_step - self._start_step) / max(self._timer.run_s, 1e-9)
+
+    def clocks(self) -> Clocks:
+        """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
+        collector, timer, envs = self._parts.collector, self._timer, self._parts.envs
+        n_step = collector.collect_iter * self._parts.policy.collect_mode.n_step * len(envs)
+        calls = {**dict.fromkeys(collector.time, n_step), **timer.calls, 'learn': self._parts.learner.train_iter}
+        return Clocks(time.perf_counter(), collector.env_step, {**collector.time, **timer.seconds}, calls)
+
+    def training(self, metrics: Mapping[str, Any]) -> None:
+        """Takes the metrics of one iteration; writes a line if it is due.
+
+        Metrics of earlier iterations are kept until then: an auxiliary phase is not in every iteration.
+        """
+        self._metrics |= metrics
+        env_step = self._parts.collector.env_step
+        if env_step - self._write_step >= self._freq:
+            self._logger.write(env_step, self._row())
+            self._write_step, self._metrics = env_step, {}
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Writes a line for an evaluation."""
+        row = {
+            'eval/return_mean': evaluation.return_mean,
+            'eval/return_std': evaluation.return_std,
+            'eval/episode_len_mean': sum(evaluation.lengths) / len(evaluation.lengths),
+        }
+        self._logger.write(self._parts.collector.env_step, row)
+
+    def progress(self, last_return: float | None, best_return: float | None) -> None:
+        """Updates the console; before the first evaluation it shows the mean return of training episodes."""
+        collector = self._parts.collector
+        returns = collector.episodes.returns
+        if last_return is None and returns:
+            last_return = sum(returns) / len(returns)
+        self._logger.progress(collector.env_step, last_return, best_return, self.env_step_per_s)
+
+    def _row(self) -> dict[str, Any]:
+        collector, episodes = self._parts.collector, self._parts.collector.episodes
+        row: dict[str, Any] = {f'learn/{name}': value for name, value in self._metrics.items()}
+        row |= {
+            'learn/train_iter': self._parts.learner.train_iter,
+            'collect/iter': collector.collect_iter,
+            'collect/episode': episodes.n_episode,
+        }
+        if episodes.returns:
+            row['collect/return_mean'] = sum(episodes.returns) / len(episodes.returns)
+            row['collect/episode_len_mean'] = sum(episodes.lengths) / len(episodes.lengths)
+        seconds = {**collector.time, **self._timer.seconds}
+        total = max(sum(seconds.values()), 1e-9)
+        row['time/env_step_per_s'] = self.env_step_per_s
+        return row | {f'time/share_{name}': value / total for name, value in seconds.items()}
