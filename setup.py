@@ -12,7 +12,6 @@ CORE = [
     'torch>=2.10',  # networks; older versions have a known hole in loading weights
     'numpy>=1.26',  # arrays of the environments, seed streams
     'gymnasium>=1.1',  # environments; vector environments that say their autoreset mode (1.0 cannot)
-    'tensordict>=0.10',  # named tensors with common leading dimensions: rollouts and minibatches
     'easydict>=1.10',  # attribute access to the resolved config
     'tensorboardX>=2.6',  # TensorBoard event files without TensorFlow
     'pydantic>=2.6',  # typed, ranged sections of the config

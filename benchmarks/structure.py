@@ -27,7 +27,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ('cluster',),
     ('run',),
     ('pipeline',),
-    ('cli', '__init__', '__main__'),
+    ('cli', '__init__'),
+    ('__main__',),
 )
 """The rooms from the ground up: a room imports from lower layers only, never from its own layer or a higher one."""
 

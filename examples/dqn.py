@@ -1,36 +1,28 @@
-"""Policy 'dqn', deep Q-learning (Mnih et al. 2015, with a slow target network), on the public names of zoo alone."""
+"""Policy 'dqn': deep Q-learning with double-Q targets (van Hasselt et al. 2016), written against the public names of zoo.
+
+The network is the actor of the registered model 'vac': its logits [..., A] are the Q-values, its critic is not used.
+"""
 
 import copy
 
 import torch
 from pydantic import Field
 
-from zoo import MODEL_REGISTRY, POLICY_REGISTRY, Section, serial_pipeline
-from zoo.config.schedule import ScheduleOrZero, schedule_value
-from zoo.model import make_encoder, make_input
+from zoo import POLICY_REGISTRY, serial_pipeline
+from zoo.config.schedule import Linear, ScheduleOrZero, schedule_value
 from zoo.policy import CollectConfig, LearnConfig, Policy, PolicyConfig
 from zoo.rl_utils import FlatAdam
 
 
-@MODEL_REGISTRY.register('q')
-class QNetwork(torch.nn.Module):
-    config = Section
-
-    def __init__(self, cfg, obs_space, action_space):
-        super().__init__()
-        encoder, n = make_encoder(obs_space, hidden_sizes=(128, 128), activation='relu')
-        self.q = torch.nn.Sequential(make_input(obs_space), encoder, torch.nn.Linear(n, action_space.n))
-        self.target = copy.deepcopy(self.q).requires_grad_(False)
-
-
 class DQNLearnConfig(LearnConfig):
-    learning_rate: ScheduleOrZero = Field(1e-3, description="Adam's step size")
-    discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
-    tau: float = Field(0.01, gt=0, le=1, description='share of Q that enters the target network at each step')
+    learning_rate: float = Field(2e-3, gt=0, description="Adam's step size (3e-4 to 3e-3 is usual)")
+    discount_factor: float = Field(0.98, ge=0, le=1, description='gamma, per env step')
+    tau: float = Field(0.02, gt=0, le=1, description='share of the network that enters the target network at each step')
 
 
 class DQNCollectConfig(CollectConfig):
-    eps: ScheduleOrZero = Field(0.05, description='probability of a random action')
+    n_step: int | None = Field(8, ge=1, description='env steps per rollout and env')
+    eps: ScheduleOrZero = Field(Linear(start=1.0, end=0.05, over=8_000), description='probability of a random action')
 
 
 class DQNConfig(PolicyConfig):
@@ -44,7 +36,7 @@ class DQNPolicy(Policy):
 
     @classmethod
     def default_model(cls):
-        return 'q'
+        return 'vac'
 
     def _init_collect(self):
         self._n_acted, self._generator = 0, torch.Generator().manual_seed(self.seed)
@@ -56,32 +48,30 @@ class DQNPolicy(Policy):
         random = torch.randint(self.action_space.n, (len(obs),), generator=self._generator)
         return {'action': torch.where(explore, random, self._forward_eval(obs)['action'])}
 
-    def _process_transition(self, obs, output, timestep):  # [T, B] each
+    def _process_transition(self, obs, output, timestep):  # blocks [T, B, ...] of a whole rollout
         valid = torch.ones_like(timestep.terminated) if timestep.is_reset is None else ~timestep.is_reset
         return dict(obs=obs, action=output['action'], reward=timestep.reward, done=timestep.terminated, valid=valid)
 
-    def _get_train_sample(self, rollout):  # [T, B] -> [N] transitions
+    def _get_train_sample(self, rollout):  # [T, B] -> [N] transitions, without the rows that only reset an env
         samples = rollout.data.set('next_obs', rollout.next_obs()).flatten(0, 1)
-        return samples[samples['valid']]
+        return samples[samples['valid']].to(self.device)
 
     def _init_learn(self):
-        self._optimizer = FlatAdam(self._model.named_parameters())
+        self._optimizer = FlatAdam(self._model.named_parameters(), lr=self.cfg.learn.learning_rate)
+        self._target = copy.deepcopy(self._model)
 
-    def _set_env_step(self, env_step):
-        self._optimizer.lr = schedule_value(self.cfg.learn.learning_rate, env_step)
-
-    def _forward_learn(self, batch):  # a draw of the buffer, [N]
-        cfg, model = self.cfg.learn, self._model
+    def _forward_learn(self, batch):  # one draw of the buffer, [N] -> metrics
         with torch.no_grad():
-            target = batch['reward'] + cfg.discount_factor * ~batch['done'] * model.target(batch['next_obs']).amax(-1)
-        q = model.q(batch['obs']).gather(-1, batch['action'].unsqueeze(-1)).squeeze(-1)
-        loss = torch.nn.functional.smooth_l1_loss(q, target)
+            best = self._model.compute_actor(batch['next_obs']).argmax(-1, keepdim=True)
+            next_q = self._target.compute_actor(batch['next_obs']).gather(-1, best).squeeze(-1)
+            target = batch['reward'] + self.cfg.learn.discount_factor * ~batch['done'] * next_q
+            for slow, fast in zip(self._target.parameters(), self._model.parameters(), strict=True):
+                slow.lerp_(fast, self.cfg.learn.tau)
+        q = self._model.compute_actor(batch['obs']).gather(-1, batch['action'].unsqueeze(-1)).squeeze(-1)
+        loss = torch.nn.functional.mse_loss(q, target)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step(grad_clip=10.0)
-        with torch.no_grad():
-            for slow, fast in zip(model.target.parameters(), model.q.parameters(), strict=True):
-                slow.lerp_(fast, cfg.tau)
         return {'loss': loss.detach(), 'q': q.detach().mean()}
 
     def _monitor_vars_learn(self):
@@ -90,22 +80,31 @@ class DQNPolicy(Policy):
     def _get_train_iter(self):
         return int(self._optimizer.step_count)
 
+    def _state_dict_learn(self):
+        return {'optimizer': self._optimizer.state_dict(), 'target': dict(self._target.state_dict())}
+
+    def _load_state_dict_learn(self, state):
+        self._optimizer.load_state_dict(state['optimizer'])
+        self._target.load_state_dict(state['target'])
+
+    def _state_dict_collect(self):
+        return {'n_acted': self._n_acted, 'generator': self._generator.get_state()}
+
+    def _load_state_dict_collect(self, state):
+        self._n_acted = state['n_acted']
+        self._generator.set_state(state['generator'])
+
     @torch.no_grad()
-    def _forward_eval(self, obs, state=None):
-        return {'action': self._model.q(obs).argmax(-1)}
+    def _forward_eval(self, obs, state=None):  # [B, *O] -> {action [B]}, greedy
+        return {'action': self._model.compute_actor(obs.to(self.device)).argmax(-1).cpu()}
 
 
 config = dict(
     exp_name='cartpole_dqn',
     max_env_step=40_000,
     env=dict(id='CartPole-v1', collector_env_num=4),
-    policy=dict(
-        type='dqn',
-        learn=dict(batch_size=64),
-        collect=dict(n_step=8, eps=dict(start=1.0, end=0.05, over=10_000)),
-        eval=dict(eval_freq=4_000),
-    ),
-    buffer=dict(type='replay', size=20_000, n_sample=64, update_per_collect=16),
+    policy=dict(type='dqn', model=dict(activation='relu'), eval=dict(eval_freq=2_000, stop_value=475)),
+    buffer=dict(type='replay', size=40_000, n_sample=256, update_per_collect=16),
 )
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ import torch
 
 from zoo.env import EnvConfig, check_env, make_vector_env
 
-config = EnvConfig(id='torch', game='Corridor-v0', kwargs=dict(length=device_env.LENGTH, wind=0.0))
+config = EnvConfig(id='torch', game=device_env.config['env']['game'], kwargs={'wind': 0.0})
 check_env(config)  # a few random steps, twice: the same seed must give the same
 env = make_vector_env(config, n_env=4, device='cpu')  # or 'cuda'
 obs = env.reset(seed=0)

@@ -12,6 +12,8 @@ import pytest
 
 from zoo.cli import main
 
+pytestmark = pytest.mark.slow  # every test starts processes
+
 QUICK = ['max_env_step=2_048', 'policy.eval.n_episode=2', 'logger.console=off', 'logger.tensorboard=false']
 
 
@@ -234,8 +236,6 @@ OWN = """
 import gymnasium
 from zoo import ENV_REGISTRY, POLICY_REGISTRY
 from zoo.policy import PPOPolicy
-
-pytestmark = pytest.mark.slow  # every test starts processes
 
 @POLICY_REGISTRY.register('of_mine')
 class OfMine(PPOPolicy):

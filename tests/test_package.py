@@ -70,8 +70,9 @@ def test_every_folder_of_sources_is_a_package_that_setup_ships(package):
 
 def test_every_third_party_import_is_a_declared_core_dependency(package):
     core = {canonicalize_name(Requirement(line).name) for line in package['install_requires']}
-    # pydantic_core: pydantic's own other half, pinned by it; triton: of the CUDA builds of torch, pinned by them
-    own = {'zoo', 'dizoo_configs', 'pydantic_core', 'triton'}
+    # pydantic_core: pydantic's own other half, pinned by it; triton: of the CUDA builds of torch, pinned by them;
+    # setuptools: builds the native executor
+    own = {'zoo', 'dizoo_configs', 'pydantic_core', 'triton', 'setuptools'}
     known = {MODULE_OF.get(name, name) for name in core} | set(sys.stdlib_module_names) | own
     found = {(name.split('.')[0], str(path.relative_to(REPO))) for path in SOURCES for name in imported_modules(path)}
     assert {(name, path) for name, path in found if name not in known} == set()

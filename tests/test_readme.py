@@ -1,50 +1,96 @@
-"""The README's examples are complete: each Python block runs as the file it claims to be."""
+"""README, docs and the other pages: their code is that of examples/, what they name exists, README is short and true."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from structure import traced_path
+from zoo.backend.choose import WORTH_STEPS
 
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', ROOT / 'CHANGELOG.md', *sorted((ROOT / 'docs').glob('*.md'))]
 README = (ROOT / 'README.md').read_text()
-BLOCKS = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
+EXAMPLES = {path.name: path.read_text() for path in sorted((ROOT / 'examples').glob('*.py'))}
+pages = pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
 
 
-def _run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=240)
+def code_blocks(page: Path) -> list[str]:
+    return re.findall(r'```python\n(.*?)```', page.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize('block', BLOCKS, ids=lambda block: block.split('\n')[0].strip('# '))
-def test_readme_block_runs_as_a_script(block: str, tmp_path: Path) -> None:
-    (tmp_path / 'example.py').write_text(block)
-    done = _run('example.py', cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    runs = list(tmp_path.glob('runs/*/*'))
-    if 'serial_pipeline' not in block:
-        return
-    assert len(runs) == 1 and list(runs[0].glob('checkpoints/step_*.safetensors'))
+def prose(page: Path) -> str:
+    return re.sub(r'```.*?```', '', page.read_text(), flags=re.DOTALL)
 
 
-def test_readme_own_policy_trains_by_name_from_the_command_line(tmp_path: Path) -> None:
-    block = next(b for b in BLOCKS if b.startswith('# my_ppo.py'))
-    (tmp_path / 'my_ppo.py').write_text(block)
-    done = _run('-m', 'zoo', 'train', 'my_ppo.py', 'policy.learn.end_penalty=2', 'max_env_step=4_000', cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    config = next(tmp_path.glob('runs/my_ppo/*/config.yaml')).read_text()
-    assert 'type: my_ppo' in config and 'end_penalty: 2' in config
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r'^#+ (.*)$', prose(page), re.MULTILINE)
+    return {re.sub(r'[^\w\- ]', '', heading).strip().lower().replace(' ', '-') for heading in headings}
 
 
-def test_readme_reading_path_of_ppo_is_short() -> None:
-    path = re.findall(r'`(zoo/[^`]*\.py)`', README[README.index('How PPO works') :])
-    n_line = sum(len((ROOT / name).read_text().splitlines()) for name in path)
-    assert 0 < len(path) <= 9 and n_line <= 1500, (len(path), n_line)
+@pages
+def test_page_code_is_that_of_an_example(page: Path) -> None:
+    for block in code_blocks(page):
+        assert any(block in example for example in EXAMPLES.values()), f'no file of examples/ has:\n{block}'
 
 
-def test_readme_names_only_files_that_exist() -> None:
-    table = README[README.index('## Where things are') :]
-    for name in re.findall(r'`((?:zoo|dizoo_configs|tests|benchmarks)/[^`]*)`', table):
+@pages
+def test_page_relative_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in re.findall(r'\]\(([^)\s]+)\)', prose(page)):
+        if target.startswith('https://'):
+            continue
+        name, _, anchor = target.partition('#')
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), f'{page.name} links to {target}'
+        assert not anchor or anchor in anchors(path), f'{page.name} links to {target}, which has no such heading'
+
+
+@pages
+def test_page_names_only_files_that_exist(page: Path) -> None:
+    folders = 'zoo|dizoo_configs|tests|benchmarks|examples|docs'
+    for name in re.findall(rf'`((?:{folders})/[\w./*]*)`', prose(page)):
         assert list(ROOT.glob(name.rstrip('/'))), f'{name} does not exist'
+    for name in re.findall(r'`(?:python |zoo train |zoo check-env )([\w/]+\.py)', prose(page)):
+        assert (ROOT / name).exists() or name in EXAMPLES, f'{name} does not exist'
+
+
+@pages
+def test_page_lines_outside_of_tables_are_at_most_130_characters(page: Path) -> None:
+    long = [line for line in page.read_text().splitlines() if len(line) > 130]
+    assert not [line for line in long if page.name == 'README.md' or not line.startswith('|')]
+
+
+def test_readme_has_at_most_150_lines() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_readme_tables_have_the_marks_that_show_where_measurements_go() -> None:
+    for name in ('learning', 'speed'):
+        table = README[README.index(f'<!-- {name} -->') : README.index(f'<!-- /{name} -->')]
+        assert table.count('\n|') >= 4
+
+
+@pytest.mark.slow
+def test_readme_reading_path_is_the_traced_one() -> None:
+    listed = re.findall(r'`(zoo/[^`]*)`', README[README.index('<!-- path -->') : README.index('<!-- /path -->')])
+    assert listed == traced_path('ppo')
+
+
+def test_docs_index_lists_every_page() -> None:
+    index = (ROOT / 'docs' / 'index.md').read_text()
+    assert {path.name for path in (ROOT / 'docs').glob('*.md')} - {'index.md'} <= set(re.findall(r'\((\w+\.md)\)', index))
+
+
+def test_speed_page_says_from_which_length_on_runs_are_compiled() -> None:
+    assert f'{WORTH_STEPS:,} gradient steps' in (ROOT / 'docs' / 'speed.md').read_text()
+
+
+def test_citation_is_of_this_version_and_licence() -> None:
+    from zoo import __version__
+
+    citation = yaml.safe_load((ROOT / 'CITATION.cff').read_text())
+    assert citation['version'] == __version__ and citation['license'] == 'Apache-2.0'

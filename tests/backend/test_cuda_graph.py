@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from zoo.backend.cuda_graph import CapturedCall
 pytestmark = needs_gpu
 
 
-def add_up(inputs: list[Tensor]) -> list[Tensor]:
+def add_up(inputs: Sequence[Tensor]) -> list[Tensor]:
     """Adds the second to the first, in place; returns twice the second."""
     total, x = inputs
     total.add_(x)
@@ -19,14 +21,14 @@ def add_up(inputs: list[Tensor]) -> list[Tensor]:
 
 
 def test_captured_call_takes_every_step_once() -> None:
-    total, call = torch.zeros(3, device='cuda'), CapturedCall(add_up, [1])
+    total, call = torch.zeros(3, device='cuda'), CapturedCall(add_up, n_fixed=1)
     results = [call([total, torch.full((3,), float(k), device='cuda')])[0] for k in range(1, 6)]
     assert total.tolist() == [15.0] * 3  # 1 + 2 + 3 + 4 + 5, the captured one neither twice nor left out
     assert [x[0].item() for x in results] == [2.0, 4.0, 6.0, 8.0, 10.0]  # no result is overwritten by the next
 
 
 def test_captured_call_follows_a_fixed_input_to_another_address() -> None:
-    first, second, call = torch.zeros(1, device='cuda'), torch.zeros(1, device='cuda'), CapturedCall(add_up, [1])
+    first, second, call = torch.zeros(1, device='cuda'), torch.zeros(1, device='cuda'), CapturedCall(add_up, n_fixed=1)
     one = torch.ones(1, device='cuda')
     for total, n in ((first, 3), (second, 2), (first, 1)):
         for _ in range(n):
@@ -35,7 +37,7 @@ def test_captured_call_follows_a_fixed_input_to_another_address() -> None:
 
 
 def test_captured_call_waits_for_nothing() -> None:
-    total, call, x = torch.zeros(3, device='cuda'), CapturedCall(add_up, [1]), torch.ones(3, device='cuda')
+    total, call, x = torch.zeros(3, device='cuda'), CapturedCall(add_up, n_fixed=1), torch.ones(3, device='cuda')
     for _ in range(2):
         call([total, x])
     with no_waiting():

@@ -1,276 +1,160 @@
-"""A compiled step against the eager one: the same numbers, the same counters, the same checkpoint; and what stops it.
+"""Compiled updates and acting against the eager ones; when they are compiled anew; what stops them.
 
-Most tests run the graph that was traced as it is, which is where ours could go wrong; two have it compiled.
+In most tests the graphs run as they were traced, which is where ours could go wrong; three have them compiled. The
+parity suite of all executors (test_executors.py) has this one compiled too.
 """
 
 from __future__ import annotations
 
-import logging
-import random
+import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.policy.test_updates import (
-    OBS,
-    archs,
-    groups_of,
-    model_and_batch,
-    ppg_model_and_batch,
-    spaces,
-    weights,
-)
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, flat, job_config, make_policy
-from zoo import serial_pipeline
-from zoo.backend.executor import Steps
-from zoo.backend.graph import CompiledStep
-from zoo.backend.trace import MAX_GRAPHS, inductor
-from zoo.core.errors import UserError
-from zoo.core.spaces import Box
-from zoo.policy import steps as steps_module
-from zoo.policy.updates import StepConfig, aux_step, policy_step, ppo_step, value_step
-from zoo.rl_utils import kernels
+from tests.backend.test_executors import DISTS, Case, Problem
+from tests.gpu import needs_gpu, no_waiting
+from zoo.backend import trace as module
+from zoo.backend.executor import Acting, Eager, Executor, ForwardActing, Pass, forward_for_acting
+from zoo.backend.graph import GraphActing, GraphExecutor
+from zoo.backend.trace import missing_compiler
+from zoo.policy.updates import AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
+from zoo.rl_utils import Categorical, kernels
 from zoo.rl_utils.optimizer import FlatAdam
 
 CLOSE = dict(rtol=1e-5, atol=1e-6)  # float32 sums in another order; Adam divides by gradients that may be near 0
 CPU = torch.device('cpu')
-ALL = StepConfig(0.15, 0.7, 0.03, True, 1.5, 0.5, True)
-KL = StepConfig(0.15, 0.7, 0.03, grad_clip=None, kl_penalty=0.6)
+DIST = Categorical(2)
+ALL = PolicyNumbers(0.15, 0.03, 1.5, None, 0.5, True, 0.7, True)
+needs_compiler = pytest.mark.skipif(bool(missing_compiler(CPU)), reason='there is no C++ compiler')
 
 
-class Traced:
-    """A backend that runs the graph as it was traced, and counts the graphs."""
-
-    def __init__(self) -> None:
-        self.graphs: list[torch.fx.GraphModule] = []
-
-    def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        self.graphs.append(graph)
-        return graph
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
+    """In place of a compiler: programs are the graphs as traced, which are noted here."""
+    found: list[torch.fx.GraphModule] = []
+    monkeypatch.setattr(module, 'inductor', lambda graph, inputs: found.append(graph) or graph)
+    return found
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith('zoo')]
 
 
-def adam(model: nn.Module) -> FlatAdam:
-    return FlatAdam(model.named_parameters(), lr=3e-3)
+class Side:
+    """A model of a problem, its optimisers, and the executor that trains it."""
+
+    def __init__(self, problem: Problem, make: Callable[[Any, Any], Executor]) -> None:
+        self.problem, self.model = problem, copy.deepcopy(problem.model)
+        self.optimizers = problem.optimizers(self.model)
+        self.executor = make(self.model, problem.dist)
+
+    def run(self, numbers: Any = None, order: Tensor | None = None, columns: Any = None) -> dict[str, Tensor]:
+        """Passes over the problem's rows; returns the metrics, and all that the optimisers hold."""
+        case = self.problem.case
+        order = self.problem.order if order is None else order
+        data = Pass(columns or self.problem.columns, order, case.batch_size, CPU, case.normalize_adv)
+        metrics = self.executor.run(self.problem.step, self.optimizers, data, numbers or case.numbers)
+        state = [
+            (f'{name} {i}', x.clone())
+            for i, optimizer in enumerate(self.optimizers)
+            for name, x in optimizer.state._asdict().items()
+        ]
+        return metrics | dict(state)
 
 
-def as_dict(batch: Any) -> dict[str, Any]:
-    return {k: v if isinstance(v, Tensor) else dict(v.items()) for k, v in batch.items()}
+def sides(case: Case, n_step: int = 8) -> tuple[Side, Side]:
+    problem = Problem(case, n_step)
+    return Side(problem, GraphExecutor), Side(problem, Eager)
 
 
-def assert_same_steps(
-    make: Callable[[], tuple[Any, Any, Any]], step: Any, configs: Sequence[StepConfig], backend: Any
-) -> None:
-    """As many steps as there are configs, by each way, from the same start: metrics, buffers and counters agree."""
-    (model, optimizer, batch), (other, other_optimizer, _) = make(), make()
-    compiled_step = CompiledStep(step, other, other_optimizer, backend)
-    for config in configs:
-        want = step(model, optimizer, batch, config)
-        torch.testing.assert_close(compiled_step(as_dict(batch), config), want, **CLOSE)
-    pairs = (
-        [(optimizer, other_optimizer)]
-        if isinstance(optimizer, FlatAdam)
-        else zip(optimizer, other_optimizer, strict=True)
-    )
-    for a, b in pairs:
-        for name, x, y in zip(a.state._fields, a.state, b.state, strict=True):
-            torch.testing.assert_close(y, x, **CLOSE, msg=lambda m, name=name: f'{name}: {m}')
-        assert a.count_skipped(9) == b.count_skipped(9) == 0
-    for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(q, p, **CLOSE, msg=lambda m, name=name: f'{name}: {m}')
+def assert_equal_steps(graph: Side, eager: Side, **options: Any) -> None:
+    torch.testing.assert_close(graph.run(**options), eager.run(**options), **CLOSE, equal_nan=True)
 
 
-@weights
-@spaces
-@pytest.mark.parametrize('config', [StepConfig(), ALL], ids=['plain', 'all'])
-def test_ppo_steps_are_those_of_the_eager_step(config: StepConfig, space: Any, weighted: bool) -> None:
-    def make() -> tuple[Any, Any, Any]:
-        model, batch = model_and_batch(space, weighted)
-        return model, adam(model), batch
-
-    assert_same_steps(make, ppo_step, [config] * 5, Traced())
-
-
-@spaces
-@archs
+@pytest.mark.parametrize('dist', DISTS)
 @pytest.mark.parametrize(
-    'step, config', [(policy_step, ALL), (policy_step, KL), (value_step, ALL)], ids=['policy', 'policy_kl', 'value']
+    'case',
+    [
+        Case('PPO', arch='separate', numbers=PolicyNumbers()),
+        Case('PPO', arch='one trunk', weighted=True, normalize_adv=True, numbers=ALL),
+        Case('PPO', arch='shared', activation='relu', n_row=50, numbers=PolicyNumbers(kl_penalty=0.6, grad_clip=None)),
+        Case('POLICY', input='normalised', numbers=ALL),
+        Case('POLICY', arch='detach', input='index', numbers=PolicyNumbers(kl_penalty=0.6)),
+        Case('VALUE', weighted=True, numbers=ValueNumbers(0.15, True, 0.5)),
+        Case('VALUE', arch='detach', input='normalised', numbers=ValueNumbers()),
+        Case('AUX', weighted=True, numbers=AuxNumbers(1.5, 0.05)),
+        Case('AUX', arch='shared', numbers=AuxNumbers()),
+    ],
+    ids=lambda case: f'{case.kind} {case.arch}',
 )
-def test_steps_of_ppg_are_those_of_the_eager_steps(step: Any, config: StepConfig, arch: str, space: Any) -> None:
-    def make() -> tuple[Any, Any, Any]:
-        model, batch = ppg_model_and_batch(arch, space)
-        return model, groups_of(model, arch)[-1 if step is value_step else 0], batch
-
-    assert_same_steps(make, step, [config] * 4, Traced())
-
-
-def aux_case(arch: str, space: Any, weighted: bool) -> tuple[Any, Any, Any]:
-    model, batch = ppg_model_and_batch(arch, space, weighted)
-    return model, groups_of(model, arch), batch.select('obs', 'return_', 'logit', 'weight', strict=False)
+def test_steps_are_those_of_the_eager_executor(
+    case: Case, dist: str, graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
+) -> None:
+    graph, eager = sides(case._replace(dist=dist))
+    assert_equal_steps(graph, eager)
+    assert len(graphs) == 1 + (case.n_row == 50) and not messages(caplog)  # 50 rows end in a minibatch of 2
+    counts = [[optimizer.count_skipped(99) for optimizer in side.optimizers] for side in (graph, eager)]
+    assert counts[0] == counts[1] == [0] * len(graph.optimizers)
 
 
-@weights
-@spaces
-@archs
-def test_aux_steps_are_those_of_the_eager_step(arch: str, space: Any, weighted: bool) -> None:
-    config = StepConfig(bc_weight=1.5, grad_clip=0.05)
-    assert_same_steps(lambda: aux_case(arch, space, weighted), aux_step, [config] * 4, Traced())
+def test_eager_steps_may_come_before_and_after_compiled_ones(graphs: list[torch.fx.GraphModule]) -> None:
+    """All that a step leaves is in the optimiser's buffers."""
+    graph, eager = sides(Case('PPO', numbers=PolicyNumbers()))
+    compiled = graph.executor
+    for executor in (compiled, Eager(graph.model, DIST.__class__(3)), compiled):
+        graph.executor = executor
+        assert_equal_steps(graph, eager)
 
 
-@pytest.mark.parametrize('shared', [False, True])
-def test_steps_over_images_are_those_of_the_eager_step(shared: bool) -> None:
-    """In bfloat16 where this machine has it: the same operations in the same order."""
-    space = Box(np.zeros((8, 8, 3), np.uint8), np.full((8, 8, 3), 255, np.uint8))
-
-    def make() -> tuple[Any, Any, Any]:
-        model = make_policy(space, TWO_ACTIONS, seed=3, model=dict(shared_encoder=shared))._model
-        batch = model_and_batch(TWO_ACTIONS, False)[1]
-        batch['obs'] = torch.randint(256, (16, 8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
-        return model, adam(model), batch
-
-    assert_same_steps(make, ppo_step, [StepConfig()] * 2, Traced())
+def test_schedules_and_learning_rates_are_inputs_of_one_program(graphs: list[torch.fx.GraphModule]) -> None:
+    graph, eager = sides(Case('PPO'))
+    for n in range(1, 5):
+        for side in (graph, eager):
+            side.optimizers[0].lr = 0.01 / n
+        assert_equal_steps(graph, eager, numbers=PolicyNumbers(0.2 / n, 0.01 / n, 3.0, None, 0.5 / n, True, 0.5))
+    assert len(graphs) == 1
 
 
-def test_numbers_of_schedules_are_inputs_of_one_graph() -> None:
-    backend = Traced()
-    moving = [StepConfig(0.2 / n, 0.5, 0.01 / n, True, 3.0, 0.5 / n) for n in range(1, 5)]
-
-    def make() -> tuple[Any, Any, Any]:
-        model, batch = model_and_batch(TWO_ACTIONS, True)
-        return model, adam(model), batch
-
-    assert_same_steps(make, ppo_step, moving, backend)
-    assert len(backend.graphs) == 1
-
-
-def test_learning_rate_may_change_between_steps() -> None:
-    (model, batch), (other, _) = model_and_batch(TWO_ACTIONS, False), model_and_batch(TWO_ACTIONS, False)
-    optimizer, other_optimizer, backend = adam(model), adam(other), Traced()
-    step = CompiledStep(ppo_step, other, other_optimizer, backend)
-    for n in range(1, 4):
-        optimizer.lr = other_optimizer.lr = 0.01 / n
-        ppo_step(model, optimizer, batch, StepConfig())
-        step(batch, StepConfig())
-    torch.testing.assert_close(other_optimizer.param, optimizer.param, **CLOSE)
-    assert len(backend.graphs) == 1
-
-
-def test_terms_of_weight_zero_may_be_infinite() -> None:
-    """As in the eager step a term switched off is not in the graph: 0 times its infinity would be NaN."""
-    model, batch = model_and_batch(TWO_ACTIONS, False)
-    batch['return_'][0] = torch.inf
-    metrics = CompiledStep(ppo_step, model, adam(model), Traced())(batch, StepConfig(value_weight=0.0))
-    assert metrics['value_loss'].isinf() and metrics['grad_norm'].isfinite()
-
-
-def test_a_term_whose_weight_reaches_zero_may_be_infinite() -> None:
-    """Where a schedule ends: the term is in the graph of the steps before, so this step has another, once."""
-    (model, batch), (other, _) = model_and_batch(TWO_ACTIONS, False), model_and_batch(TWO_ACTIONS, False)
-    optimizer, other_optimizer, backend = adam(model), adam(other), Traced()
-    step = CompiledStep(ppo_step, other, other_optimizer, backend)
+def test_weight_that_reaches_zero_compiles_a_program_without_its_term(graphs: list[torch.fx.GraphModule]) -> None:
+    """0 times an infinite loss would be NaN."""
+    graph, eager = sides(Case('PPO'))
     for value_weight in (0.5, 0.25, 0.0, 0.0):
         if value_weight == 0:
-            batch['return_'][0] = torch.inf
-        config = StepConfig(value_weight=value_weight)
-        torch.testing.assert_close(step(batch, config), ppo_step(model, optimizer, batch, config), **CLOSE)
-    torch.testing.assert_close(other_optimizer.param, optimizer.param, **CLOSE)
-    assert other_optimizer.step_count == 4 and other_optimizer.count_skipped(9) == 0
-    assert len(backend.graphs) == 2
-
-
-@pytest.mark.parametrize(
-    'step, config', [(ppo_step, StepConfig()), (policy_step, KL), (aux_step, StepConfig())], ids=['ppo', 'kl', 'aux']
-)
-def test_graphs_are_of_the_reference_where_eager_steps_run_kernels(
-    step: Any, config: StepConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a GPU, whose kernels would read the data of stand-ins; torch.compiler.is_compiling() is False there."""
-
-    def make() -> tuple[Any, Any, Any]:
-        if step is aux_step:
-            return aux_case('dual', TWO_ACTIONS, True)
-        model, batch = model_and_batch(TWO_ACTIONS, True)
-        return model, adam(model), batch
-
-    monkeypatch.setattr(kernels, 'MODE', 'interpret')
-    model, optimizer, batch = make()
-    found = CompiledStep(step, model, optimizer, Traced())(as_dict(batch), config)
-    monkeypatch.setattr(kernels, 'MODE', '0')
-    model, optimizer, batch = make()
-    torch.testing.assert_close(found, step(model, optimizer, batch, config), **CLOSE)
-
-
-def test_each_shape_has_a_graph_of_its_own_up_to_a_limit() -> None:
-    model, batch = model_and_batch(TWO_ACTIONS, False)
-    backend = Traced()
-    step = CompiledStep(ppo_step, model, adam(model), backend)
-    for n in (4, 8, 4, 8):
-        step(batch[:n], StepConfig())
-    assert len(backend.graphs) == 2
-    with pytest.raises(RuntimeError, match='more than 8 shapes'):
-        for n in range(1, MAX_GRAPHS + 2):
-            step(batch[:n], StepConfig())
-
-
-def test_statistics_of_observations_are_read_anew() -> None:
-    """They move between rollouts: a graph that had them built in would go on with the old ones."""
-    (model, batch), (other, _) = (model_and_batch(TWO_ACTIONS, False, model=dict(obs_norm=True)) for _ in range(2))
-    optimizer, other_optimizer = adam(model), adam(other)
-    backend = Traced()
-    step = CompiledStep(ppo_step, other, other_optimizer, backend)
-    for n in range(3):
-        for each in (model, other):
-            each.update_normalizer(batch['obs'] * 3**n + n)
-        config = StepConfig(0.2)  # a new one for each rollout
-        want = ppo_step(model, optimizer, batch, config)
-        torch.testing.assert_close(step(batch, config), want, **CLOSE)
-    torch.testing.assert_close(other_optimizer.param, optimizer.param, **CLOSE)
-    assert len(backend.graphs) == 1
+            graph.problem.columns['return_'][0] = torch.inf
+        assert_equal_steps(graph, eager, numbers=PolicyNumbers(value_weight=value_weight))
+    assert len(graphs) == 2 and graph.optimizers[0].count_skipped(99) == 0
 
 
 @pytest.mark.parametrize('arch', ['dual', 'shared'])
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
-def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(value: float, arch: str) -> None:
-    """The critic's gradient breaks; where it has an optimiser of its own, the actor moves on, as eagerly."""
-    config = StepConfig(bc_weight=1.0)
-    (model, optimizers, batch), (other, other_optimizers, _) = (aux_case(arch, TWO_ACTIONS, False) for _ in range(2))
-    step = CompiledStep(aux_step, other, other_optimizers, Traced())
-    bad = batch.clone()
-    if arch == 'dual':
-        for each in (model, other):
-            each.value_head.layer.bias.data.fill_(value)
-    else:
-        bad['return_'][3] = value
-    before = [[x.clone() for x in o.state] for o in other_optimizers]
-    for _ in range(2):
-        aux_step(model, optimizers, bad, config)
-        step(as_dict(bad), config)
-    for a, b, old in zip(optimizers, other_optimizers, before, strict=True):
-        broke = not b.grad.isfinite().all()
-        assert broke == (not a.grad.isfinite().all())
-        assert a.count_skipped(9) == b.count_skipped(9) == 2 * broke
-        for name, x, y in zip(b.state._fields, b.state, old, strict=True):
-            if broke and name != 'grad':
-                torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)
-        assert b.step_count == (0 if broke else 2)
-    assert sum(o.n_skipped for o in other_optimizers) == 2
-    # the name of what broke is that of the eager step
-    assert [o._culprit() for o in optimizers if o.n_skipped] == [o._culprit() for o in other_optimizers if o.n_skipped]
+def test_step_that_is_not_finite_changes_nothing_and_is_counted(
+    value: float, arch: str, graphs: list[torch.fx.GraphModule]
+) -> None:
+    """The critic's gradient breaks; where it has an optimiser of its own, the actor moves on."""
+    problem = Problem(Case('AUX', arch=arch, numbers=AuxNumbers()), 4)
+    problem.model.value_head.layer.bias.data.fill_(value)
+    graph, eager = Side(problem, GraphExecutor), Side(problem, Eager)
+    before = [x.clone() for x in graph.optimizers[-1].state]
+    graph.run(), eager.run()
+    assert [optimizer.step_count.item() for optimizer in graph.optimizers] == ([4, 0] if arch == 'dual' else [0])
+    for name, x, y in zip(
+        before[0:0] or graph.optimizers[-1].state._fields, graph.optimizers[-1].state, before, strict=True
+    ):
+        assert name == 'grad' or torch.equal(x.nan_to_num(), y.nan_to_num())
+    for a, b in zip(graph.optimizers, eager.optimizers, strict=True):
+        assert a.count_skipped(99) == b.count_skipped(99)
+        torch.testing.assert_close(a.param, b.param, **CLOSE, equal_nan=True)
+    assert graph.optimizers[-1]._culprit() == eager.optimizers[-1]._culprit()  # the gradient is kept for its name
 
 
-def test_a_graph_writes_nothing_before_all_gradients_are_there() -> None:
+def test_program_writes_nothing_before_all_gradients_are_there(graphs: list[torch.fx.GraphModule]) -> None:
     """So that a step which fails on its way has changed nothing, with two optimisers too."""
-    model, optimizers, batch = aux_case('dual', ONE_NUMBER, False)
-    backend = Traced()
-    CompiledStep(aux_step, model, optimizers, backend)(as_dict(batch), StepConfig())
-    nodes = list(backend.graphs[0].graph.nodes)
+    sides(Case('AUX', numbers=AuxNumbers()))[0].run()
+    nodes = list(graphs[0].graph.nodes)
     inputs = [node for node in nodes if node.op == 'placeholder']
     writes = [node for node in nodes if node.target is torch.ops.aten.copy_.default and node.args[0] in inputs]
     norms = [node for node in nodes if node.target is torch.ops.aten.linalg_vector_norm.default][:2]
@@ -288,41 +172,64 @@ def test_a_graph_writes_nothing_before_all_gradients_are_there() -> None:
     assert all(set(norms) <= needs(write) for write in writes)
 
 
-class Failing:
-    """A backend that fails: when it compiles (at 0), or at the n-th step, as a machine that ran out of memory would."""
+@pytest.mark.parametrize('change', ['in place', 'another tensor'])
+def test_buffers_of_the_model_are_read_anew_at_each_pass(change: str, graphs: list[torch.fx.GraphModule]) -> None:
+    """Statistics of observations, which a graph that had them built in would never see change."""
+    graph, eager = sides(Case('PPO', input='normalised', numbers=PolicyNumbers()))
+    for n in range(3):
+        for model in (graph.model, eager.model):
+            if change == 'in place':
+                model.update_normalizer(graph.problem.columns['obs'] * 3**n + n)
+            else:
+                model.input.mean = model.input.mean + n
+        assert_equal_steps(graph, eager)
+    assert len(graphs) == 1
 
-    def __init__(self, at: int) -> None:
-        self._left = at
 
-    def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        if self._left == 0:
+def test_graph_is_of_the_reference_where_eager_steps_run_kernels(
+    graphs: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: the kernels would read the data of tensors that have none."""
+    graph, eager = sides(Case('PPO', numbers=ALL), n_step=1)
+    monkeypatch.setattr(kernels, 'MODE', 'interpret')
+    found = graph.run()
+    monkeypatch.setattr(kernels, 'MODE', '0')
+    torch.testing.assert_close(found, eager.run(), **CLOSE)
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize('at', [0, 1, 3])
+def test_step_that_fails_is_taken_eagerly_and_none_is_lost(
+    at: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When it is compiled (at 0), or when it runs for the n-th time, as where memory runs out."""
+    n_call = 0
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+        if at == 0:
             raise NotImplementedError('no such operation\nand more')
 
         def run(*values: Tensor) -> Any:
-            self._left -= 1
-            if self._left == 0:
-                raise RuntimeError('out of memory\nwith details')
+            nonlocal n_call
+            n_call += 1
+            if n_call == at:
+                raise MemoryError('out of memory\nwith details')
             return graph(*values)
 
         return run
 
-
-@pytest.mark.parametrize('at', [0, 1, 3])
-def test_a_step_that_fails_is_taken_eagerly_and_none_is_lost(at: int, caplog: pytest.LogCaptureFixture) -> None:
-    (model, batch), (other, _) = model_and_batch(TWO_ACTIONS, False), model_and_batch(TWO_ACTIONS, False)
-    optimizer, other_optimizer = adam(model), adam(other)
-    steps = Steps(other, 'on', CPU, Failing(at))
-    for _ in range(5):
-        want = ppo_step(model, optimizer, batch, StepConfig())
-        torch.testing.assert_close(steps.take(ppo_step, other_optimizer, StepConfig(), batch), want, **CLOSE)
-    torch.testing.assert_close(other_optimizer.param, optimizer.param, **CLOSE)
-    assert other_optimizer.step_count == 5 and other_optimizer.count_skipped(9) == 0 and not steps.active
-    why = 'RuntimeError: out of memory' if at else 'NotImplementedError: no such operation'
-    assert messages(caplog) == [f'the compiled update failed and the run goes on without it: {why}']
+    monkeypatch.setattr(module, 'inductor', backend)
+    graph, eager = sides(Case('PPO', numbers=PolicyNumbers()))
+    for _ in range(2):
+        assert_equal_steps(graph, eager)
+    assert n_call == at and not graph.executor.is_compiled  # type: ignore[attr-defined]
+    assert graph.optimizers[0].step_count == 16 and graph.optimizers[0].count_skipped(99) == 0
+    why = 'MemoryError: out of memory' if at else 'NotImplementedError: no such operation'
+    assert messages(caplog) == [f'ppo_step could not be compiled and runs uncompiled from now on: {why}']
 
 
 class Odd(nn.Module):
-    """An actor-critic over observations [N, 3] with something that no graph can hold."""
+    """An actor-critic over observations [N, 3] with an operation of a user's own."""
 
     def __init__(self, odd: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -331,14 +238,6 @@ class Odd(nn.Module):
     def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
         out = self._odd(self.layer(obs))
         return {'logit': out[:, :2], 'value': out[:, 2]}
-
-
-SHIFT = torch.ones(3)  # neither parameter nor buffer: a graph would never see it change
-ODD = {
-    'random numbers are drawn': nn.Dropout(0.5),
-    'data-dependent': lambda x: x if x.mean() > 0 else -x,
-    'FakeTensor': lambda x: x + SHIFT,
-}
 
 
 class Tied(nn.Module):
@@ -354,175 +253,279 @@ class Tied(nn.Module):
         return {'logit': self.actor(obs), 'value': self.again(obs).sum(-1)}
 
 
-def test_parameters_in_two_places_are_one() -> None:
-    def make() -> tuple[Any, Any, Any]:
-        torch.manual_seed(0)
-        model = Tied()
-        return model, adam(model), model_and_batch(TWO_ACTIONS, False)[1]
+class Recurrent(Odd):
+    """Keeps a state while it acts."""
 
-    assert_same_steps(make, ppo_step, [StepConfig()] * 3, Traced())
+    def initial_state(self, n_env: int) -> Tensor:
+        return torch.zeros(n_env, 1)
 
 
-@pytest.mark.parametrize('why', ODD)
-def test_a_model_that_no_graph_can_hold_is_trained_eagerly(why: str, caplog: pytest.LogCaptureFixture) -> None:
-    batch = model_and_batch(TWO_ACTIONS, False)[1]
-    found = []
-    for mode in ('off', 'on'):
-        torch.manual_seed(0)
-        model = Odd(ODD[why])
-        steps, optimizer = Steps(model, mode, CPU, Traced()), adam(model)
-        for _ in range(3):
-            steps.take(ppo_step, optimizer, StepConfig(), batch)
-        found.append(optimizer.param)
-    assert torch.equal(*found)  # with the same random numbers
-    assert len(messages(caplog)) == 1 and why in messages(caplog)[0]
+def rows(n: int = 16) -> dict[str, Tensor]:
+    """For a model over observations [n, 3] with two actions."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = {'obs': (n, 3), 'logit': (n, 2), 'value': (n,), 'adv': (n,), 'return_': (n,)}
+    found = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    return found | {'action': torch.randint(2, (n,), generator=generator)}
 
 
-def test_errors_of_the_step_itself_are_those_of_the_eager_step() -> None:
-    model, batch = model_and_batch(TWO_ACTIONS, False)
-    with pytest.raises(ValueError, match=r'adv has shape \(16, 1\)'):
-        Steps(model, 'on', CPU, Traced()).take(
-            ppo_step, adam(model), StepConfig(), {**as_dict(batch), 'adv': batch['adv'][:, None]}
-        )
+def train(make: Callable[[Any, Any], Executor], model: nn.Module, n_pass: int = 3) -> tuple[Executor, Tensor]:
+    executor, optimizer = make(model, DIST), FlatAdam(model.named_parameters(), lr=3e-3)
+    for _ in range(n_pass):
+        executor.run(ppo_step, [optimizer], Pass(rows(), torch.arange(16)[None], 8, CPU), PolicyNumbers())
+    return executor, optimizer.param
 
 
-@pytest.mark.parametrize(
-    'n_step, n_graph, cxx, active, says',
-    [
-        (40_000, 1, 'true', True, 'the update is compiled, for a run of 40,000 gradient steps'),
-        (
-            39_999,
-            1,
-            'true',
-            False,
-            'a run of 39,999 gradient steps is too short to gain from it; from 40,000 on it would',
-        ),
-        (
-            79_999,
-            3,
-            'true',
-            False,
-            'a run of 79,999 gradient steps is too short to gain from it; from 80,000 on it would',
-        ),
-        (40_000, 1, 'no-such-compiler', False, "there is no C++ compiler 'no-such-compiler' here; install one"),
-    ],
-)
-def test_auto_compiles_long_runs_where_there_is_a_compiler(
-    n_step: float | None,
-    n_graph: int,
-    cxx: str,
-    active: bool,
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_parameters_in_two_places_are_one(graphs: list[torch.fx.GraphModule]) -> None:
+    model = Tied()
+    found, want = (train(make, copy.deepcopy(model))[1] for make in (GraphExecutor, Eager))
+    torch.testing.assert_close(found, want, **CLOSE)
+    assert len(graphs) == 1
+
+
+SHIFT = torch.ones(3)  # neither parameter nor buffer: a graph would never see it change
+ODD = {
+    'random numbers are drawn': nn.Dropout(0.5),
+    'data-dependent': lambda x: x if x.mean() > 0 else -x,
+    'FakeTensor': lambda x: x + SHIFT,
+}
+
+
+@pytest.mark.parametrize('why', [*ODD, 'recurrent state'])
+def test_model_that_cannot_be_compiled_is_trained_eagerly(
+    why: str, graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv('CXX', cxx)
-    caplog.set_level(logging.INFO)
-    steps = Steps(nn.Linear(1, 1), 'auto', CPU)
-    for _ in range(3):  # it is decided, and said, once
-        steps.decide(n_step, n_graph)
-    assert steps.active == active and len(messages(caplog)) == 1 and says in messages(caplog)[0]
+    model = Odd(ODD[why]) if why in ODD else Recurrent(nn.Identity())
+    found = []
+    for make in (GraphExecutor, Eager):
+        torch.manual_seed(0)
+        found.append(train(make, copy.deepcopy(model)))
+    assert torch.equal(found[0][1], found[1][1])  # with the same random numbers
+    assert len(messages(caplog)) == 1 and why in messages(caplog)[0]
+    assert found[0][0].start_acting(torch.zeros(3, 2, 3), lambda n: torch.zeros(2, n, 2), False) is None
 
 
-def test_auto_knows_the_length_of_the_run_from_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 rows, 4 epochs, minibatches of 8: half a gradient step per env step, so 80,000 env steps are 40,000."""
-    monkeypatch.setattr(steps_module, 'inductor', Traced())
-    for max_env_step, active in ((79_999, False), (80_000, True)):
-        policy = make_policy(OBS, TWO_ACTIONS, learn=dict(batch_size=8))
-        policy.max_env_step = max_env_step
-        policy.learn_mode.forward(model_and_batch(TWO_ACTIONS, False)[1])
-        assert policy._steps.active == active
+def test_error_of_the_step_itself_is_that_of_the_eager_step(graphs: list[torch.fx.GraphModule]) -> None:
+    graph, _ = sides(Case('PPO', numbers=PolicyNumbers()))
+    columns = {**graph.problem.columns, 'adv': graph.problem.columns['adv'][:, None]}
+    with pytest.raises(ValueError, match=r'adv has shape \(16, 1\)'):
+        graph.run(columns=columns)
 
 
-def test_auto_leaves_convolutions_on_a_cpu_alone(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    steps = Steps(nn.Sequential(nn.Conv2d(1, 1, 1)), 'auto', CPU)
-    steps.decide(1e9, 1)
-    assert not steps.active and 'convolutions' in messages(caplog)[0]
+class QNumbers(NamedTuple):
+    """The numbers of a step of a user's own."""
+
+    gamma: float = 0.9
+    double: bool = True
 
 
-def test_on_without_a_compiler_is_an_error_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('CXX', 'no-such-compiler')
-    with pytest.raises(UserError, match="policy.learn.compile is 'on' but there is no C\\+\\+ compiler"):
-        make_policy(OBS, TWO_ACTIONS, learn=dict(compile='on'))
-    make_policy(OBS, TWO_ACTIONS, learn=dict(compile='on'), enable_field=['collect', 'eval'])  # these need none
+def q_step(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: QNumbers) -> dict[str, Tensor]:
+    """Q-learning, its target network being the critic, which no optimiser moves; metrics have names of their own."""
+    with torch.no_grad():
+        after = model.compute_critic(minibatch['next_obs'])
+        after = after.max(-1).values if numbers.double else after.mean(-1)
+    error = model.compute_actor(minibatch['obs'])[:, 0] - minibatch['reward'] - numbers.gamma * after
+    loss = error.square().mean()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.backward()
+    return {'td_error': error.detach().abs().mean(), 'norm': optimizers[0].step()}
 
 
-@pytest.mark.parametrize(
-    'policy, learn, want',
-    [
-        ('ppo', dict(epoch_per_collect=10, batch_size=64), [10 / 64]),
-        ('ppg', dict(batch_size=32, aux_batch_size=128), [1 / 32, 1 / 32, 6 / 128]),
-        ('ppg', dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, batch_size=32), [2 / 32, 6 / 1024]),
-    ],
-)
-def test_gradient_steps_of_a_run_follow_from_its_config(policy: str, learn: Any, want: list[float]) -> None:
-    """E.g. PPO with 10 epochs of minibatches of 64 takes 10 / 64 steps per env step."""
-    model = dict(arch='shared') if len(want) == 2 else {}
-    found = make_policy(OBS, TWO_ACTIONS, type=policy, learn=learn, model=model)._steps_per_env_step()
-    assert found == pytest.approx(want)
+class Twins(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.online, self.target = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def compute_actor(self, obs: Tensor) -> Tensor:
+        return self.online(obs)
+
+    def compute_critic(self, obs: Tensor) -> Tensor:
+        return self.target(obs)
 
 
-@pytest.mark.parametrize('policy', ['ppo', 'ppg'])
-def test_checkpoints_pass_between_compiled_and_eager_learners(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two updates each: eager and eager, compiled and eager, eager and compiled."""
-    backend = Traced()
-    monkeypatch.setattr(steps_module, 'inductor', backend)
-    batch = model_and_batch(TWO_ACTIONS, False)[1]
-    learn = dict(batch_size=8) | (dict(aux_freq=2, aux_train_epoch=2, aux_batch_size=16) if policy == 'ppg' else {})
-    states = []
-    for modes in (('off', 'off'), ('on', 'off'), ('off', 'on')):
-        state: dict[str, Any] = {}
-        for mode in modes:
-            learner = make_policy(OBS, TWO_ACTIONS, seed=3, type=policy, learn=learn | dict(compile=mode))
-            if state:
-                learner.load_state_dict(state['learner'])
-                learner.load_memory_state_dict(state['memory'])
-            learner.learn_mode.set_env_step(0)
-            learner.learn_mode.forward(batch)
-            learner.learn_mode.learn_aux()
-            state = {'learner': learner.state_dict(), 'memory': learner.memory_state_dict()}
-        states.append(flat(state))
-    for other in states[1:]:
-        assert other.keys() == states[0].keys()
-        for name, x in states[0].items():
-            torch.testing.assert_close(torch.as_tensor(other[name]), torch.as_tensor(x), **CLOSE)
-    # a graph for each kind of step; the auxiliary phase comes with the second update
-    assert len(backend.graphs) == {'ppo': 1 + 1, 'ppg': 2 + 3}[policy]
+def test_step_and_numbers_of_a_users_own_are_compiled(graphs: list[torch.fx.GraphModule]) -> None:
+    columns, start, found = rows(), Twins(), []
+    columns = {'obs': columns['obs'], 'next_obs': columns['obs'] + 1, 'reward': columns['adv']}
+    for make in (GraphExecutor, Eager):
+        model = copy.deepcopy(start)
+        executor, optimizer = make(model, DIST), FlatAdam(model.online.named_parameters('online'))
+        steps = []
+        for n in range(4):
+            data = Pass(columns, torch.arange(16)[None], 8, CPU)
+            steps.append(executor.run(q_step, [optimizer], data, QNumbers(0.9 + n / 100, n < 3)))
+            with torch.no_grad():  # the target follows
+                model.target.weight.copy_(model.online.weight)
+        found.append((steps, optimizer.param))
+    torch.testing.assert_close(found[0], found[1], **CLOSE)
+    assert len(graphs) == 2  # with and without `double`
 
 
-def test_a_compiled_run_learns_what_an_eager_run_learns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through torch's inductor; and what it changes in the process is put back."""
-    monkeypatch.setattr(torch.distributions.Distribution, '_validate_args', True)
-    state, numpy_state, torch_state = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
-    results = {}
-    for mode in ('off', 'on'):
-        config = job_config(
-            tmp_path,
-            exp_name=mode,
-            policy=dict(
-                learn=dict(compile=mode, target_kl=1.0, entropy_weight=0.01, learning_rate=dict(start=1e-3, end=0.0))
-            ),
-        )
-        results[mode] = serial_pipeline(config)
-    steps = results['on'].policy._steps
-    assert steps.active and results['on'].train_iter == 4 * 2 * 2  # it did not fall back
-    a, b = (flat(results[mode].policy.state_dict()) for mode in ('off', 'on'))
-    assert a.keys() == b.keys()
-    for name, x in a.items():
-        torch.testing.assert_close(torch.as_tensor(b[name]), torch.as_tensor(x), rtol=1e-4, atol=1e-5)
-    assert random.getstate() == state and np.array_equal(np.random.get_state()[1], numpy_state)
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    assert torch.distributions.Distribution._validate_args is True
+def test_step_that_moves_parameters_twice_runs_eagerly(
+    graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its second gradient would be that of the parameters before the first."""
+
+    def twice(*args: Any) -> dict[str, Tensor]:
+        return [ppo_step(*args) for _ in range(2)][1]
+
+    found = []
+    model = Odd(nn.Identity())
+    for make in (GraphExecutor, Eager):
+        each = copy.deepcopy(model)
+        optimizer = FlatAdam(each.named_parameters())
+        make(each, DIST).run(twice, [optimizer], Pass(rows(), torch.arange(16)[None], 8, CPU), PolicyNumbers())
+        found.append(optimizer.param)
+    assert torch.equal(*found) and 'moves the same parameters twice' in messages(caplog)[0]
 
 
-def test_two_compiled_runs_are_bit_equal(tmp_path: Any) -> None:
-    config = dict(policy=dict(learn=dict(compile='on', target_kl=1.0, entropy_weight=0.01)))
-    runs = [serial_pipeline(job_config(tmp_path, exp_name=str(i), **config)) for i in range(2)]
-    assert all(run.policy._steps.active for run in runs)  # they did not fall back
-    assert differing(*(run.policy.state_dict() for run in runs)) == []
+@needs_compiler
+@pytest.mark.slow
+def test_compiled_acting_and_updates_equal_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
+    """Through torch's inductor: two optimisers, weights, a Gaussian; and a second executor ends bit-equal."""
+    graph, eager = sides(Case('AUX', 'free std', weighted=True, numbers=AuxNumbers(1.5, 0.5)))
+    again = Side(graph.problem, GraphExecutor)
+    found = graph.run()
+    torch.testing.assert_close(found, eager.run(), **CLOSE)
+    for name, x in again.run().items():
+        assert torch.equal(x, found[name]), name
+    assert_equal_acting(graph.problem)
+    assert not messages(caplog)
 
 
-def test_compiled_auxiliary_steps_are_those_of_the_eager_step() -> None:
-    """Two optimisers, a Gaussian policy and rows of weight 0, through torch's inductor."""
-    assert_same_steps(lambda: aux_case('dual', ONE_NUMBER, True), aux_step, [StepConfig(bc_weight=1.5)] * 3, inductor)
+N_STEP = 4
+
+
+def acting_pair(problem: Problem, obs: Tensor) -> tuple[GraphActing, Acting]:
+    """Compiled and eager acting of one model, which draw the same noise."""
+    model, dist, one_trunk = problem.model, problem.dist, problem.model.one_trunk
+    generators = [torch.Generator().manual_seed(5) for _ in range(2)]
+
+    def draw(i: int, n_env: int) -> Tensor:
+        return dist.noise((N_STEP, n_env), generators[i], next(model.parameters()).device)
+
+    noise: list[Tensor] = []
+
+    def forward(x: Tensor, state: Any) -> dict[str, Any]:
+        if not noise:
+            noise.extend(draw(1, len(x)))
+        found = forward_for_acting(model, x.to(noise[0].device), one_trunk)
+        found = {name: found[name] for name in ('logit', 'value') if name in found}
+        return {'action': dist.sample(found['logit'], noise.pop(0)), **found}
+
+    return GraphActing(model, dist, obs, lambda n: draw(0, n), one_trunk), ForwardActing(forward, obs)
+
+
+@torch.no_grad()
+def act(acting: Acting) -> None:
+    acting.begin()
+    for t in range(N_STEP):
+        assert torch.equal(acting.step(t), acting.output['action'][t])
+
+
+def assert_equal_acting(problem: Problem) -> None:
+    obs = torch.randn(N_STEP + 1, 6, 5, generator=torch.Generator().manual_seed(7))
+    compiled, eager = acting_pair(problem, obs)
+    for _ in range(3):
+        act(compiled), act(eager)
+        assert compiled.output.keys() == eager.output.keys()
+        assert ('value' in eager.output) == problem.model.one_trunk
+        torch.testing.assert_close(compiled.output, eager.output, rtol=1e-6, atol=1e-6)
+        with torch.no_grad():  # as an update does
+            for p in problem.model.parameters():
+                p.add_(0.01)
+        problem.model.update_normalizer(obs.flatten(0, 1) * 3 + 1)
+    assert not compiled.compiled.failed
+
+
+@pytest.mark.parametrize('dist', DISTS)
+@pytest.mark.parametrize('arch', ['separate', 'one trunk'])
+def test_compiled_acting_equals_eager_acting(arch: str, dist: str, graphs: list[torch.fx.GraphModule]) -> None:
+    assert_equal_acting(Problem(Case('PPO', dist, arch, input='normalised')))
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize('change', ['new buffer', 'new storage', 'another dtype'])
+def test_compiled_acting_follows_a_model_whose_tensors_are_replaced(
+    change: str, graphs: list[torch.fx.GraphModule]
+) -> None:
+    problem = Problem(Case('PPO', input='normalised'))
+    model, obs = problem.model, torch.randn(N_STEP + 1, 6, 5)
+    compiled, eager = acting_pair(problem, obs)
+    for _ in range(2):
+        act(compiled), act(eager)
+        torch.testing.assert_close(compiled.output, eager.output)
+        if change == 'new buffer':
+            model.input.register_buffer('extra', torch.ones(1))
+        elif change == 'new storage':
+            for p in model.parameters():
+                p.data = p.data * 2
+        else:
+            model.input.mean = model.input.mean.double() + 1
+    assert not compiled.compiled.failed
+
+
+def test_compiled_acting_that_fails_halfway_goes_on_eagerly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    n_call = 0
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        def run(*tensors: Tensor) -> Any:
+            nonlocal n_call
+            n_call += 1
+            if n_call == 3:
+                raise RuntimeError('out of luck')
+            return graph(*tensors)
+
+        return run
+
+    monkeypatch.setattr(module, 'inductor', backend)
+    compiled, eager = acting_pair(Problem(Case('PPO')), torch.randn(N_STEP + 1, 6, 5))
+    for _ in range(2):
+        act(compiled), act(eager)
+        torch.testing.assert_close(compiled.output, eager.output)
+    assert n_call == 3  # it is not tried again
+    assert messages(caplog) == [
+        'acting could not be compiled and runs uncompiled from now on: RuntimeError: out of luck'
+    ]
+
+
+@needs_gpu
+@pytest.mark.parametrize('pinned', [True, False], ids=['obs of the host', 'obs of the device'])
+@torch.no_grad()
+def test_captured_acting_equals_eager_acting_and_waits_for_nothing(
+    pinned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    problem = Problem(Case('PPO', 'free std'))
+    problem.model.cuda()
+    obs = torch.randn(N_STEP + 1, 6, 5)
+    obs = obs.pin_memory() if pinned else obs.cuda()
+    compiled, eager = acting_pair(problem, obs)
+    for i in range(3):
+        with no_waiting() if i == 2 else nullcontext():  # the first calls compile and capture
+            compiled.begin()
+            for t in range(N_STEP):
+                compiled.step(t)
+        act(eager)
+        torch.testing.assert_close(compiled.output, eager.output, rtol=1e-4, atol=1e-5)
+        torch.cuda.synchronize()
+        obs.normal_()
+    assert not messages(caplog)
+
+
+@needs_gpu
+@pytest.mark.parametrize('kind', ['PPO', 'AUX'])
+def test_captured_updates_equal_eager_ones(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Schedules and statistics move between the passes; the first step warms up, the second is captured."""
+    numbers = {'PPO': PolicyNumbers(entropy_weight=0.01), 'AUX': AuxNumbers(1.5)}[kind]
+    problem = Problem(Case(kind, 'free std', input='normalised', numbers=numbers))
+    problem.model.cuda()
+    problem.columns = {name: x.cuda() for name, x in problem.columns.items()}
+    problem.order = problem.order.cuda()
+    graph, eager = Side(problem, GraphExecutor), Side(problem, Eager)
+    for n in range(1, 4):
+        for side in (graph, eager):
+            side.optimizers[0].lr = 0.01 / n
+            side.model.update_normalizer(problem.columns['obs'] * n)
+        torch.testing.assert_close(graph.run(), eager.run(), rtol=1e-3, atol=1e-4)
+    assert not messages(caplog)

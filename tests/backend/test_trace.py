@@ -1,34 +1,42 @@
-"""Compiled functions: the same results, other shapes, and what happens where something fails."""
+"""Compiled functions: when they are compiled, what they return, and what happens where something fails."""
 
 from __future__ import annotations
 
-import logging
+import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from zoo.backend import trace as compiler
+from zoo.backend import trace as module
 from zoo.backend.trace import (
-    MAX_GRAPHS,
+    MAX_PROGRAMS,
     CompiledFunction,
-    _turn_narrow_products,
-    is_tracing,
+    compile_function,
     missing_compiler,
     named_tensors,
     replaced,
     trace,
 )
+from zoo.rl_utils import kernels
+
+FAILED = 'an area could not be compiled and runs uncompiled from now on: '
 
 
-def as_it_stands(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
-    return graph
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Tensor]]:
+    """In place of a compiler: programs are the graphs as traced; the inputs of each are noted here."""
+    found: list[Sequence[Tensor]] = []
+    monkeypatch.setattr(module, 'inductor', lambda graph, inputs: found.append(inputs) or graph)
+    return found
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    """Ours; torch's compiler logs much of its own."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith('zoo')]
 
 
 def area(width: Tensor, unused: Tensor, height: Tensor) -> list[Tensor]:
@@ -36,7 +44,7 @@ def area(width: Tensor, unused: Tensor, height: Tensor) -> list[Tensor]:
 
 
 def test_trace_drops_inputs_that_nothing_reads() -> None:
-    graph, used = trace(area, [torch.ones(2), torch.ones(5), torch.ones(2)])
+    graph, used = trace(area, [torch.ones(2), torch.ones(5), torch.ones(2)], constants=False)
     assert used == [0, 2]
     each, total = graph(torch.tensor([2.0, 3.0]), torch.tensor([5.0, 7.0]))
     assert each.tolist() == [10.0, 21.0] and total.item() == 31.0
@@ -44,78 +52,70 @@ def test_trace_drops_inputs_that_nothing_reads() -> None:
 
 def test_trace_of_a_function_that_draws_numbers_is_refused() -> None:
     with pytest.raises(RuntimeError, match='random numbers are drawn in it .aten.rand'):
-        trace(lambda x: [x + torch.rand_like(x)], [torch.ones(2)])
+        trace(lambda x: [x + torch.rand_like(x)], [torch.ones(2)], constants=True)
 
 
-def test_compiled_function_builds_one_graph_for_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[torch.Size] = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
-        built.append(inputs[0].shape)
-        return graph
-
-    monkeypatch.setattr(compiler, 'inductor', backend)
-    function = CompiledFunction(area, 'an area')
-    for n in (2, 2, 3, 2):
-        assert function(torch.full((n,), 2.0), torch.ones(1), torch.full((n,), 3.0))[1].item() == 6.0 * n
-    assert built == [(2,), (3,)]
-
-
-def test_compiled_function_builds_one_graph_for_each_layout_and_type_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[Any] = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
-        built.append((inputs[0].stride(), inputs[0].dtype))
-        return graph
-
-    monkeypatch.setattr(compiler, 'inductor', backend)
-    function, other = CompiledFunction(area, 'an area'), torch.full((2, 2), 3.0)
-    for x in (other, other.t().contiguous().t(), other.double(), other):
-        assert function(x, torch.ones(1), other)[1].item() == 4 * 9.0
-    assert built == [((2, 1), torch.float32), ((1, 2), torch.float32), ((2, 1), torch.float64)]
-
-
-def test_compiled_function_builds_a_limited_number_of_graphs(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    built: list[Any] = []
-    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: built.append(graph) or graph)
-    function = CompiledFunction(area, 'an area')
-    for n in range(1, MAX_GRAPHS + 4):
-        assert function(torch.full((n,), 2.0), torch.ones(1), torch.full((n,), 3.0))[1].item() == 6.0 * n
-    assert len(built) == MAX_GRAPHS
-    assert warnings_of(caplog) == [
-        'an area could not be compiled and runs as it stands: RuntimeError: its inputs came in more than 8 forms'
-    ]
-
-
-def test_tracing_is_known_while_it_lasts_and_after_it_failed() -> None:
+def test_kernels_are_disabled_while_tracing_and_enabled_after_an_error() -> None:
     seen: list[bool] = []
 
     def look(x: Tensor) -> list[Tensor]:
-        seen.append(is_tracing())
+        seen.append(kernels._disabled)
         raise ArithmeticError('no such area')
 
     with pytest.raises(ArithmeticError, match='no such area'):
-        trace(look, [torch.ones(2)])
-    assert seen == [True] and not is_tracing()
+        trace(look, [torch.ones(2)], constants=False)
+    assert seen == [True] and not kernels._disabled
+
+
+def test_function_is_compiled_once_for_each_form_of_its_inputs(compiled: list[Sequence[Tensor]]) -> None:
+    function, other = compile_function(area, 'an area'), torch.full((2, 2), 3.0)
+    for x in (other, other.t().contiguous().t(), other.double(), other[:1], other, other[:1]):
+        y = other[: len(x)]
+        assert function(x, torch.ones(1), y)[1].item() == x.numel() * 9.0
+    forms = [(tuple(x.shape), x.stride(), x.dtype) for x, _ in compiled]
+    assert forms == [
+        ((2, 2), (2, 1), torch.float32),
+        ((2, 2), (1, 2), torch.float32),
+        ((2, 2), (2, 1), torch.float64),
+        ((1, 2), (2, 1), torch.float32),
+    ]
+
+
+def test_function_is_compiled_once_for_each_static_value(compiled: list[Sequence[Tensor]]) -> None:
+    function, x = CompiledFunction(lambda factor, inputs: [inputs[0] * factor], 'a product'), torch.ones(1)
+    found = [function([x], factor) for factor in (2, 3, 2, 3)]
+    assert [y[0].item() for y in found if y is not None] == [2.0, 3.0, 2.0, 3.0] and len(compiled) == 2
+
+
+def test_number_of_programs_is_limited(compiled: list[Sequence[Tensor]], caplog: pytest.LogCaptureFixture) -> None:
+    function = compile_function(area, 'an area')
+    for n in range(1, MAX_PROGRAMS + 4):
+        assert function(torch.full((n,), 2.0), torch.ones(1), torch.full((n,), 3.0))[1].item() == 6.0 * n
+    assert len(compiled) == MAX_PROGRAMS
+    assert warnings_of(caplog) == [FAILED + 'RuntimeError: it was called with more than 8 forms of inputs']
 
 
 @pytest.mark.parametrize('when', ['compiling', 'running'])
-def test_compiled_function_that_fails_goes_on_as_it_stands_and_says_why_once(
+def test_function_that_fails_runs_uncompiled_and_says_why_once(
     when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any) -> Any:
         raise OSError('no room for the object file\nand more')
 
-    monkeypatch.setattr(compiler, 'inductor', broken if when == 'compiling' else lambda graph, inputs: broken)
-    function = CompiledFunction(area, 'an area')
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            assert function(torch.tensor([2.0]), torch.ones(1), torch.tensor([3.0]))[1].item() == 6.0
-    assert caplog.messages == [
-        'an area could not be compiled and runs as it stands: OSError: no room for the object file'
-    ]
+    monkeypatch.setattr(module, 'inductor', broken if when == 'compiling' else lambda graph, inputs: broken)
+    function = compile_function(area, 'an area')
+    for _ in range(2):
+        assert function(torch.tensor([2.0]), torch.ones(1), torch.tensor([3.0]))[1].item() == 6.0
+    assert warnings_of(caplog) == [FAILED + 'OSError: no room for the object file']
+
+
+def test_constants_are_read_only_where_they_are_allowed(compiled: list[Sequence[Tensor]]) -> None:
+    shift = torch.ones(2)
+    for constants in (True, False):
+        function = CompiledFunction(lambda _, inputs: [inputs[0] + shift], 'a sum', constants)
+        outputs = function([torch.ones(2)])
+        assert (outputs is not None) == constants == (not function.failed)
+        assert outputs is None or outputs[0].tolist() == [2.0, 2.0]
 
 
 def test_replaced_gives_a_module_with_two_names_its_own_tensors_back() -> None:
@@ -132,12 +132,15 @@ def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no C++ compiler 'no-such-compiler'" in missing_compiler(torch.device('cpu'))
 
 
-@pytest.mark.parametrize('k, turned', [(1, True), (4, True), (64, False), (100, False)])
-def test_products_with_few_columns_are_turned_around(k: int, turned: bool) -> None:
-    """x^T y with 64 rows: computed as (y^T x)^T where y has fewer than 64 columns; the numbers are the same."""
-    x, y = torch.randn(256, 64), torch.randn(256, k)
-    graph, _ = trace(lambda x, y: [torch.mm(x.t(), y).view(-1)], [x, y])
-    _turn_narrow_products(graph)
-    (mm,) = graph.graph.find_nodes(op='call_function', target=torch.ops.aten.mm.default)
-    assert mm.args[1] is list(graph.graph.find_nodes(op='placeholder'))[0 if turned else 1]  # x where it is y^T x
-    torch.testing.assert_close(graph(x, y)[0], torch.mm(x.t(), y).view(-1))
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing_compiler(torch.device('cpu'))), reason='there is no C++ compiler')
+def test_real_compilation_changes_nothing_in_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.distributions.Distribution, '_validate_args', True)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    each, total = compile_function(area, 'an area')(torch.tensor([2.0, 3.0]), torch.ones(1), torch.tensor([5.0, 7.0]))
+    assert each.tolist() == [10.0, 21.0] and total.item() == 31.0
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+    assert torch.distributions.Distribution._validate_args is True
+    assert not warnings_of(caplog)

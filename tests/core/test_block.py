@@ -79,7 +79,7 @@ class ScalarFlagsEnv(LimitVectorEnv):
 
 def test_flag_that_would_broadcast_is_refused() -> None:
     gymnasium.register(
-        'ScalarFlags-v0', entry_point='tests.envs:LimitEnv', vector_entry_point='tests.env.test_block:ScalarFlagsEnv'
+        'ScalarFlags-v0', entry_point='tests.envs:LimitEnv', vector_entry_point='tests.core.test_block:ScalarFlagsEnv'
     )
     env = make_vector_env(EnvConfig(id='ScalarFlags-v0', vectorization='batched'), 3)
     env.reset(0)

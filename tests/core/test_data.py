@@ -1,13 +1,12 @@
-"""Rollout: the true successor of every row, and the rollout of one env alone."""
+"""Rollout: the true successor of every row; functions over trees of tensors."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
-from zoo.core.data import Rollout
+from zoo.core.data import Rollout, leaves, map_tensors, replace_rows
 
 
 def make(ends: list[tuple[int, int]], n_step: int = 3, n_env: int = 2, vector: bool = True) -> Rollout:
@@ -19,7 +18,7 @@ def make(ends: list[tuple[int, int]], n_step: int = 3, n_env: int = 2, vector: b
     def shaped(x: Tensor) -> Tensor:
         return torch.stack((x, -x), -1).float() if vector else x.long()
 
-    data = TensorDict({'obs': shaped(10 * t + b), 'action': 10 * t + b}, batch_size=[n_step, n_env])
+    data = {'obs': shaped(10 * t + b), 'action': 10 * t + b}
     return Rollout(data, shaped(90 + b), shaped(final), index)
 
 
@@ -47,33 +46,25 @@ def test_next_obs_leaves_the_rollout_alone():
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize(
-    'ends',
-    [
-        [],
-        [(0, 1)],
-        [(0, 0), (0, 2), (1, 1), (3, 1), (4, 2)],
-        [(t, b) for t in range(5) for b in range(3)],
-    ],
-)
-def test_columns_are_the_rollouts_of_single_envs(ends):
-    rollout = make(ends, n_step=5, n_env=3)
-    for b in range(3):
-        column = rollout.column(b)
-        assert column.data.batch_size == (5, 1)
-        assert torch.equal(column.data['action'][:, 0], rollout.data['action'][:, b])
-        assert torch.equal(column.last_obs[0], rollout.last_obs[b])
-        assert column.final_index.tolist() == [[t, 0] for t, env in ends if env == b]
-        assert torch.equal(column.next_obs()[:, 0], rollout.next_obs()[:, b])
-
-
-def test_column_does_not_renumber_the_whole():
-    rollout = make([(0, 1), (2, 0)])
-    rollout.column(1)
-    assert rollout.final_index.tolist() == [[0, 1], [2, 0]]
-
-
 def test_to_moves_every_tensor():
     rollout = make([(0, 1)]).to(torch.device('meta'))
     tensors = (*rollout.data.values(), rollout.last_obs, rollout.final_obs, rollout.final_index)
     assert len(tensors) == 5 and all(x.device.type == 'meta' for x in tensors)
+
+
+def test_to_the_device_it_is_on_is_the_same_rollout():
+    rollout = make([(0, 1)])
+    assert rollout.to(torch.device('cpu')) is rollout
+
+
+def test_trees_are_mapped_leaf_by_leaf_and_named_by_path():
+    tree = {'a': torch.tensor([1.0, 2.0]), 'b': {'c': torch.tensor([3.0, 4.0])}}
+    assert [(path, x.tolist()) for path, x in leaves(tree)] == [('a', [1.0, 2.0]), ('b.c', [3.0, 4.0])]
+    total = map_tensors(torch.add, tree, map_tensors(lambda x: 10 * x, tree))
+    assert total['a'].tolist() == [11.0, 22.0] and total['b']['c'].tolist() == [33.0, 44.0]
+
+
+def test_replaced_rows_are_those_marked():
+    old, new = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[7.0], [8.0], [9.0]])
+    got = replace_rows(torch.tensor([False, True, False]), {'h': new}, {'h': old})
+    assert got['h'].tolist() == [[1.0], [8.0], [3.0]] and old.tolist() == [[1.0], [2.0], [3.0]]

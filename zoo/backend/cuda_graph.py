@@ -23,19 +23,18 @@ class CapturedCall:
         self._run, self._n_fixed = run, n_fixed
         self._stream: torch.cuda.Stream | None = None  # the first call makes it
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._places: list[Tensor] = []
-        self._addresses: list[int] = []
+        self._inputs: list[Tensor] = []  # where the graph reads
         self._outputs: Sequence[Tensor] = []
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         if self._stream is None:
             return self._warm_up(inputs)
-        if self._graph is None or self._fixed_addresses(inputs) != self._addresses:
-            self._capture(inputs)
-        assert self._graph is not None
-        for place, x in zip(self._places[self._n_fixed :], inputs[self._n_fixed :], strict=True):
+        n, graph = self._n_fixed, self._graph
+        if graph is None or any(a.data_ptr() != b.data_ptr() for a, b in zip(inputs[:n], self._inputs, strict=False)):
+            graph = self._capture(inputs)
+        for place, x in zip(self._inputs[n:], inputs[n:], strict=True):
             place.copy_(x, non_blocking=True)
-        self._graph.replay()
+        graph.replay()
         return [x.clone() for x in self._outputs]
 
     def _warm_up(self, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -49,23 +48,19 @@ class CapturedCall:
             x.record_stream(current)
         return outputs
 
-    def _capture(self, inputs: Sequence[Tensor]) -> None:
+    def _capture(self, inputs: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
         """Records the kernels; none of them runs here, so nothing is written yet."""
         self._graph = None  # should this fail
-        self._places = [*inputs[: self._n_fixed], *(x.clone() for x in inputs[self._n_fixed :])]
-        self._addresses = self._fixed_addresses(inputs)
+        self._inputs = [*inputs[: self._n_fixed], *(x.clone() for x in inputs[self._n_fixed :])]
         graph = torch.cuda.CUDAGraph()
         # cuBLAS's workspace for this stream is allocated anew in the graph's own pool, and lives as long as the graph
         torch._C._cuda_clearCublasWorkspaces()
-        # device and stream are named: by default torch captures on the default device, and would keep the stream if it
-        # failed
+        # device and stream are named: torch would capture on the default device, and keep the stream after a failure
         with (
             torch.cuda.device(inputs[0].device),
             torch.cuda.stream(torch.cuda.current_stream(inputs[0].device)),
             torch.cuda.graph(graph, stream=self._stream, capture_error_mode='thread_local'),
         ):
-            self._outputs = self._run(self._places)
+            self._outputs = self._run(self._inputs)
         self._graph = graph
-
-    def _fixed_addresses(self, inputs: Sequence[Tensor]) -> list[int]:
-        return [x.data_ptr() for x in inputs[: self._n_fixed]]
+        return graph

@@ -1,4 +1,4 @@
-"""Functions of tensors, compiled: traced once for each form of their inputs, and made one program by torch's inductor."""
+"""Functions of tensors, compiled: traced once for each form of their inputs, then one program by torch's inductor."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from zoo.backend.cuda_graph import CapturedCall, Run
 from zoo.rl_utils import kernels
 
-Function = Callable[[Any, Sequence[Tensor]], Sequence[Tensor]]
-"""(static, inputs) -> outputs; `static` is a hashable value, and the function is compiled anew for each."""
 MAX_PROGRAMS = 8
 """Of one function; each takes seconds to compile."""
 
@@ -27,60 +25,64 @@ logger = logging.getLogger(__name__)
 
 
 class CompiledFunction:
-    """A function of tensors, compiled once for each static value and form of its inputs (shape, stride, dtype, device).
+    """A function (static, inputs) -> outputs, compiled once for each hashable static value and form of its tensors.
 
-    Python code of the function runs only while it is traced: its other plain numbers are fixed from then on. If a call
-    fails, at compile time or later, or the function would need more than MAX_PROGRAMS programs, `failed` is set and one
-    warning says why.
+    The form is shape, stride, dtype and device. Python code of the function runs only while it is traced: any other
+    number that it reads is fixed from then on. If a call fails, at compile time or later, or the function would need
+    more than MAX_PROGRAMS programs, `failed` is set and one warning says why.
     Args:
       what: names the function in that warning.
       constants: whether it may read tensors that are not its inputs; they keep the values that they have when traced.
-      n_fixed: on a GPU, how many of its first inputs stay at their addresses: it is then captured as a CUDA graph, for
-        each form. None: it is not captured.
     """
 
-    def __init__(self, function: Function, what: str, constants: bool = False, n_fixed: int | None = None) -> None:
-        self._function, self._what, self._constants, self._n_fixed = function, what, constants, n_fixed
+    def __init__(
+        self, function: Callable[[Any, Sequence[Tensor]], Sequence[Tensor]], what: str, constants: bool = False
+    ) -> None:
+        self._function, self._what, self._constants = function, what, constants
         self._programs: dict[Any, Run] = {}
         self.failed = False
 
-    @torch.no_grad()
-    def __call__(self, inputs: Sequence[Tensor], static: Hashable = None, form: Any = None) -> Sequence[Tensor] | None:
-        """The outputs; None if it has failed: call the function itself.
+    def __call__(
+        self, inputs: Sequence[Tensor], static: Hashable = None, n_fixed: int | None = None
+    ) -> Sequence[Tensor] | None:
+        """The outputs; None if it has failed, then call the function itself.
 
-        Args: form: `form_of(inputs)`, if the caller has it already.
+        Args: n_fixed: how many of the first inputs are at the same addresses in every call, which lets a GPU capture it
+          as a CUDA graph; None: it is not captured.
         """
         if self.failed:
             return None
-        key = static, form_of(inputs) if form is None else form
+        key = static, form_of(inputs)
         try:
-            program = self._programs.get(key)
-            if program is None:
+            if key not in self._programs:
                 if len(self._programs) == MAX_PROGRAMS:
-                    raise RuntimeError(f'it was called with more than {MAX_PROGRAMS} different forms of inputs')
-                program = self._programs[key] = self._compile(inputs, static)
-            return program(inputs)
+                    raise RuntimeError(f'it was called with more than {MAX_PROGRAMS} forms of inputs')
+                self._programs[key] = self._compile(inputs, static, n_fixed)
+            return self._programs[key](inputs)
         except (
             Exception
         ) as error:  # compilers fail in many ways; the function's own error comes again when it is called
             self.failed = True
             self._programs.clear()
-            lines = [type(error).__name__, *str(error).strip().splitlines()[:1]]
-            logger.warning('%s could not be compiled and runs uncompiled from now on: %s', self._what, ': '.join(lines))
+            why = ': '.join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+            logger.warning('%s could not be compiled and runs uncompiled from now on: %s', self._what, why)
             return None
 
-    def _compile(self, inputs: Sequence[Tensor], static: Hashable) -> Run:
-        with preserve_global_state():
+    @torch.no_grad()
+    def _compile(self, inputs: Sequence[Tensor], static: Hashable, n_fixed: int | None) -> Run:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.filterwarnings('ignore', category=DeprecationWarning, module='torch')
+            warnings.filterwarnings('ignore', 'TensorFloat32 tensor cores', UserWarning)  # which round more
             graph, used = trace(lambda *x: self._function(static, x), inputs, self._constants)
             program = inductor(graph, [inputs[i] for i in used])
-        run: Run = lambda x: program(*x)  # noqa: E731
-        if self._n_fixed is not None and inputs[0].is_cuda:
-            run = CapturedCall(run, sum(i < self._n_fixed for i in used))
-        return run if len(used) == len(inputs) else lambda x: run([x[i] for i in used])
+        if n_fixed is None or not inputs[0].is_cuda:
+            return lambda x: program(*[x[i] for i in used])
+        captured = CapturedCall(lambda x: program(*x), sum(i < n_fixed for i in used))
+        return lambda x: captured([x[i] for i in used])
 
 
 def compile_function(function: Callable[..., Sequence[Tensor]], what: str) -> Callable[..., Sequence[Tensor]]:
-    """A pure function of tensors, compiled for each form of its inputs; uncompiled, with one warning, if that fails."""
+    """A pure function of tensors, compiled for each form of its inputs; uncompiled, after one warning, if that fails."""
     compiled = CompiledFunction(lambda _, inputs: function(*inputs), what, constants=True)
 
     def run(*inputs: Tensor) -> Sequence[Tensor]:
@@ -94,8 +96,7 @@ def missing_compiler(device: torch.device) -> str:
     """Why nothing can be compiled for a device; empty if it can."""
     if device.type != 'cpu':
         return '' if find_spec('triton') else 'triton, which compiles for GPUs, is not installed'
-    # as inductor looks for one
-    name = os.environ.get('CXX', {'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))
+    name = os.environ.get('CXX', {'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))  # as inductor looks
     return '' if shutil.which(name) else f'there is no C++ compiler {name!r} here; install one or name it in CXX'
 
 
@@ -110,7 +111,7 @@ def trace(
     """The operations of one run of a function on tensors without data, and which of the inputs they read.
 
     Args: constants: whether other tensors may be read too; they keep their present values.
-    Raises: RuntimeError if it draws random numbers, which a program would draw otherwise; any error of the function,
+    Raises: RuntimeError if it draws random numbers, of which a program would draw others; any error of the function,
       such as for a look at a value.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -120,11 +121,10 @@ def trace(
     for node in traced.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, 'tags', ()):
             raise RuntimeError(f'random numbers are drawn in it ({node.target})')
-    used = []
-    for i, node in enumerate(traced.graph.find_nodes(op='placeholder')):
-        if node.users:
-            used.append(i)
-        else:
+    places = list(traced.graph.find_nodes(op='placeholder'))
+    used = [i for i, node in enumerate(places) if node.users]
+    for node in places:
+        if not node.users:
             traced.graph.erase_node(node)
     traced.recompile()
     return traced, used
@@ -135,7 +135,8 @@ def inductor(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[
     from torch._inductor import standalone_compile
 
     # tanh through exp is right to 1e-7 and takes a sixth off a step of a 64-64 network
-    options = {'cpp.use_decompose_tanh': True, 'cpp.threads': torch.get_num_threads()}
+    settings = {'size_asserts': False, 'cpp.use_decompose_tanh': True, 'cpp.threads': torch.get_num_threads()}
+    options = {'config_patches': settings}
     return standalone_compile(graph, list(inputs), dynamic_shapes='from_example_inputs', options=options)
 
 
@@ -152,12 +153,9 @@ def replaced(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """
     own = named_tensors(model)
     new = {id(own[name]): x for name, x in tensors.items()}
+    groups = [group for module in model.modules() for group in (module._parameters, module._buffers)]
     slots: list[tuple[dict[str, Any], str, Any]] = [
-        (group, name, x)
-        for module in model.modules()
-        for group in (module._parameters, module._buffers)
-        for name, x in group.items()
-        if id(x) in new
+        (group, name, x) for group in groups for name, x in group.items() if id(x) in new
     ]
     try:
         for group, name, x in slots:
@@ -166,18 +164,3 @@ def replaced(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     finally:
         for group, name, x in slots:
             group[name] = x
-
-
-@contextmanager
-def preserve_global_state() -> Iterator[None]:
-    """Restores what a compilation changes in the process: random streams, a default of torch.distributions, warnings."""
-    distribution = torch.distributions.Distribution
-    validate_args = distribution._validate_args
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    try:
-        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-            warnings.filterwarnings('ignore', category=DeprecationWarning, module='torch')
-            warnings.filterwarnings('ignore', 'TensorFloat32 tensor cores', UserWarning)  # which round more
-            yield
-    finally:
-        distribution.set_default_validate_args(validate_args)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Protocol
 
 from pydantic import Field
-from tensordict import TensorDict
 
 from zoo.config.section import Section
+from zoo.core.data import Columns
 
-Batch = TensorDict | dict[str, TensorDict]
-"""Samples [n] for one call of a policy's `learn_mode.forward`; a plain dict where several parts of the update get
-samples of their own, since their numbers may differ."""
+Batch = Columns
+"""Samples [n] for one call of a policy's `learn_mode.forward`, or {'policy': samples, 'value': samples} where these parts
+of the update get samples of their own."""
 
 
 class BufferConfig(Section):
@@ -29,7 +29,7 @@ class Buffer(Protocol):
 
     config: ClassVar[type[Section]]
 
-    def push(self, samples: TensorDict) -> None:
+    def push(self, samples: Columns) -> None:
         """Takes the samples [N] of one rollout; they are the caller's again when the next rollout is collected."""
 
     def batches(self) -> Iterator[Batch]:

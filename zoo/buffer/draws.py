@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
-from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.buffer.ring import Ring
 from zoo.config.section import Section
+from zoo.core.data import Columns
 from zoo.core.seeding import restore_generator
 
 
@@ -42,7 +42,7 @@ class Draws:
         self._ring, self._cfg, self._generator = ring, cfg, generator
         self._n_use = torch.zeros(ring.size, dtype=torch.int32)
 
-    def batches(self) -> Iterator[TensorDict]:
+    def batches(self) -> Iterator[Columns]:
         """Up to `update_per_collect` batches [n_sample], each drawn when it is asked for."""
         for _ in range(self._cfg.update_per_collect):
             rows = self._draw()

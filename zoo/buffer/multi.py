@@ -7,12 +7,12 @@ from itertools import zip_longest
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
-from tensordict import TensorDict
 
 from zoo.buffer.draws import DrawConfig
 from zoo.buffer.replay import RingBuffer, check_size
 from zoo.buffer.ring import RingConfig
 from zoo.config.section import Section
+from zoo.core.data import Columns
 from zoo.core.registry import BUFFER_REGISTRY
 
 PARTS = ('policy', 'value')
@@ -52,7 +52,7 @@ class MultiBuffer(RingBuffer):
     def __init__(self, cfg: Any, seed: int = 0) -> None:
         super().__init__(cfg, {part: getattr(cfg, part) for part in PARTS}, seed)
 
-    def batches(self) -> Iterator[dict[str, TensorDict]]:
+    def batches(self) -> Iterator[dict[str, Columns]]:
         """The draws of one round, in pairs; once a part has no more draws, the dicts have the other part only."""
         for batches in zip_longest(*(draws.batches() for draws in self._draws.values())):
             yield {part: batch for part, batch in zip(self._draws, batches, strict=True) if batch is not None}

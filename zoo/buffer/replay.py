@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
-from tensordict import TensorDict
 
 from zoo.buffer.draws import DrawConfig, Draws
 from zoo.buffer.ring import Ring, RingConfig
 from zoo.config.section import Section
+from zoo.core.data import Columns
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY
 from zoo.core.seeding import torch_generator
@@ -39,7 +39,7 @@ class RingBuffer:
             name: Draws(self._ring, draw, torch_generator(seed, f'buffer/{name}')) for name, draw in draws.items()
         }
 
-    def push(self, samples: TensorDict) -> None:
+    def push(self, samples: Columns) -> None:
         """Copies the samples [N] of one rollout in, over the oldest ones; the last `size` of them if N is more."""
         for rows in self._ring.push(samples):
             for draws in self._draws.values():
@@ -82,7 +82,7 @@ class ReplayBuffer(RingBuffer):
     def __init__(self, cfg: Any, seed: int = 0) -> None:
         super().__init__(cfg, {'all': cfg}, seed)
 
-    def batches(self) -> Iterator[TensorDict]:
+    def batches(self) -> Iterator[Columns]:
         """The draws of one round; fewer, or none, when fewer than `n_sample` samples may be drawn."""
         return self._draws['all'].batches()
 

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.buffer.base import BufferConfig
+from zoo.core.data import Columns, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.transfer import send
 
@@ -34,26 +34,26 @@ class Ring:
     def __init__(self, size: int, device: Literal['auto', 'cpu'] = 'auto') -> None:
         self.size, self.n_row, self.n_push = size, 0, 0
         self._device, self._cursor = device, 0  # the cursor is the next row to write
-        self._data: TensorDict | None = None
+        self._data: dict[str, Any] | None = None
         self._form: dict[str, str] = {}
         self._batch_device = torch.device('cpu')
         self._push_number = torch.zeros(size, dtype=torch.int64)
 
     @torch.no_grad()
-    def push(self, samples: TensorDict) -> list[slice]:
+    def push(self, samples: Columns) -> list[slice]:
         """Copies samples [N] over the oldest rows, the last `size` of them if N is more; returns the rows written.
 
         Raises: UserError if keys, dtypes or trailing shapes are not those of the first push.
         """
         data = self._fit(samples)
         self.n_push += 1
-        samples = samples[-self.size :]
-        n, start = samples.shape[0], self._cursor
+        samples = map_tensors(lambda x: x[-self.size :], samples)
+        n, start = _n_row(samples), self._cursor
         n_head = min(n, self.size - start)
         parts = [(slice(start, start + n_head), slice(0, n_head)), (slice(0, n - n_head), slice(n_head, n))]
         parts = [(rows, part) for rows, part in parts if rows.stop > rows.start]
         for rows, part in parts:
-            data[rows] = samples[part]
+            map_tensors(lambda block, x: block[rows].copy_(x[part]), data, samples)  # noqa: B023
             self._push_number[rows] = self.n_push
         self._cursor = (start + n) % self.size
         self.n_row = min(self.n_row + n, self.size)
@@ -64,16 +64,17 @@ class Ring:
         return self.n_push - self._push_number[rows]
 
     @torch.no_grad()
-    def gather(self, rows: Tensor) -> TensorDict:
+    def gather(self, rows: Tensor) -> dict[str, Any]:
         """A copy of rows [n], with 'staleness' [n] f32 in pushes, on the device that samples come from."""
         assert self._data is not None, 'there are no rows before the first push'
-        here, there = self._data.device or torch.device('cpu'), self._batch_device
-        batch = self._data[send(rows, here)].to(there)
-        return batch.set('staleness', send(self.staleness(rows).to(torch.float32), there))
+        here, there = _device_of(self._data), self._batch_device
+        index = send(rows, here)
+        batch = map_tensors(lambda x: x[index].to(there), self._data)
+        return {**batch, 'staleness': send(self.staleness(rows).to(torch.float32), there)}
 
     def state_dict(self) -> dict[str, Any]:
         """The filled part of the block as views, and where it is written next."""
-        data = {} if self._data is None else self._data[: self.n_row].to_dict()
+        data = {} if self._data is None else map_tensors(lambda x: x[: self.n_row], self._data)
         return {
             'data': data,
             'push_number': self._push_number[: self.n_row],
@@ -97,26 +98,21 @@ class Ring:
         self._push_number[: len(rows)] = state['push_number'][rows]
         self._data = None
         if state['data']:
-            data = TensorDict(state['data'], batch_size=[n])
-            self._allocate(data, torch.device('cpu'))  # the first push brings it to the samples' device
-            self._block[: len(rows)] = data[rows]
+            self._allocate(state['data'], torch.device('cpu'))  # the first push brings it to the samples' device
+            map_tensors(lambda block, x: block[: len(rows)].copy_(x[rows]), self._data, state['data'])
         return rows
 
-    @property
-    def _block(self) -> TensorDict:
-        assert self._data is not None
-        return self._data
-
-    def _fit(self, samples: TensorDict) -> TensorDict:
+    def _fit(self, samples: Columns) -> dict[str, Any]:
         """The block for samples like these."""
-        if samples.batch_dims != 1:
+        sizes = {len(x) if x.dim() else 0 for _, x in leaves(samples)}
+        if len(sizes) != 1 or 0 in sizes:
             raise UserError(
-                f'samples have the batch size {list(samples.batch_size)} but a buffer takes [N]; flatten '
+                f'samples have columns of {sorted(sizes)} rows but a buffer takes one row for each sample; flatten '
                 'time and envs in `_get_train_sample`'
             )
         form = _form_of(samples)
         cpu = torch.device('cpu')
-        self._batch_device = next((leaf.device or cpu for leaf in samples.values(True, True)), cpu)
+        self._batch_device = _device_of(samples)
         place = self._batch_device if self._device == 'auto' else cpu
         if self._data is None:
             if 'staleness' in form:
@@ -131,27 +127,27 @@ class Ring:
                 f'{_misfits(self._form, form)}; push samples of one form, and resume with the config '
                 'that they were collected with'
             )
-        elif self._block.device != place:
-            self._data = self._block.to(place)
-        return self._block
+        elif _device_of(self._data) != place:
+            self._data = map_tensors(lambda x: x.to(place), self._data)
+        assert self._data is not None
+        return self._data
 
-    def _allocate(self, like: TensorDict, device: torch.device) -> None:
+    def _allocate(self, like: Columns, device: torch.device) -> None:
         self._form = _form_of(like)
-        self._data = like.apply(
-            lambda leaf: torch.empty((self.size, *leaf.shape[1:]), dtype=leaf.dtype, device=device),
-            batch_size=[self.size],
-            device=device,
-        )
+        self._data = map_tensors(lambda x: torch.empty((self.size, *x.shape[1:]), dtype=x.dtype, device=device), like)
 
 
-def _form_of(samples: TensorDict) -> dict[str, str]:
+def _n_row(samples: Columns) -> int:
+    return len(next(x for _, x in leaves(samples)))
+
+
+def _device_of(samples: Columns) -> torch.device:
+    return next(x.device for _, x in leaves(samples))
+
+
+def _form_of(samples: Columns) -> dict[str, str]:
     """dtype and shape of one sample, by path."""
-    return {
-        '.'.join(key)
-        if isinstance(key, tuple)
-        else key: f'{str(leaf.dtype).removeprefix("torch.")} {list(leaf.shape[1:])}'
-        for key, leaf in samples.items(True, True)
-    }
+    return {path: f'{str(x.dtype).removeprefix("torch.")} {list(x.shape[1:])}' for path, x in leaves(samples)}
 
 
 def _misfits(form: dict[str, str], other: dict[str, str]) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from tensordict import TensorDict
-
 from zoo.buffer.base import BufferConfig
 from zoo.config.section import Section
+from zoo.core.data import Columns
 from zoo.core.registry import BUFFER_REGISTRY
 
 
@@ -19,13 +18,13 @@ class RolloutBuffer:
     config: ClassVar[type[Section]] = BufferConfig
 
     def __init__(self, cfg: Any = None, seed: int = 0) -> None:
-        self._samples: list[TensorDict] = []
+        self._samples: list[Columns] = []
 
-    def push(self, samples: TensorDict) -> None:
+    def push(self, samples: Columns) -> None:
         """Takes samples [N]; they are not copied, so use them before the next rollout is collected."""
         self._samples.append(samples)
 
-    def batches(self) -> Iterator[TensorDict]:
+    def batches(self) -> Iterator[Columns]:
         """Each pushed block, once, in order."""
         samples, self._samples = self._samples, []
         yield from samples

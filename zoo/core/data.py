@@ -1,22 +1,24 @@
 """What each stage of a round holds: Transition, Rollout, Sample, Minibatch, AuxMinibatch, and the facts of the run.
 
-The mappings are plain dicts or TensorDicts. A policy may add columns of its own to any of them: they travel through
-all later stages, up to its update step.
+The mappings are plain dicts of tensors. A policy may add columns of its own to any of them: they travel through all
+later stages, up to its update step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.core.transfer import send
+
+Columns = Mapping[str, Any]
+"""Tensors by name, or nested mappings of such, with common leading dimensions."""
 
 Metrics = dict[str, Tensor]
 """Detached tensors by name, 0-dim, or one number for each step of an update."""
@@ -200,7 +202,7 @@ class Rollout:
     state: the recurrent state before row 0, [B, ...]; None for a model without one.
     """
 
-    data: TensorDict
+    data: dict[str, Any]
     last_obs: Tensor
     final_obs: Tensor
     final_index: Tensor
@@ -212,8 +214,9 @@ class Rollout:
         if self.last_obs.device == device:
             return self
         successor = None if self.successor is None else send(self.successor, device)
+        data = map_tensors(lambda x: send(x, device), self.data)
         final_obs, final_index = send(self.final_obs, device), send(self.final_index, device)
-        return Rollout(self.data.to(device), send(self.last_obs, device), final_obs, final_index, successor, self.state)
+        return Rollout(data, send(self.last_obs, device), final_obs, final_index, successor, self.state)
 
     def next_obs(self) -> Tensor:
         """[T, B, *O]: the true successor of every row."""
@@ -223,6 +226,15 @@ class Rollout:
         if len(self.final_index):
             following[self.final_index[:, 0], self.final_index[:, 1]] = self.final_obs
         return following
+
+
+def leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a (nested) mapping with their dotted paths, in order."""
+    if isinstance(tree, Mapping):
+        for name, x in tree.items():
+            yield from leaves(x, f'{path}.{name}' if path else name)
+    else:
+        yield path, tree
 
 
 def map_tensors(function: Callable[..., Tensor], tree: Any, *others: Any) -> Any:

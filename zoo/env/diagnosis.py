@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import gymnasium
@@ -71,6 +72,22 @@ def raise_if_broken(error: Exception, call: Literal['reset', 'step'], result: An
     raise BrokenContractError(got, wanted, RESET_DO if call == 'reset' else STEP_DO) from error
 
 
+def checked_call(call: Literal['reset', 'step'], space: gymnasium.Space, method: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a reset or a step of one env returns. Raises: BrokenContractError; what the env's own code raises."""
+    result = None
+    try:
+        result = method(*args, **kwargs)
+        if call == 'reset':
+            _, _ = result
+        else:
+            _, _, _, _, _ = result
+        check_result(result, space)
+    except RAW_ERRORS as error:
+        raise_if_broken(error, call, result, space)
+        raise
+    return result
+
+
 def check_result(result: Any, space: gymnasium.Space) -> None:
     """Look at the values that a reset or a step returned. Raises: BrokenContractError."""
     obs, *values, info = result
@@ -104,3 +121,42 @@ def _bad_obs(obs: Any, shape: tuple[int, ...]) -> tuple[str, str, str]:
     got = f'of shape {obs.shape} and dtype {obs.dtype}' if isinstance(obs, np.ndarray) else show_value(obs)
     wanted = f'numbers of shape {shape} as in observation_space'
     return f'the observation is {got}', wanted, 'correct one of the two'
+
+
+def not_finite_error(
+    where: Callable[[int, np.ndarray | None], str],
+    what: str,
+    values: np.ndarray,
+    sent: np.ndarray | None,
+    index: np.ndarray | None = None,
+) -> EnvError:
+    """The error for observations or rewards [K, ...] of which one is not finite; it blames a policy that began it.
+
+    Args: where: names env and step of a row; sent: the actions of all envs; index: which envs the rows are of.
+    """
+    row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
+    env = row if index is None else int(index[row])
+    after = '' if sent is None else f' after action {sent[env]}'
+    blame_policy = sent is not None and not np.isfinite(sent[env]).all()
+    cause = 'the action is not finite: look at the policy' if blame_policy else 'fix the env, or wrap it'
+    none = ' (None becomes nan)' if np.isnan(values[row]).all() else ''
+    got = f'is {values[row]}'
+    if np.ndim(values[row]) > 1:  # an image would fill the screen
+        at = np.argwhere(~np.isfinite(values[row]))[0]
+        got = f'has {values[row][tuple(at)]} at {at.tolist()}'
+    kind = EnvError if blame_policy else EnvContractError
+    return kind(f'{where(row, index)}: {what} {got}{after}, wanted finite numbers{none}; {cause}.')
+
+
+def wrong_shape_error(
+    name: str, step: int, obs_shape: tuple[int, ...], lead: tuple[int, ...], returned: Mapping[str, Any]
+) -> EnvContractError:
+    """The error for the first of the arrays that `step` returned which has a wrong shape."""
+    remedies = {
+        'observations': 'make them fit its single_observation_space',
+        'rewards': 'return one float for each reward',
+    }
+    wanted = {what: obs_shape if what == 'observations' else lead for what in returned}
+    what = next(what for what, values in returned.items() if np.shape(values) != wanted[what])
+    got = f'step returned {what} of shape {np.shape(returned[what])}'
+    return contract_error(name, None, step, got, str(wanted[what]), remedies.get(what, 'return one bool for each env'))

@@ -52,6 +52,3 @@ def show_value(value: Any) -> str:
     """A value on one line, with its type."""
     text = ' '.join(repr(value).split())
     return f'{text if len(text) <= 80 else text[:77] + "..."} ({type(value).__name__})'
-
-
-where = location_of  # for zoo/env/vector.py, until it uses the new name

@@ -1,4 +1,4 @@
-"""A vector of envs that returns Timesteps, whatever library, vectorization and autoreset mode is behind it."""
+"""A vector of envs that returns Timesteps, for any library, vectorization and autoreset mode."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from zoo.core.data import BlockField, Row, StepBlock, Timestep
 from zoo.core.spaces import Box, Discrete, obs_dtype
 from zoo.env.adapter import convert_space
 from zoo.env.config import EnvConfig
-from zoo.env.diagnosis import RAW_ERRORS, bad_obs, raise_if_contract
-from zoo.env.errors import EnvContractError, EnvError, contract_error, where
+from zoo.env.diagnosis import RAW_ERRORS, bad_obs, not_finite_error, raise_if_contract, wrong_shape_error
+from zoo.env.errors import EnvContractError, EnvError, contract_error, location_of
 from zoo.env.families.family import RAW, RAW_END, RAW_REWARD
 
 
@@ -35,7 +35,7 @@ class VectorEnv:
         """
         Args:
           env: any gymnasium vector env that says its autoreset mode in its metadata. If its class says `steps_async`,
-            `step_async` begins a step that goes on by itself, and `step_wait` ends it.
+            `step_async` begins a step that continues asynchronously, and `step_wait` ends it.
           one_seed: its reset takes one int rather than one for each env.   reader: see `StepBlock`.
           first: index of its first env, where it is one of several groups.
         """
@@ -108,7 +108,7 @@ class VectorEnv:
         return Timestep(**row, final_obs=final_obs, final_index=final_index, info=info)
 
     def send(self, action: Tensor) -> None:
-        """Begins a step, which goes on by itself if `steps_async`; `receive` ends it. Takes and raises as `step`."""
+        """Begins a step, which continues asynchronously if `steps_async`; `receive` ends it. Takes and raises as `step`."""
         self._step_count += 1
         self._sent = self._to_env(action)
         if self.steps_async:
@@ -133,7 +133,7 @@ class VectorEnv:
     def check(self) -> None:
         """Called once per rollout; here every step was looked at when it was made."""
 
-    def compile(self) -> None:
+    def compile(self, compile: Any) -> None:
         """Nothing to compile: these envs are no tensor programs."""
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class VectorEnv:
             obs.shape != self._obs_shape
             or not reward.shape == np.shape(terminated) == np.shape(truncated) == self._ended.shape
         ):
-            self._refuse_shape(observations=obs, rewards=reward, terminated=terminated, truncated=truncated)
+            raise self._wrong_shape(observations=obs, rewards=reward, terminated=terminated, truncated=truncated)
         row.obs[...], row.reward[:], row.terminated[:], row.truncated[:] = obs, reward, terminated, truncated
         if row.is_reset is not None:
             row.is_reset[:] = self._ended
@@ -156,7 +156,7 @@ class VectorEnv:
                 row.reward[self._ended], row.terminated[self._ended], row.truncated[self._ended] = 0.0, False, False
         self._check_obs(row.obs, sent)
         if np.count_nonzero(np.isfinite(row.reward)) != self.n_env:
-            self._refuse('reward', row.reward, sent)
+            raise not_finite_error(self._where, 'reward', row.reward, sent)
         if row.raw_reward is not None:
             self._write_raw(row, info)
         ended = row.terminated | row.truncated
@@ -184,7 +184,7 @@ class VectorEnv:
         raw, _ = self._env.reset(options={'reset_mask': ended})
         obs = self._convert(raw)
         if obs.shape != self._obs_shape:
-            self._refuse_shape(observations=obs)
+            raise self._wrong_shape(observations=obs)
         row.obs[...] = obs
         self._check_obs(row.obs, sent)
         return final
@@ -215,7 +215,7 @@ class VectorEnv:
     def _check_obs(self, obs: np.ndarray, sent: np.ndarray | None = None, index: np.ndarray | None = None) -> None:
         if self._discrete is None:
             if not self._is_bytes and np.count_nonzero(np.isfinite(obs)) != obs.size:
-                self._refuse('observation', obs, sent, index)
+                raise not_finite_error(self._where, 'observation', obs, sent, index)
         elif obs.min() < 0 or obs.max() >= self._discrete.n:
             row = int(np.flatnonzero((obs < 0) | (obs >= self._discrete.n))[0])
             start, n = self._discrete.start, self._discrete.n
@@ -223,38 +223,6 @@ class VectorEnv:
                 f'{self._where(row, index)}: observation is {obs[row] + start}, outside of the space '
                 f'{start} .. {start + n - 1}; make the space as large as what the env returns.'
             )
-
-    def _refuse(self, what: str, values: np.ndarray, sent: np.ndarray | None, index: np.ndarray | None = None) -> None:
-        row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
-        env = row if index is None else int(index[row])
-        after = '' if sent is None else f' after action {sent[env]}'
-        blame_policy = sent is not None and not np.isfinite(sent[env]).all()
-        cause = 'the action is not finite: look at the policy' if blame_policy else 'fix the env, or wrap it'
-        none = ' (None becomes nan)' if np.isnan(values[row]).all() else ''
-        got = f'is {values[row]}'
-        if np.ndim(values[row]) > 1:  # an image would fill the screen
-            at = np.argwhere(~np.isfinite(values[row]))[0]
-            got = f'has {values[row][tuple(at)]} at {at.tolist()}'
-        raise (EnvError if blame_policy else EnvContractError)(
-            f'{self._where(row, index)}: {what} {got}{after}, wanted finite numbers{none}; {cause}.'
-        )
-
-    def _refuse_shape(self, **returned: Any) -> None:
-        for what, values in returned.items():
-            wanted = self._obs_shape if what == 'observations' else self._ended.shape
-            if np.shape(values) != wanted:
-                raise contract_error(
-                    self.name,
-                    None,
-                    self._step_count,
-                    f'step returned {what} of shape {np.shape(values)}',
-                    str(wanted),
-                    'make them fit its single_observation_space'
-                    if what == 'observations'
-                    else 'return one float for each reward'
-                    if what == 'rewards'
-                    else 'return one bool for each env',
-                )
 
     def _final_rows(self, info: dict[str, Any], index: np.ndarray) -> np.ndarray:
         rows = info['final_obs'][index]
@@ -265,8 +233,11 @@ class VectorEnv:
                 raise bad_obs(self.name, int(i), self._step_count, row, self._obs_shape[1:])
         return np.stack(rows)
 
+    def _wrong_shape(self, **returned: Any) -> EnvContractError:
+        return wrong_shape_error(self.name, self._step_count, self._obs_shape, self._ended.shape, returned)
+
     def _where(self, row: int, index: np.ndarray | None) -> str:
-        return where(self.name, row if index is None else int(index[row]), self._step_count)
+        return location_of(self.name, row if index is None else int(index[row]), self._step_count)
 
 
 def autoreset_name(mode: Any) -> Literal['same_step', 'next_step', 'disabled']:

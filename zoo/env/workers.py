@@ -24,7 +24,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import concatenate
 
-from zoo.env.diagnosis import RAW_ERRORS, check_obs, check_result, raise_if_broken
+from zoo.env.diagnosis import RAW_ERRORS, check_obs, check_result, checked_call, raise_if_broken
 from zoo.env.errors import EnvError
 
 FINAL_OBS = 'final_obs'  # key of gymnasium's infos
@@ -90,14 +90,9 @@ class SerialVectorEnv(SyncVectorEnv):
         return self._gathered(), rewards, terminated, truncated, infos
 
     def _reset_env(self, i: int, **kwargs: Any) -> None:
-        result: Any = None
-        try:
-            result = self._seen[i], _ = self.envs[i].reset(**kwargs)
-            check_result(result, self.single_observation_space)
-        except RAW_ERRORS as error:
-            self.failed_index = i
-            raise_if_broken(error, 'reset', result, self.single_observation_space)
-            raise
+        self.failed_index = i
+        self._seen[i], _ = checked_call('reset', self.single_observation_space, self.envs[i].reset, **kwargs)
+        self.failed_index = None
 
     def _gathered(self) -> Any:
         try:
@@ -115,24 +110,12 @@ class _CheckedEnv(gymnasium.Wrapper):
     """An env in a worker, where what it returns is looked at; its infos, which nothing reads, are not sent."""
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        result: Any = None
-        try:
-            result = obs, _ = self.env.reset(**kwargs)
-            check_result(result, self.observation_space)
-        except RAW_ERRORS as error:
-            raise_if_broken(error, 'reset', result, self.observation_space)
-            raise
+        obs, _ = checked_call('reset', self.observation_space, self.env.reset, **kwargs)
         return obs, {}
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        result: Any = None
-        try:
-            result = obs, reward, terminated, truncated, _ = self.env.step(action)
-            check_result(result, self.observation_space)
-        except RAW_ERRORS as error:
-            raise_if_broken(error, 'step', result, self.observation_space)
-            raise
-        return obs, reward, terminated, truncated, {}
+        *result, _ = checked_call('step', self.observation_space, self.env.step, action)
+        return (*result, {})
 
 
 class WorkerVectorEnv(AsyncVectorEnv):

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.backend.choose import Wish, choose_executor, env_compiler
 from zoo.backend.executor import Acting, Compile, ForwardActing, Pass, Step, forward_for_acting
 from zoo.config.schedule import schedule_value
-from zoo.core.data import Metrics, Rollout, State
+from zoo.core.data import Columns, Metrics, Rollout, State, map_tensors
 from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.transfer import send
 from zoo.model.probe import probe
@@ -137,10 +136,10 @@ class ActorCriticPolicy(Policy):
         return transition
 
     @torch.no_grad()
-    def _get_train_sample(self, rollout: Rollout) -> TensorDict:
+    def _get_train_sample(self, rollout: Rollout) -> dict[str, Any]:
         rollout, cfg = rollout.to(self.device), self.cfg
         data = rollout.data
-        weight = valid_weight(data['is_reset']) if 'is_reset' in data.keys() else None
+        weight = valid_weight(data['is_reset']) if 'is_reset' in data else None
         reward = data['reward']
         if cfg.learn.reward_norm:
             statistics, gamma = self._normalizers['reward'], cfg.collect.discount_factor
@@ -154,7 +153,7 @@ class ActorCriticPolicy(Policy):
         if self._keep_transitions:
             ends = {'done': data['done'], 'traj_flag': data['traj_flag']}
             samples |= {'reward': reward, **ends, 'next_obs': rollout.next_obs()}
-        return TensorDict(samples, batch_size=data.batch_size, device=self.device).flatten(0, 1)  # [T, B] -> [N]
+        return map_tensors(lambda x: x.flatten(0, 1), samples)  # [T, B] -> [N]
 
     def _compute_critic(self, obs: Tensor) -> Tensor:
         return in_pieces(self._executor.compute_critic, obs)
@@ -170,7 +169,7 @@ class ActorCriticPolicy(Policy):
         data = gae_data(value, next_value, reward, done, traj_flag)
         return gae_return(data, collect.discount_factor, collect.gae_lambda)[:2]
 
-    def _update_obs_statistics(self, batch: TensorDict) -> None:
+    def _update_obs_statistics(self, batch: Columns) -> None:
         """After the update, so that a rollout's first minibatch is compared with the very policy that collected it."""
         update = getattr(self._model, 'update_normalizer', None)  # a model need not keep any
         if update is not None:
@@ -221,7 +220,7 @@ class ActorCriticPolicy(Policy):
         return ValueNumbers(max(self._rates['clip_ratio'], 1e-6), cfg.value_clip, cfg.grad_clip)
 
     def _train_epochs(
-        self, batch: TensorDict, n_epoch: int, step: Step, optimizers: Sequence[FlatAdam], numbers: Any
+        self, batch: Columns, n_epoch: int, step: Step, optimizers: Sequence[FlatAdam], numbers: Any
     ) -> tuple[Metrics, int]:
         """Passes over a batch, a step for each minibatch, until n_epoch or target_kl; -> mean metrics, passes."""
         cfg, found, n_done = self.cfg.learn, [], 0
@@ -247,7 +246,7 @@ class ActorCriticPolicy(Policy):
         return order.to(self.device if device is None else device)
 
     @torch.no_grad()
-    def _targets(self, batch: TensorDict) -> dict[str, Tensor]:
+    def _targets(self, batch: Columns) -> dict[str, Tensor]:
         """What a step reads: values in the unit of the critic's output, advantages of the batch normalised."""
         cfg = self.cfg.learn
         columns = {name: x for name, x in batch.items() if name not in NO_INPUT}
@@ -262,18 +261,17 @@ class ActorCriticPolicy(Policy):
         return columns
 
     @torch.no_grad()
-    def _recompute(self, batch: TensorDict) -> TensorDict:
+    def _recompute(self, batch: Columns) -> dict[str, Any]:
         """The batch with values, advantages and returns of the critic as it is now (arXiv:2006.05990, sec. 3.5)."""
-        block = batch.view(self.cfg.collect.n_step, -1)  # [N] -> [T, B]
+        n_step = self.cfg.collect.n_step
         value, next_value = (
-            self._in_return_units(self._compute_critic(block[key].flatten(0, 1))).view(block.shape)
-            for key in ('obs', 'next_obs')
+            self._in_return_units(self._compute_critic(batch[key])).view(n_step, -1) for key in ('obs', 'next_obs')
         )
-        adv, return_ = self._advantage(value, next_value, block['reward'], block['done'], block['traj_flag'])
-        found = {'value': value, 'adv': adv, 'return_': return_}
-        return batch.clone(recurse=False).update({name: x.flatten() for name, x in found.items()})
+        reward, done, traj_flag = (batch[key].view(n_step, -1) for key in ('reward', 'done', 'traj_flag'))
+        adv, return_ = self._advantage(value, next_value, reward, done, traj_flag)
+        return {**batch, 'value': value.flatten(), 'adv': adv.flatten(), 'return_': return_.flatten()}
 
-    def _update_value_statistics(self, batch: TensorDict) -> None:
+    def _update_value_statistics(self, batch: Columns) -> None:
         if self.cfg.learn.value_norm:
             self._normalizers['value'].update(batch['return_'], batch.get('weight', None))
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.core.errors import RunError
@@ -41,7 +40,7 @@ class AuxMemory:
         """Where the rows lie; there is one once rows are kept."""
         return next(iter(self._block.values())).device
 
-    def append(self, batch: Mapping[str, Tensor] | TensorDict) -> None:
+    def append(self, batch: Mapping[str, Tensor]) -> None:
         """Copies obs, return_ and, where there is one, weight of a batch [N] in.
 
         Raises: RunError if a disk has no room for the block, with the first batch; RuntimeError if all batches are in.

@@ -10,13 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 from pydantic import Field
-from tensordict import TensorDict
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, Compile, ForwardActing
 from zoo.config.section import Section
 from zoo.core.action_map import ActionMap
-from zoo.core.data import Metrics, Rollout, RunInfo, State
+from zoo.core.data import Columns, Metrics, Rollout, RunInfo, State
 from zoo.core.errors import UserError
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.seeding import stream
@@ -74,7 +73,7 @@ class PolicyConfig(Section):
 class LearnMode(NamedTuple):
     """What a learner is given."""
 
-    forward: Callable[[Any], Metrics]  # a TensorDict [N], or a dict of such where a buffer draws apart
+    forward: Callable[[Any], Metrics]  # a `Sample` [N], or {'policy': .., 'value': ..} of such
     learn_aux: Callable[[], Metrics]
     monitor_vars: Callable[[], list[str]]
     set_env_step: Callable[[int], None]
@@ -90,7 +89,7 @@ class CollectMode(NamedTuple):
     forward: Callable[[Tensor, State], dict[str, Any]]
     start: Callable[[Tensor], Acting]  # given where the observations of each rollout will be, [T + 1, B, *O]
     process_transition: Callable[[Tensor, dict[str, Any], Any], dict[str, Any]]  # once per rollout
-    get_train_sample: Callable[[Rollout], TensorDict]
+    get_train_sample: Callable[[Rollout], dict[str, Any]]
     reset: Callable[[], None]
     n_step: int
 
@@ -173,7 +172,7 @@ class Policy(ABC):
         """Builds what learning needs: optimiser, generators."""
 
     @abstractmethod
-    def _forward_learn(self, batch: TensorDict) -> Metrics:
+    def _forward_learn(self, batch: Columns) -> Metrics:
         """Updates the model from a batch [N]; returns detached 0-dim tensors named as in `_monitor_vars_learn`."""
 
     @abstractmethod
@@ -198,7 +197,7 @@ class Policy(ABC):
         """
 
     @abstractmethod
-    def _get_train_sample(self, rollout: Rollout) -> TensorDict:
+    def _get_train_sample(self, rollout: Rollout) -> dict[str, Any]:
         """A rollout [T, B] -> a `Sample`: rows [N], N = T * B, t-major, or sequences [S] of entries [L, ...]."""
 
     @abstractmethod

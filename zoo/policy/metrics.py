@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tensordict import TensorDict
 from torch import Tensor
 
+from zoo.core.data import Columns
 
-def explained_variance(batch: TensorDict) -> Tensor:
+
+def explained_variance(batch: Columns) -> Tensor:
     """1 - Var(return - value) / Var(return): 1 is a perfect critic, 0 as good as a constant."""
     return_, value, weight = batch['return_'], batch['value'], batch.get('weight', None)
     valid = None if weight is None else weight > 0

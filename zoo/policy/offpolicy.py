@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field, field_validator
-from tensordict import TensorDict
 
-from zoo.core.data import Metrics
+from zoo.core.data import Columns, Metrics
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.policy.base import PolicyConfig
-from zoo.policy.ppg import PPGConfig, PPGPolicy
+from zoo.policy.ppg import PPGConfig, PPGPolicy, are_parts
 from zoo.policy.ppo import PPOConfig, PPOLearnConfig, PPOPolicy
 
 
@@ -55,7 +54,7 @@ class PPOOffPolicy(PPOPolicy):
     def default_buffer(cls) -> str:
         return 'replay'
 
-    def _forward_learn(self, batch: TensorDict) -> Metrics:
+    def _forward_learn(self, batch: Columns) -> Metrics:
         return {**super()._forward_learn(batch), 'staleness': _staleness(batch)}
 
     def _monitor_vars_learn(self) -> list[str]:
@@ -72,8 +71,8 @@ class PPGOffPolicy(PPGPolicy):
     def default_buffer(cls) -> str:
         return 'multi'
 
-    def _forward_learn(self, batch: TensorDict | dict[str, TensorDict]) -> Metrics:
-        parts = batch if isinstance(batch, dict) else {'policy': batch, 'value': batch}
+    def _forward_learn(self, batch: Columns) -> Metrics:
+        parts = batch if are_parts(batch) else {'policy': batch, 'value': batch}
         return {
             **super()._forward_learn(batch),
             **{f'{part}_staleness': _staleness(drawn) for part, drawn in parts.items()},

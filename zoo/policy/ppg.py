@@ -8,15 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.backend.executor import Pass
 from zoo.config.schedule import Schedule, schedule_value
-from zoo.core.data import Metrics
+from zoo.core.data import Columns, Metrics
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
-from zoo.core.transfer import send
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.aux_memory import AuxMemory, MemoryLocation
 from zoo.policy.base import PolicyConfig
@@ -27,6 +25,11 @@ from zoo.policy.updates import AuxNumbers, aux_step, policy_step, ppo_step, valu
 from zoo.rl_utils.optimizer import FlatAdam
 
 logger = logging.getLogger(__name__)
+
+
+def are_parts(batch: Columns) -> bool:
+    """Whether a batch is {'policy': samples, 'value': samples}, or one of these, rather than samples."""
+    return set(batch.keys()) <= {'policy', 'value'}
 
 
 class PPGLearnConfig(ActorCriticLearnConfig):
@@ -145,10 +148,10 @@ class PPGPolicy(ActorCriticPolicy):
         n_policy = reuse['policy'] * cfg.actor_epoch_per_collect
         return (n_policy + n_critic) / cfg.batch_size + reuse['policy'] * cfg.aux_train_epoch / cfg.aux_batch_size
 
-    def _forward_learn(self, batch: TensorDict | dict[str, TensorDict]) -> Metrics:
+    def _forward_learn(self, batch: Columns) -> Metrics:
         """Policy phase and value phase, over one batch or over {'policy': batch, 'value': batch}, or one of them."""
-        parts = batch if isinstance(batch, dict) else {'policy': batch, 'value': batch}
-        if self._joint and isinstance(batch, dict):
+        parts = batch if are_parts(batch) else {'policy': batch, 'value': batch}
+        if self._joint and are_parts(batch):
             raise UserError(
                 'policy and value were drawn apart, but actor and critic of this '
                 f"{type(self._model).__name__} learn together; use buffer.type 'replay' or 'rollout'"
@@ -173,14 +176,14 @@ class PPGPolicy(ActorCriticPolicy):
             del metrics['n_epoch']  # of the policy phase; a 0 would enter the mean over the batches of a round
         return metrics
 
-    def _train_policy(self, batch: TensorDict) -> tuple[Metrics, int]:
+    def _train_policy(self, batch: Columns) -> tuple[Metrics, int]:
         """The policy phase: E_pi passes over a batch; -> mean metrics, passes."""
         cfg, optimizers = self.cfg.learn, [self._optimizers['actor']]
         step = ppo_step if self._joint else policy_step
         numbers = self._policy_numbers(cfg.value_weight, cfg.kl_weight if cfg.policy_loss == 'kl' else None)
         return self._train_epochs(batch, cfg.actor_epoch_per_collect, step, optimizers, numbers)
 
-    def _train_value(self, batch: TensorDict) -> Metrics:
+    def _train_value(self, batch: Columns) -> Metrics:
         """The value phase: E_V passes over a batch."""
         optimizers, numbers = [self._optimizers['critic']], self._value_numbers()
         return self._train_epochs(batch, self.cfg.learn.critic_epoch_per_collect, value_step, optimizers, numbers)[0]
@@ -218,16 +221,16 @@ class PPGPolicy(ActorCriticPolicy):
         columns, device = self._memory.columns(), self._memory.device
         if self.cfg.learn.value_norm:
             statistics = self._normalizers['value']
-            columns['return_'] = send(statistics.standardize(send(columns['return_'], self.device)), device)
+            columns['return_'] = statistics.standardize(columns['return_'].to(self.device)).to(device)
         logits = [self._model.compute_actor(rows['obs']) for _, rows in self._pieces()]
-        return {**columns, 'logit': send(torch.cat(logits), device)}
+        return {**columns, 'logit': torch.cat(logits).to(device)}
 
     @torch.no_grad()
     def _kl_to(self, logit_old: Tensor) -> Tensor:
         """mean(KL(old || now)) over all rows kept."""
         total = torch.zeros((), device=self.device)
         for at, rows in self._pieces():
-            kl = self._dist.kl(send(logit_old[at], self.device), self._model.compute_actor(rows['obs']))
+            kl = self._dist.kl(logit_old[at].to(self.device), self._model.compute_actor(rows['obs']))
             total += (kl * rows['weight'] if 'weight' in rows else kl).sum()
         return total / len(self._memory)
 
@@ -235,7 +238,7 @@ class PPGPolicy(ActorCriticPolicy):
         """All rows kept, in order, in pieces of a minibatch."""
         for start in range(0, len(self._memory), self.cfg.learn.aux_batch_size):
             at = slice(start, start + self.cfg.learn.aux_batch_size)
-            yield at, {name: send(x[at], self.device) for name, x in self._memory.columns().items()}
+            yield at, {name: x[at].to(self.device) for name, x in self._memory.columns().items()}
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), 'aux_learning_rate', *(() if self._joint else ('value_grad_norm',))]

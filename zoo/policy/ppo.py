@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pydantic import Field
-from tensordict import TensorDict
 
-from zoo.core.data import Metrics
+from zoo.core.data import Columns, Metrics
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.base import PolicyConfig
@@ -60,7 +59,7 @@ class PPOPolicy(ActorCriticPolicy):
     def _steps_per_env_step(self) -> float:
         return self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect / self.cfg.learn.batch_size
 
-    def _forward_learn(self, batch: TensorDict) -> Metrics:
+    def _forward_learn(self, batch: Columns) -> Metrics:
         cfg, optimizer = self.cfg.learn, self._optimizers['all']
         optimizer.lr = self._rates['learning_rate']
         fit = explained_variance(batch)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from zoo.core.data import Rollout
@@ -26,7 +26,7 @@ def valid_weight(is_reset: Tensor) -> Tensor:
 
 
 def scaled_reward(
-    data: TensorDict, weight: Tensor | None, carry: Tensor | None, gamma: float, statistics: RunningMeanStd
+    data: dict[str, Any], weight: Tensor | None, carry: Tensor | None, gamma: float, statistics: RunningMeanStd
 ) -> tuple[Tensor, Tensor]:
     """Rewards over the running deviation of each env's discounted sum, which starts anew with each episode.
 
@@ -47,7 +47,7 @@ def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
     Args: critic: obs [N, *O] -> values [N]; a column 'value' of the rollout is taken to be of the same unit.
     """
     data, last, successor = rollout.data, rollout.last_obs, rollout.successor
-    (n_step, n_env), acted = data.batch_size, 'value' in data.keys()
+    (n_step, n_env), acted = data['done'].shape, 'value' in data
     if successor is not None:
         value = critic((successor if acted else torch.cat((data['obs'], successor))).flatten(0, 1)).view(-1, n_env)
         return (data['value'], value) if acted else (value[:n_step], value[n_step:])

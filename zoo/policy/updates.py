@@ -173,5 +173,7 @@ def _descend(optimizers: Sequence[Optimizer], loss: Tensor, grad_clip: Number | 
 @torch.no_grad()
 def _kl_k3(dist: ActionDist, new: Tensor, old: Tensor, action: Tensor, weight: Tensor | None) -> Tensor:
     log_ratio = dist.log_prob(new, action) - dist.log_prob(old, action)
+    if weight is not None:
+        log_ratio = torch.where(weight != 0, log_ratio, 0.0)  # in a row without weight the ratio may overflow
     k3 = log_ratio.clamp(max=MAX_LOG_RATIO).exp() - 1 - log_ratio
     return k3.mean() if weight is None else (k3 * weight).mean()

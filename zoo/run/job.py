@@ -63,6 +63,7 @@ class SerialJob:
                 keep_freed_memory()
             self._parts = parts = make_parts(cfg, policy, undo, n_thread)
             self._envs, self.policy, self._n_thread = parts.envs, parts.policy, parts.n_thread
+            self._get_train_sample = parts.policy.collect_mode.get_train_sample
             self._collector, self._learner, self._evaluator = parts.collector, parts.learner, parts.evaluator
             self._progress = Progress() if checkpoint is None else self._resume(checkpoint)
             self.run_dir = run_dir_of(cfg, checkpoint)
@@ -85,7 +86,7 @@ class SerialJob:
             rollout = self._collector.collect()
         use_threads(self._n_thread['learn'])
         with self.timer.part('sample'):
-            self._parts.buffer.push(self.policy.collect_mode.get_train_sample(rollout))
+            self._parts.buffer.push(self._get_train_sample(rollout))
         self._updating = True
         with self.timer.part('learn'):
             metrics = self._learner.train(start_step)

@@ -125,8 +125,8 @@ def _times(job: Job, readings: list[Clocks]) -> str:
     rows = [('of an iteration', 'seconds', 'share', 'calls', 'env steps/s alone')]
     for name, value in seconds.items():
         calls = f'{total.calls[name] / n_iter:,.0f}' if name in total.calls else ''
-        rows.append((name, f'{value / n_iter:.5f}', f'{value / iteration_s:.1%}', calls, _rate(total.env_step, value)))
-    rows.append(('all', f'{iteration_s / n_iter:.5f}', '100.0%', '1', _rate(total.env_step, iteration_s)))
+        rows.append((name, f'{value / n_iter:.6f}', f'{value / iteration_s:.1%}', calls, _rate(total.env_step, value)))
+    rows.append(('all', f'{iteration_s / n_iter:.6f}', '100.0%', '1', _rate(total.env_step, iteration_s)))
     text = [
         f'profile of {n_iter} iterations, env steps {readings[0].env_step:,} to {readings[-1].env_step:,}',
         *_table(rows),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.overrides import TorchFunctionMode
 
 from zoo.core.spaces import obs_dtype
 from zoo.policy.base import Policy
@@ -69,13 +69,34 @@ def phase_threads(policy: Policy, rows: Rows, limit: int) -> dict[Phase, int]:
 
 
 def multiply_adds(policy: Policy) -> int:
-    """Multiply-adds of the matrix products and convolutions in one greedy action, as torch counts them."""
+    """Multiply-adds of the matrix products and convolutions in one greedy action."""
     obs = torch.zeros(
         1, *getattr(policy.obs_space, 'shape', ()), dtype=obs_dtype(policy.obs_space), device=policy.device
     )
-    with FlopCounterMode(display=False) as counter:
+    with MultiplyAdds() as counter:
         policy.eval_mode.forward(obs, None)
-    return counter.get_total_flops() // 2
+    return counter.total
+
+
+class MultiplyAdds(TorchFunctionMode):
+    """Counts those of the matrix products and convolutions that are called inside.
+
+    torch's FlopCounterMode counts more kinds, but it loads torch's compiler and Triton: 140 MB and a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        output, name = func(*args, **(kwargs or {})), getattr(func, '__name__', '')
+        if name == 'linear' or name.startswith('conv'):
+            self.total += output.numel() * args[1][0].numel()
+        elif name in ('matmul', 'mm', 'bmm'):
+            self.total += output.numel() * args[0].shape[-1]
+        elif name in ('addmm', 'baddbmm'):
+            self.total += output.numel() * args[1].shape[-1]
+        return output
 
 
 def _threads(multiply_adds: int, limit: int) -> int:

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
-from zoo.core.data import Rollout, map_tensors
+from zoo.core.data import Rollout, leaves, map_tensors
 from zoo.core.transfer import Fetch
 from zoo.env import AnyVectorEnv, StepBlock
 from zoo.policy.base import CollectMode
@@ -83,12 +82,22 @@ class Collector:
         self.collect_iter += 1
         output = joined([group.acting.output for group in self._groups], 1)
         transition = self._mode.process_transition(obs[:-1], output, steps)
-        data = TensorDict(transition, batch_size=[self._n_step, self._n_env])
+        data = self._checked(transition)
         next_obs = steps.next_obs
         if next_obs is not None and next_obs.device.type == 'cpu':  # elsewhere a shape may not depend on the data
             index = end.nonzero()
             return Rollout(data, obs[-1], next_obs[index[:, 0], index[:, 1]], index, state=state)
         return Rollout(data, obs[-1], *self._block.final(), next_obs, state)
+
+    def _checked(self, transition: dict[str, Any]) -> dict[str, Any]:
+        lead = (self._n_step, self._n_env)
+        for path, x in leaves(transition):
+            if x.shape[:2] != lead:
+                raise ValueError(
+                    f'_process_transition gave {path!r} of shape {tuple(x.shape)} but it must begin with {lead}, the '
+                    'steps and envs of the rollout'
+                )
+        return transition
 
 
 class EnvGroup:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zoo.backend import trace as compiler
-from zoo.backend.trace import CompiledFunction
+from zoo.backend.trace import compile_function
 from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, EnvContractError, EnvError, TensorEnv, TensorVectorEnv, UnsupportedEnvError
 from zoo.env.tensor.vector import BLOCK_ROWS, BLOCK_STEPS
@@ -345,7 +345,7 @@ class Pair(Track):
 def test_step_wrong_number_of_values_is_refused(env: Pair, message: str, compiled: bool) -> None:
     envs = vector(env)
     if compiled:
-        envs.compile(CompiledFunction)
+        envs.compile(compile_function)
     envs.reset(0)
     with pytest.raises(EnvContractError, match=f"^env 'torch/test', step 1: {message}"):
         steps(envs, [[0, 0, 0]])
@@ -516,7 +516,7 @@ def test_check_finds_a_first_observation_if_its_episode_begins(
     # 3 are begun for reset and for each step: number 10 is of row 1, for the case that its episode ends at step 3
     env = vector(SickStart(space, value, row=10))
     if compiled:
-        env.compile(CompiledFunction)
+        env.compile(compile_function)
     env.reset(0)
     steps(env, [[1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 1, 1]])
     env.check()  # it was never used

@@ -153,7 +153,9 @@ class NativeActing:
 
 
 def _is_covered(data: Pass) -> bool:
-    """Whether the columns are rows on a CPU, as the C code reads them."""
+    """Whether the columns are rows on a CPU, as the C code reads them; not sequences."""
+    if any(x.dim() != 1 for name, x in data.columns.items() if name in ('value', 'adv', 'return_', 'weight')):
+        return False
     return data.device.type == 'cpu' and all(
         x.is_cpu and x.is_contiguous() and x.dtype in (torch.float32, torch.int64) for x in data.columns.values()
     )

@@ -12,8 +12,9 @@ from zoo.backend.native.library import MAX_LAYER, Activation, Dist, Input, Linea
 from zoo.model.actor_critic import VAC
 from zoo.model.mlp import MLP, OneHot, ValueHead
 from zoo.model.ppg import PPG
+from zoo.rl_utils.categorical import Categorical
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.gaussian import GaussianHead
+from zoo.rl_utils.gaussian import Gaussian, GaussianHead
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 _PARTS: dict[str, tuple[type, ...]] = {
@@ -24,7 +25,8 @@ _PARTS: dict[str, tuple[type, ...]] = {
     'value_head': (ValueHead,),
     'aux_head': (ValueHead,),
 }
-_LAYERS = (nn.Linear, nn.ModuleList)
+_HEADS = {Categorical: nn.Linear, Gaussian: GaussianHead}
+_KNOWN = {VAC, PPG, nn.Linear, nn.ModuleList, *(kind for kinds in _PARTS.values() for kind in kinds)}
 _HOOKS = ('_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks')
 
 
@@ -37,8 +39,8 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
     kind = type(model)
     if device.type != 'cpu':
         return f'the native executor runs on a CPU and the policy is on {device}'
-    if dist.name.upper() not in Dist.__members__:
-        return f'the native executor does not know the action distribution {dist.name!r}'
+    if type(dist) not in _HEADS:
+        return f'the native executor does not know the action distribution {type(dist).__name__}'
     if kind not in (VAC, PPG):
         return f'the native executor runs the models VAC and PPG of zoo, not {kind.__name__}'
     for name, part in model.named_children():
@@ -46,15 +48,28 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
             return f'the native executor has no {type(part).__name__} as {name}'
         if type(part) is MLP and len(part.layers) > MAX_LAYER:
             return f'the native executor takes up to {MAX_LAYER} layers and {name} has {len(part.layers)}'
-    for part in model.modules():
-        known = kind, *_LAYERS, *(each for kinds in _PARTS.values() for each in kinds)
-        if type(part) not in known or 'forward' in vars(part) or any(vars(part).get(hook) for hook in _HOOKS):
-            return 'a part of the model was replaced or has a hook, which the native executor does not run'
+    if type(model.policy_head) is not _HEADS[type(dist)] or _is_changed(model):
+        return 'a part of the model was replaced or has a hook, which the native executor does not run'
     if _has_any_global_hook():
         return 'there is a hook on all modules, which the native executor does not run'
     if any(type(p) is not nn.Parameter or p.dtype != torch.float32 for p in model.parameters()):
         return 'the native executor computes in float32 and a parameter of the model is of another type'
     return ''
+
+
+def _is_changed(model: Any) -> bool:
+    """Whether a part is of another class, has a hook or a method of its own, or shares a parameter with another."""
+    for part in model.modules():
+        has_own_method = any(callable(getattr(type(part), name, None)) for name in vars(part))
+        if type(part) not in _KNOWN or has_own_method or any(vars(part).get(hook) for hook in _HOOKS):
+            return True
+        if type(part) is nn.Linear and part.bias is None:
+            return True
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters()):
+        return True
+    of_parts = [p for part in model.children() for _, p in part.named_parameters(remove_duplicate=False)]
+    is_shared = len(of_parts) != len(list(model.parameters()))
+    return is_shared or model.actor_encoder.activation != model.critic_encoder.activation
 
 
 def spec_of(model: Any, dist: ActionDist) -> ModelSpec:
