@@ -63,7 +63,6 @@ def train(args: argparse.Namespace, n_rollout: int) -> float:
     """n_rollout policy phases and the auxiliary phase after them; returns the MB of file pages as it ends."""
     import numpy as np
     import torch
-    from tensordict import TensorDict
 
     from zoo.core.registry import POLICY_REGISTRY
     from zoo.core.spaces import Box, Discrete
@@ -83,17 +82,14 @@ def train(args: argparse.Namespace, n_rollout: int) -> float:
     generator = torch.Generator().manual_seed(0)
     n = args.rows
     # as a collector has it: one block, filled anew by every rollout
-    samples = TensorDict(
-        {
-            'obs': torch.empty((n, *SHAPE), dtype=torch.uint8),
-            'action': torch.zeros(n, dtype=torch.int64),
-            'logit': torch.zeros(n, N_ACTION),
-            'value': torch.zeros(n),
-            'adv': torch.zeros(n),
-            'return_': torch.zeros(n),
-        },
-        batch_size=[n],
-    )
+    samples = {
+        'obs': torch.empty((n, *SHAPE), dtype=torch.uint8),
+        'action': torch.zeros(n, dtype=torch.int64),
+        'logit': torch.zeros(n, N_ACTION),
+        'value': torch.zeros(n),
+        'adv': torch.zeros(n),
+        'return_': torch.zeros(n),
+    }
     for _ in range(n_rollout):
         samples['obs'].random_(generator=generator)
         for name in ('adv', 'return_'):

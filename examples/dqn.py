@@ -53,8 +53,9 @@ class DQNPolicy(Policy):
         return dict(obs=obs, action=output['action'], reward=timestep.reward, done=timestep.terminated, valid=valid)
 
     def _get_train_sample(self, rollout):  # [T, B] -> [N] transitions, without the rows that only reset an env
-        samples = rollout.data.set('next_obs', rollout.next_obs()).flatten(0, 1)
-        return samples[samples['valid']].to(self.device)
+        columns = {**rollout.data, 'next_obs': rollout.next_obs()}
+        valid = columns.pop('valid')
+        return {name: x[valid].to(self.device) for name, x in columns.items()}
 
     def _init_learn(self):
         self._optimizer = FlatAdam(self._model.named_parameters(), lr=self.cfg.learn.learning_rate)

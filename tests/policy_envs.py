@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 import zoo.core.spaces
 from tests.envs import End, LimitEnv, LimitVectorEnv
+from zoo.core.data import map_tensors
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.policy.base import Policy
 from zoo.run.config import resolve_policy
@@ -207,6 +208,21 @@ def job_config(root: Any, env_id: Any = 'tests.envs:limit_env', **sections: Any)
         ),
     )
     return _merged(base, sections)
+
+
+def clone(samples: Any) -> Any:
+    """The same numbers in memory of their own."""
+    return map_tensors(Tensor.clone, samples)
+
+
+def take(samples: Any, rows: Any) -> Any:
+    """Some rows of all columns."""
+    return map_tensors(lambda x: x[rows], samples)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """All rows of several batches."""
+    return map_tensors(lambda *xs: torch.cat(xs), *parts)
 
 
 def flat(state: dict[str, Any], prefix: str = '') -> dict[str, Any]:

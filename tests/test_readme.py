@@ -82,7 +82,9 @@ def test_readme_reading_path_is_the_traced_one() -> None:
 
 def test_docs_index_lists_every_page() -> None:
     index = (ROOT / 'docs' / 'index.md').read_text()
-    assert {path.name for path in (ROOT / 'docs').glob('*.md')} - {'index.md'} <= set(re.findall(r'\((\w+\.md)\)', index))
+    assert {path.name for path in (ROOT / 'docs').glob('*.md')} - {'index.md'} <= set(
+        re.findall(r'\((\w+\.md)\)', index)
+    )
 
 
 def test_speed_page_says_from_which_length_on_runs_are_compiled() -> None:

@@ -1,7 +1,7 @@
 """Compiled updates and acting against the eager ones; when they are compiled anew; what stops them.
 
-In most tests the graphs run as they were traced, which is where ours could go wrong; three have them compiled. The
-parity suite of all executors (test_executors.py) has this one compiled too.
+In most tests the graphs run as they were traced, which is where ours could go wrong; one has them compiled, and so has
+the parity suite of all executors, test_executors.py.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_eager_steps_may_come_before_and_after_compiled_ones(graphs: list[torch.
     """All that a step leaves is in the optimiser's buffers."""
     graph, eager = sides(Case('PPO', numbers=PolicyNumbers()))
     compiled = graph.executor
-    for executor in (compiled, Eager(graph.model, DIST.__class__(3)), compiled):
+    for executor in (compiled, Eager(graph.model, graph.problem.dist), compiled):
         graph.executor = executor
         assert_equal_steps(graph, eager)
 
@@ -138,13 +138,12 @@ def test_step_that_is_not_finite_changes_nothing_and_is_counted(
     problem = Problem(Case('AUX', arch=arch, numbers=AuxNumbers()), 4)
     problem.model.value_head.layer.bias.data.fill_(value)
     graph, eager = Side(problem, GraphExecutor), Side(problem, Eager)
-    before = [x.clone() for x in graph.optimizers[-1].state]
+    state = graph.optimizers[-1].state
+    before = [x.clone() for x in state]
     graph.run(), eager.run()
     assert [optimizer.step_count.item() for optimizer in graph.optimizers] == ([4, 0] if arch == 'dual' else [0])
-    for name, x, y in zip(
-        before[0:0] or graph.optimizers[-1].state._fields, graph.optimizers[-1].state, before, strict=True
-    ):
-        assert name == 'grad' or torch.equal(x.nan_to_num(), y.nan_to_num())
+    for name, x, y in zip(state._fields, state, before, strict=True):
+        assert name == 'grad' or torch.equal(x.nan_to_num(), y.nan_to_num()), name
     for a, b in zip(graph.optimizers, eager.optimizers, strict=True):
         assert a.count_skipped(99) == b.count_skipped(99)
         torch.testing.assert_close(a.param, b.param, **CLOSE, equal_nan=True)
@@ -358,6 +357,25 @@ def test_step_and_numbers_of_a_users_own_are_compiled(graphs: list[torch.fx.Grap
         found.append((steps, optimizer.param))
     torch.testing.assert_close(found[0], found[1], **CLOSE)
     assert len(graphs) == 2  # with and without `double`
+
+
+class Parts(Odd):
+    """Its observations are a dict of two."""
+
+    def compute_actor_critic(self, obs: Any) -> dict[str, Tensor]:
+        return super().compute_actor_critic(obs['camera'] + obs['body']['arm'])
+
+
+def test_columns_may_be_nested(graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture) -> None:
+    columns = {**rows(), 'obs': {'camera': rows()['obs'], 'body': {'arm': rows()['obs'] * 2}}}
+    found, model = [], Parts(nn.Identity())
+    for make in (GraphExecutor, Eager):
+        each = copy.deepcopy(model)
+        optimizer = FlatAdam(each.named_parameters())
+        make(each, DIST).run(ppo_step, [optimizer], Pass(columns, torch.arange(16)[None], 8, CPU), PolicyNumbers())
+        found.append(optimizer.param)
+    torch.testing.assert_close(*found, **CLOSE)
+    assert len(graphs) == 1 and not messages(caplog)
 
 
 def test_step_that_moves_parameters_twice_runs_eagerly(

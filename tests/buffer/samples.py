@@ -5,33 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDict
 
 from zoo.buffer import MultiBuffer, MultiConfig, ReplayBuffer, ReplayConfig
 from zoo.config.section import validate
+from zoo.core.data import leaves, map_tensors
 
 
-def numbered(first: int, n: int) -> TensorDict:
+def numbered(first: int, n: int) -> dict[str, Any]:
     """Samples first, first + 1, ...: everything in a sample follows from its number, under 'id'."""
     number = torch.arange(first, first + n)
-    return TensorDict(
-        {
-            'id': number,
-            'adv': number / 2,
-            'obs': (number % 256).to(torch.uint8)[:, None, None].repeat(1, 2, 3),
-            'logit': {'mu': torch.stack((number, -number), 1).float(), 'sigma': number.double()[:, None]},
-        },
-        batch_size=[n],
-    )
+    return {
+        'id': number,
+        'adv': number / 2,
+        'obs': (number % 256).to(torch.uint8)[:, None, None].repeat(1, 2, 3),
+        'logit': {'mu': torch.stack((number, -number), 1).float(), 'sigma': number.double()[:, None]},
+    }
 
 
-def is_whole(batch: TensorDict) -> bool:
+def is_whole(batch: dict[str, Any]) -> bool:
     """Whether every row of a batch is a sample as `numbered` made it."""
     number = batch['id']
-    return all(
-        torch.equal(leaf, torch.cat([numbered(int(i), 1).get(key) for i in number]))
-        for key, leaf in batch.exclude('staleness').items(True, True)
-    )
+    want = map_tensors(lambda *xs: torch.cat(xs), *(numbered(int(i), 1) for i in number))
+    return same({name: x for name, x in batch.items() if name != 'staleness'}, want)
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two batches are equal, leaf by leaf."""
+    x, y = dict(leaves(a)), dict(leaves(b))
+    return x.keys() == y.keys() and all(torch.equal(x[path], y[path]) for path in x)
 
 
 def replay(seed: int = 0, **fields: Any) -> ReplayBuffer:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.buffer.samples import is_whole, multi, push_numbered, replay
+from tests.buffer.samples import is_whole, multi, push_numbered, replay, same
 from zoo.buffer import Buffer, MultiBuffer, MultiConfig
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
@@ -35,7 +34,10 @@ def test_multi_buffer_pairs_its_draws_and_goes_on_with_the_part_that_has_more():
     push_numbered(buffer, [16, 16])
     batches = list(buffer.batches())
     assert [list(batch) for batch in batches] == 2 * [['policy', 'value']] + 3 * [['value']]
-    assert {(part, len(batch)) for pair in batches for part, batch in pair.items()} == {('policy', 4), ('value', 6)}
+    assert {(part, len(batch['id'])) for pair in batches for part, batch in pair.items()} == {
+        ('policy', 4),
+        ('value', 6),
+    }
     assert all(is_whole(batch) for pair in batches for batch in pair.values())
 
 
@@ -108,7 +110,7 @@ def test_multi_buffer_restored_from_a_file_draws_the_same_ever_after(tmp_path: P
             assert list(a) == list(b)
             n_batch += len(a)
             for part in a:
-                assert all(torch.equal(leaf, b[part][key]) for key, leaf in a[part].items(True, True))
+                assert same(a[part], b[part])
         for buffer in (one, two):
             push_numbered(buffer, [7], first=100 * k)
     assert n_batch >= 15

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from tensordict import TensorDict
 
-from tests.buffer.samples import is_whole, multi, numbered, push_numbered, replay
+from tests.buffer.samples import is_whole, multi, numbered, push_numbered, replay, same
 from tests.policy_envs import differing, job_config
 from zoo.buffer import Buffer, ReplayBuffer, ReplayConfig
 from zoo.config.section import ConfigError
+from zoo.core.data import leaves
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY
 from zoo.pipeline import serial_pipeline
@@ -27,12 +26,6 @@ def refused(**buffer: Any) -> list[str]:
     with pytest.raises(ConfigError) as error:
         resolve_config({'env': {'id': 'CartPole-v1'}, 'buffer': {'type': 'replay', **buffer}})
     return error.value.problems
-
-
-def same(a: TensorDict, b: TensorDict) -> bool:
-    return set(a.keys(True, True)) == set(b.keys(True, True)) and all(
-        torch.equal(leaf, b[key]) for key, leaf in a.items(True, True)
-    )
 
 
 def test_replay_buffer_is_registered_with_its_config():
@@ -120,8 +113,8 @@ def test_state_holds_the_samples_once_and_only_those_pushed():
     buffer = replay(size=1000, n_sample=8)
     push_numbered(buffer, [7])
     data = buffer.state_dict()['ring']['data']
-    assert [len(leaf) for leaf in TensorDict(data, [7]).values(True, True)] == [7] * 5
-    assert data['adv'].data_ptr() == buffer._ring._block['adv'].data_ptr()  # views: saving copies nothing
+    assert [len(leaf) for _, leaf in leaves(data)] == [7] * 5
+    assert data['adv'].data_ptr() == buffer._ring._data['adv'].data_ptr()  # views: saving copies nothing
 
 
 def test_the_empty_state_of_a_rollout_buffer_leaves_it_empty():

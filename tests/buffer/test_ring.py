@@ -6,12 +6,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
 
 from tests.buffer.samples import is_whole, numbered, push_numbered
 from tests.gpu import needs_gpu
 from zoo.buffer.ring import Ring
+from zoo.core.data import leaves, map_tensors
 from zoo.core.errors import UserError
+
+
+def moved(samples, device):
+    return map_tensors(lambda x: x.to(device), samples)
 
 
 def by_age(ring: Ring) -> list[tuple[int, int]]:
@@ -63,16 +67,15 @@ def test_every_leaf_keeps_dtype_and_shape():
     ring = Ring(8)
     push_numbered(ring, [5, 5])
     batch = ring.gather(torch.tensor([7, 0]))
-    assert {key: (leaf.dtype, list(leaf.shape)) for key, leaf in batch.items(True, True)} == {
+    assert {key: (leaf.dtype, list(leaf.shape)) for key, leaf in leaves(batch)} == {
         'id': (torch.int64, [2]),
         'adv': (torch.float32, [2]),
         'obs': (torch.uint8, [2, 2, 3]),
-        ('logit', 'mu'): (torch.float32, [2, 2]),
-        ('logit', 'sigma'): (torch.float64, [2, 1]),
+        'logit.mu': (torch.float32, [2, 2]),
+        'logit.sigma': (torch.float64, [2, 1]),
         'staleness': (torch.float32, [2]),
     }
     assert batch['id'].tolist() == [7, 8] and is_whole(batch)  # row 0: the ninth sample
-    assert batch['logit'].batch_size == torch.Size([2])
 
 
 def test_staleness_counts_the_pushes_since():
@@ -84,13 +87,13 @@ def test_staleness_counts_the_pushes_since():
 def test_storage_is_allocated_once_and_samples_are_copied():
     ring, samples = Ring(6), numbered(0, 4)
     ring.push(samples)
-    places = {key: leaf.data_ptr() for key, leaf in ring._block.items(True, True)}
+    places = {key: leaf.data_ptr() for key, leaf in leaves(ring._data)}
     samples['adv'].fill_(-1)  # the collector's block is written again
     assert ring.gather(torch.arange(4))['adv'].tolist() == [0, 0.5, 1, 1.5]
     for first in range(4, 40, 5):
         ring.push(numbered(first, 5))
-        assert {key: leaf.data_ptr() for key, leaf in ring._block.items(True, True)} == places
-    assert len(places) == 5 and ring._block.shape == torch.Size([6])
+        assert {key: leaf.data_ptr() for key, leaf in leaves(ring._data)} == places
+    assert len(places) == 5 and all(len(leaf) == 6 for _, leaf in leaves(ring._data))
 
 
 def test_a_gathered_batch_stays_as_it_is_when_samples_are_pushed():
@@ -104,14 +107,15 @@ def test_a_gathered_batch_stays_as_it_is_when_samples_are_pushed():
 def test_samples_with_a_gradient_are_stored_without():
     ring = Ring(3)
     adv = torch.ones(2, requires_grad=True) * 2
-    ring.push(TensorDict({'adv': adv}, batch_size=[2]))
-    assert not ring._block['adv'].requires_grad and adv.requires_grad  # else the graph of every push would be kept
+    ring.push({'adv': adv})
+    assert not ring._data['adv'].requires_grad and adv.requires_grad  # else the graph of every push would be kept
 
 
 def test_samples_of_another_form_are_refused_with_both_forms():
     ring = Ring(4)
     push_numbered(ring, [2])
-    other = numbered(2, 2).exclude('adv')
+    other = numbered(2, 2)
+    del other['adv']
     other['obs'] = other['obs'].float()
     with pytest.raises(UserError) as error:
         ring.push(other)
@@ -121,14 +125,21 @@ def test_samples_of_another_form_are_refused_with_both_forms():
     assert by_age(ring) == [(0, 1), (1, 1)] and ring.n_push == 1  # nothing of it was taken
 
 
-def test_samples_that_are_no_flat_block_are_refused():
-    with pytest.raises(UserError, match=r'batch size \[2, 3\] but a buffer takes \[N\]'):
-        Ring(4).push(numbered(0, 6).view(2, 3))
+@pytest.mark.parametrize(('adv', 'sizes'), [(torch.zeros(3), r'\[2, 3\]'), (torch.zeros(()), r'\[-1, 2\]')])
+def test_columns_of_unequal_numbers_of_rows_are_refused(adv, sizes):
+    with pytest.raises(UserError, match=rf'samples have columns of {sizes} rows but a buffer takes one row for each'):
+        Ring(4).push({**numbered(0, 2), 'adv': adv})
+
+
+def test_sequences_are_kept_whole():
+    ring = Ring(3)
+    ring.push({'adv': torch.arange(8.0).view(4, 2)})  # four sequences of two rows
+    assert ring.gather(torch.arange(3))['adv'].tolist() == [[2, 3], [4, 5], [6, 7]]
 
 
 def test_samples_with_a_staleness_of_their_own_are_refused():
     with pytest.raises(UserError, match="key 'staleness'.* rename it"):
-        Ring(4).push(numbered(0, 2).set('staleness', torch.zeros(2)))
+        Ring(4).push({**numbered(0, 2), 'staleness': torch.zeros(2)})
 
 
 @pytest.mark.parametrize('n', [0, 3, 5, 12])
@@ -158,10 +169,10 @@ def test_ring_loaded_shares_no_memory_with_the_state():
 def test_samples_are_kept_where_the_config_says_and_come_back_where_they_were(device, kept_on):
     ring = Ring(4, device)
     for first in (0, 3):
-        ring.push(numbered(first, 3).to('cuda'))
+        ring.push(moved(numbered(first, 3), 'cuda'))
     batch = ring.gather(torch.arange(4))
-    assert ring._block['obs'].device.type == kept_on and batch.device.type == 'cuda'
-    assert all(leaf.is_cuda for leaf in batch.values(True, True)) and is_whole(batch.cpu())
+    assert ring._data['obs'].device.type == kept_on
+    assert all(leaf.is_cuda for _, leaf in leaves(batch)) and is_whole(moved(batch, 'cpu'))
 
 
 @needs_gpu
@@ -169,6 +180,6 @@ def test_ring_loaded_from_a_file_moves_to_the_device_of_the_samples():
     one, two = Ring(4), Ring(4)
     push_numbered(one, [3])
     two.load_state_dict(one.state_dict())
-    two.push(numbered(3, 3).to('cuda'))
+    two.push(moved(numbered(3, 3), 'cuda'))
     batch = two.gather(torch.arange(4))
-    assert two._block.device.type == 'cuda' and batch['id'].tolist() == [4, 5, 2, 3] and is_whole(batch.cpu())
+    assert two._data['obs'].is_cuda and batch['id'].tolist() == [4, 5, 2, 3] and is_whole(moved(batch, 'cpu'))

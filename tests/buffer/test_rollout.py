@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensordict import TensorDict
 
 from zoo.buffer import BufferConfig, RolloutBuffer
 from zoo.config.section import ConfigError, validate
 from zoo.core.registry import BUFFER_REGISTRY
 
 
-def block(k: int) -> TensorDict:
-    return TensorDict({'adv': torch.full((4,), float(k))}, batch_size=[4])
+def block(k: int) -> dict[str, torch.Tensor]:
+    return {'adv': torch.full((4,), float(k))}
 
 
 def test_rollout_buffer_is_registered_with_its_config():

@@ -59,14 +59,18 @@ def test_model_without_a_method_is_named() -> None:
 
 
 def test_continuous_actions_want_mu_beside_sigma() -> None:
-    with pytest.raises(UserError, match=r'gave a tensor of shape \(3, 2\).* must give a float tensor of shape \(3, 4\)'):
+    with pytest.raises(
+        UserError, match=r'gave a tensor of shape \(3, 2\).* must give a float tensor of shape \(3, 4\)'
+    ):
         probe(Net(), OBS, Gaussian(2), CPU)
 
 
 def test_parameters_in_a_dict_are_named_with_the_way_to_join_them() -> None:
     parts = {'mu': torch.zeros(3, 2), 'sigma': torch.ones(3, 2)}
     broken = type('Net', (Net,), {'compute_actor': lambda self, obs: parts})()
-    with pytest.raises(UserError, match=r"a dict with the keys \['mu', 'sigma'\].*\(..., 4\).*return torch.cat\(\(mu, sigma\), -1\)"):
+    with pytest.raises(
+        UserError, match=r"a dict with the keys \['mu', 'sigma'\].*\(..., 4\).*return torch.cat\(\(mu, sigma\), -1\)"
+    ):
         probe(broken, OBS, Gaussian(2), CPU)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy_envs import TWO_ACTIONS, HandModel, differing, job_config, make_policy
+from tests.policy_envs import TWO_ACTIONS, HandModel, differing, job_config, make_policy, take
 from zoo.core.data import Rollout
 from zoo.core.seeding import stream
 from zoo.core.spaces import Box, Discrete
@@ -55,6 +55,11 @@ def collect(policy: Policy, env: dict[str, Any], n_env: int = 2) -> Rollout:
         vector.close()
 
 
+def in_blocks(samples: dict[str, Any], n_env: int) -> dict[str, Any]:
+    """[N] -> [T, B]."""
+    return {name: x.unflatten(0, (-1, n_env)) for name, x in samples.items()}
+
+
 @pytest.mark.parametrize('end', ['truncated', 'terminated'])
 @pytest.mark.parametrize('mode', MODES)
 def test_samples_of_every_autoreset_mode_equal_hand_worked_advantages(mode: str, end: str) -> None:
@@ -65,7 +70,8 @@ def test_samples_of_every_autoreset_mode_equal_hand_worked_advantages(mode: str,
         enable_field=['collect'],
         collect=dict(n_step=13, discount_factor=0.9, gae_lambda=0.5),
     )
-    samples = policy.collect_mode.get_train_sample(collect(policy, {**MODES[mode], 'kwargs': {'end': end}})).view(13, 2)
+    rollout = collect(policy, {**MODES[mode], 'kwargs': {'end': end}})
+    samples = in_blocks(policy.collect_mode.get_train_sample(rollout), 2)
     if 'next_step' in mode:  # 5 transitions, a reset row, 5, a reset row, 1
         rows = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12]
         adv, value = EPISODE[end] * 2 + CUT_1, VALUE * 2 + VALUE[:1]
@@ -129,7 +135,9 @@ def column(rollout: Rollout, b: int) -> Rollout:
     """What a rollout of env b alone would hold."""
     mine = rollout.final_index[:, 1] == b
     index = torch.stack((rollout.final_index[mine, 0], torch.zeros(int(mine.sum()), dtype=torch.int64)), 1)
-    return Rollout(rollout.data[:, b : b + 1], rollout.last_obs[b : b + 1], rollout.final_obs[mine], index)
+    return Rollout(
+        take(rollout.data, (slice(None), slice(b, b + 1))), rollout.last_obs[b : b + 1], rollout.final_obs[mine], index
+    )
 
 
 @pytest.mark.parametrize('mode', MODES)
@@ -141,9 +149,9 @@ def test_samples_of_one_env_equal_its_column_of_all(mode: str) -> None:
     rollout.final_obs += torch.arange(len(rollout.final_obs)).unsqueeze(
         1
     )  # all different, so that a mixed-up index shows
-    together = policy.collect_mode.get_train_sample(rollout).view(13, 3)
+    together = in_blocks(policy.collect_mode.get_train_sample(rollout), 3)
     for b in range(3):
-        alone = policy.collect_mode.get_train_sample(column(rollout, b)).view(13, 1)
+        alone = in_blocks(policy.collect_mode.get_train_sample(column(rollout, b)), 1)
         assert alone.keys() == together.keys()
         for name in alone.keys():  # [13, 1, ...]; a matrix product of another height rounds differently
             torch.testing.assert_close(
@@ -192,20 +200,15 @@ def test_value_norm_gives_samples_in_return_units() -> None:
 
 def scaled_rewards(policy: Policy, reward: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
     """Rewards [T, B] as the policy scales them: with V = 0 and lambda = 0 the advantage is the reward."""
-    from tensordict import TensorDict
-
     n_step, n_env = reward.shape
-    data = TensorDict(
-        {
-            'obs': torch.zeros(n_step, n_env, 1),
-            'action': torch.zeros(n_step, n_env, dtype=torch.int64),
-            'logit': torch.zeros(n_step, n_env, 2),
-            'reward': reward,
-            'done': end,
-            'traj_flag': end,
-        },
-        [n_step, n_env],
-    )
+    data = {
+        'obs': torch.zeros(n_step, n_env, 1),
+        'action': torch.zeros(n_step, n_env, dtype=torch.int64),
+        'logit': torch.zeros(n_step, n_env, 2),
+        'reward': reward,
+        'done': end,
+        'traj_flag': end,
+    }
     rollout = Rollout(data, torch.zeros(n_env, 1), torch.zeros(0, 1), torch.zeros(0, 2, dtype=torch.int64))
     return policy.collect_mode.get_train_sample(rollout)['adv'].view(n_step, n_env)
 
@@ -281,7 +284,7 @@ def test_collect_only_policy_collects_and_makes_samples() -> None:
     full = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=8))
     part = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=8), enable_field=['collect'])
     a, b = (p.collect_mode.get_train_sample(collect(p, MODES['sync same_step'])) for p in (full, part))
-    assert not differing(dict(a.items()), dict(b.items()))
+    assert not differing(a, b)
 
 
 @pytest.mark.parametrize('learn', [{}, dict(reward_norm=True, value_norm=True, recompute_adv=True)])
@@ -290,7 +293,7 @@ def test_collect_only_policy_takes_the_state_of_a_full_one(learn: dict[str, Any]
     part = make_policy(OBS, TWO_ACTIONS, seed=2, collect=dict(n_step=8), learn=learn, enable_field=['collect'])
     part.load_state_dict(full.state_dict())
     a, b = (p.collect_mode.get_train_sample(collect(p, MODES['sync same_step'])) for p in (full, part))
-    assert not differing(dict(a.items()), dict(b.items()))
+    assert not differing(a, b)
 
 
 def test_greedy_evaluation_takes_the_mode() -> None:
@@ -364,5 +367,5 @@ def test_samples_of_all_policies_are_those_of_ppo(name: str, mode: str) -> None:
             collect=dict(n_step=13),
             learn=dict(reward_norm=True, value_norm=True),
         )
-        samples.append(dict(policy.collect_mode.get_train_sample(collect(policy, MODES[mode])).items()))
+        samples.append(policy.collect_mode.get_train_sample(collect(policy, MODES[mode])))
     assert not differing(*samples)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 import zoo
@@ -27,7 +26,7 @@ PLACES: list[MemoryLocation] = ['device', 'cpu', 'disk']
 places = pytest.mark.parametrize('where', PLACES)
 
 
-def part(seed: int, n: int = 6, weighted: bool = False, dtype: torch.dtype = torch.uint8) -> TensorDict:
+def part(seed: int, n: int = 6, weighted: bool = False, dtype: torch.dtype = torch.uint8) -> dict[str, Tensor]:
     """Images, returns, and what a batch has besides."""
     generator = torch.Generator().manual_seed(seed)
     data = {
@@ -38,14 +37,14 @@ def part(seed: int, n: int = 6, weighted: bool = False, dtype: torch.dtype = tor
     }
     if weighted:
         data['weight'] = torch.rand(n, generator=generator)
-    return TensorDict(data, [n])
+    return data
 
 
 def all_rows(memory: AuxMemory) -> dict[str, Tensor]:
     return {key: x.cpu() for key, x in memory.columns().items()}
 
 
-def joined(parts: list[TensorDict], *keys: str) -> dict[str, Tensor]:
+def joined(parts: list[dict[str, Tensor]], *keys: str) -> dict[str, Tensor]:
     return {key: torch.cat([p[key] for p in parts]) for key in keys}
 
 
@@ -113,7 +112,9 @@ def test_more_batches_than_a_phase_has_are_refused() -> None:
 
 @places
 @pytest.mark.parametrize('weighted', [False, True])
-def test_state_goes_through_a_checkpoint_and_is_filled_up_there(where: MemoryLocation, weighted: bool, tmp_path: Path) -> None:
+def test_state_goes_through_a_checkpoint_and_is_filled_up_there(
+    where: MemoryLocation, weighted: bool, tmp_path: Path
+) -> None:
     memory, parts = AuxMemory(4, where), [part(i, weighted=weighted) for i in range(4)]
     for batch in parts[:3]:
         memory.append(batch)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -92,7 +91,7 @@ def rollout_of(policy: Policy, with_resets: bool) -> Rollout:
     )
     transition = policy.collect_mode.process_transition(obs[:-1], acting.output, steps)
     index = torch.tensor([[2, 1]])
-    return Rollout(TensorDict(transition, [T, B]), obs[-1], torch.randn(1, 3), index)
+    return Rollout(transition, obs[-1], torch.randn(1, 3), index)
 
 
 @pytest.mark.parametrize('with_resets', [False, True], ids=['', 'reset rows'])
@@ -153,4 +152,6 @@ def test_cuda_says_the_same(
     monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: 0)
     with no_waiting():
         policy.learn_mode.forward(batch)
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]  # none of a step that is not compiled
+    assert not [
+        record for record in caplog.records if record.levelno >= logging.WARNING
+    ]  # none of a step that is not compiled

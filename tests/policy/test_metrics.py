@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensordict import TensorDict
 
 from zoo.policy.metrics import explained_variance
 
@@ -13,18 +12,15 @@ RETURN, VALUE = [1.0, 3.0, 5.0], [1.0, 2.0, 6.0]
 
 
 def test_explained_variance_by_hand() -> None:
-    batch = TensorDict({'return_': torch.tensor(RETURN), 'value': torch.tensor(VALUE)}, [3])
+    batch = {'return_': torch.tensor(RETURN), 'value': torch.tensor(VALUE)}
     assert explained_variance(batch).item() == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize('other', [1e6, float('nan'), float('inf')])
 def test_explained_variance_is_of_the_rows_with_a_weight(other: float) -> None:
-    batch = TensorDict(
-        {
-            'return_': torch.tensor([*RETURN, other]),
-            'value': torch.tensor([*VALUE, other]),
-            'weight': torch.tensor([4 / 3, 4 / 3, 4 / 3, 0]),
-        },
-        [4],
-    )
+    batch = {
+        'return_': torch.tensor([*RETURN, other]),
+        'value': torch.tensor([*VALUE, other]),
+        'weight': torch.tensor([4 / 3, 4 / 3, 4 / 3, 0]),
+    }
     assert explained_variance(batch).item() == pytest.approx(0.75)

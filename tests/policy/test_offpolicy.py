@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
 
 from tests.buffer.samples import multi, replay
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, samples_of
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, job_config, make_policy, rows
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, job_config, joined, make_policy, rows
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
 from zoo.env import EnvConfig
 from zoo.pipeline import serial_pipeline
@@ -147,7 +146,7 @@ def test_both_parts_have_their_own_draws_and_reuse() -> None:
         size=2 * N, policy=dict(n_sample=32, max_use=1, max_staleness=0), value=dict(n_sample=16, update_per_collect=6)
     )
     learner = Learner(policy.learn_mode, buffer)
-    seen: list[dict[str, TensorDict]] = []
+    seen: list[dict[str, Any]] = []
     forward = policy.learn_mode.forward
     learner._mode = policy.learn_mode._replace(forward=lambda batch: (seen.append(batch), forward(batch))[1])
     for rollout in range(1, 5):
@@ -160,7 +159,7 @@ def test_both_parts_have_their_own_draws_and_reuse() -> None:
         assert ('auxiliary_loss' in metrics) == (rollout % 2 == 0)
         assert metrics['n_epoch'].item() == 1  # of the one policy phase; five batches were for the critic alone
     assert [set(batch) for batch in seen] == 4 * [{'policy', 'value'}, *5 * [{'value'}]]
-    assert [len(batch['value']) for batch in seen] == [16] * 24 and len(seen[0]['policy']) == 32
+    assert [len(batch['value']['adv']) for batch in seen] == [16] * 24 and len(seen[0]['policy']['adv']) == 32
 
 
 @pytest.mark.parametrize(('early', 'late'), [('value', 'policy'), ('policy', 'value')])
@@ -191,11 +190,11 @@ def test_memory_keeps_the_draws_of_the_policy_and_their_returns_of_collection() 
     learner, seen = Learner(policy.learn_mode, buffer), []
     forward = policy.learn_mode.forward
     learner._mode = policy.learn_mode._replace(
-        forward=lambda batch: (seen.append(batch['policy'].clone()), forward(batch))[1]
+        forward=lambda batch: (seen.append(clone(batch['policy'])), forward(batch))[1]
     )
     buffer.push(samples_of(policy))
     learner.train(0)
-    kept, drawn = policy.memory_state_dict(), torch.cat(seen)
+    kept, drawn = policy.memory_state_dict(), joined(seen)
     assert len(seen) == 2 and torch.equal(kept['obs'], drawn['obs']) and torch.equal(kept['return_'], drawn['return_'])
 
 

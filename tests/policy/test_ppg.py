@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 import zoo.policy.ppg
 from tests.policy.test_actor_critic import MODES, collect
 from tests.policy.test_actor_critic import OBS as ONE_NUMBER_OBS
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, random_rollout, samples_of
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, flat, job_config, make_policy
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, flat, job_config, joined, make_policy, take
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig
@@ -43,11 +42,11 @@ def ppg(learn: dict[str, Any] | None = None, arch: str = 'dual', **kwargs: Any) 
     )
 
 
-def to_the_phase(policy: Policy, n: int) -> list[TensorDict]:
+def to_the_phase(policy: Policy, n: int) -> list[dict[str, Tensor]]:
     """n rollouts and their updates, with no auxiliary phase after the last one yet; returns the samples."""
     found = []
     for seed in range(n):
-        found.append(samples_of(policy, seed).clone())
+        found.append(clone(samples_of(policy, seed)))
         policy.learn_mode.forward(found[-1])
     return found
 
@@ -84,9 +83,7 @@ def test_garbage_in_the_auxiliary_head_changes_no_advantage(arch: str, mode: str
             p.fill_(torch.nan)
     for want, got in zip(clean, (samples_of(policy), policy.collect_mode.get_train_sample(rollout)), strict=True):
         assert {'adv', 'return_', 'value'} <= got.keys()
-        assert not differing(
-            dict(want.select('adv', 'return_', 'value').items()), dict(got.select('adv', 'return_', 'value').items())
-        )
+        assert not differing(*({key: x[key] for key in ('adv', 'return_', 'value')} for x in (want, got)))
 
 
 @archs
@@ -181,7 +178,7 @@ def test_moments_of_the_phases_are_their_own(arch: str) -> None:
 def test_ratio_is_one_at_the_first_minibatch_of_every_rollout(arch: str, space: Any, obs_norm: bool) -> None:
     policy = ppg(dict(learning_rate=0.05), arch, action_space=space, model=dict(obs_norm=obs_norm, log_std_init=-1.0))
     for seed in range(4):
-        metrics = policy.learn_mode.forward(samples_of(policy, seed).clone())
+        metrics = policy.learn_mode.forward(clone(samples_of(policy, seed)))
         assert metrics['approx_kl'].abs().item() < 1e-6 and metrics['clipfrac'].item() == 0
         assert bool(policy.learn_mode.learn_aux()) == (seed % 2 == 1)
 
@@ -226,22 +223,22 @@ def test_value_only_batches_are_no_policy_phases() -> None:
     assert policy.learn_mode.learn_aux()
 
 
-def seen_by_aux_steps(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[TensorDict]:
+def seen_by_aux_steps(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     """The minibatches of the auxiliary phase, each as it was before its step."""
-    seen: list[TensorDict] = []
+    seen: list[dict[str, Tensor]] = []
     step = zoo.policy.ppg.aux_step
 
     def watched(model: Any, dist: Any, optimizers: Any, minibatch: dict[str, Tensor], numbers: Any) -> Any:
-        seen.append(TensorDict({name: x.clone() for name, x in minibatch.items()}, [len(minibatch['obs'])]))
+        seen.append(clone(minibatch))
         return step(model, dist, optimizers, minibatch, numbers)  # of no kind that another executor knows: eager
 
     monkeypatch.setattr(zoo.policy.ppg, 'aux_step', watched)
     return seen
 
 
-def in_order(rows: TensorDict) -> TensorDict:
+def in_order(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rows sorted by their first observation, all of which differ."""
-    return rows[rows['obs'][:, 0].argsort()]
+    return take(rows, rows['obs'][:, 0].argsort())
 
 
 @spaces
@@ -270,22 +267,22 @@ def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
     for phase in range(2):  # the second has rows of its own only
         kept = []
         for i in range(3):
-            kept.append(samples_of(policy, 3 * phase + i).clone())
+            kept.append(clone(samples_of(policy, 3 * phase + i)))
             policy.learn_mode.forward(kept[-1])
         model, stats = copy.deepcopy(policy._model), copy.deepcopy(policy._normalizers)
         metrics = policy.learn_mode.learn_aux()
-        want = in_order(torch.cat(kept).select('obs', 'return_'))
+        want = in_order({key: torch.cat([x[key] for x in kept]) for key in ('obs', 'return_')})
         with torch.no_grad():
             logit = model.compute_actor(want['obs'])
         if value_norm:
             want['return_'] = (want['return_'] - stats['value'].mean) / stats['value'].var.sqrt()
         assert len(seen) == 2 * 3 * N // 12
-        for epoch in (torch.cat(seen[:8]), torch.cat(seen[8:])):
+        for epoch in (joined(seen[:8]), joined(seen[8:])):
             got = in_order(epoch)
             assert torch.equal(got['obs'], want['obs'])
             torch.testing.assert_close(got['return_'], want['return_'].float())
             torch.testing.assert_close(got['logit'], logit)
-        assert not torch.equal(torch.cat(seen[:8])['obs'], torch.cat(seen[8:])['obs'])  # in another order
+        assert not torch.equal(joined(seen[:8])['obs'], joined(seen[8:])['obs'])  # in another order
         new = log_p(policy, policy._model, want['obs'])
         kl = torch.distributions.kl_divergence(log_p(policy, model, want['obs']), new).mean()
         assert kl > 1e-6  # it moved, so that logits of later would have shown
@@ -415,11 +412,11 @@ def test_aux_schedule_without_length_lasts_as_long_as_the_run() -> None:
     assert cfg.policy.learn.aux_learning_rate == {'start': 1e-3, 'end': 0.0, 'over': 65_536}
 
 
-def far_samples(policy: Policy) -> TensorDict:
+def far_samples(policy: Policy) -> dict[str, Tensor]:
     """Good actions that have become e^.6 / (1 + e^.6) / .5 = 1.3 times as likely: beyond a clip range of .2."""
     samples = samples_of(policy)
     samples['adv'] = torch.ones(N)
-    return samples.update({'logit': torch.full((N, 2), 0.6).scatter(1, samples['action'].unsqueeze(1), 0.0)})
+    return {**samples, 'logit': torch.full((N, 2), 0.6).scatter(1, samples['action'].unsqueeze(1), 0.0)}
 
 
 def test_kl_penalty_has_no_clip_range() -> None:
@@ -555,7 +552,7 @@ def test_rows_of_weight_zero_change_nothing_in_any_phase() -> None:
                 aux_learning_rate=0.05,
             )
         )
-        batch = samples.clone()
+        batch = clone(samples)
         if garbage:
             for key, value in (('obs', 50.0), ('adv', 1e4), ('return_', -1e4), ('value', 1e3)):
                 batch[key][1::2] = value
@@ -678,7 +675,7 @@ def test_shorter_phases_after_a_resume_begin_with_the_next_one(monkeypatch: pyte
     other.load_memory_state_dict(one.memory_state_dict())
     seen = seen_by_aux_steps(other, monkeypatch)
     other.learn_mode.forward(samples_of(other, 3))
-    assert other.learn_mode.learn_aux() and len(torch.cat(seen)) == 4 * N  # nothing that was kept is lost
+    assert other.learn_mode.learn_aux() and len(joined(seen)['obs']) == 4 * N  # nothing that was kept is lost
     for i in range(4):
         other.learn_mode.forward(samples_of(other, i))
         assert bool(other.learn_mode.learn_aux()) == (i % 2 == 1)
@@ -694,7 +691,7 @@ def test_phases_of_one_rollout_after_a_resume_train_on_that_rollout_alone(
     assert 'aux_freq is 1: the auxiliary memory of the checkpoint is not used' in caplog.text
     seen = seen_by_aux_steps(other, monkeypatch)
     other.learn_mode.forward(samples_of(other, 3))
-    assert other.learn_mode.learn_aux() and len(torch.cat(seen)) == N
+    assert other.learn_mode.learn_aux() and len(joined(seen)['obs']) == N
 
 
 # --- learning ---
@@ -747,7 +744,7 @@ def test_learns_nothing_at_a_vanishing_learning_rate(tmp_path: Any, env_id: str,
 def test_learning_changes_no_sample() -> None:
     policy = ppg(dict(adv_norm='batch', value_norm=True, aux_freq=1), model=dict(obs_norm=True))
     samples = samples_of(policy)
-    before = samples.clone()
+    before = clone(samples)
     policy.learn_mode.forward(samples)
     policy.learn_mode.learn_aux()
-    assert not differing(dict(before.items()), dict(samples.items()))
+    assert not differing(before, samples)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, job_config, make_policy
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, job_config, make_policy, take
 from zoo.core.data import Rollout
 from zoo.core.spaces import Box
 from zoo.env import EnvConfig
@@ -38,29 +37,30 @@ def random_rollout(policy: Policy, seed: int = 0) -> Rollout:
     done = torch.rand(N_STEP, N_ENV, generator=generator) < 0.1
     cut = torch.rand(N_STEP, N_ENV, generator=generator) < 0.1
     index = (done | cut).nonzero()
-    data = TensorDict(
-        {
-            'obs': obs[:-1],
-            'action': torch.stack([o['action'] for o in output]),
-            'logit': torch.stack([o['logit'] for o in output]),
-            'reward': torch.randn(N_STEP, N_ENV, generator=generator),
-            'done': done,
-            'traj_flag': done | cut,
-        },
-        [N_STEP, N_ENV],
-    )
+    data = {
+        'obs': obs[:-1],
+        'action': torch.stack([o['action'] for o in output]),
+        'logit': torch.stack([o['logit'] for o in output]),
+        'reward': torch.randn(N_STEP, N_ENV, generator=generator),
+        'done': done,
+        'traj_flag': done | cut,
+    }
     return Rollout(data, obs[-1], torch.randn(len(index), 2, generator=generator), index)
 
 
-def samples_of(policy: Policy, seed: int = 0) -> TensorDict:
+def samples_of(policy: Policy, seed: int = 0) -> dict[str, Any]:
     return policy.collect_mode.get_train_sample(random_rollout(policy, seed))
+
+
+def weightless(samples: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in samples.items() if name != 'weight'}
 
 
 def parameters(policy: Policy) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in policy._model.named_parameters()}
 
 
-def trained(learn: dict[str, Any], samples: TensorDict, **kwargs: Any) -> dict[str, Tensor]:
+def trained(learn: dict[str, Any], samples: dict[str, Any], **kwargs: Any) -> dict[str, Tensor]:
     """Parameters of a fresh policy after one round on these samples."""
     policy = ppo(learn, **kwargs)
     policy.learn_mode.forward(samples)
@@ -126,7 +126,7 @@ def test_target_kl_lets_small_steps_run_all_epochs() -> None:
 @pytest.mark.parametrize('adv_norm', ['batch', 'minibatch'])
 def test_normalised_advantages_ignore_scale_and_shift(adv_norm: str) -> None:
     learn, samples = dict(adv_norm=adv_norm, value_weight=0.0), samples_of(ppo())
-    moved = samples.clone().update({'adv': samples['adv'] * 10 + 3})
+    moved = {**samples, 'adv': samples['adv'] * 10 + 3}
     torch.testing.assert_close(trained(learn, samples), trained(learn, moved))
 
 
@@ -139,9 +139,7 @@ def test_adv_norm_off_takes_advantages_as_they_are() -> None:
 
 def test_adv_norm_batch_is_over_the_rollout_and_minibatch_over_each_part() -> None:
     samples = samples_of(ppo())
-    normal = samples.clone().update(
-        {'adv': (samples['adv'] - samples['adv'].mean()) / samples['adv'].std(correction=0)}
-    )
+    normal = {**samples, 'adv': (samples['adv'] - samples['adv'].mean()) / samples['adv'].std(correction=0)}
     whole, parts = dict(batch_size=N), dict(batch_size=N // 4)
     by_hand = trained(parts, normal)
     torch.testing.assert_close(trained({**parts, 'adv_norm': 'batch'}, samples), by_hand)
@@ -159,13 +157,13 @@ def test_rows_of_weight_zero_change_nothing(batch_size: int) -> None:
     samples = samples_of(ppo())
     samples['weight'] = torch.zeros(N)
     samples['weight'][::2] = 2.0
-    garbage = samples.clone()
+    garbage = clone(samples)
     for key, value in (('obs', 50.0), ('adv', 1e4), ('return_', -1e4), ('value', 1e3)):
         garbage[key][1::2] = value
     learn['batch_size'] = batch_size
     torch.testing.assert_close(trained(learn, samples), trained(learn, garbage))
     if batch_size == N:
-        valid = samples[::2].exclude('weight')
+        valid = weightless(take(samples, slice(None, None, 2)))
         torch.testing.assert_close(trained(learn, samples), trained({**learn, 'batch_size': N // 2}, valid))
 
 
@@ -177,7 +175,7 @@ def test_reset_rows_stay_out_of_the_metrics() -> None:
     samples['return_'][1::2] = 1e5
     metrics, valid = (
         ppo().learn_mode.forward(samples),
-        ppo(dict(batch_size=N // 2)).learn_mode.forward(samples[::2].exclude('weight')),
+        ppo(dict(batch_size=N // 2)).learn_mode.forward(weightless(take(samples, slice(None, None, 2)))),
     )
     for name in metrics:
         torch.testing.assert_close(metrics[name], valid[name], msg=lambda m, name=name: f'{name}: {m}')
@@ -308,7 +306,7 @@ def test_clip_ratio_stops_the_gradient_beyond_it() -> None:
 def test_non_finite_gradient_is_skipped_and_counted() -> None:
     policy = ppo(dict(nonfinite_limit=3))
     good = samples_of(policy)
-    bad = good.clone()
+    bad = clone(good)
     bad['adv'][3] = torch.nan
     before = parameters(policy)
     metrics = policy.learn_mode.forward(bad)
@@ -386,9 +384,9 @@ def test_learning_changes_no_sample() -> None:
         dict(adv_norm='batch', value_norm=True, recompute_adv=True, epoch_per_collect=2), model=dict(obs_norm=True)
     )
     samples = samples_of(policy)
-    before = samples.clone()
+    before = clone(samples)
     policy.learn_mode.forward(samples)
-    assert not differing(dict(before.items()), dict(samples.items()))
+    assert not differing(before, samples)
 
 
 def test_learning_rate_that_reaches_zero_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -57,3 +57,14 @@ def test_old_replay_buffer_keeps_its_rows_with_flat_logits() -> None:
     data = state['buffer']['ring']['data'] if 'ring' in state['buffer'] else state['buffer']['data']
     assert data['logit'].shape == (len(data['adv']), 2)  # mu beside sigma of one action
     assert (data['logit'][:, 1] > 0).all()
+
+
+def test_checkpoint_names_the_executor_and_a_resume_with_another_warns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = [f'logger.root={tmp_path}']
+    first = serial_pipeline(resume=FOLDER / 'ppo_categorical.safetensors', overrides=['max_env_step=192', *root])
+    name = load_checkpoint(first.run_dir).meta['version']['executor']
+    assert name == first.policy.executor_name
+    serial_pipeline(resume=first.run_dir, overrides=['max_env_step=256', 'policy.learn.executor=eager'])
+    assert name == 'eager' or f'executor {name} and continues with eager' in caplog.text

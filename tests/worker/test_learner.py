@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from tensordict import TensorDict
 
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from tests.worker.test_collector import SAME_STEP, make_collector
@@ -16,7 +17,7 @@ from zoo.worker.learner import Learner
 OBS = Box(torch.zeros(1).numpy(), torch.full((1,), torch.inf).numpy())
 
 
-def policy_and_samples() -> tuple[Policy, TensorDict]:
+def policy_and_samples() -> tuple[Policy, dict[str, Any]]:
     policy = make_policy(
         OBS,
         TWO_ACTIONS,
@@ -73,7 +74,7 @@ def test_train_runs_the_auxiliary_phase_after_the_updates() -> None:
     assert Learner(mode, buffer).train(0)['aux_at'] == 6
 
 
-def ppg_and_samples(**learn: object) -> tuple[Policy, TensorDict]:
+def ppg_and_samples(**learn: object) -> tuple[Policy, dict[str, Any]]:
     policy = make_policy(
         OBS,
         TWO_ACTIONS,
@@ -87,7 +88,7 @@ def ppg_and_samples(**learn: object) -> tuple[Policy, TensorDict]:
 class Given:
     """A buffer that yields the batches it was given, each round the next list of them."""
 
-    def __init__(self, *rounds: list[TensorDict | dict[str, TensorDict]]) -> None:
+    def __init__(self, *rounds: list[dict[str, Any] | dict[str, dict[str, Any]]]) -> None:
         self._rounds = list(rounds)
 
     def batches(self):
@@ -117,7 +118,7 @@ def test_train_runs_the_auxiliary_phase_between_the_batches_of_a_round() -> None
 def test_train_averages_each_metric_over_the_batches_that_gave_it() -> None:
     """One batch for both parts, three for the critic alone."""
     (policy, samples), (by_hand, _) = ppg_and_samples(), ppg_and_samples()
-    parts: list[dict[str, TensorDict]] = [{'policy': samples, 'value': samples}, *[{'value': samples}] * 3]
+    parts: list[dict[str, dict[str, Any]]] = [{'policy': samples, 'value': samples}, *[{'value': samples}] * 3]
     metrics = Learner(policy.learn_mode, Given(parts)).train(0)
     singles = [by_hand.learn_mode.forward(part) for part in parts]
     assert metrics.keys() == set(policy.learn_mode.monitor_vars())

@@ -52,6 +52,11 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
     return Eager(model, dist)
 
 
+def executor_label(executor: Executor) -> str:
+    """The name of an executor, with the instruction set where results depend on it: 'eager', 'graph', 'native v4'."""
+    return f'{executor.name} {native.level()}' if executor.name == 'native' else executor.name
+
+
 def env_compiler(wish: Wish, device: torch.device) -> Compile | None:
     """What compiles the step of envs that are tensor programs; None where the run is too short for it."""
     if wish.compile == 'off' or (wish.compile == 'auto' and not _is_long(wish)):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from zoo.core.data import Metrics, State, replace_rows
+from zoo.core.data import Columns, Metrics, State, map_tensors, replace_rows
 from zoo.core.transfer import send
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
@@ -36,7 +36,7 @@ class Pass(NamedTuple):
     gather: all minibatches are gathered at once, which is faster, and takes the memory of another copy.
     """
 
-    columns: Mapping[str, Tensor]
+    columns: Columns
     order: Tensor
     batch_size: int
     device: torch.device
@@ -107,17 +107,23 @@ def minibatches(data: Pass) -> Iterator[dict[str, Tensor]]:
 def _one_pass(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
     if not data.gather or len(order) % data.batch_size:
         for index in order.split(data.batch_size):
-            rows = {name: send(x[index], data.device) for name, x in data.columns.items()}
+            rows = map_tensors(lambda x: send(x[index], data.device), data.columns)  # noqa: B023
             if data.normalize_adv:  # over all samples of the minibatch, also where its rows are sequences
                 weight = rows['weight'].flatten() if 'weight' in rows else None
                 rows['adv'] = normalize_advantage(rows['adv'].flatten(), weight).view_as(rows['adv'])
             yield rows
         return
     shape = -1, data.batch_size
-    blocks = {name: x.index_select(0, order).unflatten(0, shape) for name, x in data.columns.items()}
+    blocks = map_tensors(lambda x: x.index_select(0, order).unflatten(0, shape), data.columns)
     if data.normalize_adv:
         blocks['adv'] = normalize_advantage(blocks['adv'], blocks.get('weight'))
-    for rows in zip(*(x.unbind() for x in blocks.values()), strict=True):
+    yield from _unbound(blocks)
+
+
+def _unbound(blocks: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """For each entry of the first dimension what all blocks have there."""
+    parts = [_unbound(x) if isinstance(x, Mapping) else x.unbind() for x in blocks.values()]
+    for rows in zip(*parts, strict=True):
         yield dict(zip(blocks, rows, strict=True))
 
 

@@ -28,7 +28,7 @@ from zoo.backend.executor import (
     stacked,
 )
 from zoo.backend.trace import CompiledFunction, compile_function, logger, missing_compiler, named_tensors, replaced
-from zoo.core.data import Metrics, State
+from zoo.core.data import Metrics, State, leaves, map_tensors
 from zoo.core.transfer import send
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import AdamRates, FlatAdam, FlatState
@@ -78,7 +78,7 @@ class _Static(NamedTuple):
     numbers: Any  # None in place of those that move
     moving: tuple[str, ...]
     others: tuple[str, ...]  # tensors of the model that are no parameters of the optimisers
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # of the minibatch, dotted paths where they are nested
 
 
 class _Update:
@@ -86,7 +86,7 @@ class _Update:
 
     def __init__(self, step: Step, model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatAdam]) -> None:
         self._step, self._model, self._dist, self._optimizers = step, model, dist, optimizers
-        self._metrics: dict[_Static, list[str]] = {}  # their names
+        self._names: dict[_Static, list[str]] = {}  # of the metrics
         self.compiled = CompiledFunction(self._replay, getattr(step, '__name__', type(step).__name__))
 
     def run(self, data: Pass, numbers: Any) -> Metrics:
@@ -102,19 +102,18 @@ class _Update:
         values = send(values, fixed[0].device)
         found = []
         for minibatch in minibatches(data):
-            static = static._replace(columns=tuple(minibatch))
-            outputs = self.compiled([*fixed, values, *minibatch.values()], static, len(fixed))
+            self._minibatch = minibatch
+            names, columns = zip(*leaves(minibatch), strict=True)
+            static = static._replace(columns=names)
+            outputs = self.compiled([*fixed, values, *columns], static, len(fixed))
             if outputs is None:  # nothing was written, so no step is lost
                 found.append(self._step(self._model, self._dist, self._optimizers, minibatch, numbers))
-            else:
-                found.append(self._note(outputs[0], self._metrics[static]))
+                continue
+            names, metrics = self._names[static], outputs[0].unbind()
+            found.append(dict(zip(names, metrics, strict=False)))
+            for optimizer, norm in zip(self._optimizers, metrics[len(names) :], strict=True):
+                optimizer.note_step(norm)
         return stacked(found)
-
-    def _note(self, output: Tensor, names: Sequence[str]) -> Metrics:
-        metrics = output.unbind()
-        for optimizer, norm in zip(self._optimizers, metrics[len(names) :], strict=True):
-            optimizer.note_step(norm)
-        return dict(zip(names, metrics, strict=False))
 
     def _replay(self, static: _Static, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The step on the inputs of `run`; returns its metrics and the norms of the gradients as one tensor."""
@@ -127,10 +126,10 @@ class _Update:
         stand_ins = [_StandIn(*each) for each in zip(self._optimizers, states, strict=True)]
         for each in stand_ins:
             tensors |= each.leaves
-        minibatch = dict(zip(static.columns, rest, strict=True))
+        minibatch = map_tensors(lambda _: next(rest), self._minibatch)
         with replaced(self._model, tensors), torch.enable_grad():
             metrics = self._step(self._model, self._dist, stand_ins, minibatch, numbers)
-        self._metrics[static] = list(metrics)
+        self._names[static] = list(metrics)
         norms = torch.stack([each.norm for each in stand_ins])
         # always true, but it needs all norms: no buffer is written before the last gradient is there
         ready = (norms.isfinite() | ~norms.isfinite()).all()

@@ -52,8 +52,8 @@ class CompiledFunction:
         """
         if self.failed:
             return None
-        key = static, form_of(inputs)
         try:
+            key = static, tuple([(x.shape, x.stride(), x.dtype, x.device) for x in inputs])
             if key not in self._programs:
                 if len(self._programs) == MAX_PROGRAMS:
                     raise RuntimeError(f'it was called with more than {MAX_PROGRAMS} forms of inputs')
@@ -70,15 +70,12 @@ class CompiledFunction:
 
     @torch.no_grad()
     def _compile(self, inputs: Sequence[Tensor], static: Hashable, n_fixed: int | None) -> Run:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.filterwarnings('ignore', category=DeprecationWarning, module='torch')
-            warnings.filterwarnings('ignore', 'TensorFloat32 tensor cores', UserWarning)  # which round more
-            graph, used = trace(lambda *x: self._function(static, x), inputs, self._constants)
-            program = inductor(graph, [inputs[i] for i in used])
+        with warnings.catch_warnings():
+            warnings.filterwarnings('ignore', module='torch')  # its deprecations, and advice that costs digits
+            program = inductor(trace(lambda *x: self._function(static, x), inputs, self._constants), inputs)
         if n_fixed is None or not inputs[0].is_cuda:
-            return lambda x: program(*[x[i] for i in used])
-        captured = CapturedCall(lambda x: program(*x), sum(i < n_fixed for i in used))
-        return lambda x: captured([x[i] for i in used])
+            return lambda x: program(*x)
+        return CapturedCall(lambda x: program(*x), n_fixed)
 
 
 def compile_function(function: Callable[..., Sequence[Tensor]], what: str) -> Callable[..., Sequence[Tensor]]:
@@ -100,34 +97,21 @@ def missing_compiler(device: torch.device) -> str:
     return '' if shutil.which(name) else f'there is no C++ compiler {name!r} here; install one or name it in CXX'
 
 
-def form_of(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """What a program is compiled for: equal for tensors that may take each other's place."""
-    return tuple([(x.shape, x.stride(), x.dtype, x.device) for x in tensors])
+def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], constants: bool) -> torch.fx.GraphModule:
+    """The operations of one run of a function on tensors without data.
 
-
-def trace(
-    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], constants: bool
-) -> tuple[torch.fx.GraphModule, list[int]]:
-    """The operations of one run of a function on tensors without data, and which of the inputs they read.
-
-    Args: constants: whether other tensors may be read too; they keep their present values.
+    Args: constants: whether it may read other tensors than its inputs; they keep their present values.
     Raises: RuntimeError if it draws random numbers, of which a program would draw others; any error of the function,
       such as for a look at a value.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with kernels.disabled():  # the references can be fused with the operations around them
-        traced = make_fx(function, tracing_mode='fake', _allow_non_fake_inputs=constants)(*inputs)
-    for node in traced.graph.nodes:
+        graph = make_fx(function, tracing_mode='fake', _allow_non_fake_inputs=constants)(*inputs)
+    for node in graph.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, 'tags', ()):
             raise RuntimeError(f'random numbers are drawn in it ({node.target})')
-    places = list(traced.graph.find_nodes(op='placeholder'))
-    used = [i for i, node in enumerate(places) if node.users]
-    for node in places:
-        if not node.users:
-            traced.graph.erase_node(node)
-    traced.recompile()
-    return traced, used
+    return graph
 
 
 def inductor(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:

@@ -104,8 +104,8 @@ class Ring:
 
     def _fit(self, samples: Columns) -> dict[str, Any]:
         """The block for samples like these."""
-        sizes = {len(x) if x.dim() else 0 for _, x in leaves(samples)}
-        if len(sizes) != 1 or 0 in sizes:
+        sizes = {len(x) if x.dim() else -1 for _, x in leaves(samples)}
+        if len(sizes) != 1 or -1 in sizes:
             raise UserError(
                 f'samples have columns of {sorted(sizes)} rows but a buffer takes one row for each sample; flatten '
                 'time and envs in `_get_train_sample`'

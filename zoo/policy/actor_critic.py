@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from zoo.backend.choose import Wish, choose_executor, env_compiler
+from zoo.backend.choose import Wish, choose_executor, env_compiler, executor_label
 from zoo.backend.executor import Acting, Compile, ForwardActing, Pass, Step, forward_for_acting
 from zoo.config.schedule import schedule_value
 from zoo.core.data import Columns, Metrics, Rollout, State, map_tensors
@@ -18,7 +18,7 @@ from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.transfer import send
 from zoo.model.probe import probe
 from zoo.policy.base import Policy
-from zoo.policy.samples import TRANSITION_ONLY, in_pieces, rollout_values, scaled_reward, valid_weight
+from zoo.policy.samples import TRANSITION_ONLY, as_rows, in_pieces, rollout_values, scaled_reward, valid_weight
 from zoo.policy.updates import PolicyNumbers, ValueNumbers
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.gae import gae_data, gae_return, normalize_advantage
@@ -66,6 +66,10 @@ class ActorCriticPolicy(Policy):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._choose_executor()
+
+    @property
+    def executor_name(self) -> str:
+        return executor_label(self._executor)
 
     @property
     def compile_env(self) -> Compile | None:
@@ -173,7 +177,7 @@ class ActorCriticPolicy(Policy):
         """After the update, so that a rollout's first minibatch is compared with the very policy that collected it."""
         update = getattr(self._model, 'update_normalizer', None)  # a model need not keep any
         if update is not None:
-            update(batch['obs'], batch.get('weight', None))
+            update(as_rows(batch, 'obs'), as_rows(batch, 'weight'))
 
     def _reset_collect(self) -> None:
         self._noise, self._reward_sum = {}, None
@@ -273,7 +277,7 @@ class ActorCriticPolicy(Policy):
 
     def _update_value_statistics(self, batch: Columns) -> None:
         if self.cfg.learn.value_norm:
-            self._normalizers['value'].update(batch['return_'], batch.get('weight', None))
+            self._normalizers['value'].update(as_rows(batch, 'return_'), as_rows(batch, 'weight'))
 
     def _learner_metrics(self, n_epoch: int) -> Metrics:
         """How the update went as a whole, and the values of the schedules. Waits for the device, once a batch."""

@@ -217,6 +217,11 @@ class Policy(ABC):
         return ForwardActing(self._forward_collect, obs, self._initial_state())
 
     @property
+    def executor_name(self) -> str:
+        """What runs the updates, for the records of a run."""
+        return 'eager'
+
+    @property
     def compile_env(self) -> Compile | None:
         """What compiles the step of envs that are tensor programs, where this run is worth it."""
         return None

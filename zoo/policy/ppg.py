@@ -204,7 +204,8 @@ class PPGPolicy(ActorCriticPolicy):
         columns, n, device = self._aux_columns(), len(self._memory), self._memory.device
         order = torch.stack([self._draw_order(n, device) for _ in range(cfg.aux_train_epoch)])
         gather = device == self.device and columns['obs'].numel() <= CRITIC_CELLS
-        data = Pass(columns, order, cfg.aux_batch_size, self.device, gather=gather)
+        n_row = max(cfg.aux_batch_size // columns['return_'][0].numel(), 1)  # or sequences
+        data = Pass(columns, order, n_row, self.device, gather=gather)
         metrics = self._executor.run(aux_step, optimizers, data, AuxNumbers(cfg.aux_bc_weight, cfg.grad_clip))
         self._train_iter += len(metrics['aux_grad_norm'])
         for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
@@ -232,7 +233,7 @@ class PPGPolicy(ActorCriticPolicy):
         for at, rows in self._pieces():
             kl = self._dist.kl(logit_old[at].to(self.device), self._model.compute_actor(rows['obs']))
             total += (kl * rows['weight'] if 'weight' in rows else kl).sum()
-        return total / len(self._memory)
+        return total / self._memory.columns()['return_'].numel()
 
     def _pieces(self) -> Iterator[tuple[slice, dict[str, Tensor]]]:
         """All rows kept, in order, in pieces of a minibatch."""

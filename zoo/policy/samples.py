@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.core.data import Rollout
+from zoo.core.data import Columns, Rollout
 from zoo.rl_utils.gae import discounted_sum
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -60,6 +60,12 @@ def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
     next_value = block[1:].clone()
     next_value[rollout.final_index[:, 0], rollout.final_index[:, 1]] = value[n:]
     return block[:-1], next_value
+
+
+def as_rows(batch: Columns, name: str) -> Tensor | None:
+    """A column of samples, which may be sequences [S, L], as rows [N, ...]; None where there is none."""
+    x = batch.get(name)
+    return None if x is None else x.flatten(0, batch['return_'].dim() - 1)
 
 
 def in_pieces(critic: Critic, obs: Tensor) -> Tensor:

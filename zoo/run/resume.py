@@ -51,13 +51,18 @@ def meta_of(cfg: Config, parts: Parts, progress: Progress) -> dict[str, Any]:
         'best_return': progress.best_return,
         'obs_space': parts.policy.obs_space.to_json(),
         'action_space': parts.policy.action_space.to_json(),
-        'version': {'zoo': VERSION, 'torch': torch.__version__},
+        'version': {'zoo': VERSION, 'torch': torch.__version__, 'executor': parts.policy.executor_name},
     }
 
 
 def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint) -> Progress:
     """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them."""
     _check_same_env(cfg, parts, checkpoint)
+    was, now = checkpoint.meta['version'].get('executor'), parts.policy.executor_name
+    if was not in (None, now):
+        logger.warning(
+            'the run was trained by executor %s and continues with %s: equal to rounding, not bit for bit', was, now
+        )
     state, counter = checkpoint.state, checkpoint.state['counter']
     fit_state(parts.policy.state_dict(), state['policy'], checkpoint.path)
     fit_state(_counters(parts, Progress(), 0.0), counter, checkpoint.path)

@@ -38,7 +38,7 @@ class Learner:
         if self._names_checked:
             return
         parts = self._mode.get_batch_size()
-        if isinstance(batch, dict) and isinstance(parts, dict) and batch.keys() != parts.keys():
+        if isinstance(parts, dict) and batch.keys() < parts.keys():
             return
         wanted = set(self._mode.monitor_vars())
         if metrics.keys() != wanted:

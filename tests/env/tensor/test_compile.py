@@ -22,9 +22,10 @@ def test_compiled_steps_are_the_eager_ones_from_the_next_reset_on(
     monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: n_graph.append(1) or graph)
     n_end = run_both(game, 100)
     assert n_graph == [1] and n_end >= 12  # of 4 envs, at most 30 steps each
-    assert not warnings_of(caplog)  # they would say that the step runs as it stands
+    assert not warnings_of(caplog)  # they would say that the step runs uncompiled
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing_compiler(torch.device('cpu'))), reason='no C++ compiler')
 def test_steps_by_the_real_compiler_are_the_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
     assert run_both('CartPole-v1', 20, max_episode_steps=8) >= 8  # of 4 envs, at most 8 steps each

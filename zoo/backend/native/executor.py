@@ -31,6 +31,7 @@ _METRICS: dict[Kind, dict[str, Column]] = {
         'aux_grad_norm': Column.GRAD_NORM,
     },
 }
+_PER_ROW = ('value', 'adv', 'return_', 'weight')
 _METRICS[Kind.PPO] = {**_METRICS[Kind.POLICY], 'value_loss': Column.VALUE_LOSS}
 
 
@@ -153,11 +154,13 @@ class NativeActing:
 
 
 def _is_covered(data: Pass) -> bool:
-    """Whether the columns are rows on a CPU, as the C code reads them; not sequences."""
-    if any(x.dim() != 1 for name, x in data.columns.items() if name in ('value', 'adv', 'return_', 'weight')):
+    """Whether the columns that the four steps read are rows on a CPU, as the C code reads them; not sequences."""
+    columns = data.columns
+    if any(columns[name].dim() != 1 for name in _PER_ROW if name in columns):
         return False
+    read = [columns[name] for name in (*_PER_ROW, 'obs', 'action', 'logit') if name in columns]
     return data.device.type == 'cpu' and all(
-        x.is_cpu and x.is_contiguous() and x.dtype in (torch.float32, torch.int64) for x in data.columns.values()
+        x.is_cpu and x.is_contiguous() and x.dtype in (torch.float32, torch.int64) for x in read
     )
 
 

@@ -1,0 +1,197 @@
+"""Every file of examples/ runs; the DQN learns; a policy on the bare base sections runs, or is refused by name."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from zoo import POLICY_REGISTRY, load_policy, serial_pipeline
+from zoo.core.errors import UserError
+from zoo.policy import Policy, PolicyConfig
+
+EXAMPLES = Path(__file__).parents[1] / 'examples'
+QUIET = ['logger.console=off', 'logger.tensorboard=false']
+SHORT = {  # overrides that leave one rollout or a few, with every kind of update
+    'quick_start.py': ['max_env_step=512'],
+    'my_ppo.py': ['max_env_step=2_048'],
+    'my_env.py': ['max_env_step=2_048'],
+    'my_model.py': ['max_env_step=2_048'],
+    'my_gaussian.py': ['max_env_step=4_096'],
+    'device_env.py': ['max_env_step=4_096'],
+    'dqn.py': ['max_env_step=1_000'],
+}
+SCRIPTS = ['my_loss.py', 'try_device_env.py']  # they have no config
+
+
+def run(*args: str, cwd: Path) -> str:
+    done = subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def train(name: str, *args: str, cwd: Path) -> dict[str, Any]:
+    result = json.loads(run('-m', 'zoo', 'train', str(EXAMPLES / name), *QUIET, *args, '--json', cwd=cwd))
+    return {**result, 'run_dir': str(cwd / result['run_dir'])}
+
+
+def test_examples_are_all_run_here() -> None:
+    assert {path.name for path in EXAMPLES.glob('*.py')} == {*SHORT, *SCRIPTS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', SHORT)
+def test_example_trains_by_its_file(name: str, tmp_path: Path) -> None:
+    result = train(name, *SHORT[name], 'policy.eval.n_episode=1', cwd=tmp_path)
+    assert result['train_iter'] > 0
+    assert list(Path(result['run_dir']).glob('checkpoints/step_*.safetensors'))
+
+
+@pytest.mark.parametrize('name', SHORT)
+def test_example_run_as_a_script_trains_its_config(name: str) -> None:
+    main = ast.parse((EXAMPLES / name).read_text()).body[-1]
+    assert isinstance(main, ast.If) and ast.unparse(main.test) == "__name__ == '__main__'"
+    assert 'serial_pipeline(config)' in ast.unparse(main.body[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [*SCRIPTS, 'quick_start.py'])
+def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
+    run(str(EXAMPLES / name), cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_my_ppo_takes_its_own_key_from_the_command_line(tmp_path: Path) -> None:
+    result = train('my_ppo.py', 'policy.learn.end_penalty=2', 'max_env_step=1_024', cwd=tmp_path)
+    config = (Path(result['run_dir']) / 'config.yaml').read_text()
+    assert 'type: my_ppo' in config and 'end_penalty: 2' in config
+
+
+def test_dqn_has_at_most_80_lines_of_code() -> None:
+    text = (EXAMPLES / 'dqn.py').read_text()
+    doc = ast.parse(text).body[0].end_lineno or 0
+    assert sum(bool(line.strip()) for line in text.splitlines()[doc:]) <= 80
+
+
+def test_dqn_imports_public_names_only() -> None:
+    modules = {
+        node.module for node in ast.walk(ast.parse((EXAMPLES / 'dqn.py').read_text())) if hasattr(node, 'module')
+    }
+    assert modules <= {'pydantic', 'zoo', 'zoo.config.schedule', 'zoo.policy', 'zoo.rl_utils'}
+
+
+@pytest.mark.slow
+def test_dqn_solves_cartpole_in_40_000_env_steps(tmp_path: Path) -> None:
+    result = train('dqn.py', 'seed=1', cwd=tmp_path)
+    assert result['last_return'] >= 475 and result['env_step'] <= 40_000
+
+
+@pytest.mark.slow
+def test_dqn_resumed_run_continues_target_network_and_exploration(tmp_path: Path) -> None:
+    first = train('dqn.py', 'max_env_step=1_000', cwd=tmp_path)
+    own = ['--import', str(EXAMPLES / 'dqn.py')]
+    text = run('-m', 'zoo', 'train', '--resume', first['run_dir'], 'max_env_step=2_000', *own, '--json', cwd=tmp_path)
+    second = json.loads(text)
+    assert second['run_dir'] == first['run_dir'] and first['train_iter'] < second['train_iter']
+    evaluated = json.loads(run('-m', 'zoo', 'eval', first['run_dir'], *own, '--json', cwd=tmp_path))
+    assert evaluated['env_step'] == second['env_step']
+
+
+class RandomPolicy(Policy):
+    """Acts at random and learns nothing: every abstract method, and no section of its own."""
+
+    @classmethod
+    def default_model(cls) -> str | None:
+        return None
+
+    def _init_learn(self) -> None:
+        self._n_batch = 0
+
+    def _forward_learn(self, batch: Any) -> Any:
+        self._n_batch += 1
+        return {'reward': batch['reward'].mean()}
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ['reward']
+
+    def _get_train_iter(self) -> int:
+        return self._n_batch
+
+    def _init_collect(self) -> None:
+        self._generator = torch.Generator().manual_seed(self.seed)
+
+    def _forward_collect(self, obs: Any, state: Any = None) -> dict[str, Any]:
+        return {'action': torch.randint(2, (len(obs),), generator=self._generator)}
+
+    def _process_transition(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
+        return {'obs': obs, 'reward': timestep.reward}
+
+    def _get_train_sample(self, rollout: Any) -> Any:
+        return {name: x.flatten(0, 1) for name, x in rollout.data.items()}
+
+    def _forward_eval(self, obs: Any, state: Any = None) -> dict[str, Any]:
+        return {'action': torch.zeros(len(obs), dtype=torch.int64)}
+
+
+def bare_config(folder: Path, **policy: Any) -> dict[str, Any]:
+    return dict(
+        max_env_step=256,
+        env=dict(id='CartPole-v1', collector_env_num=4),
+        policy=dict(type='bare_test', eval=dict(n_episode=2), **policy),
+        logger=dict(root=str(folder), console='off', tensorboard=False),
+    )
+
+
+@pytest.mark.parametrize('buffer', ['rollout', 'replay'])
+def test_policy_on_the_base_sections_without_a_network_runs(buffer: str, tmp_path: Path) -> None:
+    POLICY_REGISTRY.register('bare_test', force=True)(RandomPolicy)
+    config = bare_config(tmp_path, learn=dict(batch_size=64), collect=dict(n_step=16))
+    config['buffer'] = {'type': buffer, **({'n_sample': 64} if buffer == 'replay' else {})}
+    result = serial_pipeline(config)
+    assert result.env_step > 192 and result.train_iter == 4  # a batch for each of the 4 rollouts of 16 x 4 steps
+    assert result.last_return is not None and 8 <= result.last_return <= 11  # always left: the pole falls at once
+    resumed = serial_pipeline(resume=result.run_dir, max_env_step=512)
+    assert resumed.run_dir == result.run_dir and resumed.env_step > result.env_step
+    assert load_policy(result.run_dir).act([0.0, 0.0, 0.0, 0.0]) == 0
+
+
+@pytest.mark.parametrize(
+    ('method', 'named'),
+    [
+        ('_forward_collect', '_forward_collect'),
+        ('_get_train_sample', '_get_train_sample'),
+        ('default_model', 'default'),
+    ],
+)
+def test_policy_that_lacks_a_method_is_refused_by_its_name(method: str, named: str, tmp_path: Path) -> None:
+    parts = {
+        name: x for name, x in vars(RandomPolicy).items() if name != method and not name.startswith(('__', '_abc'))
+    }
+    POLICY_REGISTRY.register('bare_test', force=True)(type('Unfinished', (Policy,), parts))
+    with pytest.raises(UserError, match=named):
+        serial_pipeline(bare_config(tmp_path, learn=dict(batch_size=64), collect=dict(n_step=16)))
+    assert not list(tmp_path.iterdir())  # before anything is made
+
+
+def test_policy_whose_config_is_no_policy_section_is_refused_by_name(tmp_path: Path) -> None:
+    POLICY_REGISTRY.register('bare_test', force=True)(type('NoSection', (RandomPolicy,), {'config': dict}))
+    with pytest.raises(UserError, match="'bare_test'.*config"):
+        serial_pipeline(bare_config(tmp_path))
+
+
+def test_policy_whose_metrics_are_not_those_it_names_is_refused_by_name(tmp_path: Path) -> None:
+    class Unnamed(RandomPolicy):
+        config = PolicyConfig
+
+        def _monitor_vars_learn(self) -> list[str]:
+            return ['loss']
+
+    POLICY_REGISTRY.register('bare_test', force=True)(Unnamed)
+    with pytest.raises(ValueError, match="'reward'.*_monitor_vars_learn names.*'loss'"):
+        serial_pipeline(bare_config(tmp_path, learn=dict(batch_size=64), collect=dict(n_step=16)))
