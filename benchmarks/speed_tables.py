@@ -23,7 +23,7 @@ The same env, envs x steps, epochs, minibatch, network and hyper-parameters for 
 Drivers run in turn, each in a process of its own, every second round backwards; medians. "env steps/s" excludes imports
 and the first iterations (compilation, caches), for all alike; "from start to end" includes them. Evaluation is off.
 Every library has the number of threads (and zoo the vectorisation) that a short run before found quickest. Differences
-under 10% are ties. "zoo eager" has `policy.learn.compile=off`, "zoo best" the settings that are named.
+under 10% are ties. "zoo eager" has `policy.learn.executor=eager`, "zoo best" the settings that are named.
 """
 RETURNS_INTRO = """## Returns at equal env steps
 

@@ -13,8 +13,8 @@ from _driver import Clock, emit, parse_args
 args = parse_args()
 
 import zoo  # noqa: E402  (the thread count has to be set first)
-from zoo.run.job import SerialJob  # noqa: E402
 from zoo.run.config import resolve_config  # noqa: E402
+from zoo.run.job import SerialJob  # noqa: E402
 from zoo.worker.evaluator import evaluate  # noqa: E402
 
 NEVER = 10**12  # env steps: evaluation and checkpoints are outside the matched work

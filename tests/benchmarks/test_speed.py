@@ -87,12 +87,14 @@ def test_works_are_whole_rollouts_of_whole_minibatches_with_time_on_the_clock(wo
 
 
 @pytest.mark.parametrize('work', WORKS, ids=lambda work: work.name)
-def test_zoo_drivers_ask_for_eager_and_compiled_unless_the_key_is_omitted(work):
+def test_zoo_drivers_name_the_executor_unless_the_key_is_omitted(work):
     eager, *best = zoo_drivers(work, [])
-    assert all('policy.learn.compile=off' in setting for setting in eager.settings)
-    assert all('policy.learn.compile=on' in driver.settings[0] for driver in best)
-    omitted = zoo_drivers(work, ['policy.learn.compile'])
-    assert not any(item.startswith('policy.learn.compile') for d in omitted for s in d.settings for item in s)
+    assert all('policy.learn.executor=eager' in setting for setting in eager.settings)
+    # the C code runs no convolutions
+    wanted = 'policy.learn.executor=eager' if work.image else 'policy.learn.executor=native'
+    assert all(wanted in setting for driver in best for setting in driver.settings)
+    omitted = zoo_drivers(work, ['policy.learn.executor'])
+    assert not any(item.startswith('policy.learn.executor') for d in omitted for s in d.settings for item in s)
 
 
 def test_arguments_name_the_env_as_the_library_calls_it():

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zoo.core.errors import UserError
 from zoo.core.action_map import ActionMap
+from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete, is_image, obs_dtype, obs_to_tensor, space_from_json
 
 INF = np.inf

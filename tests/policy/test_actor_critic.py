@@ -87,10 +87,11 @@ def test_samples_of_every_autoreset_mode_equal_hand_worked_advantages(mode: str,
     torch.testing.assert_close(samples['return_'][rows], want_adv + want_value)
 
 
-LEARNED = {
-    name: MODES[name]
-    for name in ('sync same_step', 'sync next_step', 'sync disabled', 'async same_step', 'batched next_step')
-}
+FAST = ('sync same_step', 'batched next_step')
+LEARNED = [
+    *FAST,
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ('sync next_step', 'sync disabled', 'async same_step')),
+]
 
 
 def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:

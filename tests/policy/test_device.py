@@ -66,7 +66,7 @@ class Crossings(TorchDispatchMode):
 
 def make(device: str, kind: str, space: Any, monkeypatch: pytest.MonkeyPatch, **learn: Any) -> Policy:
     monkeypatch.setattr(base, 'device_of', lambda name: torch.device(device))
-    learn = dict(batch_size=8, compile='off', **learn)
+    learn = dict(batch_size=16, compile='off', **learn)
     return make_policy(OBS, space, type=kind, learn=learn, collect=dict(n_step=T), model=dict(obs_norm=True))
 
 

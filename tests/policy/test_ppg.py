@@ -696,6 +696,19 @@ def test_phases_of_one_rollout_after_a_resume_train_on_that_rollout_alone(
 
 # --- learning ---
 
+kinds = pytest.mark.parametrize(
+    ('arch', 'policy_loss'),
+    [
+        ('dual', 'clip'),
+        *(
+            pytest.param(arch, policy_loss, marks=pytest.mark.slow)
+            for arch in ARCHS
+            for policy_loss in ('clip', 'kl')
+            if (arch, policy_loss) != ('dual', 'clip')
+        ),
+    ],
+)
+
 
 def learned(tmp_path: Any, env_id: str, learning_rate: float = 1e-2, n: int = 6400, **learn: Any) -> float:
     """Mean return of 200 greedy episodes after n one-step episodes."""
@@ -720,14 +733,12 @@ def learned(tmp_path: Any, env_id: str, learning_rate: float = 1e-2, n: int = 64
     return evaluate(result.policy, EnvConfig(id=env_id), 200, seed=1).return_mean
 
 
-@archs
-@pytest.mark.parametrize('policy_loss', ['clip', 'kl'])
+@kinds
 def test_learns_to_match_a_number(tmp_path: Any, arch: str, policy_loss: str) -> None:
     assert learned(tmp_path, 'tests.policy_envs:match_env', arch=arch, policy_loss=policy_loss) == 1
 
 
-@archs
-@pytest.mark.parametrize('policy_loss', ['clip', 'kl'])
+@kinds
 def test_learns_to_aim(tmp_path: Any, arch: str, policy_loss: str) -> None:
     # acting 0 gives -E[x^2] / 4 = -1 / 12
     assert learned(tmp_path, 'tests.policy_envs:aim_env', arch=arch, policy_loss=policy_loss) > -0.01

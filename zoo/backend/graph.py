@@ -103,8 +103,8 @@ class _Update:
         found = []
         for minibatch in minibatches(data):
             self._minibatch = minibatch
-            names, columns = zip(*leaves(minibatch), strict=True)
-            static = static._replace(columns=names)
+            paths, columns = zip(*leaves(minibatch), strict=True)
+            static = static._replace(columns=paths)
             outputs = self.compiled([*fixed, values, *columns], static, len(fixed))
             if outputs is None:  # nothing was written, so no step is lost
                 found.append(self._step(self._model, self._dist, self._optimizers, minibatch, numbers))

@@ -170,12 +170,21 @@ def _job_schema(data: dict[str, Any]) -> type[Section]:
 def _policy_schema(data: Any) -> type[Section]:
     """The section of the policy that `data` names, with the section of its model as the field `model`."""
     section = _named_section(POLICY_REGISTRY, data, 'ppo')
-    policy = POLICY_REGISTRY.get(section.model_fields['type'].default)
-    model = _named_section(MODEL_REGISTRY, value_at(data, 'model'), policy.default_model())
+    type_name = section.model_fields['type'].default
+    policy, given = POLICY_REGISTRY.get(type_name), value_at(data, 'model')
+    if missing := sorted(getattr(policy, '__abstractmethods__', ())):
+        raise ConfigError(
+            f'policy {type_name!r} of {POLICY_REGISTRY.where(type_name)} lacks {", ".join(missing)}; write what is missing.'
+        )
+    if policy.default_model() is None and not given:
+        return section  # a policy without a network
+    if policy.default_model() is None and value_at(given, 'type') is None:
+        raise ConfigError(f'policy {type_name!r} has no network of its own; leave policy.model out, or give its type.')
+    model = _named_section(MODEL_REGISTRY, given, policy.default_model())
     return create_model(section.__name__, __base__=section, model=(model, {}))
 
 
-def _named_section(registry: Registry[Any], data: Any, default: str) -> type[Section]:
+def _named_section(registry: Registry[Any], data: Any, default: str | None) -> type[Section]:
     """The section model of the registered class that `data['type']` names."""
     name = value_at(data, 'type')
     name = name if isinstance(name, str) else default  # validation reports other types

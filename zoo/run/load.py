@@ -28,7 +28,8 @@ def policy_of(checkpoint: Checkpoint, device: str | None = None) -> Policy:
     cfg = Config(meta['config'])
     policy_cls = POLICY_REGISTRY.get(cfg.policy.type)
     fill_defaults(policy_cls.config, cfg.policy)
-    fill_defaults(MODEL_REGISTRY.get(cfg.policy.model.type).config, cfg.policy.model)
+    if cfg.policy.model:  # a policy may have no network
+        fill_defaults(MODEL_REGISTRY.get(cfg.policy.model.type).config, cfg.policy.model)
     if device is not None or not torch.cuda.is_available():
         cfg.policy.device = device or 'cpu'
     policy = policy_cls(
