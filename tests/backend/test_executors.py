@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import zoo.backend.native.executor
-from tests.policy_envs import make_policy
+from tests.policy.test_ppo import N_STEP, OBS, N, samples_of
+from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.backend.choose import Wish, choose_executor
 from zoo.backend.executor import Eager, Executor, ForwardActing, Pass, forward_for_acting, minibatches
 from zoo.backend.native import NativeExecutor, build, library
@@ -687,3 +688,11 @@ def test_sequences_run_eagerly_whatever_the_step() -> None:
     problem.order = torch.arange(16).unsqueeze(0)
     found, want = problem.run(NativeExecutor), problem.run(Eager)
     assert all(torch.equal(found.parameters[name], p) for name, p in want.parameters.items())
+
+
+@pytest.mark.usefixtures('native')
+def test_a_hook_put_on_the_model_later_is_refused_by_name_not_ignored() -> None:
+    policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=N_STEP), learn=dict(batch_size=N, executor='native'))
+    policy._model.actor_encoder.register_forward_hook(lambda module, args, output: 2 * output)
+    with pytest.raises(UserError, match='has a hook.*came after the policy was made: use policy.learn.executor=eager'):
+        policy.learn_mode.forward(samples_of(policy))

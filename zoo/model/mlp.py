@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         activate = _ACTIVATIONS[self.activation]
+        layer: Any
         for layer in self.layers:
             x = activate(linear(x, layer.weight, layer.bias))
         return x

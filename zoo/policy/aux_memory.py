@@ -50,7 +50,7 @@ class AuxMemory:
                 f'the auxiliary memory has its {self._n_part} batches already; call learn_aux() after '
                 'each learn_mode.forward(), it empties the memory when the phase is due'
             )
-        part = {key: batch[key] for key in ('obs', 'return_', 'weight') if key in batch.keys()}
+        part: dict[str, Tensor] = {key: batch[key] for key in ('obs', 'return_', 'weight') if key in batch.keys()}
         self._take(part, 1, part['obs'].device)
 
     def columns(self) -> dict[str, Tensor]:

@@ -187,7 +187,7 @@ def _policy_schema(data: Any) -> type[Section]:
 def _named_section(registry: Registry[Any], data: Any, default: str | None) -> type[Section]:
     """The section model of the registered class that `data['type']` names."""
     name = value_at(data, 'type')
-    name = name if isinstance(name, str) else default  # validation reports other types
+    name = name if isinstance(name, str) else str(default)  # validation reports other types
     try:
         section = getattr(registry.get(name), 'config', None)
     except UnknownNameError as error:

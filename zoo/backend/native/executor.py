@@ -12,6 +12,7 @@ from zoo.backend.executor import Acting, DrawNoise, Eager, Pass, Step
 from zoo.backend.native.library import Column, Kind, Library, Model, Output, Rollout, StepSpec, load
 from zoo.backend.native.network import obstacle_of_model, spec_of
 from zoo.core.data import Metrics, State
+from zoo.core.errors import UserError
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatAdam
 
@@ -31,6 +32,7 @@ _METRICS: dict[Kind, dict[str, Column]] = {
         'aux_grad_norm': Column.GRAD_NORM,
     },
 }
+_CPU = torch.device('cpu')
 _PER_ROW = ('value', 'adv', 'return_', 'weight')
 _METRICS[Kind.PPO] = {**_METRICS[Kind.POLICY], 'value_loss': Column.VALUE_LOSS}
 
@@ -65,10 +67,14 @@ class NativeExecutor:
         self._places: list[int] = []
 
     def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
-        kind = getattr(step, 'kind', None)
-        if kind not in Kind.__members__ or not _is_covered(data):
+        """As `Executor.run`. Raises: UserError if the model was changed since, so that C does not serve it any more."""
+        if why := obstacle_of_model(self._model, self._dist, _CPU):
+            raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
+        name = getattr(step, 'kind', '')
+        if name not in Kind.__members__ or not _is_covered(data):
             return self._eager.run(step, optimizers, data, numbers)
-        options = _options(Kind[kind], data, numbers)
+        kind = Kind[name]
+        options = _options(kind, data, numbers)
         n = data.order.shape[1]
         sizes = [data.batch_size] if n % data.batch_size == 0 else [data.batch_size, n % data.batch_size]
         if len(sizes) == 1:
@@ -78,7 +84,7 @@ class NativeExecutor:
             parts = [(o[:whole], data.batch_size) for o in data.order], [(o[whole:], n - whole) for o in data.order]
             pairs = [pair for both in zip(*parts, strict=True) for pair in both if len(pair[0])]
             rows = torch.cat([self._epoch(options, data, optimizers, order, size) for order, size in pairs])
-        names = dict(_METRICS[Kind[kind]])
+        names = dict(_METRICS[kind])
         if options.measure_kl:
             names['kl'] = Column.KL
         return {name: rows[:, column].float() for name, column in names.items()}
