@@ -11,7 +11,8 @@ ARGS ?=
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
-# Stamps: newer than setup.py and constraints.txt means nothing to install.
+# Stamps: newer than setup.py, constraints.txt and the C sources means nothing to install.
+NATIVE := $(wildcard zoo/backend/native/*.c zoo/backend/native/*.h zoo/backend/native/*.inc)
 CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
@@ -41,6 +42,7 @@ bench: $(DEV)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -f zoo/backend/native/_native*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -50,13 +52,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # torch first and alone: it is by far the largest, and an interrupted set-up then finds it installed.
-$(CORE): setup.py constraints.txt | $(BIN)/python
+$(CORE): setup.py constraints.txt $(NATIVE) | $(BIN)/python
 	@echo 'installing zoo into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
 	$(PIP) -e .
 	@touch $@
 
-$(DEV): setup.py constraints.txt | $(BIN)/python
+$(DEV): setup.py constraints.txt $(NATIVE) | $(BIN)/python
 	@echo 'installing zoo and its development tools into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
 	$(PIP) -e '.[box2d,mujoco,atari,procgen,dev]'

@@ -16,7 +16,7 @@ import numpy as np
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / 'benchmarks' / 'results'
-PACKAGES = ('torch', 'numpy', 'gymnasium', 'tensordict', 'mujoco', 'box2d')
+PACKAGES = ('torch', 'numpy', 'gymnasium', 'mujoco', 'box2d')
 
 
 def machine() -> str:

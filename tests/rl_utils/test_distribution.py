@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Distribution, Independent, Normal, kl_divergence
@@ -367,7 +367,7 @@ def test_make_dist_of_a_box_that_is_no_vector_is_refused(shape):
 
 def test_distribution_of_follows_the_form_of_the_logit():
     logit: dict[str, Any] = {'mu': torch.zeros(5, 2), 'sigma': torch.ones(5, 2)}
-    block = TensorDict(logit, batch_size=[5])  # how a user's rollout may hold it
+    block = UserDict(logit)  # how a user's rollout may hold it
     assert (
         isinstance(distribution_of(torch.zeros(5, 3)), Categorical) and distribution_of(torch.zeros(5, 3)).n_param == 3
     )

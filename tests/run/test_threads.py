@@ -11,7 +11,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 
 from tests.policy_envs import differing, job_config
 from zoo import POLICY_REGISTRY
@@ -59,11 +58,11 @@ class SeenPPO(PPOPolicy):
         SEEN.append(('collect', torch.get_num_threads()))
         return super()._forward_collect(obs, state)
 
-    def _get_train_sample(self, rollout: Any) -> TensorDict:
+    def _get_train_sample(self, rollout: Any) -> dict[str, Any]:
         SEEN.append(('sample', torch.get_num_threads()))
         return super()._get_train_sample(rollout)
 
-    def _forward_learn(self, batch: TensorDict) -> Metrics:
+    def _forward_learn(self, batch: Any) -> Metrics:
         SEEN.append(('learn', torch.get_num_threads()))
         return super()._forward_learn(batch)
 

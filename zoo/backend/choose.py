@@ -10,13 +10,15 @@ from torch import nn
 
 from zoo.backend import native
 from zoo.backend.executor import Compile, Eager, Executor
+from zoo.backend.graph import GraphExecutor, compile_function, missing_compiler
 from zoo.core.errors import UserError
 from zoo.rl_utils.distribution import ActionDist
 
 ExecutorName = Literal['auto', 'eager', 'native', 'graph']
 CompileMode = Literal['off', 'on', 'auto']
 WORTH_STEPS = 60_000
-"""A run of this many gradient steps or more gains from compiling what the native executor does not serve."""
+"""A run of this many gradient steps or more gains from compiling what the native executor does not serve: a first
+compilation takes 12 to 16 s for each kind of step and saves .4 to 1.1 ms a step (benchmarks/results/compile.md)."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)  # compiled on a CPU, Nature takes a tenth less time, IMPALA more
 
 logger = logging.getLogger(__name__)
@@ -43,12 +45,13 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
         return native.NativeExecutor(model, dist)
     against = _why_not_compiled(model, device, wish)
     if not against:
-        from zoo.backend.graph import GraphExecutor
-
-        logger.info('updates and acting are compiled: the first of each kind takes some seconds')
+        what = 'updates are' if device.type == 'cpu' else 'updates and acting are'
+        logger.info('%s compiled: the first update of each kind takes 3 to 16 s', what)
         return GraphExecutor(model, dist)
     if device.type == 'cpu' and wish.executor == 'auto':
-        logger.info('updates run eagerly: %s', obstacle)
+        is_broken = obstacle == native.missing()
+        log, how = (logger.warning, ', several times slower than in C') if is_broken else (logger.info, '')
+        log('updates and acting run eagerly%s: %s', how, obstacle)
     return Eager(model, dist)
 
 
@@ -61,8 +64,6 @@ def env_compiler(wish: Wish, device: torch.device) -> Compile | None:
     """What compiles the step of envs that are tensor programs; None where the run is too short for it."""
     if wish.compile == 'off' or (wish.compile == 'auto' and not _is_long(wish)):
         return None
-    from zoo.backend.graph import compile_function, missing_compiler  # late: it loads torch's compiler
-
     return None if missing_compiler(device) else compile_function
 
 
@@ -77,8 +78,6 @@ def _why_not_compiled(model: nn.Module, device: torch.device, wish: Wish) -> str
         return 'it is asked for'
     if not must and not _is_long(wish):
         return f'the run has fewer than {WORTH_STEPS:,} gradient steps'
-    from zoo.backend.graph import missing_compiler
-
     if missing := missing_compiler(device):
         if must:
             key = "policy.learn.executor is 'graph'" if wish.executor == 'graph' else "policy.learn.compile is 'on'"

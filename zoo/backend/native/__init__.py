@@ -3,6 +3,6 @@
 The C sources are compiled when the package is installed, where there is a compiler; see `library` and `build`.
 """
 
-from zoo.backend.native.executor import NativeExecutor, level, obstacle
+from zoo.backend.native.executor import NativeExecutor, level, missing, obstacle
 
-__all__ = ['NativeExecutor', 'level', 'obstacle']
+__all__ = ['NativeExecutor', 'level', 'missing', 'obstacle']

@@ -39,7 +39,12 @@ _METRICS[Kind.PPO] = {**_METRICS[Kind.POLICY], 'value_loss': Column.VALUE_LOSS}
 
 def obstacle(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
     """Why the native executor cannot serve, as the end of a sentence; empty if it can."""
-    return obstacle_of_model(model, dist, device) or load()[1]
+    return obstacle_of_model(model, dist, device) or missing()
+
+
+def missing() -> str:
+    """Why there is no library, or it is not of this zoo, in a sentence; empty if it is there."""
+    return load()[1]
 
 
 def level() -> str:
