@@ -60,6 +60,7 @@ def test_resume_continues_the_same_run_folder(in_tmp: Path, capsys: pytest.Captu
     assert steps == sorted(steps)  # one history
 
 
+@pytest.mark.slow
 def test_profile_is_said_on_stderr_and_kept_in_the_run_folder(tmp_path: Path) -> None:
     # rollouts of 8 x 32 env steps: 2 + 2 + 3 of the 8 iterations are profiled
     done = _zoo(
@@ -146,6 +147,7 @@ def test_a_users_mistake_is_one_line_on_stderr_and_exit_2(
     assert not list(in_tmp.iterdir())  # nothing was made
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = _zoo('train', 'cartpole_pp', '--debug', cwd=tmp_path)
     assert done.returncode != 0 and 'Traceback' in done.stderr and 'cartpole_pp' in done.stderr
@@ -167,6 +169,7 @@ class Breaks(gymnasium.Env):
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_one_line_and_exit_1_and_leaves_its_checkpoint(tmp_path: Path) -> None:
     (tmp_path / 'breaking.py').write_text(BREAKING_ENV)
     done = _zoo(
@@ -186,6 +189,7 @@ def test_a_run_that_fails_is_one_line_and_exit_1_and_leaves_its_checkpoint(tmp_p
     assert json.loads(evaluated.stdout)['return_mean'] == 10.0  # ten steps of reward 1
 
 
+@pytest.mark.slow
 def test_check_env_names_the_break_and_exits_1(tmp_path: Path) -> None:
     (tmp_path / 'breaking.py').write_text(BREAKING_ENV.replace('self.n > 600', 'self.n > 3'))
     done = _zoo('check-env', 'breaking:Breaks', cwd=tmp_path)
@@ -218,6 +222,7 @@ def test_command_has_waiting_threads_leave_their_core_unless_the_user_says_other
     assert done.returncode == 0 and done.stdout.split()[-1] == want, done.stderr
 
 
+@pytest.mark.slow
 def test_output_cut_short_by_its_reader_is_no_error(tmp_path: Path) -> None:
     command = f'{sys.executable} -m zoo list envs | head -1'
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -249,6 +254,7 @@ config = dict(exp_name='mine', env=dict(id='cart_of_mine'), policy=dict(type='of
 """
 
 
+@pytest.mark.slow
 def test_own_policy_and_env_are_evaluated_and_resumed_with_import(tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(OWN)
     assert _zoo('train', 'own.py', *QUICK, cwd=tmp_path).returncode == 0

@@ -158,6 +158,7 @@ def test_bundled_config_is_found_by_name_and_named_after_itself(path):
     assert name.removesuffix(f'_{config.policy.type}').replace('_', '') in names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
 def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
     from zoo import serial_pipeline
@@ -202,6 +203,7 @@ def steps_per_rollout(config) -> int:
     )
 
 
+@pytest.mark.slow
 def test_bundled_config_runs_as_a_script(tmp_path):
     script = (REPO / 'dizoo_configs' / 'cartpole_ppo_config.py').read_text(encoding='utf-8')
     small = tmp_path / 'small_config.py'

@@ -242,6 +242,7 @@ def test_evaluation_does_not_change_training(tmp_path: Path, config: Callable[..
     assert not differing(a.policy.state_dict(), b.policy.state_dict())
 
 
+@pytest.mark.slow
 def test_best_checkpoint_is_the_policy_of_the_best_evaluation(tmp_path: Path) -> None:
     cfg = discrete(
         tmp_path, max_env_step=2048, policy=dict(learn=dict(learning_rate=0.03), eval=dict(eval_freq=128, n_episode=2))
@@ -454,6 +455,7 @@ def test_checkpoint_without_the_auxiliary_memory_resumes_with_a_new_count(
     assert phases == ([7] if name == 'ppg' else [2, 5, 7])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'change',
     [
@@ -527,6 +529,7 @@ def test_disk_that_fills_up_during_a_run_does_not_disturb_it(tmp_path: Path, sma
         assert not differing(job.policy.state_dict(), state['policy'])
 
 
+@pytest.mark.slow
 def test_disk_that_is_full_at_a_resume_leaves_the_last_checkpoint_intact(tmp_path: Path, small_disk: Path) -> None:
     first = serial_pipeline(on_disk(tmp_path) | dict(max_env_step=192))
     gc.collect()

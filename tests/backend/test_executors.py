@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.policy.test_ppo import N_STEP, OBS, N, samples_of
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.backend.choose import Wish, choose_executor
 from zoo.backend.executor import Eager, Executor, ForwardActing, Pass, forward_for_acting, minibatches
+from zoo.backend.graph import GraphExecutor
 from zoo.backend.native import NativeExecutor, build, library
 from zoo.config.section import validate
 from zoo.core.data import map_tensors
@@ -227,6 +229,7 @@ def test_native_ends_where_eager_in_float64_does(kind: str, dist: str, data: Any
 COLUMNS = ('obs', 'action', 'logit', 'value', 'adv', 'return_')
 
 
+@pytest.mark.slow
 @kinds
 @dists
 @given(data=st.data())
@@ -279,6 +282,7 @@ def nothing_falls_back(request: pytest.FixtureRequest, caplog: pytest.LogCapture
         assert not [each for each in caplog.get_records('call') if each.levelname == 'WARNING']
 
 
+@pytest.mark.slow
 @executors
 def test_step_that_is_not_finite_changes_nothing_and_its_norm_says_so(executor: str) -> None:
     """The second of four steps; the moments and the count of steps are those of the other three."""
@@ -309,6 +313,7 @@ def test_in_the_auxiliary_phase_each_network_skips_for_itself(executor: str) -> 
         assert torch.equal(p, before[name]) == (name.split('.')[0] in actor), name
 
 
+@pytest.mark.slow
 @executors
 @pytest.mark.parametrize(
     ('kind', 'numbers', 'metric'),
@@ -576,7 +581,7 @@ def test_model_that_may_compute_something_else_runs_eagerly_and_the_log_says_why
         executor = choose_executor(make(), make_dist(Discrete(2)), CPU, AUTO)
     assert executor.name == 'eager'
     (record,) = caplog.records
-    assert record.getMessage().startswith('updates run eagerly: ') and why in record.getMessage()
+    assert record.getMessage().startswith('updates and acting run eagerly: ') and why in record.getMessage()
     with pytest.raises(UserError, match="executor is 'native' but .*; use 'auto', 'eager' or 'graph'") as error:
         choose_executor(make(), make_dist(Discrete(2)), CPU, NATIVE)
     assert why in str(error.value)
@@ -589,7 +594,9 @@ def test_unmodified_models_run_natively(caplog: pytest.LogCaptureFixture) -> Non
                 for dist in DISTS:
                     problem = Problem(Case('PPO', dist, arch, hidden_sizes=(4,) * 8))
                     assert choose_executor(problem.model, problem.dist, CPU, wish).name == 'native'
-    assert {record.getMessage().split('(')[0] for record in caplog.records} == {'updates and acting run in C '}
+    assert {record.getMessage().split('(')[0] for record in caplog.records} == {
+        "zoo's own updates and acting run in C "
+    }
 
 
 def test_eager_that_is_asked_for_runs_eagerly() -> None:
@@ -627,7 +634,7 @@ def broken(folder: Path) -> None:
 
 def foreign(folder: Path) -> None:
     try:
-        build.build(folder, ('-DZOO_ABI_OF_A_TEST=999',))
+        build.build(folder, ('-UZOO_SOURCE', '-DZOO_SOURCE=5u'))
     except RuntimeError as error:
         pytest.skip(str(error))
 
@@ -637,7 +644,7 @@ def foreign(folder: Path) -> None:
     [
         (lambda folder: None, 'is not built'),
         (broken, 'cannot be opened'),
-        pytest.param(foreign, 'is of another version of zoo', marks=pytest.mark.slow),  # compiles one
+        pytest.param(foreign, 'was compiled from other sources', marks=pytest.mark.slow),  # compiles one
     ],
     ids=['missing', 'broken', 'foreign'],
 )
@@ -649,9 +656,10 @@ def test_library_that_cannot_serve_is_one_sentence_of_the_log(
     with caplog.at_level('INFO'):
         policy = make_policy(Box(-np.ones(3), np.ones(3)), Discrete(2))
     assert policy._executor.name == 'eager'
-    (record,) = [each for each in caplog.records if 'eagerly' in each.getMessage()]
+    (record,) = [each for each in caplog.records if 'C' in each.getMessage() or 'eager' in each.getMessage()]
     message = record.getMessage()
-    assert record.levelname == 'INFO' and '\n' not in message
+    assert record.levelname == 'WARNING' and '\n' not in message
+    assert message.startswith('nothing runs in C, which would be several times as fast: ')
     assert f'the native executor {words}' in message and "run 'python -m zoo.backend.native.build'" in message
     with pytest.raises(UserError, match=f"policy.learn.executor is 'native' but the native executor {words}"):
         make_policy(Box(-np.ones(3), np.ones(3)), Discrete(2), learn=dict(executor='native'))
@@ -696,3 +704,68 @@ def test_a_hook_put_on_the_model_later_is_refused_by_name_not_ignored() -> None:
     policy._model.actor_encoder.register_forward_hook(lambda module, args, output: 2 * output)
     with pytest.raises(UserError, match='has a hook.*came after the policy was made: use policy.learn.executor=eager'):
         policy.learn_mode.forward(samples_of(policy))
+
+
+@pytest.mark.parametrize('executor', [NativeExecutor, GraphExecutor])
+def test_step_of_an_optimizer_of_a_users_own_is_called(executor: Any) -> None:
+    called = []
+
+    class Own(FlatAdam):
+        def step(self, grad_clip: Any = None) -> Tensor:
+            called.append(grad_clip)
+            return super().step(grad_clip)
+
+    problem = Problem(Case('PPO', numbers=PolicyNumbers(grad_clip=0.5)), n_step=4)
+    optimizer = Own(problem.model.named_parameters())
+    data = Pass(problem.columns, problem.order, 16, CPU)
+    executor(problem.model, problem.dist).run(ppo_step, [optimizer], data, problem.case.numbers)
+    assert called == [0.5] * 4
+
+
+def test_wrapped_step_runs_as_it_is_wrapped() -> None:
+    called = []
+
+    @functools.wraps(ppo_step)
+    def wrapped(*args: Any) -> Any:
+        called.append(1)
+        return ppo_step(*args)
+
+    problem = Problem(Case('PPO', numbers=PolicyNumbers()), n_step=4)
+    problem.step = wrapped
+    problem.run(NativeExecutor)
+    assert len(called) == 4
+
+
+@pytest.mark.usefixtures('native')
+def test_parameters_that_are_frozen_in_the_middle_of_a_run_stay() -> None:
+    policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=N_STEP), learn=dict(batch_size=N, executor='native'))
+    policy.learn_mode.forward(samples_of(policy))
+    encoder = policy._model.actor_encoder.requires_grad_(False)
+    policy._optimizers = policy._make_optimizers()
+    before = [p.clone() for p in encoder.parameters()]
+    policy.learn_mode.forward(samples_of(policy))
+    assert all(torch.equal(p, q) for p, q in zip(encoder.parameters(), before, strict=True))
+
+
+def test_policy_that_only_evaluates_needs_no_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: library.load(tmp_path))
+    monkeypatch.setenv('CXX', 'no-such-compiler')
+    for learn in (dict(executor='native'), dict(executor='graph'), dict(compile='on')):
+        policy = make_policy(OBS, TWO_ACTIONS, learn=learn, enable_field=['eval'])
+        assert policy.act(np.zeros(2, np.float32)) in (0, 1)
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures('native')
+def test_copy_where_there_is_no_library_takes_another_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy(OBS, TWO_ACTIONS, learn=dict(executor='native'))
+    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: library.load(tmp_path))
+    assert copy.deepcopy(policy).executor_name == 'eager'
+
+
+def test_unknown_level_is_a_sentence_that_names_the_three(monkeypatch: pytest.MonkeyPatch, native: Any) -> None:
+    monkeypatch.setenv('ZOO_NATIVE_LEVEL', 'bogus')
+    with pytest.raises(UserError, match="ZOO_NATIVE_LEVEL is 'bogus'; use base, v3 or v4"):
+        library.load.__wrapped__()

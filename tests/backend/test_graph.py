@@ -75,6 +75,7 @@ def assert_equal_steps(graph: Side, eager: Side, **options: Any) -> None:
     torch.testing.assert_close(graph.run(**options), eager.run(**options), **CLOSE, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dist', DISTS)
 @pytest.mark.parametrize(
     'case',
@@ -119,6 +120,7 @@ def test_schedules_and_learning_rates_are_inputs_of_one_program(graphs: list[tor
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 def test_weight_that_reaches_zero_compiles_a_program_without_its_term(graphs: list[torch.fx.GraphModule]) -> None:
     """0 times an infinite loss would be NaN."""
     graph, eager = sides(Case('PPO'))

@@ -19,6 +19,7 @@ def chi_square(counts: torch.Tensor, expected: float, share: float = 0.0) -> flo
 
 
 # n_choice >= 8 n: independent draws; below: a permutation
+@pytest.mark.slow
 @pytest.mark.parametrize(('n_choice', 'n'), [(64, 8), (63, 8), (16, 16), (9, 1), (64, 4)])
 def test_distinct_prefers_no_number_and_repeats_none(n_choice: int, n: int) -> None:
     generator, n_draw = torch.Generator().manual_seed(0), 4000

@@ -242,6 +242,7 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and repr(a) == repr(b)
 
 
+@pytest.mark.slow
 @given(data=TREES)
 def test_save_yaml_and_load_give_the_same_values_and_types(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / 'round_trip.yaml'

@@ -89,6 +89,7 @@ BREAKS = {
 WORKER_ONLY = {'reward none': 'the reward is None (NoneType), wanted a number'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('limit', [None, 50])  # with a wrapper of gymnasium around the env, and without
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('case', BREAKS)
@@ -137,6 +138,7 @@ def test_step_infos_of_different_shapes_are_accepted() -> None:
     assert env.step(torch.tensor([0, 1, 1])).reward.tolist() == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
 @pytest.mark.parametrize(

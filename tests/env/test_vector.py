@@ -84,6 +84,7 @@ class FaultEnv(LimitEnv):
 # --- the three autoreset modes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('end', ['truncated', 'terminated'])
 @pytest.mark.parametrize(('how', 'mode'), MODES)
 def test_step_every_mode_gives_the_sequence_of_a_counting_env(how: str, mode: str, end: str) -> None:
@@ -361,6 +362,7 @@ class ImageEnv(LimitEnv):
         return (self.show(image) if obs[0] == 2 else image, *rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
 @pytest.mark.parametrize(('dtype', 'want'), [(np.uint8, torch.uint8), (np.float64, torch.float32)])

@@ -64,6 +64,7 @@ def test_step_worker_that_dies_is_named_with_step_and_cause(action: int, cause: 
     env.close()  # may be called after the end
 
 
+@pytest.mark.slow
 def test_step_worker_that_hangs_is_named_after_the_timeout() -> None:
     env = make(timeout=0.5)
     env.reset(0)
@@ -71,6 +72,7 @@ def test_step_worker_that_hangs_is_named_after_the_timeout() -> None:
         env.step(torch.tensor([3, 0, 3]))
 
 
+@pytest.mark.slow
 def test_reset_worker_that_hangs_is_named_after_the_timeout() -> None:
     with pytest.raises(EnvError, match='index 0, 1, 2: no answer to the reset after step 0 within 0.5 s'):
         make(HangingResetEnv, timeout=0.5).reset(0)
@@ -99,6 +101,7 @@ def test_step_exception_in_a_worker_passes_through_with_where_it_was() -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_close_ends_a_worker_in_the_middle_of_a_step() -> None:
     env = make()
     env.reset(0)
@@ -146,6 +149,7 @@ class UnsendableEnv(FragileEnv):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_step_exception_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
     env = make(UnsendableEnv)
     env.reset(0)

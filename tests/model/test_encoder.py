@@ -19,6 +19,7 @@ def box(*shape: int, dtype: str = 'float32') -> Box:
     return Box(np.zeros(shape), np.ones(shape), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'space, encoder, kind, n_feature',
     [

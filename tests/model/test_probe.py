@@ -116,3 +116,9 @@ def test_auxiliary_pass_without_its_value_is_named() -> None:
     broken = type('Net', (Net,), {'compute_aux': Net.compute_actor_critic})()
     with pytest.raises(UserError, match=r"keys \['logit', 'value'\]; return .*'aux_value': ..."):
         probe(broken, OBS, Categorical(2), CPU)
+
+
+def test_gaussian_model_that_gives_a_log_std_for_sigma_is_told_so() -> None:
+    wrong = type('Net', (Net,), {'compute_actor': lambda self, obs: torch.tensor([0.0, -0.5]).expand(len(obs), 2)})()
+    with pytest.raises(UserError, match='compute_actor gave a sigma that is not above 0; .* e.g. log_std.exp'):
+        probe(wrong, OBS, Gaussian(1), CPU)

@@ -60,6 +60,7 @@ def in_blocks(samples: dict[str, Any], n_env: int) -> dict[str, Any]:
     return {name: x.unflatten(0, (-1, n_env)) for name, x in samples.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('end', ['truncated', 'terminated'])
 @pytest.mark.parametrize('mode', MODES)
 def test_samples_of_every_autoreset_mode_equal_hand_worked_advantages(mode: str, end: str) -> None:
@@ -118,6 +119,7 @@ def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
         return job.policy._in_return_units(job.policy._compute_critic(first)).item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mode', LEARNED)
 def test_learned_value_of_truncated_episodes_is_that_of_endless_ones(tmp_path: Any, mode: str) -> None:
     batched = 'batched' in mode
@@ -126,6 +128,7 @@ def test_learned_value_of_truncated_episodes_is_that_of_endless_ones(tmp_path: A
     assert learned_value(tmp_path, env) == pytest.approx(10, abs=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mode', LEARNED)
 def test_learned_value_of_terminated_episodes_is_the_discounted_sum(tmp_path: Any, mode: str) -> None:
     # 1 + .9 + .81 + .729 + .6561; with a bootstrap at the end it were 10
@@ -141,6 +144,7 @@ def column(rollout: Rollout, b: int) -> Rollout:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mode', MODES)
 def test_samples_of_one_env_equal_its_column_of_all(mode: str) -> None:
     policy = make_policy(
@@ -332,6 +336,7 @@ def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch
         torch.testing.assert_close(found[1][name], found[0][name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n_trunk', [1, 2])
 @pytest.mark.parametrize('mode', MODES)
 def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode: str, n_trunk: int) -> None:

@@ -262,6 +262,7 @@ def test_model_gives_the_same_together_and_apart(name: str, space: str) -> None:
     assert torch.equal(both['logit'], model.compute_actor(obs))
 
 
+@pytest.mark.slow
 @models
 @spaces
 def test_model_treats_rows_apart(name: str, space: str) -> None:

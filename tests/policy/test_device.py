@@ -94,6 +94,7 @@ def rollout_of(policy: Policy, with_resets: bool) -> Rollout:
     return Rollout(transition, obs[-1], torch.randn(1, 3), index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('with_resets', [False, True], ids=['', 'reset rows'])
 @pytest.mark.parametrize('learn', LEARN)
 @pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])

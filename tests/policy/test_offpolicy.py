@@ -255,11 +255,13 @@ def learned(tmp_path: Any, name: str, env_id: str, learning_rate: float = 1e-2, 
     return evaluate(result.policy, EnvConfig(id=env_id), 200, seed=1).return_mean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES[2:])
 def test_learns_to_match_a_number(name: str, tmp_path: Path) -> None:
     assert learned(tmp_path, name, 'tests.policy_envs:match_env') == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES[2:])
 def test_learns_to_aim(name: str, tmp_path: Path) -> None:
     # acting 0 gives -E[x^2] / 4 = -1 / 12

@@ -733,11 +733,13 @@ def learned(tmp_path: Any, env_id: str, learning_rate: float = 1e-2, n: int = 64
     return evaluate(result.policy, EnvConfig(id=env_id), 200, seed=1).return_mean
 
 
+@pytest.mark.slow
 @kinds
 def test_learns_to_match_a_number(tmp_path: Any, arch: str, policy_loss: str) -> None:
     assert learned(tmp_path, 'tests.policy_envs:match_env', arch=arch, policy_loss=policy_loss) == 1
 
 
+@pytest.mark.slow
 @kinds
 def test_learns_to_aim(tmp_path: Any, arch: str, policy_loss: str) -> None:
     # acting 0 gives -E[x^2] / 4 = -1 / 12

@@ -323,6 +323,7 @@ def test_cloning_loss_is_zero_and_moves_no_policy_where_new_equals_old(arch: str
     assert all(optimizer.grad.isfinite().all() for optimizer in optimizers)
 
 
+@pytest.mark.slow
 @spaces
 @archs
 def test_cloning_gradient_leads_back_to_what_the_old_policy_preferred(arch: str, space: Any) -> None:

@@ -393,6 +393,7 @@ manager.save(int(sys.argv[3]), {'a': torch.zeros(1000), 'b': second}, {})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('point', 'step'), [('data', 100), ('sync', 200), ('rename', 100)])
 def test_save_killed_at_a_point_leaves_older_checkpoint(tmp_path: Path, point: str, step: int) -> None:
     result = run_script(KILLED_SAVE, tmp_path, point, step)
@@ -411,6 +412,7 @@ for n in range(1_000_000):
 """
 
 
+@pytest.mark.slow
 def test_save_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / 'best.safetensors'
     for delay in (0.0, 0.013, 0.031):
@@ -456,10 +458,12 @@ def assert_full_disk_is_a_warning(run_dir: Path, how: str, reason: str) -> None:
     assert torch.equal(load_checkpoint(folder / 'step_000000100.safetensors').state['w'], torch.ones(1000))
 
 
+@pytest.mark.slow
 def test_save_over_file_size_limit_warns_and_goes_on(tmp_path: Path) -> None:
     assert_full_disk_is_a_warning(tmp_path, 'limit', 'File too large')
 
 
+@pytest.mark.slow
 def test_save_on_full_disk_warns_and_goes_on(tmp_path: Path) -> None:
     try:
         mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=96k', 'none', str(tmp_path)], capture_output=True)

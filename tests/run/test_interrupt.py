@@ -71,6 +71,7 @@ class Run:
         return self.process.returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int, code: int) -> None:
     run = Run(tmp_path / 'a', env=dict(kwargs={'pause': 0.002}), checkpoint=dict(freq=1_000_000))
@@ -85,6 +86,7 @@ def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int,
     assert (resumed.env_step, resumed.train_iter) == (env_step + 128, train_iter + 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_to_the_whole_process_group_saves_too(tmp_path: Path, number: int, code: int) -> None:
     """As Ctrl-C on a terminal and most job schedulers send it: the env workers get it as well."""
@@ -96,6 +98,7 @@ def test_signal_to_the_whole_process_group_saves_too(tmp_path: Path, number: int
     assert load_checkpoint(run.run_dir).meta['env_step'] >= 64
 
 
+@pytest.mark.slow
 def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     marker = tmp_path / 'a' / 'marker'
     run = Run(tmp_path / 'a', env=dict(kwargs={'at': 20, 'marker': str(marker)}))
@@ -109,6 +112,7 @@ def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     assert load_checkpoint(run.run_dir).meta['env_step'] == 64  # that of the only whole rollout
 
 
+@pytest.mark.slow
 def test_killed_run_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     run = Run(tmp_path / 'a')
     run.wait_for('run/*/checkpoints/step_*.safetensors', 3)
@@ -120,6 +124,7 @@ def test_killed_run_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     assert load_config(str(run.run_dir / 'config.yaml'))[0]['max_env_step'] == env_step + 64
 
 
+@pytest.mark.slow
 def test_signal_ends_an_evaluation_that_never_would(tmp_path: Path) -> None:
     endless = dict(id='tests.envs:limit_env', kwargs={'limit': 10**9})
     run = Run(tmp_path / 'a', env=endless, checkpoint=dict(freq=1_000_000), policy=dict(eval=dict(eval_freq=64)))

@@ -89,6 +89,7 @@ def test_iterations_that_are_timed_are_not_traced(tmp_path: Path) -> None:
     assert TRACED == [False] * (2 * 16 + 5 + 2 * 16) + [True] * (3 * 16) + [False] * (3 * 16 + 5)
 
 
+@pytest.mark.slow
 def test_trace_has_the_parts_of_three_iterations_and_their_operators(tmp_path: Path) -> None:
     cfg = cartpole(tmp_path, policy=dict(learn=dict(executor='eager')))
     run_dir = serial_pipeline(cfg, profile=1).run_dir
@@ -157,6 +158,7 @@ def test_profile_of_no_iterations_is_refused(profile: Any) -> None:
         serial_pipeline('cartpole_ppo', profile=profile)
 
 
+@pytest.mark.slow
 def test_trace_ends_before_the_final_evaluation_where_the_run_ends_with_it(tmp_path: Path) -> None:
     """2 iterations to warm up, 5 timed and 3 traced are the 10 of the run."""
     run_dir = serial_pipeline(cartpole(tmp_path), profile=5).run_dir

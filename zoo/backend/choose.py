@@ -30,6 +30,7 @@ class Wish(NamedTuple):
     executor: ExecutorName
     compile: CompileMode
     n_step: float | None
+    is_quiet: bool = False  # nothing is logged
 
 
 def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> Executor:
@@ -37,22 +38,34 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
 
     Raises: UserError if the named one cannot serve; it says why, and which can.
     """
-    obstacle = native.obstacle(model, dist, device)
-    if wish.executor == 'native' and obstacle:
-        raise UserError(f"policy.learn.executor is 'native' but {obstacle}; use 'auto', 'eager' or 'graph'")
-    if not obstacle and wish.executor in ('auto', 'native'):
-        logger.info('updates and acting run in C (%s)', native.level())
+    if problem := executor_problem(model, dist, device, wish):
+        raise UserError(problem)
+    why_not_c = native.obstacle(model, dist, device) if wish.executor in ('auto', 'native') else 'another is named'
+    if not why_not_c:
+        _say(wish, f"zoo's own updates and acting run in C ({native.level()})")
         return native.NativeExecutor(model, dist)
-    against = _why_not_compiled(model, device, wish)
-    if not against:
+    if is_missing := why_not_c == native.missing() and not wish.is_quiet:
+        logger.warning('nothing runs in C, which would be several times as fast: %s', why_not_c)
+    why_not_compiled = _why_not_compiled(model, device, wish)
+    if not why_not_compiled:
         what = 'updates are' if device.type == 'cpu' else 'updates and acting are'
-        logger.info('%s compiled: the first update of each kind takes 3 to 16 s', what)
+        _say(wish, f'{what} compiled: the first update of each kind takes 3 to 16 s')
         return GraphExecutor(model, dist)
-    if device.type == 'cpu' and wish.executor == 'auto':
-        is_broken = obstacle == native.missing()
-        log, how = (logger.warning, ', several times slower than in C') if is_broken else (logger.info, '')
-        log('updates and acting run eagerly%s: %s', how, obstacle)
+    if wish.executor == 'auto' and not is_missing:
+        _say(wish, f'updates and acting run eagerly: {why_not_compiled if device.type != "cpu" else why_not_c}')
     return Eager(model, dist)
+
+
+def executor_problem(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> str:
+    """Why the executor that is named cannot serve, and which can, in a sentence; empty if it can, or none is named."""
+    if wish.executor == 'native' and (obstacle := native.obstacle(model, dist, device)):
+        return f"policy.learn.executor is 'native' but {obstacle}; use 'auto', 'eager' or 'graph'"
+    if wish.executor == 'graph' and (missing := missing_compiler(device)):
+        return f"policy.learn.executor is 'graph' but {missing}; use 'auto' or 'eager'"
+    is_served = wish.executor != 'auto' or not native.obstacle(model, dist, device)
+    if wish.compile == 'on' and not is_served and (missing := missing_compiler(device)):
+        return f"policy.learn.compile is 'on' but {missing}; use 'auto' or 'off'"
+    return ''
 
 
 def executor_label(executor: Executor) -> str:
@@ -72,17 +85,18 @@ def _is_long(wish: Wish) -> bool:
 
 
 def _why_not_compiled(model: nn.Module, device: torch.device, wish: Wish) -> str:
-    """Empty if updates are to be compiled. Raises: UserError if they must be but cannot."""
-    must = wish.executor == 'graph' or (wish.executor == 'auto' and wish.compile == 'on')
-    if not must and (wish.executor == 'eager' or wish.compile == 'off'):
+    """Empty if updates are to be compiled."""
+    if wish.executor == 'graph' or (wish.executor == 'auto' and wish.compile == 'on'):
+        return ''
+    if wish.executor != 'auto' or wish.compile == 'off':
         return 'it is asked for'
-    if not must and not _is_long(wish):
+    if not _is_long(wish):
         return f'the run has fewer than {WORTH_STEPS:,} gradient steps'
-    if missing := missing_compiler(device):
-        if must:
-            key = "policy.learn.executor is 'graph'" if wish.executor == 'graph' else "policy.learn.compile is 'on'"
-            raise UserError(f"{key} but {missing}; use 'auto' or 'eager'")
-        return missing
-    if not must and device.type == 'cpu' and any(isinstance(module, CONVOLUTIONS) for module in model.modules()):
+    if device.type == 'cpu' and any(isinstance(module, CONVOLUTIONS) for module in model.modules()):
         return 'the time goes into convolutions'
-    return ''
+    return missing_compiler(device)
+
+
+def _say(wish: Wish, line: str) -> None:
+    if not wish.is_quiet:
+        logger.info('%s', line)

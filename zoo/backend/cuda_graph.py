@@ -14,7 +14,7 @@ class CapturedCall:
     """A function of CUDA tensors that reads no value on the host; its second call is captured, later ones replay it.
 
     The first call runs eagerly on a side stream, so that lazy kernel initialisation is done before the capture. Results
-    are copies, which the next call leaves alone. Where a fixed input has moved, the function is captured anew.
+    are copies, which the next call leaves alone. Where a fixed input has moved, the function is captured again.
     Args: n_fixed: the first inputs, which stay at their addresses; the others are copied to where the graph reads them.
     Source: CUDA graphs as in docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
     """
@@ -53,7 +53,7 @@ class CapturedCall:
         self._graph = None  # should this fail
         self._inputs = [*inputs[: self._n_fixed], *(x.clone() for x in inputs[self._n_fixed :])]
         graph = torch.cuda.CUDAGraph()
-        # cuBLAS's workspace for this stream is allocated anew in the graph's own pool, and lives as long as the graph
+        # cuBLAS's workspace for this stream is allocated again in the graph's own pool, and lives as long as the graph
         torch._C._cuda_clearCublasWorkspaces()
         # device and stream are named: torch would capture on the default device, and keep the stream after a failure
         with (

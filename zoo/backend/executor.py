@@ -17,7 +17,7 @@ from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
 from zoo.rl_utils.optimizer import FlatAdam
 
-Step = Callable[[Any, ActionDist, Any, Mapping[str, Any], Any], Metrics]
+Step = Callable[[Any, ActionDist, Any, Any, Any], Metrics]
 """A gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics, see zoo.policy.updates."""
 Forward = Callable[[Tensor, State], dict[str, Any]]
 """(obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and 'state' where the model has one."""

@@ -27,7 +27,15 @@ from zoo.backend.executor import (
     minibatches,
     stacked,
 )
-from zoo.backend.trace import CompiledFunction, compile_function, logger, missing_compiler, named_tensors, replaced
+from zoo.backend.trace import (
+    MAX_PROGRAMS,
+    CompiledFunction,
+    compile_function,
+    logger,
+    missing_compiler,
+    named_tensors,
+    replaced,
+)
 from zoo.core.data import Metrics, State, leaves, map_tensors
 from zoo.core.transfer import send
 from zoo.rl_utils.distribution import ActionDist
@@ -45,6 +53,7 @@ class GraphExecutor(Eager):
         super().__init__(model, dist)
         self._updates: dict[Any, _Update] = {}
         self._functions: list[CompiledFunction] = []
+        self._is_full = False
         self._has_state = hasattr(model, 'initial_state')
         if self._has_state:
             logger.warning('a model with a recurrent state cannot be compiled: updates and acting run eagerly')
@@ -55,10 +64,15 @@ class GraphExecutor(Eager):
         return not self._has_state and not any(each.failed for each in self._functions)
 
     def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
-        if not self.is_compiled:
+        if not self.is_compiled or any(type(each) is not FlatAdam for each in optimizers):
             return super().run(step, optimizers, data, numbers)
         key = step, *optimizers
         if key not in self._updates:
+            if len(self._updates) == MAX_PROGRAMS:
+                if not self._is_full:
+                    logger.warning('from the %dth kind of step on they run eagerly: define a step once', MAX_PROGRAMS)
+                self._is_full = True
+                return super().run(step, optimizers, data, numbers)
             self._updates[key] = _Update(step, self._model, self._dist, optimizers)
             self._functions.append(self._updates[key].compiled)
         return self._updates[key].run(data, numbers)

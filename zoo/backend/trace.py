@@ -93,7 +93,7 @@ def missing_compiler(device: torch.device) -> str:
     """Why nothing can be compiled for a device; empty if it can."""
     if device.type != 'cpu':
         return '' if find_spec('triton') else 'triton, which compiles for GPUs, is not installed'
-    name = os.environ.get('CXX', {'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))  # as inductor looks
+    name = os.environ.get('CXX') or ({'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))  # as inductor looks
     return '' if shutil.which(name) else f'there is no C++ compiler {name!r} here; install one or name it in CXX'
 
 

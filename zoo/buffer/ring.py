@@ -86,7 +86,7 @@ class Ring:
     def load_state_dict(self, state: dict[str, Any]) -> Tensor:
         """Copies a `state_dict` in; returns which of its rows [n] were taken, in the order in which they lie now.
 
-        From a ring of the same size every row keeps its place; from another, the newest that fit are laid out anew.
+        From a ring of the same size every row keeps its place; from another, the newest that fit are laid out again.
         """
         n, cursor = len(state['push_number']), state['cursor']
         rows = torch.arange(n)

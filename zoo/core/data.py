@@ -202,7 +202,7 @@ class Rollout:
     state: the recurrent state before row 0, [B, ...]; None for a model without one.
     """
 
-    data: dict[str, Any]
+    data: Transition
     last_obs: Tensor
     final_obs: Tensor
     final_index: Tensor

@@ -113,7 +113,7 @@ def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu') ->
                 'to 255; pass what the env gave'
             )
         return torch.as_tensor(array.astype(np.uint8), device=device)
-    array = np.array(array, dtype=np.float32)  # a copy: whatever strides, read-only too
+    array = np.array(array, dtype=np.float32)  # a copy: any strides, also of read-only arrays
     if not np.isfinite(array).all():
         raise UserError(f'the observation {obs!r} is not finite; a policy can only act on numbers')
     return torch.as_tensor(array, device=device)

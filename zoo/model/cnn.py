@@ -91,7 +91,7 @@ def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:
 
 
 def _as_blocks(x: Tensor, weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Image and filters of a convolution of stride `size`, for one of stride 1, in whatever order memory has them."""
+    """Image and filters of a convolution of stride `size`, for one of stride 1, in any memory order."""
     (n, n_channel, height, width), (n_out, _, kernel, _) = x.shape, weight.shape
     side = kernel // size
     rows, columns = ((length - kernel) // size + side for length in (height, width))  # of blocks; a rest is never seen

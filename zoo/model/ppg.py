@@ -38,7 +38,7 @@ class PPG(ActorCritic):
       detach   trunk, policy head          value head                 trunk, aux head; trunk, value head
       shared   trunk, policy head          trunk, value head          trunk, aux head; trunk, value head
 
-    Source: Cobbe et al. 2020, arXiv:2009.04416, algorithm 1; 'detach' is its single-network variant: the value gradient
+    Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1; 'detach' is its single-network variant: the value gradient
     stops at the last shared layer in the policy phase and reaches all parameters in the auxiliary phase.
     """
 

@@ -55,6 +55,8 @@ def _check_logit(what: str, logit: Any, dist: ActionDist) -> None:
             f'{dist.name} distribution side by side; return torch.cat((mu, sigma), -1), or use make_policy_head'
         )
     _check(what, logit, (_N, dist.n_param))
+    if logit.device.type != 'meta' and (problem := dist.problem_of(logit)):
+        raise UserError(f'{what} gave {problem}')
 
 
 def _check(what: str, got: Any, shape: tuple[int, ...]) -> None:

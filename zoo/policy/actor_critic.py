@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from zoo.backend.choose import Wish, choose_executor, env_compiler, executor_label
+from zoo.backend.choose import Wish, choose_executor, env_compiler, executor_label, executor_problem
 from zoo.backend.executor import Acting, Compile, ForwardActing, Pass, Step, forward_for_acting
 from zoo.config.schedule import schedule_value
-from zoo.core.data import Columns, Metrics, Rollout, State, map_tensors
+from zoo.core.data import Columns, Metrics, Rollout, Sample, State, Transition, map_tensors
 from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.transfer import send
 from zoo.model.probe import probe
@@ -54,10 +54,14 @@ class ActorCriticPolicy(Policy):
         self._one_trunk = bool(getattr(self._model, 'one_trunk', False))
         self._choose_executor()
 
-    def _choose_executor(self) -> None:
+    def _choose_executor(self, is_copy: bool = False) -> None:
+        """The executor that the config asks for; a policy that only evaluates needs none, and a copy takes another."""
         cfg, length = self.cfg.learn, self.run.max_env_step
         n_step = None if length is None else length * self._steps_per_env_step()
-        self._wish = Wish(cfg.executor, cfg.compile, n_step)
+        self._wish = Wish(cfg.executor, cfg.compile, n_step, is_quiet=is_copy)
+        only_evaluates = not {'learn', 'collect'} & set(self._fields)
+        if only_evaluates or is_copy and executor_problem(self._model, self._dist, self.device, self._wish):
+            self._wish = Wish('eager' if only_evaluates else 'auto', 'auto', n_step, is_quiet=True)
         self._executor = choose_executor(self._model, self._dist, self.device, self._wish)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -65,7 +69,7 @@ class ActorCriticPolicy(Policy):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._choose_executor()
+        self._choose_executor(is_copy=True)
 
     @property
     def executor_name(self) -> str:
@@ -114,7 +118,7 @@ class ActorCriticPolicy(Policy):
         return obs if obs.device == self.device else send(obs, self.device)
 
     def _next_noise(self, n_env: int, key: Any) -> Tensor:
-        """One step's noise; for each key drawn for a whole rollout, and anew when the number of envs changes."""
+        """One step's noise; for each key drawn for a whole rollout, and again when the number of envs changes."""
         noise = self._noise.get(key)
         if not noise or len(noise[-1]) != n_env:
             noise = self._noise[key] = list(self._draw_noise(n_env).unbind(0))[::-1]
@@ -123,9 +127,9 @@ class ActorCriticPolicy(Policy):
     def _draw_noise(self, n_env: int) -> Tensor:
         return self._dist.noise((self.cfg.collect.n_step, n_env), self._noise_generator, self.device)
 
-    def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
+    def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> Transition:
         terminated = timestep.terminated
-        transition = {
+        transition: Transition = {
             'obs': obs,
             'action': output['action'],
             'logit': output['logit'],
@@ -140,7 +144,7 @@ class ActorCriticPolicy(Policy):
         return transition
 
     @torch.no_grad()
-    def _get_train_sample(self, rollout: Rollout) -> dict[str, Any]:
+    def _get_train_sample(self, rollout: Rollout) -> Sample:
         rollout, cfg = rollout.to(self.device), self.cfg
         data = rollout.data
         weight = valid_weight(data['is_reset']) if 'is_reset' in data else None

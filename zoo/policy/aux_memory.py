@@ -17,7 +17,7 @@ MemoryLocation = Literal['device', 'cpu', 'disk']
 
 
 class AuxMemory:
-    """One block for `n_part` batches, allocated with the first and filled anew for each phase.
+    """One block for `n_part` batches, allocated with the first and refilled for each phase.
 
     Observations keep their dtype (bytes stay bytes), so the block is as large as they are, and 4 bytes a row more (8
     with weights). Only a resume with other rollouts than before makes it grow between two phases.

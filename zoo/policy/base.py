@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from zoo.backend.executor import Acting, Compile, ForwardActing
 from zoo.config.section import Section
 from zoo.core.action_map import ActionMap
-from zoo.core.data import Columns, Metrics, Rollout, RunInfo, State
+from zoo.core.data import Columns, Metrics, Rollout, RunInfo, Sample, State, Transition
 from zoo.core.errors import UserError
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.seeding import stream
@@ -88,8 +88,8 @@ class CollectMode(NamedTuple):
 
     forward: Callable[[Tensor, State], dict[str, Any]]
     start: Callable[[Tensor], Acting]  # given where the observations of each rollout will be, [T + 1, B, *O]
-    process_transition: Callable[[Tensor, dict[str, Any], Any], dict[str, Any]]  # once per rollout
-    get_train_sample: Callable[[Rollout], dict[str, Any]]
+    process_transition: Callable[[Tensor, dict[str, Any], Any], Transition]  # once per rollout
+    get_train_sample: Callable[[Rollout], Sample]
     reset: Callable[[], None]
     n_step: int
 
@@ -189,7 +189,7 @@ class Policy(ABC):
         """
 
     @abstractmethod
-    def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
+    def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> Transition:
         """What to remember of a rollout: a dict of [T, B, ...] tensors, one level of nesting allowed.
 
         Called once per rollout. obs [T, B, *O]; output: what `_forward_collect` returned, stacked; timestep: the fields
@@ -197,7 +197,7 @@ class Policy(ABC):
         """
 
     @abstractmethod
-    def _get_train_sample(self, rollout: Rollout) -> dict[str, Any]:
+    def _get_train_sample(self, rollout: Rollout) -> Sample:
         """A rollout [T, B] -> a `Sample`: rows [N], N = T * B, t-major, or sequences [S] of entries [L, ...]."""
 
     @abstractmethod
@@ -213,7 +213,7 @@ class Policy(ABC):
         return MODEL_REGISTRY.get(self.cfg.model.type)(self.cfg.model, self.obs_space, self.action_space)
 
     def _start_acting(self, obs: Tensor) -> Acting:
-        """Acting on the rows of a block [T + 1, B, *O], of which the last one is only seen; by `_forward_collect`."""
+        """Acting on the rows of a block [T + 1, B, *O], whose last one is not acted on; by `_forward_collect`."""
         return ForwardActing(self._forward_collect, obs, self._initial_state())
 
     @property
@@ -300,7 +300,10 @@ class Policy(ABC):
         return EvalMode(self._forward_eval, self._initial_state())
 
     def act(self, obs: Any) -> np.ndarray:
-        """Greedy actions as the env takes them, for one raw observation [*O] or a batch [B, *O]; as evaluation acts."""
+        """Greedy actions as the env takes them, for one raw observation [*O] or a batch [B, *O]; as evaluation acts.
+
+        A model with a recurrent state acts as at the start of an episode: it is not kept between calls.
+        """
         batch = obs_to_tensor(self.obs_space, obs)
         single = batch.dim() == len(getattr(self.obs_space, 'shape', ()))
         output = self.eval_mode.forward(batch.unsqueeze(0) if single else batch, None)

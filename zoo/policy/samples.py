@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from zoo.core.data import Columns, Rollout
+from zoo.core.data import Columns, Rollout, Transition
 from zoo.rl_utils.gae import discounted_sum
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -26,9 +25,9 @@ def valid_weight(is_reset: Tensor) -> Tensor:
 
 
 def scaled_reward(
-    data: dict[str, Any], weight: Tensor | None, carry: Tensor | None, gamma: float, statistics: RunningMeanStd
+    data: Transition, weight: Tensor | None, carry: Tensor | None, gamma: float, statistics: RunningMeanStd
 ) -> tuple[Tensor, Tensor]:
-    """Rewards over the running deviation of each env's discounted sum, which starts anew with each episode.
+    """Rewards over the running deviation of each env's discounted sum, which restarts with each episode.
 
     Args: carry: the sums [B] that the rollout before ended with; None: at the start of all episodes.
     Returns: rewards [T, B]; the next carry. The statistics are updated.

@@ -7,13 +7,13 @@ faster. While one traces them, the numbers are 0-dim tensors, so none is asked f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from zoo.core.data import Metrics
+from zoo.core.data import AuxMinibatch, Metrics, Minibatch
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
 from zoo.rl_utils.ppo import MAX_LOG_RATIO, Number, ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
@@ -53,7 +53,7 @@ def step_kind(kind: str) -> Callable[[F], F]:
     """Marks a step function with the name under which executors other than the eager one know it."""
 
     def mark(step: F) -> F:
-        step.kind = kind  # type: ignore[attr-defined]
+        step.kind, step.kind_of = kind, step  # type: ignore[attr-defined]  # functools.wraps copies the first alone
         return step
 
     return mark
@@ -71,12 +71,12 @@ class Optimizer(Protocol):
 
 @step_kind('PPO')
 def ppo_step(
-    model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Mapping[str, Any], numbers: PolicyNumbers
+    model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
 ) -> Metrics:
     """One step on policy_loss + value_weight * value_loss - entropy_weight * entropy.
 
     Args:
-      minibatch: a `Minibatch` with obs, action, logit, value, adv, return_ and, where the rollout had invalid rows,
+      minibatch: obs, action, logit, value, adv, return_ and, where the rollout had invalid rows,
         weight; value and return_ in the unit of the critic's output.
       numbers.measure_kl: add 'kl', mean(r - 1 - log r), r = p_new / p_old.
     Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl).
@@ -90,7 +90,7 @@ def ppo_step(
 
 @step_kind('POLICY')
 def policy_step(
-    model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Mapping[str, Any], numbers: PolicyNumbers
+    model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
 ) -> Metrics:
     """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
     loss, metrics = _policy_loss(dist, model.compute_actor(minibatch['obs']), minibatch, numbers)
@@ -99,7 +99,7 @@ def policy_step(
 
 @step_kind('VALUE')
 def value_step(
-    model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Mapping[str, Any], numbers: ValueNumbers
+    model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: ValueNumbers
 ) -> Metrics:
     """One step of the critic alone on value_loss; returns value_loss and value_grad_norm."""
     loss = _value_loss(model.compute_critic(minibatch['obs']), minibatch, numbers)
@@ -108,14 +108,14 @@ def value_step(
 
 @step_kind('AUX')
 def aux_step(
-    model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Mapping[str, Any], numbers: AuxNumbers
+    model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: AuxMinibatch, numbers: AuxNumbers
 ) -> Metrics:
     """One step of PPG's auxiliary phase, on auxiliary_loss + bc_weight * behavioral_cloning_loss + aux_value_loss.
 
     auxiliary_loss is that of the value head on the policy's trunk, aux_value_loss that of the critic, both
     0.5 * mean((R - V)^2); the cloning loss is mean(KL(old || new)).
 
-    Args: minibatch: an `AuxMinibatch`, its return_ in the unit of the critic's output; optimizers: one for each buffer
+    Args: minibatch: its return_ in the unit of the critic's output; optimizers: one for each buffer
       of parameters.
     Returns: detached 0-dim tensors auxiliary_loss, behavioral_cloning_loss, aux_value_loss, aux_grad_norm.
     Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
@@ -135,7 +135,7 @@ def aux_step(
 
 
 def _policy_loss(
-    dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: PolicyNumbers
+    dist: ActionDist, logit: Tensor, minibatch: Minibatch, numbers: PolicyNumbers
 ) -> tuple[Tensor, Metrics]:
     logit_old, action, weight = minibatch['logit'], minibatch['action'], minibatch.get('weight', None)
     clip_ratio = numbers.clip_ratio if numbers.kl_penalty is None else math.inf
@@ -151,7 +151,7 @@ def _policy_loss(
     return loss, metrics
 
 
-def _value_loss(value: Tensor, minibatch: Mapping[str, Any], numbers: PolicyNumbers | ValueNumbers) -> Tensor:
+def _value_loss(value: Tensor, minibatch: Minibatch, numbers: PolicyNumbers | ValueNumbers) -> Tensor:
     data = ppo_value_data(value, minibatch['value'], minibatch['return_'], minibatch.get('weight', None))
     return ppo_value_error(data, numbers.clip_ratio, numbers.value_clip)
 

@@ -78,6 +78,10 @@ class ActionDist(ABC):
     def split(self, param: Tensor) -> Logit:
         """The parameters under their names, as the public losses also take them; views."""
 
+    def problem_of(self, param: Tensor) -> str:
+        """What is wrong with parameters that a model gave, and what to do, as the end of a sentence; empty if nothing."""
+        return ''
+
     @abstractmethod
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
         """Looks at shape and dtype of the actions of rows [*lead]. Raises: ValueError."""

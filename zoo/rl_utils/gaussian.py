@@ -102,6 +102,13 @@ class Gaussian(ActionDist):
         mu, sigma = param.chunk(2, -1)
         return {'mu': mu, 'sigma': sigma}
 
+    def problem_of(self, param: Tensor) -> str:
+        if bool((param[..., self.n_action :] > 0).all()):
+            return ''
+        return (
+            'a sigma that is not above 0; the second half of the numbers is the standard deviation, e.g. log_std.exp()'
+        )
+
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
         shape = (*lead, self.n_action)
         if action.shape != shape:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import Rollout, leaves, map_tensors
+from zoo.core.data import Rollout, Transition, leaves, map_tensors
 from zoo.core.transfer import Fetch
 from zoo.env import AnyVectorEnv, StepBlock
 from zoo.policy.base import CollectMode
@@ -89,7 +89,7 @@ class Collector:
             return Rollout(data, obs[-1], next_obs[index[:, 0], index[:, 1]], index, state=state)
         return Rollout(data, obs[-1], *self._block.final(), next_obs, state)
 
-    def _checked(self, transition: dict[str, Any]) -> dict[str, Any]:
+    def _checked(self, transition: Transition) -> Transition:
         lead = (self._n_step, self._n_env)
         for path, x in leaves(transition):
             if x.shape[:2] != lead:

@@ -37,6 +37,7 @@ def test_step_images_stay_bytes_and_stack_the_last_four_frames() -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_reset_same_seed_gives_the_same_game_however_many_there_are() -> None:
     runs = []
     for n_env in (2, 2, 3):
@@ -50,6 +51,7 @@ def test_reset_same_seed_gives_the_same_game_however_many_there_are() -> None:
     assert torch.equal(runs[0], runs[1]) and torch.equal(runs[0], runs[2])
 
 
+@pytest.mark.slow
 def test_step_training_is_the_raw_game_with_clipped_rewards_and_an_end_for_each_life() -> None:
     """Qbert pays 25 for a cube and has 4 lives, so a game has 4 ends in training, of which the last is its own."""
     raw, clipped = make('Qbert', 1), make('Qbert', 1, training=True)
@@ -77,6 +79,7 @@ def test_step_training_is_the_raw_game_with_clipped_rewards_and_an_end_for_each_
     clipped.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('kwargs', 'ends', 'clips'),
     [
@@ -109,6 +112,7 @@ def lives_lost(env: VectorEnv, n_step: int) -> int:
     return int((np.diff(lives) < 0).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('training', [False, True])
 def test_step_fire_serves_the_ball_after_every_life_in_training_and_evaluation(training: bool) -> None:
     # a ball that nobody hits is gone 21 steps after it was served: all five lives within 110 steps
@@ -130,6 +134,7 @@ def test_step_max_episode_steps_truncates_and_shows_the_true_final_obs() -> None
     env.close()
 
 
+@pytest.mark.slow
 def test_step_lives_and_games_that_end_together_have_their_own_final_obs() -> None:
     env = make('Breakout', 8, training=True)
     last, n_mixed = env.reset(0), 0
@@ -147,6 +152,7 @@ def test_step_lives_and_games_that_end_together_have_their_own_final_obs() -> No
     env.close()
 
 
+@pytest.mark.slow
 def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() -> None:
     """BankHeist counts the last life as 0; as in the published wrappers, only a fall to 1 or more ends an episode."""
     env = make('BankHeist', 8, training=True)
@@ -162,6 +168,7 @@ def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() 
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('action', 'message'),
     [
@@ -238,5 +245,6 @@ def test_check_source_without_ale_py_finds_no_fault(monkeypatch: pytest.MonkeyPa
     check_source({'id': 'atari', 'game': 'Pong'})
 
 
+@pytest.mark.slow
 def test_check_env_passes() -> None:
     check_env(EnvConfig(id='atari', game='Breakout'))

@@ -42,6 +42,7 @@ def some_actions(env: VectorEnv, n_step: int) -> list[torch.Tensor]:
     return list(torch.randn(n_step, env.n_env, *space.shape, generator=rng))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('game', TASKS)
 def test_reset_same_seed_gives_the_same_episodes_another_seed_others(game: str) -> None:
     env = make(game)
@@ -158,6 +159,7 @@ def test_step_before_the_first_reset_raises() -> None:
 # --- Atari, whose options change rewards and ends
 
 
+@pytest.mark.slow
 def test_step_atari_options_hold_in_training_only_and_leave_the_score_whole() -> None:
     """Four envs until each has ended a game; the raw pool beside it plays until the first life is lost."""
     kwargs = {'episodic_life': True, 'reward_clip': True}
@@ -179,6 +181,7 @@ def test_step_atari_options_hold_in_training_only_and_leave_the_score_whole() ->
     assert 0 < 3 * n_game < n_end  # Qbert has four lives
 
 
+@pytest.mark.slow
 def test_step_atari_without_options_is_the_raw_game_in_training_too() -> None:
     env = make('Qbert-v5', 4, True)
     env.reset(0)
@@ -255,6 +258,7 @@ def test_make_vector_env_options_that_do_not_fit_raise(kwargs: dict, message: st
         make('Pong-v5', kwargs=kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('key', ['task', 'name', 'envpool', 'extra', 'request', 'options', 'task_id', 'env_name'])
 def test_make_vector_env_options_named_like_something_of_ours_are_unknown(key: str) -> None:
     with pytest.raises(EnvKwargsError, match=f"env.kwargs has '{key}' but envpool/Pong-v5 takes num_threads, .*; corr"):
@@ -318,6 +322,7 @@ ABOVE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('item', [*BELOW.items(), *ABOVE.items(), ('repeat_action_probability', float('nan'))])
 def test_make_vector_env_options_out_of_range_are_refused_before_a_pool_is_made(item: tuple[str, Any]) -> None:
     key, value = item
@@ -351,6 +356,7 @@ def test_make_vector_env_options_out_of_range_are_refused_in_other_tasks_too(gam
         make(game, kwargs=kwargs)
 
 
+@pytest.mark.slow
 def test_make_vector_env_least_options_make_a_pool_that_runs() -> None:
     for side in ('img_height', 'img_width'):  # a single pixel would be no image
         env = make('Pong-v5', 2, kwargs={**LEAST, side: 9})
@@ -392,6 +398,7 @@ def test_make_vector_env_without_envpool_names_the_pip_command(monkeypatch: pyte
         make('CartPole-v1')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('game', TASKS)
 def test_check_env_passes(game: str) -> None:
     check_env(EnvConfig(id='envpool', game=game), n_step=30)

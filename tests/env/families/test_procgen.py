@@ -35,6 +35,7 @@ def make(game: str, n_env: int = 2, training: bool = False, **fields: Any) -> Ve
     return make_vector_env(EnvConfig(id='procgen', game=game, **fields), n_env, training=training)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('difficulty', ['easy', 'hard'])
 @pytest.mark.parametrize('game', GAMES)
 def test_make_vector_env_every_game_shows_bytes_and_takes_15_actions(game: str, difficulty: str) -> None:
@@ -183,6 +184,7 @@ def test_load_qt_library_that_does_not_load_says_what_to_install(monkeypatch: py
     assert 'cannot open shared object file' in str(raised.value) and 'apt-get install libgl1' in str(raised.value)
 
 
+@pytest.mark.slow
 def test_make_vector_env_after_envpool_was_imported_without_qt_still_works() -> None:
     """envpool looks for Qt once, when it is imported; a program may have done that for another env before."""
     code = (

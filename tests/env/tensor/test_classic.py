@@ -31,6 +31,7 @@ def reference_step(env: Any, state: Tensor, action: Tensor) -> tuple[np.ndarray,
     return env.step(int(action) if action.dim() == 0 else action.numpy())[:4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('game', GAMES)
 def test_step_thousand_random_steps_equal_gymnasium(game: str) -> None:
     """gymnasium's state is ours at each step, so that rounding does not grow; all else, its limit too, is its own."""
@@ -71,6 +72,7 @@ KWARGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('game', 'kwargs'), [*((game, {}) for game in GAMES), *KWARGS])
 def test_step_from_anywhere_equals_gymnasium(game: str, kwargs: dict) -> None:
     """In float64: at its highest speeds Acrobot is so steep that a step makes a rounding a hundred times larger."""

@@ -14,6 +14,7 @@ from zoo.env.tensor.program import StepProgram
 GAMES = ['Acrobot-v1', 'CartPole-v1', 'MountainCar-v0', 'MountainCarContinuous-v0', 'Pendulum-v1']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mode', ['clip', 'rescale'])
 @pytest.mark.parametrize('game', GAMES)
 def test_step_traces_as_one_graph_once_with_equal_results(game: str, mode: str) -> None:

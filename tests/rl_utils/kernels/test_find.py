@@ -46,6 +46,7 @@ def test_kernels_that_are_not_enabled_are_not_asked_for(monkeypatch):
     assert gae(gae_data(*torch.ones(3, 2)), 1.0, 1.0).tolist() == [2.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mode, wanted', [('0', '0 False'), ('interpret', 'interpret True')])
 def test_the_environment_variable_is_read(mode, wanted):
     shown = run_python('from zoo.rl_utils import kernels as k; print(k.MODE, k.ENABLED)', ZOO_KERNELS=mode)
@@ -68,6 +69,7 @@ def test_explain_names_what_is_not_covered(monkeypatch, tensors, dist, reason):
     assert kernels.find('ppo_policy_error', *tensors, dist=dist) is None
 
 
+@pytest.mark.slow
 def test_importing_rl_utils_loads_no_compiler_no_backend_and_no_env():
     code = (
         'import sys, zoo.rl_utils\n'
@@ -113,6 +115,7 @@ def test_explain_without_tensors_is_refused(op, tensors):
         kernels.explain(op, *tensors)
 
 
+@pytest.mark.slow
 def test_an_unknown_mode_is_refused_at_the_start():
     shown = run_python('import zoo.rl_utils', ZOO_KERNELS='off')
     assert "ZOO_KERNELS is 'off' but must be 'auto', '0' or 'interpret'" in shown.stderr
@@ -123,6 +126,7 @@ def test_explain_of_unknown_op_names_the_known():
         kernels.explain('ppo', torch.zeros(3))
 
 
+@pytest.mark.slow
 def test_rl_utils_without_triton_imports_and_uses_the_reference():
     code = (
         'import sys; sys.modules["triton"] = None\n'

@@ -105,6 +105,7 @@ def test_find_takes_the_kernels(gaussian):
     assert kernels.find('ppo_policy_error', new, old, *data[2:], dist=dist).__module__.endswith('kernels.ppo_policy')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('gaussian', [False, True])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize('shape', SHAPES)
@@ -284,6 +285,7 @@ def calls() -> list[tuple[Any, Any]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('call, data', calls(), ids=['policy', 'gaussian', 'value', 'joint', 'joint gaussian', 'gae'])
 def test_kernel_twice_is_bit_equal_and_changes_no_input(call, data):
     data = moved(data)
@@ -461,6 +463,7 @@ def test_kernels_compile_without_graph_breaks(backend):
         assert torch.equal(x.grad, y)
 
 
+@pytest.mark.slow
 def test_ops_pass_torchs_own_checks():
     for op in ('gae', 'ppo_policy_error', 'ppo_value_error', 'ppg_joint_error'):
         kernels.find(op, torch.zeros(1, 1, device=DEVICE))  # which registers it

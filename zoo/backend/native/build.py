@@ -1,6 +1,6 @@
 """How the native executor is compiled: as an optional extension at installation, or in place from a checkout.
 
-`python -m zoo.backend.native.build` (or this file as a script) rebuilds it beside its sources.
+`python -m zoo.backend.native.build` (or this file as a script) rebuilds it in the folder of its sources.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,13 @@ FLAGS = (
 POSIX = ('-pthread',) if os.name == 'posix' else ()
 
 
+def source_hash() -> int:
+    """A number that the library is compiled with, so that one of other sources is told apart."""
+    return zlib.crc32(b''.join((FOLDER / name).read_bytes() for name in (*SOURCES, *HEADERS)))
+
+
 def extension() -> Any:
-    """The setuptools Extension; without a working compiler the installation goes on without it.
+    """The setuptools Extension; without a working compiler the installation continues without it.
 
     Paths are relative to the folder of setup.py. Nothing imports it: its one Python symbol is there for setuptools.
     """
@@ -53,6 +59,7 @@ def extension() -> Any:
         extra_compile_args=[*FLAGS, *POSIX],
         extra_link_args=list(POSIX),
         libraries=['m'] if os.name == 'posix' else [],
+        define_macros=[('ZOO_SOURCE', f'{source_hash()}u')],
         py_limited_api=True,
         optional=True,
     )
@@ -67,7 +74,19 @@ def build(folder: Path = FOLDER, extra: tuple[str, ...] = ()) -> Path:
     compiler = shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
     sources = [str(FOLDER / name) for name in SOURCES]
     partial = target.with_name(f'{target.name}.{os.getpid()}')  # a process that has the old file open keeps it
-    command = [*compiler, *FLAGS, *POSIX, '-fPIC', '-shared', *extra, *sources, '-o', str(partial), '-lm']
+    command = [
+        *compiler,
+        *FLAGS,
+        *POSIX,
+        f'-DZOO_SOURCE={source_hash()}u',
+        '-fPIC',
+        '-shared',
+        *extra,
+        *sources,
+        '-o',
+        str(partial),
+        '-lm',
+    ]
     try:
         result = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:

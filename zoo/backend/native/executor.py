@@ -75,10 +75,10 @@ class NativeExecutor:
         """As `Executor.run`. Raises: UserError if the model was changed since, so that C does not serve it any more."""
         if why := obstacle_of_model(self._model, self._dist, _CPU):
             raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
-        name = getattr(step, 'kind', '')
-        if name not in Kind.__members__ or not _is_covered(data):
+        is_own = getattr(step, 'kind_of', None) is not step or any(type(each) is not FlatAdam for each in optimizers)
+        if is_own or not _is_covered(data):  # a user's own step or optimiser
             return self._eager.run(step, optimizers, data, numbers)
-        kind = Kind[name]
+        kind = Kind[step.kind]  # type: ignore[attr-defined]
         options = _options(kind, data, numbers)
         n = data.order.shape[1]
         sizes = [data.batch_size] if n % data.batch_size == 0 else [data.batch_size, n % data.batch_size]
@@ -104,9 +104,10 @@ class NativeExecutor:
         return output['value']
 
     def described(self) -> Model:
-        """The model in terms of addresses, anew where its tensors are no longer where they were."""
+        """The model in terms of addresses, taken again where its tensors have moved or were frozen."""
         tensors = [*self._model.parameters(), *self._model.buffers()]
         places = [x.data_ptr() for x in tensors] + [0 if x.grad is None else x.grad.data_ptr() for x in tensors]
+        places += [x.requires_grad for x in tensors]
         if self._described is None or places != self._places:
             self._described, self._places = Model(spec_of(self._model, self._dist)), places
         return self._described

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_int32, c_int64, c_uint32, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ from zoo.backend.native.structures import (
     StepStruct,
     TrunkStruct,
 )
+from zoo.core.errors import UserError
 
 SUFFIXES = ('.so', '.pyd', '.dylib', '.dll')
 
@@ -127,11 +129,6 @@ class Model:
             value_head=_linear(spec.value_head),
             aux_head=_linear(spec.aux_head),
         )
-
-    def is_current(self) -> bool:
-        """Whether the tensors are still where they were when the addresses were taken."""
-        now = Model(self.spec).struct
-        return bytes(now) == bytes(self.struct)
 
 
 class Rollout:
@@ -282,7 +279,7 @@ def load(folder: Path | None = None) -> tuple[Library | None, str]:
     """The library in a folder (default: this one), or None and the reason in a sentence.
 
     The environment variable ZOO_NATIVE_LEVEL (base, v3, v4) limits the level.
-    Raises: ValueError if that is none of the three.
+    Raises: UserError if that is none of the three.
     """
     folder = folder or Path(__file__).parent
     library, why = None, f'the native executor is not built: {folder} has no file _native*'
@@ -294,7 +291,7 @@ def load(folder: Path | None = None) -> tuple[Library | None, str]:
     level = os.environ.get('ZOO_NATIVE_LEVEL')
     if level:
         if level.upper() not in Level.__members__:
-            raise ValueError(f'ZOO_NATIVE_LEVEL is {level!r}; use base, v3 or v4')
+            raise UserError(f'the environment variable ZOO_NATIVE_LEVEL is {level!r}; use base, v3 or v4')
         library.set_level(Level[level.upper()])
     return library, ''
 
@@ -360,6 +357,10 @@ def adam_struct(optimizer: Any) -> AdamStruct:
 
 
 def _open(path: Path) -> tuple[Library | None, str]:
+    from zoo.backend.native.build import source_hash  # late: `python -m` must find that module not yet imported
+
+    if not _is_whole(path):  # opened, it would end the process
+        return None, f'the native executor is incomplete ({path.name})'
     try:
         library = Library(ctypes.CDLL(str(path)))
     except (OSError, AttributeError) as error:
@@ -367,12 +368,24 @@ def _open(path: Path) -> tuple[Library | None, str]:
     found, wanted = _abi(library._dll), (ABI, *map(ctypes.sizeof, STRUCTS), len(Column))
     if found != wanted:
         return None, f'the native executor is of another version of zoo ({path.name}: {found}, not {wanted})'
+    if library._dll.zoo_source() != source_hash():
+        return None, f'the native executor was compiled from other sources ({path.name})'
     return library, ''
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a 64-bit ELF file reaches to the end of its last table; other files are left to the loader."""
+    head = path.read_bytes()[:64]
+    if len(head) < 64 or head[:5] != b'\x7fELF\x02':
+        return True
+    (offset,), (size, n) = struct.unpack_from('<Q', head, 40), struct.unpack_from('<HH', head, 58)
+    return path.stat().st_size >= offset + size * n
 
 
 def _declare(dll: ctypes.CDLL) -> None:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         'zoo_abi': (c_int32, []),
+        'zoo_source': (c_uint32, []),
         'zoo_sizes': (c_int32, [POINTER(c_int64)]),
         'zoo_level': (c_int32, []),
         'zoo_set_level': (c_int32, [c_int32]),

@@ -94,6 +94,8 @@ static const kernels *kernels_in_use(void) {
 
 int32_t zoo_abi(void) { return ZOO_ABI; }
 
+uint32_t zoo_source(void) { return ZOO_SOURCE; }
+
 int32_t zoo_sizes(int64_t *sizes) {
     const int64_t all[] = {sizeof(zoo_linear), sizeof(zoo_trunk), sizeof(zoo_model), sizeof(zoo_step),
                            sizeof(zoo_batch), sizeof(zoo_adam), sizeof(zoo_rollout), ZOO_N_METRIC};

@@ -15,10 +15,9 @@
 #define ZOO_API __attribute__((visibility("default")))
 #endif
 
-#if defined(ZOO_ABI_OF_A_TEST)
-#define ZOO_ABI ZOO_ABI_OF_A_TEST
-#else
 #define ZOO_ABI 1
+#ifndef ZOO_SOURCE
+#define ZOO_SOURCE 0u
 #endif
 #define ZOO_MAX_LAYER 8
 #define ZOO_MAX_THREAD 64
@@ -113,6 +112,8 @@ typedef struct {
 typedef struct zoo_workspace zoo_workspace;
 
 ZOO_API int32_t zoo_abi(void);
+/* The number of its sources, ZOO_SOURCE (build.py); 0 if it was compiled without one. */
+ZOO_API uint32_t zoo_source(void);
 /* Sizes of the structs above in their order (8 numbers), to tell a library of another build. */
 ZOO_API int32_t zoo_sizes(int64_t *sizes);
 ZOO_API int32_t zoo_level(void);
