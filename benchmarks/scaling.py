@@ -3,8 +3,9 @@
     python benchmarks/scaling.py [--axes envs widths rollouts] [--seconds 2] [--threads 1] [--device cpu]
 
 CartPole-v1, PPO, 4 epochs of 4 minibatches whatever the size, so 16 optimiser steps per rollout; two towers of two tanh
-layers. One process for each point, with executor eager, and with the fastest executor (C on a CPU) and compiled envs; the clock starts after 2 iterations (imports, compilation) and
-runs for some seconds. On another device than the CPU the files are named after it.
+layers. One process for each point: with executor eager, and with the fastest executor (C on a CPU) and compiled envs.
+The clock starts after 2 iterations (imports, compilation) and runs for some seconds. On another device than the CPU the
+files are named after it.
 """
 
 from __future__ import annotations

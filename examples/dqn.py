@@ -9,8 +9,7 @@ import torch
 from pydantic import Field
 
 from zoo import POLICY_REGISTRY, serial_pipeline
-from zoo.config.schedule import Linear, ScheduleOrZero, schedule_value
-from zoo.policy import CollectConfig, LearnConfig, Policy, PolicyConfig
+from zoo.policy import CollectConfig, LearnConfig, Linear, Policy, PolicyConfig, ScheduleOrZero, schedule_value
 from zoo.rl_utils import FlatAdam
 
 

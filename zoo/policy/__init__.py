@@ -1,5 +1,6 @@
-"""Policies, registered by name in POLICY_REGISTRY."""
+"""Policies, registered by name in POLICY_REGISTRY, and the sections and schedules that a policy declares fields with."""
 
+from zoo.config.schedule import Linear, Schedule, ScheduleOrZero, schedule_value
 from zoo.policy.base import CollectConfig, EvalConfig, LearnConfig, Policy, PolicyConfig
 from zoo.policy.offpolicy import PPGOffPolicy, PPOOffPolicy
 from zoo.policy.ppg import PPGCollectConfig, PPGConfig, PPGLearnConfig, PPGPolicy
@@ -9,6 +10,7 @@ __all__ = [
     'CollectConfig',
     'EvalConfig',
     'LearnConfig',
+    'Linear',
     'PPGCollectConfig',
     'PPGConfig',
     'PPGLearnConfig',
@@ -21,4 +23,7 @@ __all__ = [
     'PPOPolicy',
     'Policy',
     'PolicyConfig',
+    'Schedule',
+    'ScheduleOrZero',
+    'schedule_value',
 ]
