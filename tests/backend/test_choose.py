@@ -115,3 +115,8 @@ def test_compilation_that_is_asked_for_without_a_compiler_is_an_error(
     monkeypatch.setenv('CXX', 'no-such-compiler')
     with pytest.raises(UserError, match=f'policy.learn.{key} but there is no C\\+\\+ compiler'):
         choose_executor(nn.Linear(1, 1), DIST, CPU, wish)
+
+
+def test_graph_without_compiling_contradicts_itself() -> None:
+    with pytest.raises(UserError, match="executor is 'graph' but policy.learn.compile is 'off'; leave one"):
+        choose_executor(nn.Linear(1, 1), DIST, CPU, Wish('graph', 'off', None))

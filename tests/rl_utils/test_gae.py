@@ -422,3 +422,9 @@ def test_normalize_advantage_keeps_a_small_spread_around_a_large_mean():
 
 def test_normalize_advantage_where_no_row_counts_is_finite():
     assert normalize_advantage(torch.tensor([1.0, 2.0]), torch.zeros(2)).isfinite().all()
+
+
+def test_normalize_advantage_takes_nothing_from_a_row_without_weight() -> None:
+    # of 1 and 3: mean 2, std 1
+    adv, weight = torch.tensor([1.0, torch.nan, 3.0]), torch.tensor([1.5, 0.0, 1.5])
+    assert normalize_advantage(adv, weight)[[0, 2]].tolist() == pytest.approx([-1.0, 1.0])

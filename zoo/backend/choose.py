@@ -60,6 +60,8 @@ def executor_problem(model: nn.Module, dist: ActionDist, device: torch.device, w
     """Why the executor that is named cannot serve, and which can, in a sentence; empty if it can, or none is named."""
     if wish.executor == 'native' and (obstacle := native.obstacle(model, dist, device)):
         return f"policy.learn.executor is 'native' but {obstacle}; use 'auto', 'eager' or 'graph'"
+    if wish.executor == 'graph' and wish.compile == 'off':
+        return "policy.learn.executor is 'graph' but policy.learn.compile is 'off'; leave one of the two out"
     if wish.executor == 'graph' and (missing := missing_compiler(device)):
         return f"policy.learn.executor is 'graph' but {missing}; use 'auto' or 'eager'"
     is_served = wish.executor != 'auto' or not native.obstacle(model, dist, device)

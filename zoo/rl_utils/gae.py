@@ -132,6 +132,7 @@ def normalize_advantage(adv: Tensor, weight: Tensor | None = None) -> Tensor:
         std, mean = torch.std_mean(adv, dim=-1, correction=0, keepdim=True)
         return (adv - mean) / (std + 1e-8)
     valid = weight.gt(0).to(adv.dtype)
+    adv = torch.where(weight > 0, adv, 0.0)  # nothing in a row without weight, not even a NaN, reaches the others
     n = valid.sum(-1, keepdim=True).clamp(min=1)
     adv = adv - adv.gather(-1, valid.argmax(-1, keepdim=True))
     centred = adv - (adv * valid).sum(-1, keepdim=True) / n
