@@ -255,3 +255,13 @@ def test_second_reset_leaves_no_old_observations_in_what_a_policy_is_shown() -> 
     collector.reset(stream(1, 'test'))
     collector.collect()
     assert seen == [([0.0, 1, 2], [1.0, 2, 3]), ([3.0, 4, 0], [4.0, 0, 1]), ([0.0, 1, 2], [1.0, 2, 3])]
+
+
+def test_acting_begins_a_rollout_when_its_first_row_is_there() -> None:
+    collector = make_collector(SAME_STEP, 3)
+    group, seen = collector._groups[0], []
+    begin = group.acting.begin
+    group.acting.begin = lambda: (seen.append(group.block.obs[0, 0].item()), begin())  # type: ignore[method-assign]
+    collector.collect()
+    collector.collect()
+    assert seen == [0.0, 3.0]  # an episode counts its steps

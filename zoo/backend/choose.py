@@ -38,13 +38,15 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
 
     Raises: UserError if the named one cannot serve; it says why, and which can.
     """
-    if problem := executor_problem(model, dist, device, wish):
+    wants_c = wish.executor in ('auto', 'native')
+    why_not_c = native.obstacle(model, dist, device) if wants_c else 'another executor is named'
+    if problem := _problem(why_not_c, device, wish):
         raise UserError(problem)
-    why_not_c = native.obstacle(model, dist, device) if wish.executor in ('auto', 'native') else 'another is named'
     if not why_not_c:
         _say(wish, f"zoo's own updates and acting run in C ({native.level()})")
         return native.NativeExecutor(model, dist)
-    if is_missing := why_not_c == native.missing() and not wish.is_quiet:
+    is_missing = wants_c and why_not_c == native.missing()
+    if is_missing and not wish.is_quiet:
         logger.warning('nothing runs in C, which would be several times as fast: %s', why_not_c)
     why_not_compiled = _why_not_compiled(model, device, wish)
     if not why_not_compiled:
@@ -54,20 +56,6 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
     if wish.executor == 'auto' and not is_missing:
         _say(wish, f'updates and acting run eagerly: {why_not_compiled if device.type != "cpu" else why_not_c}')
     return Eager(model, dist)
-
-
-def executor_problem(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> str:
-    """Why the executor that is named cannot serve, and which can, in a sentence; empty if it can, or none is named."""
-    if wish.executor == 'native' and (obstacle := native.obstacle(model, dist, device)):
-        return f"policy.learn.executor is 'native' but {obstacle}; use 'auto', 'eager' or 'graph'"
-    if wish.executor == 'graph' and wish.compile == 'off':
-        return "policy.learn.executor is 'graph' but policy.learn.compile is 'off'; leave one of the two out"
-    if wish.executor == 'graph' and (missing := missing_compiler(device)):
-        return f"policy.learn.executor is 'graph' but {missing}; use 'auto' or 'eager'"
-    is_served = wish.executor != 'auto' or not native.obstacle(model, dist, device)
-    if wish.compile == 'on' and not is_served and (missing := missing_compiler(device)):
-        return f"policy.learn.compile is 'on' but {missing}; use 'auto' or 'off'"
-    return ''
 
 
 def executor_label(executor: Executor) -> str:
@@ -80,6 +68,19 @@ def env_compiler(wish: Wish, device: torch.device) -> Compile | None:
     if wish.compile == 'off' or (wish.compile == 'auto' and not _is_long(wish)):
         return None
     return None if missing_compiler(device) else compile_function
+
+
+def _problem(why_not_c: str, device: torch.device, wish: Wish) -> str:
+    """Why the executor that is named cannot serve, and which can, in a sentence; empty if it can, or none is named."""
+    if wish.executor == 'native' and why_not_c:
+        return f"policy.learn.executor is 'native' but {why_not_c}; use 'auto', 'eager' or 'graph'"
+    if wish.executor == 'graph' and wish.compile == 'off':
+        return "policy.learn.executor is 'graph' but policy.learn.compile is 'off'; leave one of the two out"
+    if wish.executor == 'graph' and (missing := missing_compiler(device)):
+        return f"policy.learn.executor is 'graph' but {missing}; use 'auto' or 'eager'"
+    if wish.executor == 'auto' and wish.compile == 'on' and why_not_c and (missing := missing_compiler(device)):
+        return f"policy.learn.compile is 'on' but {missing}; use 'auto' or 'off'"
+    return ''
 
 
 def _is_long(wish: Wish) -> bool:

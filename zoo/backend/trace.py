@@ -59,9 +59,8 @@ class CompiledFunction:
                     raise RuntimeError(f'it was called with more than {MAX_PROGRAMS} forms of inputs')
                 self._programs[key] = self._compile(inputs, static, n_fixed)
             return self._programs[key](inputs)
-        except (
-            Exception
-        ) as error:  # compilers fail in many ways; the function's own error comes again when it is called
+        except Exception as error:
+            # compilers fail in many ways; an error of the function itself comes again when it is called
             self.failed = True
             self._programs.clear()
             why = ': '.join([type(error).__name__, *str(error).strip().splitlines()[:1]])

@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from zoo.backend.choose import Wish, choose_executor, env_compiler, executor_label, executor_problem
+from zoo.backend.choose import Wish, choose_executor, env_compiler, executor_label
 from zoo.backend.executor import Acting, Compile, ForwardActing, Pass, Step, forward_for_acting
 from zoo.config.schedule import schedule_value
 from zoo.core.data import Columns, Metrics, Rollout, Sample, State, Transition, map_tensors
+from zoo.core.errors import UserError
 from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.transfer import send
 from zoo.model.probe import probe
@@ -58,11 +59,15 @@ class ActorCriticPolicy(Policy):
         """The executor that the config asks for; a policy that only evaluates needs none, and a copy takes another."""
         cfg, length = self.cfg.learn, self.run.max_env_step
         n_step = None if length is None else length * self._steps_per_env_step()
-        self._wish = Wish(cfg.executor, cfg.compile, n_step, is_quiet=is_copy)
         only_evaluates = not {'learn', 'collect'} & set(self._fields)
-        if only_evaluates or is_copy and executor_problem(self._model, self._dist, self.device, self._wish):
-            self._wish = Wish('eager' if only_evaluates else 'auto', 'auto', n_step, is_quiet=True)
-        self._executor = choose_executor(self._model, self._dist, self.device, self._wish)
+        self._wish = Wish('eager' if only_evaluates else cfg.executor, cfg.compile, n_step, is_quiet=is_copy)
+        try:
+            self._executor = choose_executor(self._model, self._dist, self.device, self._wish)
+        except UserError:
+            if not is_copy:
+                raise
+            self._wish = Wish('auto', 'auto', n_step, is_quiet=True)
+            self._executor = choose_executor(self._model, self._dist, self.device, self._wish)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != '_executor'}

@@ -52,9 +52,9 @@ class Collector:
         """Takes n_step steps in every env."""
         groups, last = self._groups, self._n_step - 1
         start, before = perf_counter(), sum(group.env_time for group in groups)
+        self._block.restart()
         for group in groups:
             group.begin()
-        self._block.restart()
         state = joined([group.acting.state for group in groups], 0)
         for group in groups:
             group.act(0)

@@ -80,15 +80,12 @@ class NativeExecutor:
             return self._eager.run(step, optimizers, data, numbers)
         kind = Kind[step.kind]  # type: ignore[attr-defined]
         options = _options(kind, data, numbers)
-        n = data.order.shape[1]
-        sizes = [data.batch_size] if n % data.batch_size == 0 else [data.batch_size, n % data.batch_size]
-        if len(sizes) == 1:
-            rows = self._epoch(options, data, optimizers, data.order.flatten(), data.batch_size)
+        size, n_rest = data.batch_size, data.order.shape[1] % data.batch_size
+        if not n_rest:
+            rows = self._epoch(options, data, optimizers, data.order.flatten(), size)
         else:  # the last minibatch of each pass is smaller
-            whole = n - n % data.batch_size
-            parts = [(o[:whole], data.batch_size) for o in data.order], [(o[whole:], n - whole) for o in data.order]
-            pairs = [pair for both in zip(*parts, strict=True) for pair in both if len(pair[0])]
-            rows = torch.cat([self._epoch(options, data, optimizers, order, size) for order, size in pairs])
+            parts = [part for order in data.order for part in ((order[:-n_rest], size), (order[-n_rest:], n_rest))]
+            rows = torch.cat([self._epoch(options, data, optimizers, *part) for part in parts if len(part[0])])
         names = dict(_METRICS[kind])
         if options.measure_kl:
             names['kl'] = Column.KL
