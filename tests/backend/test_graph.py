@@ -291,11 +291,11 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize('why', [*ODD, 'recurrent state'])
+@pytest.mark.parametrize('why', ODD)
 def test_model_that_cannot_be_compiled_is_trained_eagerly(
     why: str, graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = Odd(ODD[why]) if why in ODD else Recurrent(nn.Identity())
+    model = Odd(ODD[why])
     found = []
     for make in (GraphExecutor, Eager):
         torch.manual_seed(0)

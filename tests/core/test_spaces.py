@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ def test_actions_that_carry_a_gradient_are_taken():
 @pytest.mark.parametrize('shape', [(1,), (3,), (2, 2)])
 def test_leading_shape_is_kept(lead, shape):
     space = Box(np.full(shape, -1.0), np.full(shape, 1.0))
-    assert ActionMap(space, 'rescale')(torch.zeros(*lead, *shape)).shape == (*lead, *shape)
+    assert ActionMap(space, 'rescale')(torch.zeros(*lead, math.prod(shape))).shape == (*lead, *shape)
     assert ActionMap(Discrete(3, 1))(torch.zeros(lead, dtype=torch.int64)).shape == lead
 
 

@@ -67,9 +67,9 @@ def test_modes_are_named_tuples_of_functions(name: str) -> None:
     ):
         assert type(mode) is kind
         fields = mode._asdict()
-        if fields.get('initial_state', ...) is None:  # the bundled models have no state
-            del fields['initial_state']
-        assert all(callable(value) for field, value in fields.items() if field != 'n_step')
+        optional = {'initial_state', 'env_action'}  # none without a recurrent state, and for unbounded actions
+        assert all(fields[field] is None for field in optional & fields.keys())
+        assert all(callable(value) for field, value in fields.items() if field not in {'n_step', *optional})
     assert policy.collect_mode.n_step == N_STEP
     assert policy.default_model() in MODEL_REGISTRY
 

@@ -1,6 +1,7 @@
-"""A model with a state, here the number of steps since its episode began: carried through acting, reset, and trained on.
+"""Models with a recurrent state: carried through acting, begun anew with each episode, and trained on sequences.
 
-The env's observation is that number too, so that what the state should be can be read off the observations.
+The observation of the env is the number of steps since its episode began, so what a state should be can be read off the
+observations, and what training should compute is worked out here by plain loops over envs and time, in float64.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from torch import Tensor, nn
 from tests.buffer.samples import replay
 from tests.envs import LimitEnv
 from tests.policy_envs import TWO_ACTIONS
-from zoo.buffer import RolloutBuffer
-from zoo.core.data import Metrics, Rollout
+from zoo.core.data import Rollout
+from zoo.core.errors import UserError
 from zoo.core.seeding import stream
 from zoo.core.spaces import Box
 from zoo.env import EnvConfig, make_env_groups
 from zoo.policy import PPGPolicy, PPOOffPolicy, PPOPolicy
-from zoo.policy.updates import ppo_step
+from zoo.policy.sequences import rows_of, run_model
+from zoo.rl_utils import ppg_data, ppg_joint_error, ppo_data, ppo_error
 from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector
-from zoo.worker.learner import Learner
 
 OBS = Box(np.zeros(1), np.full(1, np.inf))
+GAMMA, LAMBDA = 0.9, 0.8
 MODES = {
     'same_step': dict(vectorization='sync', autoreset='same_step'),
     'next_step': dict(vectorization='sync', autoreset='next_step'),
@@ -38,7 +40,7 @@ modes = pytest.mark.parametrize('mode', MODES)
 
 
 class Staggered(gymnasium.Wrapper):
-    """The k-th one made since `n_made` was set to 0 ends after 3 + k steps."""
+    """The k-th one made since `n_made` was set to 0 is cut off after 3 + k steps."""
 
     n_made = 0
 
@@ -47,55 +49,67 @@ class Staggered(gymnasium.Wrapper):
         super().__init__(LimitEnv(2 + Staggered.n_made))
 
 
-class Counting(nn.Module):
-    """The state counts the steps of the episode; the first logit is that count times a weight."""
+class Elman(nn.Module):
+    """Two Elman networks (actor, critic) in float64, one number each: h' = tanh(w h + u x); aux value from the actor's."""
 
-    def __init__(self, as_dict: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.tensor([0.1, 0.0]))
-        self.critic = nn.Linear(1, 1)
-        self._as_dict = as_dict
+        self.actor = nn.Parameter(torch.tensor([0.9, 0.2, 1.5, -0.7], dtype=torch.float64))  # w, u, logit 0, logit 1
+        self.critic = nn.Parameter(torch.tensor([0.7, 0.3, 2.0], dtype=torch.float64))  # w, u, value
+        self.aux = nn.Parameter(torch.tensor([0.5], dtype=torch.float64))
+        self.joint = False
 
-    def initial_state(self, n_env: int) -> Any:
-        count = torch.zeros(n_env)
-        return {'count': count, 'twice': torch.zeros(n_env, 2)} if self._as_dict else count
+    def critic_parameters(self) -> Any:
+        return [('critic', self.critic)]
 
-    def compute_actor(self, obs: Tensor, state: Any = None) -> Any:
-        if state is None:
-            return obs * self.weight  # what `probe` looks at
-        count = state['count'] if self._as_dict else state
-        logit = count.unsqueeze(-1) * self.weight
-        return logit, {'count': count + 1, 'twice': state['twice'] + 2} if self._as_dict else count + 1
+    def initial_state(self, n_env: int) -> dict[str, Tensor]:
+        zeros = torch.zeros(n_env, dtype=torch.float64)
+        return {'actor': zeros, 'critic': zeros.clone()}
 
-    def compute_critic(self, obs: Tensor) -> Tensor:
-        return self.critic(obs).squeeze(-1)
+    def cell(self, part: str, x: Tensor, h: Tensor) -> Tensor:
+        weight = getattr(self, part)
+        return torch.tanh(weight[0] * h + weight[1] * x)
 
-    def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
-        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
+    def _run(self, part: str, obs: Tensor, state: Any, first: Tensor | None) -> tuple[Tensor, Any]:
+        x, h = obs.double().squeeze(-1), state[part]
+        if first is None:
+            found = h = self.cell(part, x, h)
+        else:
+            steps = []
+            for t in range(len(x)):
+                h = self.cell(part, x[t], torch.where(first[t], 0.0, h))
+                steps.append(h)
+            found = torch.stack(steps)
+        return found, {**state, part: h}
+
+    def compute_actor(self, obs: Tensor, state: Any, first: Tensor | None = None) -> Any:
+        h, state = self._run('actor', obs, state, first)
+        return h.unsqueeze(-1) * self.actor[2:], state
+
+    def compute_critic(self, obs: Tensor, state: Any, first: Tensor | None = None) -> Any:
+        h, state = self._run('critic', obs, state, first)
+        return h * self.critic[2], state
+
+    def compute_actor_critic(self, obs: Tensor, state: Any, first: Tensor | None = None) -> dict[str, Any]:
+        logit, state = self.compute_actor(obs, state, first)
+        value, state = self.compute_critic(obs, state, first)
+        return {'logit': logit, 'value': value, 'state': state}
+
+    def compute_aux(self, obs: Tensor, state: Any, first: Tensor | None = None) -> dict[str, Any]:
+        h, _ = self._run('actor', obs, state, first)
+        found = self.compute_actor_critic(obs, state, first)
+        return {**found, 'aux_value': h * self.aux[0]}
 
 
-class Unrolled:
-    """The model over sequences [S, L, O] from the state before each, which begins anew where an episode does."""
-
-    def __init__(self, model: Counting, state: Tensor, begins: Tensor) -> None:
-        self._model, self._state, self._begins = model, state, begins
-
-    def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
-        state, logits = self._state, []
-        for t in range(obs.shape[1]):
-            state = torch.where(self._begins[:, t], self._model.initial_state(len(obs)), state)
-            logit, state = self._model.compute_actor(obs[:, t], state)
-            logits.append(logit)
-        return {'logit': torch.stack(logits, 1), 'value': self._model.compute_critic(obs)}
-
-
-def make_collector(mode: str, n_step: int, n_group: int = 1, cls: Any = PPOPolicy, **sections: Any) -> Any:
-    """A policy over Counting, and its collector of four envs."""
+def make(mode: str, n_step: int, n_group: int = 1, cls: Any = PPOPolicy, **sections: Any) -> tuple[Any, Collector]:
+    """A policy over Elman, and its collector of four envs with episodes of 3, 4, 5 and 6 steps."""
     Staggered.n_made = 0
-    groups = make_env_groups(EnvConfig(id=Staggered, collector_env_num=4, collector_group_num=n_group, **MODES[mode]))
-    as_dict = sections.pop('as_dict', False)
-    cfg = resolve_policy(dict(type='ppo', collect=dict(n_step=n_step), **sections))
-    policy = cls(cfg, OBS, TWO_ACTIONS, model=Counting(as_dict))
+    env = EnvConfig(id=Staggered, collector_env_num=4, collector_group_num=n_group, **MODES[mode])
+    groups = make_env_groups(env)
+    collect = dict(n_step=n_step, discount_factor=GAMMA, gae_lambda=LAMBDA)
+    kind = {PPOPolicy: 'ppo', PPGPolicy: 'ppg', PPOOffPolicy: 'ppo_offpolicy'}[cls]
+    cfg = resolve_policy(dict(type=kind, collect=collect, **sections))
+    policy = cls(cfg, OBS, TWO_ACTIONS, model=Elman())
     collector = Collector(groups, policy.collect_mode)
     collector.reset(stream(0, 'test'))
     return policy, collector
@@ -106,24 +120,34 @@ def close(collector: Collector) -> None:
         group.env.close()
 
 
-@pytest.mark.parametrize('as_dict', [False, True], ids=['tensor', 'dict'])
+# ---- acting
+
+
+def hidden(model: Elman, part: str, episode: list[float]) -> list[Tensor]:
+    """The states after each step of an episode, by hand."""
+    h, found = torch.zeros((), dtype=torch.float64), []
+    for x in episode:
+        h = model.cell(part, torch.tensor(x, dtype=torch.float64), h)
+        found.append(h)
+    return found
+
+
 @pytest.mark.parametrize('n_group', [1, 2])
 @modes
-def test_acting_carries_the_state_and_begins_anew_with_each_episode(mode: str, n_group: int, as_dict: bool) -> None:
+def test_acting_carries_the_state_and_begins_anew_with_each_episode(mode: str, n_group: int) -> None:
     """Over rollouts too, whether an episode ends in the middle or with the last row of one."""
-    _, collector = make_collector(mode, 7, n_group, as_dict=as_dict)
+    policy, collector = make(mode, 8, n_group, learn=dict(sequence=dict(len=8)))
+    after = {part: torch.stack(hidden(policy._model, part, list(range(20)))) for part in ('actor', 'critic')}
     n_begin = 0
     for _ in range(6):
-        rollout = collector.collect()
-        steps = rollout.data['obs'][..., 0]
-        torch.testing.assert_close(rollout.data['logit'][..., 0], 0.1 * steps)
-        state = rollout.state['count'] if as_dict else rollout.state
-        assert torch.equal(state, steps[0])  # before row 0
-        if as_dict:
-            assert torch.equal(rollout.state['twice'], 2 * steps[0].unsqueeze(1).expand(4, 2))
-        assert 'state' not in rollout.data
+        data = collector.collect().data
+        steps = data['obs'][..., 0].long()
+        for part in ('actor', 'critic'):
+            torch.testing.assert_close(data['state'][part], after[part][steps])
+        torch.testing.assert_close(data['logit'], after['actor'][steps].unsqueeze(-1) * policy._model.actor[2:])
+        torch.testing.assert_close(data['value'], after['critic'][steps] * policy._model.critic[2])
         n_begin += int((steps == 0).sum())
-    assert n_begin > 20  # 42 steps of 4 envs with episodes of 3 to 8 rows
+    assert n_begin > 25  # 48 steps of 4 envs with episodes of 3 to 7 rows
     close(collector)
 
 
@@ -131,154 +155,246 @@ def test_acting_carries_the_state_and_begins_anew_with_each_episode(mode: str, n
 def test_rollout_that_ends_with_an_episode_is_followed_by_a_new_state(mode: str) -> None:
     """Episodes of 3 steps in the first env, and a row for the reset where that takes a step."""
     n_row = 4 if mode == 'next_step' else 3
-    _, collector = make_collector(mode, n_row)
+    _, collector = make(mode, n_row, learn=dict(sequence=dict(len=n_row), batch_size=n_row * 4))
     for _ in range(3):
-        assert collector.collect().state[0] == 0
+        assert collector.collect().state['actor'][0] == 0
     close(collector)
 
 
 def test_reset_of_the_envs_is_one_of_the_state() -> None:
-    _, collector = make_collector('same_step', 2)
-    assert collector.collect().state.tolist() == [0] * 4
-    assert collector.collect().state.tolist() == [2] * 4
+    _, collector = make('same_step', 2, learn=dict(sequence=dict(len=2)))
+    assert (collector.collect().state['actor'] == 0).all()
+    assert (collector.collect().state['actor'] != 0).all()
     collector.reset(stream(1, 'test'))
-    rollout = collector.collect()
-    assert rollout.state.tolist() == [0] * 4
-    torch.testing.assert_close(rollout.data['logit'][..., 0], 0.1 * rollout.data['obs'][..., 0])
+    assert (collector.collect().state['actor'] == 0).all()
     close(collector)
 
 
-def test_model_with_a_state_runs_eagerly() -> None:
-    policy, collector = make_collector('same_step', 2)
-    assert policy._executor.name == 'eager'
-    output = policy.collect_mode.forward(torch.zeros(3, 1), torch.tensor([0.0, 4.0, 5.0]))
-    assert output['state'].tolist() == [1, 5, 6]
-    assert policy.eval_mode.initial_state(3).tolist() == [0, 0, 0]
+def test_session_keeps_the_state_and_act_does_not() -> None:
+    policy, collector = make('same_step', 2, learn=dict(sequence=dict(len=2)))
+    with torch.no_grad():
+        policy._model.actor.copy_(torch.tensor([1.0, 1.0, 1.0, 0.5]))  # logits h, h / 2: the sign of h decides
+    session = policy.session()
+    big, small = np.full(1, 3.0, np.float32), np.full(1, -0.1, np.float32)
+    assert policy.act(big) == 0 and policy.act(small) == 1
+    assert session.act(big) == 0 and session.act(small) == 0  # what it saw before outweighs what it sees
+    assert session.act(small, begins=True) == 1
+    assert session.act(big, begins=True) == 0
+    session.reset()
+    assert session.act(np.stack([small, big])).tolist() == [1, 0]
+    assert session.act(np.stack([small, small]), begins=[False, False]).tolist() == [1, 0]
+    with pytest.raises(UserError, match='act got 3 observations but the session is of 2 envs'):
+        session.act(np.zeros((3, 1), np.float32))
     close(collector)
 
 
-LENGTH = 4
+# ---- samples
 
 
-class Sequences:
-    """Samples are sequences [S, L] of one env each, with the state before them, and go to a step that unrolls."""
+def by_hand(model: Elman, rollout: Rollout, before: list[dict[str, Tensor]], length: int) -> dict[str, Tensor]:
+    """logit, value, adv, return_ of all rows [T, B], by loops; gradients stop at every `length`-th row.
 
-    def _get_train_sample(self: Any, rollout: Rollout) -> dict[str, Any]:
-        samples = super()._get_train_sample(rollout)  # type: ignore[misc]
-        n_step, n_env = rollout.data['reward'].shape
-        ends = rollout.data['is_reset'] if 'is_reset' in rollout.data else rollout.data['traj_flag']
-        begins = torch.cat((torch.zeros(1, n_env, dtype=torch.bool), ends[:-1]))
-        state, states = rollout.state, []
+    before: the state of each env before row 0. What follows the last row of an episode of k steps is observation k.
+    """
+    obs, data = rollout.data['obs'][..., 0], rollout.data
+    n_step, n_env = obs.shape
+    found: dict[str, list[Any]] = {name: [] for name in ('logit', 'value', 'adv')}
+    for b in range(n_env):
+        h = dict(before[b])
+        value, next_value, logit = [], [], []
         for t in range(n_step):
-            state = torch.where(begins[t], 0.0, state)
-            states.append(state)
-            state = state + 1
-        blocks = {name: x.unflatten(0, (n_step, n_env)) for name, x in samples.items()} | {'begins': begins}
-        found = {name: x.transpose(0, 1).reshape(-1, LENGTH, *x.shape[2:]) for name, x in blocks.items()}
-        return {**found, 'state': torch.stack(states).T.reshape(-1, LENGTH)[:, 0]}
+            if obs[t, b] == 0:
+                h = {part: torch.zeros((), dtype=torch.float64) for part in h}
+            if t % length == 0:
+                h = {part: x.detach() for part, x in h.items()}
+            h = {part: model.cell(part, obs[t, b].double(), x) for part, x in h.items()}
+            value.append(h['critic'] * model.critic[2])
+            logit.append(h['actor'] * model.actor[2:])
+            following = model.cell('critic', obs[t, b].double() + 1, h['critic'])  # each env counts on
+            next_value.append((following * model.critic[2]).detach())
+        adv, trace = [], torch.zeros((), dtype=torch.float64)
+        for t in reversed(range(n_step)):
+            delta = data['reward'][t, b].double() + GAMMA * next_value[t] - value[t].detach()
+            trace = delta + (0.0 if data['traj_flag'][t, b] else GAMMA * LAMBDA) * trace
+            adv.append(trace)
+        found['adv'].append(torch.stack(adv[::-1]))
+        found['value'].append(torch.stack(value))
+        found['logit'].append(torch.stack(logit))
+    stacked = {name: torch.stack(columns, 1) for name, columns in found.items()}
+    return {**stacked, 'return_': stacked['adv'] + stacked['value'].detach()}
 
 
-def unrolling_step(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: Any) -> Metrics:
-    return ppo_step(Unrolled(model, minibatch['state'], minibatch['begins']), dist, optimizers, minibatch, numbers)
+def states_of(rollout: Rollout) -> list[dict[str, Tensor]]:
+    return [{part: x[b].clone() for part, x in rollout.state.items()} for b in range(4)]
 
 
-class SequencePPO(Sequences, PPOPolicy):
-    pass
+@pytest.mark.parametrize('length', [1, 8, 24])
+@modes
+def test_update_on_sequences_is_that_of_a_loop_over_time(mode: str, length: int) -> None:
+    """Gradients, values and advantages to 1e-6; episodes end in mid-sequence, and are cut off by time limits."""
+    n_step = 24
+    learn = dict(
+        batch_size=n_step * 4, epoch_per_collect=1, adv_norm='off', grad_clip=None, entropy_weight=0.01, clip_ratio=0.2
+    )
+    policy, collector = make(mode, n_step, learn=dict(**learn, sequence=dict(len=length)))
+    collector.collect()  # the next one begins in the middle of episodes
+    rollout = collector.collect()
+    before, model = states_of(rollout), policy._model
+    want = by_hand(model, rollout, before, length)
+    data = rollout.data
+    weight = torch.ones(n_step, 4, dtype=torch.float64)
+    if 'is_reset' in data:
+        weight = (~data['is_reset']).double() * (~data['is_reset']).numel() / (~data['is_reset']).sum()
+    flat = [want['logit'], data['logit'], data['action'], want['value'], data['value'], want['adv'], want['return_']]
+    columns = [x.flatten(0, 1) for x in (*flat, weight)]
+    loss, _ = ppo_error(ppo_data(*columns), use_value_clip=False)
+    (loss.policy_loss + 0.5 * loss.value_loss - 0.01 * loss.entropy_loss).backward()
+    grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    samples = policy.collect_mode.get_train_sample(rollout)
+    assert samples['adv'].shape == (n_step * 4 // length, length)
+    got = {name: x.flatten() for name, x in rows_of(samples).items() if name in ('adv', 'return_', 'value')}
+    for name, x in got.items():  # sequences are ordered by start, then by env
+        hand = want[name].unflatten(0, (-1, length)).transpose(1, 2).flatten()
+        valid = samples['weight'].flatten() > 0 if 'weight' in samples else torch.ones_like(x, dtype=torch.bool)
+        torch.testing.assert_close(x[valid].double(), hand[valid].detach(), rtol=1e-6, atol=1e-6)
+    metrics = policy.learn_mode.forward(samples)
+    assert metrics['approx_kl'].abs() < 1e-6 and metrics['clipfrac'] == 0
+    optimizer = policy._optimizers['all']
+    for name, x in optimizer.cut(optimizer.grad).items():
+        if name in grads:
+            torch.testing.assert_close(x, grads[name], rtol=1e-6, atol=1e-6)
+    close(collector)
 
 
-class SequenceOffPolicy(Sequences, PPOOffPolicy):
-    pass
-
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    'plain': {},
-    'normalised': dict(value_norm=True, reward_norm=True, adv_norm='batch'),
-    'off': dict(adv_norm='off', target_kl=100.0),
-}
-
-
-@pytest.mark.parametrize('options', OPTIONS)
-@pytest.mark.parametrize('mode', ['same_step', 'next_step'])
-def test_sequences_are_learned_from_with_the_states_that_acted(
-    mode: str, options: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wrong state at a start, or a missed reset within, shows as a ratio that is not 1 before the first step."""
-    monkeypatch.setattr('zoo.policy.ppo.ppo_step', unrolling_step)
-    learn = dict(batch_size=16, epoch_per_collect=1, learning_rate=1e-2, **OPTIONS[options])
-    policy, collector = make_collector(mode, 12, cls=SequencePPO, learn=learn)
-    learner = Learner(policy.learn_mode, buffer := RolloutBuffer())
+def test_every_row_is_trained_once() -> None:
+    policy, collector = make('same_step', 24, learn=dict(sequence=dict(len=8), batch_size=32, epoch_per_collect=1))
+    collector.collect()
+    rollout = collector.collect()
+    samples = policy.collect_mode.get_train_sample(rollout)
+    number = torch.arange(96.0).view(24, 4)
     seen = []
-    inner = policy._executor.run
-
-    def run(step: Any, optimizers: Any, data: Any, numbers: Any) -> Metrics:
-        found = inner(step, optimizers, data, numbers)
-        seen.append(found)
-        return found
-
-    monkeypatch.setattr(policy._executor, 'run', run)
-    before = policy._model.weight.detach().clone()
-    for rollout in range(3):
-        samples = policy.collect_mode.get_train_sample(collector.collect())
-        assert samples['adv'].shape == (12, LENGTH) and samples['state'].shape == (12,)
-        buffer.push(samples)
-        metrics = learner.train(rollout)
-        # 48 env steps in minibatches of 16, which are 4 sequences
-        assert learner.train_iter == 3 * (rollout + 1)
-        assert seen[-1]['approx_kl'][0].abs() < 1e-6 and seen[-1]['clipfrac'][0] == 0
-        assert all(x.isfinite() for x in metrics.values())
-    assert not torch.equal(policy._model.weight, before)
+    rollout.data['number'] = number
+    samples = policy.collect_mode.get_train_sample(rollout)
+    for row in samples['number']:
+        assert torch.equal(row, row[0] + 4 * torch.arange(8.0))  # one env, one step after the other
+        seen += row.tolist()
+    assert sorted(seen) == list(range(96))
     close(collector)
 
 
-def test_sequences_are_drawn_whole_from_a_replay_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, Tensor]] = []
+@pytest.mark.parametrize('overlap, n_sequence', [('none', 3), ('half', 5), ('maximum', 17)])
+@pytest.mark.parametrize('burn_in', [0, 3])
+@modes
+def test_ratio_is_one_before_the_first_step(mode: str, burn_in: int, overlap: str, n_sequence: int) -> None:
+    """Whatever the overlap and burn-in: with unchanged weights the states of each row are those that acted."""
+    sequence = dict(len=8, overlap=overlap, burn_in=burn_in)
+    policy, collector = make(mode, 24, learn=dict(sequence=sequence, batch_size=32))
+    collector.collect()
+    rollout = collector.collect()
+    samples = policy.collect_mode.get_train_sample(rollout)
+    assert samples['obs'].shape == (n_sequence * 4, 8 + burn_in, 1) and samples['adv'].shape == (n_sequence * 4, 8)
+    found = run_model(policy._model, 'compute_actor_critic', samples)
+    rows = rows_of(samples)
+    torch.testing.assert_close(found['logit'], rows['logit'], rtol=0, atol=1e-9)
+    torch.testing.assert_close(found['value'], rows['value'], rtol=0, atol=1e-9)
+    close(collector)
 
-    def step(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: Any) -> Metrics:
-        seen.append(minibatch)
-        return unrolling_step(model, dist, optimizers, minibatch, numbers)
 
-    monkeypatch.setattr('zoo.policy.ppo.ppo_step', step)
-    learn = dict(batch_size=16, epoch_per_collect=1, learning_rate=1e-2)
-    policy, collector = make_collector('same_step', 12, cls=SequenceOffPolicy, learn=learn)
+def test_burn_in_brings_an_old_state_up_to_date() -> None:
+    """The stored state is made wrong: after three steps of burn-in the error is that of tanh(w ..), three times over."""
+    policy, collector = make('same_step', 24, learn=dict(sequence=dict(len=8, burn_in=3), batch_size=32))
+    collector.collect()
+    samples = policy.collect_mode.get_train_sample(collector.collect())
+    right = run_model(policy._model, 'compute_critic', samples)['value'].view(12, 8)
+    samples['state']['critic'] += 0.1
+    wrong = run_model(policy._model, 'compute_critic', samples)['value'].view(12, 8)
+    error = (wrong - right).abs()[:, 0]
+    is_first = samples['is_first'][:, :4].any(1) | (samples['obs'][:, :4, 0] == 0).any(1)
+    assert (error[~samples['is_burned'] & ~is_first] > 1e-4).all()
+    assert (error[samples['is_burned']] < 0.1 * 0.7**4 * 2).all()  # times the value's weight, 2
+    close(collector)
+
+
+# ---- policies
+
+
+def test_ppg_trains_its_three_phases_on_sequences() -> None:
+    """The auxiliary step's gradient is that of a loop over time, and no KL is there before its first step."""
+    learn = dict(
+        batch_size=96,
+        adv_norm='off',
+        value_norm=False,
+        aux_freq=1,
+        aux_batch_size=96,
+        aux_train_epoch=1,
+        learning_rate=1e-9,
+    )
+    policy, collector = make('same_step', 24, cls=PPGPolicy, learn=dict(**learn, sequence=dict(len=8)))
+    collector.collect()
+    rollout = collector.collect()
+    want, model = by_hand(policy._model, rollout, states_of(rollout), 8), policy._model
+    h = want['logit'][..., 0] / model.actor[2]
+    aux_value = h * model.aux[0]
+    flat = [x.flatten(0, 1) for x in (want['logit'], want['logit'].detach())]
+    values = [x.flatten() for x in (aux_value, want['return_'], want['return_'])]
+    loss = ppg_joint_error(ppg_data(*flat, None, *values), use_value_clip=False)
+    value_loss = 0.5 * (want['value'].flatten() - values[2]).square().mean()
+    (loss.auxiliary_loss + loss.behavioral_cloning_loss + value_loss).backward()
+    grads = {name: p.grad.clone() for name, p in model.named_parameters()}
+    metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
+    aux = policy.learn_mode.learn_aux()
+    assert policy.learn_mode.train_iter() == 3 and metrics['approx_kl'].abs() < 1e-6
+    assert aux['aux_kl_before'].abs() < 1e-9 and aux['aux_kl_after'] < 1e-9
+    for group in ('aux_actor', 'aux_critic'):
+        optimizer = policy._optimizers[group]
+        for name, x in optimizer.cut(optimizer.grad).items():
+            torch.testing.assert_close(x, grads[name], rtol=1e-5, atol=1e-6)
+    close(collector)
+
+
+def test_sequences_are_drawn_whole_from_a_replay_buffer() -> None:
+    learn = dict(batch_size=16, epoch_per_collect=1, learning_rate=1e-2, sequence=dict(len=4, burn_in=2))
+    policy, collector = make('same_step', 12, cls=PPOOffPolicy, learn=learn)
     buffer = replay(size=24, n_sample=8, update_per_collect=2)  # sequences
-    learner = Learner(policy.learn_mode, buffer)
-    for rollout in range(4):
+    n_draw = 0
+    for _ in range(4):
         buffer.push(policy.collect_mode.get_train_sample(collector.collect()))
-        learner.train(rollout)
-    assert learner.train_iter == len(seen) == 4 * 2 * 2  # draws of 8 sequences, 4 of them a step
-    for minibatch in seen:
-        assert minibatch['obs'].shape == (4, LENGTH, 1)
-        steps = minibatch['obs'][..., 0]
-        start = torch.where(minibatch['begins'][:, 0], 0.0, minibatch['state'])
-        assert torch.equal(start, steps[:, 0])
-        assert torch.equal(minibatch['begins'][:, 1:], steps[:, 1:] == 0)  # and otherwise one step follows another
-        assert ((steps[:, 1:] == steps[:, :-1] + 1) | minibatch['begins'][:, 1:]).all()
+        for batch in buffer.batches():
+            n_draw += 1
+            steps = batch['obs'][:, 2:, 0]
+            assert batch['obs'].shape == (8, 6, 1) and batch['state']['actor'].shape == (8,)
+            assert ((steps[:, 1:] == steps[:, :-1] + 1) | (steps[:, 1:] == 0)).all()  # one step follows another
+            policy.learn_mode.forward(batch)
+    assert n_draw == 4 * 2 and policy.learn_mode.train_iter() == 4 * 2 * 2  # 8 sequences of 4 in minibatches of 16
     close(collector)
 
 
-class SequencePPG(PPGPolicy):
-    """A stock model, which treats the rows of a sequence apart."""
-
-    def _get_train_sample(self, rollout: Rollout) -> dict[str, Any]:
-        samples = super()._get_train_sample(rollout)
-        return {name: x.unflatten(0, (-1, LENGTH)) for name, x in samples.items()}
+# ---- bad input
 
 
-@pytest.mark.parametrize('n_minibatch', [1, 3])
-def test_phases_of_ppg_over_sequences_are_those_over_their_rows(n_minibatch: int) -> None:
-    """With one minibatch the order of rows does not matter; with several the numbers of steps are alike."""
-    found = []
-    for cls in (SequencePPG, PPGPolicy):
-        learn = dict(batch_size=48 // n_minibatch, aux_freq=2, aux_batch_size=96 // n_minibatch, aux_train_epoch=2)
-        cfg = resolve_policy(dict(type='ppg', collect=dict(n_step=12), learn=learn, model=dict(obs_norm=True)))
-        groups = make_env_groups(EnvConfig(id=LimitEnv, collector_env_num=4, vectorization='sync'))
-        policy = cls(cfg, OBS, TWO_ACTIONS)
-        collector = Collector(groups, policy.collect_mode)
-        collector.reset(stream(0, 'test'))
-        for _ in range(2):
-            policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
-            metrics = policy.learn_mode.learn_aux()
-        found.append((metrics, dict(policy._model.state_dict()), policy.learn_mode.train_iter()))
-    assert found[0][2] == found[1][2] == n_minibatch * (2 * 2 + 2)  # policy and value phase twice, two epochs
-    if n_minibatch == 1:
-        torch.testing.assert_close(found[0][:2], found[1][:2], rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(
+    'learn, n_step, message',
+    [
+        (
+            dict(sequence=dict(len=16)),
+            50,
+            r'sequence.len is 16 but policy.collect.n_step is 50: 50 % 16 = 2 .* e.g. 10',
+        ),
+        (dict(sequence=dict(len=16), batch_size=40), 32, r'batch_size is 40 but .*len is 16.* use a multiple, e.g. 32'),
+        (
+            dict(sequence=dict(len=5, overlap='half'), batch_size=40),
+            50,
+            r"overlap is 'half' but len is 5, which is odd",
+        ),
+        (dict(recompute_adv=True), 32, r'recompute_adv is true but the model has a recurrent state'),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(learn: dict[str, Any], n_step: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make('same_step', n_step, learn=learn)
+
+
+def test_auxiliary_minibatches_are_whole_sequences() -> None:
+    with pytest.raises(UserError, match=r'aux_batch_size is 100 but .*len is 8.* e.g. 96'):
+        make('same_step', 24, cls=PPGPolicy, learn=dict(sequence=dict(len=8), batch_size=32, aux_batch_size=100))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from zoo.core.data import Columns, Metrics, State, map_tensors, replace_rows
+from zoo.core.data import Columns, Metrics, Obs, State, first_leaf, leaves, map_tensors, replace_rows, unbind_rows
 from zoo.core.transfer import send
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
@@ -19,8 +19,8 @@ from zoo.rl_utils.optimizer import FlatAdam
 
 Step = Callable[[Any, ActionDist, Any, Any, Any], Metrics]
 """A gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics, see zoo.policy.updates."""
-Forward = Callable[[Tensor, State], dict[str, Any]]
-"""(obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and 'state' where the model has one."""
+Forward = Callable[[Obs, State], dict[str, Any]]
+"""(obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and the next 'state' where the model has one."""
 Compile = Callable[[Callable[..., Sequence[Tensor]], str], Callable[..., Sequence[Tensor]]]
 """(pure function of tensors, its name in messages) -> the same, compiled."""
 DrawNoise = Callable[[int], Tensor]
@@ -48,7 +48,9 @@ class Acting(Protocol):
     """A policy acting through rollouts, each of T rows of observations in one block [T + 1, B, *O]."""
 
     output: dict[str, Any]
-    """Its outputs for each row, in blocks [T, B, ...]; there once the first rollout has begun, and reused."""
+    """Its outputs for each row, in blocks [T, B, ...]; there once the first rollout has begun, and reused.
+
+    Where the model has a recurrent state, 'state' is that after the row."""
     state: State
     """The recurrent state of the B envs before the next row; None for a model without one."""
 
@@ -70,11 +72,11 @@ class Executor(Protocol):
     def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
         """One step for each minibatch; returns each metric of all steps, [n_step]."""
 
-    def start_acting(self, obs: Tensor, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
         """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used."""
 
-    def compute_critic(self, obs: Tensor) -> Tensor:
-        """obs [N, *O] -> value [N] in the unit of the critic's output, without gradient."""
+    def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
+        """obs [N, *O] -> value [N] in the unit of the critic's output, without gradient; state: of a model with one."""
 
 
 class Eager:
@@ -90,12 +92,12 @@ class Eager:
         found = [step(self._model, self._dist, optimizers, each, numbers) for each in minibatches(data)]
         return stacked(found)
 
-    def start_acting(self, obs: Tensor, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
         return None
 
     @torch.no_grad()
-    def compute_critic(self, obs: Tensor) -> Tensor:
-        return self._model.compute_critic(obs)
+    def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
+        return self._model.compute_critic(obs) if state is None else self._model.compute_critic(obs, state)[0]
 
 
 def minibatches(data: Pass) -> Iterator[dict[str, Tensor]]:
@@ -116,15 +118,10 @@ def _one_pass(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
     shape = -1, data.batch_size
     blocks = map_tensors(lambda x: x.index_select(0, order).unflatten(0, shape), data.columns)
     if data.normalize_adv:
-        blocks['adv'] = normalize_advantage(blocks['adv'], blocks.get('weight'))
-    yield from _unbound(blocks)
-
-
-def _unbound(blocks: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """For each entry of the first dimension what all blocks have there."""
-    parts = [_unbound(x) if isinstance(x, Mapping) else x.unbind() for x in blocks.values()]
-    for rows in zip(*parts, strict=True):
-        yield dict(zip(blocks, rows, strict=True))
+        adv, weight = blocks['adv'], blocks.get('weight')
+        weight = None if weight is None else weight.flatten(1)
+        blocks['adv'] = normalize_advantage(adv.flatten(1), weight).view_as(adv)
+    yield from unbind_rows(blocks)
 
 
 def stacked(found: Sequence[Metrics]) -> Metrics:
@@ -132,12 +129,19 @@ def stacked(found: Sequence[Metrics]) -> Metrics:
     return {name: torch.stack([metrics[name] for metrics in found]) for name in found[0]}
 
 
-def forward_for_acting(model: Any, obs: Tensor, one_trunk: bool, state: State = None) -> dict[str, Any]:
-    """{logit}; value (in the critic's unit) where one trunk gives both; 'state' where the model has one."""
-    if hasattr(model, 'initial_state'):
-        logit, state = model.compute_actor(obs, model.initial_state(len(obs)) if state is None else state)
-        return {'logit': logit, 'state': state}
-    return model.compute_actor_critic(obs) if one_trunk else {'logit': model.compute_actor(obs)}
+def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = None) -> dict[str, Any]:
+    """{logit}, value (in the critic's unit) if asked for, and the next 'state' where the model has one.
+
+    state: before the observation; None: that at the start of an episode. Where only the logit is asked for, what the
+    state holds for the critic stays as it was.
+    """
+    if not hasattr(model, 'initial_state'):
+        return model.compute_actor_critic(obs) if with_value else {'logit': model.compute_actor(obs)}
+    state = model.initial_state(len(first_leaf(obs))) if state is None else state
+    if with_value:
+        return model.compute_actor_critic(obs, state)
+    logit, state = model.compute_actor(obs, state)
+    return {'logit': logit, 'state': state}
 
 
 class ForwardActing:
@@ -146,26 +150,27 @@ class ForwardActing:
     The outputs may be overwritten by the next call, which with several groups comes before the action is used.
     """
 
-    def __init__(self, forward: Forward, obs: Tensor, initial_state: Callable[[int], State] | None = None) -> None:
-        self._forward, self._n_step, self._obs_rows = forward, len(obs) - 1, obs.unbind(0)
+    def __init__(self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None = None) -> None:
+        self._forward, self._obs_rows = forward, unbind_rows(obs)
+        self._n_step, self._n_env = len(self._obs_rows) - 1, first_leaf(obs).shape[1]
         self.output: dict[str, Any] = {}
-        self._rows: list[tuple[str, tuple[Tensor, ...]]] = []
-        self._initial_state = None if initial_state is None else initial_state(obs.shape[1])
+        self._rows: list[tuple[Tensor, ...]] = []
+        self._initial_state = None if initial_state is None else initial_state(self._n_env)
         self.state = self._initial_state
 
     def begin(self) -> None:
         """Nothing to prepare."""
 
     def step(self, t: int) -> Tensor:
-        output = dict(self._forward(self._obs_rows[t], self.state))
-        self.state = output.pop('state', None)
+        output = self._forward(self._obs_rows[t], self.state)
+        self.state = output.get('state')
         if not self._rows:
-            _check_lead(output, len(self._obs_rows[t]))
-            self.output = {name: x.new_empty((self._n_step, *x.shape)) for name, x in output.items()}
-            self._rows = [(name, block.unbind(0)) for name, block in self.output.items()]
+            _check_lead(output, self._n_env)
+            self.output = map_tensors(lambda x: x.new_empty((self._n_step, *x.shape)), output)
+            self._rows = [block.unbind(0) for _, block in leaves(self.output)]
             self._actions = self.output['action'].unbind(0)
-        for name, rows in self._rows:
-            rows[t].copy_(output[name])
+        for rows, (_, x) in zip(self._rows, leaves(output), strict=True):
+            rows[t].copy_(x)
         return self._actions[t]
 
     def restart(self, begins: Tensor) -> None:
@@ -173,7 +178,7 @@ class ForwardActing:
 
 
 def _check_lead(output: Mapping[str, Any], n_env: int) -> None:
-    for name, x in output.items():
+    for name, x in leaves(output):
         if x.shape[:1] != (n_env,):
             raise ValueError(
                 f"the policy's output {name!r} has shape {tuple(x.shape)} but must begin with the {n_env} "

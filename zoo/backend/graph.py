@@ -36,7 +36,7 @@ from zoo.backend.trace import (
     named_tensors,
     replaced,
 )
-from zoo.core.data import Metrics, State, leaves, map_tensors
+from zoo.core.data import Metrics, Obs, State, leaves, map_tensors
 from zoo.core.transfer import send
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import AdamRates, FlatAdam, FlatState
@@ -54,14 +54,11 @@ class GraphExecutor(Eager):
         self._updates: dict[Any, _Update] = {}
         self._functions: list[CompiledFunction] = []
         self._is_full = False
-        self._has_state = hasattr(model, 'initial_state')
-        if self._has_state:
-            logger.warning('a model with a recurrent state cannot be compiled: updates and acting run eagerly')
 
     @property
     def is_compiled(self) -> bool:
         """Whether nothing has failed so far."""
-        return not self._has_state and not any(each.failed for each in self._functions)
+        return not any(each.failed for each in self._functions)
 
     def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
         if not self.is_compiled or any(type(each) is not FlatAdam for each in optimizers):
@@ -77,7 +74,9 @@ class GraphExecutor(Eager):
             self._functions.append(self._updates[key].compiled)
         return self._updates[key].run(data, numbers)
 
-    def start_acting(self, obs: Tensor, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+        if hasattr(self._model, 'initial_state'):
+            return None
         # on a CPU the gain, 0 to 20 us a call, is that of the model's few operations: less than compiling takes
         if not self.is_compiled or not any(p.is_cuda for p in self._model.parameters()):
             return None
@@ -183,11 +182,11 @@ class _StandIn:
 class GraphActing(ForwardActing):
     """Network, noise and action as one program; rows are copied to it and its outputs into the blocks."""
 
-    def __init__(self, model: nn.Module, dist: ActionDist, obs: Tensor, draw: DrawNoise, one_trunk: bool) -> None:
+    def __init__(self, model: nn.Module, dist: ActionDist, obs: Obs, draw: DrawNoise, one_trunk: bool) -> None:
         super().__init__(self._act, obs)
         self._model, self._dist, self._draw, self._one_trunk = model, dist, draw, one_trunk
-        self._n_env = obs.shape[1]
         self._names = ('action', 'logit', 'value') if one_trunk else ('action', 'logit')
+        self._row: Obs = None
         self.compiled = CompiledFunction(self._replay, 'acting')
 
     def begin(self) -> None:
@@ -195,19 +194,21 @@ class GraphActing(ForwardActing):
         self._noise = iter(self._draw(self._n_env).unbind(0))
         self._tensors = {name: x.detach() for name, x in named_tensors(self._model).items()}
 
-    def _act(self, obs: Tensor, state: State) -> dict[str, Any]:
+    def _act(self, obs: Obs, state: State) -> dict[str, Any]:
         noise = next(self._noise)
-        row = send(obs, noise.device), noise
-        inputs = [*self._tensors.values(), *row]
+        self._row = map_tensors(lambda x: send(x, noise.device), obs)
+        inputs = [*self._tensors.values(), noise, *(x for _, x in leaves(self._row))]
         outputs = self.compiled(inputs, tuple(self._tensors), len(self._tensors))
-        return dict(zip(self._names, self._compute(*row) if outputs is None else outputs, strict=True))
+        return dict(zip(self._names, self._compute(self._row, noise) if outputs is None else outputs, strict=True))
 
     def _replay(self, names: tuple[str, ...], inputs: Sequence[Tensor]) -> list[Tensor]:
-        """`_compute` with the model's tensors, whose names these are, before its inputs."""
+        """`_compute` with the model's tensors, whose names these are, before noise and observations."""
+        noise, *row = inputs[len(names) :]
+        columns = iter(row)
         with replaced(self._model, dict(zip(names, inputs, strict=False))):
-            return self._compute(*inputs[len(names) :])
+            return self._compute(map_tensors(lambda _: next(columns), self._row), noise)
 
-    def _compute(self, obs: Tensor, noise: Tensor) -> list[Tensor]:
+    def _compute(self, obs: Obs, noise: Tensor) -> list[Tensor]:
         found: dict[str, Any] = forward_for_acting(self._model, obs, self._one_trunk)
         found['action'] = self._dist.sample(found['logit'], noise)
         return [found[name] for name in self._names]

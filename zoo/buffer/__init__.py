@@ -1,6 +1,6 @@
 """Buffers between collecting and learning: what is pushed, and what the learner is given of it."""
 
-from zoo.buffer.base import Batch, Buffer, BufferConfig
+from zoo.buffer.base import Batch, Buffer, BufferConfig, in_sequences
 from zoo.buffer.check import draw_problems
 from zoo.buffer.draws import DrawConfig
 from zoo.buffer.multi import MultiBuffer, MultiConfig, reuse_of
@@ -18,5 +18,6 @@ __all__ = [
     'ReplayConfig',
     'RolloutBuffer',
     'draw_problems',
+    'in_sequences',
     'reuse_of',
 ]

@@ -21,6 +21,14 @@ class BufferConfig(Section):
     type: str = Field('rollout', description='registered name of the buffer')
 
 
+def in_sequences(cfg: Any, length: int) -> Any:
+    """A resolved section `buffer` with `size` and `n_sample`, at any depth, counted in sequences of that length."""
+    if length == 1:
+        return cfg
+    counted = {key: in_sequences(x, length) if isinstance(x, dict) else x for key, x in cfg.items()}
+    return type(cfg)({key: x // length if key in ('size', 'n_sample') else x for key, x in counted.items()})
+
+
 class Buffer(Protocol):
     """Decides what is learned from; write a class like this and register it with `@BUFFER_REGISTRY.register(name)`.
 

@@ -87,7 +87,9 @@ class Ring:
         """Copies a `state_dict` in; returns which of its rows [n] were taken, in the order in which they lie now.
 
         From a ring of the same size every row keeps its place; from another, the newest that fit are laid out again.
+        Raises: ValueError if no ring gave this state.
         """
+        _check_state(state)
         n, cursor = len(state['push_number']), state['cursor']
         rows = torch.arange(n)
         if state['size'] != self.size:
@@ -135,6 +137,16 @@ class Ring:
     def _allocate(self, like: Columns, device: torch.device) -> None:
         self._form = _form_of(like)
         self._data = map_tensors(lambda x: torch.empty((self.size, *x.shape[1:]), dtype=x.dtype, device=device), like)
+
+
+def _check_state(state: dict[str, Any]) -> None:
+    counts = n_push, cursor, size = [state[name] for name in ('n_push', 'cursor', 'size')]
+    n_row = len(state['push_number'])
+    lengths = {len(x) for _, x in leaves(state['data'])}
+    if any(type(count) is not int for count in counts) or not (n_push >= 0 <= cursor <= size >= n_row):
+        raise ValueError(f'a ring of {n_row} rows has n_push {n_push!r}, cursor {cursor!r} and size {size!r}')
+    if lengths != ({n_row} if n_row else set()):
+        raise ValueError(f'a ring of {n_row} rows has columns of {sorted(lengths)} rows')
 
 
 def _n_row(samples: Columns) -> int:

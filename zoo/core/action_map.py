@@ -8,56 +8,135 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.spaces import Box, Discrete, Space
+from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces
+
+ActionMode = Literal['clip', 'rescale']
+
+
+def action_width(space: Leaf) -> int:
+    """Numbers in one action of a leaf, laid out in a row: 1 for Discrete, else the product of its shape."""
+    return int(np.prod(space.shape, dtype=np.int64))
 
 
 class ActionMap:
     """Turns the actions of a policy into those an env takes; the one place where that is done.
 
-    Discrete: index -> index + start. Box, mode 'clip': clamped to [low, high], dimension by dimension, infinite
-    bounds included. Box, mode 'rescale': where both bounds are finite, [-1, 1] -> [low, high] and clamped; elsewhere
-    as 'clip'.
+    Discrete, MultiDiscrete: index -> index + start. MultiBinary: as it is. Box, mode 'clip': clamped to [low, high],
+    dimension by dimension, infinite bounds included. Box, mode 'rescale': where both bounds are finite, [-1, 1] ->
+    [low, high] and clamped; elsewhere as 'clip'. Dict and Tuple: each leaf takes its part of the row.
     The policy keeps the raw action: the log-probability belongs to it, never to the copy made here.
     """
 
-    def __init__(
-        self, space: Space, mode: Literal['clip', 'rescale'] = 'clip', device: torch.device | str = 'cpu'
-    ) -> None:
+    def __init__(self, space: Space, mode: ActionMode = 'clip', device: torch.device | str = 'cpu') -> None:
         """device: that of the actions given to `map`."""
-        self.space = space
-        if isinstance(space, Box):
-            self._dtype = np.dtype(space.dtype)
-            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-            bounded = np.isfinite(low) & np.isfinite(high) & (mode == 'rescale')
-            half_low, half_high = np.where(bounded, low / 2, -0.5), np.where(bounded, high / 2, 0.5)
-            self._rescale, self._round = bool(bounded.any()), self._dtype.kind != 'f'
-            if not self._round:  # an env's bounds are compared in its own dtype
-                low, high = low.astype(self._dtype), high.astype(self._dtype)
-            else:  # int64's largest number is a float of its own, one too many: stay below it
-                largest = np.iinfo(self._dtype).max
-                high = np.minimum(high, largest if int(float(largest)) == largest else np.nextafter(2.0**63, 0))
-            is_double = self._rescale or self._round or self._dtype == np.float64
-            self._work_dtype = torch.float64 if is_double else torch.float32
-            self._low: Any
-            self._high: Any
-            self._low, self._high, self._scale, self._shift = (
-                torch.as_tensor(np.asarray(bound), device=device).to(self._work_dtype)
-                for bound in (low, high, half_high - half_low, np.where(bounded, half_high + half_low, 0.0))
-            )
-            if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
-                self._low, self._high = float(low.flat[0]), float(high.flat[0])  # torch takes numbers in half the time
+        self.space, self.mode = space, mode
+        self._leaves: list[tuple[slice, _LeafMap]] = []
+        start = 0
+        for _, leaf in leaf_spaces(space):
+            stop = start + action_width(leaf)
+            self._leaves.append((slice(start, stop), _leaf_map(leaf, mode, device)))
+            start = stop
 
-    def __call__(self, action: Tensor) -> np.ndarray:
-        """action: [B] int64 (Discrete) or [B, *A] f32 (Box) -> an array for the env, same leading shape."""
-        mapped = self.map(action.detach().cpu()).numpy()
-        # an index that was not shifted is still the policy's own memory
-        return mapped.astype(self._dtype, copy=False) if isinstance(self.space, Box) else mapped.copy()
+    def __call__(self, action: Tensor) -> Any:
+        """action: [B] int64 (Discrete), [B, K] int64 (MultiDiscrete, MultiBinary) or [B, D] f32 (Box, Dict, Tuple).
+
+        Returns: an array [B, *A] for the env; for Dict and Tuple nested dicts and tuples of arrays.
+        """
+        action = action.detach().cpu()
+        if not isinstance(self.space, Dict):
+            return self._leaves[0][1].to_array(action)
+        arrays = iter([leaf.to_array(_part(action, at, leaf)) for at, leaf in self._leaves])
+        return _nested(self.space, arrays)
 
     def map(self, action: Tensor) -> Tensor:
-        """The same on the device of the actions; of a Box in f32 or f64, whichever holds the env's numbers."""
-        if isinstance(self.space, Discrete):
-            return action + self.space.start if self.space.start else action
+        """The same for a space that is no Dict, on the device of the actions; a Box in f32 or f64, as the env's."""
+        return self._leaves[0][1].map(action)
+
+
+class _IndexMap:
+    """Indices -> integers of Discrete, MultiDiscrete or MultiBinary."""
+
+    def __init__(self, space: Leaf, device: torch.device | str) -> None:
+        self.shape, self.is_index = space.shape, True
+        self._dtype = np.dtype(np.int64 if isinstance(space, Discrete | MultiDiscrete) else np.int8)
+        start = getattr(space, 'start', 0)
+        self._start = torch.as_tensor(start, device=device).reshape(space.shape) if np.any(start) else None
+
+    def map(self, action: Tensor) -> Tensor:
+        if len(self.shape) > 1:
+            action = action.view(*action.shape[:-1], *self.shape)
+        return action if self._start is None else action + self._start
+
+    def to_array(self, action: Tensor) -> np.ndarray:
+        array = self.map(action).numpy()
+        # a copy: what was not shifted is the policy's own memory. Floats stay floats, so that the env can refuse them
+        return array.astype(array.dtype if array.dtype.kind == 'f' else self._dtype)
+
+
+class _BoxMap:
+    """Real numbers -> those of a Box."""
+
+    def __init__(self, space: Box, mode: ActionMode, device: torch.device | str) -> None:
+        self.shape, self.is_index = space.shape, False
+        self._dtype = np.dtype(space.dtype)
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        bounded = np.isfinite(low) & np.isfinite(high) & (mode == 'rescale')
+        half_low, half_high = np.where(bounded, low / 2, -0.5), np.where(bounded, high / 2, 0.5)
+        kind = self._dtype.kind
+        self._rescale = bool(bounded.any())
+        self._round = kind in 'iu' or (kind == 'b' and self._rescale)  # a bool that is not rescaled: whether above 0
+        if kind in 'fb':  # an env's bounds are compared in its own dtype
+            low, high = low.astype(self._dtype), high.astype(self._dtype)
+        else:  # int64's largest number is a float of its own, one too many: stay below it
+            largest = np.iinfo(self._dtype).max
+            high = np.minimum(high, largest if int(float(largest)) == largest else np.nextafter(2.0**63, 0))
+        is_double = self._rescale or self._round or self._dtype == np.float64
+        self._work_dtype = torch.float64 if is_double else torch.float32
+        self._low: Any
+        self._high: Any
+        self._low, self._high, self._scale, self._shift = (
+            torch.as_tensor(np.asarray(bound), device=device).to(self._work_dtype)
+            for bound in (low, high, half_high - half_low, np.where(bounded, half_high + half_low, 0.0))
+        )
+        if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
+            self._low, self._high = float(low.flat[0]), float(high.flat[0])  # torch takes numbers in half the time
+
+    def map(self, action: Tensor) -> Tensor:
         action = action.to(self._work_dtype)
+        if len(self.shape) != 1:
+            action = action.view(*action.shape[:-1], *self.shape)
         if self._rescale:
             action = action * self._scale + self._shift
         return torch.clamp(action.round() if self._round else action, self._low, self._high)
+
+    def to_array(self, action: Tensor) -> np.ndarray:
+        return self.map(action).numpy().astype(self._dtype, copy=False)
+
+
+_LeafMap = _IndexMap | _BoxMap
+
+
+def _leaf_map(space: Leaf, mode: ActionMode, device: torch.device | str) -> _LeafMap:
+    return _BoxMap(space, mode, device) if isinstance(space, Box) else _IndexMap(space, device)
+
+
+def _part(action: Tensor, at: slice, leaf: _LeafMap) -> Tensor:
+    """A leaf's part of the rows [B, D], where indices are numbers."""
+    part = action[..., at]
+    if not leaf.is_index:
+        return part
+    return part.long() if leaf.shape else part.squeeze(-1).long()
+
+
+def _nested(space: Dict, arrays: Any) -> Any:
+    parts = {
+        name: _nested(each, arrays) if isinstance(each, Dict) else next(arrays) for name, each in space.spaces.items()
+    }
+    return tuple(parts.values()) if space.is_tuple else parts
+
+
+def first_row(actions: Any) -> Any:
+    """The action of the first env of what `ActionMap` gives."""
+    if isinstance(actions, dict):
+        return {name: first_row(each) for name, each in actions.items()}
+    return tuple(map(first_row, actions)) if isinstance(actions, tuple) else actions[0]

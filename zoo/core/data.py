@@ -24,32 +24,39 @@ Metrics = dict[str, Tensor]
 """Detached tensors by name, 0-dim, or one number for each step of an update."""
 
 State = Any
-"""The recurrent state of a model: a tensor [B, ...] or a dict of such; None for a model without one."""
+"""The recurrent state of a model: a tensor [B, ...] or a nested dict of such; None for a model without one."""
+
+Obs = Any
+"""Observations: a tensor [..., *O], or for Dict and Tuple spaces a nested dict of such."""
 
 
 class Transition(TypedDict, total=False):
     """What `_process_transition` keeps of a rollout, each [T, B, ...]; `done` and `traj_flag` are never merged."""
 
-    obs: Tensor  # [T, B, *O]
-    action: Tensor  # [T, B] int64 or [T, B, *A], raw, never clipped
+    obs: Obs  # [T, B, *O]
+    action: Tensor  # [T, B] or [T, B, K] int64, or [T, B, D] f32; raw, never clipped
     logit: Tensor  # [T, B, P], the distribution's parameters when the action was drawn
     reward: Tensor  # [T, B] f32
     done: Tensor  # [T, B] bool, the reached state is terminal: no bootstrap
     traj_flag: Tensor  # [T, B] bool, the trace stops: terminal or time limit
     value: Tensor  # [T, B], where acting found it anyway; in the unit of the critic's output
     is_reset: Tensor  # [T, B] bool, the row only reset its env
+    state: State  # [T, B, ...], the recurrent state after the row; only for models with one
+    is_first: Tensor  # [T, B] bool, an episode begins with the row; only beside `state`
 
 
 class Sample(TypedDict, total=False):
-    """What `_get_train_sample` makes of a rollout: rows [N], N = T * B, or whole sequences [S, L], S * L = T * B."""
+    """What `_get_train_sample` makes of a rollout: rows [N], N = T * B, or sequences [S, L], see policy/sequences.py."""
 
-    obs: Tensor
+    obs: Obs
     action: Tensor
     logit: Tensor
     value: Tensor  # [N], in return units
     adv: Tensor  # [N]
     return_: Tensor  # [N], in return units
     weight: Tensor  # [N], mean 1; only where some rows are no transitions
+    state: State  # [S, ...], before the first row of each sequence; only for models with a state
+    is_first: Tensor  # [S, L] bool, beside `state`
 
 
 class Minibatch(Sample, total=False):
@@ -59,10 +66,12 @@ class Minibatch(Sample, total=False):
 class AuxMinibatch(TypedDict, total=False):
     """Rows of PPG's auxiliary phase; `logit` is that of the policy as the phase began."""
 
-    obs: Tensor
+    obs: Obs
     return_: Tensor
     logit: Tensor
     weight: Tensor
+    state: State
+    is_first: Tensor
 
 
 class RunInfo(NamedTuple):
@@ -85,17 +94,17 @@ class Timestep(NamedTuple):
     episode (same_step, disabled), and is `obs` itself if the reset comes with the next step (next_step).
     """
 
-    obs: Tensor  # [B, *O] f32 (Box; uint8 for an image of bytes) or [B] int64 index (Discrete)
+    obs: Obs  # [B, *O], of the dtypes that `zoo.core.spaces.obs_dtype` says
     reward: Tensor  # [B] f32
     terminated: Tensor  # [B] bool, the reached state is terminal
     truncated: Tensor  # [B] bool, cut off from outside, such as by a time limit
-    final_obs: Tensor | None  # [K, *O], of the K envs whose episode ended; None if none did or `obs` is it
+    final_obs: Obs | None  # [K, *O], of the K envs whose episode ended; None if none did or `obs` is it
     final_index: Tensor | None  # [K] int64, which envs those are
     info: dict[str, Any]  # of the vector env; single envs' own are not gathered
     is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None where no such rows exist
     raw_reward: Tensor | None = None  # [B] f32, of the game, where `reward` is changed for training; None: `reward` is
     raw_end: Tensor | None = None  # [B] bool, the game is over, where a lost life ends an episode; None: as an episode
-    next_obs: Tensor | None = None  # [B, *O], the true successor of every row; then final_obs and final_index are None
+    next_obs: Obs | None = None  # [B, *O], the true successor of every row; then final_obs and final_index are None
 
 
 BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs']
@@ -136,56 +145,62 @@ class StepBlock:
     def __init__(
         self,
         n_step: int,
-        like: Tensor,
+        like: Obs,
         also: Sequence[BlockField] = (),
         arrays: bool = False,
         reader: torch.device | None = None,
     ) -> None:
         self._arrays, self._reader = arrays, reader
         self._parts: list[tuple[int, StepBlock]] = []
+        first = first_leaf(like)
 
-        def empty(*shape: int, dtype: torch.dtype) -> Tensor:
-            return torch.empty(shape, dtype=dtype, device=like.device, pin_memory=reader is not None)
+        def empty(n_row: int, like: Tensor) -> Tensor:
+            shape = n_row, *like.shape
+            return torch.empty(shape, dtype=like.dtype, device=like.device, pin_memory=reader is not None)
 
-        self.obs = empty(n_step + 1, *like.shape, dtype=like.dtype)
-        blocks = {
-            name: empty(n_step, len(like), dtype=_DTYPES[name])
-            for name in ('reward', 'terminated', 'truncated', *also)
-            if name in _DTYPES
-        }
+        self.obs = map_tensors(lambda x: empty(n_step + 1, x), like)
+        names = [name for name in ('reward', 'terminated', 'truncated', *also) if name in _DTYPES]
+        blocks = {name: empty(n_step, first.new_empty(len(first), dtype=_DTYPES[name])) for name in names}
         if 'next_obs' in also:
-            blocks['next_obs'] = empty(n_step, *like.shape, dtype=like.dtype)
-        self._place({'obs': self.obs[1:], **blocks})
+            blocks['next_obs'] = map_tensors(lambda x: empty(n_step, x), like)
+        self._place({'obs': map_tensors(lambda x: x[1:], self.obs), **blocks})
 
     def _place(self, steps: dict[str, Any]) -> None:
         self.steps = Timestep(**steps, final_obs=None, final_index=None, info={})
-        columns: list[Any] = [x.numpy() if self._arrays else x.unbind(0) for x in steps.values()]
+        columns = [unbind_rows(x, self._arrays) for x in steps.values()]
         self.rows = [Row(**dict(zip(steps, parts, strict=True))) for parts in zip(*columns, strict=True)]
-        self.finals: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self.finals: list[tuple[int, np.ndarray, Any]] = []
 
     def part(self, start: int, stop: int) -> StepBlock:
         """The block of the envs from start to stop, in the same memory; its finals are among those of the whole."""
         part = copy(self)
-        part._parts, part.obs = [], self.obs[:, start:stop]
-        part._place({name: x[:, start:stop] for name, x in self.steps._asdict().items() if isinstance(x, Tensor)})
+        part._parts, part.obs = [], map_tensors(lambda x: x[:, start:stop], self.obs)
+        part._place({name: map_tensors(lambda x: x[:, start:stop], tree) for name, tree in self.columns().items()})
         self._parts.append((start, part))
         return part
+
+    def columns(self) -> dict[str, Any]:
+        """The fields of `steps` that are there, each a tensor [T, B, ...] or a nested dict of such."""
+        named = self.steps._asdict()
+        return {name: x for name, x in named.items() if x is not None and name != 'info'}
 
     def restart(self) -> None:
         """The last observations become the first of the next rollout."""
         if self._reader is not None:
             torch.cuda.synchronize(self._reader)  # it may still read the rollout before
-        self.obs[0].copy_(self.obs[-1])
+        map_tensors(lambda x: x[0].copy_(x[-1]), self.obs)
         for _, block in [(0, self), *self._parts]:
             block.finals.clear()
 
-    def final(self) -> tuple[Tensor, Tensor]:
+    def final(self) -> tuple[Obs, Tensor]:
         """`finals` as tensors: observations [K, *O] and [K, 2] int64, (t, b)."""
         finals = [(t, first + envs, obs) for first, block in [(0, self), *self._parts] for t, envs, obs in block.finals]
         if not finals:
-            return self.obs[-1, :0], torch.empty((0, 2), dtype=torch.int64, device=self.obs.device)
+            device = first_leaf(self.obs).device
+            return map_tensors(lambda x: x[-1, :0], self.obs), torch.empty((0, 2), dtype=torch.int64, device=device)
         index = [np.stack((np.full_like(envs, t), envs), 1) for t, envs, _ in finals]
-        return torch.from_numpy(np.concatenate([obs for *_, obs in finals])), torch.from_numpy(np.concatenate(index))
+        obs = map_tensors(lambda *parts: torch.from_numpy(np.concatenate(parts)), *(obs for *_, obs in finals))
+        return obs, torch.from_numpy(np.concatenate(index))
 
 
 @dataclass
@@ -203,29 +218,35 @@ class Rollout:
     """
 
     data: Transition
-    last_obs: Tensor
-    final_obs: Tensor
+    last_obs: Obs
+    final_obs: Obs
     final_index: Tensor
-    successor: Tensor | None = None
+    successor: Obs | None = None
     state: State = None
 
     def to(self, device: torch.device) -> Rollout:
         """The same rollout on a device; pinned memory is still being read when this returns, see `send`."""
-        if self.last_obs.device == device:
+        if first_leaf(self.last_obs).device == device:
             return self
-        successor = None if self.successor is None else send(self.successor, device)
-        data = map_tensors(lambda x: send(x, device), self.data)
-        final_obs, final_index = send(self.final_obs, device), send(self.final_index, device)
-        return Rollout(data, send(self.last_obs, device), final_obs, final_index, successor, self.state)
 
-    def next_obs(self) -> Tensor:
+        def sent(tree: Any) -> Any:
+            return None if tree is None else map_tensors(lambda x: send(x, device), tree)
+
+        trees = self.data, self.last_obs, self.final_obs, self.final_index, self.successor, self.state
+        return Rollout(*map(sent, trees))
+
+    def next_obs(self) -> Obs:
         """[T, B, *O]: the true successor of every row."""
         if self.successor is not None:
             return self.successor
-        following = torch.cat((self.data['obs'][1:], self.last_obs.unsqueeze(0)))
-        if len(self.final_index):
-            following[self.final_index[:, 0], self.final_index[:, 1]] = self.final_obs
-        return following
+
+        def following(obs: Tensor, last: Tensor, final: Tensor) -> Tensor:
+            block = torch.cat((obs[1:], last.unsqueeze(0)))
+            if len(self.final_index):
+                block[self.final_index[:, 0], self.final_index[:, 1]] = final
+            return block
+
+        return map_tensors(following, self.data['obs'], self.last_obs, self.final_obs)
 
 
 def leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Tensor]]:
@@ -237,11 +258,32 @@ def leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Tensor]]:
         yield path, tree
 
 
-def map_tensors(function: Callable[..., Tensor], tree: Any, *others: Any) -> Any:
+def first_leaf(tree: Any) -> Any:
+    """The first tensor or array of a tree: its leading dimensions and its device are those of all."""
+    while isinstance(tree, Mapping):
+        tree = next(iter(tree.values()))
+    return tree
+
+
+def map_tensors(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """The function of each tensor of a tensor or (nested) dict of tensors, with those at its place in the others."""
     if isinstance(tree, Mapping):
         return {name: map_tensors(function, x, *(other[name] for other in others)) for name, x in tree.items()}
     return function(tree, *others)
+
+
+def unbind_rows(tree: Any, arrays: bool = False) -> list[Any]:
+    """For each entry of the first dimension what a tree has there, as views; arrays: as arrays of numpy."""
+    if isinstance(tree, Mapping):
+        parts = [unbind_rows(x, arrays) for x in tree.values()]
+        return [dict(zip(tree, row, strict=True)) for row in zip(*parts, strict=True)]
+    return list(tree.numpy() if arrays else tree.unbind(0))
+
+
+def split_rows(tree: Any, n_row: int) -> Iterator[Any]:
+    """The pieces of a tree of n_row rows each, as views; the last may be shorter."""
+    for start in range(0, len(first_leaf(tree)), n_row):
+        yield map_tensors(lambda x: x[start : start + n_row], tree)  # noqa: B023
 
 
 def replace_rows(rows: Tensor, new: State, old: State) -> State:

@@ -140,6 +140,7 @@ def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
 
 POLICY_REGISTRY: Registry[Any] = Registry('policy', 'zoo.policies', ('zoo.policy',))
 MODEL_REGISTRY: Registry[Any] = Registry('model', 'zoo.models', ('zoo.model',))
+ENCODER_REGISTRY: Registry[Any] = Registry('encoder', 'zoo.encoders', ('zoo.model',))
 ENV_REGISTRY: Registry[Any] = Registry('env', 'zoo.envs', ('zoo.env',))
 BUFFER_REGISTRY: Registry[Any] = Registry('buffer', 'zoo.buffers', ('zoo.buffer',))
 DISTRIBUTION_REGISTRY: Registry[Any] = Registry('distribution', 'zoo.distributions', ('zoo.rl_utils',))

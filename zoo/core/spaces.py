@@ -1,7 +1,11 @@
-"""Observation and action spaces as plain data, so that models and checkpoints need no environment library."""
+"""Observation and action spaces as plain data, so that models and checkpoints need no environment library.
+
+An observation is a tensor, or where the space is a Dict (or Tuple) a nested dict of tensors, one for each leaf.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +15,53 @@ from torch import Tensor
 
 from zoo.core.errors import UserError
 
+ACTION_MASK = 'action_mask'
+"""Name of the observation leaf that says which actions may be taken: a MultiBinary, true where one may."""
+
 
 @dataclass(frozen=True)
 class Discrete:
-    """The integers start .. start + n - 1. Inside zoo an action is its index, 0 .. n - 1."""
+    """The integers start .. start + n - 1. Inside zoo an action or observation is its index, 0 .. n - 1."""
 
     n: int
     start: int = 0
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
     def to_json(self) -> dict[str, Any]:
         return {'kind': 'discrete', 'n': self.n, 'start': self.start}
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Arrays of `shape` of integers: entry i (counted in C order) is one of start[i] .. start[i] + nvec[i] - 1.
+
+    Inside zoo each is its index, 0 .. nvec[i] - 1.
+    """
+
+    nvec: tuple[int, ...]
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            'kind': 'multi_discrete',
+            'nvec': list(self.nvec),
+            'start': list(self.start),
+            'shape': list(self.shape),
+        }
+
+
+@dataclass(frozen=True)
+class MultiBinary:
+    """Arrays of `shape` of zeros and ones, inside zoo of bools."""
+
+    shape: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {'kind': 'multi_binary', 'shape': list(self.shape)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,59 +102,181 @@ class Box:
         return [repr(float(x)) for x in values]
 
 
-Space = Discrete | Box
+@dataclass(frozen=True)
+class Dict:
+    """Spaces by name, in a fixed order. A Tuple is one with the names '0', '1', ..; `is_tuple` then says so."""
+
+    spaces: Mapping[str, Space]
+    is_tuple: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        spaces = [[name, space.to_json()] for name, space in self.spaces.items()]  # JSON objects may be sorted
+        return {'kind': 'dict', 'spaces': spaces, 'is_tuple': self.is_tuple}
+
+
+Leaf = Discrete | MultiDiscrete | MultiBinary | Box
+Space = Leaf | Dict
 
 
 def space_from_json(spec: dict[str, Any]) -> Space:
     """Inverse of `to_json`."""
-    if spec['kind'] == 'discrete':
+    kind = spec['kind']
+    if kind == 'discrete':
         return Discrete(spec['n'], spec['start'])
+    if kind == 'multi_discrete':
+        return MultiDiscrete(tuple(spec['nvec']), tuple(spec['start']), tuple(spec['shape']))
+    if kind == 'multi_binary':
+        return MultiBinary(tuple(spec['shape']))
+    if kind == 'dict':
+        return Dict({name: space_from_json(space) for name, space in spec['spaces']}, spec['is_tuple'])
     shape = spec['shape']
     bounds = [np.array([float(x) for x in spec[key]]) for key in ('low', 'high')]
     low, high = (b.reshape(shape) if b.size == np.prod(shape) else np.full(shape, b[0]) for b in bounds)
     return Box(low, high, spec['dtype'])
 
 
+def leaf_spaces(space: Space, path: str = '') -> Iterator[tuple[str, Leaf]]:
+    """The leaves of a space with their dotted paths, in order; the path of a space that is no Dict is ''."""
+    if isinstance(space, Dict):
+        for name, each in space.spaces.items():
+            yield from leaf_spaces(each, f'{path}.{name}' if path else name)
+    else:
+        yield path, space
+
+
+def map_spaces(function: Callable[..., Any], space: Space, *trees: Any) -> Any:
+    """The function of each leaf (and of what the trees hold at its place), as a leaf or in nested dicts."""
+    if isinstance(space, Dict):
+        return {
+            name: map_spaces(function, each, *(tree[name] for tree in trees)) for name, each in space.spaces.items()
+        }
+    return function(space, *trees)
+
+
 def is_image(space: Space) -> bool:
-    """Whether observations are images: a Box of three dimensions, channels first or last."""
-    return isinstance(space, Box) and len(space.shape) == 3
+    """Whether observations are images: a Box of three dimensions of bytes or floats, channels first or last."""
+    return isinstance(space, Box) and len(space.shape) == 3 and (space.dtype == 'uint8' or space.dtype[0] == 'f')
 
 
-def obs_dtype(space: Space) -> torch.dtype:
-    """How zoo holds observations: an index as int64, an image of bytes as uint8, all else as f32."""
-    if isinstance(space, Discrete):
+def mask_space(space: Space) -> MultiBinary | None:
+    """The space of the observations' action mask; None if they have none."""
+    found = space.spaces.get(ACTION_MASK) if isinstance(space, Dict) else None
+    return found if isinstance(found, MultiBinary) else None
+
+
+def obs_dtype(space: Leaf) -> torch.dtype:
+    """How zoo holds the observations of a leaf: indices as int64, binaries as bool, images of bytes as uint8, else f32."""
+    if isinstance(space, Discrete | MultiDiscrete):
         return torch.int64
+    if isinstance(space, MultiBinary):
+        return torch.bool
     return torch.uint8 if is_image(space) and space.dtype == 'uint8' else torch.float32
 
 
-def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu') -> Tensor:
-    """Raw observations of an env, one or a batch -> what a model takes: [..., *O] or [...], of dtype `obs_dtype`.
+def empty_obs(space: Space, lead: tuple[int, ...] = (), device: torch.device | str = 'cpu', fill: float = 0) -> Any:
+    """Observations [*lead, *O] of one value, in every leaf; of an action mask all true, so that it is a legal one."""
 
-    Raises: UserError if they are not of the space: shape, type, range, or not finite.
+    def full(leaf: Leaf) -> Tensor:
+        return torch.full((*lead, *leaf.shape), fill, dtype=obs_dtype(leaf), device=device)
+
+    obs = map_spaces(full, space)
+    if mask_space(space) is not None:
+        obs[ACTION_MASK].fill_(True)
+    return obs
+
+
+def n_lead(space: Space, obs: Any) -> int:
+    """How many dimensions of observations come before those of the space."""
+    while isinstance(space, Dict):
+        name = next(name for name in space.spaces if name in obs)
+        space, obs = space.spaces[name], obs[name]
+    return obs.ndim - len(space.shape)
+
+
+def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu', optional: tuple[str, ...] = ()) -> Any:
+    """Raw observations of an env, one or a batch -> what a model takes: [..., *O] of dtype `obs_dtype`, in each leaf.
+
+    Args: optional: names of entries of a Dict that may be missing; then they are not in the result.
+    Raises: UserError if they are not of the space: names, shape, type, range, or not finite.
     """
+    found = _to_tensor(space, obs, device, optional, '')
+    if isinstance(space, Dict):
+        leads = {path: n_lead(leaf, x) for (path, leaf), x in _present(space, found)}
+        if len(set(leads.values())) > 1:
+            raise UserError(
+                f'the observations have {leads} leading dimensions but must agree; pass one observation, or a batch '
+                'in every entry'
+            )
+    return found
+
+
+def _present(space: Dict, obs: Any, path: str = '') -> Iterator[tuple[tuple[str, Leaf], Any]]:
+    for name, each in space.spaces.items():
+        where = f'{path}.{name}' if path else name
+        if name in obs and isinstance(each, Dict):
+            yield from _present(each, obs[name], where)
+        elif name in obs:
+            yield (where, each), obs[name]
+
+
+def _to_tensor(space: Space, obs: Any, device: Any, optional: tuple[str, ...], path: str) -> Any:
+    if isinstance(space, Dict):
+        given = dict(zip(space.spaces, obs, strict=False)) if space.is_tuple and isinstance(obs, tuple) else obs
+        if not isinstance(given, Mapping) or any(name not in given and name not in optional for name in space.spaces):
+            what = f'has the entries {sorted(given)}' if isinstance(given, Mapping) else f'is a {type(obs).__name__}'
+            raise UserError(
+                f'the observation{_of(path)} {what} but must have {", ".join(map(repr, space.spaces))}; pass what the '
+                'env gave'
+            )
+        return {
+            name: _to_tensor(each, given[name], device, optional, f'{path}.{name}' if path else name)
+            for name, each in space.spaces.items()
+            if name in given
+        }
+    return torch.as_tensor(leaf_to_array(space, obs, _of(path)), device=device)
+
+
+def leaf_to_array(space: Leaf, obs: Any, of: str = '') -> np.ndarray:
+    """Raw observations of one leaf as zoo holds them, a copy; see `obs_to_tensor`. of: ends 'the observation' in errors."""
     array = np.asarray(obs)
-    if isinstance(space, Discrete):
-        if array.dtype.kind not in 'iu' or array.ndim > 1:
-            raise UserError(
-                f'the observation {obs!r} is no integer or batch of them, as {space} wants; pass what the env gave'
-            )
-        if np.any(array < space.start) or np.any(array >= space.start + space.n):
-            raise UserError(
-                f'the observation {obs!r} lies outside {space.start} .. {space.start + space.n - 1}; '
-                'pass what the env gave'
-            )
-        return torch.as_tensor(array.astype(np.int64) - space.start, device=device)
     n_dim = len(space.shape)
+    if isinstance(space, Discrete) and (array.dtype.kind not in 'iu' or array.ndim > 1):
+        raise UserError(
+            f'the observation{of} {obs!r} is no integer or batch of them, as {space} wants; pass what the env gave'
+        )
     if array.ndim not in (n_dim, n_dim + 1) or array.shape[array.ndim - n_dim :] != space.shape:
-        raise UserError(f'the observation has shape {array.shape} but must have {space.shape}, or be a batch of such')
+        raise UserError(
+            f'the observation{of} has shape {array.shape} but must have {space.shape}, or be a batch of such'
+        )
+    if isinstance(space, Discrete):
+        return _indices(array, obs, of, np.array(space.n), np.array(space.start))
+    if isinstance(space, MultiDiscrete):
+        if array.dtype.kind not in 'iu':
+            raise UserError(f'the observation{of} is of {array.dtype} but must be integers; pass what the env gave')
+        nvec, start = (np.array(x).reshape(space.shape) for x in (space.nvec, space.start))
+        return _indices(array, obs, of, nvec, start)
+    if isinstance(space, MultiBinary):
+        if array.dtype.kind not in 'biuf' or not np.isin(array, (0, 1)).all():
+            raise UserError(f'the observation{of} {obs!r} must be zeros and ones; pass what the env gave')
+        return array.astype(bool)
     if obs_dtype(space) == torch.uint8:
         if array.dtype.kind not in 'iu' or np.any((array < 0) | (array > 255)):
             raise UserError(
-                f'the observation is an image of {array.dtype} but must be one of bytes, integers from 0 '
+                f'the observation{of} is an image of {array.dtype} but must be one of bytes, integers from 0 '
                 'to 255; pass what the env gave'
             )
-        return torch.as_tensor(array.astype(np.uint8), device=device)
+        return array.astype(np.uint8)
     array = np.array(array, dtype=np.float32)  # a copy: any strides, also of read-only arrays
     if not np.isfinite(array).all():
-        raise UserError(f'the observation {obs!r} is not finite; a policy can only act on numbers')
-    return torch.as_tensor(array, device=device)
+        raise UserError(f'the observation{of} {obs!r} is not finite; a policy can only act on numbers')
+    return array
+
+
+def _indices(array: np.ndarray, obs: Any, of: str, n: np.ndarray, start: np.ndarray) -> np.ndarray:
+    if np.any(array < start) or np.any(array >= start + n):
+        raise UserError(f'the observation{of} {obs!r} lies outside {start} .. {start + n - 1}; pass what the env gave')
+    return array.astype(np.int64) - start
+
+
+def _of(path: str) -> str:
+    return f' {path!r}' if path else ''

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -13,15 +13,16 @@ from torch import Tensor
 from zoo.backend.choose import Wish, choose_executor, env_compiler, executor_label
 from zoo.backend.executor import Acting, Compile, ForwardActing, Pass, Step, forward_for_acting
 from zoo.config.schedule import schedule_value
-from zoo.core.data import Columns, Metrics, Rollout, Sample, State, Transition, map_tensors
+from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Transition, first_leaf, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.transfer import send
 from zoo.model.probe import probe
 from zoo.policy.base import Policy
-from zoo.policy.samples import TRANSITION_ONLY, as_rows, in_pieces, rollout_values, scaled_reward, valid_weight
+from zoo.policy.samples import TRANSITION_ONLY, in_pieces, rollout_values, scaled_reward, valid_weight
+from zoo.policy.sequences import cut, first_rows, length_of, n_entry, rows_of, sequence_problem, states_before
 from zoo.policy.updates import PolicyNumbers, ValueNumbers
-from zoo.rl_utils.distribution import make_dist
+from zoo.rl_utils.distribution import ActionDist, make_dist
 from zoo.rl_utils.gae import gae_data, gae_return, normalize_advantage
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatAdam
@@ -50,10 +51,32 @@ class ActorCriticPolicy(Policy):
         return 1 / self.cfg.learn.batch_size
 
     def _build(self) -> None:
-        self._dist = make_dist(self.action_space)
+        self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
+        self._check_action_mode()
         probe(self._model, self.obs_space, self._dist, self.device)
-        self._one_trunk = bool(getattr(self._model, 'one_trunk', False))
+        self._has_state = hasattr(self._model, 'initial_state')
+        self._acts_with_value = self._has_state or bool(getattr(self._model, 'one_trunk', False))
+        if self._has_state and (problem := self._sequence_problem()):
+            raise UserError(problem)
         self._choose_executor()
+
+    def _check_action_mode(self) -> None:
+        if self._dist.is_bounded and self._action_map.mode == 'rescale':
+            raise UserError(
+                f"env.action_mode is 'rescale' but the actions of a {self._dist.name} distribution lie between the "
+                "bounds already; use env.action_mode 'clip'"
+            )
+
+    def _sequence_problem(self) -> str:
+        """Why a model with a state cannot be trained with this config, in a sentence; empty if it can."""
+        cfg = self.cfg
+        if 'learn' in self._fields and self._keep_transitions:
+            return (
+                'policy.learn.recompute_adv is true but the model has a recurrent state, whose rollouts are cut into '
+                'sequences; use recompute_adv=false'
+            )
+        only_acts = not {'learn', 'collect'} & set(self._fields)
+        return '' if only_acts else sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.batch_size)
 
     def _choose_executor(self, is_copy: bool = False) -> None:
         """The executor that the config asks for; a policy that only evaluates needs none, and a copy takes another."""
@@ -81,6 +104,10 @@ class ActorCriticPolicy(Policy):
         return executor_label(self._executor)
 
     @property
+    def sequence_len(self) -> int:
+        return self.cfg.learn.sequence.len if self._has_state else 1
+
+    @property
     def compile_env(self) -> Compile | None:
         return env_compiler(self._wish, self.device)
 
@@ -99,28 +126,32 @@ class ActorCriticPolicy(Policy):
             if getattr(self.cfg.learn, f'{name}_norm') and name not in self._normalizers:
                 self._normalizers[name] = RunningMeanStd().to(self.device)
 
-    def _forward_collect(self, obs: Tensor, state: State = None) -> dict[str, Any]:
-        """{action, logit}, and value (in the critic's unit) where it comes from the trunk that the logit comes from."""
+    def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
+        """{action, logit}, and value (in the critic's unit) where it costs little: from one trunk, or with a state."""
         return self._act(obs, state, None)
 
-    def _start_acting(self, obs: Tensor) -> Acting:
+    def _start_acting(self, obs: Obs) -> Acting:
         if getattr(self._forward_collect, '__func__', None) is not ActorCriticPolicy._forward_collect:
             return super()._start_acting(obs)
         key = object()  # noise of its own for every group of envs
-        acting = self._executor.start_acting(obs, self._draw_noise, self._one_trunk)
+        acting = self._executor.start_acting(obs, self._draw_noise, self._acts_with_value)
         return acting or ForwardActing(lambda x, state: self._act(x, state, key), obs, self._initial_state())
 
-    def _act(self, obs: Tensor, state: State, key: Any) -> dict[str, Any]:
-        output = forward_for_acting(self._model, self._on_device(obs), self._one_trunk, state)
-        return {'action': self._dist.sample(output['logit'], self._next_noise(len(obs), key)), **output}
+    def _act(self, obs: Obs, state: State, key: Any) -> dict[str, Any]:
+        output = forward_for_acting(self._model, self._on_device(obs), self._acts_with_value, state)
+        n_env = len(output['logit'])
+        return {'action': self._dist.sample(output['logit'], self._next_noise(n_env, key)), **output}
 
     @torch.inference_mode()
-    def _forward_eval(self, obs: Tensor, state: State = None) -> dict[str, Any]:
+    def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
         output = forward_for_acting(self._model, self._on_device(obs), False, state)
         return {'action': self._dist.mode(output.pop('logit')), **output}
 
-    def _on_device(self, obs: Tensor) -> Tensor:
-        return obs if obs.device == self.device else send(obs, self.device)
+    def _env_action(self) -> Callable[[Tensor], Tensor] | None:
+        return self._dist.env_action if self._dist.is_bounded else None
+
+    def _on_device(self, obs: Obs) -> Obs:
+        return obs if first_leaf(obs).device == self.device else map_tensors(lambda x: send(x, self.device), obs)
 
     def _next_noise(self, n_env: int, key: Any) -> Tensor:
         """One step's noise; for each key drawn for a whole rollout, and again when the number of envs changes."""
@@ -146,6 +177,8 @@ class ActorCriticPolicy(Policy):
             transition['is_reset'] = timestep.is_reset
         if 'value' in output:
             transition['value'] = output['value']
+        if 'state' in output:
+            transition |= {'state': output['state'], 'is_first': first_rows(timestep)}
         return transition
 
     @torch.no_grad()
@@ -163,13 +196,16 @@ class ActorCriticPolicy(Policy):
         samples = {**kept, 'value': value, 'adv': adv, 'return_': return_}
         if weight is not None:
             samples['weight'] = weight
+        if 'state' in data:
+            before = states_before(data['state'], rollout.state)
+            return cut(samples, before, data['is_first'], cfg.learn.sequence)
         if self._keep_transitions:
             ends = {'done': data['done'], 'traj_flag': data['traj_flag']}
             samples |= {'reward': reward, **ends, 'next_obs': rollout.next_obs()}
         return map_tensors(lambda x: x.flatten(0, 1), samples)  # [T, B] -> [N]
 
-    def _compute_critic(self, obs: Tensor) -> Tensor:
-        return in_pieces(self._executor.compute_critic, obs)
+    def _compute_critic(self, obs: Obs, state: State = None) -> Tensor:
+        return in_pieces(self._executor.compute_critic, obs, state)
 
     def _in_return_units(self, value: Tensor) -> Tensor:
         return self._normalizers['value'].restore(value) if self.cfg.learn.value_norm else value
@@ -186,7 +222,8 @@ class ActorCriticPolicy(Policy):
         """After the update, so that a rollout's first minibatch is compared with the very policy that collected it."""
         update = getattr(self._model, 'update_normalizer', None)  # a model need not keep any
         if update is not None:
-            update(as_rows(batch, 'obs'), as_rows(batch, 'weight'))
+            rows = rows_of(batch)
+            update(rows['obs'], rows.get('weight'))
 
     def _reset_collect(self) -> None:
         self._noise, self._reward_sum = {}, None
@@ -205,8 +242,18 @@ class ActorCriticPolicy(Policy):
         self._train_iter, self._warned = 0, False
         self._set_env_step(0)
 
+    def _scheduled(self) -> tuple[str, ...]:
+        """The fields of `scheduled`, and the critic's rate where it has one of its own."""
+        own = () if self.cfg.learn.critic_learning_rate is None else ('critic_learning_rate',)
+        return (*self.scheduled, *own)
+
+    def _set_learning_rates(self) -> None:
+        rate = self._rates['learning_rate']
+        for name, optimizer in self._optimizers.items():
+            optimizer.lr = self._rates.get('critic_learning_rate', rate) if name == 'critic' else rate
+
     def _set_env_step(self, env_step: int) -> None:
-        self._rates = {name: schedule_value(self.cfg.learn[name], env_step) for name in self.scheduled}
+        self._rates = {name: schedule_value(self.cfg.learn[name], env_step) for name in self._scheduled()}
         if self._rates['learning_rate'] == 0 and not self._warned:
             self._warned = True
             logger.warning(
@@ -239,13 +286,12 @@ class ActorCriticPolicy(Policy):
         cfg, found, n_done = self.cfg.learn, [], 0
         n_pass = 1 if cfg.target_kl is not None or self._keep_transitions else n_epoch  # at once, if nothing intervenes
         columns = self._targets(batch)
-        length = columns['adv'][0].numel()  # 1, or that of the sequences
-        rows, at_once = max(cfg.batch_size // length, 1), length == 1
+        n_row = max(cfg.batch_size // length_of(columns), 1)  # or sequences
         while n_done < n_epoch:
             if n_done and self._keep_transitions:
                 columns = self._targets(self._recompute(batch))
-            order = torch.stack([self._draw_order(len(columns['adv'])) for _ in range(n_pass)])
-            data = Pass(columns, order, rows, self.device, cfg.adv_norm == 'minibatch', at_once)
+            order = torch.stack([self._draw_order(n_entry(columns)) for _ in range(n_pass)])
+            data = Pass(columns, order, n_row, self.device, cfg.adv_norm == 'minibatch')
             found.append(self._executor.run(step, optimizers, data, numbers))
             n_done += n_pass
             self._train_iter += len(next(iter(found[-1].values())))
@@ -286,7 +332,8 @@ class ActorCriticPolicy(Policy):
 
     def _update_value_statistics(self, batch: Columns) -> None:
         if self.cfg.learn.value_norm:
-            self._normalizers['value'].update(as_rows(batch, 'return_'), as_rows(batch, 'weight'))
+            rows = rows_of(batch)
+            self._normalizers['value'].update(rows['return_'], rows.get('weight'))
 
     def _learner_metrics(self, n_epoch: int) -> Metrics:
         """How the update went as a whole, and the values of the schedules. Waits for the device, once a batch."""
@@ -299,7 +346,7 @@ class ActorCriticPolicy(Policy):
 
     def _monitor_vars_learn(self) -> list[str]:
         names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance']
-        names += ['n_epoch', 'skipped_step', *self.scheduled]
+        names += ['n_epoch', 'skipped_step', *self._scheduled()]
         return names + (['kl'] if self.cfg.learn.target_kl is not None else [])
 
     def _get_train_iter(self) -> int:

@@ -1,19 +1,21 @@
-"""What phasic policy gradient keeps between two auxiliary phases: observations and returns, nothing else."""
+"""What phasic policy gradient keeps between two auxiliary phases: observations and returns, and recurrent states."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.data import Columns, first_leaf, map_tensors
 from zoo.core.errors import RunError
+from zoo.policy.sequences import STATE_COLUMNS
 
 MemoryLocation = Literal['device', 'cpu', 'disk']
+KEPT = frozenset(('obs', 'return_', 'weight')) | STATE_COLUMNS
 
 
 class AuxMemory:
@@ -28,20 +30,20 @@ class AuxMemory:
 
     def __init__(self, n_part: int, where: MemoryLocation) -> None:
         self._n_part, self._where = n_part, where
-        self._block: dict[str, Tensor] = {}
-        self._n, self._n_filled = 0, 0  # rows, and batches
+        self._block: dict[str, Any] = {}
+        self._n, self._n_filled = 0, 0  # rows (or sequences), and batches
 
     def __len__(self) -> int:
-        """Rows kept."""
+        """Rows kept, or sequences."""
         return self._n
 
     @property
     def device(self) -> torch.device:
         """Where the rows lie; there is one once rows are kept."""
-        return next(iter(self._block.values())).device
+        return first_leaf(self._block).device
 
-    def append(self, batch: Mapping[str, Tensor]) -> None:
-        """Copies obs, return_ and, where there is one, weight of a batch [N] in.
+    def append(self, batch: Columns) -> None:
+        """Copies obs, return_ and, where there are such, weight and the columns of sequences of a batch [N] in.
 
         Raises: RunError if a disk has no room for the block, with the first batch; RuntimeError if all batches are in.
         """
@@ -50,12 +52,12 @@ class AuxMemory:
                 f'the auxiliary memory has its {self._n_part} batches already; call learn_aux() after '
                 'each learn_mode.forward(), it empties the memory when the phase is due'
             )
-        part: dict[str, Tensor] = {key: batch[key] for key in ('obs', 'return_', 'weight') if key in batch.keys()}
-        self._take(part, 1, part['obs'].device)
+        part = {key: x for key, x in batch.items() if key in KEPT}
+        self._take(part, 1, first_leaf(part).device)
 
-    def columns(self) -> dict[str, Tensor]:
+    def columns(self) -> dict[str, Any]:
         """The rows kept, [M] each, as views where they lie; valid until the next `append`."""
-        return {key: x[: self._n] for key, x in self._block.items()} if self._n else {}
+        return map_tensors(lambda x: x[: self._n], self._block) if self._n else {}
 
     def clear(self) -> None:
         """Forgets all rows; the block stays."""
@@ -72,25 +74,33 @@ class AuxMemory:
         if state:
             self._take(state, n_filled, device)
 
-    def _take(self, part: Mapping[str, Tensor], n_filled: int, device: torch.device) -> None:
+    def _take(self, part: Columns, n_filled: int, device: torch.device) -> None:
         """Copies rows in that count as n_filled batches, with room for as many more as batches are to come."""
         n, n_left = len(part['return_']), self._n_part - self._n_filled - n_filled
         n_row = self._n + n + n_left * -(-n // max(n_filled, 1))
         if not self._block or n_row > len(self._block['return_']) or part.keys() - self._block.keys():
             self._make_room(part, n_row, device)
         for key, block in self._block.items():
-            block[self._n : self._n + n] = part.get(key, 1)  # only weights may be missing
+            self._write(block, slice(self._n, self._n + n), part.get(key))
         self._n += n
         self._n_filled += n_filled
 
-    def _make_room(self, part: Mapping[str, Tensor], n_row: int, device: torch.device) -> None:
+    def _make_room(self, part: Columns, n_row: int, device: torch.device) -> None:
         """A block of n_row rows for what is kept and what is like `part`."""
         kept = self.state_dict()
         self._block = {}
-        block = {key: self._allocate((n_row, *x.shape[1:]), x.dtype, device) for key, x in {**kept, **part}.items()}
-        for key, x in block.items():
-            x[: self._n] = kept.get(key, 1)
+        like = {**kept, **part}
+        block = map_tensors(lambda x: self._allocate((n_row, *x.shape[1:]), x.dtype, device), like)
+        for key, x in block.items() if self._n else ():
+            self._write(x, slice(0, self._n), kept.get(key))
         self._block = block
+
+    @staticmethod
+    def _write(block: Any, at: slice, rows: Any) -> None:
+        if rows is None:  # only weights may be missing
+            block[at] = 1
+        else:
+            map_tensors(lambda to, x: to[at].copy_(x), block, rows)
 
     def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         if self._where != 'disk':

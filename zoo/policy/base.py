@@ -7,19 +7,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, Compile, ForwardActing
 from zoo.config.section import Section
-from zoo.core.action_map import ActionMap
-from zoo.core.data import Columns, Metrics, Rollout, RunInfo, Sample, State, Transition
+from zoo.core.action_map import ActionMap, first_row
+from zoo.core.data import (
+    Columns,
+    Metrics,
+    Obs,
+    Rollout,
+    RunInfo,
+    Sample,
+    State,
+    Transition,
+    first_leaf,
+    map_tensors,
+    replace_rows,
+)
 from zoo.core.errors import UserError
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.seeding import stream
-from zoo.core.spaces import Space, obs_to_tensor
+from zoo.core.spaces import Dict, Space, n_lead, obs_to_tensor
 
 DEVICE = r'^(auto|cpu|cuda(:\d+)?)$'
 Mode = Literal['learn', 'collect', 'eval']
@@ -86,19 +97,21 @@ class LearnMode(NamedTuple):
 class CollectMode(NamedTuple):
     """What a collector is given."""
 
-    forward: Callable[[Tensor, State], dict[str, Any]]
-    start: Callable[[Tensor], Acting]  # given where the observations of each rollout will be, [T + 1, B, *O]
-    process_transition: Callable[[Tensor, dict[str, Any], Any], Transition]  # once per rollout
+    forward: Callable[[Obs, State], dict[str, Any]]
+    start: Callable[[Obs], Acting]  # given where the observations of each rollout will be, [T + 1, B, *O]
+    process_transition: Callable[[Obs, dict[str, Any], Any], Transition]  # once per rollout
     get_train_sample: Callable[[Rollout], Sample]
     reset: Callable[[], None]
     n_step: int
+    env_action: Callable[[Tensor], Tensor] | None = None  # of an action, what the env is sent; None: the same
 
 
 class EvalMode(NamedTuple):
     """What an evaluator is given."""
 
-    forward: Callable[[Tensor, State], dict[str, Any]]
+    forward: Callable[[Obs, State], dict[str, Any]]
     initial_state: Callable[[int], State] | None = None
+    env_action: Callable[[Tensor], Tensor] | None = None  # as in `CollectMode`
 
 
 def device_of(name: str) -> torch.device:
@@ -180,7 +193,7 @@ class Policy(ABC):
         """Builds what collecting needs."""
 
     @abstractmethod
-    def _forward_collect(self, obs: Tensor, state: State) -> dict[str, Any]:
+    def _forward_collect(self, obs: Obs, state: State) -> dict[str, Any]:
         """obs [B, *O] -> {action, logit, ...}, all [B, ...], exploring; called without gradient.
 
         A model with state: `state` is that of these rows, and the output has the next one under 'state'.
@@ -189,8 +202,8 @@ class Policy(ABC):
         """
 
     @abstractmethod
-    def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> Transition:
-        """What to remember of a rollout: a dict of [T, B, ...] tensors, one level of nesting allowed.
+    def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Any) -> Transition:
+        """What to remember of a rollout: a dict of [T, B, ...] tensors, or of nested dicts of such.
 
         Called once per rollout. obs [T, B, *O]; output: what `_forward_collect` returned, stacked; timestep: the fields
         of `Timestep` likewise, its obs the observations that followed, without info, final_obs and final_index.
@@ -201,7 +214,7 @@ class Policy(ABC):
         """A rollout [T, B] -> a `Sample`: rows [N], N = T * B, t-major, or sequences [S] of entries [L, ...]."""
 
     @abstractmethod
-    def _forward_eval(self, obs: Tensor, state: State) -> dict[str, Any]:
+    def _forward_eval(self, obs: Obs, state: State) -> dict[str, Any]:
         """obs [B, *O] -> {action} (and 'state', as in `_forward_collect`), greedy, no gradient."""
 
     def _build(self) -> None:
@@ -212,7 +225,7 @@ class Policy(ABC):
             return nn.Module()
         return MODEL_REGISTRY.get(self.cfg.model.type)(self.cfg.model, self.obs_space, self.action_space)
 
-    def _start_acting(self, obs: Tensor) -> Acting:
+    def _start_acting(self, obs: Obs) -> Acting:
         """Acting on the rows of a block [T + 1, B, *O], whose last one is not acted on; by `_forward_collect`."""
         return ForwardActing(self._forward_collect, obs, self._initial_state())
 
@@ -222,13 +235,28 @@ class Policy(ABC):
         return 'eager'
 
     @property
+    def sequence_len(self) -> int:
+        """Steps in one entry of the samples: 1, or for a model with a recurrent state those of a sequence."""
+        return 1
+
+    @property
     def compile_env(self) -> Compile | None:
         """What compiles the step of envs that are tensor programs, where this run is worth it."""
         return None
 
+    def _optional_obs(self) -> tuple[str, ...]:
+        """Entries of a Dict observation that acting does not read."""
+        leaves = getattr(self._model, 'actor_leaves', None)
+        names = self.obs_space.spaces if isinstance(self.obs_space, Dict) else ()
+        return () if leaves is None else tuple(name for name in names if name not in leaves)
+
     def _initial_state(self) -> Callable[[int], State] | None:
         """Makes the recurrent state of B envs at the start of an episode; None for a model without state."""
         return getattr(self._model, 'initial_state', None)
+
+    def _env_action(self) -> Callable[[Tensor], Tensor] | None:
+        """What turns an action into the one that the env is sent, before `ActionMap`; None: they are the same."""
+        return None
 
     def _init_eval(self) -> None:
         """Builds what evaluation needs; most policies need nothing."""
@@ -291,24 +319,26 @@ class Policy(ABC):
             self._get_train_sample,
             self._reset_collect,
             self.cfg.collect.n_step,
+            self._env_action(),
         )
 
     @property
     def eval_mode(self) -> EvalMode:
         """The evaluator's view."""
         self._need('eval')
-        return EvalMode(self._forward_eval, self._initial_state())
+        return EvalMode(self._forward_eval, self._initial_state(), self._env_action())
 
-    def act(self, obs: Any) -> np.ndarray:
+    def act(self, obs: Any) -> Any:
         """Greedy actions as the env takes them, for one raw observation [*O] or a batch [B, *O]; as evaluation acts.
 
-        A model with a recurrent state acts as at the start of an episode: it is not kept between calls.
+        A model with a recurrent state acts as at the start of an episode; `session` keeps the state between calls.
+        Entries of a Dict observation that only the critic reads may be missing.
         """
-        batch = obs_to_tensor(self.obs_space, obs)
-        single = batch.dim() == len(getattr(self.obs_space, 'shape', ()))
-        output = self.eval_mode.forward(batch.unsqueeze(0) if single else batch, None)
-        action = self._action_map(output['action'])
-        return action[0] if single else action
+        return self.session().act(obs)
+
+    def session(self) -> Session:
+        """Greedy acting through whole episodes, with the recurrent state of a model that has one."""
+        return Session(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that makes this policy continue as if it had not stopped: nested, tensors and JSON scalars."""
@@ -345,3 +375,44 @@ class Policy(ABC):
                 f'this policy was built with enable_field={list(self._fields)} and has no {name} '
                 f"mode; add '{name}' to enable_field"
             )
+
+
+class Session:
+    """Greedy acting of a policy in one env, or a batch of envs, through whole episodes.
+
+    A recurrent state is kept from call to call; say with `begins` where an episode begins, or call `reset`.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._mode = policy, policy.eval_mode
+        self._state: State = None
+
+    def reset(self) -> None:
+        """All episodes begin anew, with any number of envs."""
+        self._state = None
+
+    def act(self, obs: Any, begins: Any = None) -> Any:
+        """Actions as the env takes them, for one raw observation [*O], or a batch [B, *O] in the order of the last call.
+
+        Args: begins: [B] bool, or one bool: an episode begins with this observation.
+        Raises: UserError if obs is not of the space of observations, or of another number of envs than before.
+        """
+        policy, space = self._policy, self._policy.obs_space
+        batch = obs_to_tensor(space, obs, optional=policy._optional_obs())
+        is_single = n_lead(space, batch) == 0
+        batch = map_tensors(lambda x: x.unsqueeze(0), batch) if is_single else batch
+        output = self._mode.forward(batch, self._before(len(first_leaf(batch)), begins))
+        self._state = output.get('state')
+        action = output['action']
+        actions = policy._action_map(action if self._mode.env_action is None else self._mode.env_action(action))
+        return first_row(actions) if is_single else actions
+
+    def _before(self, n_env: int, begins: Any) -> State:
+        if self._state is None or self._mode.initial_state is None:
+            return None
+        if (n := len(first_leaf(self._state))) != n_env:
+            raise UserError(f'act got {n_env} observations but the session is of {n} envs; call reset() before')
+        if begins is None:
+            return self._state
+        rows = torch.as_tensor(begins, dtype=torch.bool).reshape(-1).expand(n_env)
+        return replace_rows(rows, self._mode.initial_state(n_env), self._state)

@@ -9,12 +9,18 @@ from pydantic import Field
 from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
 from zoo.config.schedule import Schedule, ScheduleOrZero
 from zoo.policy.base import CollectConfig, LearnConfig
+from zoo.policy.sequences import SequenceConfig
 
 
 class ActorCriticLearnConfig(LearnConfig):
     """What the sections `policy.learn` of PPO and PPG have in common."""
 
     learning_rate: Schedule = Field(2.5e-4, description="Adam's step size")
+    critic_learning_rate: Schedule | None = Field(
+        None,
+        description="Adam's step size of the parameters that are the critic's alone; null: learning_rate. In ppo the "
+        'gradients of actor and critic are then limited by grad_clip apart',
+    )
     adam_eps: float = Field(1e-5, gt=0, description="Adam's epsilon")
     entropy_weight: ScheduleOrZero = Field(0.0, description='factor of the entropy bonus; more explores more')
     clip_ratio: Schedule = Field(
@@ -46,6 +52,9 @@ class ActorCriticLearnConfig(LearnConfig):
     )
     nonfinite_limit: int = Field(
         10, ge=1, description='gradient steps in a row that may be skipped as not finite before the run stops'
+    )
+    sequence: SequenceConfig = Field(
+        SequenceConfig(), description='sequences for training, where the model has a recurrent state'
     )
     executor: ExecutorName = Field(
         'auto',

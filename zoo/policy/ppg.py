@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.backend.executor import Pass
 from zoo.config.schedule import Schedule, schedule_value
-from zoo.core.data import Columns, Metrics
+from zoo.core.data import Columns, Metrics, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.policy.actor_critic import ActorCriticPolicy
@@ -21,6 +21,7 @@ from zoo.policy.base import PolicyConfig
 from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
 from zoo.policy.metrics import explained_variance
 from zoo.policy.samples import CRITIC_CELLS
+from zoo.policy.sequences import length_of, run_model, sequence_problem
 from zoo.policy.updates import AuxNumbers, aux_step, policy_step, ppo_step, value_step
 from zoo.rl_utils.optimizer import FlatAdam
 
@@ -115,6 +116,13 @@ class PPGPolicy(ActorCriticPolicy):
                 "or 'detach'"
             )
 
+    def _sequence_problem(self) -> str:
+        cfg = self.cfg
+        problem = super()._sequence_problem()
+        if problem or 'learn' not in self._fields:
+            return problem
+        return sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.aux_batch_size, 'aux_batch_size')
+
     @property
     def _joint(self) -> bool:
         return bool(getattr(self._model, 'joint', False))
@@ -156,8 +164,7 @@ class PPGPolicy(ActorCriticPolicy):
                 'policy and value were drawn apart, but actor and critic of this '
                 f"{type(self._model).__name__} learn together; use buffer.type 'replay' or 'rollout'"
             )
-        for optimizer in self._optimizers.values():
-            optimizer.lr = self._rates['learning_rate']
+        self._set_learning_rates()
         metrics: Metrics = {}
         if 'value' in parts:
             metrics['explained_variance'] = explained_variance(parts['value'])
@@ -203,8 +210,9 @@ class PPGPolicy(ActorCriticPolicy):
             optimizer.lr = self._rates['aux_learning_rate']
         columns, n, device = self._aux_columns(), len(self._memory), self._memory.device
         order = torch.stack([self._draw_order(n, device) for _ in range(cfg.aux_train_epoch)])
-        gather = device == self.device and columns['obs'].numel() <= CRITIC_CELLS
-        n_row = max(cfg.aux_batch_size // columns['return_'][0].numel(), 1)  # or sequences
+        n_cell = sum(x.numel() for _, x in leaves(columns['obs']))
+        gather = device == self.device and n_cell <= CRITIC_CELLS
+        n_row = max(cfg.aux_batch_size // length_of(columns), 1)  # or sequences
         data = Pass(columns, order, n_row, self.device, gather=gather)
         metrics = self._executor.run(aux_step, optimizers, data, AuxNumbers(cfg.aux_bc_weight, cfg.grad_clip))
         self._train_iter += len(metrics['aux_grad_norm'])
@@ -217,29 +225,33 @@ class PPGPolicy(ActorCriticPolicy):
         return {**means, 'aux_kl_before': kl_before, 'aux_kl_after': kl_after}
 
     @torch.no_grad()
-    def _aux_columns(self) -> dict[str, Tensor]:
+    def _aux_columns(self) -> dict[str, Any]:
         """What the auxiliary phase reads, [M] rows where the memory lies; 'logit' is that of the policy as it begins."""
         columns, device = self._memory.columns(), self._memory.device
         if self.cfg.learn.value_norm:
             statistics = self._normalizers['value']
             columns['return_'] = statistics.standardize(columns['return_'].to(self.device)).to(device)
-        logits = [self._model.compute_actor(rows['obs']) for _, rows in self._pieces()]
-        return {**columns, 'logit': torch.cat(logits).to(device)}
+        logits = [run_model(self._model, 'compute_actor', rows)['logit'] for _, rows in self._pieces()]
+        logit = torch.cat(logits).to(device)
+        return {**columns, 'logit': logit.view(*columns['return_'].shape, -1)}
 
     @torch.no_grad()
     def _kl_to(self, logit_old: Tensor) -> Tensor:
         """mean(KL(old || now)) over all rows kept."""
         total = torch.zeros((), device=self.device)
         for at, rows in self._pieces():
-            kl = self._dist.kl(logit_old[at].to(self.device), self._model.compute_actor(rows['obs']))
-            total += (kl * rows['weight'] if 'weight' in rows else kl).sum()
+            logit = run_model(self._model, 'compute_actor', rows)['logit']
+            kl = self._dist.kl(logit_old[at].to(self.device).view_as(logit), logit)
+            total += (kl * rows['weight'].flatten() if 'weight' in rows else kl).sum()
         return total / self._memory.columns()['return_'].numel()
 
-    def _pieces(self) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-        """All rows kept, in order, in pieces of a minibatch."""
-        for start in range(0, len(self._memory), self.cfg.learn.aux_batch_size):
-            at = slice(start, start + self.cfg.learn.aux_batch_size)
-            yield at, {name: x[at].to(self.device) for name, x in self._memory.columns().items()}
+    def _pieces(self) -> Iterator[tuple[slice, dict[str, Any]]]:
+        """All rows (or sequences) kept, in order, in pieces of about a minibatch."""
+        columns = self._memory.columns()
+        n_row = max(self.cfg.learn.aux_batch_size // length_of(columns), 1)
+        for start in range(0, len(self._memory), n_row):
+            at = slice(start, start + n_row)
+            yield at, map_tensors(lambda x: x[at].to(self.device), columns)  # noqa: B023
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), 'aux_learning_rate', *(() if self._joint else ('value_grad_norm',))]

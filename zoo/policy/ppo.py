@@ -8,6 +8,7 @@ from pydantic import Field
 
 from zoo.core.data import Columns, Metrics
 from zoo.core.registry import POLICY_REGISTRY
+from zoo.model.parameters import critic_names
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.base import PolicyConfig
 from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
@@ -41,7 +42,7 @@ class PPOConfig(PolicyConfig):
 
 @POLICY_REGISTRY.register('ppo')
 class PPOPolicy(ActorCriticPolicy):
-    """On-policy PPO with clipping; one optimiser for actor and critic."""
+    """On-policy PPO with clipping; one optimiser for actor and critic, or one each where their rates differ."""
 
     config: ClassVar[type[PolicyConfig]] = PPOConfig
 
@@ -50,21 +51,30 @@ class PPOPolicy(ActorCriticPolicy):
         return 'vac'
 
     def _build(self) -> None:
-        super()._build()
         self._keep_transitions = self.cfg.learn.recompute_adv
+        super()._build()
 
     def _make_optimizers(self) -> dict[str, FlatAdam]:
-        return {'all': FlatAdam(self._model.named_parameters(), eps=self.cfg.learn.adam_eps)}
+        named, eps = list(self._model.named_parameters()), self.cfg.learn.adam_eps
+        if self.cfg.learn.critic_learning_rate is None:
+            return {'all': FlatAdam(named, eps=eps)}
+        critic = critic_names(self._model, self.obs_space)
+        return {
+            'actor': FlatAdam([(name, p) for name, p in named if name not in critic], eps=eps),
+            'critic': FlatAdam([(name, p) for name, p in named if name in critic], eps=eps),
+        }
 
     def _steps_per_env_step(self) -> float:
         return self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect / self.cfg.learn.batch_size
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        cfg, optimizer = self.cfg.learn, self._optimizers['all']
-        optimizer.lr = self._rates['learning_rate']
+        cfg = self.cfg.learn
+        self._set_learning_rates()
         fit = explained_variance(batch)
         self._update_value_statistics(batch)
         numbers = self._policy_numbers(cfg.value_weight)
-        metrics, n_epoch = self._train_epochs(batch, cfg.epoch_per_collect, ppo_step, [optimizer], numbers)
+        metrics, n_epoch = self._train_epochs(
+            batch, cfg.epoch_per_collect, ppo_step, list(self._optimizers.values()), numbers
+        )
         self._update_obs_statistics(batch)
         return {**metrics, 'explained_variance': fit, **self._learner_metrics(n_epoch)}

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from zoo.core.data import Columns, Rollout, Transition
+from zoo.core.data import Obs, Rollout, State, Transition, first_leaf, leaves, map_tensors, split_rows
 from zoo.rl_utils.gae import discounted_sum
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 CRITIC_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
-TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset'))
+TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
 """Columns of a transition that no sample needs; all others, a policy's own too, become columns of the samples."""
 
-Critic = Callable[[Tensor], Tensor]
+Critic = Callable[..., Tensor]
 
 
 def valid_weight(is_reset: Tensor) -> Tensor:
@@ -43,32 +43,41 @@ def scaled_reward(
 def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
     """Values of all rows and of their true successors, [T, B] each; the critic sees only what acting did not.
 
-    Args: critic: obs [N, *O] -> values [N]; a column 'value' of the rollout is taken to be of the same unit.
+    Args: critic: (obs [N, *O], state [N, ...] or None) -> values [N]; a column 'value' of the rollout is taken to be of
+      the same unit. Where there is a recurrent state, acting has found the values of all rows.
     """
-    data, last, successor = rollout.data, rollout.last_obs, rollout.successor
-    (n_step, n_env), acted = data['done'].shape, 'value' in data
+    data, last, successor, after = rollout.data, rollout.last_obs, rollout.successor, rollout.data.get('state')
+    (n_step, n_env), acted, index = data['done'].shape, 'value' in data, rollout.final_index
     if successor is not None:
-        value = critic((successor if acted else torch.cat((data['obs'], successor))).flatten(0, 1)).view(-1, n_env)
+        rows = successor if acted else map_tensors(lambda *x: torch.cat(x), data['obs'], successor)
+        value = critic(_flat(rows), None if after is None else _flat(after)).view(-1, n_env)
         return (data['value'], value) if acted else (value[:n_step], value[n_step:])
-    beyond = last, rollout.final_obs
-    value = critic(torch.cat(beyond if acted else (data['obs'].flatten(0, 1), *beyond)))
+    beyond = [last, rollout.final_obs] if acted else [_flat(data['obs']), last, rollout.final_obs]
+    obs = map_tensors(lambda *x: torch.cat(x), *beyond)
+    state = None
+    if after is not None:  # that of each row before its successor
+        state = map_tensors(lambda x: torch.cat((x[-1], x[index[:, 0], index[:, 1]])), after)
+    value = critic(obs, state)
     if acted:
         value = torch.cat((data['value'].flatten(), value))
     n = (n_step + 1) * n_env
     block = value[:n].view(n_step + 1, n_env)
     next_value = block[1:].clone()
-    next_value[rollout.final_index[:, 0], rollout.final_index[:, 1]] = value[n:]
+    next_value[index[:, 0], index[:, 1]] = value[n:]
     return block[:-1], next_value
 
 
-def as_rows(batch: Columns, name: str) -> Tensor | None:
-    """A column of samples, which may be sequences [S, L], as rows [N, ...]; None where there is none."""
-    x = batch.get(name)
-    return None if x is None else x.flatten(0, batch['return_'].dim() - 1)
+def _flat(tree: Obs) -> Obs:
+    return map_tensors(lambda x: x.flatten(0, 1), tree)  # [T, B] -> [N]
 
 
-def in_pieces(critic: Critic, obs: Tensor) -> Tensor:
+def in_pieces(critic: Critic, obs: Obs, state: State = None) -> Tensor:
     """The critic over many observations [N, *O]; images in pieces, since the features of all of them may not fit."""
-    n_row = max(CRITIC_CELLS // max(obs[0].numel(), 1), 1)
-    values = [critic(piece) for piece in obs.split(n_row)]
-    return values[0] if len(values) == 1 else torch.cat(values)
+    trees = [obs] if state is None else [obs, state]
+    n = len(first_leaf(obs))
+    n_cell = sum(x[0].numel() for _, x in leaves(obs)) if n else 1
+    n_row = max(CRITIC_CELLS // max(n_cell, 1), 1)
+    if n <= n_row:
+        return critic(*trees)
+    parts = zip(*(split_rows(tree, n_row) for tree in trees), strict=True)
+    return torch.cat([critic(*part) for part in parts])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.data import AuxMinibatch, Metrics, Minibatch
+from zoo.policy.sequences import rows_of, run_model
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
 from zoo.rl_utils.ppo import MAX_LOG_RATIO, Number, ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
@@ -81,7 +82,7 @@ def ppo_step(
       numbers.measure_kl: add 'kl', mean(r - 1 - log r), r = p_new / p_old.
     Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl).
     """
-    output = model.compute_actor_critic(minibatch['obs'])
+    output, minibatch = run_model(model, 'compute_actor_critic', minibatch), rows_of(minibatch)
     loss, metrics = _policy_loss(dist, output['logit'], minibatch, numbers)
     value_loss = _value_loss(output['value'], minibatch, numbers)
     loss = _add(loss, numbers.value_weight, value_loss)
@@ -93,7 +94,8 @@ def policy_step(
     model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
 ) -> Metrics:
     """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
-    loss, metrics = _policy_loss(dist, model.compute_actor(minibatch['obs']), minibatch, numbers)
+    output, minibatch = run_model(model, 'compute_actor', minibatch), rows_of(minibatch)
+    loss, metrics = _policy_loss(dist, output['logit'], minibatch, numbers)
     return {**metrics, 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
 
 
@@ -102,7 +104,8 @@ def value_step(
     model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: ValueNumbers
 ) -> Metrics:
     """One step of the critic alone on value_loss; returns value_loss and value_grad_norm."""
-    loss = _value_loss(model.compute_critic(minibatch['obs']), minibatch, numbers)
+    output, minibatch = run_model(model, 'compute_critic', minibatch), rows_of(minibatch)
+    loss = _value_loss(output['value'], minibatch, numbers)
     return {'value_loss': loss.detach(), 'value_grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
 
 
@@ -120,8 +123,8 @@ def aux_step(
     Returns: detached 0-dim tensors auxiliary_loss, behavioral_cloning_loss, aux_value_loss, aux_grad_norm.
     Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
     """
+    output, minibatch = run_model(model, 'compute_aux', minibatch), rows_of(minibatch)
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
-    output = model.compute_aux(minibatch['obs'])
     data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
     joint = ppg_joint_error(data, use_value_clip=False, dist=dist)
     value_loss = ppo_value_error(ppo_value_data(output['value'], return_, return_, weight), use_value_clip=False)

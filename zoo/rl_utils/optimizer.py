@@ -118,8 +118,8 @@ class FlatAdam:
         Returns: the norm before the limit, 0-dim; when it is not finite the step was skipped.
         """
         norm = torch.linalg.vector_norm(self.grad)
-        bad = (norm * 0).nan_to_num_(nan=1.0)  # 0, or 1 where the norm is infinite or NaN
-        scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0)
+        bad = (norm * 0).nan_to_num_(nan=1.0).float()  # 0, or 1 where the norm is infinite or NaN
+        scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0).float()
         self.step_count.add_(1)
         # what torch.optim.Adam(fused=True) calls, without its search for devices and types: 20 us
         torch._fused_adam_(

@@ -9,10 +9,11 @@ import torch
 
 from zoo.buffer import draw_problems
 from zoo.config.schedule import Linear
-from zoo.config.section import ConfigError, Section, fields_of, sections_of, value_at
+from zoo.config.section import Config, ConfigError, Section, fields_of, sections_of, value_at
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
+from zoo.policy.sequences import SequenceConfig, sequence_problem
 
 N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
 
@@ -91,6 +92,7 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
                 "advantage; use batch_size 2 or more, or adv_norm 'batch' or 'off'."
             )
         yield from _aux_problems(config, n_sample)
+        yield from _sequence_problems(config)
         if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int):
             yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'])
         if config['max_env_step'] < n_sample:
@@ -127,6 +129,31 @@ def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
         yield (
             "policy.model.arch is 'shared' but buffer.type is 'multi': a network that shares all parameters cannot "
             "learn policy and value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'."
+        )
+
+
+def _sequence_problems(config: dict[str, Any]) -> Iterator[str]:
+    """Problems of sequences for training that fit neither rollouts nor minibatches, or that nothing would cut."""
+    learn, model = config['policy']['learn'], config['policy'].get('model') or {}
+    sequence = learn.get('sequence')
+    if sequence is None or 'recurrent' not in model:
+        return  # of a model of one's own the policy finds out
+    if model['recurrent'] is None:
+        if sequence != SequenceConfig().model_dump():
+            yield (
+                'policy.learn.sequence is given but the model has no recurrent state: nothing would be cut into '
+                'sequences; leave it out, or give policy.model.recurrent, e.g. {cell: lstm}.'
+            )
+        return
+    n_row = {key: learn[key] for key in ('batch_size', 'aux_batch_size') if key in learn}
+    for key, n in n_row.items():
+        if problem := sequence_problem(Config(sequence), config['policy']['collect']['n_step'], n, key):
+            yield problem
+            return
+    if learn.get('recompute_adv'):
+        yield (
+            'policy.learn.recompute_adv is true but policy.model.recurrent is given, whose rollouts are cut into '
+            'sequences; use recompute_adv=false.'
         )
 
 

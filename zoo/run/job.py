@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from zoo.config.section import Config
 from zoo.config.source import save_yaml
@@ -46,11 +47,18 @@ class TrainResult:
 class SerialJob:
     """A run, one `iteration` at a time; `serial_pipeline` is this and a loop.
 
-    Args: cfg: a resolved config (frozen here); policy: to train instead of a new one; checkpoint: to continue from.
+    Args: cfg: a resolved config (frozen here); policy: to train instead of a new one; checkpoint: to continue from;
+      model: a network for the new policy, in place of the one that policy.model names.
     Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop.
     """
 
-    def __init__(self, cfg: Config, policy: Policy | None = None, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(
+        self,
+        cfg: Config,
+        policy: Policy | None = None,
+        checkpoint: Checkpoint | None = None,
+        model: nn.Module | None = None,
+    ) -> None:
         self.cfg = cfg.freeze()
         self.timer = Timer(('sample', 'learn', 'evaluate', 'log'))
         self.stop_requested: Callable[[], bool] = lambda: False
@@ -61,7 +69,7 @@ class SerialJob:
             use_threads(cfg.policy.n_thread or 1)
             if cfg.keep_freed_memory:
                 keep_freed_memory()
-            self._parts = parts = make_parts(cfg, policy, undo, n_thread)
+            self._parts = parts = make_parts(cfg, policy, undo, n_thread, model)
             self._envs, self.policy, self._n_thread = parts.envs, parts.policy, parts.n_thread
             self._get_train_sample = parts.policy.collect_mode.get_train_sample
             self._collector, self._learner, self._evaluator = parts.collector, parts.learner, parts.evaluator

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
-from zoo.buffer import Buffer, reuse_of
+from torch import nn
+
+from zoo.buffer import Buffer, in_sequences, reuse_of
 from zoo.config.section import Config
 from zoo.core.data import RunInfo
 from zoo.core.errors import UserError
@@ -31,10 +33,13 @@ class Parts(NamedTuple):
     n_thread: dict[Phase, int]  # torch threads of each phase
 
 
-def make_parts(cfg: Config, policy: Policy | None, undo: ExitStack, n_thread: int) -> Parts:
+def make_parts(
+    cfg: Config, policy: Policy | None, undo: ExitStack, n_thread: int, model: nn.Module | None = None
+) -> Parts:
     """All parts.
 
-    Args: policy: to use instead of a new one; undo: gets what closes the envs; n_thread: most torch threads to use.
+    Args: policy: to use instead of a new one; undo: gets what closes the envs; n_thread: most torch threads to use;
+      model: a network for the new policy, in place of the one that policy.model names.
     """
     if cfg.env.check:
         check_env(cfg.env)
@@ -42,8 +47,8 @@ def make_parts(cfg: Config, policy: Policy | None, undo: ExitStack, n_thread: in
     envs = [undo.enter_context(closing(env)) for env in make_env_groups(cfg.env, device)]
     n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
     eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval_env, device=device)))
-    policy = _make_policy(cfg, policy, envs)
-    buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(cfg.buffer, seed=cfg.seed)
+    policy = _make_policy(cfg, policy, envs, model)
+    buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(in_sequences(cfg.buffer, policy.sequence_len), seed=cfg.seed)
     return Parts(
         envs,
         policy,
@@ -55,12 +60,14 @@ def make_parts(cfg: Config, policy: Policy | None, undo: ExitStack, n_thread: in
     )
 
 
-def _make_policy(cfg: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv]) -> Policy:
+def _make_policy(
+    cfg: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv], model: nn.Module | None
+) -> Policy:
     spaces = envs[0].obs_space, envs[0].action_space
     if policy is None:
         run = RunInfo(cfg.max_env_step, reuse_of(cfg.buffer, cfg.policy.collect.n_sample))
         make = POLICY_REGISTRY.get(cfg.policy.type)
-        policy = make(cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode, run=run)
+        policy = make(cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode, run=run, model=model)
     if (policy.obs_space, policy.action_space) != spaces:
         raise UserError(
             f'the policy given is for {policy.obs_space} and {policy.action_space} but the '

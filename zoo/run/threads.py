@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from zoo.core.spaces import obs_dtype
+from zoo.core.spaces import empty_obs
 from zoo.policy.base import Policy
 
 PER_THREAD = 1 << 23
@@ -70,9 +70,7 @@ def phase_threads(policy: Policy, rows: Rows, limit: int) -> dict[Phase, int]:
 
 def multiply_adds(policy: Policy) -> int:
     """Multiply-adds of the matrix products and convolutions in one greedy action."""
-    obs = torch.zeros(
-        1, *getattr(policy.obs_space, 'shape', ()), dtype=obs_dtype(policy.obs_space), device=policy.device
-    )
+    obs = empty_obs(policy.obs_space, (1,), policy.device)
     with MultiplyAdds() as counter:
         policy.eval_mode.forward(obs, None)
     return counter.total

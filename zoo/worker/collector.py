@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import Rollout, Transition, leaves, map_tensors
+from zoo.core.data import Rollout, Transition, first_leaf, leaves, map_tensors
 from zoo.core.transfer import Fetch
 from zoo.env import AnyVectorEnv, StepBlock
 from zoo.policy.base import CollectMode
@@ -81,13 +81,14 @@ class Collector:
         )
         self.collect_iter += 1
         output = joined([group.acting.output for group in self._groups], 1)
-        transition = self._mode.process_transition(obs[:-1], output, steps)
+        transition = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), output, steps)
         data = self._checked(transition)
-        next_obs = steps.next_obs
-        if next_obs is not None and next_obs.device.type == 'cpu':  # elsewhere a shape may not depend on the data
+        last_obs, next_obs = map_tensors(lambda x: x[-1], obs), steps.next_obs
+        if next_obs is not None and end.device.type == 'cpu':  # elsewhere a shape may not depend on the data
             index = end.nonzero()
-            return Rollout(data, obs[-1], next_obs[index[:, 0], index[:, 1]], index, state=state)
-        return Rollout(data, obs[-1], *self._block.final(), next_obs, state)
+            final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
+            return Rollout(data, last_obs, final_obs, index, state=state)
+        return Rollout(data, last_obs, *self._block.final(), next_obs, state)
 
     def _checked(self, transition: Transition) -> Transition:
         lead = (self._n_step, self._n_env)
@@ -109,6 +110,7 @@ class EnvGroup:
     def __init__(self, env: AnyVectorEnv, block: StepBlock, mode: CollectMode) -> None:
         self.env, self.block, self._mode = env, block, mode
         self.acting = mode.start(block.obs)
+        self._on_device = first_leaf(block.obs).device.type == 'cuda'
         self.env_time = 0.0
         self._fetch = Fetch()
         self._action: Any = None
@@ -116,7 +118,7 @@ class EnvGroup:
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes; a recurrent state is that of new episodes too."""
-        self.block.obs[-1].copy_(self.env.reset(seed))
+        map_tensors(lambda block, x: block[-1].copy_(x), self.block.obs, self.env.reset(seed))
         if self.acting.state is not None:
             self.acting.restart(torch.ones(self.env.n_env, dtype=torch.bool))
         self._has_begun = False
@@ -133,7 +135,9 @@ class EnvGroup:
         if t and self.acting.state is not None:
             self.acting.restart(self._begins(t - 1))
         self._action = self.acting.step(t)
-        if self._action.device.type == 'cuda' and self.block.obs.device.type == 'cpu':
+        if self._mode.env_action is not None:
+            self._action = self._mode.env_action(self._action)
+        if self._action.device.type == 'cuda' and not self._on_device:
             self._action = self._fetch.start(self._action)
         if self.env.steps_async:
             self._send()

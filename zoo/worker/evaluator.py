@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.core.data import replace_rows
+from zoo.core.errors import UserError
 from zoo.core.seeding import stream
+from zoo.core.spaces import Space, leaf_spaces
 from zoo.env import AnyVectorEnv, make_vector_env
 from zoo.policy.base import EvalMode, Policy
 
@@ -55,7 +57,7 @@ class Evaluator:
         total, length, n_left = np.zeros(n_env), np.zeros(n_env, dtype=np.int64), self._quota.copy()
         obs, n_step = self._env.reset(seed), 0
         initial = None if self._mode.initial_state is None else self._mode.initial_state(n_env)
-        state = initial
+        state, to_env = initial, self._mode.env_action
         while n_left.any():
             if stop():
                 return None
@@ -70,7 +72,8 @@ class Evaluator:
                     LONG_EPISODE,
                 )
             output = self._mode.forward(obs, state)
-            timestep = self._env.step(output['action'])
+            action = output['action']
+            timestep = self._env.step(action if to_env is None else to_env(action))
             ended = timestep.terminated | timestep.truncated
             if initial is not None:
                 begins = ended if timestep.is_reset is None else timestep.is_reset
@@ -89,11 +92,29 @@ class Evaluator:
 
 
 def evaluate(policy: Policy, env_cfg: Any, n_episode: int = 10, seed: int = 0) -> Evaluation:
-    """Greedy episodes of a policy on new envs (env_cfg: the section `env` of a config)."""
+    """Greedy episodes of a policy on new envs (env_cfg: the section `env` of a config).
+
+    Raises: UserError if their spaces are not those of the policy; bounds of a Box may differ.
+    """
     env = make_vector_env(env_cfg, min(n_episode, env_cfg.evaluator_env_num), device=str(policy.device))
     try:
+        wanted, got = ([_form(x.obs_space), _form(x.action_space)] for x in (policy, env))
+        if wanted != got:
+            raise UserError(
+                f'the policy takes {wanted[0]} and gives {wanted[1]} but env {env.name!r} has {got[0]} and {got[1]}; '
+                'evaluate it on the env that it was trained on'
+            )
         evaluation = Evaluator(env, policy.eval_mode, n_episode).evaluate(stream(seed, 'evaluate'))
         assert evaluation is not None, 'nothing stops it'
         return evaluation
     finally:
         env.close()
+
+
+def _form(space: Space) -> str:
+    """A space in words, without bounds."""
+    leaves = [
+        f'{path} {type(leaf).__name__} {getattr(leaf, "n", None) or getattr(leaf, "nvec", None) or leaf.shape}'.strip()
+        for path, leaf in leaf_spaces(space)
+    ]
+    return ', '.join(leaves)

@@ -1,0 +1,238 @@
+"""Policies over every kind of action: the ratio before the first step, masks from acting to the gradient, learning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from zoo import load_policy, serial_pipeline
+from zoo.core.data import first_leaf
+from zoo.core.errors import UserError
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.seeding import stream
+from zoo.env import make_env, make_env_groups
+from zoo.policy.sequences import rows_of, run_model
+from zoo.run.config import resolve_config
+from zoo.worker.collector import Collector
+
+QUIET = dict(console='off', tensorboard=False)
+ACTIONS = {  # of the env 'one_step', and the distributions that draw them
+    'discrete': ['categorical'],
+    'multi_discrete': ['multi_categorical'],
+    'multi_binary': ['bernoulli'],
+    'box': ['gaussian', 'squashed_gaussian', 'gsde', 'beta'],
+    'box_2d': ['gaussian', 'squashed_gaussian', 'gsde', 'beta'],
+    'dict': ['composite', 'squashed_gaussian'],
+    'tuple': ['composite'],
+}
+CASES = [(action, name) for action, names in ACTIONS.items() for name in names]
+MASKED = [(action, ACTIONS[action][0]) for action in ('discrete', 'multi_discrete', 'multi_binary', 'dict', 'tuple')]
+
+
+def config_of(action: str, distribution: str, **sections: Any) -> Any:
+    policy = dict(
+        type='ppo',
+        model=dict(distribution='auto' if distribution == 'composite' else distribution, **sections.pop('model', {})),
+        collect=dict(n_step=16),
+        learn=dict(batch_size=64, **sections.pop('learn', {})),
+    )
+    env = dict(id='one_step', kwargs=dict(action=action, masked=sections.pop('masked', False)), collector_env_num=4)
+    return resolve_config(dict(exp_name='x', max_env_step=10_000, env=env, policy=policy, **sections))
+
+
+def rollout_of(cfg: Any, n_rollout: int = 2) -> tuple[Any, Any]:
+    """A policy for a config, and the last of some rollouts; none is trained on."""
+    groups = make_env_groups(cfg.env)
+    spaces = groups[0].obs_space, groups[0].action_space
+    policy = POLICY_REGISTRY.get(cfg.policy.type)(cfg.policy, *spaces, action_mode=cfg.env.action_mode)
+    collector = Collector(groups, policy.collect_mode)
+    collector.reset(stream(0, 'test'))
+    for _ in range(n_rollout):
+        rollout = collector.collect()
+    for group in groups:
+        group.close()
+    return policy, rollout
+
+
+@pytest.mark.parametrize('executor', ['eager', 'auto'])
+@pytest.mark.parametrize('recurrent', [None, 'lstm', 'mingru'])
+@pytest.mark.parametrize(
+    'action, distribution, masked', [(*case, False) for case in CASES] + [(*case, True) for case in MASKED]
+)
+def test_ratio_is_one_before_the_first_step(
+    action: str, distribution: str, masked: bool, recurrent: str | None, executor: str
+) -> None:
+    """The log-probability of each action under the unchanged policy is that of the stored parameters, to 1e-6."""
+    model = {} if recurrent is None else dict(recurrent=dict(cell=recurrent, hidden_size=16))
+    learn = dict(executor=executor) | ({} if recurrent is None else dict(sequence=dict(len=8)))
+    policy, rollout = rollout_of(config_of(action, distribution, model=model, learn=learn, masked=masked))
+    assert policy._dist.name == ('composite' if action in ('dict', 'tuple') else distribution)
+    samples = policy.collect_mode.get_train_sample(rollout)
+    with torch.no_grad():
+        logit = run_model(policy._model, 'compute_actor_critic', samples)['logit']
+    rows = rows_of(samples)
+    log_ratio = policy._dist.log_prob(logit, rows['action']) - policy._dist.log_prob(rows['logit'], rows['action'])
+    assert log_ratio.isfinite().all() and log_ratio.shape == (64,)
+    assert log_ratio.abs().max() < (1e-6 if executor == 'eager' else 5e-6)  # C and torch add in another order
+    assert policy._dist.entropy(logit).isfinite().all()
+
+
+@pytest.mark.parametrize('name', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
+@pytest.mark.parametrize('action', ['discrete', 'multi_discrete'])
+@pytest.mark.parametrize('source', ['info', 'obs', 'method'])
+def test_masked_policies_learn_what_is_legal(name: str, action: str, source: str, tmp_path: Path) -> None:
+    """The env raises on an illegal action, and pays for the lowest legal one, which only the mask shows."""
+    n_sample = 512
+    learn: dict[str, Any] = dict(learning_rate=1e-2, batch_size=128)
+    if name.startswith('ppg'):
+        learn |= dict(aux_freq=4, aux_batch_size=512)
+    draw = dict(n_sample=n_sample, update_per_collect=2)
+    buffer = {'ppo_offpolicy': dict(size=1024, **draw), 'ppg_offpolicy': dict(size=1024, policy=draw, value=draw)}
+    result = serial_pipeline(
+        dict(
+            exp_name='masks',
+            max_env_step=12 * n_sample,
+            env=dict(id='random_masks', kwargs=dict(action=action, source=source), collector_env_num=8),
+            policy=dict(type=name, learn=learn, collect=dict(n_step=64), eval=dict(n_episode=8)),
+            logger=dict(root=str(tmp_path), **QUIET),
+            **({'buffer': buffer[name]} if name in buffer else {}),
+        )
+    )
+    assert result.last_return is not None and result.last_return >= 8.0  # of 10; at random 4.1 (8 actions)
+    policy = load_policy(result.run_dir)
+    env = make_env(dict(id='random_masks', kwargs=dict(action=action, source=source)))
+    obs, _ = env.reset(seed=5)
+    for _ in range(10):
+        obs, *_ = env.step(policy.act(obs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('action', ['discrete', 'multi_discrete'])
+@pytest.mark.parametrize('executor', ['auto', 'eager'])
+def test_no_illegal_action_in_100k_env_steps(action: str, executor: str, tmp_path: Path) -> None:
+    """Sampled ones while it trains, and greedy ones of the evaluations; the env raises on the first."""
+    result = serial_pipeline(
+        dict(
+            exp_name='masks',
+            max_env_step=100_352,
+            env=dict(id='random_masks', kwargs=dict(action=action), collector_env_num=8),
+            policy=dict(type='ppo', learn=dict(batch_size=512, executor=executor), collect=dict(n_step=256)),
+            logger=dict(root=str(tmp_path), **QUIET),
+        )
+    )
+    assert result.env_step == 100_352
+
+
+@pytest.mark.parametrize('action', ['discrete', 'multi_discrete', 'multi_binary', 'tuple'])
+def test_gradient_of_forbidden_choices_is_exactly_zero(action: str) -> None:
+    """Through policy loss, entropy bonus and cloning KL, in the head's own output."""
+    policy, rollout = rollout_of(config_of(action, ACTIONS[action][0], masked=True, learn=dict(executor='eager')))
+    samples = policy.collect_mode.get_train_sample(rollout)
+    mask = samples['obs']['action_mask']
+    raw: list[Tensor] = []
+
+    def keep(module: Any, inputs: Any, output: Tensor) -> None:
+        output.retain_grad()
+        raw.append(output)
+
+    handle = policy._model.policy_head.register_forward_hook(keep)
+    logit = policy._model.compute_actor(samples['obs'])
+    handle.remove()
+    dist, old = policy._dist, samples['logit'].roll(0)
+    log_ratio = dist.log_prob(logit, samples['action']) - dist.log_prob(old, samples['action'])
+    ((log_ratio.exp() * samples['adv']) + dist.entropy(logit) + dist.kl(old, logit)).sum().backward()
+    (output,) = raw
+    assert output.grad is not None and output.grad.isfinite().all()
+    if action == 'tuple':  # parts: 2 choices, 2 + 3 choices, 2 bits, all of which take a mask
+        assert output.shape[-1] == mask.shape[-1] == 9
+    assert (output.grad[~mask] == 0).all() and (output.grad[mask] != 0).any()
+
+
+def test_multi_discrete_of_one_entry_trains_as_discrete() -> None:
+    """Bit-equal parameters after an update, in C and eagerly."""
+    import gymnasium
+
+    class Bandit(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+        def __init__(self, is_multi: bool) -> None:
+            self.action_space = gymnasium.spaces.MultiDiscrete([4]) if is_multi else gymnasium.spaces.Discrete(4)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            return self.np_random.uniform(-1, 1, 3).astype(np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return self.np_random.uniform(-1, 1, 3).astype(np.float32), float(np.ravel(action)[0] == 2), True, False, {}
+
+    for executor in ('eager', 'auto'):
+        found = []
+        for is_multi in (False, True):
+            env = dict(id=Bandit, kwargs=dict(is_multi=is_multi), collector_env_num=4)
+            learn = dict(batch_size=64, executor=executor)
+            policy_cfg = dict(type='ppo', collect=dict(n_step=32), learn=learn)
+            cfg = resolve_config(dict(exp_name='x', max_env_step=10_000, env=env, policy=policy_cfg))
+            policy, rollout = rollout_of(cfg)
+            policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
+            found.append([p.detach().clone() for p in policy._model.parameters()])
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize('distribution', ['squashed_gaussian', 'beta'])
+def test_bounded_distributions_act_within_the_bounds_and_refuse_rescaling(distribution: str) -> None:
+    policy, rollout = rollout_of(config_of('box_2d', distribution))
+    action = policy._dist.env_action(rollout.data['action'])
+    space = policy.action_space
+    low, high = (torch.as_tensor(x.ravel()) for x in (space.low, space.high))
+    assert ((action > low - 1e-6) & (action < high + 1e-6)).all() and action.std() > 0.1
+    cfg = config_of('box_2d', distribution)
+    cfg.env.action_mode = 'rescale'
+    with pytest.raises(UserError, match=r"env.action_mode is 'rescale' but the actions of a .* use .*'clip'"):
+        rollout_of(cfg)
+
+
+def test_critic_alone_sees_an_entry_that_acting_may_miss(tmp_path: Path) -> None:
+    result = serial_pipeline(
+        dict(
+            exp_name='asymmetric',
+            max_env_step=256,
+            env=dict(id='any_space', kwargs=dict(obs='dict', action='box'), collector_env_num=2),
+            policy=dict(
+                type='ppo',
+                model=dict(actor_obs=['vector'], critic_obs=['vector', 'image']),
+                collect=dict(n_step=16),
+                learn=dict(batch_size=32),
+            ),
+            logger=dict(root=str(tmp_path), **QUIET),
+        )
+    )
+    policy = load_policy(result.run_dir)
+    vector = np.zeros(3, np.float32)
+    whole = {'vector': vector, 'image': np.zeros((40, 40, 3), np.uint8)}
+    np.testing.assert_array_equal(policy.act({'vector': vector}), policy.act(whole))
+    with pytest.raises(UserError, match="has the entries .* but must have 'image', 'vector'"):
+        policy.act({'image': whole['image']})
+
+
+def test_observations_of_a_rollout_are_trees() -> None:
+    cfg = resolve_config(
+        dict(
+            exp_name='x',
+            max_env_step=10_000,
+            env=dict(id='any_space', kwargs=dict(obs='tuple', action='discrete'), collector_env_num=3),
+            policy=dict(type='ppo', collect=dict(n_step=8), learn=dict(batch_size=24)),
+        )
+    )
+    policy, rollout = rollout_of(cfg)
+    assert {name: x.dtype for name, x in rollout.data['obs'].items()} == {
+        '0': torch.float32,
+        '1': torch.int64,
+        '2': torch.bool,
+    }
+    samples = policy.collect_mode.get_train_sample(rollout)
+    assert first_leaf(samples['obs']).shape == (24, 2) and samples['obs']['2'].shape == (24, 2, 2)

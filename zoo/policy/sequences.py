@@ -1,0 +1,159 @@
+"""Sequences for models with a recurrent state: cut from rollouts, run through the model, given back as rows.
+
+A batch of sequences has the columns of a batch of rows, but with [S, L, ...] in place of [N, ...]: S sequences of L
+steps. Besides these: 'state' [S, ...], before the first step of each; 'is_first' [S, L] bool, an episode begins with the
+step. With a burn-in of b steps 'obs' and 'is_first' have b steps more at the front, and 'is_burned' [S] says which
+sequences have such a past; the others, at the start of a rollout, begin with `state` at their first own step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from zoo.config.section import Section
+from zoo.core.data import Columns, Sample, State, first_leaf, map_tensors, replace_rows
+
+STATE_COLUMNS = frozenset(('state', 'is_first', 'is_burned'))
+
+
+class SequenceConfig(Section):
+    """Section `policy.learn.sequence`: how rollouts are cut where the model has a recurrent state."""
+
+    len: int = Field(
+        16, ge=1, description='steps through which gradients flow (8 to 64 is usual); divides policy.collect.n_step'
+    )
+    overlap: Literal['none', 'half', 'maximum'] = Field(
+        'none', description="a new sequence starts every len steps, every len / 2, or at every step ('maximum')"
+    )
+    burn_in: int = Field(
+        0, ge=0, description='steps before each sequence that only bring its state up to date, for samples of the past'
+    )
+
+
+def stride_of(cfg: Any) -> int:
+    """Steps from the start of one sequence to that of the next. cfg: the resolved section."""
+    return {'none': cfg.len, 'half': max(cfg.len // 2, 1), 'maximum': 1}[cfg.overlap]
+
+
+def sequence_problem(cfg: Any, n_step: int, batch_size: int, key: str = 'batch_size') -> str:
+    """What is wrong with the lengths, as a sentence; empty if nothing."""
+    if n_step % cfg.len:
+        lengths = [d for d in range(1, n_step + 1) if n_step % d == 0]
+        nearest = min(lengths, key=lambda d: abs(d - cfg.len))
+        return (
+            f'policy.learn.sequence.len is {cfg.len} but policy.collect.n_step is {n_step}: {n_step} % {cfg.len} = '
+            f'{n_step % cfg.len} steps would be dropped; use a divisor, e.g. {nearest}.'
+        )
+    if cfg.overlap == 'half' and cfg.len % 2:
+        return f"policy.learn.sequence.overlap is 'half' but len is {cfg.len}, which is odd; use an even len."
+    if batch_size % cfg.len:
+        return (
+            f'policy.learn.{key} is {batch_size} but policy.learn.sequence.len is {cfg.len}: minibatches are whole '
+            f'sequences; use a multiple, e.g. {max(batch_size // cfg.len, 1) * cfg.len}.'
+        )
+    return ''
+
+
+def cut(samples: Columns, state: State, is_first: Tensor, cfg: Any) -> Sample:
+    """A rollout [T, B] as sequences, ordered by their start, then by env.
+
+    Args: samples: columns [T, B, ...]; state: [T, B, ...], before each row; is_first: [T, B] bool; cfg: the
+      resolved section `policy.learn.sequence`.
+    """
+    n_step, device = len(is_first), is_first.device
+    start = torch.arange(0, n_step - cfg.len + 1, stride_of(cfg), device=device)
+    steps = torch.arange(-cfg.burn_in, cfg.len, device=device)
+
+    def window(x: Tensor, offsets: Tensor) -> Tensor:  # [T, B, ...] -> [S, L, ...]
+        rows = (start.unsqueeze(1) + offsets).clamp(min=0)
+        return x[rows].transpose(1, 2).flatten(0, 1)
+
+    own, n_env = steps[cfg.burn_in :], is_first.shape[1]
+    columns: Any = {name: map_tensors(lambda x: window(x, own), x) for name, x in samples.items() if name != 'obs'}
+    is_burned = start >= cfg.burn_in
+    begin = torch.where(is_burned, start - cfg.burn_in, start)
+    columns |= {
+        'obs': map_tensors(lambda x: window(x, steps), samples['obs']),
+        'is_first': window(is_first, steps),
+        'state': map_tensors(lambda x: x[begin].flatten(0, 1), state),
+    }
+    if cfg.burn_in:
+        columns['is_burned'] = is_burned.repeat_interleave(n_env)
+    return columns
+
+
+def length_of(columns: Columns) -> int:
+    """Samples in one entry of a batch: 1 for rows, L for sequences."""
+    return _lead(columns)[1:].numel()
+
+
+def _lead(columns: Columns) -> torch.Size:
+    """[N] of rows, [S, L] of sequences; a step reads advantages or returns, or both."""
+    return columns['adv' if 'adv' in columns else 'return_'].shape
+
+
+def rows_of(columns: Columns) -> Columns:
+    """A batch of sequences [S, L] as rows [S * L], without what belongs to sequences alone; rows as they are."""
+    lead = _lead(columns)
+    if len(lead) == 1:
+        return columns
+    return {
+        name: map_tensors(lambda x: x[:, -lead[1] :].flatten(0, 1), x)
+        for name, x in columns.items()
+        if name not in STATE_COLUMNS
+    }
+
+
+def run_model(model: Any, method: str, columns: Columns) -> dict[str, Tensor]:
+    """What a method of a model computes from a batch, by name ('logit', 'value', ..), as rows in the order of `rows_of`.
+
+    Sequences begin with their state, which starts anew where an episode does; gradients stop where they begin.
+    """
+    if 'state' not in columns:
+        return _named(method, getattr(model, method)(rows_of(columns)['obs']))
+    obs = map_tensors(lambda x: x.transpose(0, 1), columns['obs'])  # [L, S, *O]
+    is_first, state = columns['is_first'].transpose(0, 1), columns['state']
+    n_burn = len(is_first) - _lead(columns)[1]
+    if n_burn:
+        state = _burned(model, obs, is_first, state, columns['is_burned'], n_burn)
+        obs, is_first = map_tensors(lambda x: x[n_burn:], obs), is_first[n_burn:]
+    found = getattr(model, method)(obs, state, is_first)
+    found = _named(method, found if isinstance(found, dict) else found[0])
+    return {name: x.transpose(0, 1).flatten(0, 1) for name, x in found.items() if name != 'state'}
+
+
+def _named(method: str, found: Any) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {_NAMES[method]: found}
+
+
+_NAMES = {'compute_actor': 'logit', 'compute_critic': 'value'}
+
+
+@torch.no_grad()
+def _burned(model: Any, obs: Any, is_first: Tensor, state: State, is_burned: Tensor, n_burn: int) -> State:
+    """The state after the first n_burn steps, where there are such."""
+    past = map_tensors(lambda x: x[:n_burn], obs)
+    found = model.compute_actor_critic(past, state, is_first[:n_burn])
+    return replace_rows(is_burned, found['state'], state)
+
+
+def states_before(after: State, initial: State) -> State:
+    """The state before each row [T, B, ...], from those after each and that before row 0."""
+    return map_tensors(lambda x, first: torch.cat((first.unsqueeze(0).to(x.device), x[:-1])), after, initial)
+
+
+def first_rows(timestep: Any) -> Tensor:
+    """[T, B] bool: an episode begins with the row, told by the row before; of row 0 the collector knows (false here)."""
+    ends = timestep.is_reset
+    if ends is None:
+        ends = timestep.terminated | timestep.truncated
+    return torch.cat((torch.zeros_like(ends[:1]), ends[:-1]))
+
+
+def n_entry(columns: Columns) -> int:
+    """Rows or sequences of a batch."""
+    return len(first_leaf(columns))
