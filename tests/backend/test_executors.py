@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,9 +25,9 @@ from zoo.backend.executor import Eager, Executor, ForwardActing, Pass, forward_f
 from zoo.backend.graph import GraphExecutor
 from zoo.backend.native import NativeExecutor, build, library
 from zoo.config.section import validate
-from zoo.core.data import map_tensors
+from zoo.core.data import first_leaf, leaves, map_tensors
 from zoo.core.errors import UserError
-from zoo.core.spaces import Box, Discrete, Space
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.model import PPG, VAC, PPGConfig, VACConfig
 from zoo.policy.updates import AuxNumbers, PolicyNumbers, ValueNumbers, aux_step, policy_step, ppo_step, value_step
 from zoo.rl_utils import Categorical, FlatAdam, Gaussian, make_dist
@@ -34,18 +35,27 @@ from zoo.rl_utils import Categorical, FlatAdam, Gaussian, make_dist
 pytestmark = pytest.mark.usefixtures('native')
 CPU = torch.device('cpu')
 STEPS = {'PPO': ppo_step, 'POLICY': policy_step, 'VALUE': value_step, 'AUX': aux_step}
-DISTS = ['categorical', 'free std', 'state-dependent std']
+DISTS = ['categorical', 'several choices', 'free std', 'state-dependent std']
+NVEC = {'categorical': (3,), 'several choices': (3, 1, 4)}
+INPUTS = ['vector', 'normalised', 'index', 'matrix', 'normalised matrix', 'bits']
 OWN_CRITIC = {
     'separate': ('critic_encoder', 'value_head'),
     'one trunk': (),
+    'stopped': ('value_head',),
     'dual': ('critic_encoder', 'value_head'),
     'detach': ('value_head',),
     'shared': (),
 }
 
 
+SHARED = {'separate': 'off', 'one trunk': 'both', 'stopped': 'detach'}
+
+
 class Case(NamedTuple):
-    """A model, samples and options."""
+    """A model, samples and options.
+
+    masked: actions have a mask; critic_rate: PPO's critic has an optimiser of its own.
+    """
 
     kind: str
     dist: str = 'categorical'
@@ -53,6 +63,9 @@ class Case(NamedTuple):
     hidden_sizes: tuple[int, ...] = (16, 16)
     activation: str = 'tanh'
     input: str = 'vector'
+    masked: bool = False
+    critic_rate: bool = False
+    std_bounds: tuple[float, float] = (-10.0, 2.0)
     n_row: int = 64
     batch_size: int = 16
     weighted: bool = False
@@ -87,34 +100,40 @@ class Problem:
     def __init__(self, case: Case, n_step: int = 50) -> None:
         self.case, self.step = case, STEPS[case.kind]
         self.generator = torch.Generator().manual_seed(case.seed)
-        obs_space: Space = Discrete(7) if case.input == 'index' else Box(np.full(5, -np.inf), np.full(5, np.inf))
-        action_space: Space = Discrete(3) if case.dist == 'categorical' else Box(np.full(2, -1.0), np.full(2, 1.0))
+        nvec = NVEC.get(case.dist, ())
+        obs_space, action_space = space_of(case.input), action_space_of(case.dist)
+        if case.masked:
+            obs_space = Dict({'seen': obs_space, ACTION_MASK: MultiBinary((sum(nvec),))})
         fields = dict(
             hidden_sizes=list(case.hidden_sizes),
             activation=case.activation,
-            obs_norm=case.input == 'normalised',
+            obs_norm=case.input.startswith('normalised'),
             state_dependent_std=case.dist == 'state-dependent std',
             log_std_init=-0.5,
+            log_std_min=case.std_bounds[0],
+            log_std_max=case.std_bounds[1],
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(case.seed)
-            if case.arch in ('separate', 'one trunk'):
-                fields |= dict(shared_encoder=case.arch == 'one trunk')
+            if case.arch in SHARED:
+                fields |= dict(shared_encoder=SHARED[case.arch])
                 self.model: Any = VAC(validate(VACConfig, fields), obs_space, action_space)
             else:
                 self.model = PPG(validate(PPGConfig, {**fields, 'arch': case.arch}), obs_space, action_space)
         self.dist, n = make_dist(action_space), case.n_row
-        obs = torch.randint(7, (n,), generator=self.generator) if case.input == 'index' else 2 * self.normal(n, 5) + 1
+        obs = self.observations(n)
+        if case.masked:
+            obs = {'seen': obs, ACTION_MASK: self.masks(n, nvec)}
         with torch.no_grad():
             for p in self.model.parameters():
                 p += 0.1 * self.normal(*p.shape)
             self.model.update_normalizer(obs)
             logit, value = self.model.compute_actor_critic(obs).values()
             logit = logit + 0.3 * self.normal(*logit.shape)
-            if case.dist != 'categorical':
+            if not nvec:
                 logit[:, 2:].clamp_(min=0.1)
         noise = self.dist.noise((n,), self.generator, CPU)
-        self.columns = {'obs': obs, 'action': self.dist.sample(logit, noise), 'logit': logit}
+        self.columns: dict[str, Any] = {'obs': obs, 'action': self.dist.sample(logit, noise), 'logit': logit}
         self.columns |= {'value': value + self.normal(n), 'adv': self.normal(n), 'return_': value + self.normal(n)}
         if case.weighted:
             self.columns['weight'] = (torch.rand(n, generator=self.generator) < 0.7) * 1.4
@@ -124,14 +143,29 @@ class Problem:
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator)
 
+    def observations(self, n: int) -> Tensor:
+        if self.case.input == 'index':
+            return torch.randint(7, (n,), generator=self.generator)
+        if self.case.input == 'bits':
+            return self.normal(n, 5) > 0
+        return 2 * (self.normal(n, 2, 3) if 'matrix' in self.case.input else self.normal(n, 5)) + 1
+
+    def masks(self, n: int, nvec: tuple[int, ...]) -> Tensor:
+        """Random masks [n, sum(nvec)] that allow an option of each choice."""
+        parts = [torch.rand(n, size, generator=self.generator) < 0.6 for size in nvec]
+        kept = [torch.randint(size, (n, 1), generator=self.generator) for size in nvec]
+        return torch.cat([part.scatter_(1, index, True) for part, index in zip(parts, kept, strict=True)], 1)
+
     def optimizers(self, model: Any, kind: type[FlatAdam] = FlatAdam) -> list[FlatAdam]:
         """As the policies have them: one for all parameters, or the critic's own apart."""
         named, own = list(model.named_parameters()), OWN_CRITIC[self.case.arch]
-        if self.case.kind == 'PPO':
+        if self.case.kind == 'PPO' and not self.case.critic_rate:
             return [kind(named)]
         groups = [[(name, p) for name, p in named if (name.split('.')[0] in own) == mine] for mine in (False, True)]
         found = [kind(group) for group in groups if group]
-        return {'POLICY': found[:1], 'VALUE': found[-1:], 'AUX': found}[self.case.kind]
+        if len(found) > 1:
+            found[1].lr = 3e-3
+        return {'PPO': found, 'POLICY': found[:1], 'VALUE': found[-1:], 'AUX': found}[self.case.kind]
 
     def run(self, make: Callable[[Any, Any], Executor], dtype: torch.dtype = torch.float32) -> Result:
         """The whole pass on a copy of the model."""
@@ -143,6 +177,23 @@ class Problem:
         data = Pass(columns, self.order, self.case.batch_size, CPU, self.case.normalize_adv)
         metrics = make(model, self.dist).run(self.step, optimizers, data, self.case.numbers)
         return Result(dict(model.named_parameters()), optimizers, metrics)
+
+
+def space_of(name: str) -> Space:
+    """Of observations."""
+    if name == 'index':
+        return Discrete(7)
+    if name == 'bits':
+        return MultiBinary((5,))
+    shape = (2, 3) if 'matrix' in name else (5,)
+    return Box(np.full(shape, -np.inf), np.full(shape, np.inf))
+
+
+def action_space_of(dist: str) -> Space:
+    if dist not in NVEC:
+        return Box(np.full(2, -1.0), np.full(2, 1.0))
+    nvec = NVEC[dist]
+    return Discrete(nvec[0]) if dist == 'categorical' else MultiDiscrete(nvec, (0,) * len(nvec), (len(nvec),))
 
 
 class Result(NamedTuple):
@@ -183,7 +234,10 @@ def cases(draw: Any, kind: str, dist: str) -> Case:
         draw(st.sampled_from(archs)),
         draw(st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple)),
         draw(st.sampled_from(['tanh', 'relu'])),
-        draw(st.sampled_from(['vector', 'normalised', 'index'])),
+        draw(st.sampled_from(INPUTS)),
+        dist in NVEC and draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.sampled_from([(-10.0, 2.0), (-0.55, -0.45)])),
         draw(st.integers(8, 5 * batch_size)),
         batch_size,
         draw(st.booleans()),
@@ -236,7 +290,8 @@ COLUMNS = ('obs', 'action', 'logit', 'value', 'adv', 'return_')
 @sweep(8)
 def test_native_skips_what_eager_skips_at_nan_and_infinity(kind: str, dist: str, data: Any) -> None:
     problem = Problem(data.draw(cases(kind, dist)), n_step=8)
-    column = problem.columns[data.draw(st.sampled_from([c for c in COLUMNS if problem.columns[c].is_floating_point()]))]
+    floats = [x for name in COLUMNS for _, x in leaves(problem.columns[name]) if x.is_floating_point()]
+    column = data.draw(st.sampled_from(floats))
     row, place = data.draw(st.integers(0, len(column) - 1)), data.draw(st.integers(0, 3))
     if 'weight' in problem.columns:  # what stands in a row without weight has to be finite
         problem.columns['weight'][row] = 1.4
@@ -357,7 +412,14 @@ def test_factor_of_exactly_zero_drops_an_infinite_term(
             'POLICY', 'state-dependent std', 'detach', input='normalised', numbers=PolicyNumbers(0.05, grad_clip=None)
         ),
         Case('VALUE', 'free std', 'dual', weighted=True, numbers=ValueNumbers(0.05, True, 0.5)),
-        Case('AUX', 'categorical', 'dual', n_row=50, numbers=AuxNumbers(2.5, 0.5)),
+        Case(
+            'PPO',
+            'several choices',
+            masked=True,
+            critic_rate=True,
+            numbers=PolicyNumbers(0.2, 0.01, measure_kl=True, kl_penalty=0.1),
+        ),
+        Case('AUX', 'categorical', 'dual', masked=True, n_row=50, numbers=AuxNumbers(2.5, 0.5)),
         Case('AUX', 'state-dependent std', 'shared', weighted=True, numbers=AuxNumbers(0.0)),
     ],
     ids=lambda case: f'{case.kind} {case.dist}',
@@ -390,25 +452,26 @@ def test_native_gives_the_same_bits_again_and_with_two_threads(kind: str) -> Non
 
 @pytest.mark.parametrize('n_group', [1, 2])
 @pytest.mark.parametrize('arch', ['separate', 'one trunk'])
-@pytest.mark.parametrize('stage', ['vector', 'normalised', 'index'])
-@dists
+@pytest.mark.parametrize('stage', INPUTS)
+@pytest.mark.parametrize('dist', [*DISTS, 'categorical masked', 'several choices masked'])
 def test_native_acts_as_eager_does(dist: str, stage: str, arch: str, n_group: int) -> None:
     """Over two rollouts of six envs, between which the model moves; several groups are parts of one block."""
-    problem = Problem(Case('PPO', dist, arch, input=stage, n_row=7 * 6, numbers=PolicyNumbers()))
+    dist, masked = dist.removesuffix(' masked'), dist.endswith('masked')
+    problem = Problem(Case('PPO', dist, arch, input=stage, masked=masked, n_row=7 * 6, numbers=PolicyNumbers()))
     model, one_trunk = problem.model, arch == 'one trunk'
-    obs = problem.columns['obs'].unflatten(0, (7, 6))
-    blocks = obs.chunk(n_group, 1)
+    obs = map_tensors(lambda x: x.unflatten(0, (7, 6)), problem.columns['obs'])
+    blocks = [map_tensors(lambda x: x.chunk(n_group, 1)[i], obs) for i in range(n_group)]  # noqa: B023
 
     def draw(seed: int) -> Callable[[int], Tensor]:
         generator = torch.Generator().manual_seed(seed)
         return lambda n_env: problem.dist.noise((6, n_env), generator, CPU)
 
-    def eager(block: Tensor, noise: Callable[[int], Tensor]) -> ForwardActing:
+    def eager(block: Any, noise: Callable[[int], Tensor]) -> ForwardActing:
         left: list[Tensor] = []
 
         def forward(x: Tensor, state: Any) -> dict[str, Any]:
             if not left:
-                left.extend(noise(len(x)).unbind(0))
+                left.extend(noise(len(first_leaf(x))).unbind(0))
             output = forward_for_acting(model, x, one_trunk)
             return {'action': problem.dist.sample(output['logit'], left.pop(0)), **output}
 
@@ -431,6 +494,8 @@ def test_native_acts_as_eager_does(dist: str, stage: str, arch: str, n_group: in
             assert ('value' in native.output) == one_trunk
             for name, x in by_hand.output.items():
                 torch.testing.assert_close(native.output[name], x, rtol=1e-5, atol=1e-6)
+            if masked:
+                assert native.output['logit'].isneginf().any()
         if rollout == 0:
             with torch.no_grad():
                 model.policy_head.requires_grad_(True)
@@ -439,8 +504,8 @@ def test_native_acts_as_eager_does(dist: str, stage: str, arch: str, n_group: in
 
 
 def test_native_values_are_those_of_the_critic() -> None:
-    for arch in OWN_CRITIC:
-        problem = Problem(Case('PPO', arch=arch))
+    for arch, stage in itertools.product(OWN_CRITIC, INPUTS):
+        problem = Problem(Case('PPO', arch=arch, input=stage, masked=arch == 'dual'))
         found = NativeExecutor(problem.model, problem.dist).compute_critic(problem.columns['obs'])
         torch.testing.assert_close(found, problem.model.compute_critic(problem.columns['obs']), rtol=1e-5, atol=1e-6)
         assert not found.requires_grad
@@ -508,8 +573,9 @@ AUTO = Wish('auto', 'auto', None)
 NATIVE = Wish('native', 'auto', None)
 
 
-def model_of(**fields: Any) -> Any:
-    return VAC(validate(VACConfig, {'hidden_sizes': [8, 8], **fields}), Box(-np.ones(3), np.ones(3)), Discrete(2))
+def model_of(obs_space: Space | None = None, **fields: Any) -> Any:
+    obs_space = obs_space or Box(-np.ones(3), np.ones(3))
+    return VAC(validate(VACConfig, {'hidden_sizes': [8, 8], **fields}), obs_space, Discrete(2))
 
 
 class Mine(VAC):
@@ -565,6 +631,39 @@ NOT_NATIVE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     'two activations': (changed(lambda m: setattr(m.critic_encoder, 'activation', 'relu')), REPLACED),
     'float64': (changed(lambda m: m.double()), 'computes in float32 and a parameter of the model is of another type'),
+    'another distribution of the model': (changed(lambda m: setattr(m, 'dist', Named(2))), REPLACED),
+    'a method of the distribution': (changed(lambda m: setattr(m.dist, 'masked', lambda logit, mask: logit)), REPLACED),
+    'a wider head': (changed(lambda m: setattr(m, 'policy_head', nn.Linear(8, 3))), REPLACED),
+    'one encoder for both': (changed(lambda m: setattr(m, 'critic_encoder', m.actor_encoder)), REPLACED),
+    'another activation': (
+        lambda: model_of(activation='gelu'),
+        'the native executor has the activations tanh and relu, not gelu',
+    ),
+    'layer norm': (lambda: model_of(layer_norm=True), 'has no layer normalisation, as in actor_encoder'),
+    'layers of the actor': (lambda: model_of(actor_head=[8]), 'has no hidden layers in policy_head'),
+    'layers of the critic': (lambda: model_of(critic_head=[8]), 'has no hidden layers in value_head'),
+    'a memory': (
+        lambda: model_of(recurrent={'cell': 'gru'}),
+        'the native executor runs the models VAC and PPG of zoo, not RecurrentVAC',
+    ),
+    'simba': (lambda: model_of(encoder='simba'), 'the native executor has no Simba as actor_encoder'),
+    'no network': (lambda: model_of(encoder='flat'), 'the native executor has no Flat as actor_encoder'),
+    'images': (
+        lambda: model_of(Box(np.zeros((8, 8, 3)), np.full((8, 8, 3), 255.0), 'uint8'), encoder='mlp'),
+        'the native executor takes a vector or an index as input, not images',
+    ),
+    'several indices': (
+        lambda: model_of(MultiDiscrete((2, 3), (0, 0), (2,))),
+        'the native executor takes a vector or an index as input, not several indices',
+    ),
+    'several entries': (
+        lambda: model_of(Dict({'a': Discrete(2), 'b': Discrete(3)})),
+        'the native executor takes a vector or an index as input, not several entries',
+    ),
+    'entries of actor and critic': (
+        lambda: model_of(Dict({'a': Discrete(2), 'b': Discrete(3)}), actor_obs=['a'], critic_obs=['b']),
+        'the native executor takes a vector or an index as input, not several entries',
+    ),
     'nine layers': (
         changed(lambda m: None, hidden_sizes=[4] * 9),
         'the native executor takes up to 8 layers and actor_encoder has 9',
@@ -590,10 +689,9 @@ def test_model_that_may_compute_something_else_runs_eagerly_and_the_log_says_why
 def test_unmodified_models_run_natively(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level('INFO'):
         for wish in (AUTO, NATIVE):
-            for arch in OWN_CRITIC:
-                for dist in DISTS:
-                    problem = Problem(Case('PPO', dist, arch, hidden_sizes=(4,) * 8))
-                    assert choose_executor(problem.model, problem.dist, CPU, wish).name == 'native'
+            for arch, dist, stage in itertools.product(OWN_CRITIC, DISTS, INPUTS):
+                problem = Problem(Case('PPO', dist, arch, (4,) * 8, input=stage, masked=dist in NVEC))
+                assert choose_executor(problem.model, problem.dist, CPU, wish).name == 'native'
     assert {record.getMessage().split('(')[0] for record in caplog.records} == {
         "zoo's own updates and acting run in C "
     }
@@ -694,6 +792,33 @@ def test_sequences_run_eagerly_whatever_the_step() -> None:
     problem = Problem(Case('PPO', numbers=PolicyNumbers(), batch_size=4), n_step=4)
     problem.columns = {name: x.unflatten(0, (16, 4)) for name, x in problem.columns.items()}
     problem.order = torch.arange(16).unsqueeze(0)
+    found, want = problem.run(NativeExecutor), problem.run(Eager)
+    assert all(torch.equal(found.parameters[name], p) for name, p in want.parameters.items())
+
+
+def test_one_entry_of_a_dict_runs_natively_beside_others_that_nothing_sees() -> None:
+    """Of which the executor reads no more than the network does."""
+    problem = Problem(Case('PPO', numbers=PolicyNumbers()), n_step=4)
+    want = problem.run(NativeExecutor)
+    space = Dict({'more': Box(np.zeros((2, 2, 2)), np.ones((2, 2, 2))), 'seen': space_of('vector')})
+    fields = dict(hidden_sizes=[16, 16], actor_obs=['seen'], critic_obs=['seen'])
+    model = PPG(validate(PPGConfig, fields), space, Discrete(3))
+    model.load_state_dict(problem.model.state_dict())
+    problem.model = model
+    problem.columns['obs'] = {'more': torch.zeros(64, 2, 2, 2, dtype=torch.float64), 'seen': problem.columns['obs']}
+    assert choose_executor(model, problem.dist, CPU, AUTO).name == 'native'
+    found = problem.run(NativeExecutor)
+    assert all(torch.equal(found.parameters[name], p) for name, p in want.parameters.items())
+
+
+def test_three_optimizers_run_eagerly() -> None:
+    problem = Problem(Case('PPO', numbers=PolicyNumbers()), n_step=4)
+
+    def three(model: Any, kind: type[FlatAdam] = FlatAdam) -> list[FlatAdam]:
+        named = list(model.named_parameters())
+        return [kind(named[i::3]) for i in range(3)]
+
+    problem.optimizers = three  # type: ignore[method-assign]
     found, want = problem.run(NativeExecutor), problem.run(Eager)
     assert all(torch.equal(found.parameters[name], p) for name, p in want.parameters.items())
 

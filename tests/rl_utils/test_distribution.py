@@ -1,62 +1,23 @@
-"""Action distributions, against hand-worked numbers, torch.distributions and finite differences; float64."""
+"""Distributions 'categorical' and 'gaussian' by hand-worked numbers, and finding a distribution; float64."""
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 from collections import UserDict
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Categorical as TorchCategorical
-from torch.distributions import Distribution, Independent, Normal, kl_divergence
 
+from tests.rl_utils.distribution_cases import CASES, CPU, action_of, draw, generator
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY, UnknownNameError
-from zoo.core.spaces import Box, Discrete
-from zoo.rl_utils import ActionDist, Categorical, Gaussian, distribution_of, make_dist
+from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from zoo.rl_utils import Categorical, Gaussian, distribution_of, make_dist
 from zoo.rl_utils.distribution import from_logits
 from zoo.rl_utils.gaussian import LOG_STD_MAX, LOG_STD_MIN
-
-LEADS = [(), (5,), (3, 4), (2, 3, 2)]
-CPU = torch.device('cpu')
-
-
-class Case(NamedTuple):
-    """A distribution, parameters and actions for it, and the same distribution of torch."""
-
-    dist: ActionDist
-    param: Callable[..., Tensor]
-    as_torch: Callable[[Tensor], Distribution]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-CASES = {
-    'categorical': Case(
-        Categorical(4), lambda *lead, seed=0: 2 * draw(*lead, 4, seed=seed), lambda p: TorchCategorical(logits=p)
-    ),
-    'gaussian': Case(
-        Gaussian(3),
-        lambda *lead, seed=0: torch.cat((draw(*lead, 3, seed=seed), (0.5 * draw(*lead, 3, seed=seed + 50)).exp()), -1),
-        lambda p: Independent(Normal(p[..., :3], p[..., 3:]), 1),
-    ),
-}
-each_case = pytest.mark.parametrize('case', CASES.values(), ids=CASES)
-
-
-def action_of(case: Case, *lead: int) -> Tensor:
-    """Drawn from the distribution with seed 2, so that it is likely under no other."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return case.as_torch(case.param(*lead, seed=2)).sample()
 
 
 def log(*p: float) -> Tensor:
@@ -68,97 +29,9 @@ def normal(mu: list[float], sigma: list[float]) -> Tensor:
     return torch.tensor(mu + sigma, dtype=torch.float64)
 
 
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-# ---- all
-
-
-@each_case
-@pytest.mark.parametrize('lead', LEADS, ids=str)
-def test_values_and_gradients_equal_torch_distributions(case, lead):
-    p, q = case.param(*lead).requires_grad_(), case.param(*lead, seed=1).requires_grad_()
-    action, dist = action_of(case, *lead), case.dist
-    of_torch, other = case.as_torch(p), case.as_torch(q)
-    for got, want in (
-        (dist.log_prob(p, action), of_torch.log_prob(action)),
-        (dist.entropy(p), of_torch.entropy()),
-        (dist.kl(p, q), kl_divergence(of_torch, other)),
-    ):
-        assert got.shape == lead
-        torch.testing.assert_close(got, want)
-        factor = draw(*lead, seed=9)
-        grads = [
-            torch.autograd.grad(
-                (factor * x).sum(), (p, q), allow_unused=True, materialize_grads=True, retain_graph=True
-            )
-            for x in (got, want)
-        ]
-        torch.testing.assert_close(*grads)
-
-
-@each_case
-def test_gradients_equal_finite_differences(case):
-    action, other = action_of(case, 3), case.param(3, seed=1)
-    param = case.param(3).requires_grad_()
-    for function in (
-        lambda p: case.dist.log_prob(p, action),
-        case.dist.entropy,
-        lambda p: case.dist.kl(p, other),
-        lambda p: case.dist.kl(other, p),
-    ):
-        assert torch.autograd.gradcheck(function, (param,))
-
-
-@each_case
-def test_kl_is_zero_to_itself_and_positive_elsewhere(case):
-    p, q = case.param(200), case.param(200, seed=1)
-    assert case.dist.kl(p, p).abs().max() < 1e-12
-    assert case.dist.kl(p, q).min() > 0
-
-
-@each_case
-def test_nothing_is_changed_in_place(case):
-    p, q, action, noise = case.param(5), case.param(5, seed=1), action_of(case, 5), case.dist.noise((5,), None, CPU)
-    before = [x.clone() for x in (p, q, action, noise)]
-    dist = case.dist
-    dist.sample(p, noise), dist.mode(p), dist.log_prob(p, action), dist.entropy(p), dist.kl(p, q), dist.split(p)
-    assert all(torch.equal(x, y) for x, y in zip((p, q, action, noise), before, strict=True))
-
-
-@each_case
-@pytest.mark.parametrize('lead', [(3,), (6, 3), (2, 3, 4)], ids=str)
-def test_noise_and_draws_have_shape_dtype_and_a_reproducible_stream(case, lead):
-    first, second, other = (case.dist.noise(lead, generator(seed), CPU) for seed in (1, 1, 2))
-    assert first.shape[: len(lead)] == lead and first.dtype == torch.float32 and first.isfinite().all()
-    assert torch.equal(first, second) and not torch.equal(first, other)
-    param = case.param(*lead).float()
-    for action in (case.dist.sample(param, first), case.dist.mode(param)):
-        case.dist.check_action(action, torch.Size(lead))  # raises if shape or dtype are not those of an action
-        assert case.dist.log_prob(param, action).shape == lead
-
-
-@each_case
-def test_noise_without_a_generator_follows_torchs_own(case):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        first = case.dist.noise((4,), None, CPU)
-        torch.manual_seed(3)
-        assert torch.equal(case.dist.noise((4,), None, CPU), first)
-
-
-@each_case
-def test_the_mode_is_the_most_likely_action(case):
-    param = case.param(50)
-    best = case.dist.log_prob(param, case.dist.mode(param))
-    for seed in range(20):
-        noise = case.dist.noise((50,), generator(seed), CPU)
-        assert (case.dist.log_prob(param, case.dist.sample(param, noise)) <= best + 1e-12).all()
-
-
-@each_case
-def test_split_gives_views_that_the_losses_read_back(case):
+@pytest.mark.parametrize('name', ['categorical', 'gaussian'])
+def test_split_gives_views_that_the_losses_read_back(name):
+    case = CASES[name]
     param = case.param(5)
     parts = case.dist.split(param)
     tensors = [parts] if isinstance(parts, Tensor) else list(parts.values())
@@ -168,33 +41,11 @@ def test_split_gives_views_that_the_losses_read_back(case):
     assert (type(dist), dist.n_param, dist.n_action) == (type(case.dist), case.dist.n_param, case.dist.n_action)
 
 
-@each_case
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_half_precision_parameters_are_computed_in_float32(case, dtype):
-    half, other, action = case.param(5).to(dtype), case.param(5, seed=1).to(dtype), action_of(case, 5)
-    action = action if case.dist.is_index else action.float()
-    for function in (lambda x, _: case.dist.log_prob(x, action), lambda x, _: case.dist.entropy(x), case.dist.kl):
-        got, want = function(half, other), function(half.float(), other.float())
-        assert got.dtype == torch.float32 and torch.equal(got, want)
-
-
-@each_case
-def test_a_head_gives_parameters_of_its_features_and_starts_near_indifference(case):
-    head = case.dist.make_head(6, {'log_std_init': -0.5, 'unknown': 3})
-    param = head(draw(7, 6).float())
-    assert param.shape == (7, case.dist.n_param) and head(draw(2, 7, 6).float()).shape == (2, 7, case.dist.n_param)
-    # POLICY_GAIN is .01 and features are some 2.4 long
-    location = param[:, : case.dist.n_action or None]
-    assert location.abs().max() < 0.1 and param.requires_grad
-    loss = case.dist.log_prob(param, case.dist.mode(param).detach()).sum() - case.dist.entropy(param).sum()
-    loss.backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in head.parameters())
-
-
-@each_case
-def test_a_distribution_survives_copy_and_pickle(case):
-    for other in (copy.deepcopy(case.dist), pickle.loads(pickle.dumps(case.dist))):
-        assert torch.equal(other.entropy(case.param(3)), case.dist.entropy(case.param(3)))
+@pytest.mark.parametrize('name', sorted(set(CASES) - {'categorical', 'gaussian', 'gsde'}))
+def test_split_of_what_the_losses_cannot_know_is_refused_without_dist(name):
+    parts = CASES[name].dist.split(CASES[name].param(5))
+    with pytest.raises(ValueError, match='give|pass .* of another distribution that one as dist='):
+        from_logits(parts)
 
 
 # ---- categorical
@@ -324,15 +175,36 @@ def test_gaussian_samples_have_the_mean_and_deviation():
 
 
 @pytest.mark.parametrize('state_dependent_std', [False, True])
-def test_gaussian_head_starts_with_the_given_deviation_and_keeps_it_in_bounds(state_dependent_std):
-    head = Gaussian(2).make_head(4, {'state_dependent_std': state_dependent_std, 'log_std_init': -1.0})
+@pytest.mark.parametrize('low, high', [(LOG_STD_MIN, LOG_STD_MAX), (-3.0, -0.5)])
+def test_gaussian_head_starts_with_the_given_deviation_and_keeps_it_in_bounds(state_dependent_std, low, high):
+    options = {'state_dependent_std': state_dependent_std, 'log_std_init': -1.0}
+    if (low, high) != (LOG_STD_MIN, LOG_STD_MAX):  # which are the defaults
+        options |= {'log_std_min': low, 'log_std_max': high}
+    head = Gaussian(2).make_head(4, options)
     sigma = Gaussian(2).split(head(torch.zeros(3, 4)))['sigma']
     torch.testing.assert_close(sigma, torch.full((3, 2), math.exp(-1)))
     free = head.log_std_layer.bias if state_dependent_std else head.log_std
-    for value, bound in ((-99.0, LOG_STD_MIN), (99.0, LOG_STD_MAX)):
+    for value, bound in ((-99.0, low), (99.0, high)):
         torch.nn.init.constant_(free, value)
         sigma = Gaussian(2).split(head(torch.zeros(3, 4)))['sigma']
         torch.testing.assert_close(sigma, torch.full((3, 2), math.exp(bound)))
+
+
+@pytest.mark.parametrize('log_std_min, log_std_max', [(-1.0, 2.0), (-10.0, -3.0), (1.0, 0.0)])
+def test_gaussian_head_that_would_start_outside_its_bounds_is_refused(log_std_min, log_std_max):
+    options = {'log_std_init': -2.0, 'log_std_min': log_std_min, 'log_std_max': log_std_max}
+    wanted = (
+        f'log_std_init is -2.0 but must lie between log_std_min {log_std_min} and log_std_max {log_std_max}; change'
+    )
+    with pytest.raises(UserError, match=wanted):
+        Gaussian(2).make_head(4, options)
+
+
+def test_gaussian_head_has_the_parameter_names_of_old_checkpoints():
+    names = {name for name, _ in Gaussian(2).make_head(4, {}).named_parameters()}
+    assert names == {'mu.weight', 'mu.bias', 'log_std'}
+    names = {name for name, _ in Gaussian(2).make_head(4, {'state_dependent_std': True}).named_parameters()}
+    assert names == {'mu.weight', 'mu.bias', 'log_std_layer.weight', 'log_std_layer.bias'}
 
 
 # ---- from a space, and from what users hold
@@ -353,16 +225,25 @@ def test_make_dist_follows_the_space(space, kind, n_param, n_action, name):
 
 
 def test_make_dist_of_a_name_that_does_not_fit_says_so():
-    with pytest.raises(UserError, match='the actions are Discrete.* but gaussian cannot draw such'):
+    wanted = "policy.model.distribution is 'gaussian', which cannot draw the actions Discrete.*; use 'auto', or one of "
+    with pytest.raises(UserError, match=wanted + 'categorical$'):
         make_dist(Discrete(3), 'gaussian')
+    with pytest.raises(UserError, match="'categorical', which .* one of beta, gaussian, gsde, squashed_gaussian$"):
+        make_dist(box(3), 'categorical')
     with pytest.raises(UnknownNameError, match="unknown distribution 'gausian': did you mean 'gaussian'"):
         make_dist(Discrete(3), 'gausian')
 
 
-@pytest.mark.parametrize('shape', [(), (2, 3)])
-def test_make_dist_of_a_box_that_is_no_vector_is_refused(shape):
-    with pytest.raises(ValueError, match='takes actions of shape .D. but the space has shape'):
-        make_dist(box(*shape))
+@pytest.mark.parametrize('shape, n_action', [((), 1), ((2, 3), 6), ((1, 2, 2), 4)])
+def test_make_dist_of_a_box_that_is_no_vector_draws_its_numbers_in_a_row(shape, n_action):
+    dist = make_dist(box(*shape))
+    assert (dist.n_action, dist.n_param) == (n_action, 2 * n_action)
+
+
+@pytest.mark.parametrize('space', [box(0), box(2, 0), MultiDiscrete((), (), (0,)), MultiBinary((0,))], ids=str)
+def test_make_dist_of_actions_without_a_number_is_refused(space):
+    with pytest.raises(UserError, match='which no default distribution can draw; use another action space'):
+        make_dist(space)
 
 
 def test_distribution_of_follows_the_form_of_the_logit():

@@ -13,7 +13,7 @@ from torch.distributions import Independent, Laplace, kl_divergence
 
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
-from zoo.core.spaces import Box, Discrete, Space
+from zoo.core.spaces import Box, Dict, Discrete, Space
 from zoo.rl_utils import (
     ActionDist,
     FlatAdam,
@@ -41,7 +41,7 @@ class LaplaceDist(ActionDist):
         super().__init__(2 * n_dim, n_dim)
 
     @classmethod
-    def of_space(cls, space: Space) -> LaplaceDist | None:
+    def of_space(cls, space: Space, options: Mapping[str, Any]) -> LaplaceDist | None:
         return cls(space.shape[0]) if isinstance(space, Box) and len(space.shape) == 1 else None
 
     @classmethod
@@ -122,8 +122,13 @@ def test_it_is_made_from_a_space_by_name_alone():
     dist = make_dist(SPACE, 'laplace')
     assert isinstance(dist, LaplaceDist) and dist.n_action == 2
     assert isinstance(make_dist(SPACE), Gaussian)  # 'auto' keeps to the default of the space
-    with pytest.raises(UserError, match='but laplace cannot draw such'):
+    with pytest.raises(UserError, match="'laplace', which cannot draw the actions Discrete"):
         make_dist(Discrete(3), 'laplace')
+
+
+def test_it_serves_in_the_leaves_of_a_dict_that_it_fits():
+    dist = make_dist(Dict({'a': Discrete(3), 'b': SPACE}), 'laplace')
+    assert [type(part).__name__ for part in dist.parts] == ['Categorical', 'LaplaceDist']
 
 
 def test_it_is_found_from_its_named_parts():
@@ -207,5 +212,5 @@ def test_kernels_leave_it_to_the_reference(monkeypatch):
     data = data._replace(logit_pretrained=None, action=data.action.float(), adv=data.adv.float(), weight=None)
     policy = ppo_policy_data(data.logit_new, data.logit_old, data.action, data.adv)
     said = kernels.explain('ppo_policy_error', *policy[:4])
-    assert said == "reference: the distribution 'laplace' is not covered, only categorical and gaussian"
+    assert said.startswith("reference: the distribution 'laplace'") and 'is not covered, only categorical' in said
     assert ppo_policy_error(policy)[0].policy_loss.isfinite()

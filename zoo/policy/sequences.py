@@ -98,11 +98,11 @@ def _lead(columns: Columns) -> torch.Size:
 
 def rows_of(columns: Columns) -> Columns:
     """A batch of sequences [S, L] as rows [S * L], without what belongs to sequences alone; rows as they are."""
-    lead = _lead(columns)
-    if len(lead) == 1:
+    if 'state' not in columns:
         return columns
+    n_step = _lead(columns)[1]
     return {
-        name: map_tensors(lambda x: x[:, -lead[1] :].flatten(0, 1), x)
+        name: map_tensors(lambda x: x[:, -n_step:].flatten(0, 1), x)
         for name, x in columns.items()
         if name not in STATE_COLUMNS
     }
@@ -114,7 +114,7 @@ def run_model(model: Any, method: str, columns: Columns) -> dict[str, Tensor]:
     Sequences begin with their state, which starts anew where an episode does; gradients stop where they begin.
     """
     if 'state' not in columns:
-        return _named(method, getattr(model, method)(rows_of(columns)['obs']))
+        return _named(method, getattr(model, method)(columns['obs']))
     obs = map_tensors(lambda x: x.transpose(0, 1), columns['obs'])  # [L, S, *O]
     is_first, state = columns['is_first'].transpose(0, 1), columns['state']
     n_burn = len(is_first) - _lead(columns)[1]

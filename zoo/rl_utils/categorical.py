@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -11,11 +10,9 @@ from torch import Tensor, nn
 
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Discrete, Space
-from zoo.rl_utils.check import wide
-from zoo.rl_utils.distribution import ActionDist, Logit
+from zoo.rl_utils.check import check_index_action, looks_at_actions, wide
+from zoo.rl_utils.distribution import ActionDist, Logit, draw_device
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
-
-_INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 
 
 @DISTRIBUTION_REGISTRY.register('categorical')
@@ -28,9 +25,10 @@ class Categorical(ActionDist):
 
     def __init__(self, n_choice: int) -> None:
         super().__init__(n_choice, 0)
+        self.n_mask = n_choice
 
     @classmethod
-    def of_space(cls, space: Space) -> Categorical | None:
+    def of_space(cls, space: Space, options: Mapping[str, Any]) -> Categorical | None:
         return cls(space.n) if isinstance(space, Discrete) else None
 
     @classmethod
@@ -43,7 +41,7 @@ class Categorical(ActionDist):
         return orthogonal(nn.Linear(n_feature, self.n_param), POLICY_GAIN)
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        where = device if generator is None else generator.device
+        where = draw_device(generator, device)
         exponential = torch.empty((*lead, self.n_param), device=where).exponential_(generator=generator)
         return exponential.log_().neg_().to(device)  # Gumbel(0, 1)
 
@@ -77,15 +75,8 @@ class Categorical(ActionDist):
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
         """On a CPU torch itself finds indices outside [0, A); elsewhere that is looked at, and so waited for, only if
         the environment variable ZOO_DEBUG is 1."""
-        if action.shape != lead:
-            raise ValueError(
-                f'action has shape {tuple(action.shape)} but what logit_new asks for {tuple(lead)}; they must be equal'
-            )
-        if action.dtype not in _INTEGERS:
-            raise ValueError(
-                f'action has dtype {action.dtype} but is an index into the choices; convert it with .long()'
-            )
-        if not action.is_cpu and not torch.compiler.is_compiling() and os.environ.get('ZOO_DEBUG') == '1':
+        check_index_action(action, lead)
+        if not action.is_cpu and looks_at_actions():
             check_range(action, self.n_param)
 
 

@@ -5,6 +5,7 @@ They run with every minibatch: each takes a few microseconds, and none makes the
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from zoo.rl_utils.distribution import ActionDist
+
+_INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 
 
 def check_shape(name: str, tensor: Tensor | None, other: str, shape: torch.Size) -> None:
@@ -70,6 +73,31 @@ def check_surrogate(
     check_shape('weight', weight, 'adv', adv.shape)
     check_floating('adv', adv)
     dist.check_action(action, lead)
+
+
+def check_index_action(action: Tensor, shape: tuple[int, ...]) -> None:
+    """Actions that are indices have the shape of what they belong to, and are integers."""
+    _check_action_shape(action, shape)
+    if action.dtype not in _INTEGERS:
+        raise ValueError(f'action has dtype {action.dtype} but is an index into the choices; convert it with .long()')
+
+
+def check_real_action(action: Tensor, shape: tuple[int, ...]) -> None:
+    """Actions that are real numbers have the shape of what they belong to, and are floating."""
+    _check_action_shape(action, shape)
+    check_floating('action', action)
+
+
+def _check_action_shape(action: Tensor, shape: tuple[int, ...]) -> None:
+    if action.shape != shape:
+        raise ValueError(
+            f'action has shape {tuple(action.shape)} but what logit_new asks for {tuple(shape)}; they must be equal'
+        )
+
+
+def looks_at_actions() -> bool:
+    """Whether the range of actions is looked at, which waits for a device: if the environment variable ZOO_DEBUG is 1."""
+    return not torch.compiler.is_compiling() and os.environ.get('ZOO_DEBUG') == '1'
 
 
 def check_surrogate_options(clip_ratio: float | Tensor, dual_clip: float | Tensor | None, kl_type: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
-from zoo.core.spaces import Space
+from zoo.core.spaces import Dict, Space
 
 Logit = Tensor | Mapping[str, Tensor]
 """How users of the losses hold a policy's output: a flat tensor [..., P], or its named parts."""
@@ -24,7 +24,8 @@ class ActionDist(ABC):
     """Distribution of the actions of one space. `param` [..., P] holds its parameters in one row, P = n_param.
 
     Leading dimensions are free; everything is computed in float32 at least.
-    Attributes: n_param: P. n_action: numbers in one action, 0 where an action is a bare index.
+    Attributes: n_param: P. n_action: numbers in one action, 0 where an action is a bare index. n_noise: numbers that
+      one draw needs. n_mask: choices that a mask may forbid, in the order of the parameters; 0: it takes no mask.
     """
 
     name: ClassVar[str]
@@ -32,19 +33,24 @@ class ActionDist(ABC):
     """Whether an action is an integer, or several; else it is real numbers."""
     is_default: ClassVar[bool] = False
     """Whether 'auto' may choose it; else it is used only where it is named."""
+    n_mask: int = 0
 
-    def __init__(self, n_param: int, n_action: int) -> None:
+    def __init__(self, n_param: int, n_action: int, n_noise: int | None = None) -> None:
         self.n_param, self.n_action = n_param, n_action
+        self.n_noise = (n_action if n_action else n_param) if n_noise is None else n_noise
 
     @classmethod
     @abstractmethod
-    def of_space(cls, space: Space) -> ActionDist | None:
-        """The distribution over a space; None if it cannot draw actions of that space."""
+    def of_space(cls, space: Space, options: Mapping[str, Any]) -> ActionDist | None:
+        """The distribution over a space; None if it cannot draw actions of that space.
+
+        options: fields of the model (`policy.model`), and 'n_feature', the width of the features before the head.
+        """
 
     @classmethod
-    @abstractmethod
     def of_parts(cls, logit: Logit) -> tuple[ActionDist, Tensor] | None:
-        """The distribution and the flat parameters that a user's logit stands for; None if it is not of this class."""
+        """The distribution and the flat parameters that a user's logit stands for; None if it does not say so."""
+        return None
 
     @abstractmethod
     def make_head(self, n_feature: int, options: Mapping[str, Any]) -> nn.Module:
@@ -52,7 +58,10 @@ class ActionDist(ABC):
 
     @abstractmethod
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        """Noise for draws of the leading shape `lead`, [*lead, ...] f32, drawn on the generator's device."""
+        """Noise for draws of the leading shape `lead`, [*lead, n_noise] f32, drawn on the generator's device.
+
+        For a rollout `lead` is (T, B): what stays the same for several steps of an env may be repeated along T.
+        """
 
     @abstractmethod
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
@@ -74,9 +83,27 @@ class ActionDist(ABC):
     def kl(self, param_p: Tensor, param_q: Tensor) -> Tensor:
         """KL(p || q) per row, nats, [...]."""
 
+    def masked(self, param: Tensor, mask: Tensor) -> Tensor:
+        """The parameters with the choices left out that mask [..., n_mask] bool does not allow.
+
+        Here: parameters that are logits, one for each choice. Raises: UserError if n_mask is 0.
+        """
+        if not self.n_mask:
+            raise UserError(f'actions of a {self.name} distribution take no mask; set env.action_mask=off')
+        return param.masked_fill(~mask, -torch.inf)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether `env_action` changes actions: they then lie within the bounds of the space already."""
+        return type(self).env_action is not ActionDist.env_action
+
+    def env_action(self, action: Tensor) -> Tensor:
+        """The action as the env's space has it, where the distribution is over something else; before any clipping."""
+        return action
+
     @abstractmethod
     def split(self, param: Tensor) -> Logit:
-        """The parameters under their names, as the public losses also take them; views."""
+        """The parameters under their names, for reading; what `of_parts` knows the public losses take without `dist`."""
 
     def problem_of(self, param: Tensor) -> str:
         """What is wrong with parameters that a model gave, and what to do, as the end of a sentence; empty if nothing."""
@@ -87,20 +114,39 @@ class ActionDist(ABC):
         """Looks at shape and dtype of the actions of rows [*lead]. Raises: ValueError."""
 
 
-def make_dist(space: Space, name: str = 'auto') -> ActionDist:
+def make_dist(space: Space, name: str = 'auto', options: Mapping[str, Any] | None = None) -> ActionDist:
     """The distribution of a policy over an action space.
 
-    Args: name: a registered distribution; 'auto': the default one for the space.
+    Args: name: a registered distribution; 'auto': the default one for the space. For a Dict or Tuple of spaces a named
+      one is used in the leaves that it fits, the default one in the others. options: see `ActionDist.of_space`.
     Raises: UserError if there is none, or the named one does not fit the space.
     """
-    names = [name]
-    if name == 'auto':
-        names = [each for each in DISTRIBUTION_REGISTRY.names() if DISTRIBUTION_REGISTRY.get(each).is_default]
-    found = (DISTRIBUTION_REGISTRY.get(each).of_space(space) for each in names)
-    dist = next((each for each in found if each is not None), None)
-    if dist is None:
-        raise UserError(f'the actions are {space} but {" and ".join(names)} cannot draw such; use another action space')
-    return dist
+    given = dict(options or {}, distribution=name)
+    if name != 'auto' and not isinstance(space, Dict):
+        dist = DISTRIBUTION_REGISTRY.get(name).of_space(space, given)
+        if dist is None:
+            raise UserError(
+                f"policy.model.distribution is {name!r}, which cannot draw the actions {space}; use 'auto', or one of "
+                f'{", ".join(fitting(space, given))}'
+            )
+        return dist
+    for each in DISTRIBUTION_REGISTRY.names():
+        kind = DISTRIBUTION_REGISTRY.get(each)
+        if kind.is_default and (dist := kind.of_space(space, given)) is not None:
+            return dist
+    raise UserError(f'the actions are {space}, which no default distribution can draw; use another action space')
+
+
+def fitting(space: Space, options: Mapping[str, Any]) -> list[str]:
+    """Names of the registered distributions that can draw the actions of a space."""
+    kinds = {name: DISTRIBUTION_REGISTRY.get(name) for name in DISTRIBUTION_REGISTRY.names()}
+    given = {'n_feature': 1, **options}
+    return [name for name, kind in kinds.items() if kind.of_space(space, given) is not None]
+
+
+def draw_device(generator: torch.Generator | None, device: torch.device) -> torch.device:
+    """Where noise is drawn that is meant for a device."""
+    return device if generator is None else generator.device
 
 
 def distribution_of(logit: Logit) -> ActionDist:
@@ -138,7 +184,7 @@ def _read(name: str, logit: Logit) -> tuple[ActionDist, Tensor]:
     got = sorted(logit) if isinstance(logit, Mapping) else type(logit).__name__
     raise ValueError(
         f"{name} is {got} but must be a tensor [..., A] or a mapping with the tensors 'mu' and 'sigma'; "
-        "pass the head's output unmodified"
+        "pass the head's output unmodified, and where it is of another distribution that one as dist="
     )
 
 

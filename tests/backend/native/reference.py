@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.native.library import Activation, Dist, Input, Kind, Linear, Model, ModelSpec, StepSpec
+from zoo.backend.native.arguments import Linear, Model, ModelSpec, StepSpec
+from zoo.backend.native.structures import Activation, Dist, Input, Kind
 
 
 class Case(NamedTuple):
@@ -17,12 +18,14 @@ class Case(NamedTuple):
     obs: int = 4
     hidden: tuple[int, ...] = (16, 16)
     critic: tuple[int, ...] | None = (16, 16)  # None: on the actor's trunk
-    action: int = 3
+    action: int = 3  # of several choices: the options of all together
     dist: Dist = Dist.CATEGORICAL
     state_std: bool = False
     input: Input = Input.FLOAT
     activation: Activation = Activation.TANH
     stop: bool = False
+    nvec: tuple[int, ...] | None = None  # options of each of several choices; None: one choice
+    log_std: tuple[float, float] = (-10.0, 2.0)  # bounds
 
 
 class FlatState:
@@ -80,6 +83,7 @@ class Net:
                 critic,
                 case.dist,
                 policy,
+                case.nvec,
                 value,
                 aux,
                 self.params.get('log_std'),
@@ -87,16 +91,31 @@ class Net:
                 case.stop,
                 self.shift if normalized else None,
                 self.scale if normalized else None,
-                obs_clip=1.5,
+                1.5,
+                *case.log_std,
             )
         )
 
 
-def rows(case: Case, n: int, seed: int = 0, weighted: bool = False, masked: bool = False) -> dict[str, Tensor]:
-    """A batch [n] for the case."""
+def masks(case: Case, n: int, seed: int = 0) -> Tensor:
+    """Random masks [n, A], with one option or more of each choice."""
+    g = torch.Generator().manual_seed(seed)
+    parts = []
+    for size in case.nvec or (case.action,):
+        kept = torch.randint(size, (n, 1), generator=g)
+        parts.append((torch.rand(n, size, generator=g) < 0.6).scatter_(1, kept, True))
+    return torch.cat(parts, 1)
+
+
+def rows(
+    case: Case, n: int, seed: int = 0, weighted: bool = False, impossible: bool = False, mask: bool = False
+) -> dict[str, Tensor]:
+    """A batch [n] for the case; impossible: the logits of an option are -inf though no mask says so."""
     g = torch.Generator().manual_seed(seed + 1)
     index = case.input == Input.INDEX
     obs = torch.randint(0, case.obs, (n,), generator=g) if index else torch.randn(n, case.obs, generator=g)
+    if case.input == Input.BOOL:
+        obs = obs > 0
     batch = {'obs': obs, **{name: torch.randn(n, generator=g) for name in ('value', 'adv', 'return_')}}
     if case.dist == Dist.GAUSSIAN:
         mu, sigma = torch.randn(n, case.action, generator=g), torch.rand(n, case.action, generator=g) + 0.5
@@ -104,8 +123,13 @@ def rows(case: Case, n: int, seed: int = 0, weighted: bool = False, masked: bool
         batch['action'] = mu + sigma * torch.randn(n, case.action, generator=g)
     else:
         batch['logit'] = torch.randn(n, case.action, generator=g)
-        batch['action'] = torch.randint(0, case.action, (n,), generator=g)
-    if masked:
+        if mask:
+            batch['mask'] = masks(case, n, seed)
+            batch['logit'].masked_fill_(~batch['mask'], -torch.inf)
+        parts = batch['logit'].split(case.nvec or case.action, 1)
+        action = torch.cat([x.softmax(1).multinomial(1, generator=g) for x in parts], 1)
+        batch['action'] = action[:, 0] if case.nvec is None else action
+    if impossible:
         batch['logit'][::2, 0] = -torch.inf
         batch['action'][::2] = case.action - 1
     if weighted:
@@ -113,7 +137,9 @@ def rows(case: Case, n: int, seed: int = 0, weighted: bool = False, masked: bool
     return batch
 
 
-def outputs(net: Net, params: dict[str, Tensor], obs: Tensor, stop: bool) -> tuple[Tensor, Tensor, Tensor]:
+def outputs(
+    net: Net, params: dict[str, Tensor], obs: Tensor, stop: bool, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Flat logit, value, aux_value."""
     case, act = net.case, torch.tanh if net.case.activation == Activation.TANH else torch.relu
     x = nn.functional.one_hot(obs, case.obs).double() if case.input == Input.INDEX else obs.double()
@@ -133,7 +159,9 @@ def outputs(net: Net, params: dict[str, Tensor], obs: Tensor, stop: bool) -> tup
     logit = linear('policy', feature)
     if case.dist == Dist.GAUSSIAN:
         log_std = linear('std', feature) if case.state_std else params['log_std'].expand_as(logit)
-        logit = torch.cat([logit, log_std.clamp(-10, 2).exp()], 1)
+        logit = torch.cat([logit, log_std.clamp(*case.log_std).exp()], 1)
+    if mask is not None:
+        logit = logit.masked_fill(~mask, -torch.inf)
     critic = feature if case.critic is None else trunk('critic', len(case.critic))
     return logit, linear('value', critic.detach() if stop else critic)[:, 0], linear('aux', feature)[:, 0]
 
@@ -144,6 +172,11 @@ def distribution(case: Case, new: Tensor, old: Tensor, action: Tensor) -> tuple[
         p, q = (torch.distributions.Normal(*x.chunk(2, -1)) for x in (old, new))
         kl = torch.distributions.kl_divergence(p, q).sum(-1)
         return (q.log_prob(action) - p.log_prob(action)).sum(-1), q.entropy().sum(-1), kl
+    if case.nvec is not None:
+        parts = zip(new.split(case.nvec, -1), old.split(case.nvec, -1), action.unbind(-1), strict=True)
+        found = [distribution(case._replace(nvec=None), *part) for part in parts]
+        log_ratio, entropy, kl = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
+        return log_ratio, entropy, kl
     logp, logp_old, each = new.log_softmax(-1), old.log_softmax(-1), action.unsqueeze(-1)
     entropy = -(logp.exp() * logp.clamp(min=-1e4)).sum(-1)
     gone = logp_old == -torch.inf
@@ -160,7 +193,7 @@ def loss(
     """What a step minimises, and its metrics."""
     case, b = net.case, {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
     w = b.get('weight', torch.ones_like(b['return_']))
-    logit, value, aux_value = outputs(net, params, b['obs'], case.stop and step.kind != Kind.AUX)
+    logit, value, aux_value = outputs(net, params, b['obs'], case.stop and step.kind != Kind.AUX, b.get('mask'))
     total, metrics = torch.zeros((), dtype=torch.float64), {}
     log_ratio, entropy, kl = distribution(case, logit, b['logit'], b['action'])
     if step.kind in (Kind.PPO, Kind.POLICY):

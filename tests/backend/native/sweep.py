@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from zoo.backend.native import library
-from zoo.backend.native.library import Activation, Dist, Input, Kind, Level, Output, Rollout, StepSpec
+from zoo.backend.native.arguments import Rollout, StepSpec
+from zoo.backend.native.structures import Activation, Dist, Input, Kind, Level, Output
 
 spec = importlib.util.spec_from_file_location('native_reference', Path(__file__).with_name('reference.py'))
 assert spec is not None and spec.loader is not None
@@ -27,6 +28,8 @@ CASES = [
     Case(5, (33, 7), None, 5, activation=Activation.RELU, stop=True),
     Case(50, (24, 24), (9,), 19, input=Input.INDEX),
     Case(17, (31, 65), (64, 8), 6, Dist.GAUSSIAN),
+    Case(7, (20,), (9,), 11, nvec=(3, 1, 7)),
+    Case(11, (20,), None, 2, input=Input.BOOL),
     Case(6, (40,), None, 17, Dist.GAUSSIAN, state_std=True, input=Input.NORMALIZED),
 ]
 
@@ -35,20 +38,23 @@ def sweep(lib: library.Library) -> None:
     """Each case with each kind of step, 1 and 2 threads, odd numbers of rows."""
     for case in CASES:
         net = reference.Net(case)
-        batch = reference.rows(case, 403, weighted=True)
+        is_masked = case.dist == Dist.CATEGORICAL
+        batch = reference.rows(case, 403, weighted=True, mask=is_masked)
+        mask = batch.get('mask')
         for n in (1, 67, 201, 403):
             for kind in Kind:
                 step = StepSpec(kind, True, use_value_clip=True, dual_clip=2.0, entropy_weight=0.01, kl_penalty=0.1)
                 metrics = lib.epoch(lib.workspace(), net.model, step, batch, net.states, torch.arange(n), n, 2)
                 assert metrics[0, 6].isfinite()
-            lib.forward(lib.workspace(), net.model, batch['obs'][:n], Output.LOGIT | Output.VALUE | Output.AUX, 2)
+            some = None if mask is None else mask[:n]
+            everything = Output.LOGIT | Output.VALUE | Output.AUX
+            lib.forward(lib.workspace(), net.model, batch['obs'][:n], everything, 2, some)
         obs = batch['obs'][:12].view(3, 4, *batch['obs'].shape[1:])
-        gaussian = case.dist == Dist.GAUSSIAN
-        action = torch.zeros((2, 4, case.action) if gaussian else (2, 4), dtype=None if gaussian else torch.int64)
+        action = torch.zeros((2, 4, *net.model.action_shape), dtype=net.model.action_dtype)
         value = torch.zeros(2, 4) if case.critic is None else None
-        rollout = Rollout(
-            net.model, obs, torch.randn(2, 4, case.action), action, torch.zeros(2, 4, net.model.n_logit), value
-        )
+        noise, logit = torch.randn(2, 4, case.action), torch.zeros(2, 4, net.model.n_logit)
+        block = None if mask is None else mask[:12].unflatten(0, (3, 4))
+        rollout = Rollout(net.model, obs, noise, action, logit, value, block)
         workspace = lib.workspace()
         lib.act_begin(workspace, rollout)
         lib.act(workspace, 0)

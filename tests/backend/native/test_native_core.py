@@ -16,18 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from zoo.backend.native import build, library
-from zoo.backend.native.library import (
-    Activation,
-    Column,
-    Dist,
-    Input,
-    Kind,
-    Level,
-    Library,
-    Output,
-    Rollout,
-    StepSpec,
-)
+from zoo.backend.native.arguments import Rollout, StepSpec
+from zoo.backend.native.calls import Library
+from zoo.backend.native.structures import Activation, Column, Dist, Input, Kind, Level, Output
 
 
 def _beside(name: str) -> ModuleType:
@@ -98,14 +89,39 @@ CASES: list[tuple[str, Any, StepSpec, int, dict[str, bool]]] = [
         {},
     ),
     ('ppo_index', Case(50, (24, 24), (24,), 4, input=Input.INDEX), StepSpec(Kind.PPO, entropy_weight=0.01), 200, {}),
+    ('ppo_bool', Case(13, (24, 24), (24,), 4, input=Input.BOOL), StepSpec(Kind.PPO, entropy_weight=0.01), 70, {}),
+    (
+        'ppo_gaussian_bounds',
+        Case(6, (17,), (9,), 5, log_std=(-0.25, 0.25), **GAUSSIAN),
+        StepSpec(Kind.PPO, entropy_weight=0.01, kl_penalty=0.3),
+        70,
+        {},
+    ),
     ('ppo_one_of_all', Case(1, (1,), (1,), 1), StepSpec(Kind.PPO), 1, {}),
     (
-        'ppo_masked',
+        'ppo_impossible',
         Case(4, (16,), (16,), 4),
         StepSpec(Kind.PPO, entropy_weight=0.05, kl_penalty=0.5),
         64,
-        {'masked': True},
+        {'impossible': True},
     ),
+    ('ppo_choices', Case(5, (16,), (16,), 10, nvec=(4, 1, 5)), StepSpec(Kind.PPO, entropy_weight=0.05), 77, {}),
+    (
+        'ppo_choices_masked',
+        Case(4, (16,), (16,), 10, nvec=(4, 1, 5)),
+        StepSpec(Kind.PPO, True, 0.1, 0.7, 0.05, True, 1.5, 0.3, True, 0.5),
+        177,
+        {'mask': True, 'weighted': True},
+    ),
+    (
+        'ppo_masked',
+        Case(4, (33,), None, 19),
+        StepSpec(Kind.PPO, True, entropy_weight=0.05, measure_kl=True),
+        130,
+        {'mask': True},
+    ),
+    ('policy_masked', Case(4, (16, 9), (16,), 4), StepSpec(Kind.POLICY, kl_penalty=0.5), 77, {'mask': True}),
+    ('value_masked', Case(4, (16, 9), (16,), 4), StepSpec(Kind.VALUE), 77, {'mask': True}),
     ('ppo_wide', Case(70, (130, 65), (100,), 40), StepSpec(Kind.PPO, entropy_weight=0.01), 300, {}),
     ('ppo_many_lanes', Case(), StepSpec(Kind.PPO, True), 1111, {'weighted': True}),
     ('policy', Case(4, (16, 16), (16, 16), 3), StepSpec(Kind.POLICY, True, entropy_weight=0.01), 50, {}),
@@ -114,7 +130,9 @@ CASES: list[tuple[str, Any, StepSpec, int, dict[str, bool]]] = [
     ('value_detach', Case(4, (16, 16), None, 3, stop=True), StepSpec(Kind.VALUE), 50, {'weighted': True}),
     ('aux_dual', Case(4, (16, 16), (20, 16), 3), StepSpec(Kind.AUX, bc_weight=1.5), 90, {'weighted': True}),
     ('aux_shared', Case(4, (16, 16), None, 3, stop=True), StepSpec(Kind.AUX, grad_clip=0.05), 90, {}),
-    ('aux_masked', Case(4, (16, 16), None, 3), StepSpec(Kind.AUX), 64, {'masked': True}),
+    ('aux_impossible', Case(4, (16, 16), None, 3), StepSpec(Kind.AUX), 64, {'impossible': True}),
+    ('aux_masked', Case(4, (16, 16), None, 6), StepSpec(Kind.AUX), 64, {'mask': True}),
+    ('aux_choices_masked', Case(4, (16,), (9,), 5, nvec=(3, 2)), StepSpec(Kind.AUX), 64, {'mask': True}),
     ('aux_gaussian', Case(4, (16, 16), (18,), 5, **GAUSSIAN), StepSpec(Kind.AUX), 70, {}),
     ('aux_gaussian_state_std', Case(4, (16, 16), (18,), 5, state_std=True, **GAUSSIAN), StepSpec(Kind.AUX), 70, {}),
 ]
@@ -148,7 +166,7 @@ def test_epoch_one_step_has_gradients_and_metrics_of_float64(
     leveled: Library, name: str, case: Any, step: StepSpec, n: int, how: dict[str, bool]
 ) -> None:
     net, batch = Net(case, _buffers(case, step)), rows(case, n, **how)
-    if how.get('masked'):  # the new policy cannot take that choice either
+    if how.get('impossible'):  # the new policy cannot take that choice either
         net.params['policy.bias'].data[0] = -torch.inf
         batch['logit'][:, 0] = -torch.inf
         batch['action'][:] = case.action - 1
@@ -166,8 +184,8 @@ def test_epoch_one_step_has_gradients_and_metrics_of_float64(
 
 @pytest.mark.parametrize(
     ('name', 'case', 'step', 'n', 'how'),
-    [row for row in CASES if not row[4].get('masked')],
-    ids=[row[0] for row in CASES if not row[4].get('masked')],
+    [row for row in CASES if not row[4].get('impossible')],
+    ids=[row[0] for row in CASES if not row[4].get('impossible')],
 )
 def test_epoch_fifty_steps_end_at_parameters_of_float64(
     leveled: Library, name: str, case: Any, step: StepSpec, n: int, how: dict[str, bool]
@@ -229,16 +247,18 @@ def test_epoch_step_after_skipped_one_is_taken(leveled: Library) -> None:
 def _problems(draw: st.DrawFn) -> tuple[Any, StepSpec, int, dict[str, bool]]:
     widths = st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple)
     gaussian, critic = draw(st.booleans()), draw(st.none() | widths)
+    nvec = None if gaussian else draw(st.none() | st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple))
     case = Case(
         draw(st.integers(1, 40)),
         draw(widths),
         critic,
-        draw(st.integers(1, 20)),
+        draw(st.integers(1, 20)) if nvec is None else sum(nvec),
         Dist.GAUSSIAN if gaussian else Dist.CATEGORICAL,
         gaussian and draw(st.booleans()),
         draw(st.sampled_from(Input)),
         draw(st.sampled_from(Activation)),
         critic is None and draw(st.booleans()),
+        nvec,
     )
     step = StepSpec(
         draw(st.sampled_from(Kind)),
@@ -252,7 +272,8 @@ def _problems(draw: st.DrawFn) -> tuple[Any, StepSpec, int, dict[str, bool]]:
         draw(st.booleans()),
         draw(st.sampled_from([None, 0.0, 0.6])),
     )
-    return case, step, draw(st.integers(1, 200)), {'weighted': draw(st.booleans())}
+    how = {'weighted': draw(st.booleans()), 'mask': not gaussian and draw(st.booleans())}
+    return case, step, draw(st.integers(1, 200)), how
 
 
 @pytest.mark.slow
@@ -309,10 +330,10 @@ def test_epoch_row_without_weight_may_overflow(leveled: Library) -> None:
 
 @pytest.mark.parametrize('n', [64, 100, 1000, 3000])
 def test_epoch_bits_depend_neither_on_threads_nor_on_the_run(leveled: Library, n: int) -> None:
-    case = Case(6, (24, 24), (24, 24), 3)
+    case = Case(6, (24, 24), (24, 24), 5, nvec=(3, 2))
     found = []
     for n_thread in (1, 1, 2, 3):
-        net, batch = Net(case), rows(case, n)
+        net, batch = Net(case), rows(case, n, mask=True)
         metrics = _run(
             leveled, net, StepSpec(Kind.PPO, True, entropy_weight=0.01), batch, torch.arange(n).repeat(5), n, n_thread
         )
@@ -322,10 +343,10 @@ def test_epoch_bits_depend_neither_on_threads_nor_on_the_run(leveled: Library, n
 
 
 def test_levels_agree_to_rounding(lib: Library) -> None:
-    case, ends = Case(6, (24, 24), (24, 24), 3), []
+    case, ends = Case(6, (24, 24), (24, 24), 5, nvec=(3, 2)), []
     for level in LEVELS:
         lib.set_level(level)
-        net, batch = Net(case), rows(case, 100)
+        net, batch = Net(case), rows(case, 100, mask=True)
         _run(lib, net, StepSpec(Kind.PPO), batch, torch.arange(100).repeat(20), 100)
         ends.append(net.states[0].param.double())
     lib.set_level(-1)
@@ -342,13 +363,17 @@ def test_levels_agree_to_rounding(lib: Library) -> None:
         Case(9, (20,), (8,), 2, input=Input.INDEX),
         Case(6, (40,), None, 3, state_std=True, input=Input.NORMALIZED, **GAUSSIAN),
         Case(6, (17,), (9,), 19, **GAUSSIAN),
+        Case(6, (17,), (9,), 9, nvec=(4, 1, 4)),
+        Case(11, (20,), None, 2, input=Input.BOOL),
+        Case(6, (17,), (9,), 5, log_std=(-0.25, 0.25), **GAUSSIAN),
     ],
 )
 @pytest.mark.parametrize('n', [1, 8, 64, 150])
 def test_forward_equals_float64(leveled: Library, case: Any, n: int) -> None:
-    net, batch = Net(case), rows(case, n)
-    wanted = reference.outputs(net, {k: p.detach().double() for k, p in net.params.items()}, batch['obs'], False)
-    found = leveled.forward(leveled.workspace(), net.model, batch['obs'], Output.LOGIT | Output.VALUE | Output.AUX, 2)
+    net, batch = Net(case), rows(case, n, mask=case.dist == Dist.CATEGORICAL)
+    mask, everything = batch.get('mask'), Output.LOGIT | Output.VALUE | Output.AUX
+    wanted = reference.outputs(net, {k: p.detach().double() for k, p in net.params.items()}, batch['obs'], False, mask)
+    found = leveled.forward(leveled.workspace(), net.model, batch['obs'], everything, 2, mask)
     for name, x in zip(('logit', 'value', 'aux_value'), wanted, strict=True):
         torch.testing.assert_close(found[name].double(), x, rtol=1e-5, atol=3e-6)
     value = leveled.forward(leveled.workspace(), net.model, batch['obs'], Output.VALUE)
@@ -364,32 +389,118 @@ def test_forward_equals_float64(leveled: Library, case: Any, n: int) -> None:
         Case(9, (20,), (8,), 2, input=Input.INDEX),
         Case(6, (40,), None, 3, state_std=True, input=Input.NORMALIZED, **GAUSSIAN),
         Case(6, (17,), (9,), 19, **GAUSSIAN),
+        Case(6, (17,), (9,), 9, nvec=(4, 1, 4)),
+        Case(11, (20,), None, 2, input=Input.BOOL),
+        Case(6, (17,), (9,), 5, log_std=(-0.25, 0.25), **GAUSSIAN),
     ],
 )
-def test_act_equals_float64(leveled: Library, case: Any, greedy: bool) -> None:
+@pytest.mark.parametrize('masked', [False, True])
+def test_act_equals_float64(leveled: Library, case: Any, greedy: bool, masked: bool) -> None:
+    if masked and case.dist == Dist.GAUSSIAN:
+        pytest.skip('real numbers have no mask')
     n_step, n = 3, 7
-    net, batch = Net(case), rows(case, (n_step + 1) * n)
+    net, batch = Net(case), rows(case, (n_step + 1) * n, mask=masked)
     obs = batch['obs'].view(n_step + 1, n, *batch['obs'].shape[1:])
     noise = torch.randn(n_step, n, case.action, generator=torch.Generator().manual_seed(5))
-    gaussian = case.dist == Dist.GAUSSIAN
-    action = torch.zeros(n_step, n, case.action) if gaussian else torch.full((n_step, n), -1)
+    mask = batch['mask'].view(n_step + 1, n, -1) if masked else None
+    action = torch.full((n_step, n, *net.model.action_shape), -1, dtype=net.model.action_dtype)
     logit, value = torch.zeros(n_step, n, net.model.n_logit), torch.zeros(n_step, n) if case.critic is None else None
-    rollout, workspace = Rollout(net.model, obs, None if greedy else noise, action, logit, value), leveled.workspace()
+    rollout = Rollout(net.model, obs, None if greedy else noise, action, logit, value, mask)
+    workspace = leveled.workspace()
     leveled.act_begin(workspace, rollout)
     for t in range(n_step):
         leveled.act(workspace, t)
     params = {k: p.detach().double() for k, p in net.params.items()}
     for t in range(n_step):
-        wanted, wanted_value, _ = reference.outputs(net, params, obs[t], False)
+        wanted, wanted_value, _ = reference.outputs(net, params, obs[t], False, mask[t] if masked else None)
         torch.testing.assert_close(logit[t].double(), wanted, rtol=1e-5, atol=3e-6)
         if value is not None:
             torch.testing.assert_close(value[t].double(), wanted_value, rtol=1e-5, atol=3e-6)
         drawn = torch.zeros_like(noise[t]) if greedy else noise[t]
-        if gaussian:
+        if case.dist == Dist.GAUSSIAN:
             mu, sigma = logit[t].chunk(2, -1)
             torch.testing.assert_close(action[t], mu + sigma * drawn, rtol=1e-6, atol=1e-6)
         else:
-            assert torch.equal(action[t], (logit[t] + drawn).argmax(-1))
+            parts = (logit[t] + drawn).split(case.nvec or case.action, -1)
+            found = torch.stack([x.argmax(-1) for x in parts], -1)
+            assert torch.equal(action[t].view_as(found), found)
+            assert not masked or all(
+                m.gather(1, found[:, i, None]).all() for i, m in enumerate(mask[t].split(case.nvec or case.action, -1))
+            )
+
+
+def test_one_of_several_choices_has_the_bits_of_one_choice(leveled: Library) -> None:
+    """The same network over Discrete(5) and over MultiDiscrete([5])."""
+    found = []
+    for nvec in (None, (5,)):
+        case = Case(6, (24, 24), (24,), 5, nvec=nvec)
+        net, batch = Net(case), rows(case, 150, mask=True)
+        step = StepSpec(Kind.PPO, True, entropy_weight=0.01, measure_kl=True, kl_penalty=0.3)
+        metrics = _run(leveled, net, step, batch, torch.arange(150).repeat(5), 150)
+        _run(leveled, net, StepSpec(Kind.AUX), batch, torch.arange(150), 50)
+        obs, mask = (batch[name][:40].view(5, 8, -1) for name in ('obs', 'mask'))
+        noise, logit = torch.randn(4, 8, 5, generator=torch.Generator().manual_seed(1)), torch.zeros(4, 8, 5)
+        action = torch.full((4, 8, *net.model.action_shape), -1)
+        rollout, workspace = Rollout(net.model, obs, noise, action, logit, None, mask), leveled.workspace()
+        leveled.act_begin(workspace, rollout)
+        for t in range(4):
+            leveled.act(workspace, t)
+        found.append((metrics.nan_to_num(), *_snapshot(net), action.view(4, 8), logit))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize('kind', [Kind.PPO, Kind.POLICY, Kind.AUX])
+def test_gradient_of_an_option_that_no_row_allows_is_exactly_zero(leveled: Library, kind: Kind) -> None:
+    case = Case(6, (24,), (24,), 6, nvec=(4, 2))
+    net, batch = Net(case), rows(case, 100, mask=True)
+    batch['mask'][:, 1], batch['mask'][:, 0] = False, True
+    old = batch['logit'].nan_to_num(neginf=0.0)  # possible once, to the old policy: KL(old || new) is infinite
+    batch['logit'], batch['action'][:, 0] = old, 0
+    step = StepSpec(kind, entropy_weight=0.05, kl_penalty=0.5, measure_kl=True)
+    _run(leveled, net, step, batch, torch.arange(100), 100)
+    for name in ('policy.weight', 'policy.bias'):
+        grad = net.params[name].grad
+        assert grad is not None and (grad[1] == 0).all() and grad[0].isfinite().all() and (grad[0] != 0).any()
+
+
+def test_row_that_allows_nothing_moves_nothing_if_it_has_no_weight(leveled: Library) -> None:
+    """As where the row only resets its env: the terms of its policy are NaN, its gradient is 0."""
+    case = Case(6, (24,), (24,), 4)
+    net, batch = Net(case), rows(case, 40, mask=True)
+    batch['weight'] = torch.ones(40)
+    batch['weight'][7], batch['mask'][7], batch['logit'][7] = 0, False, -torch.inf
+    metrics = _run(leveled, net, StepSpec(Kind.POLICY), batch, torch.arange(40), 40)
+    assert metrics[0, Column.GRAD_NORM].isfinite() and net.states[0].step_count == 1
+
+
+def test_mask_of_real_numbers_is_refused(lib: Library) -> None:
+    case = Case(4, (8,), (8,), 3, **GAUSSIAN)
+    net, batch = Net(case), rows(case, 10)
+    batch['mask'] = torch.ones(10, 3, dtype=torch.bool)
+    with pytest.raises(ValueError, match='cannot run this model'):
+        _run(lib, net, StepSpec(Kind.PPO), batch, torch.arange(10), 10)
+    with pytest.raises(ValueError, match='cannot run this model'):
+        lib.forward(lib.workspace(), net.model, batch['obs'], Output.LOGIT, mask=batch['mask'])
+
+
+@pytest.mark.parametrize('bad', [-1, 2])
+def test_choice_outside_its_own_options_is_refused(lib: Library, bad: int) -> None:
+    case = Case(4, (8,), (8,), 9, nvec=(4, 2, 3))
+    net, batch = Net(case), rows(case, 10)
+    batch['action'][3, 1] = bad
+    with pytest.raises(ValueError, match='an action is outside its options'):
+        _run(lib, net, StepSpec(Kind.PPO), batch, torch.arange(10), 10)
+
+
+def test_observations_of_several_dimensions_are_rows_as_they_lie_in_memory(lib: Library) -> None:
+    case = Case(6, (8,), (8,), 2)
+    net, batch = Net(case), rows(case, 10)
+    found = [
+        lib.forward(lib.workspace(), net.model, batch['obs'].view(10, *shape), Output.VALUE) for shape in ((6,), (2, 3))
+    ]
+    assert torch.equal(found[0]['value'], found[1]['value'])
+    with pytest.raises(ValueError, match=r'obs is .*\(10, 5\).*takes contiguous torch.float32 \(10, 6\)'):
+        lib.forward(lib.workspace(), net.model, torch.zeros(10, 5), Output.VALUE)
 
 
 def test_act_tie_takes_the_first_choice_and_nan_counts_as_largest(lib: Library) -> None:

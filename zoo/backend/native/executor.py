@@ -9,10 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, DrawNoise, Eager, Pass, Step
-from zoo.backend.native.library import Column, Kind, Library, Model, Output, Rollout, StepSpec, load
+from zoo.backend.native.arguments import Model, Rollout, StepSpec
+from zoo.backend.native.calls import Library
+from zoo.backend.native.library import load
 from zoo.backend.native.network import obstacle_of_model, spec_of
-from zoo.core.data import Metrics, State
+from zoo.backend.native.structures import Column, Kind, Output
+from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
+from zoo.core.spaces import ACTION_MASK
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatAdam
 
@@ -34,6 +38,7 @@ _METRICS: dict[Kind, dict[str, Column]] = {
 }
 _CPU = torch.device('cpu')
 _PER_ROW = ('value', 'adv', 'return_', 'weight')
+_READ = (*_PER_ROW, 'obs', 'action', 'logit')
 _METRICS[Kind.PPO] = {**_METRICS[Kind.POLICY], 'value_loss': Column.VALUE_LOSS}
 
 
@@ -66,7 +71,8 @@ class NativeExecutor:
         if library is None:
             raise RuntimeError(why)
         self._library: Library = library
-        self._model, self._dist, self._eager = model, dist, Eager(model, dist)
+        self._model: Any = model
+        self._dist, self._eager = dist, Eager(model, dist)
         self._workspace = library.workspace()
         self._described: Model | None = None
         self._places: list[int] = []
@@ -75,49 +81,66 @@ class NativeExecutor:
         """As `Executor.run`. Raises: UserError if the model was changed since, so that C does not serve it any more."""
         if why := obstacle_of_model(self._model, self._dist, _CPU):
             raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
-        is_own = getattr(step, 'kind_of', None) is not step or any(type(each) is not FlatAdam for each in optimizers)
-        if is_own or not _is_covered(data):  # a user's own step or optimiser
+        columns = self._columns(data) if _is_known(step, optimizers) else None
+        if columns is None:
             return self._eager.run(step, optimizers, data, numbers)
         kind = Kind[step.kind]  # type: ignore[attr-defined]
         options = _options(kind, data, numbers)
         size, n_rest = data.batch_size, data.order.shape[1] % data.batch_size
         if not n_rest:
-            rows = self._epoch(options, data, optimizers, data.order.flatten(), size)
+            rows = self._epoch(options, columns, optimizers, data.order.flatten(), size)
         else:  # the last minibatch of each pass is smaller
             parts = [part for order in data.order for part in ((order[:-n_rest], size), (order[-n_rest:], n_rest))]
-            rows = torch.cat([self._epoch(options, data, optimizers, *part) for part in parts if len(part[0])])
+            rows = torch.cat([self._epoch(options, columns, optimizers, *part) for part in parts if len(part[0])])
         names = dict(_METRICS[kind])
         if options.measure_kl:
             names['kl'] = Column.KL
         return {name: rows[:, column].float() for name, column in names.items()}
 
-    def start_acting(self, obs: Tensor, draw: DrawNoise, one_trunk: bool) -> Acting | None:
-        return NativeActing(self, obs, draw, self._dist, one_trunk) if obs.is_cpu else None
+    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+        block, mask = self._parts(obs)
+        return NativeActing(self, block, mask, draw, one_trunk) if block.is_cpu else None
 
-    def compute_critic(self, obs: Tensor) -> Tensor:
-        output = self._library.forward(
-            self._workspace, self.described(), obs.contiguous(), Output.VALUE, torch.get_num_threads()
-        )
-        return output['value']
+    def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
+        block = self._parts(obs)[0].contiguous()
+        model, n_thread = self.described(block.dtype), torch.get_num_threads()
+        return self._library.forward(self._workspace, model, block, Output.VALUE, n_thread)['value']
 
-    def described(self) -> Model:
+    def described(self, obs_dtype: torch.dtype) -> Model:
         """The model in terms of addresses, taken again where its tensors have moved or were frozen."""
         tensors = [*self._model.parameters(), *self._model.buffers()]
         places = [x.data_ptr() for x in tensors] + [0 if x.grad is None else x.grad.data_ptr() for x in tensors]
-        places += [x.requires_grad for x in tensors]
+        places += [x.requires_grad for x in tensors] + [obs_dtype == torch.bool]
         if self._described is None or places != self._places:
-            self._described, self._places = Model(spec_of(self._model, self._dist)), places
+            self._described, self._places = Model(spec_of(self._model, self._dist, obs_dtype)), places
         return self._described
 
+    def _parts(self, obs: Obs) -> tuple[Tensor, Tensor | None]:
+        """The observations that the network sees, and the action mask if there is one."""
+        model = self._model
+        return obs if model.leaf is None else obs[model.leaf], obs[ACTION_MASK] if model.is_masked else None
+
+    def _columns(self, data: Pass) -> Columns | None:
+        """The columns that the four steps read; None if they are not rows on a CPU, as C reads them: sequences."""
+        columns = {name: data.columns[name] for name in _READ if name in data.columns}
+        columns['obs'], mask = self._parts(columns['obs'])
+        if data.device.type != 'cpu' or any(columns[name].dim() != 1 for name in _PER_ROW if name in columns):
+            return None
+        if mask is not None:
+            columns['mask'] = mask
+        known = torch.float32, torch.int64, torch.bool
+        fits = all(x.is_cpu and x.is_contiguous() and x.dtype in known for x in columns.values())
+        return columns if fits else None
+
     def _epoch(
-        self, options: StepSpec, data: Pass, optimizers: Sequence[FlatAdam], order: Tensor, batch_size: int
+        self, options: StepSpec, columns: Columns, optimizers: Sequence[FlatAdam], order: Tensor, batch_size: int
     ) -> Tensor:
         """Metrics [n_step, Column] of the steps; their norms are noted by the optimisers."""
         rows = self._library.epoch(
             self._workspace,
-            self.described(),
+            self.described(columns['obs'].dtype),
             options,
-            data.columns,
+            columns,
             optimizers,
             order.contiguous(),
             batch_size,
@@ -134,14 +157,14 @@ class NativeActing:
     state: State = None
 
     def __init__(
-        self, executor: NativeExecutor, obs: Tensor, draw: DrawNoise, dist: ActionDist, one_trunk: bool
+        self, executor: NativeExecutor, obs: Tensor, mask: Tensor | None, draw: DrawNoise, one_trunk: bool
     ) -> None:
-        self._executor, self._obs, self._draw = executor, obs, draw
+        self._executor, self._obs, self._mask, self._draw = executor, obs, mask, draw
         self._library = executor._library
         self._workspace = self._library.workspace()
-        lead = len(obs) - 1, obs.shape[1]
-        action = torch.empty(lead, dtype=torch.int64) if dist.is_index else torch.empty((*lead, dist.n_action))
-        self.output = {'action': action, 'logit': torch.empty((*lead, dist.n_param))}
+        lead, model = (len(obs) - 1, obs.shape[1]), executor.described(obs.dtype)
+        action = torch.empty((*lead, *model.action_shape), dtype=model.action_dtype)
+        self.output = {'action': action, 'logit': torch.empty((*lead, model.n_logit))}
         if one_trunk:
             self.output['value'] = torch.empty(lead)
         self._actions = action.unbind(0)
@@ -149,9 +172,9 @@ class NativeActing:
     def begin(self) -> None:
         """Draws the noise of the rollout and packs the weights as they are now."""
         noise, output = self._draw(self._obs.shape[1]).contiguous(), self.output
-        model = self._executor.described()
+        model = self._executor.described(self._obs.dtype)
         blocks = output['action'], output['logit'], output.get('value')
-        self._rollout = Rollout(model, self._obs, noise, *blocks)  # kept: C reads from its tensors
+        self._rollout = Rollout(model, self._obs, noise, *blocks, self._mask)  # kept: C reads from its tensors
         self._library.act_begin(self._workspace, self._rollout)
 
     def step(self, t: int) -> Tensor:
@@ -162,14 +185,12 @@ class NativeActing:
         """Nothing: these models have no state."""
 
 
-def _is_covered(data: Pass) -> bool:
-    """Whether the columns that the four steps read are rows on a CPU, as the C code reads them; not sequences."""
-    columns = data.columns
-    if any(columns[name].dim() != 1 for name in _PER_ROW if name in columns):
-        return False
-    read = [columns[name] for name in (*_PER_ROW, 'obs', 'action', 'logit') if name in columns]
-    return data.device.type == 'cpu' and all(
-        x.is_cpu and x.is_contiguous() and x.dtype in (torch.float32, torch.int64) for x in read
+def _is_known(step: Step, optimizers: Sequence[FlatAdam]) -> bool:
+    """Whether C has the step and the optimisers; not those of a user's own."""
+    return (
+        getattr(step, 'kind_of', None) is step
+        and len(optimizers) <= 2
+        and all(type(each) is FlatAdam for each in optimizers)
     )
 
 

@@ -57,7 +57,7 @@ typedef struct {
     float *d_out[MAX_TOWER];              /* [BLOCK, out_pad]: gradients in the heads' outputs */
     float *logit_new, *logit_old, *extra; /* [P] columns each */
     float *action;                        /* [D] columns, Gaussian */
-    int32_t *choice;                      /* [BLOCK], categorical */
+    int32_t *choice;                      /* [K] columns, categorical */
     float *weight, *adv, *value, *value_old, *return_, *aux_value;   /* [BLOCK] */
 } scratch;
 
@@ -84,10 +84,10 @@ typedef struct {
     void (*reduce)(const minibatch *mb);
     double (*sum_of_squares)(const float *x, int64_t n);
     void (*adam)(const zoo_adam *adam, double scale);
-    void (*forward)(const network *net, scratch *s, int64_t first, int n, const void *obs, float *logit, float *value,
-                    float *aux_value);
-    void (*act)(const network *net, scratch *s, int first, int n, const void *obs, const float *noise, void *action,
-                float *logit, float *value);
+    void (*forward)(const network *net, scratch *s, int64_t first, int n, const void *obs, const uint8_t *mask,
+                    float *logit, float *value, float *aux_value);
+    void (*act)(const network *net, scratch *s, int first, int n, const void *obs, const uint8_t *mask,
+                const float *noise, void *action, float *logit, float *value);
 } kernels;
 
 /* plan.c: networks and where their memory lies. */

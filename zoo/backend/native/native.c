@@ -17,6 +17,7 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
 #define UNROLL _Pragma("GCC unroll 8")
 #define UNROLL16 _Pragma("GCC unroll 16")
 
@@ -154,6 +155,12 @@ static int32_t check_obs(const zoo_model *model, const void *obs, int64_t row) {
     return i >= 0 && i < model->n_input ? ZOO_OK : ZOO_BAD_OBS;
 }
 
+static int32_t check_choices(const zoo_model *model, const int64_t *choice) {
+    for (int i = 0; i < model->n_choice; i++)
+        if (choice[i] < 0 || choice[i] >= model->nvec[i]) return ZOO_BAD_ACTION;
+    return ZOO_OK;
+}
+
 /* Whether the step has its columns and every entry of index is a row with a possible action and observation. */
 static int32_t check_rows(const zoo_model *model, const zoo_step *step, const zoo_batch *batch, const int64_t *index,
                           int64_t n) {
@@ -163,10 +170,14 @@ static int32_t check_rows(const zoo_model *model, const zoo_step *step, const zo
     if (!batch->obs || (acts && !(batch->action && batch->adv)) || (kind != ZOO_VALUE && !batch->logit) ||
         (learns_value && !batch->return_) || (clips_value && !batch->value))
         return ZOO_BAD_MODEL;
+    if (batch->mask && model->distribution != ZOO_CATEGORICAL) return ZOO_BAD_MODEL;
     const int64_t *choice = acts && model->distribution == ZOO_CATEGORICAL ? batch->action : NULL;
+    const int n_choice = model->n_choice;
     for (int64_t i = 0; i < n; i++) {
         if (index[i] < 0 || index[i] >= batch->n_row) return ZOO_BAD_INDEX;
-        if (choice && (choice[index[i]] < 0 || choice[index[i]] >= model->n_action)) return ZOO_BAD_ACTION;
+        if (choice && n_choice == 1 && (choice[index[i]] < 0 || choice[index[i]] >= model->n_action))
+            return ZOO_BAD_ACTION;
+        if (choice && n_choice > 1 && check_choices(model, choice + index[i] * n_choice)) return ZOO_BAD_ACTION;
         if (check_obs(model, batch->obs, index[i])) return ZOO_BAD_OBS;
     }
     return ZOO_OK;
@@ -312,26 +323,28 @@ typedef struct {
     scratch *scratches;
     int64_t n_row;
     const void *obs;
+    const uint8_t *mask;
     float *logit, *value, *aux_value;
 } outputs;
 
 static void forward_task(void *context, int64_t i, int thread) {
     const outputs *o = context;
     const int64_t first = i * BLOCK, left = o->n_row - first;
-    o->kernels->forward(o->net, &o->scratches[thread], first, left < BLOCK ? (int)left : BLOCK, o->obs,
+    o->kernels->forward(o->net, &o->scratches[thread], first, left < BLOCK ? (int)left : BLOCK, o->obs, o->mask,
                         o->logit ? o->logit + first * o->net->n_logit : NULL, o->value ? o->value + first : NULL,
                         o->aux_value ? o->aux_value + first : NULL);
 }
 
-int32_t zoo_forward(zoo_workspace *w, const zoo_model *model, int64_t n_row, const void *obs, float *logit,
-                    float *value, float *aux_value, int32_t n_thread) {
+int32_t zoo_forward(zoo_workspace *w, const zoo_model *model, int64_t n_row, const void *obs, const uint8_t *mask,
+                    float *logit, float *value, float *aux_value, int32_t n_thread) {
     const int64_t n_block = (n_row + BLOCK - 1) / BLOCK;
     const int which = (logit ? ZOO_OUT_LOGIT : 0) | (value ? ZOO_OUT_VALUE : 0) | (aux_value ? ZOO_OUT_AUX : 0);
     scratch scratches[ZOO_MAX_THREAD];
     network net;
-    outputs o = {kernels_in_use(), &net, scratches, n_row, obs, logit, value, aux_value};
+    outputs o = {kernels_in_use(), &net, scratches, n_row, obs, mask, logit, value, aux_value};
     const int32_t error = plan_network(&net, model, which, 0, o.kernels->width);
     if (error) return error;
+    if (mask && model->distribution != ZOO_CATEGORICAL) return ZOO_BAD_MODEL;
     for (int64_t i = 0; model->input == ZOO_INDEX && i < n_row; i++)
         if (check_obs(model, obs, i)) return ZOO_BAD_OBS;
     crew *threads = crew_new(n_thread, forward_task, &o, n_block);
@@ -354,6 +367,7 @@ int32_t zoo_act_begin(zoo_workspace *w, const zoo_model *model, const zoo_rollou
     w->kernels = kernels_in_use();
     const int32_t error = plan_network(&w->net, model, which, 0, w->kernels->width);
     if (error) return error;
+    if (rollout->mask && model->distribution != ZOO_CATEGORICAL) return ZOO_BAD_MODEL;
     float *memory = reserve(w, packed_size(&w->net) + scratch_size(&w->net));
     if (!memory) return ZOO_NO_MEMORY;
     place_scratch(&w->net, &w->scratch, place_packed(&w->net, memory));
@@ -372,6 +386,7 @@ int32_t zoo_act(zoo_workspace *w, int64_t t) {
         error = check_obs(w->net.model, obs, i);
     for (int i = 0; !error && i < r->n_row; i += BLOCK)
         w->kernels->act(&w->net, &w->scratch, i, r->n_row - i < BLOCK ? r->n_row - i : BLOCK, obs,
+                        r->mask ? (const uint8_t *)(r->mask + t * r->mask_stride) : NULL,
                         r->noise ? (const float *)(r->noise + t * r->noise_stride) : NULL,
                         r->action + t * r->action_stride, (float *)(r->logit + t * r->logit_stride),
                         r->has_value ? (float *)(r->value + t * r->value_stride) : NULL);

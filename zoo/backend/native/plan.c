@@ -57,14 +57,24 @@ static int plan_tower(network *net, const zoo_trunk *trunk, const zoo_linear *co
     return 1;
 }
 
+/* Whether every choice has an option and together they have n_action. */
+static int is_split(const zoo_model *m) {
+    int64_t sum = 0;
+    for (int i = 0; m->nvec && i < m->n_choice; i++) {
+        if (m->nvec[i] < 1) return 0;
+        sum += m->nvec[i];
+    }
+    return sum == m->n_action;
+}
+
 static int is_model(const zoo_model *m, int outputs) {
-    if (m->n_input < 1 || m->n_action < 1 || m->input < ZOO_FLOAT || m->input > ZOO_INDEX) return 0;
+    if (m->n_input < 1 || m->n_action < 1 || m->input < ZOO_FLOAT || m->input > ZOO_BOOL) return 0;
     if (m->input == ZOO_NORMALIZED && !(m->shift && m->scale)) return 0;
     if ((outputs & ZOO_OUT_VALUE) && m->value_head.n_out != 1) return 0;
     if ((outputs & ZOO_OUT_AUX) && m->aux_head.n_out != 1) return 0;
     if (!(outputs & ZOO_OUT_LOGIT)) return 1;
     if (m->policy_head.n_out != m->n_action) return 0;
-    if (m->distribution == ZOO_CATEGORICAL) return m->std == ZOO_STD_NONE;
+    if (m->distribution == ZOO_CATEGORICAL) return m->std == ZOO_STD_NONE && is_split(m);
     if (m->distribution != ZOO_GAUSSIAN) return 0;
     return m->std == ZOO_STD_FREE ? m->log_std != NULL : m->std == ZOO_STD_LAYER && m->std_head.n_out == m->n_action;
 }
@@ -152,7 +162,7 @@ float *place_scratch(const network *net, scratch *s, float *memory) {
     s->logit_old = take(&memory, logits);
     s->extra = take(&memory, logits);
     s->action = take(&memory, (ptrdiff_t)net->model->n_action * BLOCK);
-    s->choice = (int32_t *)take(&memory, BLOCK);
+    s->choice = (int32_t *)take(&memory, (ptrdiff_t)net->model->n_choice * BLOCK);
     float **columns[] = {&s->weight, &s->adv, &s->value, &s->value_old, &s->return_, &s->aux_value};
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) *columns[i] = take(&memory, BLOCK);
     return memory;
@@ -166,5 +176,5 @@ ptrdiff_t scratch_size(const network *net) {
     ptrdiff_t n = (ptrdiff_t)BLOCK * (net->towers[0].layers[0].in_pad + 2 * (ptrdiff_t)net->widest);
     for (int t = 0; t < net->n_tower; t++)
         for (int i = 0; i <= net->towers[t].n_layer; i++) n += (ptrdiff_t)BLOCK * 2 * net->towers[t].layers[i].out_pad;
-    return n + (ptrdiff_t)BLOCK * (3 * net->n_logit + net->model->n_action + 8) + 64 * 32;
+    return n + (ptrdiff_t)BLOCK * (3 * net->n_logit + net->model->n_action + net->model->n_choice + 8) + 64 * 32;
 }

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum, IntFlag
 
-ABI = 1
+ABI = 2
 MAX_LAYER = 8
 
 
@@ -19,11 +19,12 @@ class Level(IntEnum):
 
 
 class Input(IntEnum):
-    """What an observation is: floats, floats to be normalised, or an index that becomes one-hot."""
+    """What an observation is: floats, floats to be normalised, an index that becomes one-hot, or bools."""
 
     FLOAT = 0
     NORMALIZED = 1
     INDEX = 2
+    BOOL = 3
 
 
 class Activation(IntEnum):
@@ -112,7 +113,9 @@ class ModelStruct(ctypes.Structure):
         ('distribution', c_int32),
         ('n_action', c_int32),
         ('std', c_int32),
-        ('obs_clip', c_float),
+        ('n_choice', c_int32),
+        *((name, c_float) for name in ('obs_clip', 'log_std_min', 'log_std_max')),
+        ('nvec', c_void_p),
         ('shift', c_void_p),
         ('scale', c_void_p),
         ('log_std', c_void_p),
@@ -163,7 +166,7 @@ class BatchStruct(ctypes.Structure):
 
     _fields_ = [
         ('n_row', c_int64),
-        *((name, c_void_p) for name in ('obs', 'action', 'logit', 'value', 'adv', 'return_', 'weight')),
+        *((name, c_void_p) for name in ('obs', 'mask', 'action', 'logit', 'value', 'adv', 'return_', 'weight')),
     ]
 
 
@@ -183,8 +186,8 @@ class RolloutStruct(ctypes.Structure):
     _fields_ = [
         ('n_row', c_int32),
         ('has_value', c_int32),
-        *((name, c_void_p) for name in ('obs', 'noise', 'action', 'logit', 'value')),
-        *((f'{name}_stride', c_int64) for name in ('obs', 'noise', 'action', 'logit', 'value')),
+        *((name, c_void_p) for name in ('obs', 'mask', 'noise', 'action', 'logit', 'value')),
+        *((f'{name}_stride', c_int64) for name in ('obs', 'mask', 'noise', 'action', 'logit', 'value')),
     ]
 
 

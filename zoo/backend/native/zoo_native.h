@@ -1,8 +1,9 @@
 /* Public interface of zoo's native executor: gradient steps and acting of MLP actor-critics on a CPU in float32.
  *
  * zoo/backend/native/library.py mirrors every struct and constant here; raise ZOO_ABI when one of them changes.
- * All arrays are row-major and contiguous. N: rows in memory, O: width of an observation, A: choices, D: action
- * dimensions, P: width of a flat logit (A, or 2 * D: mu and then sigma).
+ * All arrays are row-major and contiguous. N: rows in memory, O: width of an observation, K: independent choices in an
+ * action, A: options of all choices together, D: dimensions of a continuous action, P: width of a flat logit (A, or
+ * 2 * D: mu and then sigma).
  */
 #ifndef ZOO_NATIVE_H
 #define ZOO_NATIVE_H
@@ -15,7 +16,7 @@
 #define ZOO_API __attribute__((visibility("default")))
 #endif
 
-#define ZOO_ABI 1
+#define ZOO_ABI 2
 #ifndef ZOO_SOURCE
 #define ZOO_SOURCE 0u
 #endif
@@ -23,7 +24,7 @@
 #define ZOO_MAX_THREAD 64
 
 enum zoo_level { ZOO_BASE = 0, ZOO_V3 = 1, ZOO_V4 = 2 };                           /* base: SSE2 or NEON */
-enum zoo_input { ZOO_FLOAT = 0, ZOO_NORMALIZED = 1, ZOO_INDEX = 2 };               /* obs: float, float, int64 */
+enum zoo_input { ZOO_FLOAT = 0, ZOO_NORMALIZED = 1, ZOO_INDEX = 2, ZOO_BOOL = 3 }; /* float, float, int64, uint8_t */
 enum zoo_activation { ZOO_TANH = 0, ZOO_RELU = 1 };
 enum zoo_distribution { ZOO_CATEGORICAL = 0, ZOO_GAUSSIAN = 1 };
 enum zoo_std { ZOO_STD_NONE = 0, ZOO_STD_FREE = 1, ZOO_STD_LAYER = 2 };            /* source of a Gaussian's log std */
@@ -35,7 +36,7 @@ enum zoo_error {
     ZOO_NO_MEMORY = 1,
     ZOO_BAD_MODEL = 2,        /* a pointer, width or kind that the model or the step needs is missing or wrong */
     ZOO_BAD_INDEX = 3,        /* an entry of `index` outside [0, n_row) */
-    ZOO_BAD_ACTION = 4,       /* an action outside [0, A) */
+    ZOO_BAD_ACTION = 4,       /* a choice outside its options */
     ZOO_BAD_OBS = 5           /* an observation index outside [0, O) */
 };
 
@@ -66,7 +67,9 @@ typedef struct {
     int32_t shared;                       /* the critic's heads are on the actor's trunk; `critic` is not read */
     int32_t stop_value_gradient;          /* PPO and VALUE: the value loss moves no trunk that the actor uses */
     int32_t distribution, n_action, std;  /* n_action: A or D */
-    float obs_clip;
+    int32_t n_choice;                     /* K, ZOO_CATEGORICAL */
+    float obs_clip, log_std_min, log_std_max;   /* the log std of a Gaussian stays between the two */
+    const int32_t *nvec;                  /* [K], ZOO_CATEGORICAL: options of each choice, whose sum is A */
     const float *shift, *scale;           /* [O], ZOO_NORMALIZED: clamp((x - shift) * scale, -obs_clip, obs_clip) */
     const float *log_std;                 /* [D], ZOO_STD_FREE */
     float *log_std_grad;
@@ -87,8 +90,9 @@ typedef struct {
 /* N rows that minibatches are gathered from; a step reads the columns that it needs, others may be NULL. */
 typedef struct {
     int64_t n_row;
-    const void *obs;                      /* [N, O] float, or [N] int64 */
-    const void *action;                   /* [N] int64, or [N, D] float */
+    const void *obs;                      /* [N, O] float or uint8_t, or [N] int64 */
+    const uint8_t *mask;                  /* [N, A], 0: the option is not allowed; or NULL: all are */
+    const void *action;                   /* [N, K] int64, or [N, D] float */
     const float *logit;                   /* [N, P], of the old policy */
     const float *value, *adv, *return_;   /* [N] */
     const float *weight;                  /* [N], or NULL: 1 everywhere */
@@ -104,9 +108,10 @@ typedef struct {
 /* The blocks of a rollout that acting reads and writes; step t of a block starts t * stride bytes after its base. */
 typedef struct {
     int32_t n_row, has_value;             /* B; value: only with a shared trunk */
-    const char *obs, *noise;              /* [B, O] float or [B] int64; [B, A] or [B, D] float; noise NULL: the mode */
-    char *action, *logit, *value;         /* [B] int64 or [B, D] float; [B, P]; [B] */
-    int64_t obs_stride, noise_stride, action_stride, logit_stride, value_stride;
+    const char *obs, *mask;               /* as in zoo_batch: [B, O] or [B]; [B, A] or NULL */
+    const char *noise;                    /* [B, A] or [B, D] float; NULL: the mode */
+    char *action, *logit, *value;         /* [B, K] int64 or [B, D] float; [B, P]; [B] */
+    int64_t obs_stride, mask_stride, noise_stride, action_stride, logit_stride, value_stride;
 } zoo_rollout;
 
 typedef struct zoo_workspace zoo_workspace;
@@ -126,7 +131,7 @@ ZOO_API void zoo_workspace_free(zoo_workspace *workspace);
 
 /* One gradient step for each of n_minibatch consecutive blocks of batch_size entries of index.
  *
- * AUX may have two optimisers, the others have one. metrics: [n_minibatch, ZOO_N_METRIC]. A step whose norm is not
+ * There are one or two optimisers, each with the norm of its own. metrics: [n_minibatch, ZOO_N_METRIC]. A step whose norm is not
  * finite changes nothing but the gradients and is reported by its norm. Gradients are left as they were before the
  * clip. The result does not depend on n_thread. Returns a zoo_error; then no step was taken.
  */
@@ -134,9 +139,11 @@ ZOO_API int32_t zoo_epoch(zoo_workspace *workspace, const zoo_model *model, cons
                           const zoo_batch *batch, const zoo_adam *adam, int32_t n_adam, const int64_t *index,
                           int64_t n_minibatch, int64_t batch_size, double *metrics, int32_t n_thread);
 
-/* Outputs for N rows: those of logit [N, P], value [N] and aux_value [N] that are not NULL. Returns a zoo_error. */
+/* Outputs for N rows: those of logit [N, P], value [N] and aux_value [N] that are not NULL; mask: as in zoo_batch.
+ * Returns a zoo_error.
+ */
 ZOO_API int32_t zoo_forward(zoo_workspace *workspace, const zoo_model *model, int64_t n_row, const void *obs,
-                            float *logit, float *value, float *aux_value, int32_t n_thread);
+                            const uint8_t *mask, float *logit, float *value, float *aux_value, int32_t n_thread);
 
 /* Makes a workspace ready to act: packs the weights as they are now. To be repeated when they have changed; between
  * it and `zoo_act` the workspace must serve no other call. model and rollout must stay where they are.

@@ -1,0 +1,208 @@
+"""Distribution 'composite': which parts it has, how they lie side by side, and that their numbers add up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.rl_utils.distribution_cases import BOX, CASES, CPU, HYBRID, N_FEATURE, draw, generator
+from zoo.core.action_map import ActionMap
+from zoo.core.errors import UserError
+from zoo.core.registry import UnknownNameError
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from zoo.rl_utils import Composite, make_dist
+
+ALL = Dict(
+    {
+        'move': Discrete(4, 2),
+        'aim': Dict({'0': BOX, '1': MultiBinary((2,))}, is_tuple=True),
+        'tools': MultiDiscrete((2, 3), (0, 5), (2,)),
+        'scalar': Box(np.array(-1.0), np.array(1.0)),
+    }
+)
+
+
+def make(space: Dict = ALL, name: str = 'auto') -> Composite:
+    dist = make_dist(space, name, {'n_feature': N_FEATURE})
+    assert isinstance(dist, Composite)
+    return dist
+
+
+def param_of(dist: Composite, *lead: int, seed: int = 0) -> torch.Tensor:
+    """What a head gives: every part's parameters in their range."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = dist.make_head(N_FEATURE, {})
+    for p in head.parameters():
+        torch.nn.init.normal_(p, generator=generator(seed))
+    return head(draw(*lead, N_FEATURE, seed=seed).float()).detach()
+
+
+def test_parts_follow_the_leaves_and_their_sizes_add_up():
+    dist = make()
+    assert dist.names == ['move', 'aim.0', 'aim.1', 'tools', 'scalar']
+    assert [part.name for part in dist.parts] == [
+        'categorical',
+        'gaussian',
+        'bernoulli',
+        'multi_categorical',
+        'gaussian',
+    ]
+    assert dist.n_param == 4 + 6 + 2 + 5 + 2 and dist.n_noise == 4 + 3 + 2 + 5 + 1
+    assert dist.n_action == 1 + 3 + 2 + 2 + 1 and not dist.is_index
+    assert dist.n_mask == 4 + 2 + 5  # numbers take no mask
+
+
+@pytest.mark.parametrize(
+    'name, kinds',
+    [
+        ('beta', ['categorical', 'beta', 'bernoulli', 'multi_categorical', 'beta']),
+        (
+            'squashed_gaussian',
+            ['categorical', 'squashed_gaussian', 'bernoulli', 'multi_categorical', 'squashed_gaussian'],
+        ),
+        ('gsde', ['categorical', 'gsde', 'bernoulli', 'multi_categorical', 'gsde']),
+        ('bernoulli', ['categorical', 'gaussian', 'bernoulli', 'multi_categorical', 'gaussian']),
+        ('composite', ['categorical', 'gaussian', 'bernoulli', 'multi_categorical', 'gaussian']),
+    ],
+)
+def test_a_name_serves_in_the_leaves_that_it_fits(name, kinds):
+    assert [part.name for part in make(name=name).parts] == kinds
+
+
+def test_a_name_that_fits_one_of_two_boxes_leaves_the_other_to_the_default():
+    space = Dict({'bounded': BOX, 'unbounded': Box(np.array([-np.inf]), np.array([np.inf]))})
+    assert [part.name for part in make(space, 'beta').parts] == ['beta', 'gaussian']
+
+
+def test_a_name_that_fits_no_leaf_is_refused():
+    space = Dict({'a': Discrete(3), 'b': MultiBinary((2,))})
+    wanted = r"'beta', which can draw no part of the actions; use 'auto', or .*\(a: categorical, b: bernoulli\)"
+    with pytest.raises(UserError, match=wanted):
+        make_dist(space, 'beta')
+    with pytest.raises(UnknownNameError, match="unknown distribution 'betta': did you mean 'beta'"):
+        make_dist(space, 'betta')
+
+
+@pytest.mark.parametrize(
+    'leaf', [Discrete(2**24), MultiDiscrete((3, 2**24), (0, 0), (2,))], ids=['discrete', 'multi_discrete']
+)
+def test_more_choices_than_float32_has_integers_are_refused(leaf):
+    space = Dict({'a': BOX, 'b': Dict({'c': leaf})})
+    with pytest.raises(
+        UserError, match="part 'b.c' of the actions has 16777216 choices, but .* fewer than 16777216 are"
+    ):
+        make_dist(space)
+
+
+def test_an_empty_dict_is_refused():
+    with pytest.raises(UserError, match='an empty Dict or Tuple; a policy needs something to choose'):
+        make_dist(Dict({}))
+
+
+@pytest.mark.parametrize('name', ['auto', 'beta', 'squashed_gaussian', 'gsde'])
+def test_numbers_are_the_sums_of_the_parts(name):
+    dist = make(name=name)
+    p, q = param_of(dist, 20), param_of(dist, 20, seed=1)
+    noise = dist.noise((20,), generator(0), CPU)
+    action = dist.sample(p, noise)
+    assert action.dtype == torch.float32
+    sizes = [[getattr(part, key) for part in dist.parts] for key in ('n_param', 'n_noise')]
+    ps, qs, noises = p.split(sizes[0], -1), q.split(sizes[0], -1), noise.split(sizes[1], -1)
+    own = [part.sample(x, z) for part, x, z in zip(dist.parts, ps, noises, strict=True)]
+    columns = [x.unsqueeze(-1).float() if x.dim() == 1 else x.float() for x in own]
+    assert torch.equal(action, torch.cat(columns, -1))
+    for got, each in (
+        (dist.log_prob(p, action), [part.log_prob(x, a) for part, x, a in zip(dist.parts, ps, own, strict=True)]),
+        (dist.entropy(p), [part.entropy(x) for part, x in zip(dist.parts, ps, strict=True)]),
+        (dist.kl(p, q), [part.kl(x, y) for part, x, y in zip(dist.parts, ps, qs, strict=True)]),
+    ):
+        torch.testing.assert_close(got, sum(each))
+    assert all(torch.equal(x, y) for x, y in zip(dist.split(p).values(), ps, strict=True))
+
+
+def test_indices_up_to_the_limit_survive_as_numbers():
+    dist = make(Dict({'a': Discrete(2**24 - 1), 'b': BOX}))
+    action = torch.tensor([[2**24 - 2, 0, 0, 0]], dtype=torch.float32)
+    assert next(dist._actions(action)).tolist() == [2**24 - 2]
+
+
+def test_masks_go_to_the_parts_that_take_them_in_their_order():
+    dist, p = make(), param_of(make(), 2)
+    mask = torch.ones(2, 11, dtype=torch.bool)
+    mask[0, [1, 5, 9]] = (
+        False  # of move its choice 1, of aim.1 its second bit, of tools entry 1 choice 1 (4 + 2 + 2 + 1)
+    )
+    found = dist.masked(p, mask)
+    assert (found == -torch.inf).nonzero().tolist() == [[0, 1], [0, 11], [0, 15]]  # 4 + 6 + 1, 4 + 6 + 2 + 2 + 1
+    assert torch.equal(found[1], p[1])
+
+
+def test_parts_without_masks_take_none():
+    dist = make(Dict({'a': BOX}))
+    assert dist.n_mask == 0
+    with pytest.raises(UserError, match='take no mask; set env.action_mask=off'):
+        dist.masked(torch.zeros(6), torch.ones(0, dtype=torch.bool))
+
+
+@pytest.mark.parametrize('name', ['auto', 'beta', 'squashed_gaussian'])
+def test_env_actions_of_bounded_parts_are_in_the_units_of_the_env(name):
+    dist = make(name=name)
+    p = param_of(dist, 50)
+    action = dist.sample(p, dist.noise((50,), generator(0), CPU))
+    assert dist.is_bounded == (name != 'auto')
+    found = dist.env_action(action)
+    assert torch.equal(found[:, [0, 4, 5, 6, 7]], action[:, [0, 4, 5, 6, 7]])
+    low, high = torch.tensor(BOX.low).float(), torch.tensor(BOX.high).float()
+    if name == 'auto':
+        assert torch.equal(found, action)
+    else:
+        assert (found[:, 1:4] >= low).all() and (found[:, 1:4] <= high).all()
+    env = ActionMap(ALL)(found)  # and what it gives is an action of the space
+    assert env['move'].min() >= 2 and env['move'].max() <= 5 and env['aim'][1].shape == (50, 2)
+    assert env['tools'].min(0).tolist()[1] >= 5 and env['scalar'].shape == (50,)
+
+
+def test_a_problem_names_its_part():
+    param = torch.zeros(19)
+    wanted = "in the part 'aim.0' a sigma that is not above 0; the second half"
+    assert make().problem_of(param).startswith(wanted)
+    param[7:10], param[18] = 1.0, 1.0
+    assert not make().problem_of(param)
+
+
+def test_an_index_outside_its_part_is_refused():
+    action = torch.zeros(2, 9)
+    action[1, 0] = 4.0
+    with pytest.raises(ValueError, match='action holds 0 to 4 but logit_new has 4 choices'):
+        make().log_prob(param_of(make(), 2), action)
+
+
+LEAVES = [Discrete(3), MultiDiscrete((2, 4), (0, 0), (2,)), MultiBinary((2, 1)), BOX, Box(np.array(0.0), np.array(2.0))]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    leaves=st.lists(st.sampled_from(LEAVES), min_size=1, max_size=5),
+    n_inner=st.integers(0, 3),
+    name=st.sampled_from(['auto', 'composite']),
+)
+def test_any_nesting_gives_the_numbers_of_its_leaves(leaves, n_inner, name):
+    spaces: dict[str, object] = {str(k): leaf for k, leaf in enumerate(leaves[n_inner:])}
+    if leaves[:n_inner]:
+        spaces['inner'] = Dict({str(k): leaf for k, leaf in enumerate(leaves[:n_inner])}, is_tuple=True)
+    dist = make(Dict(spaces), name)
+    p, q = param_of(dist, 4, 2), param_of(dist, 4, 2, seed=1)
+    action = dist.sample(p, dist.noise((4, 2), generator(0), CPU))
+    dist.check_action(action, torch.Size((4, 2)))
+    for x in (dist.log_prob(p, action), dist.entropy(p), dist.kl(p, q)):
+        assert x.shape == (4, 2) and x.isfinite().all()
+    assert (dist.kl(p, q) > 0).all()
+    assert (dist.log_prob(p, action) <= dist.log_prob(p, dist.mode(p)) + 1e-5).all()
+
+
+def test_the_shared_case_is_what_it_says():
+    assert make_dist(HYBRID).n_param == CASES['composite'].dist.n_param == 15
