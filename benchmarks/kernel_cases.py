@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from zoo.rl_utils import (
     ActionDist,
     Categorical,
     Gaussian,
+    MultiCategorical,
     gae,
     gae_data,
     ppg_data,
@@ -29,22 +31,32 @@ GAMMA, LAMBDA, CLIP = 0.99, 0.95, 0.2  # the defaults of the ops
 
 
 class Case(NamedTuple):
-    """An op at one size: rows N and columns A or D; gae: rows T and columns B; values have one column."""
+    """An op at one size: rows N and columns A or D; gae: rows T and columns B; values have one column.
+
+    nvec: the sizes of K choices, whose P logits are the columns. masked: in both logits half of the options that
+    the action does not take are -inf.
+    """
 
     op: str
     rows: int
     columns: int = 1
     gaussian: bool = False
     dtype: torch.dtype = torch.float32  # of the logits; everything else is float32
+    nvec: tuple[int, ...] = ()
+    masked: bool = False
 
     @property
     def label(self) -> str:
-        return self.op + (' (Gaussian)' if self.gaussian else '')
+        traits = {'Gaussian': self.gaussian, 'multi-categorical': bool(self.nvec), 'masked': self.masked}
+        given = ', '.join(name for name, holds in traits.items() if holds)
+        return f'{self.op} ({given})' if given else self.op
 
     @property
     def size(self) -> str:
         if self.op == 'gae':
             return f'T={self.rows}, B={self.columns}'
+        if self.nvec:
+            return f'N={self.rows}, K={len(self.nvec)}, P={self.columns}'
         choices = '' if self.op == 'ppo_value_error' else f', {"D" if self.gaussian else "A"}={self.columns}'
         return f'N={self.rows}{choices}'
 
@@ -69,12 +81,23 @@ _HEADS = tuple(
     for dtype in (torch.float32, BF16)
 )
 _WIDE = tuple((4096, 4096, False, dtype) for dtype in (torch.float32, BF16))
+_NVECS = ((3,) * 6, (6, 4, 4, 4, 4, 7, 49), (2,) * 300)  # equal; those of a unit of MicroRTS; many
+_CHOICES = tuple(
+    (rows, sum(nvec), False, dtype, nvec, masked)
+    for rows in (2**15, 2**20)
+    for nvec, dtype, masked in (
+        *((nvec, torch.float32, False) for nvec in _NVECS if rows == 2**15 or sum(nvec) < 100),
+        (_NVECS[0], BF16, False),
+        (_NVECS[1], torch.float32, True),
+    )
+)
+_MASKED = tuple((rows, 18, False, torch.float32, (), True) for rows in (2**15, 2**20))
 CUDA_CASES = (
     *(Case('gae', *size) for size in ((128, 8192), (2048, 64), (128, 65536), (8192, 1))),
-    *(Case('ppo_policy_error', *head) for head in _HEADS + _WIDE),
+    *(Case('ppo_policy_error', *head) for head in _HEADS + _WIDE + _MASKED + _CHOICES),
     Case('ppo_value_error', 2**15),
     Case('ppo_value_error', 2**20),
-    *(Case('ppg_joint_error', *head) for head in _HEADS + _WIDE),
+    *(Case('ppg_joint_error', *head) for head in _HEADS + _WIDE + _MASKED + _CHOICES),
 )
 
 # The factor that a caller gives to each loss; gae has none.
@@ -85,6 +108,8 @@ def dist_of(case: Case) -> ActionDist | None:
     """The distribution of a case's logits, flat parameters [N, P]; None if it has none."""
     if case.op not in ('ppo_policy_error', 'ppg_joint_error'):
         return None
+    if case.nvec:
+        return MultiCategorical(case.nvec)
     return Gaussian(case.columns) if case.gaussian else Categorical(case.columns)
 
 
@@ -126,8 +151,8 @@ def traffic(case: Case) -> Traffic:
         # backward: gradient of the head and of the value read, scaled, written: 2 heads + 8
         forward = 3 * n_part * size + 20 * n
         return Traffic(forward, 2 * n_part * size + 8 * n, forward)
-    # action: an index of 8 bytes a row, or D float32; adv and weight: 8
-    row = (4 * case.columns if case.gaussian else 8) + 8
+    # action: one or several indices of 8 bytes a row, or D float32; adv and weight: 8
+    row = (4 * case.columns if case.gaussian else 8 * max(len(case.nvec), 1)) + 8
     # forward: new and old head and these read, slope (4) written; backward: new head, action, weight (4), slope (4)
     # read, gradient written; least: no slope, and all but the gradient is read once
     return Traffic(2 * n_part * size + (row + 4) * n, 2 * n_part * size + row * n, 3 * n_part * size + row * n)
@@ -162,8 +187,14 @@ def make(case: Case, generator: torch.Generator) -> Any:
         new = torch.cat((mu_old + 0.1 * normal(n, c), sigma_old + 0.1 * uniform(n, c)), -1)
         old = torch.cat((mu_old, sigma_old), -1)
     else:
-        action = torch.randint(c, (n,), generator=generator, device=generator.device)
+        nvec = case.nvec or (c,)
+        action = torch.stack([torch.randint(k, (n,), generator=generator, device=generator.device) for k in nvec], -1)
         new, old = mu_old + 0.3 * normal(n, c), mu_old
+        if case.masked:
+            begin = torch.tensor((0, *accumulate(nvec[:-1])), device=generator.device)
+            forbidden = (uniform(n, c) < 0.5).scatter(-1, action + begin, False)
+            new, old = new.masked_fill(forbidden, -torch.inf), old.masked_fill(forbidden, -torch.inf)
+        action = action if case.nvec else action[:, 0].contiguous()
     new, old = new.to(case.dtype).requires_grad_(), old.to(case.dtype)
     if case.op == 'ppg_joint_error':
         return ppg_data(new, old, None, *values)

@@ -322,7 +322,7 @@ def measure(cases: Sequence[Case], setting: Setting, facts: dict[str, Any], out:
     plain = [
         row
         for case in firsts.values()
-        if case.op == 'ppo_policy_error' and not setting.on_cuda
+        if case.op == 'ppo_policy_error' and not (setting.on_cuda or case.nvec or case.masked)
         for row in measure_plain(case, setting)
     ]
     for case in cases:

@@ -40,6 +40,37 @@ def joint_case(
     return ppg_data(new, old, None, value_new, value_old, return_, weight_)
 
 
+def choices_case(
+    *lead: int,
+    nvec: tuple[int, ...],
+    masked: str = '',
+    weight: bool = False,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> ppo_policy_data:
+    """A batch [*lead] over several choices; masked: 'new', 'old' or 'both', whose logits are -inf at some options.
+
+    Every choice keeps the option that the action takes. Actions [*lead, K]; for a categorical take [..., 0].
+    """
+    generator = torch.Generator().manual_seed(seed)
+    new, old, action = _choices(lead, nvec, masked, dtype, generator)
+    adv = torch.randn(lead, generator=generator)
+    return ppo_policy_data(new, old, action, adv, _weight(lead, generator) if weight else None)
+
+
+def joint_choices_case(
+    *lead: int,
+    nvec: tuple[int, ...],
+    masked: str = '',
+    weight: bool = False,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> ppg_data:
+    """As `choices_case`, with values."""
+    new, old, _ = _choices(lead, nvec, masked, dtype, torch.Generator().manual_seed(seed))
+    return ppg_data(new, old, None, *value_case(*lead, weight=weight, seed=seed))
+
+
 def value_case(*shape: int, weight: bool = False, seed: int = 0) -> ppo_value_data:
     """Values [*shape]; the changes lie on both sides of the clip range."""
     generator = torch.Generator().manual_seed(seed)
@@ -72,6 +103,22 @@ def _logits(shape: tuple[int, ...], gaussian: bool, dtype: torch.dtype, generato
         {'mu': (first + 0.1 * change).to(dtype).requires_grad_(), 'sigma': sigma.to(dtype).requires_grad_()},
         {'mu': first.to(dtype), 'sigma': sigma_old.to(dtype)},
     )
+
+
+def _choices(
+    lead: tuple[int, ...], nvec: tuple[int, ...], masked: str, dtype: torch.dtype, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """New and old logits [*lead, sum(nvec)] and actions [*lead, K]."""
+    first, change = torch.randn((2, *lead, sum(nvec)), generator=generator)
+    action = torch.stack([torch.randint(n, lead, generator=generator) for n in nvec], -1)
+    begin = torch.tensor((0, *nvec[:-1])).cumsum(0)
+    forbidden = (torch.rand(first.shape, generator=generator) < 0.5).scatter(-1, action + begin, False)
+    new, old = first + 0.3 * change, first
+    if masked in ('new', 'both'):
+        new = new.masked_fill(forbidden, -torch.inf)
+    if masked in ('old', 'both'):
+        old = old.masked_fill(forbidden, -torch.inf)
+    return new.to(dtype).requires_grad_(), old.to(dtype), action
 
 
 def _weight(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

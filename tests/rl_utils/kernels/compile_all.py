@@ -21,8 +21,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tests.rl_utils.kernels.cases import gae_case, joint_case, policy_case, value_case
-from zoo.rl_utils import gae_return, ppg_joint_error, ppo_policy_error, ppo_value_error
+from tests.rl_utils.kernels.cases import (
+    choices_case,
+    gae_case,
+    joint_case,
+    joint_choices_case,
+    policy_case,
+    value_case,
+)
+from zoo.rl_utils import MultiCategorical, gae_return, ppg_joint_error, ppo_policy_error, ppo_value_error
 
 TYPES = {
     torch.float32: '*fp32',
@@ -81,6 +88,12 @@ def main(capability: int) -> None:
                 loss, _ = ppo_policy_error(data, dual_clip=3.0)
                 (loss.policy_loss + loss.entropy_loss).backward()
                 ppg_joint_error(joint_case(*size, gaussian=gaussian, weight=True, dtype=dtype))
+    # two of two options, a game's, many of two, and one that is as large as a block's registers allow
+    for nvec in ((2, 2), (6, 4, 4, 4, 4, 7, 49), (2,) * 300, (4096, 3)) if capability >= 90 else ((3,) * 6,):
+        dist = MultiCategorical(nvec)
+        loss, _ = ppo_policy_error(choices_case(64, nvec=nvec, weight=True), dual_clip=3.0, dist=dist)
+        (loss.policy_loss + loss.entropy_loss).backward()
+        ppg_joint_error(joint_choices_case(64, nvec=nvec, weight=True), dist=dist)
     ppo_value_error(value_case(64, weight=True))
     for shape in ((128, 8192), (2048, 64), (8192, 1), (8, 256)):
         gae_return(gae_case(shape))

@@ -34,5 +34,7 @@ def test_kernels_compile_and_keep_their_rows_in_registers(capability):
         'ppg_joint._forward',
         'gae._scan',
     }
+    kinds = {kernel['KIND'] for kernel in kernels if kernel['kernel'] == 'ppo_policy._forward'}
+    assert kinds == {'categorical', 'multi_categorical', 'gaussian'}
     # bytes per thread in memory: a tile that does not fit spills hundreds, one or two numbers are ptxas' own choice
     assert [kernel for kernel in kernels if kernel['stack'] > 16] == []

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
-from zoo.rl_utils import Categorical, Gaussian, gae, gae_data, kernels
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from zoo.rl_utils import Categorical, Gaussian, gae, gae_data, kernels, make_dist
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -69,6 +71,35 @@ def test_explain_names_what_is_not_covered(monkeypatch, tensors, dist, reason):
     assert kernels.find('ppo_policy_error', *tensors, dist=dist) is None
 
 
+BOX = Box(-np.ones(2, np.float32), np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize(
+    'space, name, has_kernel',
+    [
+        (Discrete(3), 'auto', True),
+        (MultiDiscrete((2, 3), (0, 0), (2,)), 'auto', True),
+        (BOX, 'auto', True),
+        (BOX, 'squashed_gaussian', False),
+        (BOX, 'gsde', False),
+        (BOX, 'beta', False),
+        (MultiBinary((3,)), 'auto', False),
+        (Dict({'a': Discrete(3), 'b': BOX}), 'auto', False),
+    ],
+    ids=lambda x: x if isinstance(x, str) else type(x).__name__,
+)
+@pytest.mark.parametrize('op', ['ppo_policy_error', 'ppg_joint_error'])
+def test_only_categorical_multi_categorical_and_gaussian_have_kernels(monkeypatch, op, space, name, has_kernel):
+    pytest.importorskip('triton', reason='triton is not installed')
+    monkeypatch.setattr(kernels, 'MODE', 'interpret')
+    dist = make_dist(space, name, {'n_feature': 4})
+    row = torch.ones(1, dist.n_param)
+    assert (kernels.find(op, row, row, dist=dist) is not None) == has_kernel
+    assert kernels.explain(op, row, row, dist=dist).startswith(
+        'kernel' if has_kernel else 'reference: the distribution'
+    )
+
+
 @pytest.mark.slow
 def test_importing_rl_utils_loads_no_compiler_no_backend_and_no_env():
     code = (
@@ -81,15 +112,18 @@ def test_importing_rl_utils_loads_no_compiler_no_backend_and_no_env():
 
 
 @pytest.mark.slow
-def test_a_kernel_whose_first_call_is_compiled_is_loaded():
+def test_kernels_whose_first_calls_are_compiled_are_loaded():
     pytest.importorskip('triton', reason='triton is not installed')
     code = (
-        'import torch; from zoo.rl_utils import gae, gae_data\n'
-        'f = torch.compile(lambda *x: gae(gae_data(*x), 1.0, 1.0), backend="aot_eager", fullgraph=True)\n'
-        'print(f(*torch.ones(3, 2)).tolist())'
+        'import torch; from zoo.rl_utils import gae, gae_data, ppo_value_data, ppo_value_error\n'
+        'def both(*x):\n'
+        '    return gae(gae_data(*x), 1.0, 1.0), ppo_value_error(ppo_value_data(x[0], x[1], x[2] + 2))\n'
+        'f = torch.compile(both, backend="aot_eager", fullgraph=True)\n'
+        'print(*(y.tolist() for y in f(*torch.ones(3, 2))))'
     )
     shown = run_python(code, ZOO_KERNELS='interpret', TRITON_INTERPRET='1')
-    assert shown.stdout == '[2.0, 1.0]\n', shown.stderr[-2000:]
+    # R - V = 3 - 1 = 2, and half of its square is 2
+    assert shown.stdout == '[2.0, 1.0] 2.0\n', shown.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

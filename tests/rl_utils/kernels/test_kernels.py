@@ -1,10 +1,4 @@
-"""Every kernel, forward and backward, against the reference in float64.
-
-Without a GPU the kernels run in Triton's interpreter on CPU tensors (tests/conftest.py); with one, on it.
-Tolerances: float32 has 24 bits, so a mean of numbers around 1 is good to some 1e-6; a gradient is of size 1/N and is
-compared after multiplying by N. bfloat16 inputs are exact in float64 too, only their gradients are rounded: to 8 bits,
-2^-8, when they are scaled, and before that when they are stored, where the interpreter even truncates (2^-7).
-"""
+"""Every kernel, forward and backward, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -17,10 +11,21 @@ from torch import Tensor
 
 from tests.gpu import no_waiting
 from tests.rl_utils.kernels.cases import gae_case, joint_case, policy_case, value_case
+from tests.rl_utils.kernels.compare import (
+    DEVICE,
+    assert_close,
+    finish,
+    joint_results,
+    leaves,
+    moved,
+    policy_results,
+    set_mode,
+)
 from zoo.rl_utils import (
     Categorical,
     FlatAdam,
     Gaussian,
+    MultiCategorical,
     gae,
     gae_data,
     gae_return,
@@ -35,65 +40,9 @@ from zoo.rl_utils import (
 from zoo.rl_utils.distribution import from_logits
 
 pytest.importorskip('triton', reason='triton is not installed')
+pytestmark = pytest.mark.usefixtures('kernels_everywhere', 'poisoned_memory')
 
-DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 SHAPES = [(1, 1), (7, 3), (600, 2), (5, 3, 18), (2, 3, 4, 5), (33, 130), (3, 4100)]
-
-
-def set_mode(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    monkeypatch.setattr(kernels, 'MODE', mode)
-    monkeypatch.setattr(kernels, 'ENABLED', mode == 'interpret')
-
-
-@pytest.fixture(autouse=True)
-def kernels_everywhere(monkeypatch):
-    set_mode(monkeypatch, 'interpret')
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """Fresh memory is NaN: an element that a kernel leaves unwritten fails every comparison."""
-    torch.use_deterministic_algorithms(True)  # this makes torch.empty fill
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-def moved(data: Any, dtype: torch.dtype | None = None) -> Any:
-    """A copy on the device under test, leaves with gradient again; dtype: of what is floating."""
-
-    def one(x: Any) -> Any:
-        if isinstance(x, dict):
-            return {key: one(value) for key, value in x.items()}
-        if x is None:
-            return None
-        copy = x.detach().to(DEVICE, dtype if x.is_floating_point() else None, copy=True)
-        return copy.requires_grad_(x.requires_grad)
-
-    return type(data)(*map(one, data))
-
-
-def leaves(data: Any) -> list[Tensor]:
-    """The tensors that want a gradient."""
-    flat = [y for x in data for y in (x.values() if isinstance(x, dict) else [x])]
-    return [x for x in flat if x is not None and x.requires_grad]
-
-
-def policy_results(data: ppo_policy_data, **options: Any) -> list[Tensor]:
-    """Losses, metrics and N times the gradient of 0.7 * policy_loss - 0.3 * entropy_loss, in float64 on the CPU."""
-    loss, info = ppo_policy_error(data, **options)
-    (0.7 * loss.policy_loss - 0.3 * loss.entropy_loss).backward()
-    return finish([loss.policy_loss, loss.entropy_loss, *info], data, data.adv.numel())
-
-
-def finish(results: list[Tensor], data: Any, n: int) -> list[Tensor]:
-    return [x.detach().double().cpu() for x in results] + [n * x.grad.double().cpu() for x in leaves(data)]
-
-
-def assert_close(got: list[Tensor], wanted: list[Tensor], dtype: torch.dtype = torch.float32, n_sum: int = 4) -> None:
-    """The first n_sum are float32 sums for any dtype, the rest gradients in dtype."""
-    for i, (x, y) in enumerate(zip(got, wanted, strict=True)):
-        rounding = 1e-5 if dtype == torch.float32 or i < n_sum else 2**-6
-        torch.testing.assert_close(x, y, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize('gaussian', [False, True])
@@ -120,14 +69,9 @@ def test_policy_kernel_equals_float64_reference(shape, dtype, gaussian):
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize('shape', SHAPES)
 def test_joint_kernel_equals_float64_reference(shape, dtype, gaussian):
-    data = joint_case(*shape, gaussian=gaussian, weight=len(shape) % 2 == 1, dtype=dtype)
-
-    def results(data):
-        loss = ppg_joint_error(data, use_value_clip=shape[0] != 7)
-        (1.3 * loss.auxiliary_loss + 0.7 * loss.behavioral_cloning_loss).backward()
-        return finish(list(loss), data, data.return_.numel())
-
-    assert_close(results(moved(data)), results(moved(data, torch.float64)), dtype, n_sum=2)
+    data, clip = joint_case(*shape, gaussian=gaussian, weight=len(shape) % 2 == 1, dtype=dtype), shape[0] != 7
+    got = joint_results(moved(data), use_value_clip=clip)
+    assert_close(got, joint_results(moved(data, torch.float64), use_value_clip=clip), dtype, n_sum=2)
 
 
 @pytest.mark.parametrize('weight', [False, True])
@@ -219,23 +163,6 @@ def test_value_kernel_at_ties_equals_float32_reference(monkeypatch):
     torch.testing.assert_close(got[1], torch.tensor([-0.5, -1.5, 0.375, 0.0], dtype=torch.float64))
     set_mode(monkeypatch, '0')
     assert_close(got, results(), n_sum=1)
-
-
-def test_kernels_of_masked_choices_stay_finite():
-    data = policy_case(20, 5)
-    mask = torch.tensor([0.0, 0.0, -torch.inf, 0.0, -torch.inf])
-    data = data._replace(
-        logit_new=(data.logit_new.detach() + mask).requires_grad_(),
-        logit_old=data.logit_old + mask,
-        action=data.action % 2,
-    )
-    got = policy_results(moved(data))
-    assert_close(got, policy_results(moved(data, torch.float64)))
-    assert got[4].isfinite().all() and (got[4][:, [2, 4]] == 0).all()
-    joint = joint_case(20, 5)._replace(logit_new=data.logit_new.detach().requires_grad_(), logit_old=data.logit_old)
-    loss = ppg_joint_error(moved(joint))
-    wanted = ppg_joint_error(moved(joint, torch.float64))
-    torch.testing.assert_close(loss.behavioral_cloning_loss.double(), wanted.behavioral_cloning_loss)
 
 
 @pytest.mark.parametrize('gaussian', [False, True])
@@ -330,7 +257,7 @@ def test_policy_kernel_of_an_action_outside_the_choices_gives_nan(action):
     assert ppo_policy_error(data)[0].policy_loss.isnan()
 
 
-@pytest.mark.parametrize('dist', [Categorical(3), Gaussian(2)], ids=lambda dist: dist.name)
+@pytest.mark.parametrize('dist', [Categorical(3), MultiCategorical((3, 2)), Gaussian(2)], ids=lambda dist: dist.name)
 def test_a_training_step_with_kernels_is_the_step_without(dist, monkeypatch):
     found = []
     for mode in ('interpret', '0'):
@@ -342,7 +269,7 @@ def test_a_training_step_with_kernels_is_the_step_without(dist, monkeypatch):
         head, feature = head.to(DEVICE), torch.linspace(-1, 1, 100, device=DEVICE).view(20, 5)
         optimizer = FlatAdam(head.named_parameters())
         param = head(feature)
-        action = dist.sample(param.detach(), param.detach().new_zeros(20, dist.n_param)[..., : dist.n_action or None])
+        action = dist.sample(param.detach(), param.new_zeros(20, dist.n_noise))
         old = param.detach() * 1.1
         policy = ppo_policy_data(param, old, action, data.return_, data.weight)
         loss = ppo_policy_error(policy, dist=dist)[0]
@@ -393,7 +320,8 @@ def test_a_distribution_or_number_that_no_kernel_knows_uses_the_reference(tensor
     loss = ppo_policy_error(data, numbers[0], dist=dist)[0].policy_loss
     torch.testing.assert_close(loss, ppo_policy_error(data)[0].policy_loss)
     if not tensor_number:
-        said = "reference: the distribution 'other' is not covered, only categorical and gaussian"
+        covered = 'categorical, multi_categorical and gaussian'
+        said = f"reference: the distribution 'other' (Other) is not covered, only {covered}"
         assert kernels.explain('ppo_policy_error', *flat, dist=dist) == said
 
 
@@ -473,12 +401,12 @@ def test_ops_pass_torchs_own_checks():
     ops, slope, one = torch.ops.zoo, torch.randn(30, device=DEVICE), torch.ones((), device=DEVICE)
     rows, rows_old = policy.logit_new.detach(), policy.logit_old
     for op, args in (
-        (ops.ppo_policy_error, (rows, rows_old, policy.action, policy.adv, None, 0.2, None, False)),
-        (ops.ppo_policy_error_backward, (rows, policy.action, slope, None, one, one, False)),
+        (ops.ppo_policy_error, (rows, rows_old, policy.action, policy.adv, None, 0.2, None, 'categorical', [])),
+        (ops.ppo_policy_error_backward, (rows, policy.action, slope, None, one, one, 'categorical', [])),
         (ops.ppo_value_error, (value[0].detach(), value[1], value[2], None, 0.2)),
         (
             ops.ppg_joint_error,
-            (rows, rows_old, joint.value_new.detach(), joint.value_old, joint.return_, None, None, False),
+            (rows, rows_old, joint.value_new.detach(), joint.value_old, joint.return_, None, None, 'categorical', []),
         ),
         (ops.gae, (*rollout, 0.99, 0.95, True)),
     ):

@@ -13,14 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from zoo.rl_utils.categorical import Categorical
 from zoo.rl_utils.distribution import ActionDist, Logit, from_logits
+from zoo.rl_utils.gaussian import Gaussian
+from zoo.rl_utils.multi_categorical import MultiCategorical
 
-MAX_COLUMN = 16384  # choices or action dimensions: a row is held in the registers of one block
+MAX_COLUMN = 16384  # options of a choice, or action dimensions: they are held in the registers of one block
+MAX_PADDING = 8  # choices are padded to the largest of them: to so many times their logits at most
 MODE = os.environ.get('ZOO_KERNELS', 'auto')
 if MODE not in ('auto', '0', 'interpret'):
     raise ValueError(
@@ -37,11 +42,12 @@ _FILES = {
 }
 _HAS_TRITON = find_spec('triton') is not None
 _OF_POLICIES = ('ppo_policy_error', 'ppg_joint_error')  # whose first two tensors are logits
-_DISTRIBUTIONS = ('categorical', 'gaussian')
+_DISTRIBUTIONS = (Categorical, MultiCategorical, Gaussian)  # these alone: a subclass may compute something else
 _FLOATS = (torch.float32, torch.bfloat16)
 _disabled = False
-_loaded: dict[str, Callable[..., Any]] = {}
-_ready: set[tuple[str, str]] = set()
+# The kernel of each op, once it is loaded. A compiler reads a container once for a whole function, so each has its own.
+_loaded: dict[str, list[Callable[..., Any]]] = {op: [] for op in _FILES}
+_ready: set[tuple[str, str, tuple[int, ...]]] = set()
 
 
 def find(
@@ -57,7 +63,8 @@ def find(
         return None
     if _disabled or any(isinstance(x, Tensor) for x in numbers) or _obstacle(op, tensors, dist):
         return None
-    return _loaded[op] if _load(op, str(first.device)) else None
+    nvec = () if dist is None else layout_of(dist)[1]
+    return _loaded[op][0] if _load(op, str(first.device), nvec) else None
 
 
 @contextmanager
@@ -95,6 +102,24 @@ def explain(op: str, *tensors: Logit | None, dist: ActionDist | None = None) -> 
     return f'reference: {obstacle}' if obstacle else f'kernel: zoo.rl_utils.kernels.{_FILES[op]}'
 
 
+def layout_of(dist: ActionDist) -> tuple[str, tuple[int, ...]]:
+    """How a row of parameters is read: (name of a distribution, the sizes of its choices where they are several).
+
+    A single choice is read as that of a categorical, so that both give the same numbers.
+    """
+    if isinstance(dist, MultiCategorical):
+        nvec = tuple(map(index, dist.nvec))  # a compiler may have made symbols of them; these are numbers
+        return (dist.name, nvec) if len(nvec) > 1 else (Categorical.name, ())
+    return dist.name, ()
+
+
+def columns_of(kind: str, nvec: Sequence[int], n_param: int) -> int:
+    """How many numbers of a row are needed at once: those of the largest choice, or one for each action dimension."""
+    if nvec:
+        return max(nvec)
+    return n_param // 2 if kind == Gaussian.name else n_param
+
+
 def _obstacle(op: str, tensors: Sequence[Any], dist: ActionDist | None) -> str:
     """Why the kernel can't be used; empty if it can."""
     given = [x for x in tensors if x is not None]
@@ -108,20 +133,33 @@ def _obstacle(op: str, tensors: Sequence[Any], dist: ActionDist | None) -> str:
             return f'tensors are on {first.device} and {x.device}'
         if x.is_floating_point() and x.dtype not in _FLOATS:
             return f'{str(x.dtype).removeprefix("torch.")} is not covered, only float32 and bfloat16'
-    if dist is not None:
-        if dist.name not in _DISTRIBUTIONS:
-            return f'the distribution {dist.name!r} is not covered, only {" and ".join(_DISTRIBUTIONS)}'
-        n_column = dist.n_action or dist.n_param
-        if n_column > MAX_COLUMN:
-            return f'rows of {n_column} are not covered, only up to {MAX_COLUMN}'
+    if dist is not None and (obstacle := _obstacle_of(dist)):
+        return obstacle
     return '' if _HAS_TRITON else 'triton is not installed; it comes with the CUDA builds of torch'
 
 
-def _load(op: str, device: str) -> bool:
-    if (op, device) not in _ready:
-        _loaded[op] = import_module(f'{__name__}.{_FILES[op]}').apply
-        import_module(f'{__name__}.launch').prepare(torch.device(device))
-        _ready.add((op, device))
+def _obstacle_of(dist: ActionDist) -> str:
+    if type(dist) not in _DISTRIBUTIONS:
+        *most, last = (each.name for each in _DISTRIBUTIONS)
+        covered = f'{", ".join(most)} and {last}'
+        return f'the distribution {dist.name!r} ({type(dist).__name__}) is not covered, only {covered}'
+    kind, nvec = layout_of(dist)
+    n_column = columns_of(kind, nvec, dist.n_param)
+    if n_column > MAX_COLUMN:
+        return f'rows of {n_column} are not covered, only up to {MAX_COLUMN}'
+    if len(nvec) * n_column > MAX_PADDING * dist.n_param:
+        return (
+            f'{len(nvec)} choices, the largest of {n_column} options, would take over {MAX_PADDING} times their '
+            f'{dist.n_param} logits'
+        )
+    return ''
+
+
+def _load(op: str, device: str, nvec: tuple[int, ...]) -> bool:
+    if (op, device, nvec) not in _ready:
+        _loaded[op][:] = [import_module(f'{__name__}.{_FILES[op]}').apply]
+        import_module(f'{__name__}.launch').prepare(torch.device(device), nvec)
+        _ready.add((op, device, nvec))
     return True
 
 

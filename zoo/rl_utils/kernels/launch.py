@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""What the kernels share: how an op is registered and launched, and a sum over all programs of a launch.
+"""How an op is registered and its kernel launched, and a sum over all programs of a launch.
 
 Sums are deterministic without a second launch: every program stores its part, and the one that finishes last (an
 integer counter tells) adds the parts in their order. No float is ever added atomically.
@@ -7,8 +7,9 @@ integer counter tells) adds the parts in their order. No float is ever added ato
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, wraps
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ _PROGRAM_PER_SM = 8
 _N_SLOT = 256  # streams of a device that get a lasting counter
 _slots: dict[torch.device, Tensor] = {}
 _counters: dict[tuple[torch.device, int], Tensor] = {}
+_bounds: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
 
 
 def custom_op(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -49,14 +51,20 @@ def custom_op(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., 
 
 
 class Tiling:
-    """How [n_row, n_column] is cut: tiles of ROWS x COLUMNS cells, shared out among n_program programs."""
+    """How rows are cut: n_tile tiles of ROWS whole rows, shared out among n_program programs.
 
-    def __init__(self, n_row: int, n_column: int, device: torch.device) -> None:
+    Of each row GROUPS groups of COLUMNS cells are held at once, padding included: of n_group groups with up to
+    n_column cells each.
+    """
+
+    def __init__(self, n_row: int, n_column: int, device: torch.device, n_group: int = 1) -> None:
         columns = triton.next_power_of_2(n_column)
-        rows = max(_TILE // columns, 1)
+        self.groups = min(triton.next_power_of_2(n_group), max(_TILE // columns, 1))
+        rows = max(_TILE // (columns * self.groups), 1)
         self.n_tile = triton.cdiv(n_row, rows)
         self.n_program = min(self.n_tile, _PROGRAM_PER_SM * _n_sm(device))
-        self.constants = {'ROWS': rows, 'COLUMNS': columns, 'num_warps': min(max(rows * columns // 512, 4), 32)}
+        n_warp = min(max(rows * self.groups * columns // 512, 4), 32)
+        self.constants = {'ROWS': rows, 'COLUMNS': columns, 'num_warps': n_warp}
 
 
 def on_device_of(x: Tensor) -> Any:
@@ -80,12 +88,29 @@ def as_rows(x: Tensor) -> Tensor:
     return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
 
 
-def prepare(device: torch.device) -> None:
-    """Makes the counters of a device before any launch, for torch.compile may launch in a pool that it takes back."""
-    if device not in _slots:
+def prepare(device: torch.device, nvec: tuple[int, ...] = ()) -> None:
+    """Makes what lasts, the counters of a device and the bounds of nvec, before any launch.
+
+    For torch.compile may launch in a pool of memory that it takes back.
+    """
+    has_counters, has_bounds = device in _slots, not nvec or (device, nvec) in _bounds
+    if not has_counters:
         _slots[device] = torch.zeros(_N_SLOT, dtype=torch.int32, device=device)
-        if device.type == 'cuda':
-            torch.cuda.synchronize(device)  # any stream may use them from here on
+    if not has_bounds:
+        _bounds[device, nvec] = _bounds_of(nvec, device)
+    if device.type == 'cuda' and not (has_counters and has_bounds):
+        torch.cuda.synchronize(device)  # any stream may use them from here on
+
+
+def bounds(nvec: Sequence[int], device: torch.device) -> Tensor | None:
+    """[K + 1] int32: where in a row the logits of each of K choices begin, and where the last ones end; None if K is 0.
+
+    nvec: how many each choice has.
+    """
+    if not nvec:
+        return None
+    found = _bounds.get((device, tuple(nvec)))
+    return _bounds_of(nvec, device) if found is None else found
 
 
 def counter(device: torch.device) -> Tensor:
@@ -106,6 +131,10 @@ def counter(device: torch.device) -> Tensor:
             return torch.zeros(1, dtype=torch.int32, device=device)
         found = _counters[device, stream] = _slots[device][n_taken : n_taken + 1]
     return found
+
+
+def _bounds_of(nvec: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor((0, *accumulate(nvec)), dtype=torch.int32, device=device)
 
 
 @cache
@@ -134,52 +163,3 @@ def add_programs(partial_ptr, counter_ptr, out_ptr, WIDTH: tl.constexpr):
             )  # past the L1 cache, which other programs don't write to
         tl.store(out_ptr + column, tl.sum(total, 0))
         tl.store(counter_ptr, 0)
-
-
-@triton.jit
-def load_rows(ptr, row, stride, is_row, n_column, COLUMNS: tl.constexpr, FILL: tl.constexpr):
-    """[ROWS, COLUMNS] f32; cells beyond the last column are FILL, those beyond the last row 0."""
-    column = tl.arange(0, COLUMNS)
-    is_cell = is_row[:, None] & (column < n_column)[None, :]
-    x = tl.load(ptr + row[:, None] * stride + column[None, :], mask=is_cell, other=FILL).to(tl.float32)
-    return tl.where(is_row[:, None], x, 0.0)
-
-
-@triton.jit
-def store_rows(ptr, row, stride, is_row, n_column, x, COLUMNS: tl.constexpr):
-    """Writes [ROWS, COLUMNS] into [N, n_column], whose rows are `stride` apart."""
-    column = tl.arange(0, COLUMNS)
-    is_cell = is_row[:, None] & (column < n_column)[None, :]
-    tl.store(ptr + row[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=is_cell)
-
-
-@triton.jit
-def load_weight(ptr, row, is_row, HAS_WEIGHT: tl.constexpr):
-    """[ROWS] f32: the weights, 1 where there are none; 0 beyond the last row."""
-    if HAS_WEIGHT:
-        weight = tl.load(ptr + row, mask=is_row, other=0.0).to(tl.float32)
-    else:
-        weight = is_row.to(tl.float32)
-    return weight
-
-
-@triton.jit
-def gaussian_rows(ptr, row, stride, is_row, n_column, COLUMNS: tl.constexpr):
-    """mu and sigma, each [ROWS, COLUMNS] f32, of rows that hold mu followed by sigma; sigma is 1 in padding."""
-    mu = load_rows(ptr, row, stride, is_row, n_column, COLUMNS, 0.0)
-    sigma = load_rows(ptr + n_column, row, stride, is_row, n_column, COLUMNS, 1.0)
-    return mu, tl.where(is_row[:, None], sigma, 1.0)
-
-
-@triton.jit
-def log_softmax(x):
-    """Over the columns of [ROWS, COLUMNS]; a column of -inf stays -inf."""
-    shifted = x - tl.max(x, 1)[:, None]
-    return shifted - tl.log(tl.sum(tl.exp(shifted), 1))[:, None]
-
-
-@triton.jit
-def at(x, action, n_column, COLUMNS: tl.constexpr):
-    """x[row, action[row]] of [ROWS, COLUMNS]; NaN where there is no such column."""
-    found = tl.sum(tl.where(tl.arange(0, COLUMNS)[None, :] == action[:, None], x, 0.0), 1)
-    return tl.where((action >= 0) & (action < n_column), found, float('nan'))

@@ -1,9 +1,10 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Kernels of `ppg_joint_error`: value loss, KL(old || new) and the gradients of both in one pass, for categorical and
-Gaussian; the backward pass only scales."""
+"""Kernels of `ppg_joint_error`: value loss, KL(old || new) and the gradients of both in one pass, for all that
+`kernels.find` covers; the backward pass only scales."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,22 +14,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.kernels import columns_of, layout_of
+from zoo.rl_utils.kernels.choices import choice_kl, group_bounds
+from zoo.rl_utils.kernels.gaussian import gaussian_kl
 from zoo.rl_utils.kernels.launch import (
     Tiling,
     add_programs,
     as_rows,
+    bounds,
     counter,
     custom_op,
     flat,
-    gaussian_rows,
-    load_rows,
-    load_weight,
-    log_softmax,
     on_device_of,
     scalars,
-    store_rows,
 )
 from zoo.rl_utils.kernels.ppo_value import value_terms
+from zoo.rl_utils.kernels.rows import load_weight
 
 
 def apply(
@@ -46,7 +47,7 @@ def apply(
     clip_ratio None: unclipped.
     """
     clip_ratio = None if clip_ratio is None else float(clip_ratio)
-    return _JointKernel.apply(dist.name == 'gaussian', new, old, value_new, value_old, return_, weight, clip_ratio)
+    return _JointKernel.apply(*layout_of(dist), new, old, value_new, value_old, return_, weight, clip_ratio)
 
 
 class _JointKernel(torch.autograd.Function):
@@ -55,7 +56,8 @@ class _JointKernel(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        gaussian: bool,
+        kind: str,
+        nvec: tuple[int, ...],
         new: Tensor,
         old: Tensor,
         value_new: Tensor,
@@ -72,7 +74,8 @@ class _JointKernel(torch.autograd.Function):
             flat(return_),
             None if weight is None else flat(weight),
             clip_ratio,
-            gaussian,
+            kind,
+            nvec,
         )
         ctx.save_for_backward(grad.view(new.shape), grad_value.view(value_new.shape))
         auxiliary_loss, behavioral_cloning_loss = scalars(losses)
@@ -82,7 +85,7 @@ class _JointKernel(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_auxiliary: Tensor, grad_cloning: Tensor) -> tuple[Tensor | None, ...]:
         grad, grad_value = ctx.saved_tensors
-        return None, grad * grad_cloning, None, grad_value * grad_auxiliary, None, None, None, None
+        return None, None, grad * grad_cloning, None, grad_value * grad_auxiliary, None, None, None, None
 
 
 def _fake(new: Tensor, old: Tensor, value_new: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,7 +95,7 @@ def _fake(new: Tensor, old: Tensor, value_new: Tensor, *_: Any) -> tuple[Tensor,
 
 @custom_op(
     'ppg_joint_error(Tensor new, Tensor old, Tensor value_new, Tensor value_old, Tensor return_, '
-    'Tensor? weight, float? clip_ratio, bool gaussian) -> (Tensor, Tensor, Tensor)',
+    'Tensor? weight, float? clip_ratio, str kind, int[] nvec) -> (Tensor, Tensor, Tensor)',
     _fake,
 )
 def _launch(
@@ -103,11 +106,13 @@ def _launch(
     return_: Tensor,
     weight: Tensor | None,
     clip_ratio: float | None,
-    gaussian: bool,
+    kind: str,
+    nvec: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """-> losses [2], gradient of the first in the value [N], of the second in the new logits [N, P]."""
-    device, n_row, n_column = value_new.device, new.shape[0], new.shape[1] // (2 if gaussian else 1)
-    tiling = Tiling(n_row, n_column, device)
+    device, n_row, n_group = value_new.device, new.shape[0], max(len(nvec), 1)
+    n_column = columns_of(kind, nvec, new.shape[1])
+    tiling = Tiling(n_row, n_column, device, n_group)
     losses, grad_value = torch.empty(2, device=device), torch.empty_like(value_new)
     grad = torch.empty(new.shape, dtype=new.dtype, device=device)
     partial = torch.empty(2 * tiling.n_program, device=device)
@@ -119,6 +124,7 @@ def _launch(
             value_old,
             return_,
             weight,
+            bounds(nvec, device),
             grad_value,
             grad,
             partial,
@@ -126,13 +132,16 @@ def _launch(
             losses,
             n_row,
             n_column,
+            n_group,
             new.stride(0),
             old.stride(0),
+            grad.stride(0),
             1 / n_row,
             clip_ratio or 0.0,
-            GAUSSIAN=gaussian,
+            KIND=kind,
             CLIP=clip_ratio is not None,
             HAS_WEIGHT=weight is not None,
+            GROUPS=tiling.groups,
             **tiling.constants,
         )
     return losses, grad_value, grad
@@ -146,6 +155,7 @@ def _forward(
     value_old_ptr,
     return_ptr,
     weight_ptr,
+    bound_ptr,
     grad_value_ptr,
     grad_ptr,
     partial_ptr,
@@ -153,43 +163,59 @@ def _forward(
     loss_ptr,
     n_row,
     n_column,
+    n_group,
     stride,
     old_stride,
+    grad_stride,
     per_row,
     clip_ratio,
-    GAUSSIAN: tl.constexpr,
+    KIND: tl.constexpr,
     CLIP: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     ROWS: tl.constexpr,
+    GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    auxiliary = tl.zeros((ROWS,), tl.float32)
-    cloning = tl.zeros((ROWS,), tl.float32)
+    slot = tl.arange(0, ROWS * GROUPS)
+    auxiliary = tl.zeros((ROWS * GROUPS,), tl.float32)
+    cloning = tl.zeros((ROWS * GROUPS,), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(n_row, ROWS), tl.num_programs(0)):
-        row = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
+        row = tl.cast(tile, tl.int64) * ROWS + slot // GROUPS
         is_row = row < n_row
         weight = load_weight(weight_ptr, row, is_row, HAS_WEIGHT)
-        share = (weight * per_row)[:, None]
-        square, grad_value = value_terms(value_ptr, value_old_ptr, return_ptr, row, is_row, clip_ratio, CLIP)
-        grad_value = (grad_value * weight * per_row).to(grad_value_ptr.dtype.element_ty)
-        tl.store(grad_value_ptr + row, grad_value, mask=is_row)
-        if GAUSSIAN:
-            mu, sigma = gaussian_rows(new_ptr, row, stride, is_row, n_column, COLUMNS)
-            mu_old, sigma_old = gaussian_rows(old_ptr, row, old_stride, is_row, n_column, COLUMNS)
-            ratio, shift = sigma_old / sigma, (mu_old - mu) / sigma
-            kl = tl.sum(0.5 * (ratio * ratio + shift * shift - 1) - tl.log(ratio), 1)
-            store_rows(grad_ptr, row, 2 * n_column, is_row, n_column, -shift / sigma * share, COLUMNS)
-            slope = (1 - ratio * ratio - shift * shift) / sigma * share
-            store_rows(grad_ptr + n_column, row, 2 * n_column, is_row, n_column, slope, COLUMNS)
-        else:
-            logp = log_softmax(load_rows(new_ptr, row, stride, is_row, n_column, COLUMNS, -float('inf')))
-            logp_old = log_softmax(load_rows(old_ptr, row, old_stride, is_row, n_column, COLUMNS, -float('inf')))
-            p_old = tl.exp(logp_old)
-            is_gone = logp_old == -float('inf')  # 0 * log 0 is 0
-            kl = tl.sum(p_old * (tl.where(is_gone, 0.0, logp_old) - tl.where(is_gone, 0.0, logp)), 1)
-            store_rows(grad_ptr, row, n_column, is_row, n_column, (tl.exp(logp) - p_old) * share, COLUMNS)
+        share = weight * per_row
+        is_value = is_row & (slot % GROUPS == 0)  # once a row
+        square, grad_value = value_terms(value_ptr, value_old_ptr, return_ptr, row, is_value, clip_ratio, CLIP)
+        tl.store(
+            grad_value_ptr + row, (grad_value * weight * per_row).to(grad_value_ptr.dtype.element_ty), mask=is_value
+        )
         auxiliary += square * weight
-        cloning += kl * weight
+        start, old_start, grad_start = row * stride, row * old_stride, row * grad_stride
+        if KIND == 'gaussian':
+            cloning += weight * gaussian_kl(
+                new_ptr, old_ptr, grad_ptr, start, old_start, grad_start, is_row, n_column, share, COLUMNS
+            )
+        elif KIND == 'categorical':
+            size = tl.full((ROWS,), n_column, tl.int32)
+            cloning += weight * choice_kl(
+                new_ptr, old_ptr, grad_ptr, start, old_start, grad_start, is_row, size, share, COLUMNS
+            )
+        else:
+            for first in range(0, n_group, GROUPS):
+                group = first + slot % GROUPS
+                offset, size = group_bounds(bound_ptr, group, n_group)
+                cloning += weight * choice_kl(
+                    new_ptr,
+                    old_ptr,
+                    grad_ptr,
+                    start + offset,
+                    old_start + offset,
+                    grad_start + offset,
+                    is_row & (group < n_group),
+                    size,
+                    share,
+                    COLUMNS,
+                )
     part_ptr = partial_ptr + tl.program_id(0) * 2
     tl.store(part_ptr, 0.5 * tl.sum(auxiliary, 0) * per_row)
     tl.store(part_ptr + 1, tl.sum(cloning, 0) * per_row)

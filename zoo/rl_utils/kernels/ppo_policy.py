@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Kernels of `ppo_policy_error`: clipped surrogate, entropy and metrics in one pass, for categorical and Gaussian.
+"""Kernels of `ppo_policy_error`: clipped surrogate, entropy and metrics in one pass, for all that `kernels.find` covers.
 
 The forward launch reads everything once; it writes the four sums and, for each row, d policy_loss / d log p_new. The
 backward launch reads the new logits again and spreads that number, and the entropy's gradient, over the row.
@@ -9,6 +9,7 @@ forward launch would have to write two gradients. 7 times the size of the logits
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,22 +19,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.kernels import columns_of, layout_of
+from zoo.rl_utils.kernels.choices import choice_terms, choice_terms_grad, choices_terms, group_bounds
+from zoo.rl_utils.kernels.gaussian import gaussian_terms, gaussian_terms_grad
 from zoo.rl_utils.kernels.launch import (
     Tiling,
     add_programs,
     as_rows,
-    at,
+    bounds,
     counter,
     custom_op,
     flat,
-    gaussian_rows,
-    load_rows,
-    load_weight,
-    log_softmax,
     on_device_of,
     scalars,
-    store_rows,
 )
+from zoo.rl_utils.kernels.rows import load_weight
 
 _MAX_LOG_RATIO = tl.constexpr(88.0)  # that of zoo.rl_utils.ppo
 
@@ -50,7 +50,7 @@ def apply(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(policy_loss, entropy_loss, approx_kl, clipfrac); arguments as those of the reference, logits as `param`."""
     numbers = float(clip_ratio), None if dual_clip is None else float(dual_clip)
-    return _PolicyKernel.apply(dist.name == 'gaussian', new, old, action, adv, weight, *numbers)
+    return _PolicyKernel.apply(*layout_of(dist), new, old, action, adv, weight, *numbers)
 
 
 class _PolicyKernel(torch.autograd.Function):
@@ -59,7 +59,8 @@ class _PolicyKernel(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        gaussian: bool,
+        kind: str,
+        nvec: tuple[int, ...],
         new: Tensor,
         old: Tensor,
         action: Tensor,
@@ -69,10 +70,10 @@ class _PolicyKernel(torch.autograd.Function):
         dual_clip: float | None,
     ) -> tuple[Tensor, ...]:
         rows = as_rows(new)
-        action = as_rows(action) if gaussian else flat(action)
+        action = flat(action) if kind == 'categorical' else as_rows(action)
         weight = None if weight is None else flat(weight)
-        sums, slope = _launch_forward(rows, as_rows(old), action, flat(adv), weight, clip_ratio, dual_clip, gaussian)
-        ctx.shape, ctx.gaussian, ctx.has_weight = new.shape, gaussian, weight is not None
+        sums, slope = _launch_forward(rows, as_rows(old), action, flat(adv), weight, clip_ratio, dual_clip, kind, nvec)
+        ctx.shape, ctx.layout = new.shape, (kind, nvec)
         ctx.save_for_backward(rows, action, slope, *(() if weight is None else (weight,)))
         ctx.set_materialize_grads(False)  # no zeros for the metrics
         policy_loss, entropy_loss, approx_kl, clipfrac = scalars(sums)
@@ -86,9 +87,9 @@ class _PolicyKernel(torch.autograd.Function):
         grad_policy = slope.new_zeros(()) if grad_policy is None else grad_policy
         grad_entropy = slope.new_zeros(()) if grad_entropy is None else grad_entropy
         grad = _launch_backward(
-            rows, action, slope, weight[0] if weight else None, grad_policy, grad_entropy, ctx.gaussian
+            rows, action, slope, weight[0] if weight else None, grad_policy, grad_entropy, *ctx.layout
         )
-        return None, grad.view(ctx.shape), None, None, None, None, None, None
+        return None, None, grad.view(ctx.shape), None, None, None, None, None, None
 
 
 def _fake_forward(new: Tensor, old: Tensor, action: Tensor, adv: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -101,7 +102,7 @@ def _fake_backward(new: Tensor, *_: Any) -> Tensor:
 
 @custom_op(
     'ppo_policy_error(Tensor new, Tensor old, Tensor action, Tensor adv, Tensor? weight, float clip_ratio, '
-    'float? dual_clip, bool gaussian) -> (Tensor, Tensor)',
+    'float? dual_clip, str kind, int[] nvec) -> (Tensor, Tensor)',
     _fake_forward,
 )
 def _launch_forward(
@@ -112,11 +113,12 @@ def _launch_forward(
     weight: Tensor | None,
     clip_ratio: float,
     dual_clip: float | None,
-    gaussian: bool,
+    kind: str,
+    nvec: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     """-> sums [4], slope [N]: d policy_loss / d log p_new."""
-    n_row, n_column = new.shape[0], new.shape[1] // (2 if gaussian else 1)
-    tiling = Tiling(n_row, n_column, adv.device)
+    n_row, n_column, n_group = new.shape[0], columns_of(kind, nvec, new.shape[1]), max(len(nvec), 1)
+    tiling = Tiling(n_row, n_column, adv.device, n_group)
     sums, slope = torch.empty(4, device=adv.device), torch.empty(n_row, device=adv.device)
     partial = torch.empty(4 * tiling.n_program, device=adv.device)
     with on_device_of(adv):
@@ -126,12 +128,14 @@ def _launch_forward(
             action,
             adv,
             weight,
+            bounds(nvec, adv.device),
             slope,
             partial,
             counter(adv.device),
             sums,
             n_row,
             n_column,
+            n_group,
             new.stride(0),
             old.stride(0),
             action.stride(0),
@@ -139,9 +143,10 @@ def _launch_forward(
             1 - clip_ratio,
             1 + clip_ratio,
             dual_clip or 0.0,
-            GAUSSIAN=gaussian,
+            KIND=kind,
             HAS_WEIGHT=weight is not None,
             HAS_DUAL=dual_clip is not None,
+            GROUPS=tiling.groups,
             **tiling.constants,
         )
     return sums, slope
@@ -149,7 +154,7 @@ def _launch_forward(
 
 @custom_op(
     'ppo_policy_error_backward(Tensor new, Tensor action, Tensor slope, Tensor? weight, Tensor grad_policy, '
-    'Tensor grad_entropy, bool gaussian) -> Tensor',
+    'Tensor grad_entropy, str kind, int[] nvec) -> Tensor',
     _fake_backward,
 )
 def _launch_backward(
@@ -159,11 +164,12 @@ def _launch_backward(
     weight: Tensor | None,
     grad_policy: Tensor,
     grad_entropy: Tensor,
-    gaussian: bool,
+    kind: str,
+    nvec: Sequence[int],
 ) -> Tensor:
     """-> the gradient in `new`, [N, P] in its dtype."""
-    n_row, n_column = new.shape[0], new.shape[1] // (2 if gaussian else 1)
-    tiling = Tiling(n_row, n_column, slope.device)
+    n_row, n_column, n_group = new.shape[0], columns_of(kind, nvec, new.shape[1]), max(len(nvec), 1)
+    tiling = Tiling(n_row, n_column, slope.device, n_group)
     grad = torch.empty(new.shape, dtype=new.dtype, device=new.device)
     with on_device_of(slope):
         _backward[(tiling.n_tile,)](
@@ -171,16 +177,20 @@ def _launch_backward(
             action,
             slope,
             weight,
+            bounds(nvec, slope.device),
             grad_policy,
             grad_entropy,
             grad,
             n_row,
             n_column,
+            n_group,
             new.stride(0),
             action.stride(0),
+            grad.stride(0),
             1 / n_row,
-            GAUSSIAN=gaussian,
+            KIND=kind,
             HAS_WEIGHT=weight is not None,
+            GROUPS=tiling.groups,
             **tiling.constants,
         )
     return grad
@@ -193,12 +203,14 @@ def _forward(
     action_ptr,
     adv_ptr,
     weight_ptr,
+    bound_ptr,
     slope_ptr,
     partial_ptr,
     counter_ptr,
     sum_ptr,
     n_row,
     n_column,
+    n_group,
     stride,
     old_stride,
     action_stride,
@@ -206,10 +218,11 @@ def _forward(
     low,
     high,
     dual_clip,
-    GAUSSIAN: tl.constexpr,
+    KIND: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     HAS_DUAL: tl.constexpr,
     ROWS: tl.constexpr,
+    GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     policy = tl.zeros((ROWS,), tl.float32)
@@ -219,21 +232,34 @@ def _forward(
     for tile in range(tl.program_id(0), tl.cdiv(n_row, ROWS), tl.num_programs(0)):
         row = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
         is_row = row < n_row
-        if GAUSSIAN:
-            action = load_rows(action_ptr, row, action_stride, is_row, n_column, COLUMNS, 0.0)
-            mu, sigma = gaussian_rows(new_ptr, row, stride, is_row, n_column, COLUMNS)
-            mu_old, sigma_old = gaussian_rows(old_ptr, row, old_stride, is_row, n_column, COLUMNS)
-            logp, row_entropy = _gaussian_terms(mu, sigma, action, n_column)
-            logp_old, _ = _gaussian_terms(mu_old, sigma_old, action, n_column)
-        else:
+        start, old_start = row * stride, row * old_stride
+        if KIND == 'gaussian':
+            log_ratio, row_entropy = gaussian_terms(
+                new_ptr, old_ptr, action_ptr, start, old_start, row * action_stride, is_row, n_column, COLUMNS
+            )
+        elif KIND == 'categorical':
             action = tl.load(action_ptr + row, mask=is_row, other=0)
-            all_logp = log_softmax(load_rows(new_ptr, row, stride, is_row, n_column, COLUMNS, -float('inf')))
-            all_logp_old = log_softmax(load_rows(old_ptr, row, old_stride, is_row, n_column, COLUMNS, -float('inf')))
-            logp, row_entropy = at(all_logp, action, n_column, COLUMNS), _entropy(all_logp)
-            logp_old = at(all_logp_old, action, n_column, COLUMNS)
+            size = tl.full((ROWS,), n_column, tl.int32)
+            log_ratio, row_entropy = choice_terms(new_ptr, old_ptr, start, old_start, action, is_row, size, COLUMNS)
+        else:
+            log_ratio, row_entropy = choices_terms(
+                new_ptr,
+                old_ptr,
+                action_ptr,
+                bound_ptr,
+                tile,
+                n_row,
+                n_group,
+                stride,
+                old_stride,
+                action_stride,
+                ROWS,
+                GROUPS,
+                COLUMNS,
+            )
         adv = tl.load(adv_ptr + row, mask=is_row, other=0.0).to(tl.float32)
         weight = load_weight(weight_ptr, row, is_row, HAS_WEIGHT)
-        log_ratio = tl.where(weight == 0.0, 0.0, logp - logp_old)  # in a row without weight the ratio may overflow
+        log_ratio = tl.where(weight == 0.0, 0.0, log_ratio)  # in a row without weight the ratio may overflow
         surrogate, slope, outside = _surrogate(log_ratio, adv, low, high, dual_clip, HAS_DUAL)
         tl.store(slope_ptr + row, -slope * weight * per_row, mask=is_row)
         policy -= surrogate * weight
@@ -254,39 +280,57 @@ def _backward(
     action_ptr,
     slope_ptr,
     weight_ptr,
+    bound_ptr,
     grad_policy_ptr,
     grad_entropy_ptr,
     grad_ptr,
     n_row,
     n_column,
+    n_group,
     stride,
     action_stride,
+    grad_stride,
     per_row,
-    GAUSSIAN: tl.constexpr,
+    KIND: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     ROWS: tl.constexpr,
+    GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    row = tl.cast(tl.program_id(0), tl.int64) * ROWS + tl.arange(0, ROWS)
+    slot = tl.arange(0, ROWS * GROUPS)
+    row = tl.cast(tl.program_id(0), tl.int64) * ROWS + slot // GROUPS
     is_row = row < n_row
+    start, grad_start = row * stride, row * grad_stride
     weight = load_weight(weight_ptr, row, is_row, HAS_WEIGHT)
     slope = tl.load(slope_ptr + row, mask=is_row, other=0.0) * tl.load(grad_policy_ptr).to(tl.float32)
     rise = weight * per_row * tl.load(grad_entropy_ptr).to(tl.float32)
-    if GAUSSIAN:  # d logp / d mu = z / sigma, d logp / d sigma = (z^2 - 1) / sigma, d H / d sigma = 1 / sigma
-        action = load_rows(action_ptr, row, action_stride, is_row, n_column, COLUMNS, 0.0)
-        mu, sigma = gaussian_rows(new_ptr, row, stride, is_row, n_column, COLUMNS)
-        z = (action - mu) / sigma
-        grad_mu = z * slope[:, None] / sigma
-        grad_sigma = grad_mu * z + (rise - slope)[:, None] / sigma
-        store_rows(grad_ptr, row, 2 * n_column, is_row, n_column, grad_mu, COLUMNS)
-        store_rows(grad_ptr + n_column, row, 2 * n_column, is_row, n_column, grad_sigma, COLUMNS)
-    else:  # d logp(a) / d logit_j = 1[a = j] - p_j, d H / d logit_j = -p_j (log p_j + H)
+    if KIND == 'gaussian':
+        gaussian_terms_grad(
+            new_ptr,
+            action_ptr,
+            grad_ptr,
+            start,
+            row * action_stride,
+            grad_start,
+            is_row,
+            n_column,
+            slope,
+            rise,
+            COLUMNS,
+        )
+    elif KIND == 'categorical':
         action = tl.load(action_ptr + row, mask=is_row, other=0)
-        logp = log_softmax(load_rows(new_ptr, row, stride, is_row, n_column, COLUMNS, -float('inf')))
-        level = slope[:, None] + rise[:, None] * (_finite(logp) + _entropy(logp)[:, None])
-        is_taken = tl.arange(0, COLUMNS)[None, :] == action[:, None]
-        grad = tl.where(is_taken, slope[:, None], 0.0) - tl.exp(logp) * level
-        store_rows(grad_ptr, row, n_column, is_row, n_column, grad, COLUMNS)
+        size = tl.full((ROWS,), n_column, tl.int32)
+        choice_terms_grad(new_ptr, grad_ptr, start, grad_start, action, is_row, size, slope, rise, COLUMNS)
+    else:
+        for first in range(0, n_group, GROUPS):
+            group = first + slot % GROUPS
+            is_group = is_row & (group < n_group)
+            offset, size = group_bounds(bound_ptr, group, n_group)
+            action = tl.load(action_ptr + row * action_stride + group, mask=is_group, other=0)
+            choice_terms_grad(
+                new_ptr, grad_ptr, start + offset, grad_start + offset, action, is_group, size, slope, rise, COLUMNS
+            )
 
 
 @triton.jit
@@ -304,24 +348,3 @@ def _surrogate(log_ratio, adv, low, high, dual_clip, HAS_DUAL: tl.constexpr):
         surrogate = tl.where(surrogate < bound, bound, surrogate)
     outside = tl.where(ratio == ratio, (bounded != ratio).to(tl.float32), ratio)
     return surrogate, slope, outside
-
-
-@triton.jit
-def _gaussian_terms(mu, sigma, action, n_column):
-    """-> log-density and entropy of each row; padding holds mu = action and sigma = 1 and counts for nothing."""
-    z = (action - mu) / sigma
-    log_sigma = tl.sum(tl.log(sigma), 1)
-    half_log_2pi = 0.9189385332046727
-    logp = -0.5 * tl.sum(z * z, 1) - log_sigma - half_log_2pi * n_column
-    return logp, log_sigma + (half_log_2pi + 0.5) * n_column
-
-
-@triton.jit
-def _entropy(logp):
-    return -tl.sum(tl.exp(logp) * _finite(logp), 1)
-
-
-@triton.jit
-def _finite(logp):
-    """-inf -> -1e4, whose exp is 0: then p * logp is 0."""
-    return tl.where(logp < -1e4, -1e4, logp)

@@ -17,9 +17,9 @@ from zoo.rl_utils.kernels.launch import (
     counter,
     custom_op,
     flat,
-    load_weight,
     on_device_of,
 )
+from zoo.rl_utils.kernels.rows import load_weight
 
 
 def apply(

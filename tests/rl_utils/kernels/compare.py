@@ -1,0 +1,70 @@
+"""Results of the losses as lists, and how far those of a kernel may be from the reference in float64.
+
+Tolerances: float32 has 24 bits, so a mean of numbers around 1 is good to some 1e-6; a gradient is of size 1/N and is
+compared after multiplying by N. bfloat16 inputs are exact in float64 too, only their gradients are rounded: to 8 bits,
+2^-8, when they are scaled, and before that when they are stored, where the interpreter even truncates (2^-7).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from zoo.rl_utils import kernels, ppg_data, ppg_joint_error, ppo_policy_data, ppo_policy_error
+
+DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+
+
+def set_mode(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """'interpret': kernels wherever there is one; '0': references."""
+    monkeypatch.setattr(kernels, 'MODE', mode)
+    monkeypatch.setattr(kernels, 'ENABLED', mode == 'interpret')
+
+
+def moved(data: Any, dtype: torch.dtype | None = None) -> Any:
+    """A copy on the device under test, leaves with gradient again; dtype: of what is floating."""
+
+    def one(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {key: one(value) for key, value in x.items()}
+        if x is None:
+            return None
+        copy = x.detach().to(DEVICE, dtype if x.is_floating_point() else None, copy=True)
+        return copy.requires_grad_(x.requires_grad)
+
+    return type(data)(*map(one, data))
+
+
+def leaves(data: Any) -> list[Tensor]:
+    """The tensors that want a gradient."""
+    flat = [y for x in data for y in (x.values() if isinstance(x, dict) else [x])]
+    return [x for x in flat if x is not None and x.requires_grad]
+
+
+def policy_results(data: ppo_policy_data, **options: Any) -> list[Tensor]:
+    """Losses, metrics and N times the gradient of 0.7 * policy_loss - 0.3 * entropy_loss, in float64 on the CPU."""
+    loss, info = ppo_policy_error(data, **options)
+    (0.7 * loss.policy_loss - 0.3 * loss.entropy_loss).backward()
+    return finish([loss.policy_loss, loss.entropy_loss, *info], data, data.adv.numel())
+
+
+def joint_results(data: ppg_data, **options: Any) -> list[Tensor]:
+    """Both losses and N times the gradients of 1.3 * auxiliary_loss + 0.7 * behavioral_cloning_loss, likewise."""
+    loss = ppg_joint_error(data, **options)
+    (1.3 * loss.auxiliary_loss + 0.7 * loss.behavioral_cloning_loss).backward()
+    return finish(list(loss), data, data.return_.numel())
+
+
+def finish(results: list[Tensor], data: Any, n: int) -> list[Tensor]:
+    """The results, then n times the gradients of the leaves; float64 on the CPU."""
+    return [x.detach().double().cpu() for x in results] + [n * x.grad.double().cpu() for x in leaves(data)]
+
+
+def assert_close(got: list[Tensor], wanted: list[Tensor], dtype: torch.dtype = torch.float32, n_sum: int = 4) -> None:
+    """The first n_sum are float32 sums for any dtype, the rest gradients in dtype."""
+    for i, (x, y) in enumerate(zip(got, wanted, strict=True)):
+        rounding = 1e-5 if dtype == torch.float32 or i < n_sum else 2**-6
+        torch.testing.assert_close(x, y, rtol=rounding, atol=rounding)
