@@ -27,6 +27,7 @@ class Peer(NamedTuple):
 
 PEERS = {
     'sb3': Peer('stable-baselines3', 'run_sb3.py', 'sb3'),
+    'sb3_contrib': Peer('sb3-contrib', 'run_sb3_contrib.py', 'sb3'),
     'cleanrl': Peer('CleanRL', 'run_cleanrl.py', 'cleanrl'),
     'tianshou': Peer('Tianshou', 'run_tianshou.py', 'tianshou'),
     'rl8': Peer('rl8', 'run_rl8.py', 'rl8'),
@@ -84,6 +85,11 @@ class Driver(NamedTuple):
 
 CLASSIC = {'lr': 3e-4, 'entropy': 0.0, 'warmup': 1}
 TENSOR = ((NATIVE, COMPILED, 'env.id=torch', 'env.game=CartPole-v1'),)
+LSTM = (
+    'policy.model.hidden_sizes=[64]',
+    'policy.model.recurrent={cell: lstm, hidden_size: 64}',
+    'policy.learn.sequence.len=16',
+)
 SYNC_EAGER, SYNC_NATIVE = ((EAGER, SYNC),), ((NATIVE, SYNC),)
 
 WORKS = (
@@ -130,6 +136,23 @@ WORKS = (
         ((EAGER, BATCHED),),
         ((NATIVE, BATCHED),),
         TENSOR,
+    ),
+    Work(
+        'cartpole_lstm_8x128',
+        'CartPole-v1, LSTM of 64, 8 envs x 128',
+        'CartPole-v1',
+        8,
+        128,
+        256,
+        4,
+        (1.0, 2.0),
+        30_720,
+        tuple((setting, *LSTM) for setting in (BATCHED, SYNC)),
+        tuple((setting, *LSTM) for setting in (BATCHED, SYNC)),
+        peers=('sb3_contrib',),
+        reference=('sb3_contrib',),
+        note='RecurrentPPO has its dense layer after the LSTMs, zoo before them; both have an LSTM each for actor and '
+        'critic; zoo trains on sequences of 16 steps, RecurrentPPO on whole episodes within a rollout',
     ),
     Work(
         'pendulum_1x2048',

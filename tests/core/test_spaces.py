@@ -11,9 +11,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zoo.core.action_map import ActionMap
+from zoo.core.action_map import ActionMap, first_row
+from zoo.core.data import leaves
 from zoo.core.errors import UserError
-from zoo.core.spaces import Box, Discrete, is_image, obs_dtype, obs_to_tensor, space_from_json
+from zoo.core.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    empty_obs,
+    is_image,
+    leaf_spaces,
+    mask_space,
+    n_lead,
+    obs_dtype,
+    obs_to_tensor,
+    space_from_json,
+)
 
 INF = np.inf
 
@@ -188,6 +203,13 @@ def test_box_equality_looks_at_bounds_shape_and_dtype():
         Box(np.zeros((1, 1)), np.ones((1, 1))),
         Box(np.array(-1.0), np.array(1.0)),
         Box(np.zeros(0), np.zeros(0)),
+        Box(np.zeros((2, 1)), np.ones((2, 1)), 'bool'),
+        MultiDiscrete((3, 2), (0, -4), (2,)),
+        MultiDiscrete((3, 2, 5, 6), (0,) * 4, (2, 2)),
+        MultiBinary((3,)),
+        MultiBinary((2, 2)),
+        Dict({'b': Discrete(2), 'a': Dict({'x': MultiBinary((1,)), 'y': box([0], [INF])})}),
+        Dict({'0': Discrete(2), '1': Dict({'0': box([0], [1])}, is_tuple=True)}, is_tuple=True),
     ],
 )
 def test_json_round_trip_is_exact(space):
@@ -196,6 +218,13 @@ def test_json_round_trip_is_exact(space):
     assert again == space and type(again) is type(space)
     if isinstance(space, Box):
         assert again.shape == space.shape and again.dtype == space.dtype
+    assert list(leaf_spaces(again)) == list(leaf_spaces(space))  # in the same order, whatever JSON sorts
+
+
+def test_json_that_was_sorted_gives_the_same_space():
+    space = Dict({'b': Discrete(2), 'a': Dict({'z': Discrete(3), 'y': box([0], [1])})})
+    again = space_from_json(json.loads(json.dumps(space.to_json(), sort_keys=True)))
+    assert [path for path, _ in leaf_spaces(again)] == ['b', 'a.z', 'a.y']
 
 
 def test_json_of_an_image_says_a_common_bound_once_and_that_of_a_vector_as_before() -> None:
@@ -211,6 +240,64 @@ def test_action_map_of_a_restored_space_maps_the_same(mode, dtype):
     action = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
     restored = space_from_json(json.loads(json.dumps(space.to_json())))
     assert np.array_equal(ActionMap(space, mode)(action), ActionMap(restored, mode)(action))
+
+
+@pytest.mark.parametrize(
+    'space, action, want',
+    [
+        (MultiDiscrete((3, 2), (0, 5), (2,)), [[2, 1], [0, 0]], [[2, 6], [0, 5]]),
+        (MultiDiscrete((3, 2, 2, 4), (1, 0, 0, 0), (2, 2)), [[2, 1, 0, 3]], [[[3, 1], [0, 3]]]),
+        (MultiBinary((2,)), [[0, 1]], [[0, 1]]),
+        (MultiBinary((2, 2)), [[0, 1, 1, 0]], [[[0, 1], [1, 0]]]),
+        (Box(np.zeros((2, 1)), np.ones((2, 1))), [[0.5, 7.0]], [[[0.5], [1.0]]]),
+        (Box(np.array(-1.0), np.array(1.0)), [[0.5], [-3.0]], [0.5, -1.0]),
+    ],
+)
+def test_action_map_gives_the_shape_of_the_space(space, action, want):
+    action = torch.tensor(action)
+    got = ActionMap(space)(action)
+    assert (
+        got.tolist() == want
+        and got.dtype == {MultiDiscrete: np.int64, MultiBinary: np.int8, Box: np.float32}[type(space)]
+    )
+    before = action.clone()
+    got[...] = 0
+    assert torch.equal(action, before)
+
+
+@pytest.mark.parametrize('mode, want', [('clip', [False, True, True, False]), ('rescale', [False, True, True, False])])
+def test_boxes_of_bools_are_true_above_zero(mode, want):
+    space = Box(np.zeros(4), np.ones(4), 'bool')
+    got = ActionMap(space, mode)(torch.tensor([[-0.2, 0.3, 9.0, -9.0]]))
+    assert got.dtype == np.bool_ and got.tolist() == [want]
+
+
+def test_floats_for_indices_stay_floats_so_that_the_env_can_refuse_them():
+    assert ActionMap(Discrete(3))(torch.tensor([0.5, 1.5])).tolist() == [0.5, 1.5]
+
+
+HYBRID = Dict(
+    {
+        'kind': Discrete(3, 5),
+        'rest': Dict({'0': MultiBinary((2,)), '1': Box(-np.ones((1, 2)), np.ones((1, 2)), 'float64')}, is_tuple=True),
+        'more': MultiDiscrete((2, 3), (0, 1), (2,)),
+    }
+)
+
+
+def test_action_map_of_a_dict_cuts_the_row_into_its_leaves():
+    got = ActionMap(HYBRID)(torch.tensor([[2.0, 1, 0, 0.5, -9, 1, 2], [0.0, 0, 1, 0.25, 1, 0, 0]]))
+    assert got['kind'].tolist() == [7, 5] and got['kind'].dtype == np.int64
+    bits, numbers = got['rest']
+    assert bits.tolist() == [[1, 0], [0, 1]] and bits.dtype == np.int8
+    assert numbers.tolist() == [[[0.5, -1]], [[0.25, 1]]] and numbers.dtype == np.float64
+    assert got['more'].tolist() == [[1, 3], [0, 1]]
+    assert first_row(got)['kind'] == 7 and first_row(got)['rest'][0].tolist() == [1, 0]
+
+
+def test_action_map_of_a_dict_keeps_large_indices_exact():
+    space = Dict({'a': Discrete(2**24), 'b': Box(-np.ones(1), np.ones(1))})
+    assert ActionMap(space)(torch.tensor([[2.0**24 - 1, 0.0]]))['a'].tolist() == [2**24 - 1]
 
 
 # ---- observations
@@ -290,3 +377,85 @@ def test_images_of_bytes_stay_bytes_and_are_copied(lead):
 def test_observation_that_is_not_of_the_space_is_refused(space, obs, words):
     with pytest.raises(UserError, match=words):
         obs_to_tensor(space, obs)
+
+
+NESTED = Dict(
+    {
+        'image': IMAGE,
+        'own': Dict({'0': Discrete(4, 2), '1': Box(np.array(-1.0), np.array(1.0))}, is_tuple=True),
+        'grid': MultiDiscrete((5, 6), (0, 1), (2,)),
+        'action_mask': MultiBinary((3,)),
+    }
+)
+ONE = {
+    'image': np.full((1, 2, 3), 7, np.uint8),
+    'own': (3, 0.5),
+    'grid': np.array([4, 1]),
+    'action_mask': np.array([1, 0, 1], np.int8),
+}
+
+
+def test_nested_observations_become_dicts_of_tensors():
+    got = obs_to_tensor(NESTED, ONE)
+    assert {path: (x.tolist(), x.dtype) for path, x in leaves(got)} == {
+        'image': (np.full((1, 2, 3), 7).tolist(), torch.uint8),
+        'own.0': (1, torch.int64),
+        'own.1': (0.5, torch.float32),
+        'grid': ([4, 0], torch.int64),
+        'action_mask': ([True, False, True], torch.bool),
+    }
+    assert n_lead(NESTED, got) == 0
+
+
+def test_nested_observations_in_a_batch_keep_it_and_may_be_dicts_of_zoo():
+    batch = {
+        'image': np.stack([ONE['image']] * 2),
+        'own': {'0': np.array([2, 5]), '1': np.zeros(2)},
+        'grid': np.array([[0, 1], [4, 6]]),
+        'action_mask': np.ones((2, 3), bool),
+    }
+    got = obs_to_tensor(NESTED, batch)
+    assert got['own']['0'].tolist() == [0, 3] and got['grid'].tolist() == [[0, 0], [4, 5]]
+    assert n_lead(NESTED, got) == 1
+
+
+def test_entries_that_may_be_missing_are_left_out():
+    got = obs_to_tensor(NESTED, {name: x for name, x in ONE.items() if name != 'image'}, optional=('image',))
+    assert sorted(got) == ['action_mask', 'grid', 'own'] and n_lead(NESTED, got) == 0
+
+
+@pytest.mark.parametrize(
+    'change, words',
+    [
+        (lambda o: {**o, 'own': 3}, "the observation 'own' is a int but must have '0', '1'"),
+        (lambda o: {'image': o['image']}, r"the observation has the entries \['image'\] but must have 'image', 'own'"),
+        (lambda o: o['image'], 'the observation is a ndarray but must have'),
+        (lambda o: {**o, 'own': (6, 0.5)}, "the observation 'own.0' 6 lies outside 2 .. 5"),
+        (lambda o: {**o, 'own': (3, np.inf)}, "the observation 'own.1' inf is not finite"),
+        (lambda o: {**o, 'grid': np.array([5, 1])}, r"the observation 'grid' .* lies outside \[0 1\] .. \[4 6\]"),
+        (lambda o: {**o, 'grid': np.array([0.0, 1])}, "the observation 'grid' is of float64 but must be integers"),
+        (lambda o: {**o, 'grid': np.array([0])}, r"'grid' has shape \(1,\) but must have \(2,\)"),
+        (lambda o: {**o, 'action_mask': np.array([1, 2, 0])}, "'action_mask' .* must be zeros and ones"),
+        (lambda o: {**o, 'image': o['image'][None]}, 'leading dimensions but must agree; pass one observation, or'),
+    ],
+)
+def test_nested_observation_that_is_not_of_the_space_names_its_leaf(change, words):
+    with pytest.raises(UserError, match=words):
+        obs_to_tensor(NESTED, change(ONE))
+
+
+def test_empty_observations_are_of_one_value_with_every_action_legal():
+    obs = empty_obs(NESTED, (2, 3), fill=1)
+    assert {path: (tuple(x.shape), x.dtype) for path, x in leaves(obs)} == {
+        'image': ((2, 3, 1, 2, 3), torch.uint8),
+        'own.0': ((2, 3), torch.int64),
+        'own.1': ((2, 3), torch.float32),
+        'grid': ((2, 3, 2), torch.int64),
+        'action_mask': ((2, 3, 3), torch.bool),
+    }
+    assert empty_obs(NESTED)['action_mask'].all() and (obs['image'] == 1).all()
+
+
+def test_mask_space_is_that_of_the_top_entry_alone():
+    assert mask_space(NESTED) == MultiBinary((3,))
+    assert mask_space(Dict({'deep': NESTED})) is None and mask_space(IMAGE) is None

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
-from zoo.core.spaces import Box, Discrete
-from zoo.env import EnvConfig, EnvContractError, check_env, make_env, make_vector_env
+from zoo.core.data import leaves
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from zoo.env import EnvConfig, EnvContractError, UnsupportedEnvError, check_env, make_env, make_vector_env
+from zoo.env.adapter import convert_space, gymnasium_space
 
 
 class OldEnv:
@@ -154,3 +157,168 @@ def test_old_env_max_episode_steps_truncates_it() -> None:
     env = make_env(EnvConfig(id=OldEnv, max_episode_steps=2))
     env.reset()
     assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
+
+
+def test_old_env_with_a_method_action_masks_is_masked() -> None:
+    class Env(OldEnv):
+        def action_masks(self) -> list:
+            return [True, self.state[0] < 1]
+
+    env = make_vector_env(EnvConfig(id=Env), 2)
+    assert env.reset(0)['action_mask'].tolist() == [[True, True]] * 2
+    assert env.step(torch.tensor([0, 0])).obs['action_mask'].tolist() == [[True, False]] * 2
+
+
+# --- nested spaces of old gym
+
+
+def old_space(**attributes: Any) -> Any:
+    return SimpleNamespace(**attributes)
+
+
+NUMBER = old_space(low=np.zeros(()), high=np.ones(()), shape=(), dtype=np.dtype('float32'))
+OLD_DICT = old_space(
+    shape=None,
+    spaces={
+        'pair': old_space(spaces=[old_space(n=4, shape=()), NUMBER], shape=None),
+        'bits': old_space(n=2, shape=(2,), dtype=np.dtype('int8')),
+        'many': old_space(nvec=np.array([3, 4]), shape=(2,), dtype=np.dtype('int64')),
+    },
+)
+
+
+class OldNestedEnv(OldEnv):
+    """Counts its steps in leaves that old libraries give: float64, lists, arrays that it writes to again."""
+
+    observation_space = OLD_DICT
+    action_space = old_space(spaces=(old_space(n=2, shape=()), NUMBER), shape=None)
+
+    def shown(self) -> dict:
+        n = int(self.state[0])
+        return {'pair': (n, self.state[0] / 10), 'bits': [n % 2, 1], 'many': np.array([n % 3, n % 4], np.int32)}
+
+    def reset(self) -> Any:
+        super().reset()
+        return self.shown()
+
+    def step(self, action: Any) -> Any:
+        kind, size = action  # a tuple, as the space is one
+        _, _, done, info = super().step(None)
+        return self.shown(), float(kind) + float(size), done, info
+
+
+@pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_old_nested_env_is_cast_leaf_by_leaf_and_takes_tuples(how: str, mode: str) -> None:
+    env = make_vector_env(EnvConfig(id=OldNestedEnv, vectorization=how, autoreset=mode), 2)
+    env.reset(0)
+    step = env.step(torch.tensor([[1, 0.25], [0, 0.75]]))
+    assert step.reward.tolist() == [1.25, 0.75]
+    found = {path: x[0].tolist() for path, x in leaves(step.obs)}
+    assert found == {
+        'bits': [True, True],
+        'many': [1, 1],
+        'pair.0': 1,
+        'pair.1': pytest.approx(0.1),
+    }
+    for _ in range(2):
+        step = env.step(torch.tensor([[1, 0.25], [0, 0.75]]))
+    final = step.obs if mode == 'next_step' else step.final_obs
+    assert final['pair']['0'].tolist() == [3, 3] and step.truncated.all()
+    env.close()
+
+
+def test_old_nested_env_keeps_the_contract_once_adapted() -> None:
+    check_env(EnvConfig(id=OldNestedEnv))
+
+
+def test_old_env_of_pairs_returns_a_pair_as_its_observation() -> None:
+    """(obs, info) of gym 0.26, or an observation of two parts whose second is a Dict?"""
+
+    class Env(OldEnv):
+        observation_space = old_space(spaces=(NUMBER, old_space(spaces={'n': old_space(n=4, shape=())})), shape=None)
+
+        def reset(self) -> Any:
+            super().reset()
+            return (0.5, {'n': 3})
+
+        def step(self, action: Any) -> Any:
+            return (0.5, {'n': 2}), 0.0, False, {}
+
+    env = make_vector_env(EnvConfig(id=Env), 1)
+    assert env.reset(0)['1']['n'].tolist() == [3]
+    assert env.step(torch.tensor([0])).obs['1']['n'].tolist() == [2]
+
+
+# --- spaces
+
+
+@pytest.mark.parametrize(
+    ('space', 'want'),
+    [
+        (spaces.Box(-1.0, 1.0, (), np.float64), Box(np.array(-1.0), np.array(1.0), 'float64')),
+        (spaces.Box(0, 1, (2, 1, 1, 3), bool), Box(np.zeros((2, 1, 1, 3)), np.ones((2, 1, 1, 3)), 'bool')),
+        (spaces.Box(0, 9, (2, 2), np.uint8), Box(np.zeros((2, 2)), np.full((2, 2), 9.0), 'uint8')),
+        (spaces.Discrete(3, start=-1), Discrete(3, -1)),
+        (spaces.MultiDiscrete([[2, 3]], start=[[1, 0]]), MultiDiscrete((2, 3), (1, 0), (1, 2))),
+        (spaces.MultiBinary(3), MultiBinary((3,))),
+        (spaces.MultiBinary((2, 3)), MultiBinary((2, 3))),
+        (spaces.Dict(b=spaces.Discrete(2)), Dict({'b': Discrete(2)})),
+        (spaces.Tuple([spaces.Discrete(2)]), Dict({'0': Discrete(2)}, is_tuple=True)),
+        (OLD_DICT.spaces['many'], MultiDiscrete((3, 4), (0, 0), (2,))),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize('role', ['observation', 'action'])
+def test_convert_space_of_every_kind(space: Any, want: Any, role: str) -> None:
+    assert convert_space(space, role, 'x') == want
+
+
+@pytest.mark.parametrize(
+    'space',
+    [
+        spaces.Box(-1.0, np.inf, (2, 1), np.float64),
+        spaces.Box(0, 1, (), bool),
+        spaces.Box(-(2**63), 2**63 - 1, (2,), np.int64),
+        spaces.Box(0, 2**64 - 1, (1,), np.uint64),
+        spaces.Discrete(3, start=-1),
+        spaces.MultiDiscrete([[2, 3]], start=[[1, 0]]),
+        spaces.MultiBinary(3),
+        spaces.MultiBinary((2, 3)),
+        spaces.Dict(b=spaces.Tuple([spaces.Discrete(2), spaces.MultiBinary(1)])),
+    ],
+    ids=str,
+)
+def test_gymnasium_space_is_the_inverse_of_convert_space(space: Any) -> None:
+    assert gymnasium_space(convert_space(space, 'observation', 'x')) == space
+
+
+def box(low: Any, high: Any, shape: tuple[int, ...] = (2,)) -> Any:
+    return old_space(low=np.array(low), high=np.array(high), shape=shape, dtype=np.dtype('float32'))
+
+
+@pytest.mark.parametrize(
+    ('space', 'message'),
+    [
+        (box([0, np.nan], [1, 1]), r'the observation space has the bounds nan to 1 at \[1\], wanted numbers'),
+        (box([0, 2], [1, 1]), r'has the bounds 2 to 1 at \[1\], wanted numbers .*the lower one first'),
+        (
+            box(np.zeros((0, 3)), np.zeros((0, 3)), (0, 3)),
+            r'has the shape \(0, 3\), wanted 1 or more in each dimension',
+        ),
+        (old_space(n=0, shape=()), 'has 0 values, wanted 1 or more'),
+        (old_space(nvec=np.array([2, 0]), shape=(2,)), 'has 0 values, wanted 1 or more'),
+        (old_space(n=0, shape=(0,)), r'has the shape \(0,\), wanted 1 or more'),
+        (old_space(spaces={}), 'the observation space has no entries, wanted one or more'),
+        (old_space(spaces={'a': old_space(spaces=())}), "the observation space has no entries at 'a', wanted one"),
+        (old_space(spaces={1: NUMBER}), 'has the entry 1, wanted names that are strings'),
+        (
+            old_space(spaces={'a': old_space(spaces=[box([np.nan] * 2, [1, 1])])}),
+            "in the entry 'a.0', has the bounds nan",
+        ),
+        (old_space(low=np.zeros(2), high=np.ones(2), shape=(2,), dtype=np.dtype('complex64')), 'but supported are Box'),
+    ],
+)
+def test_convert_space_that_makes_no_sense_is_refused(space: Any, message: str) -> None:
+    with pytest.raises(UnsupportedEnvError, match=message):
+        convert_space(space, 'observation', 'x')

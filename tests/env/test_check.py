@@ -7,11 +7,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from tests.envs import LimitEnv, limit_env
 from zoo.core.errors import UserError
-from zoo.env import EnvConfig, EnvContractError, check_env
+from zoo.env import EnvConfig, EnvContractError, check_env, make_env
 
 
 class StepEnv(LimitEnv):
@@ -239,15 +239,19 @@ def test_check_env_break_after_n_step_is_not_found() -> None:
         check_env(EnvConfig(id=StepEnv, kwargs=kwargs), n_step=4)
 
 
-def test_check_env_closes_the_env() -> None:
-    closed = []
+def test_check_env_closes_every_env_that_it_made() -> None:
+    made, closed = [], []
 
     class Env(LimitEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
         def close(self) -> None:
-            closed.append(True)
+            closed.append(self)
 
     check_env(EnvConfig(id=Env))
-    assert closed == [True]
+    assert made and sorted(map(id, closed)) == sorted(map(id, made))
 
 
 @pytest.mark.parametrize(
@@ -318,7 +322,7 @@ def test_check_env_episode_end_that_no_seed_reaches_raises(flag: str) -> None:
     # resets: the core, two for the first observation, the first run and its last step, the replay
     Env.n_reset = -1  # so that the replay is the 5th
     with pytest.raises(EnvContractError, match=f'differ at step 2: {flag} False .* and True'):
-        check_env(EnvConfig(id=Env))
+        check_env(EnvConfig(id=Env, action_mask='off'))  # which needs no reset to look for a mask
 
 
 def test_check_env_second_episode_that_no_seed_reaches_raises() -> None:
@@ -362,3 +366,141 @@ def test_check_env_good_simulators_pass_100_steps(env_id: str) -> None:
 def test_check_env_without_a_step_raises(n_step: int) -> None:
     with pytest.raises(UserError, match=f'check_env got n_step={n_step}, wanted 1 or more; leave it out for 10 steps'):
         check_env(EnvConfig(id=limit_env), n_step=n_step)
+
+
+# --- nested observations and masks
+
+
+class NestedEnv(LimitEnv):
+    """Returns `change` of its observation from its 2nd step on; what it draws comes from its own stream."""
+
+    def __init__(self, change: Any = lambda obs: obs) -> None:
+        super().__init__()
+        self.observation_space = Dict(
+            {
+                'own': Tuple((Discrete(3, start=1), Box(0.0, 1.0, (), np.float32))),
+                'bits': MultiBinary(2),
+                'places': MultiDiscrete([3, 4], start=[0, 2]),
+            }
+        )
+        self.change = change
+
+    def reset(self, **kwargs: Any) -> Any:
+        _, info = super().reset(**kwargs)
+        return self.shown(), info
+
+    def step(self, action: Any) -> Any:
+        _, *rest = super().step(action)
+        return (self.shown() if self._n_step < 2 else self.change(self.shown()), *rest)
+
+    def shown(self) -> Any:
+        number = np.array(self.np_random.random(), np.float32)
+        return {'own': (2, number), 'bits': np.array([0, 1], np.int8), 'places': np.array([2, 5])}
+
+
+def test_check_env_nested_env_that_keeps_the_contract_passes() -> None:
+    check_env(EnvConfig(id=NestedEnv), n_step=30)
+
+
+NESTED_BREAKS = {
+    'entry': (lambda o: {**o, 'more': 1}, 'the observation of step has the entries '),
+    'no dict': (lambda o: 3, "the observation of step is 3 (int), wanted a dict with 'bits', 'own', 'places' as in "),
+    'no tuple': (lambda o: {**o, 'own': [1, 2]}, "the observation 'own' of step is [1, 2] (list), wanted a tuple of 2"),
+    'int': (
+        lambda o: {**o, 'own': (0.5, o['own'][1])},
+        "the observation 'own.0' of step is 0.5 (float), wanted an int",
+    ),
+    'start': (lambda o: {**o, 'own': (0, o['own'][1])}, "the observation 'own.0' of step is 0, wanted 1 to 3 as in "),
+    'dtype': (lambda o: {**o, 'own': (1, np.zeros(()))}, "the observation 'own.1' of step has dtype float64, wanted "),
+    'bound': (
+        lambda o: {**o, 'own': (1, np.float32(2))},
+        "the observation 'own.1' of step is 2.0, wanted 0 to 1 as in",
+    ),
+    'bits': (
+        lambda o: {**o, 'bits': o['bits'] + 1},
+        "the observation 'bits' of step has 2 at [1], wanted 0 to 1 as in ",
+    ),
+    'floats': (
+        lambda o: {**o, 'bits': o['bits'] / 1},
+        "the observation 'bits' of step has dtype float64, wanted integ",
+    ),
+    'places': (
+        lambda o: {**o, 'places': np.array([2, 6])},
+        "the observation 'places' of step has 6 at [1], wanted 2 to",
+    ),
+    'shape': (lambda o: {**o, 'places': np.array([2])}, "the observation 'places' of step has shape (1,), wanted (2,)"),
+}
+
+
+@pytest.mark.parametrize('case', NESTED_BREAKS)
+def test_check_env_leaf_that_breaks_the_contract_is_named(case: str) -> None:
+    change, message = NESTED_BREAKS[case]
+    with pytest.raises(EnvContractError) as raised:
+        check_env(EnvConfig(id=NestedEnv, kwargs={'change': change}))
+    assert str(raised.value).startswith(f"env '{__name__}:NestedEnv', index 0, step 2: {message}")
+
+
+def test_check_env_leaf_that_no_seed_reaches_is_named() -> None:
+    rng = np.random.default_rng(0)
+    kwargs = {'change': lambda o: {**o, 'own': (1, np.float32(rng.random()))}}
+    with pytest.raises(EnvContractError, match="differ at step 2: observation 'own.1' array"):
+        check_env(EnvConfig(id=NestedEnv, kwargs=kwargs))
+
+
+def test_check_env_reset_that_writes_into_a_leaf_of_the_final_obs_raises() -> None:
+    class Env(NestedEnv):
+        array = np.zeros((), np.float32)
+
+        def shown(self) -> Any:
+            self.array[...] = self._n_step / 10
+            return {**super().shown(), 'own': (1, self.array)}
+
+    with pytest.raises(EnvContractError, match="step 5: the next reset turns the observation 'own.1' of this step"):
+        check_env(EnvConfig(id=Env))
+
+
+@pytest.mark.parametrize('source', ['info', 'obs', 'method'])
+@pytest.mark.parametrize('action', ['discrete', 'multi_discrete'])
+def test_check_env_takes_only_legal_actions(source: str, action: str) -> None:
+    """The env raises on others, and its masks change at every step."""
+    check_env(EnvConfig(id='random_masks', kwargs={'source': source, 'action': action}), n_step=50)
+
+
+def test_check_env_takes_only_legal_actions_of_a_batched_family() -> None:
+    pytest.importorskip('envpool')
+    check_env(EnvConfig(id='envpool', game='Snake-v1'), n_step=20)
+
+
+def test_check_env_mask_that_a_wrapper_has_is_legal_too() -> None:
+    class Masked(gymnasium.Wrapper):
+        def action_masks(self) -> np.ndarray:
+            return self.unwrapped._mask  # type: ignore[attr-defined]
+
+    def make_one() -> gymnasium.Env:
+        inner: Any = make_env(EnvConfig(id='random_masks', action_mask='off'))
+        return Masked(inner)
+
+    check_env(EnvConfig(id=make_one, action_mask='method'), n_step=50)
+
+
+def test_check_env_mask_that_is_all_false_raises() -> None:
+    class Env(LimitEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0], {'action_mask': np.ones(2)}
+
+        def step(self, action: Any) -> Any:
+            *values, _ = super().step(action)
+            return (*values, {'action_mask': np.full(2, self._n_step not in (3, 5))})  # the 5th ends the episode
+
+    with pytest.raises(EnvContractError, match='index 0, step 3: the action mask allows no action, wanted at least'):
+        check_env(EnvConfig(id=Env))
+    check_env(EnvConfig(id=Env), n_step=2)
+
+
+def test_check_env_mask_that_is_missing_at_one_step_raises() -> None:
+    class Env(LimitEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0], {'action_mask': np.ones(2)}
+
+    with pytest.raises(EnvContractError, match="index 0, step 1: the info of step has no 'action_mask', wanted"):
+        check_env(EnvConfig(id=Env))

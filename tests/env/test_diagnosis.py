@@ -150,7 +150,8 @@ def test_step_infos_of_different_shapes_are_accepted() -> None:
     ids=['three values', 'obs shape'],
 )
 def test_reset_in_the_middle_of_a_run_that_breaks_is_named(change: Any, message: str, mode: str, how: str) -> None:
-    env = make_vector_env(EnvConfig(id=LateResetEnv, kwargs={'change': change}, vectorization=how, autoreset=mode), 2)
+    fields: Any = {'vectorization': how, 'autoreset': mode, 'action_mask': 'off'}  # auto resets an env to find a mask
+    env = make_vector_env(EnvConfig(id=LateResetEnv, kwargs={'change': change}, **fields), 2)
     env.reset(0)
     with pytest.raises(EnvContractError) as raised:
         for _ in range(2):

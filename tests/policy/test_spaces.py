@@ -236,3 +236,32 @@ def test_observations_of_a_rollout_are_trees() -> None:
     }
     samples = policy.collect_mode.get_train_sample(rollout)
     assert first_leaf(samples['obs']).shape == (24, 2) and samples['obs']['2'].shape == (24, 2, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', [0, 1, 2])
+@pytest.mark.parametrize('action, distribution', CASES)
+def test_every_distribution_learns_a_one_step_env(action: str, distribution: str, seed: int, tmp_path: Path) -> None:
+    """The best return is 1, that of random actions about 0; 20k env steps reach 0.95."""
+    learn: dict[str, Any] = dict(learning_rate=dict(start=5e-3, end=0.0), batch_size=256, epoch_per_collect=8)
+    model: dict[str, Any] = dict(distribution='auto' if distribution == 'composite' else distribution)
+    if distribution == 'gsde':  # its deviation grows with the 64 features; in episodes of one step all noise is new
+        model |= dict(log_std_init=-2.0, sde_sample_freq=1)
+        learn['learning_rate'] = dict(start=2e-3, end=0.0)
+    result = serial_pipeline(
+        dict(
+            exp_name='one_step',
+            max_env_step=20_480,
+            env=dict(id='one_step', kwargs=dict(action=action), collector_env_num=8),
+            policy=dict(
+                type='ppo',
+                model=model,
+                learn=learn,
+                collect=dict(n_step=128),
+                eval=dict(n_episode=64, eval_freq=20_480),
+            ),
+            logger=dict(root=str(tmp_path), **QUIET),
+        ),
+        seed=seed,
+    )
+    assert result.last_return is not None and result.last_return >= 0.95

@@ -213,9 +213,11 @@ def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu', op
 def _present(space: Dict, obs: Any, path: str = '') -> Iterator[tuple[tuple[str, Leaf], Any]]:
     for name, each in space.spaces.items():
         where = f'{path}.{name}' if path else name
-        if name in obs and isinstance(each, Dict):
+        if name not in obs:
+            continue
+        if isinstance(each, Dict):
             yield from _present(each, obs[name], where)
-        elif name in obs:
+        else:
             yield (where, each), obs[name]
 
 

@@ -3,7 +3,10 @@
 from zoo.core.data import StepBlock as StepBlock
 from zoo.core.data import Timestep as Timestep
 from zoo.core.spaces import Box as Box
+from zoo.core.spaces import Dict as Dict
 from zoo.core.spaces import Discrete as Discrete
+from zoo.core.spaces import MultiBinary as MultiBinary
+from zoo.core.spaces import MultiDiscrete as MultiDiscrete
 from zoo.env.check import check_env as check_env
 from zoo.env.config import EnvConfig as EnvConfig
 from zoo.env.errors import EnvContractError as EnvContractError
@@ -23,6 +26,10 @@ from zoo.env.make import make_env as make_env
 from zoo.env.make_vector import AnyVectorEnv as AnyVectorEnv
 from zoo.env.make_vector import make_env_groups as make_env_groups
 from zoo.env.make_vector import make_vector_env as make_vector_env
+from zoo.env.probes import any_space as any_space
+from zoo.env.probes import memory as memory
+from zoo.env.probes import one_step as one_step
+from zoo.env.probes import random_masks as random_masks
 from zoo.env.tensor import classic as classic
 from zoo.env.tensor.backend import make_tensor_env as make_tensor_env
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY as TENSOR_ENV_REGISTRY

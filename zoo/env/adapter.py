@@ -3,36 +3,87 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from zoo.core.spaces import Box, Discrete, Space
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.env.errors import EnvContractError, UnsupportedEnvError
 
+SUPPORTED = 'Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these'
+WAY_OUT = {
+    'Text': 'encode the text as a MultiDiscrete with one entry for each character',
+    'Sequence': 'pad the sequence to a fixed length, with a MultiBinary that says which entries are real',
+    'Graph': 'give nodes and edges as Box arrays that are padded to a fixed size',
+    'OneOf': 'use a Dict that holds a Discrete choice and all alternatives',
+}
 
-def convert_space(space: Any, role: str, name: str) -> Space:
+
+def convert_space(space: Any, role: str, name: str, path: str = '') -> Space:
     """The zoo space of a gymnasium or old gym space.
 
     Args:
-      role: 'observation' or 'action';  name: of the env; both are for the error.
-    Raises: UnsupportedEnvError if it is neither Discrete nor a Box of vectors or, for observations, of images.
+      role: 'observation' or 'action';  name: of the env;  path: of this space in that of the env. All are for errors.
+    Raises: UnsupportedEnvError that names the leaf which is of another kind, empty, or has bounds that are no numbers.
     """
+    kinds = [kind.__name__ for kind in type(space).__mro__]
+    parts = getattr(space, 'spaces', None)
+    if isinstance(parts, Mapping):
+        return Dict(_convert_parts(parts, role, name, path))
+    if isinstance(parts, (tuple, list)) and 'OneOf' not in kinds:
+        return Dict(_convert_parts({str(i): part for i, part in enumerate(parts)}, role, name, path), is_tuple=True)
+    leaf = _convert_leaf(space)
+    of = f'{role} space' if not path else f'{role} space, in the entry {path!r},'
+    if leaf is None:
+        do = next((WAY_OUT[kind] for kind in kinds if kind in WAY_OUT), 'give it as arrays of numbers of a fixed shape')
+        has = f'the {role} space {space}' if not path else f'in the entry {path!r} of its {role} space {space}'
+        raise UnsupportedEnvError(f'env {name!r} has {has}, but supported are {SUPPORTED}; wrap the env: {do}.')
+    if fault := space_fault(leaf):
+        raise UnsupportedEnvError(f'env {name!r}: the {of} {fault}.')
+    return leaf
+
+
+def _convert_parts(parts: Mapping[Any, Any], role: str, name: str, path: str) -> dict[str, Space]:
+    for key in parts:
+        if not isinstance(key, str):
+            raise UnsupportedEnvError(
+                f'env {name!r}: the {role} space has the entry {key!r}, wanted names that are strings; rename it.'
+            )
+    if not parts:
+        at = f' has no entries at {path!r}' if path else ' has no entries'
+        raise UnsupportedEnvError(f'env {name!r}: the {role} space{at}, wanted one or more; leave empty ones out.')
+    return {key: convert_space(part, role, name, f'{path}.{key}' if path else key) for key, part in parts.items()}
+
+
+def _convert_leaf(space: Any) -> Discrete | MultiDiscrete | MultiBinary | Box | None:
+    """None if it is of no supported kind."""
     shape = getattr(space, 'shape', None)
-    if hasattr(space, 'n') and not shape:  # MultiBinary has an `n` too, and a shape
-        return Discrete(int(space.n), int(getattr(space, 'start', 0)))
-    is_observation = role == 'observation'
-    if hasattr(space, 'low') and hasattr(space, 'high') and shape is not None:
-        dtype = np.dtype(space.dtype)
-        is_image = is_observation and len(shape) == 3 and (dtype == np.uint8 or dtype.kind == 'f')
-        if is_image or (len(shape) == 1 and dtype.kind in 'iuf'):
-            return Box(np.array(space.low, dtype=np.float64), np.array(space.high, dtype=np.float64), dtype.name)
-    images = ', and images (three-dimensional Box spaces of uint8 or floats)' if is_observation else ''
-    raise UnsupportedEnvError(
-        f'env {name!r} has the {role} space {space}, but supported are Discrete and one-dimensional Box spaces'
-        f'{images}; wrap the env so that it has one of these, e.g. flatten its {role}s.'
-    )
+    if hasattr(space, 'nvec'):
+        nvec = np.asarray(space.nvec)
+        start = np.broadcast_to(getattr(space, 'start', 0), nvec.shape)
+        return MultiDiscrete(tuple(map(int, nvec.ravel())), tuple(map(int, start.ravel())), nvec.shape)
+    if hasattr(space, 'n'):  # of MultiBinary too, which has a shape
+        return MultiBinary(tuple(map(int, shape))) if shape else Discrete(int(space.n), int(getattr(space, 'start', 0)))
+    if hasattr(space, 'low') and hasattr(space, 'high') and shape is not None and np.dtype(space.dtype).kind in 'biuf':
+        low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), shape).copy() for b in (space.low, space.high))
+        return Box(low, high, np.dtype(space.dtype).name)
+    return None
+
+
+def space_fault(leaf: Discrete | MultiDiscrete | MultiBinary | Box) -> str | None:
+    """What is wrong with a space of a supported kind, what is wanted, and what to do."""
+    if 0 in leaf.shape:
+        return f'has the shape {leaf.shape}, wanted 1 or more in each dimension; leave out what is empty'
+    sizes = leaf.nvec if isinstance(leaf, MultiDiscrete) else (leaf.n,) if isinstance(leaf, Discrete) else (1,)
+    if min(sizes) < 1:
+        return f'has {min(sizes)} values, wanted 1 or more; correct its n or nvec'
+    if isinstance(leaf, Box) and not (leaf.low <= leaf.high).all():  # nan is not below anything
+        at = np.argwhere(~(leaf.low <= leaf.high))[0]
+        bounds = f'{leaf.low[tuple(at)]:g} to {leaf.high[tuple(at)]:g} at {at.tolist()}'
+        return f'has the bounds {bounds}, wanted numbers (or -inf and inf), the lower one first; correct the space'
+    return None
 
 
 def env_spaces(env: Any, name: str) -> tuple[Space, Space]:
@@ -58,8 +109,11 @@ class OldGymEnv(gymnasium.Env):
         self._env = env
         self._name = name
         obs_space, action_space = env_spaces(env, name)
-        self.observation_space = _gymnasium_space(obs_space)
-        self.action_space = _gymnasium_space(action_space)
+        self.observation_space = gymnasium_space(obs_space)
+        self.action_space = gymnasium_space(action_space)
+        self.action_masks = getattr(env, 'action_masks', None)
+        # of old envs, a tuple of two may also be an observation
+        self._is_pair = isinstance(obs_space, Dict) and obs_space.is_tuple and len(obs_space.spaces) == 2
         self.metadata = dict(getattr(env, 'metadata', None) or {})
         inner = getattr(
             env, 'unwrapped', env
@@ -70,14 +124,15 @@ class OldGymEnv(gymnasium.Env):
         if seed is not None and not self._reset_takes_seed and callable(getattr(self._env, 'seed', None)):
             self._env.seed(seed)
         result = self._env.reset(seed=seed) if self._reset_takes_seed else self._env.reset()
-        obs, info = result if _is_obs_and_info(result) else (result, {})
-        return self._cast(obs), info
+        is_both = _is_obs_and_info(result) and not (self._is_pair and not isinstance(result[0], tuple))
+        obs, info = result if is_both else (result, {})
+        return _cast(self.observation_space, obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         result = self._env.step(action)
         if len(result) == 5:
             obs, reward, terminated, truncated, info = result
-            return self._cast(obs), reward, bool(terminated), bool(truncated), info
+            return _cast(self.observation_space, obs), reward, bool(terminated), bool(truncated), info
         if len(result) != 4:
             raise EnvContractError(
                 f'env {self._name!r}: step returned {len(result)} values, wanted obs, reward, '
@@ -85,15 +140,11 @@ class OldGymEnv(gymnasium.Env):
             )
         obs, reward, done, info = result
         truncated = bool(done) and bool(info.get('TimeLimit.truncated', False))
-        return self._cast(obs), reward, bool(done) and not truncated, truncated, info
+        return _cast(self.observation_space, obs), reward, bool(done) and not truncated, truncated, info
 
     def close(self) -> None:
         if hasattr(self._env, 'close'):
             self._env.close()
-
-    def _cast(self, obs: Any) -> Any:
-        # old envs often return float64 for a float32 space; copied, since some reuse their array
-        return np.array(obs, dtype=self.observation_space.dtype) if self.observation_space.shape else obs
 
 
 def takes_keyword(function: Any, keyword: str) -> bool:
@@ -102,11 +153,39 @@ def takes_keyword(function: Any, keyword: str) -> bool:
     return any(p.kind is p.VAR_KEYWORD or (p.name == keyword and p.kind is not p.POSITIONAL_ONLY) for p in parameters)
 
 
-def _gymnasium_space(space: Space) -> gymnasium.Space:
+def gymnasium_space(space: Space) -> gymnasium.Space:
+    """The gymnasium space of a zoo space."""
+    if isinstance(space, Dict):
+        parts = {key: gymnasium_space(part) for key, part in space.spaces.items()}
+        return gymnasium.spaces.Tuple(parts.values()) if space.is_tuple else gymnasium.spaces.Dict(parts)
     if isinstance(space, Discrete):
         return gymnasium.spaces.Discrete(space.n, start=space.start)
+    if isinstance(space, MultiDiscrete):
+        nvec, start = (np.array(x).reshape(space.shape) for x in (space.nvec, space.start))
+        return gymnasium.spaces.MultiDiscrete(nvec, start=start)
+    if isinstance(space, MultiBinary):
+        return gymnasium.spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape)
     dtype: Any = np.dtype(space.dtype)
-    return gymnasium.spaces.Box(space.low.astype(dtype), space.high.astype(dtype), dtype=dtype)
+    return gymnasium.spaces.Box(_as_bound(space.low, dtype), _as_bound(space.high, dtype), dtype=dtype)
+
+
+def _as_bound(bound: np.ndarray, dtype: Any) -> np.ndarray:
+    if dtype.kind not in 'iu' or dtype.itemsize < 8:
+        return bound.astype(dtype)
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max  # the largest one is no float64: stay below it
+    exact = [min(max(int(x), low), high) for x in np.clip(bound, float(low), float(high)).ravel()]
+    return np.array(exact, dtype=dtype).reshape(bound.shape)
+
+
+def _cast(space: gymnasium.Space, obs: Any) -> Any:
+    """A copy in the dtypes of the space: old envs often return float64 for a float32 space, and some reuse their array."""
+    if isinstance(space, gymnasium.spaces.Dict) and isinstance(obs, Mapping):
+        return {key: _cast(space.spaces[key], x) if key in space.spaces else x for key, x in obs.items()}
+    if isinstance(space, gymnasium.spaces.Tuple) and isinstance(obs, tuple):
+        return tuple(_cast(part, x) for part, x in zip(space.spaces, obs, strict=False))
+    if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        return obs
+    return np.array(obs, dtype=space.dtype)
 
 
 def _is_obs_and_info(result: Any) -> bool:

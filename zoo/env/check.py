@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
 
+from zoo.core.action_map import ActionMap
+from zoo.core.data import leaves, map_tensors
 from zoo.core.errors import UserError
-from zoo.core.spaces import Discrete
+from zoo.core.spaces import ACTION_MASK, mask_space
 from zoo.env.adapter import env_spaces, takes_keyword
+from zoo.env.check_obs import checked_leaves
 from zoo.env.config import EnvConfig, env_config
-from zoo.env.errors import RESET_DO, STEP_DO, contract_error, show_value
+from zoo.env.diagnosis import action_of
+from zoo.env.errors import RESET_DO, STEP_DO, BrokenContractError, contract_error, of_entry, show_value
 from zoo.env.families.family import EnvFamily
 from zoo.env.make import env_name, find_env, make_env
 from zoo.env.make_vector import AnyVectorEnv, make_vector_env
+from zoo.env.masks import ChoiceCheck, flat_mask, masked_space
+from zoo.env.random_actions import random_actions
+from zoo.env.wrappers import mask_method
 
+Leaves = dict[str, dict[str, Any]]  # the leaves of what a step returned, by name and path
 SEED = 0
 N_ENV = 2  # envs of a family, which makes vectors only
 SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
@@ -42,7 +49,7 @@ def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> None:
         return
     env = make_env(cfg)
     try:
-        _EnvCheck(env, env_name(cfg)).run(n_step)
+        _EnvCheck(env, cfg).run(n_step)
     finally:
         env.close()
 
@@ -50,8 +57,8 @@ def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> None:
 def _check_family(cfg: EnvConfig, n_step: int) -> None:
     env = make_vector_env(cfg, N_ENV)
     try:
-        first = env.reset(SEED).clone()
-        again = env.reset(SEED).clone()
+        first = map_tensors(torch.clone, env.reset(SEED))
+        again = map_tensors(torch.clone, env.reset(SEED))
         _same_twice(env.name, 0, 'the observations of two resets', first, again)
         once = list(_vector_rollout(env, n_step))
         for step, (was, now) in enumerate(zip(once, _vector_rollout(env, min(n_step, MAX_REPLAY)), strict=False), 1):
@@ -61,18 +68,15 @@ def _check_family(cfg: EnvConfig, n_step: int) -> None:
         env.close()
 
 
-def _vector_rollout(env: AnyVectorEnv, n_step: int) -> Iterator[dict[str, Tensor]]:
-    env.reset(SEED)
+def _vector_rollout(env: AnyVectorEnv, n_step: int) -> Iterator[dict[str, Any]]:
+    obs = env.reset(SEED)
     rng = torch.Generator().manual_seed(SEED)
-    space = env.action_space
     for _ in range(n_step):
-        step = env.step(
-            torch.randint(space.n, (env.n_env,), generator=rng)
-            if isinstance(space, Discrete)
-            else torch.rand((env.n_env, *space.shape), generator=rng) * 2 - 1
-        )
+        mask = obs[ACTION_MASK] if mask_space(env.obs_space) is not None else None
+        step = env.step(random_actions(env.action_space, env.n_env, rng, mask))
+        obs = step.obs
         yield {
-            'the observations': step.obs.clone(),
+            'the observations': map_tensors(torch.clone, obs),
             'the rewards': step.reward.clone(),
             'terminated': step.terminated.clone(),
             'truncated': step.truncated.clone(),
@@ -80,64 +84,84 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int) -> Iterator[dict[str, Tensor
     env.check()
 
 
-def _same_twice(name: str, step: int, what: str, was: Tensor, now: Tensor) -> None:
-    differ = (was != now).reshape(len(was), -1).any(1)
-    if differ.any():
-        index = int(differ.nonzero()[0])
-        raise contract_error(
-            name,
-            index,
-            step,
-            f'{what} with seed={SEED} differ: {show_value(was[index].numpy())} and {show_value(now[index].numpy())}',
-            'the same twice',
-            'seed all random numbers in reset',
-        )
+def _same_twice(name: str, step: int, what: str, was: Any, now: Any) -> None:
+    for (path, a), (_, b) in zip(leaves(was), leaves(now), strict=True):
+        differ = (a != b).reshape(len(a), -1).any(1)
+        if differ.any():
+            index = int(differ.nonzero()[0])
+            pair = f'{show_value(a[index].numpy())} and {show_value(b[index].numpy())}'
+            got = f'{what}{f", {path!r}," if path else ""} with seed={SEED} differ: {pair}'
+            raise contract_error(name, index, step, got, 'the same twice', 'seed all random numbers in reset')
 
 
 class _EnvCheck:
     """The checks of one env; keeps its name and the number of steps for the messages."""
 
-    def __init__(self, env: gymnasium.Env, name: str) -> None:
-        self._env = env
-        self._name = name
-        self._n_step = 0
-        self._space, _ = env_spaces(env, name)
+    def __init__(self, env: gymnasium.Env, cfg: EnvConfig) -> None:
+        self._env, self._name, self._n_step = env, env_name(cfg), 0
+        self._space, self._action_space = env_spaces(env, self._name)
+        seen = masked_space(self._space, self._action_space, cfg.action_mask, self._name)
+        self._choices = ChoiceCheck(self._action_space) if mask_space(seen) is not None else None
+        self._to_env = ActionMap(self._action_space)
+        self._rng = torch.Generator().manual_seed(SEED)
 
     def run(self, n_step: int) -> None:
+        try:
+            self._run(n_step)
+        except BrokenContractError as error:
+            raise contract_error(self._name, 0, self._n_step, *error.args) from error
+
+    def _run(self, n_step: int) -> None:
         self._core()
-        first = self._reset(SEED)
-        again = self._reset(SEED)
-        if not np.array_equal(first, again):
+        first, again = self._reset(SEED), self._reset(SEED)
+        if (path := _difference(first, again)) is not None:
             self._fail(
-                f'two resets with seed={SEED} returned {show_value(first)} and {show_value(again)}',
+                f'two resets with seed={SEED} returned{of_entry(path)} {show_value(first[path])} and '
+                f'{show_value(again[path])}',
                 'the same twice',
                 SEED_DO,
             )
         self._env.action_space.seed(SEED)
-        actions = [self._env.action_space.sample() for _ in range(n_step)]
-        once = list(self._rollout(actions))
-        for was, now in zip(once, self._rollout(actions[:MAX_REPLAY]), strict=False):
+        actions: list[Any] = []
+
+        def choose(obs: dict[str, np.ndarray]) -> Any:
+            actions.append(self._sample(obs.get(ACTION_MASK)))
+            return actions[-1]
+
+        once = list(self._rollout(n_step, choose))
+        taken = iter(actions)
+        for was, now in zip(once, self._rollout(min(n_step, MAX_REPLAY), lambda _: next(taken)), strict=False):
             self._compare(was, now)
 
-    def _rollout(self, actions: list[Any]) -> Iterator[dict[str, Any]]:
+    def _sample(self, mask: Any) -> Any:
+        """A random action, a legal one where there is a mask."""
+        if self._choices is None or mask is None:
+            return self._env.action_space.sample()
+        bits = torch.from_numpy(flat_mask(self._action_space, mask)[None])
+        return action_of(self._to_env(random_actions(self._action_space, 1, self._rng, bits)), 0)
+
+    def _rollout(self, n_step: int, choose: Callable[[dict[str, np.ndarray]], Any]) -> Iterator[Leaves]:
         """What each action leads to, from the state that `SEED` gives; where an episode ends, another one follows."""
         self._n_step = 0
-        self._reset(SEED)
-        for self._n_step, action in enumerate(actions, 1):
-            obs, reward, terminated, truncated = self._step(action)
-            seen = {'observation': np.copy(obs), 'reward': reward, 'terminated': terminated, 'truncated': truncated}
+        obs = self._reset(SEED)
+        for self._n_step in range(1, n_step + 1):
+            raw, obs, reward, terminated, truncated = self._step(choose(obs))
+            values = {'reward': reward, 'terminated': terminated, 'truncated': truncated}
+            seen = {'observation': obs, **{what: {'': value} for what, value in values.items()}}
             if terminated or truncated:
-                seen['first observation of the next episode'] = self._reset_leaves(obs)
-            elif self._n_step == len(actions):
-                self._reset_leaves(obs)
+                obs = seen['first observation of the next episode'] = self._reset_leaves(raw)
+            elif self._n_step == n_step:
+                self._reset_leaves(raw)
             yield seen
 
-    def _compare(self, was: dict[str, Any], now: dict[str, Any]) -> None:
-        for what, value in was.items():
-            if what not in now or not np.array_equal(value, now[what]):
+    def _compare(self, was: Leaves, now: Leaves) -> None:
+        for what, values in was.items():
+            path = _difference(values, now.get(what, {}))
+            if path is not None:
+                pair = f'{show_value(values[path])} and {show_value(now.get(what, {}).get(path))}'
                 self._fail(
                     f'two episodes with seed={SEED} and the same actions differ at step {self._n_step}: '
-                    f'{what} {show_value(value)} and {show_value(now.get(what))}',
+                    f'{what}{of_entry(path)} {pair}',
                     'the same twice',
                     SEED_DO,
                 )
@@ -148,26 +172,50 @@ class _EnvCheck:
         missing = [k for k in ('seed', 'options') if not takes_keyword(env.reset, k)]
         if missing:
             self._fail(f'reset has no argument {" or ".join(missing)}', 'reset(*, seed=None, options=None)', RESET_DO)
-        self._unpack_reset(env.reset(seed=SEED))
+        obs, info = self._unpack_reset(env.reset(seed=SEED))
+        mask = self._core_mask(obs, info)
+        if self._choices is not None and mask is None:
+            return  # a wrapper has the mask; any action may be an illegal one
         self._n_step = 1
-        self._unpack_step(env.step(env.action_space.sample()))
+        self._unpack_step(env.step(self._sample(mask)))
         self._n_step = 0
 
-    def _reset(self, seed: int | None) -> Any:
-        obs, info = self._unpack_reset(self._env.reset(seed=seed))
-        self._check_info(info, RESET_DO)
-        self._check_obs(obs, 'reset')
-        return obs if self._is_discrete else obs.copy()
+    def _core_mask(self, obs: Any, info: Any) -> Any:
+        if self._choices is None:
+            return None
+        for place in (obs, info):
+            if isinstance(place, Mapping) and ACTION_MASK in place:
+                return place[ACTION_MASK]
+        method = mask_method(self._env)
+        return None if method is None else method()
 
-    def _step(self, action: Any) -> tuple[Any, Any, bool, bool]:
+    def _reset(self, seed: int | None) -> dict[str, np.ndarray]:
+        """The leaves of a first observation by their paths."""
+        obs, info = self._unpack_reset(self._env.reset(seed=seed))
+        if not isinstance(info, dict):
+            self._fail(f'info is {show_value(info)}', 'a dict', RESET_DO)
+        found = checked_leaves(obs, self._space, 'reset')
+        self._check_mask(found)
+        return found
+
+    def _step(self, action: Any) -> tuple[Any, dict[str, np.ndarray], Any, bool, bool]:
         obs, reward, terminated, truncated, info = self._unpack_step(self._env.step(action))
-        self._check_obs(obs, 'step')
+        found = checked_leaves(obs, self._space, 'step')
         self._check_reward(reward)
         for what, flag in (('terminated', terminated), ('truncated', truncated)):
             if not isinstance(flag, (bool, np.bool_)):
                 self._fail(f'{what} is {show_value(flag)}', 'a bool', f'return bool({what})')
-        self._check_info(info, STEP_DO)
-        return obs, reward, bool(terminated), bool(truncated)
+        if not isinstance(info, dict):
+            self._fail(f'info is {show_value(info)}', 'a dict', STEP_DO)
+        if not terminated and not truncated:
+            self._check_mask(found)
+        return obs, found, reward, bool(terminated), bool(truncated)
+
+    def _check_mask(self, obs: dict[str, np.ndarray]) -> None:
+        if self._choices is not None:
+            mask = flat_mask(self._action_space, obs[ACTION_MASK])
+            if self._choices.empty(mask[None])[0]:
+                self._fail(*self._choices.fault(mask))
 
     def _unpack_reset(self, result: Any) -> tuple[Any, ...]:
         if not (isinstance(result, tuple) and len(result) == 2):
@@ -180,64 +228,19 @@ class _EnvCheck:
             self._fail(f'step returned a {type(result).__name__}{size}', 'a tuple of 5', STEP_DO)
         return result
 
-    def _reset_leaves(self, obs: Any) -> Any:
+    def _reset_leaves(self, obs: Any) -> dict[str, np.ndarray]:
         """Resets the env, which must not write into the final observation of the episode."""
-        before = np.copy(obs)
+        before = checked_leaves(obs, self._space, 'step')
         first = self._reset(None)
-        if not np.array_equal(before, obs):
+        after = checked_leaves(obs, self._space, 'step')
+        if (path := _difference(before, after)) is not None:
             self._fail(
-                f'the next reset turns the observation of this step from {show_value(before)} into {show_value(obs)}',
+                f'the next reset turns the observation{of_entry(path)} of this step from '
+                f'{show_value(before[path])} into {show_value(after[path])}',
                 'an unchanged one, since it is the final one of the episode',
                 'return a copy, e.g. self.state.copy()',
             )
         return first
-
-    @property
-    def _is_discrete(self) -> bool:
-        return isinstance(self._space, Discrete)
-
-    def _check_obs(self, obs: Any, source: str) -> None:
-        space = self._space
-        if isinstance(space, Discrete):
-            if isinstance(obs, bool) or np.shape(obs) != () or np.asarray(obs).dtype.kind not in 'iu':
-                self._fail(f'the observation of {source} is {show_value(obs)}', 'an int', 'return int(obs)')
-            if not 0 <= int(obs) - space.start < space.n:
-                self._fail(
-                    f'the observation of {source} is {obs}',
-                    f'{space.start} to {space.start + space.n - 1} as in observation_space',
-                    'correct one of the two',
-                )
-            return
-        if not isinstance(obs, np.ndarray):
-            self._fail(
-                f'the observation of {source} is {show_value(obs)}',
-                'a numpy array',
-                f'return np.asarray(obs, dtype=np.{space.dtype})',
-            )
-        if obs.shape != space.shape:
-            self._fail(
-                f'the observation of {source} has shape {obs.shape}',
-                f'{space.shape} as in observation_space',
-                'correct one of the two',
-            )
-        if obs.dtype != space.dtype:
-            self._fail(
-                f'the observation of {source} has dtype {obs.dtype}',
-                f'{space.dtype} as in observation_space',
-                f'return obs.astype(np.{space.dtype})',
-            )
-        self._check_values(obs, source, space.low, space.high)
-
-    def _check_values(self, obs: np.ndarray, source: str, low: np.ndarray, high: np.ndarray) -> None:
-        finite = np.isfinite(obs)
-        wrong = np.argwhere(~(finite & (low <= obs) & (obs <= high)))
-        if not len(wrong):
-            return
-        at = tuple(map(int, wrong[0]))
-        got = f'the observation of {source} has {obs[at]} at {list(at)}'
-        if not finite[at]:
-            self._fail(got, 'finite numbers', 'find where it comes from')
-        self._fail(got, f'{low[at]:g} to {high[at]:g} as in observation_space', 'correct it, or widen the space')
 
     def _check_reward(self, reward: Any) -> None:
         if np.shape(reward) != () or np.asarray(reward).dtype.kind not in 'biuf':
@@ -245,9 +248,10 @@ class _EnvCheck:
         if not np.isfinite(float(reward)):
             self._fail(f'the reward is {reward}', 'a finite number', 'find where it comes from')
 
-    def _check_info(self, info: Any, do: str) -> None:
-        if not isinstance(info, dict):
-            self._fail(f'info is {show_value(info)}', 'a dict', do)
-
     def _fail(self, got: str, wanted: str, do: str) -> NoReturn:
         raise contract_error(self._name, 0, self._n_step, got, wanted, do)
+
+
+def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The path of the first leaf that differs, or is missing."""
+    return next((path for path in was if path not in now or not np.array_equal(was[path], now[path])), None)

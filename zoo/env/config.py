@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from zoo.config.section import Section
+from zoo.env.masks import MaskSource
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -41,6 +42,16 @@ class EnvConfig(Section):
     action_mode: Literal['clip', 'rescale'] = Field(
         'clip', description='clip Box actions to their bounds, or rescale [-1, 1] to the finite bounds'
     )
+    action_mask: MaskSource = Field(
+        'auto',
+        description="which actions may be taken: obs: the entry 'action_mask' of Dict observations; info: that of each "
+        "info; method: the env's action_masks(); auto: the entry, the method or the info of one reset; off: none",
+    )
+    window: Count | None = Field(
+        None, description='observations that the policy sees, the last ones, oldest first; null: the present one alone'
+    )
+    prev_action: bool = Field(False, description="adds the action before, 'prev_action', to the observations")
+    prev_reward: bool = Field(False, description="adds the reward before, 'prev_reward', to the observations")
     max_episode_steps: Count | None = Field(
         None, description="env steps per episode, at most; null: the env's own limit"
     )
@@ -72,7 +83,7 @@ def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:
 
 def own_copy(value: Any) -> Any:
     """A copy of kwargs in plain dicts, lists and tuples, which one env may change; other values are shared."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):  # not any Mapping: gymnasium's Dict space is one
         return {key: own_copy(item) for key, item in value.items()}
     if isinstance(value, list) or type(value) is tuple:
         return (list if isinstance(value, list) else tuple)(map(own_copy, value))

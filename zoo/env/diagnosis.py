@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import gymnasium
@@ -16,8 +16,10 @@ from zoo.env.errors import (
     BrokenContractError,
     EnvContractError,
     EnvError,
+    Place,
     contract_error,
     location_of,
+    of_entry,
     show_value,
 )
 
@@ -58,6 +60,8 @@ def raise_if_broken(error: Exception, call: Literal['reset', 'step'], result: An
     """
     if isinstance(error, BrokenContractError):
         raise error
+    if isinstance(error, EnvError):
+        return
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not all(file.startswith(_BETWEEN) for file in files):
         return
@@ -101,43 +105,62 @@ def check_result(result: Any, space: gymnasium.Space) -> None:
     check_obs(obs, space, 'unsafe')
 
 
-def check_obs(obs: Any, space: gymnasium.Space, casting: Literal['same_kind', 'unsafe'] = 'same_kind') -> None:
-    """Look at the shape and the type of one observation. Raises: BrokenContractError."""
+def check_obs(
+    obs: Any, space: gymnasium.Space, casting: Literal['same_kind', 'unsafe'] = 'same_kind', path: str = ''
+) -> None:
+    """Look at the entries, shapes and types of one observation. Raises: BrokenContractError."""
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        for key, part, value in _entries(obs, space, path):
+            check_obs(value, part, casting, f'{path}.{key}' if path else key)
+        return
     try:
         array = np.asarray(obs)
         is_number = array.dtype.kind in 'biuf' and np.can_cast(array.dtype, space.dtype or float, casting)
     except ValueError:  # a ragged list
         is_number = False
     if space.shape is not None and not (is_number and array.shape == space.shape):
-        raise BrokenContractError(*_bad_obs(obs, space.shape))
+        raise BrokenContractError(*bad_obs(obs, space.shape, path))
 
 
-def bad_obs(name: str, index: int | None, step: int, obs: Any, shape: tuple[int, ...]) -> EnvContractError:
-    """The error of an observation that is no array of numbers of this shape."""
-    return contract_error(name, index, step, *_bad_obs(obs, shape))
+def _entries(
+    obs: Any, space: gymnasium.spaces.Dict | gymnasium.spaces.Tuple, path: str
+) -> list[tuple[str, gymnasium.Space, Any]]:
+    """(name, space, value) of each entry of an observation. Raises: BrokenContractError if one is missing."""
+    do = 'return what observation_space says'
+    if isinstance(space, gymnasium.spaces.Dict):
+        names = ', '.join(map(repr, space.spaces))
+        if not isinstance(obs, Mapping):
+            got = f'the observation{of_entry(path)} is {show_value(obs)}'
+            raise BrokenContractError(got, f'a dict with {names} as in observation_space', do)
+        if missing := [key for key in space.spaces if key not in obs]:
+            got = f'the observation{of_entry(path)} has no entry {missing[0]!r}'
+            raise BrokenContractError(got, f'{names} as in observation_space', do)
+        return [(key, part, obs[key]) for key, part in space.spaces.items()]
+    if not isinstance(obs, tuple) or len(obs) != len(space.spaces):
+        got = f'the observation{of_entry(path)} is {show_value(obs)}'
+        raise BrokenContractError(got, f'a tuple of {len(space.spaces)} as in observation_space', do)
+    return [(str(i), part, value) for i, (part, value) in enumerate(zip(space.spaces, obs, strict=True))]
 
 
-def _bad_obs(obs: Any, shape: tuple[int, ...]) -> tuple[str, str, str]:
+def bad_obs(obs: Any, shape: tuple[int, ...], path: str = '') -> tuple[str, str, str]:
+    """(got, wanted, do) of an observation that is no array of numbers of this shape."""
     got = f'of shape {obs.shape} and dtype {obs.dtype}' if isinstance(obs, np.ndarray) else show_value(obs)
     wanted = f'numbers of shape {shape} as in observation_space'
-    return f'the observation is {got}', wanted, 'correct one of the two'
+    return f'the observation{of_entry(path)} is {got}', wanted, 'correct one of the two'
 
 
 def not_finite_error(
-    where: Callable[[int, np.ndarray | None], str],
-    what: str,
-    values: np.ndarray,
-    sent: np.ndarray | None,
-    index: np.ndarray | None = None,
+    place: Place, what: str, values: np.ndarray, sent: Any, index: np.ndarray | None = None
 ) -> EnvError:
     """The error for observations or rewards [K, ...] of which one is not finite; it blames a policy that began it.
 
-    Args: where: names env and step of a row; sent: the actions of all envs; index: which envs the rows are of.
+    Args: sent: the actions of all envs, None after a reset; index: which envs the rows are of.
     """
     row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
     env = row if index is None else int(index[row])
-    after = '' if sent is None else f' after action {sent[env]}'
-    blame_policy = sent is not None and not np.isfinite(sent[env]).all()
+    action = None if sent is None else action_of(sent, env)
+    after = '' if sent is None else f' after action {" ".join(str(action).split())}'  # arrays are printed in lines
+    blame_policy = sent is not None and not _is_finite(action)
     cause = 'the action is not finite: look at the policy' if blame_policy else 'fix the env, or wrap it'
     none = ' (None becomes nan)' if np.isnan(values[row]).all() else ''
     got = f'is {values[row]}'
@@ -145,18 +168,31 @@ def not_finite_error(
         at = np.argwhere(~np.isfinite(values[row]))[0]
         got = f'has {values[row][tuple(at)]} at {at.tolist()}'
     kind = EnvError if blame_policy else EnvContractError
-    return kind(f'{where(row, index)}: {what} {got}{after}, wanted finite numbers{none}; {cause}.')
+    return kind(f'{place.of(env)}: {what} {got}{after}, wanted finite numbers{none}; {cause}.')
 
 
-def wrong_shape_error(
-    name: str, step: int, obs_shape: tuple[int, ...], lead: tuple[int, ...], returned: Mapping[str, Any]
-) -> EnvContractError:
-    """The error for the first of the arrays that `step` returned which has a wrong shape."""
-    remedies = {
-        'observations': 'make them fit its single_observation_space',
-        'rewards': 'return one float for each reward',
-    }
-    wanted = {what: obs_shape if what == 'observations' else lead for what in returned}
-    what = next(what for what, values in returned.items() if np.shape(values) != wanted[what])
+def action_of(sent: Any, env: int) -> Any:
+    """The action of one env of a batch, which is an array, or for Dict and Tuple a nested dict or tuple of such."""
+    if isinstance(sent, dict):
+        return {key: action_of(part, env) for key, part in sent.items()}
+    return tuple(action_of(part, env) for part in sent) if isinstance(sent, tuple) else sent[env]
+
+
+def n_action(sent: Any) -> int:
+    """Of how many envs a batch of actions is."""
+    while isinstance(sent, dict | tuple):
+        sent = next(iter(sent.values() if isinstance(sent, dict) else sent))
+    return len(sent)
+
+
+def _is_finite(action: Any) -> bool:
+    if isinstance(action, dict | tuple):
+        return all(map(_is_finite, action.values() if isinstance(action, dict) else action))
+    return bool(np.isfinite(action).all())
+
+
+def wrong_shape_error(place: Place, lead: tuple[int, ...], returned: Mapping[str, Any]) -> EnvContractError:
+    """The error for the first of the arrays that `step` returned which is not [B]."""
+    what = next(what for what, values in returned.items() if np.shape(values) != lead)
     got = f'step returned {what} of shape {np.shape(returned[what])}'
-    return contract_error(name, None, step, got, str(wanted[what]), remedies.get(what, 'return one bool for each env'))
+    return place.error(None, got, str(lead), f'return one {"float" if what == "rewards" else "bool"} for each env')

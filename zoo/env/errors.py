@@ -52,3 +52,22 @@ def show_value(value: Any) -> str:
     """A value on one line, with its type."""
     text = ' '.join(repr(value).split())
     return f'{text if len(text) <= 80 else text[:77] + "..."} ({type(value).__name__})'
+
+
+class Place:
+    """Where a vector env is, for messages: its name, and the step it takes."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.step = name, 0
+
+    def of(self, index: int | None) -> str:
+        return location_of(self.name, index, self.step)
+
+    def error(self, index: int | None, got: str, wanted: str, do: str) -> EnvContractError:
+        """The EnvContractError of the env at `index`, or of the whole vector where that is None."""
+        return contract_error(self.name, index, self.step, got, wanted, do)
+
+
+def of_entry(path: str) -> str:
+    """How messages name the entry of an observation after the word; '' for one that is no Dict."""
+    return f' {path!r}' if path else ''

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -17,18 +18,49 @@ from zoo.env.adapter import OldGymEnv, env_spaces
 from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError, UnsupportedEnvError
 from zoo.env.families.family import EnvFamily, missing_extra, no_games
+from zoo.env.mask_source import find_mask_source, has_mask_in_info, has_mask_in_worker
+from zoo.env.masks import MaskSource
+from zoo.env.wrappers import wrap_env
 
 EXTRAS = {'gymnasium.envs.box2d': 'box2d', 'gymnasium.envs.mujoco': 'mujoco'}
 
 
 def make_env(cfg: EnvConfig | Mapping[str, Any]) -> gymnasium.Env:
-    """One env with the gymnasium interface; envs of other libraries are adapted.
+    """One env with the gymnasium interface and the wrappers of the config; envs of other libraries are adapted.
 
     Raises: UnknownEnvError if no env has the id; MissingExtraError if a package that it needs is not installed;
-      EnvKwargsError if it does not take env.kwargs; UnsupportedEnvError if it is a family, which makes vectors only;
-      exceptions of the env's constructor pass through.
+      EnvKwargsError if it does not take env.kwargs; UnsupportedEnvError if it is a family, which makes vectors only, or
+      if it has spaces or action masks that zoo does not support; exceptions of the env's constructor pass through.
     """
-    cfg = env_config(cfg)
+    return EnvMaker(env_config(cfg))()
+
+
+class EnvMaker:
+    """Makes the envs of a config, one a call.
+
+    The first call finds out where their action masks come from: it may reset that env once, to look at its info.
+    """
+
+    def __init__(self, cfg: EnvConfig, timeout: float | None = None) -> None:
+        """timeout: seconds for the reset of an env in a process of its own; None: they all run in this process."""
+        self._cfg, self._timeout = cfg, timeout
+        self._source: MaskSource | None = None if cfg.action_mask == 'auto' else cfg.action_mask
+
+    def __call__(self) -> gymnasium.Env:
+        name = env_name(self._cfg)
+        env = _make_bare_env(self._cfg)
+        if self._source is None:
+            self._source = find_mask_source(env, name, partial(self._has_mask_in_info, env, name))
+        return wrap_env(env, self._cfg, self._source, name)
+
+    def _has_mask_in_info(self, env: gymnasium.Env, name: str) -> bool:
+        if self._timeout is None:
+            return has_mask_in_info(env)
+        return has_mask_in_worker(partial(_make_bare_env, self._cfg), name, self._timeout)
+
+
+def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
+    """One env without the wrappers of the config."""
     name = env_name(cfg)
     source = find_env(cfg.id, cfg.game)
     if isinstance(source, EnvFamily):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import Any, Literal
 
 import gymnasium
@@ -16,11 +15,12 @@ from gymnasium.vector import AutoresetMode
 from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.errors import EnvContractError, UnsupportedEnvError
 from zoo.env.families.family import EnvFamily, EnvRequest
-from zoo.env.make import env_name, find_env, make_env, raise_bad_kwargs, raise_missing_extra
+from zoo.env.make import EnvMaker, env_name, find_env, raise_bad_kwargs, raise_missing_extra
 from zoo.env.tensor.base import TensorEnv
 from zoo.env.tensor.vector import TensorVectorEnv
 from zoo.env.vector import VectorEnv, autoreset_name
 from zoo.env.workers import SerialVectorEnv, WorkerVectorEnv
+from zoo.env.wrappers import wrapper_fields
 
 AnyVectorEnv = VectorEnv | TensorVectorEnv
 
@@ -54,7 +54,7 @@ def make_vector_env(
         env = _make_batched(cfg, source, n_env)
     else:
         mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
-        env_fns = [partial(make_env, cfg) for _ in range(n_env)]
+        env_fns = [EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout)] * n_env
         env = (
             SerialVectorEnv(env_fns, mode) if how == 'sync' else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name)
         )
@@ -116,11 +116,17 @@ def _one_group(cfg: EnvConfig, device: str) -> list[AnyVectorEnv]:
 
 
 def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'batched']:
+    wrapped = wrapper_fields(cfg)
     if isinstance(source, EnvFamily):
         if cfg.vectorization in ('sync', 'async'):
             raise UnsupportedEnvError(
                 f'env.vectorization is {cfg.vectorization!r} but {env_name(cfg)!r} steps all its '
                 "envs at once; use 'auto'."
+            )
+        if wrapped:
+            raise UnsupportedEnvError(
+                f'{wrapped[0]} is set but {env_name(cfg)!r} steps all its envs at once, and the wrapper that it needs '
+                'is one of single envs; leave it out.'
             )
         return 'batched'
     has_batched = isinstance(source, EnvSpec) and source.vector_entry_point is not None
@@ -129,9 +135,14 @@ def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'bat
             f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
             "use 'auto', 'sync' or 'async'."
         )
+    if cfg.vectorization == 'batched' and wrapped:
+        raise UnsupportedEnvError(
+            f"{wrapped[0]} is set but env.vectorization is 'batched', and the wrapper that it needs is one of single "
+            'envs; use env.vectorization=sync.'
+        )
     if cfg.vectorization != 'auto':
         return cfg.vectorization
-    return 'batched' if has_batched and _batched_fits(cfg, source) else 'sync'
+    return 'batched' if has_batched and not wrapped and _batched_fits(cfg, source) else 'sync'
 
 
 def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:

@@ -11,13 +11,15 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from zoo.core.action_map import ActionMap
-from zoo.core.data import BlockField, Row, StepBlock, Timestep
-from zoo.core.spaces import Box, Discrete, obs_dtype
+from zoo.core.data import BlockField, Obs, Row, StepBlock, Timestep, map_tensors
+from zoo.core.spaces import ACTION_MASK, Dict, Leaf, map_spaces, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
 from zoo.env.config import EnvConfig
-from zoo.env.diagnosis import RAW_ERRORS, bad_obs, not_finite_error, raise_if_contract, wrong_shape_error
-from zoo.env.errors import EnvContractError, EnvError, contract_error, location_of
+from zoo.env.diagnosis import RAW_ERRORS, n_action, not_finite_error, raise_if_contract, wrong_shape_error
+from zoo.env.errors import EnvError, Place
 from zoo.env.families.family import RAW, RAW_END, RAW_REWARD
+from zoo.env.masks import ChoiceCheck, masked_space
+from zoo.env.observations import obs_reader
 
 
 class VectorEnv:
@@ -41,22 +43,24 @@ class VectorEnv:
         """
         self.name = name
         self.n_env: int = env.num_envs
-        self.obs_space = convert_space(env.single_observation_space, 'observation', name)
+        raw_space = convert_space(env.single_observation_space, 'observation', name)
         self.action_space = convert_space(env.single_action_space, 'action', name)
+        self.obs_space = masked_space(raw_space, self.action_space, cfg.action_mask, name)
         self.autoreset = autoreset_name(env.metadata.get('autoreset_mode'))
         self._env = env
         self._one_seed = one_seed
         self._to_env = ActionMap(self.action_space, cfg.action_mode)
-        self._discrete = self.obs_space if isinstance(self.obs_space, Discrete) else None
-        self._is_bytes = obs_dtype(self.obs_space) == torch.uint8  # then every value is finite
+        self._place = Place(name)
+        raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
+        raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
+        self._reader: Any = obs_reader(self.obs_space, self.n_env, self._place, raw_mask_shape)
+        self._choices = ChoiceCheck(self.action_space) if mask_space(self.obs_space) is not None else None
         self._has_raw = bool(env.metadata.get(RAW))
-        self._obs_shape = (self.n_env, *(self.obs_space.shape if isinstance(self.obs_space, Box) else ()))
-        self._reader, self._first = reader, first
+        self._device, self._first = reader, first
         self.steps_async: bool = vars(type(env)).get('steps_async', False)  # a subclass may have a step of its own
         self._ended = np.zeros(self.n_env, dtype=bool)
-        self._step_count = 0
 
-    def reset(self, seed: np.random.SeedSequence | int) -> Tensor:
+    def reset(self, seed: np.random.SeedSequence | int) -> Obs:
         """Start new episodes; returns their first observations.
 
         Args:
@@ -65,36 +69,33 @@ class VectorEnv:
         """
         seeds = _child_seeds(seed, self._first, self.n_env)
         self._ended = np.zeros(self.n_env, dtype=bool)
-        self._step_count = 0
+        self._place.step = 0
         try:
             raw, _ = self._env.reset(seed=seeds[0] if self._one_seed else seeds)  # type: ignore[arg-type]
-            obs = self._convert(raw)
+            obs = self._reader.read(raw)
         except RAW_ERRORS as error:
-            raise_if_contract(error, self._env, self.name, self._step_count)
+            raise_if_contract(error, self._env, self.name, self._place.step)
             raise
-        if obs.shape != self._obs_shape:
-            raise contract_error(
-                self.name,
-                None,
-                0,
-                f'reset returned observations of shape {obs.shape}',
-                str(self._obs_shape),
-                'make them fit its single_observation_space',
-            )
-        self._check_obs(obs)
-        return torch.from_numpy(obs)
+        self._check_shape(obs, 'reset')
+        self._reader.check(obs)
+        if self._choices is not None:
+            self._check_mask(obs[ACTION_MASK])
+        return map_tensors(torch.from_numpy, obs)
 
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
         """Storage for n_step steps of `receive`, or for those of n_env envs, of which these are a part."""
-        like = torch.empty((n_env or self.n_env, *self._obs_shape[1:]), dtype=obs_dtype(self.obs_space))
+
+        def like(leaf: Leaf) -> Tensor:
+            return torch.empty((n_env or self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
+
         also: list[BlockField] = ['is_reset'] if self.autoreset == 'next_step' else []
         also += ['raw_reward', 'raw_end'] if self._has_raw else []
-        return StepBlock(n_step, like, also, arrays=True, reader=self._reader)
+        return StepBlock(n_step, map_spaces(like, self.obs_space), also, arrays=True, reader=self._device)
 
     def step(self, action: Tensor) -> Timestep:
         """One step, in tensors of its own.
 
-        action: [B] int64 index or [B, *A] f32, as the policy made it; the env is sent a mapped copy.
+        action: as the policy made it, see `ActionMap`; the env is sent a mapped copy.
         Raises: EnvContractError if an env returns what no step may, such as an observation of another shape or one
           that is not finite; EnvError if a worker died or hung. What the env itself raises passes through, with a note.
         """
@@ -103,13 +104,13 @@ class VectorEnv:
         info = self.receive(block, 0)
         final_obs = final_index = None
         for _, index, obs in block.finals:
-            final_obs, final_index = torch.from_numpy(obs), torch.from_numpy(index)
-        row: dict[str, Any] = {name: x[0] for name, x in block.steps._asdict().items() if isinstance(x, Tensor)}
+            final_obs, final_index = map_tensors(torch.from_numpy, obs), torch.from_numpy(index)
+        row: dict[str, Any] = {name: map_tensors(lambda x: x[0], tree) for name, tree in block.columns().items()}
         return Timestep(**row, final_obs=final_obs, final_index=final_index, info=info)
 
     def send(self, action: Tensor) -> None:
         """Begins a step, which continues asynchronously if `steps_async`; `receive` ends it. Takes and raises as `step`."""
-        self._step_count += 1
+        self._place.step += 1
         self._sent = self._to_env(action)
         if self.steps_async:
             try:
@@ -127,8 +128,8 @@ class VectorEnv:
             raise
 
     def _explain(self, error: Exception) -> None:
-        if len(self._sent) == self.n_env:  # else the caller is to blame
-            raise_if_contract(error, self._env, self.name, self._step_count)
+        if n_action(self._sent) == self.n_env:  # else the caller is to blame
+            raise_if_contract(error, self._env, self.name, self._place.step)
 
     def check(self) -> None:
         """Called once per rollout; here every step was looked at when it was made."""
@@ -140,23 +141,23 @@ class VectorEnv:
         """End the envs and their processes; may be called again."""
         self._env.close()
 
-    def _write(self, block: StepBlock, t: int, sent: np.ndarray) -> dict[str, Any]:
+    def _write(self, block: StepBlock, t: int, sent: Any) -> dict[str, Any]:
         returned = self._env.step_wait() if self.steps_async else self._env.step(sent)  # type: ignore[attr-defined]
         raw, env_reward, terminated, truncated, info = returned
-        row, obs, reward = block.rows[t], self._convert(raw), np.asarray(env_reward)
-        if (
-            obs.shape != self._obs_shape
-            or not reward.shape == np.shape(terminated) == np.shape(truncated) == self._ended.shape
-        ):
-            raise self._wrong_shape(observations=obs, rewards=reward, terminated=terminated, truncated=truncated)
-        row.obs[...], row.reward[:], row.terminated[:], row.truncated[:] = obs, reward, terminated, truncated
+        row, obs, reward = block.rows[t], self._reader.read(raw), np.asarray(env_reward)
+        self._check_shape(obs, 'step')
+        if not reward.shape == np.shape(terminated) == np.shape(truncated) == self._ended.shape:
+            returned = {'rewards': reward, 'terminated': terminated, 'truncated': truncated}
+            raise wrong_shape_error(self._place, self._ended.shape, returned)
+        self._reader.write(row.obs, obs)
+        row.reward[:], row.terminated[:], row.truncated[:] = reward, terminated, truncated
         if row.is_reset is not None:
             row.is_reset[:] = self._ended
             if np.count_nonzero(self._ended):  # such a row is no transition: nothing was earned or ended in it
                 row.reward[self._ended], row.terminated[self._ended], row.truncated[self._ended] = 0.0, False, False
-        self._check_obs(row.obs, sent)
+        self._reader.check(row.obs, sent)
         if np.count_nonzero(np.isfinite(row.reward)) != self.n_env:
-            raise not_finite_error(self._where, 'reward', row.reward, sent)
+            raise not_finite_error(self._place, 'reward', row.reward, sent)
         if row.raw_reward is not None:
             self._write_raw(row, info)
         ended = row.terminated | row.truncated
@@ -165,29 +166,36 @@ class VectorEnv:
         elif np.count_nonzero(ended):
             index = ended.nonzero()[0]
             block.finals.append((t, index, self._begin_next(row, ended, index, info, sent)))
+        if self._choices is not None:
+            self._check_mask(row.obs[ACTION_MASK], ended if self.autoreset == 'next_step' else None)
         return info
 
-    def _begin_next(
-        self,
-        row: Row,
-        ended: np.ndarray,
-        index: np.ndarray,
-        info: dict[str, Any],
-        sent: np.ndarray,
-    ) -> np.ndarray:
+    def _begin_next(self, row: Row, ended: np.ndarray, index: np.ndarray, info: dict[str, Any], sent: Any) -> Any:
         """The true last observations [K, *O] of the episodes that ended, with the first of the next ones in the row."""
         if self.autoreset == 'same_step':
-            final = self._convert(self._final_rows(info, index))
-            self._check_obs(final, sent, index)
-            return final
-        final = row.obs[index]
-        raw, _ = self._env.reset(options={'reset_mask': ended})
-        obs = self._convert(raw)
-        if obs.shape != self._obs_shape:
-            raise self._wrong_shape(observations=obs)
-        row.obs[...] = obs
-        self._check_obs(row.obs, sent)
+            final = self._reader.final(info['final_obs'], index)
+            self._reader.check(final, sent, index)
+        else:
+            final = self._reader.take(row.obs, index)
+            raw, _ = self._env.reset(options={'reset_mask': ended})
+            obs = self._reader.read(raw)
+            self._check_shape(obs, 'step')
+            self._reader.write(row.obs, obs)
+            self._reader.check(row.obs, sent)
+        if self._choices is not None:
+            self._check_mask(final[ACTION_MASK], np.ones(len(index), dtype=bool))
         return final
+
+    def _check_mask(self, mask: np.ndarray, ended: np.ndarray | None = None) -> None:
+        """Raises if an env leaves nothing to choose. At the end of an episode, where nobody acts, all becomes true."""
+        assert self._choices is not None
+        empty = self._choices.empty(mask)
+        if ended is not None and np.count_nonzero(empty):
+            mask[empty & ended] = True
+            empty &= ~ended
+        if np.count_nonzero(empty):
+            index = int(np.flatnonzero(empty)[0])
+            raise self._place.error(index, *self._choices.fault(mask[index]))
 
     def _write_raw(self, row: Row, info: dict[str, Any]) -> None:
         """The game's own rewards and ends, none of them in rows that are only a reset."""
@@ -195,49 +203,12 @@ class VectorEnv:
         if row.is_reset is not None:
             row.raw_reward[row.is_reset], row.raw_end[row.is_reset] = 0.0, False
 
-    def _convert(self, raw: Any) -> np.ndarray:
-        if self._discrete is not None:
-            return np.asarray(raw).astype(np.int64) - self._discrete.start
-        if not self._is_bytes:
-            return np.asarray(raw, dtype=np.float32)  # no copy where it is f32 already
-        obs = np.asarray(raw)
-        if obs.dtype != np.uint8:
-            raise contract_error(
-                self.name,
-                None,
-                self._step_count,
-                f'the observations are of {obs.dtype}',
-                'uint8 as in observation_space',
-                'return obs.astype(np.uint8), or correct the space',
-            )
-        return obs
-
-    def _check_obs(self, obs: np.ndarray, sent: np.ndarray | None = None, index: np.ndarray | None = None) -> None:
-        if self._discrete is None:
-            if not self._is_bytes and np.count_nonzero(np.isfinite(obs)) != obs.size:
-                raise not_finite_error(self._where, 'observation', obs, sent, index)
-        elif obs.min() < 0 or obs.max() >= self._discrete.n:
-            row = int(np.flatnonzero((obs < 0) | (obs >= self._discrete.n))[0])
-            start, n = self._discrete.start, self._discrete.n
-            raise EnvContractError(
-                f'{self._where(row, index)}: observation is {obs[row] + start}, outside of the space '
-                f'{start} .. {start + n - 1}; make the space as large as what the env returns.'
-            )
-
-    def _final_rows(self, info: dict[str, Any], index: np.ndarray) -> np.ndarray:
-        rows = info['final_obs'][index]
-        if rows.dtype != object:  # one array for all envs
-            return rows
-        for i, row in zip(index, rows, strict=True):  # one array per env (gymnasium), which nothing has looked at yet
-            if np.shape(row) != self._obs_shape[1:] or row is None:
-                raise bad_obs(self.name, int(i), self._step_count, row, self._obs_shape[1:])
-        return np.stack(rows)
-
-    def _wrong_shape(self, **returned: Any) -> EnvContractError:
-        return wrong_shape_error(self.name, self._step_count, self._obs_shape, self._ended.shape, returned)
-
-    def _where(self, row: int, index: np.ndarray | None) -> str:
-        return location_of(self.name, row if index is None else int(index[row]), self._step_count)
+    def _check_shape(self, obs: Any, call: str) -> None:
+        fault = self._reader.misfit(obs)
+        if fault is not None:
+            got, wanted = fault
+            do = 'make them fit its single_observation_space'
+            raise self._place.error(None, f'{call} returned {got}', wanted, do)
 
 
 def autoreset_name(mode: Any) -> Literal['same_step', 'next_step', 'disabled']:

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from functools import partial
 from multiprocessing import connection
 from typing import Any
@@ -22,9 +22,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
-from gymnasium.vector.utils import concatenate
+from gymnasium.vector.utils import concatenate, iterate
 
-from zoo.env.diagnosis import RAW_ERRORS, check_obs, check_result, checked_call, raise_if_broken
+from zoo.env.diagnosis import RAW_ERRORS, check_obs, check_result, checked_call, n_action, raise_if_broken
 from zoo.env.errors import EnvError
 
 FINAL_OBS = 'final_obs'  # key of gymnasium's infos
@@ -50,6 +50,8 @@ class SerialVectorEnv(SyncVectorEnv):
         super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
+        self._has_nested_actions = _is_nested(self.single_action_space)
+        self._copy = deepcopy if _is_nested(self.single_observation_space) else copy
         self._seen: list[Any] = [None] * self.num_envs  # the observations
         self._ended = np.zeros(self.num_envs, dtype=bool)
 
@@ -64,8 +66,10 @@ class SerialVectorEnv(SyncVectorEnv):
         return self._gathered(), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        if len(actions) != self.num_envs:
-            raise ValueError(f'step got {len(actions)} actions for {self.num_envs} envs')
+        if n_action(actions) != self.num_envs:
+            raise ValueError(f'step got {n_action(actions)} actions for {self.num_envs} envs')
+        if self._has_nested_actions:
+            actions = list(iterate(self.action_space, actions))
         seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
         infos: dict[str, Any] = {}
         result: Any = None
@@ -80,7 +84,7 @@ class SerialVectorEnv(SyncVectorEnv):
                     check_result(result, self.single_observation_space)
                 if self._same_step and (terminated[i] or truncated[i]):
                     finals = infos.setdefault(FINAL_OBS, np.full(self.num_envs, None, dtype=object))
-                    finals[i] = copy(seen[i])  # the reset may write into it
+                    finals[i] = self._copy(seen[i])  # the reset may write into it
                     self._reset_env(i)
         except RAW_ERRORS as error:
             self.failed_index = i
@@ -107,15 +111,19 @@ class SerialVectorEnv(SyncVectorEnv):
 
 
 class _CheckedEnv(gymnasium.Wrapper):
-    """An env in a worker, where what it returns is looked at; its infos, which nothing reads, are not sent."""
+    """An env in a worker, where what it returns is looked at; its infos, which nothing reads, are not sent.
+
+    The last observation of an episode is a copy: gymnasium's worker resets the env before it sends it.
+    """
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, _ = checked_call('reset', self.observation_space, self.env.reset, **kwargs)
         return obs, {}
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        *result, _ = checked_call('step', self.observation_space, self.env.step, action)
-        return (*result, {})
+        result = checked_call('step', self.observation_space, self.env.step, action)
+        obs, reward, terminated, truncated, _ = result
+        return deepcopy(obs) if terminated or truncated else obs, reward, terminated, truncated, {}
 
 
 class WorkerVectorEnv(AsyncVectorEnv):
@@ -230,6 +238,10 @@ def _make_in_worker(parent: int, env_fn: Callable[[], gymnasium.Env]) -> gymnasi
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return _CheckedEnv(env_fn())
+
+
+def _is_nested(space: gymnasium.Space) -> bool:
+    return isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
 
 
 def _join(indices: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.core.spaces import Box, Discrete
+from zoo.core.spaces import Box, Discrete, MultiDiscrete
 from zoo.env import (
     EnvConfig,
     EnvError,
@@ -216,9 +216,53 @@ def test_make_vector_env_dict_of_vectors_becomes_one_vector() -> None:
     assert env.obs_space.shape == (17,) and np.array_equal(env.reset(0).numpy(), want)
 
 
-def test_make_vector_env_observations_that_are_no_vector_or_image_raise() -> None:
-    with pytest.raises(UnsupportedEnvError, match="env 'envpool/Catch-v0' has the observation space .*three-dimens"):
-        make('Catch-v0')
+def test_make_vector_env_dict_that_is_not_only_vectors_stays_a_dict() -> None:
+    """FrankaKitchen has goals inside of goals; envpool's own arrays are the oracle."""
+    import envpool
+
+    env = make('Maze-v0', 2)
+    seeds = [int(child.generate_state(1)[0]) >> 1 for child in np.random.SeedSequence(0).spawn(2)]
+    want, _ = envpool.make_gymnasium('Maze-v0', num_envs=2, seed=seeds).reset()
+    obs = env.reset(0)
+    assert torch.equal(obs['agent_position']['row'], torch.from_numpy(want['agent_position']['row']).long())
+    assert torch.equal(obs['walls'], torch.from_numpy(want['walls']).bool()) and obs['walls'].dtype == torch.bool
+    assert torch.equal(obs['action_mask'], torch.from_numpy(want['action_mask']).bool())
+
+
+def test_step_legal_actions_of_a_masked_game_are_those_that_move() -> None:
+    """In 2048 an action is legal if the board changes under it."""
+    env = make('Game2048-v1', 2)
+    obs = env.reset(0)
+    for _ in range(30):
+        legal = obs['action_mask'].clone()
+        assert legal.any(1).all()
+        step = env.step(legal.int().argmax(1))
+        assert (step.obs['board'] != obs['board']).flatten(1).any(1).logical_or(step.terminated).all()
+        obs = {name: x.clone() for name, x in step.obs.items()}
+
+
+def test_make_vector_env_box_of_integers_as_actions_is_a_multi_discrete() -> None:
+    """Cleaner: 3 agents with 4 directions each, which envpool has as a Box from 0 to 3 and a mask of [3, 4]."""
+    env = make('Cleaner-v0', 2)
+    assert env.action_space == MultiDiscrete((4, 4, 4), (0, 0, 0), (3,))
+    obs = env.reset(0)
+    assert obs['action_mask'].shape == (2, 12)
+    before = obs['agents_locations'].clone()
+    choice = obs['action_mask'].view(2, 3, 4).int().argmax(2)  # the first legal direction of each agent
+    after = env.step(choice).obs['agents_locations']
+    assert ((after - before).abs().sum(2) == 1).all()  # each agent went one field
+
+
+def test_make_vector_env_mask_of_whole_actions_is_refused() -> None:
+    """BinPack's mask [40, 20] is for pairs of choices, which are not independent."""
+    with pytest.raises(UnsupportedEnvError, match="the entry 'action_mask' .* wanted 60 zeros and ones.*mask=off"):
+        make('BinPack-v2')
+    assert make('BinPack-v2', action_mask='off').obs_space.spaces['action_mask'].shape == (40, 20)
+
+
+def test_make_vector_env_game_of_two_players_is_refused() -> None:
+    with pytest.raises(UnsupportedEnvError, match="env 'envpool/Chess-v1' has 2 players but zoo trains one"):
+        make('Chess-v1')
 
 
 # --- names and options

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zoo.backend import trace as compiler
 from zoo.backend.trace import compile_function
-from zoo.core.spaces import Box, Discrete
+from zoo.core.spaces import Box, Dict, Discrete
 from zoo.env import EnvConfig, EnvContractError, EnvError, TensorEnv, TensorVectorEnv, UnsupportedEnvError
 from zoo.env.tensor.vector import BLOCK_ROWS, BLOCK_STEPS
 
@@ -397,13 +397,13 @@ def test_init_env_without_spaces_is_refused() -> None:
     class NoSpace(Track):
         action_space = None  # type: ignore[assignment]
 
-    class Deep(Track):
-        obs_space = Box(np.zeros((2, 2)), np.ones((2, 2)))
+    class Nested(Track):
+        action_space = Dict({'a': Discrete(2)})  # type: ignore[assignment]
 
-    with pytest.raises(EnvContractError, match='NoSpace.action_space is None, wanted a zoo.env.Box or'):
+    with pytest.raises(EnvContractError, match='NoSpace.action_space is None, wanted a zoo.env.Box, Discrete, Multi'):
         vector(NoSpace())
-    with pytest.raises(UnsupportedEnvError, match=r'obs_space has shape \(2, 2\), wanted 1 or 3 dimensions'):
-        vector(Deep())
+    with pytest.raises(UnsupportedEnvError, match='the action_space of a tensor env is Dict.*, wanted Box, Discrete'):
+        vector(Nested())
 
 
 class Sick(TensorEnv):

@@ -1,4 +1,8 @@
-"""The env family 'envpool': the tasks of envpool whose observations are vectors, images or MiniGrid's grids."""
+"""The env family 'envpool': the tasks of envpool.
+
+Dicts of vectors become one vector, MiniGrid's grids too; all other observations stay what they are, Dicts included.
+Actions that envpool has as a Box of integers (Jumanji's) become a MultiDiscrete, so that masks apply to them.
+"""
 
 from __future__ import annotations
 
@@ -90,13 +94,14 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         self.num_envs: int = spec.config.num_envs
         space, action_space = _quietly(lambda: (spec.observation_space, spec.action_space))
         self.single_observation_space, self._encode = _encoding(space, name)
-        self.single_action_space = action_space
+        self._action_dtype = action_space.dtype
+        self.single_action_space = action_space = _choices(action_space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(action_space, self.num_envs)
         self._check = ActionCheck(name, action_space, self.num_envs)
         self._n_step = 0
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None or self._pool is None:
             self._pool = None  # ends its threads before new ones start
             self._pool = self._make(seed=[0] * self.num_envs if seed is None else seed)
@@ -106,7 +111,7 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
             self._encode.warn_of_missions(obs)
         return self._encode(obs), info
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         self.step_async(actions)
         return self.step_wait()
 
@@ -116,9 +121,10 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
             raise gymnasium.error.ResetNeeded('step was called before the first reset; call reset first')
         self._n_step += 1
         self._check(actions, self._n_step)
-        self._pool.send(actions)
+        is_choice = isinstance(self.single_action_space, gymnasium.spaces.MultiDiscrete)
+        self._pool.send(actions.astype(self._action_dtype) if is_choice else actions)
 
-    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Waits for the step and returns its result."""
         obs, reward, terminated, truncated, info = self._pool.recv()
         if self._limit is not None and np.max(info['elapsed_step']) > self._limit:
@@ -180,6 +186,10 @@ def make_pool(request: EnvRequest, task: str, extra: str, options: Mapping[str, 
 
     with _blaming(request.name, options):
         spec = _make_spec(envpool, request.name, task, **wanted)
+    if spec.config.max_num_players > 1:
+        raise UnsupportedEnvError(
+            f'env {request.name!r} has {spec.config.max_num_players} players but zoo trains one; choose another game.'
+        )
     return EnvpoolVectorEnv(request, make, spec, has_raw=any(training_only.values()))
 
 
@@ -228,28 +238,44 @@ def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str,
                 )
 
 
-def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Callable[[Any], np.ndarray]]:
+def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Callable[[Any], Any]]:
     """The observation space for zoo, and a function that converts observations to it."""
-    if isinstance(space, gymnasium.spaces.Dict) and set(space) == KEYS:
-        encoder = MiniGridEncoder(space, name)
-        return encoder.space, encoder
-    if isinstance(space, gymnasium.spaces.Dict) and all(_is_vector(part) for part in space.values()):
-        size = sum(int(np.prod(part.shape or ())) for part in space.values())
-        keys = list(space)
-        return _unbounded(size), lambda obs: np.concatenate([obs[key].reshape(len(obs[key]), -1) for key in keys], 1)
-    if _is_vector(space) and np.any(space.low == np.finfo(str(space.dtype)).tiny):
-        return _unbounded(
-            len(space.low)
-        ), np.asarray  # envpool has the smallest positive float here but means the lowest one
-    return space, np.asarray
+    if isinstance(space, gymnasium.spaces.Dict):
+        if set(space) == KEYS:
+            encoder = MiniGridEncoder(space, name)
+            return encoder.space, encoder
+        if all(_is_vector(part) for part in space.values()):
+            size = sum(int(np.prod(part.shape or ())) for part in space.values())
+            keys = list(space)
+            return _unbounded((size,)), lambda obs: np.concatenate(
+                [obs[key].reshape(len(obs[key]), -1) for key in keys], 1
+            )
+        return _with_true_bounds(space), lambda obs: obs
+    return _with_true_bounds(space), np.asarray
+
+
+def _with_true_bounds(space: gymnasium.Space) -> gymnasium.Space:
+    """envpool has the smallest positive float where it means the lowest one."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return gymnasium.spaces.Dict({key: _with_true_bounds(part) for key, part in space.items()})
+    is_wrong = _is_vector(space) and np.any(space.low == np.finfo(str(space.dtype)).tiny)
+    return _unbounded(space.shape or ()) if is_wrong else space
+
+
+def _choices(space: gymnasium.Space) -> gymnasium.Space:
+    """A MultiDiscrete instead of a Box of integers."""
+    if not isinstance(space, gymnasium.spaces.Box) or np.dtype(space.dtype).kind not in 'iu':
+        return space
+    low, high = space.low.astype(np.int64), space.high.astype(np.int64)
+    return gymnasium.spaces.MultiDiscrete(high - low + 1, start=low)
 
 
 def _is_vector(space: gymnasium.Space) -> TypeGuard[gymnasium.spaces.Box]:
     return isinstance(space, gymnasium.spaces.Box) and len(space.shape) < 2 and np.dtype(space.dtype).kind == 'f'
 
 
-def _unbounded(size: int) -> gymnasium.spaces.Box:
-    return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+def _unbounded(shape: tuple[int, ...]) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
 def _quietly(call: Callable[[], Any]) -> Any:

@@ -109,16 +109,22 @@ class ActionCheck:
     def __init__(self, name: str, space: gymnasium.Space, n_env: int) -> None:
         self._name = name
         self._shape = (n_env, *(space.shape or ()))
-        self._discrete = isinstance(space, gymnasium.spaces.Discrete)
         if isinstance(space, gymnasium.spaces.Discrete):
-            self._low, self._high = np.array(int(space.start)), np.array(int(space.start + space.n - 1))
+            low, high = np.array(int(space.start)), np.array(int(space.start + space.n - 1))
+        elif isinstance(space, gymnasium.spaces.MultiDiscrete):
+            low, high = space.start, space.start + space.nvec - 1
+        elif isinstance(space, gymnasium.spaces.MultiBinary):
+            low, high = np.zeros(space.shape, np.int8), np.ones(space.shape, np.int8)
         else:
             assert isinstance(space, gymnasium.spaces.Box)
-            self._low, self._high = space.low, space.high
+            low, high = space.low, space.high
+        self._low, self._high = low, high
+        self._discrete = isinstance(space, gymnasium.spaces.Discrete)
+        self._takes_float = low.dtype.kind == 'f'
 
     def __call__(self, actions: np.ndarray, step: int) -> None:
-        """actions: [B] integers or [B, *A] floats. Raises: EnvError."""
-        kinds, wanted = ('iu', 'integers') if self._discrete else ('f', 'floats')
+        """actions: [B, *A] integers or floats, as the space says. Raises: EnvError."""
+        kinds, wanted = ('f', 'floats') if self._takes_float else ('biu', 'integers')
         if actions.shape != self._shape:
             self._refuse(
                 step, f'the actions have shape {actions.shape}, wanted {self._shape}', 'pass one action for each env'

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.core.data import Obs
 from zoo.core.registry import Registry
 from zoo.core.spaces import Space
 
@@ -45,12 +46,13 @@ class TensorEnv(ABC):
         The env does not handle time limits and new episodes.
 
         Args:
-          action: [B] int64, or [B, *A] f32 inside action_space.
+          action: of action_space: [B] int64 (Discrete), [B, *A] int64 (MultiDiscrete, MultiBinary) or [B, *A] f32 (Box).
           noise: [B, n_step_noise] f32, uniform in [0, 1).
         """
 
-    def observe(self, state: State) -> Tensor:
-        """The observations of N states: [N, *O] f32 (Box; uint8 for an image of bytes) or [N] int64 (Discrete)."""
+    def observe(self, state: State) -> Obs:
+        """The observations of N states: [N, *O] f32 (Box; uint8 for an image of bytes), int64 (Discrete, MultiDiscrete:
+        indices from 0) or bool (MultiBinary); of a Dict a dict of these. An entry 'action_mask' is a MultiBinary."""
         return state
 
 

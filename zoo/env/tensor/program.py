@@ -9,8 +9,21 @@ import torch
 from torch import Tensor
 
 from zoo.core.action_map import ActionMap
-from zoo.core.spaces import Box, Discrete, obs_dtype
-from zoo.env.errors import BrokenContractError
+from zoo.core.data import Obs
+from zoo.core.data import leaves as obs_leaves
+from zoo.core.spaces import (
+    ACTION_MASK,
+    Dict,
+    Discrete,
+    Leaf,
+    MultiDiscrete,
+    leaf_spaces,
+    map_spaces,
+    mask_space,
+    obs_dtype,
+)
+from zoo.env.errors import BrokenContractError, of_entry
+from zoo.env.masks import choice_slices
 from zoo.env.tensor.base import State, TensorEnv, choose, leaves, rebuild
 
 TensorFunction = Callable[..., Sequence[Tensor]]
@@ -31,14 +44,14 @@ class Fresh(NamedTuple):
     """Begun episodes, for the rows that end next."""
 
     state: State
-    obs: Tensor
+    obs: Obs
 
 
 class Outcome(NamedTuple):
     """What a step returns."""
 
-    obs: Tensor  # [B, *O], the first of the next episode where one ended
-    next_obs: Tensor  # [B, *O], of the reached state
+    obs: Obs  # [B, *O], the first of the next episode where one ended
+    next_obs: Obs  # [B, *O], of the reached state
     reward: Tensor
     terminated: Tensor
     truncated: Tensor
@@ -58,8 +71,10 @@ class StepProgram:
         self.env, self._n_env, self._device = env, n_env, device
         self._limit = NO_LIMIT if max_episode_steps is None else max_episode_steps
         self._action_map = ActionMap(env.action_space, action_mode, device)
-        self._obs_dtype = obs_dtype(env.obs_space)
-        self._obs_shape = env.obs_space.shape if isinstance(env.obs_space, Box) else ()
+        self._dtypes = {path: obs_dtype(leaf) for path, leaf in leaf_spaces(env.obs_space)}
+        sizes = {path: _n_value(leaf) for path, leaf in leaf_spaces(env.obs_space)}
+        self._n_value = {path: torch.tensor(n, device=device) for path, n in sizes.items() if n is not None}
+        self._choices = [] if mask_space(env.obs_space) is None else choice_slices(env.action_space)
 
     def begin(self, noise: Tensor) -> Fresh:
         """New episodes of N rows. noise: [N, n_noise]. Raises: BrokenContractError."""
@@ -85,7 +100,7 @@ class StepProgram:
     def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, Outcome]:
         """
         Args:
-          action: [B] int64 or [B, *A] f32, as the policy made it.
+          action: as the policy made it, see `ActionMap`.
           fresh: B rows; those of envs whose episode ends are used.   noise: [B, n_step_noise].
         Raises: BrokenContractError.
         """
@@ -102,21 +117,49 @@ class StepProgram:
         after = choose(ended, fresh.state, state)
         obs = after if next_obs is state else choose(ended, fresh.obs, next_obs)
         # 0 * x is nan where x is not finite; obs is included for the first observations of new episodes
-        nan_mark = torch.add(carry.nan_mark, self._watch(obs, self._watch(next_obs, reward)), alpha=0)
+        seen = self._watch(obs, self._watch(next_obs, reward))
+        for choice in self._choices:  # the action mask must leave each one something
+            seen = torch.where(obs[ACTION_MASK][:, choice].any(1), seen, torch.nan)
+        nan_mark = torch.add(carry.nan_mark, seen, alpha=0)
         carry = Carry(after, age.masked_fill(ended, 0), nan_mark, carry.n_finite_step + (nan_mark == 0))
         return carry, Outcome(obs, next_obs, reward, terminated, truncated)
 
-    def _watch(self, obs: Tensor, seen: Tensor) -> Tensor:
-        """[B], finite where the observation and `seen` are, and a Discrete observation is in its space."""
-        space = self.env.obs_space
-        if isinstance(space, Discrete):
-            return torch.where((obs >= 0) & (obs < space.n), seen, torch.nan)
-        return seen if obs.dtype == torch.uint8 else torch.add(seen, obs.flatten(1).sum(1), alpha=0)
+    def _watch(self, obs: Obs, seen: Tensor) -> Tensor:
+        """[B], finite where the observation and `seen` are, and indices are in their space."""
+        if isinstance(obs, Tensor):
+            return self._watch_leaf('', obs, seen)
+        for path, x in obs_leaves(obs):
+            seen = self._watch_leaf(path, x, seen)
+        return seen
 
-    def _observe(self, state: State, n: int) -> Tensor:
+    def _watch_leaf(self, path: str, x: Tensor, seen: Tensor) -> Tensor:
+        x = x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
+        if path in self._n_value:
+            return torch.where(((x >= 0) & (x < self._n_value[path])).all(1), seen, torch.nan)
+        return torch.add(seen, x.sum(1), alpha=0) if x.is_floating_point() else seen
+
+    def _observe(self, state: State, n: int) -> Obs:
         obs = self.env.observe(state)
-        self._check('the observation', obs, (n, *self._obs_shape), self._obs_dtype)
+        if isinstance(self.env.obs_space, Dict):
+            return self._checked(self.env.obs_space, obs, n, '')
+        self._check('the observation', obs, (n, *self.env.obs_space.shape), self._dtypes[''])
         return obs
+
+    def _checked(self, space: Dict, obs: Any, n: int, path: str) -> dict[str, Any]:
+        """The observations of n states, in the order of the space."""
+        if not isinstance(obs, dict) or set(obs) != set(space.spaces):
+            got = f'has the entries {", ".join(map(str, obs))}' if isinstance(obs, dict) else f'is {_form(obs)}'
+            wanted = f'a dict with {", ".join(space.spaces)}'
+            raise BrokenContractError(f'the observation{of_entry(path)} {got}', wanted, 'return what obs_space says')
+        found = {}
+        for name, each in space.spaces.items():
+            where, x = f'{path}.{name}' if path else name, obs[name]
+            if isinstance(each, Dict):
+                found[name] = self._checked(each, x, n, where)
+            else:
+                self._check(f'the observation{of_entry(where)}', x, (n, *each.shape), self._dtypes[where])
+                found[name] = x
+        return found
 
     def _check_step(self, before: State, state: State, reward: Tensor, terminated: Tensor) -> None:
         if (
@@ -155,22 +198,37 @@ class CompiledProgram:
     def __init__(self, program: StepProgram, carry: Carry, fresh: Fresh, name: str, compile: Compile) -> None:
         self._program = program
         self._states = carry.state, fresh.state
-        self._n_leaf = len(leaves(carry.state))
+        self._n_leaf, self._obs_space = len(leaves(carry.state)), program.env.obs_space
         self._run = compile(self._flat, f'the step of {name}')
 
     def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, Outcome]:
-        out = self._run(*leaves(carry.state), *leaves(fresh.state), fresh.obs, *carry[1:], action, noise)
-        n = self._n_leaf
-        return Carry(rebuild(self._states[0], out[:n]), *out[n : n + 3]), Outcome(*out[n + 3 :])
+        n, states = self._n_leaf, (*leaves(carry.state), *leaves(fresh.state))
+        out = self._run(*states, *_tensors(fresh.obs), *carry[1:], action, noise)
+        rest = iter(out[n + 3 :])
+        obs, next_obs = (map_spaces(lambda _: next(rest), self._obs_space) for _ in range(2))
+        return Carry(rebuild(self._states[0], out[:n]), *out[n : n + 3]), Outcome(obs, next_obs, *rest)
 
     def _flat(self, *inputs: Tensor) -> list[Tensor]:
         n = self._n_leaf
         state, fresh_state = (rebuild(like, list(inputs[i * n : (i + 1) * n])) for i, like in enumerate(self._states))
-        fresh_obs, age, nan_mark, n_finite_step, action, noise = inputs[2 * n :]
+        rest = iter(inputs[2 * n :])
+        fresh_obs = map_spaces(lambda _: next(rest), self._obs_space)
+        age, nan_mark, n_finite_step, action, noise = rest
         carry, out = self._program(
             Carry(state, age, nan_mark, n_finite_step), action, Fresh(fresh_state, fresh_obs), noise
         )
-        return [*leaves(carry.state), *carry[1:], *out]
+        return [*leaves(carry.state), *carry[1:], *_tensors(out.obs), *_tensors(out.next_obs), *out[2:]]
+
+
+def _tensors(obs: Obs) -> list[Tensor]:
+    return [x for _, x in obs_leaves(obs)]
+
+
+def _n_value(space: Leaf) -> Any:
+    """The number of values of each index, in a row; None of a leaf that holds no indices."""
+    if isinstance(space, Discrete):
+        return (space.n,)
+    return space.nvec if isinstance(space, MultiDiscrete) else None
 
 
 def _check_is_tensor(what: str, value: Any) -> None:

@@ -1,0 +1,25 @@
+"""CartPole-v1 without velocities, which an LSTM has to work out; 'cartpole_no_velocity' is one of zoo's own envs."""
+
+config = dict(
+    exp_name='cartpole_no_velocity_ppo',
+    max_env_step=300_000,
+    env=dict(id='cartpole_no_velocity', collector_env_num=8),
+    policy=dict(
+        type='ppo',
+        model=dict(recurrent=dict(cell='lstm', hidden_size=64)),
+        learn=dict(
+            epoch_per_collect=8,
+            batch_size=256,
+            learning_rate=dict(start=1e-3, end=0.0),
+            sequence=dict(len=16),
+        ),
+        collect=dict(n_step=128, discount_factor=0.98),
+        eval=dict(eval_freq=50_000),
+    ),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

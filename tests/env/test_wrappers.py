@@ -1,0 +1,240 @@
+"""Windows, and the action and reward before, around an env that counts its steps and rewards the action."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+
+import zoo.core.spaces as plain
+from tests.envs import LimitEnv
+from zoo.core.data import leaves, map_tensors
+from zoo.env import EnvConfig, EnvContractError, UnsupportedEnvError, VectorEnv, check_env, make_vector_env
+
+HOWS = [(how, mode) for how in ('sync', 'async') for mode in ('same_step', 'next_step', 'disabled')]
+
+
+class CountEnv(LimitEnv):
+    """The observation is 10 + the number of steps, the reward the action; 3 steps make an episode. Actions: 2, 3, 4."""
+
+    def __init__(self, limit: int = 3, space: Any = None, show: Any = None) -> None:
+        super().__init__(limit)
+        self.action_space = Discrete(3, start=2)
+        self.observation_space = Box(10.0, 99.0, (1,), np.float32) if space is None else space
+        self.show = show or (lambda x: x)
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        return self.show(obs + 10), info
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return (self.show(obs + 10), float(np.sum(action)), *rest)
+
+
+def make(env_id: Any = CountEnv, n_env: int = 2, **fields: Any) -> VectorEnv:
+    return make_vector_env(EnvConfig(id=env_id, **fields), n_env)
+
+
+def plainly(obs: Any) -> dict[str, Any]:
+    """The leaves of the first env, as numbers."""
+    return {path: x[0].squeeze(-1).tolist() if x.dim() > 1 else x[0].item() for path, x in leaves(obs)}
+
+
+# --- windows
+
+
+@pytest.mark.parametrize(('how', 'mode'), HOWS)
+def test_window_holds_the_last_observations_of_the_episode_oldest_first(how: str, mode: str) -> None:
+    env = make(vectorization=how, autoreset=mode, window=3)
+    seen = [env.reset(0)]
+    seen[0] = map_tensors(torch.clone, seen[0])
+    finals = []
+    for _ in range(4):
+        step = env.step(torch.tensor([0, 0]))
+        seen.append(step.obs)
+        if step.final_obs is not None:
+            finals.append(step.final_obs)
+    first = {'obs': [0, 0, 10], 'window_mask': [False, False, True]}
+    rows = [
+        first,
+        {'obs': [0, 10, 11], 'window_mask': [False, True, True]},
+        {'obs': [10, 11, 12], 'window_mask': [True] * 3},
+    ]
+    last = {'obs': [11, 12, 13], 'window_mask': [True] * 3}
+    assert [plainly(obs) for obs in seen] == [*rows, *([last, first] if mode == 'next_step' else [first, rows[1]])]
+    assert [plainly(obs) for obs in finals] == ([] if mode == 'next_step' else [last])
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ('space', 'windowed'),
+    [
+        (Box(10.0, 99.0, (1,)), plain.Box(np.zeros((2, 1)), np.full((2, 1), 99.0))),  # zeros are in it too
+        (Box(0, 255, (2, 3, 3), np.uint8), plain.Box(np.zeros((2, 2, 3, 3)), np.full((2, 2, 3, 3), 255.0), 'uint8')),
+        (Discrete(5, start=8), plain.MultiDiscrete((5, 5), (8, 8), (2,))),
+        (MultiBinary(3), plain.MultiBinary((2, 3))),
+        (
+            gymnasium.spaces.MultiDiscrete([[2, 3]], start=[[0, 1]]),
+            plain.MultiDiscrete((2, 3, 2, 3), (0, 1, 0, 1), (2, 1, 2)),
+        ),
+    ],
+    ids=str,
+)
+def test_window_of_each_kind_of_space(space: gymnasium.Space, windowed: Any) -> None:
+    show = lambda x: space.sample()  # noqa: E731
+    env = make(kwargs={'space': space, 'show': show}, window=2)
+    assert env.obs_space.spaces['obs'] == windowed
+    assert env.obs_space.spaces['window_mask'] == plain.MultiBinary((2,))
+    obs = env.reset(0)
+    assert obs['obs'].shape == (2, 2, *space.shape) and not obs['obs'][:, 0].any()  # index 0 of Discrete
+    env.step(torch.tensor([0, 0]))
+
+
+def test_window_of_nested_observations_has_all_leaves_but_no_mask() -> None:
+    space = Dict({'a': Tuple((Box(0, 99, (1,)), Discrete(100))), 'action_mask': MultiBinary(3)})
+
+    def show(x: Any) -> Any:
+        return {'a': (x, int(x[0])), 'action_mask': np.array([1, x[0] % 2, 1], np.int8)}
+
+    env = make(kwargs={'space': space, 'show': show}, window=2)
+    env.reset(0)
+    obs = plainly(env.step(torch.tensor([0, 0])).obs)
+    assert obs == {'a.0': [10, 11], 'a.1': [10, 11], 'action_mask': [True] * 3, 'window_mask': [True, True]}
+    assert plainly(env.step(torch.tensor([0, 0])).obs)['action_mask'] == [True, False, True]
+
+
+def test_window_with_masks_off_has_the_entry_too_as_numbers() -> None:
+    space = Dict({'a': Box(0, 99, (1,)), 'action_mask': MultiBinary(3)})
+    show = lambda x: {'a': x, 'action_mask': np.array([1, x[0] % 2, 1], np.int8)}  # noqa: E731
+    env = make(kwargs={'space': space, 'show': show}, window=2, action_mask='off')
+    env.reset(0)
+    obs = env.step(torch.tensor([0, 0])).obs
+    assert obs['action_mask'][0].tolist() == [[1, 0, 1], [1, 1, 1]] and obs['action_mask'].dtype == torch.float32
+
+
+def test_window_of_one_array_of_the_envs_own_keeps_what_it_was() -> None:
+    array = np.zeros(1, np.float32)
+
+    def show(x: Any) -> Any:
+        array[:] = x
+        return array
+
+    env = make(kwargs={'show': show}, n_env=1, window=3)
+    env.reset(0)
+    env.step(torch.tensor([0]))
+    assert plainly(env.step(torch.tensor([0])).obs)['obs'] == [10, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ('show', 'message'),
+    [
+        (lambda x: x if x < 11 else np.zeros(3), r'the observation is of shape \(3,\) and dtype float64, wanted numb'),
+        (lambda x: x if x < 11 else None, 'the observation is None'),
+        (lambda x: x if x < 11 else x * np.nan, "observation 'obs' has nan at"),
+    ],
+)
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_window_of_an_observation_that_cannot_be_is_named(how: str, show: Any, message: str) -> None:
+    env = make(kwargs={'show': show}, window=2, vectorization=how)
+    env.reset(0)
+    with pytest.raises(EnvContractError, match='index 0, step 1: ' + message):
+        env.step(torch.tensor([0, 0]))
+    env.close()
+
+
+# --- the action and reward before
+
+
+@pytest.mark.parametrize(('how', 'mode'), HOWS)
+def test_prev_action_and_reward_are_those_of_the_step_before(how: str, mode: str) -> None:
+    env = make(vectorization=how, autoreset=mode, prev_action=True, prev_reward=True)
+    assert env.obs_space.spaces['prev_action'] == plain.Discrete(3, 2)
+    assert env.obs_space.spaces['prev_reward'].shape == ()
+    seen = [map_tensors(torch.clone, env.reset(0))]
+    finals = []
+    for action in (2, 1, 2, 1):
+        step = env.step(torch.tensor([action, 0]))
+        seen.append(step.obs)
+        finals += [] if step.final_obs is None else [step.final_obs]
+    first = {'obs': 10, 'prev_action': 0, 'prev_reward': 0}
+    rows = [first, {'obs': 11, 'prev_action': 2, 'prev_reward': 4}, {'obs': 12, 'prev_action': 1, 'prev_reward': 3}]
+    last = {'obs': 13, 'prev_action': 2, 'prev_reward': 4}
+    after = [last, first] if mode == 'next_step' else [first, {'obs': 11, 'prev_action': 1, 'prev_reward': 3}]
+    assert [plainly(obs) for obs in seen] == [*rows, *after]
+    assert [plainly(obs) for obs in finals] == ([] if mode == 'next_step' else [last])
+    env.close()
+
+
+def test_prev_action_is_what_the_env_took_not_what_the_policy_said() -> None:
+    class Env(CountEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = Dict({'a': Box(1.0, 2.0, (2,)), 'b': Tuple((Discrete(2),))})
+
+        def step(self, action: Any) -> Any:
+            result = super().step(action['a'])
+            action['a'][:] = 0  # it may do what it likes with it
+            return result
+
+    env = make(Env, n_env=1, prev_action=True)
+    first = env.reset(0)
+    assert first['prev_action']['a'].tolist() == [[1, 1]] and first['prev_action']['b']['0'].tolist() == [0]
+    obs = env.step(torch.tensor([[1.5, 9.0, 1.0]])).obs
+    assert obs['prev_action']['a'].tolist() == [[1.5, 2]] and obs['prev_action']['b']['0'].tolist() == [1]
+
+
+# --- together
+
+
+def test_wrappers_compose_mask_then_before_then_window() -> None:
+    env = make('random_masks', n_env=1, window=2, prev_action=True, prev_reward=True)
+    shapes = {name: leaf.shape for name, leaf in env.obs_space.spaces.items()}
+    assert shapes == {
+        'action_mask': (8,),
+        'obs': (2, 1),
+        'prev_action': (2,),
+        'prev_reward': (2,),
+        'window_mask': (2,),
+    }
+    obs = env.reset(0)
+    for _ in range(3):
+        lowest = obs['action_mask'].int().argmax(1)
+        obs = map_tensors(torch.clone, env.step(lowest).obs)
+        assert obs['prev_action'][0, 1] == lowest[0] and obs['prev_reward'][0, 1] == 1
+    check_env(EnvConfig(id='random_masks', window=2, prev_action=True, prev_reward=True), n_step=30)
+
+
+@pytest.mark.parametrize('field', ['window', 'prev_action', 'prev_reward'])
+def test_wrapped_env_keeps_the_contract(field: str) -> None:
+    check_env(EnvConfig(id=CountEnv, **{field: 2 if field == 'window' else True}), n_step=30)
+
+
+@pytest.mark.parametrize(
+    ('fields', 'message'),
+    [
+        (
+            {'id': 'CartPole-v1', 'vectorization': 'batched', 'window': 2},
+            "env.window is set but env.vectorization is 'batched', .*; use env.vectorization=sync",
+        ),
+        (
+            {'id': 'torch', 'game': 'CartPole-v1', 'prev_reward': True},
+            "env.prev_reward is set but 'torch/CartPole-v1' steps all its envs at once.*; leave it out",
+        ),
+        (
+            {'id': CountEnv, 'kwargs': {'space': Dict({'window_mask': Discrete(2)})}, 'window': 2},
+            "an entry 'window_mask' already",
+        ),
+        (
+            {'id': CountEnv, 'kwargs': {'space': Dict({'prev_action': Discrete(2)})}, 'prev_action': True},
+            "an entry 'prev_action' already",
+        ),
+    ],
+)
+def test_make_vector_env_wrapper_that_cannot_be_is_refused(fields: dict, message: str) -> None:
+    with pytest.raises(UnsupportedEnvError, match=message):
+        make_vector_env(EnvConfig(**fields), 2)

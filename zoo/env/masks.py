@@ -1,0 +1,169 @@
+"""Action masks: which actions may be taken, as one row of bits in the order of the action space's leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
+from zoo.env.errors import BrokenContractError, UnsupportedEnvError, show_value
+
+MaskSource = Literal['auto', 'off', 'obs', 'info', 'method']
+WHAT = 'the action mask'
+
+
+def mask_size(space: Space) -> int:
+    """Bits of a mask: n of Discrete, the sum of nvec, the entries of MultiBinary, 0 of Box; of a Dict their sum."""
+    return sum(stop - start for _, start, stop, _ in _groups(space))
+
+
+def _groups(space: Space) -> Iterator[tuple[str, int, int, bool]]:
+    """(what, start, stop, whether one of these bits must be true) for each choice of an action, and each MultiBinary."""
+    start = 0
+    for path, leaf in leaf_spaces(space):
+        of = f' of {path!r}' if path else ''
+        if isinstance(leaf, Discrete):
+            groups = [(f'no action{of}', leaf.n, True)]
+        elif isinstance(leaf, MultiDiscrete):
+            groups = [(f'no value for entry {i}{of}', n, True) for i, n in enumerate(leaf.nvec)]
+        elif isinstance(leaf, MultiBinary):
+            groups = [('', int(np.prod(leaf.shape)), False)]
+        else:
+            groups = []
+        for what, n, must_choose in groups:
+            yield what, start, start + n, must_choose
+            start += n
+
+
+def choice_slices(space: Space) -> list[slice]:
+    """The bits of a mask for each choice of an action, of which one must be true."""
+    return [slice(start, stop) for _, start, stop, must_choose in _groups(space) if must_choose]
+
+
+def masked_space(obs_space: Space, action_space: Space, source: MaskSource, name: str) -> Space:
+    """The observation space, its entry 'action_mask' made a MultiBinary of `mask_size` bits; with 'off', a Box.
+
+    Raises: UnsupportedEnvError if the entry is no mask of these actions, or is missing with 'obs'.
+    """
+    entry = obs_space.spaces.get(ACTION_MASK) if isinstance(obs_space, Dict) and not obs_space.is_tuple else None
+    if entry is None:
+        if source == 'obs':
+            raise UnsupportedEnvError(
+                f"env {name!r}: env.action_mask is 'obs' but the observations have no entry {ACTION_MASK!r}; "
+                'give them one (a Dict), or use auto.'
+            )
+        return obs_space
+    assert isinstance(obs_space, Dict)
+    if source == 'off':
+        return _with_entry(obs_space, _as_box(entry))
+    n = mask_size(action_space)
+    if n == 0:
+        raise no_mask_error(name, action_space)
+    if not isinstance(entry, MultiBinary | Box) or not _is_bits(entry) or int(np.prod(entry.shape)) != n:
+        raise UnsupportedEnvError(
+            f'env {name!r}: the entry {ACTION_MASK!r} of the observations is {entry}, wanted {n} zeros and ones (a '
+            f'MultiBinary, or a Box from 0 to 1), one for each action of {action_space}; correct it, rename it, or '
+            'use env.action_mask=off to have it as an ordinary entry.'
+        )
+    return _with_entry(obs_space, MultiBinary((n,)))
+
+
+def no_mask_error(name: str, action_space: Space) -> UnsupportedEnvError:
+    """The error of a mask for actions that are real numbers."""
+    return UnsupportedEnvError(
+        f'env {name!r} has an action mask but the actions are {action_space}: numbers of a Box cannot be masked, only '
+        'those of Discrete, MultiDiscrete and MultiBinary; use env.action_mask=off.'
+    )
+
+
+def _with_entry(space: Dict, entry: Space) -> Dict:
+    return Dict({**space.spaces, ACTION_MASK: entry})
+
+
+def _is_bits(space: MultiBinary | Box) -> bool:
+    return isinstance(space, MultiBinary) or bool((space.low >= 0).all() and (space.high <= 1).all())
+
+
+def _as_box(space: Space) -> Space:
+    if not isinstance(space, MultiBinary):
+        return space
+    return Box(np.zeros(space.shape), np.ones(space.shape), 'int8')
+
+
+def flat_mask(space: Space, mask: Any) -> np.ndarray:
+    """[n_mask] bool of a mask as an env gives it: one array, or a dict, tuple or list of one for each part.
+
+    Raises: BrokenContractError if it is not made of zeros and ones, or has another number of them.
+    """
+    if isinstance(space, Dict) and isinstance(mask, Mapping | tuple):
+        given = dict(zip(space.spaces, mask, strict=False)) if isinstance(mask, tuple) else mask
+        parts = [(key, part) for key, part in space.spaces.items() if mask_size(part)]
+        if missing := [key for key, _ in parts if key not in given]:
+            raise _broken(f'{WHAT} has no entry {missing[0]!r}', f'one each for {", ".join(key for key, _ in parts)}')
+        return np.concatenate([flat_mask(part, given[key]) for key, part in parts])
+    if isinstance(space, MultiDiscrete) and isinstance(mask, tuple | list):
+        parts_of_list = list(_arrays(mask))
+        if len(parts_of_list) == len(space.nvec):
+            for i, (part, n) in enumerate(zip(parts_of_list, space.nvec, strict=True)):
+                if len(part) != n:
+                    raise _broken(f'{WHAT} of entry {i} has {len(part)} bits', f'{n}, one for each of its values')
+        mask = np.concatenate(parts_of_list)
+    array = np.asarray(mask)
+    n = mask_size(space)
+    if array.dtype.kind not in 'biuf':
+        raise _broken(f'{WHAT} is {show_value(mask)}', f'an array of {n} zeros and ones')
+    if array.size != n:
+        raise _broken(f'{WHAT} has {array.size} bits', f'{n}, one for each action of {space}')
+    return as_bits(array.reshape(n))
+
+
+def _arrays(mask: Any) -> Iterator[np.ndarray]:
+    """The arrays of nested tuples and lists, in order; a list of numbers is one array."""
+    if isinstance(mask, tuple | list) and any(isinstance(x, tuple | list | np.ndarray) for x in mask):
+        for x in mask:
+            yield from _arrays(x)
+    else:
+        yield np.atleast_1d(np.asarray(mask))
+
+
+def as_bits(array: np.ndarray) -> np.ndarray:
+    """An array of zeros and ones as bools; itself if it is one of bools. Raises: BrokenContractError."""
+    if array.dtype == np.bool_:
+        return array
+    bits = array.astype(np.bool_)
+    if np.count_nonzero(bits != array):
+        value = array[bits != array].flat[0]
+        raise _broken(f'{WHAT} has the value {value}', 'zeros and ones')
+    return bits
+
+
+def _broken(got: str, wanted: str) -> BrokenContractError:
+    return BrokenContractError(got, wanted, 'make it true, or 1, for each action that may be taken')
+
+
+class ChoiceCheck:
+    """Finds masks under which some choice of an action has nothing left to choose."""
+
+    def __init__(self, space: Space) -> None:
+        groups = list(_groups(space))
+        self._starts = np.array([start for _, start, _, _ in groups])
+        self._names = [what for what, *_, must_choose in groups if must_choose]
+        self._must_choose = np.array([must_choose for *_, must_choose in groups])
+        self._is_one = len(groups) == 1 and bool(self._must_choose[0])
+
+    def empty(self, mask: np.ndarray) -> np.ndarray:
+        """mask: [B, n_mask] bool. Returns: [B] bool, true where nothing is left for at least one choice."""
+        if self._is_one:
+            return np.logical_not(mask.any(1))
+        return np.logical_not(self._left(mask).all(1))
+
+    def _left(self, mask: np.ndarray) -> np.ndarray:
+        return np.logical_or.reduceat(mask, self._starts, axis=1)[:, self._must_choose]
+
+    def fault(self, mask: np.ndarray) -> tuple[str, str, str]:
+        """(got, wanted, do) of one empty mask [n_mask]."""
+        what = self._names[int(np.argmin(self._left(mask[None])[0]))]
+        do = 'end the episode where nothing may be done, or allow an action that does nothing'
+        return f'{WHAT} allows {what}', 'at least one', do
