@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.run.crafted import with_value
 from zoo.cli import main
 
 pytestmark = pytest.mark.slow  # every test starts processes
@@ -185,7 +186,7 @@ def test_a_run_that_fails_is_one_line_and_exit_1_and_leaves_its_checkpoint(tmp_p
     assert 'breaking:Breaks' in done.stderr and 'step 601' in done.stderr and 'nan' in done.stderr
     run = next(tmp_path.glob('runs/*/*'))
     assert list(run.glob('checkpoints/step_*.safetensors'))
-    evaluated = _zoo('eval', str(run), '--episodes', '1', '--json', cwd=tmp_path)
+    evaluated = _zoo('eval', str(run), '--episodes', '1', '--json', '--import', 'breaking', cwd=tmp_path)
     assert json.loads(evaluated.stdout)['return_mean'] == 10.0  # ten steps of reward 1
 
 
@@ -266,3 +267,80 @@ def test_own_policy_and_env_are_evaluated_and_resumed_with_import(tmp_path: Path
     resumed = _zoo('train', '--resume', run, '--import', 'own', 'max_env_step=4_096', cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert _zoo('eval', run, '--import', 'nothing', cwd=tmp_path).returncode == 2
+
+
+TRAP = """
+import os
+from pathlib import Path
+import gymnasium
+Path('sprung').touch()
+def make(command=''):
+    return gymnasium.make('CartPole-v1')
+"""
+
+
+@pytest.mark.parametrize('command', [['eval'], ['train', '--resume'], ['train', 'max_env_step=192', '--resume']])
+@pytest.mark.parametrize('name', ['localmod:make', 'os:system'])
+def test_checkpoint_that_names_code_is_refused_in_one_line_and_runs_nothing(
+    tmp_path: Path, command: list[str], name: str
+) -> None:
+    (tmp_path / 'localmod.py').write_text(TRAP)
+    checkpoint = with_value(tmp_path / 'c', 'meta.config.env', {'id': name, 'kwargs': {'command': 'touch pwned'}})
+    done = _zoo(*command, str(checkpoint), cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count('\n') == 1 and done.stdout == ''
+    module = name.partition(':')[0]
+    assert f"names code of module '{module}'" in done.stderr and f'--import {module} or --trust' in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != '__pycache__') == ['c', 'localmod.py']
+
+
+@pytest.mark.parametrize('consent', [['--import', 'localmod'], ['--import', 'localmod.py'], ['--trust']])
+def test_checkpoint_that_names_code_is_used_with_consent(tmp_path: Path, consent: list[str]) -> None:
+    (tmp_path / 'localmod.py').write_text(TRAP)
+    checkpoint = with_value(tmp_path / 'c', 'meta.config.env.id', 'localmod:make')
+    evaluated = _zoo('eval', str(checkpoint), '--episodes', '1', '--json', *consent, cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+    resumed = _zoo('train', '--resume', str(checkpoint), 'max_env_step=192', *consent, cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert 'evaluate it: zoo eval ' in resumed.stdout and resumed.stdout.rstrip().endswith(' --import localmod')
+
+
+def test_consent_to_one_module_is_none_to_another(tmp_path: Path) -> None:
+    (tmp_path / 'localmod.py').write_text(TRAP)
+    for name in ('os:system', 'localmod:os.system', 'localmod:Path.touch'):
+        env = {'id': name, 'kwargs': {'command': 'touch pwned'}}
+        checkpoint = with_value(tmp_path / 'c', 'meta.config.env', env)
+        done = _zoo('eval', str(checkpoint), '--import', 'localmod', cwd=tmp_path)
+        assert done.returncode == 2 and '--trust' in done.stderr and not (tmp_path / 'pwned').exists()
+
+
+@pytest.mark.parametrize(
+    ('words', 'is_there'),
+    [
+        (['eval', 'nowhere'], False),
+        (['train', '--resume', 'nowhere'], False),
+        (['train', '--resume', 'nowhere', 'seed=1'], False),
+        (['train', '--resume', 'nowhere', 'env.id=mine:make'], True),
+        (['train', 'cartpole_ppo', '--resume', 'nowhere'], True),
+        (['eval', 'nowhere', '--trust'], True),
+        (['eval', 'nowhere', '--import', 'json'], True),
+        (['check-env', 'Nothing-v0'], True),
+    ],
+)
+def test_current_folder_is_on_the_import_path_only_where_the_user_names_code(
+    tmp_path: Path, words: list[str], is_there: bool
+) -> None:
+    code = f'import os, sys\nfrom zoo.cli import main\nmain({words!r})\nprint(os.getcwd() in sys.path)'
+    done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[-1] == str(is_there), done.stderr
+
+
+@pytest.mark.parametrize('kind', ['device', 'pipe'])
+def test_eval_of_what_is_no_file_ends_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / 'pipe'
+    os.mkfifo(path)
+    done = _zoo('eval', '/dev/zero' if kind == 'device' else str(path), cwd=tmp_path)
+    assert (
+        done.returncode == 2
+        and done.stderr.count('\n') == 1
+        and f'is a {"named " * (kind == "pipe")}{kind}' in done.stderr
+    )

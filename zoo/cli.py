@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.run.threads says why
             os.environ.setdefault('GOMP_SPINCOUNT', '1000')
     args = _parse(argv)
-    if os.getcwd() not in sys.path:
+    if _names_code(args) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # 'module:function' finds the user's modules, as under `python -m zoo`
     level = logging.DEBUG if args.debug else logging.INFO
     logging.basicConfig(level=level, format='zoo: %(message)s', stream=sys.stderr)
@@ -30,6 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(args)
     except KeyboardInterrupt:  # outside of the run, which handles signals
         return 130
+
+
+def _names_code(args: argparse.Namespace) -> bool:
+    """Whether the user may have named modules: all that a command has, unless it has its config from a checkpoint."""
+    is_from_checkpoint = 'checkpoint' in args or (getattr(args, 'resume', None) and '=' in (args.config or '='))
+    words = [args.config or '', *args.overrides] if 'overrides' in args else []
+    return not is_from_checkpoint or bool(args.imports) or args.trust or any(':' in word for word in words)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -52,8 +59,7 @@ def _with_imports(args: argparse.Namespace) -> int:
     if args.imports:
         from zoo.config.source import import_module_or_file
 
-        for name in args.imports:
-            import_module_or_file(name)
+        args.imports = [import_module_or_file(name).__name__ for name in args.imports]
     return args.run(args) or 0
 
 
@@ -98,16 +104,23 @@ def _parser() -> argparse.ArgumentParser:
         action='append',
         default=[],
         metavar='MODULE',
-        help='module or .py file to import first, e.g. one that registers your own policy or env',
+        help='module or .py file to import first, e.g. one that registers your own policy or env; '
+        'a checkpoint may then name its code',
     )
     common.add_argument('--debug', action='store_true', help='show the traceback of an error')
+    trusting = argparse.ArgumentParser(add_help=False)
+    trusting.add_argument(
+        '--trust',
+        action='store_true',
+        help='let the checkpoint load all code that its config names; --import MODULE allows that of one module',
+    )
     as_json = argparse.ArgumentParser(add_help=False)
     as_json.add_argument('--json', action='store_true', help='print one JSON object on stdout')
     parser = argparse.ArgumentParser('zoo', description='Train and evaluate PPO and PPG policies.')
     commands = parser.add_subparsers(required=True, metavar='COMMAND')
 
     train = commands.add_parser(
-        'train', parents=[common, as_json], help='train a policy from a config, or continue a run'
+        'train', parents=[common, trusting, as_json], help='train a policy from a config, or continue a run'
     )
     train.add_argument(
         'config',
@@ -126,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.set_defaults(run=_train)
 
-    evaluate = commands.add_parser('eval', parents=[common, as_json], help='evaluate a checkpoint on its env')
+    evaluate = commands.add_parser('eval', parents=[common, trusting, as_json], help='evaluate a checkpoint on its env')
     evaluate.add_argument('checkpoint', metavar='CHECKPOINT', help='a checkpoint file, or a run folder (its newest)')
     evaluate.add_argument('--episodes', type=int, default=20, help='episodes to run (default 20)')
     evaluate.add_argument('--seed', type=int, default=0, help='seed of the envs (default 0)')
@@ -160,8 +173,15 @@ def _train(args: argparse.Namespace) -> int:
             'zoo train got neither a config nor --resume; name a config (zoo list configs shows the bundled ones)'
         )
     from zoo.pipeline import serial_pipeline
+    from zoo.run.trust import consent_words
 
-    result = serial_pipeline(args.config, resume=args.resume, overrides=args.overrides, profile=args.profile)
+    result = serial_pipeline(
+        args.config,
+        resume=args.resume,
+        overrides=args.overrides,
+        profile=args.profile,
+        trust=args.trust or args.imports,
+    )
     summary = {
         'run_dir': str(result.run_dir),
         'env_step': result.env_step,
@@ -177,7 +197,7 @@ def _train(args: argparse.Namespace) -> int:
         _print(
             f'{result.env_step} env steps in {result.wall_s:.1f} s; '
             f'return: last {result.last_return:.1f}, best {result.best_return:.1f}\n'
-            f'run folder: {result.run_dir}\nevaluate it: zoo eval {result.run_dir}'
+            f'run folder: {result.run_dir}\nevaluate it: zoo eval {result.run_dir}{consent_words()}'
         )
     return 0
 
@@ -189,14 +209,14 @@ def _eval(args: argparse.Namespace) -> int:
         raise UserError(
             f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more'
         )
-    from zoo.config.section import Config
     from zoo.run.checkpoint import load_checkpoint
-    from zoo.run.load import policy_of
+    from zoo.run.load import env_config_of, policy_of
     from zoo.worker.evaluator import evaluate
 
-    checkpoint = load_checkpoint(args.checkpoint)
-    policy = policy_of(checkpoint)
-    evaluation = evaluate(policy, Config(checkpoint.meta['config']).env, args.episodes, args.seed)
+    checkpoint, trust = load_checkpoint(args.checkpoint), args.trust or args.imports
+    env = env_config_of(checkpoint, trust)  # first: without consent to its code nothing is built
+    policy = policy_of(checkpoint, trust=trust)
+    evaluation = evaluate(policy, env, args.episodes, args.seed)
     summary = {
         'return_mean': evaluation.return_mean,
         'return_std': evaluation.return_std,

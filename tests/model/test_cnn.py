@@ -1,8 +1,9 @@
-"""Images: layouts, bytes, sizes, the two networks written out, and how they start."""
+"""Images: layouts, bytes, windows, sizes, the networks written out, and how they start."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,13 @@ from torch.nn import functional as F
 
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete, obs_dtype
-from zoo.model.cnn import CNNS, ImpalaCNN, NatureCNN, Pixels, convolve, has_bf16, image_shape, make_cnn
+from zoo.model import make_encoder, make_input
+from zoo.model.cnn import CNN, ImpalaCNN, NatureCNN
+from zoo.model.convolve import convolve, has_bf16
+from zoo.model.images import Pixels, image_shape
 
 LEADS = [(), (5,), (3, 4), (0,)]
+CNNS = {'nature': NatureCNN, 'impala': ImpalaCNN}
 
 
 def images(*shape: int, dtype: str = 'uint8') -> Box:
@@ -25,10 +30,10 @@ def pixels(*shape: int) -> Tensor:
     return torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def cnn(space: Box, name: str) -> NatureCNN | ImpalaCNN:
+def cnn(space: Box, encoder: str | dict[str, Any]) -> CNN:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return make_cnn(space, name)  # type: ignore[arg-type]
+        return make_encoder(space, encoder)[0]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +229,8 @@ def test_impala_starts_with_residual_blocks_that_add_up_to_their_input():
 )
 def test_smallest_images_of_an_encoder_are_taken(shape, name):
     x = Pixels(images(*shape))(pixels(2, *shape))
-    assert cnn(images(*shape), name)(x).shape == (2, CNNS[name].n_feature)
+    network = cnn(images(*shape), name)
+    assert network(x).shape == (2, network.n_feature)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +242,14 @@ def test_smallest_images_of_an_encoder_are_taken(shape, name):
             ["'nature' takes images of 36x36 or more", '35x36', "use policy.model.encoder='impala'"],
         ),
         ((3, 84, 35), 'nature', ['36x36', '84x35', '[C, H, W]']),
-        ((7, 7, 3), 'impala', ['8x8', '7x7', '[H, W, C]', 'use larger images, or flatten them in the env']),
-        ((7, 7, 3), 'auto', ["'impala' takes images of 8x8 or more", '7x7']),
+        ((7, 7, 3), 'impala', ['8x8', '7x7', '[H, W, C]', "use policy.model.encoder='mlp' or larger images"]),
+        ((20, 35, 3), 'cnn', ["'cnn' takes images of 36x36 or more", '20x35']),
+        # (1 - 1) * 2 + 5 = 5, (5 - 1) * 3 + 4 = 16
+        (
+            (15, 30, 3),
+            dict(type='cnn', channels=[8, 8], kernels=[4, 5], strides=[3, 2]),
+            ["'cnn' takes images of 16x16 or more", '15x30'],
+        ),
     ],
 )
 def test_images_too_small_are_refused_with_both_sizes(shape, name, words):
@@ -251,3 +263,61 @@ def test_gradients_reach_every_parameter(name):
     network = cnn(images(40, 40, 3), name)
     network(Pixels(images(40, 40, 3))(pixels(4, 40, 40, 3))).square().sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in network.parameters())
+
+
+# ---- windows, scaling, sizes of one's own, pooling
+
+
+@pytest.mark.parametrize('shape', [(3, 6, 7, 2), (3, 2, 6, 7)], ids=['channels last', 'channels first'])
+@pytest.mark.parametrize('dtype', ['uint8', 'float32'])
+def test_frames_of_a_window_become_channels(shape, dtype):
+    obs = pixels(5, *shape).to(getattr(torch, dtype))
+    x = Pixels(images(*shape, dtype=dtype))(obs)
+    frames = [obs[:, i] if shape[1] == 2 else obs[:, i].permute(0, 3, 1, 2) for i in range(3)]
+    assert torch.equal(x, torch.cat(frames, 1)) and x.dtype == obs.dtype
+    assert image_shape(images(*shape, dtype=dtype)) == (6, 7, 6, shape[1] == 2)
+
+
+def test_bytes_that_come_as_floats_are_scaled():
+    obs = pixels(5, 3, 6, 7, 2)
+    torch.testing.assert_close(Pixels(images(3, 6, 7, 2))(obs.float()), Pixels(images(3, 6, 7, 2))(obs) / 255)
+
+
+@pytest.mark.parametrize('name', CNNS)
+def test_without_normalisation_bytes_are_numbers_from_0_to_255(name):
+    network, obs = cnn(images(40, 37, 4), name), pixels(5, 40, 37, 4)
+    plain = make_input(images(40, 37, 4), normalize_images=False)
+    torch.testing.assert_close(network(plain(obs)), network(obs.permute(0, 3, 1, 2).float()))
+    floats = images(40, 37, 4, dtype='float32')
+    assert torch.equal(make_input(floats, normalize_images=False)(obs.float()), make_input(floats)(obs.float()))
+
+
+ACTIVATIONS = {'tanh': torch.tanh, 'relu': F.relu, 'elu': F.elu, 'gelu': F.gelu, 'silu': F.silu}
+
+
+@pytest.mark.parametrize('activation', ACTIVATIONS)
+def test_cnn_is_its_layers_written_out(activation):
+    spec = dict(type='cnn', channels=[6, 7], kernels=[4, 3], strides=[2, 1], hidden_size=5, activation=activation)
+    network, x = cnn(images(3, 12, 14), spec), torch.rand(4, 3, 12, 14, generator=torch.Generator().manual_seed(0))
+    w, activate = network.state_dict(), ACTIVATIONS[activation]
+    maps = activate(F.conv2d(x, w['convs.0.weight'], w['convs.0.bias'], stride=2))
+    maps = activate(F.conv2d(maps, w['convs.1.weight'], w['convs.1.bias']))
+    assert maps.shape == (4, 7, 3, 4)  # (12 - 4) / 2 + 1 = 5, 5 - 3 + 1 = 3; (14 - 4) / 2 + 1 = 6, 6 - 3 + 1 = 4
+    want = activate(F.linear(in_memory_order(maps), w['dense.weight'], w['dense.bias']))
+    torch.testing.assert_close(network(x), want)
+    assert network.n_feature == 5
+
+
+def test_cnn_of_the_default_sizes_is_nature():
+    one, other = cnn(images(84, 84, 4), 'cnn'), cnn(images(84, 84, 4), 'nature')
+    assert all(torch.equal(x, other.state_dict()[key]) for key, x in one.state_dict().items())
+    x = Pixels(images(84, 84, 4))(pixels(2, 84, 84, 4))
+    assert torch.equal(one(x), other(x))
+
+
+def test_global_pooling_gives_the_dense_layer_the_means_of_the_maps():
+    network = cnn(images(3, 40, 40), {'type': 'impala', 'global_pool': True})
+    assert network.dense.weight.shape == (256, 32)
+    x = torch.rand(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
+    means = network.maps(x).mean((2, 3))
+    torch.testing.assert_close(network(x), F.linear(means, network.dense.weight, network.dense.bias).clamp(min=0))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from pydantic import Field
 from torch import nn
 
+from zoo.config.section import ConfigError, Section, validate
 from zoo.core.errors import UserError
-from zoo.core.spaces import Box, Discrete
-from zoo.model import make_encoder, make_input
+from zoo.core.registry import ENCODER_REGISTRY
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, empty_obs
+from zoo.model import VAC, VACConfig, make_encoder, make_input
 from zoo.model.cnn import ImpalaCNN, NatureCNN
-from zoo.model.mlp import MLP
+from zoo.model.mlp import MLP, Flat
+from zoo.model.simba import Simba
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 
@@ -35,13 +39,28 @@ def box(*shape: int, dtype: str = 'float32') -> Box:
         (box(3, 64, 64), 'auto', ImpalaCNN, 256),
         (box(64, 64, 3), 'nature', NatureCNN, 512),
         (box(84, 84, 4), 'impala', ImpalaCNN, 256),
+        (box(7, 9, 3), 'auto', MLP, 7),
+        (box(3, 64, 64), 'mlp', MLP, 7),
+        (box(4, 84, 84, 1), 'auto', NatureCNN, 512),
+        (box(2, 9, 9, 3, dtype='uint8'), 'auto', ImpalaCNN, 256),
+        (box(2, 7, 7, 3), 'auto', MLP, 7),
+        (box(), 'auto', MLP, 7),
+        (box(3, 4), 'auto', MLP, 7),
+        (box(2, 2, 2, 2, 2), 'auto', MLP, 7),
+        (box(3, 4, 5, dtype='int32'), 'auto', MLP, 7),
+        (MultiDiscrete((3, 5), (0, 0), (2,)), 'auto', MLP, 7),
+        (MultiBinary((2, 3)), 'auto', MLP, 7),
+        (box(5), 'simba', Simba, 128),
+        (Discrete(4), 'simba', Simba, 128),
+        (box(5), 'flat', Flat, 5),
+        (box(7, 9, 3), 'flat', Flat, 189),
     ],
 )
 @pytest.mark.parametrize('lead', [(), (2,), (2, 3)])
 def test_encoder_follows_the_observations_or_the_name(space, encoder, kind, n_feature, lead):
     network, n = make_encoder(space, encoder, hidden_sizes=[9, 7])
     assert type(network) is kind and n == network.n_feature == n_feature
-    obs = torch.zeros(lead, dtype=torch.int64) if isinstance(space, Discrete) else torch.zeros(*lead, *space.shape)
+    obs = empty_obs(space, lead)
     assert network(make_input(space)(obs)).shape == (*lead, n_feature)
 
 
@@ -53,9 +72,25 @@ def test_vectors_go_in_as_they_are_or_normalised(space, obs_norm, kind):
 @pytest.mark.parametrize(
     'space, encoder, words',
     [
-        (box(4), 'nature', ["policy.model.encoder is 'nature'", 'vectors of 4 numbers', "use 'auto' or 'mlp'"]),
-        (Discrete(6), 'impala', ["policy.model.encoder is 'impala'", 'one of 6 indices', "use 'auto' or 'mlp'"]),
-        (box(64, 64, 3), 'mlp', ["policy.model.encoder is 'mlp'", '(64, 64, 3)', "use 'auto', 'nature' or 'impala'"]),
+        (box(4), 'nature', ["policy.model.encoder is 'nature'", 'vectors of 4 numbers', "use 'auto' or", "'mlp'"]),
+        (Discrete(6), 'impala', ["policy.model.encoder is 'impala'", 'one of 6 indices', "use 'auto' or", "'mlp'"]),
+        (box(64, 64, 3), 'simba', ["policy.model.encoder is 'simba'", '(64, 64, 3)', "use 'auto' or", "'nature'"]),
+        (box(4), 'multi', ["policy.model.encoder is 'multi'", 'vectors of 4 numbers', "use 'auto' or", "'mlp'"]),
+        (
+            Dict({'a': box(4), 'b': Discrete(3)}),
+            'nature',
+            ["policy.model.encoder is 'nature'", "'a': vectors of 4 numbers", "use 'auto'"],
+        ),
+        (
+            Dict({'a': box(4), 'b': Discrete(3)}),
+            {'type': 'multi', 'encoders': {'c': 'mlp'}},
+            ["policy.model.encoder.encoders names 'c'", "'a', 'b'"],
+        ),
+        (
+            Dict({'a': box(4), 'b': Discrete(3)}),
+            {'type': 'multi', 'encoders': {'a': 'impala'}},
+            ["policy.model.encoder.encoders.a is 'impala'", 'vectors of 4 numbers'],
+        ),
     ],
 )
 def test_encoder_for_other_observations_is_refused(space, encoder, words):
@@ -71,5 +106,60 @@ def test_obs_norm_of_images_is_refused(dtype):
 
 
 def test_unknown_activation_is_refused():
-    with pytest.raises(ValueError, match="activation is 'gelu'; use 'tanh' or 'relu'"):
-        make_encoder(box(5), activation='gelu')
+    with pytest.raises(ValueError, match="activation is 'sigmoid'; use 'tanh' or 'relu' or 'elu'"):
+        make_encoder(box(5), activation='sigmoid')
+
+
+class MineConfig(Section):
+    width: int = Field(3, ge=1, description='width')
+    activation: str | None = Field(None, description='null: policy.model.activation')
+
+
+class Mine(nn.Module):
+    """An encoder of a user's own, for any observations."""
+
+    config = MineConfig
+    value_gain = 0.5
+
+    def __init__(self, cfg, space):
+        super().__init__()
+        self.n_feature, self.cfg, self.space = cfg.width, cfg, space
+
+    def forward(self, x):
+        first = x if isinstance(x, torch.Tensor) else next(iter(x.values()))
+        return first.new_ones(*first.shape[:-1], self.n_feature)
+
+
+@pytest.fixture
+def mine(monkeypatch):
+    ENCODER_REGISTRY.names()
+    monkeypatch.setitem(ENCODER_REGISTRY._items, 'mine', Mine)
+    monkeypatch.setitem(ENCODER_REGISTRY._places, 'mine', 'my_encoder:7')
+
+
+@pytest.mark.parametrize('space', [box(5), Dict({'a': box(4), 'b': Discrete(3)})], ids=['vector', 'dict'])
+def test_an_encoder_of_ones_own_is_built_by_name_and_by_section(mine, space):
+    network, n = make_encoder(space, {'type': 'mine', 'width': 6}, activation='elu')
+    assert type(network) is Mine and n == 6 and network.space == space
+    assert network.cfg.activation == 'elu'  # null in its section: that of the model
+    assert network(make_input(space)(empty_obs(space, (2,)))).shape == (2, 6)
+    model = VAC(validate(VACConfig, {'encoder': 'mine'}), space, Discrete(2))
+    torch.testing.assert_close(model.value_head.layer.weight.norm(), torch.tensor(0.5))
+    assert model.compute_actor_critic(empty_obs(space, (2, 4)))['logit'].shape == (2, 4, 2)
+
+
+def test_an_encoder_of_ones_own_joins_others_in_multi(mine):
+    space = Dict({'a': box(4), 'b': Discrete(3)})
+    network, n = make_encoder(space, {'type': 'multi', 'encoders': {'b': 'mine'}, 'join': None})
+    assert n == 4 + 3 and network.value_gain == 0.5
+
+
+def test_fields_of_an_encoder_of_ones_own_are_checked(mine):
+    with pytest.raises(ConfigError, match='policy.model.encoder.width is 0'):
+        validate(VACConfig, {'encoder': {'type': 'mine', 'width': 0}}, 'policy.model')
+
+
+def test_an_encoder_without_a_section_is_named_with_its_place(mine, monkeypatch):
+    monkeypatch.setattr(Mine, 'config', None)
+    with pytest.raises(ConfigError, match="encoder 'mine' of my_encoder:7 has no class attribute `config`"):
+        make_encoder(box(5), 'mine')

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zoo.config.section import ConfigError, validate
 from zoo.core.registry import MODEL_REGISTRY
-from zoo.core.spaces import Box, Discrete, Space
+from zoo.core.spaces import Box, Dict, Discrete, Space
 from zoo.model import PPG, VAC, PPGConfig, VACConfig
 
 ARCHS = ['dual', 'detach', 'shared']
@@ -133,6 +133,28 @@ def test_critic_parameters_are_those_that_its_loss_moves(arch):
     assert mine.keys() == moved_by(model.compute_critic(obs))
     both = mine.keys() & moved_by(model.compute_actor(obs))
     assert bool(both) == model.joint == (arch == 'shared')
+
+
+SEVERAL = Dict({'image': IMAGES, 'vector': VECTORS, 'index': Discrete(5)})
+
+
+@archs
+@pytest.mark.parametrize('heads', [{}, dict(actor_head=[6], critic_head=[7])], ids=['plain', 'heads'])
+def test_critic_parameters_over_several_entries_and_behind_heads_are_those_that_its_loss_moves(arch, heads):
+    own = {'type': 'multi', 'encoders': {'vector': 'mlp', 'index': 'simba'}}
+    model = make(arch, SEVERAL, encoder=own, hidden_sizes=[8], **heads)
+    obs = {name: observe(space, 6) for name, space in SEVERAL.spaces.items()}
+
+    def moved_by(output: Tensor) -> set[str]:
+        model.zero_grad(set_to_none=True)
+        output.square().sum().backward()
+        return {name for name, p in model.named_parameters() if p.grad is not None}
+
+    mine = {name for name, _ in model.critic_parameters()}
+    actor, aux = moved_by(model.compute_actor(obs)), moved_by(model.compute_aux(obs)['aux_value'])
+    assert mine == moved_by(model.compute_critic(obs)) and bool(mine & (actor | aux)) == (arch == 'shared')
+    everything = {name for name, _ in model.named_parameters()}
+    assert mine | actor | aux == everything
 
 
 @archs

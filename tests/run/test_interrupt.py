@@ -21,6 +21,7 @@ from zoo.run.config import resolve_config
 pytestmark = pytest.mark.slow  # every test starts processes
 
 ROOT = Path(__file__).parents[2]
+TRUST = ['tests.policy_envs']  # the runs are of other processes
 
 
 def test_signal_handlers_are_given_back(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int,
     env_step, train_iter = checkpoint.meta['env_step'], checkpoint.meta['train_iter']
     assert env_step % 64 == 0 and train_iter == env_step // 64 * 4  # whole rollouts, each learned from
     assert rows(run.run_dir)[-1]['env_step'] == env_step
-    resumed = serial_pipeline(resume=run.run_dir, max_env_step=env_step + 128)
+    resumed = serial_pipeline(resume=run.run_dir, max_env_step=env_step + 128, trust=TRUST)
     assert (resumed.env_step, resumed.train_iter) == (env_step + 128, train_iter + 8)
 
 
@@ -120,7 +121,7 @@ def test_killed_run_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     run.end()
     env_step = load_checkpoint(run.run_dir).meta['env_step']
     assert env_step >= 192 and env_step % 64 == 0
-    assert serial_pipeline(resume=run.run_dir, max_env_step=env_step + 64).env_step == env_step + 64
+    assert serial_pipeline(resume=run.run_dir, max_env_step=env_step + 64, trust=TRUST).env_step == env_step + 64
     assert load_config(str(run.run_dir / 'config.yaml'))[0]['max_env_step'] == env_step + 64
 
 

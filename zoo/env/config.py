@@ -47,6 +47,9 @@ class EnvConfig(Section):
         description="which actions may be taken: obs: the entry 'action_mask' of Dict observations; info: that of each "
         "info; method: the env's action_masks(); auto: the entry, the method or the info of one reset; off: none",
     )
+    action_bins: Annotated[int, Field(ge=2)] | None = Field(
+        None, description='splits each number of a Box action into this many choices between its bounds (MultiDiscrete)'
+    )
     window: Count | None = Field(
         None, description='observations that the policy sees, the last ones, oldest first; null: the present one alone'
     )

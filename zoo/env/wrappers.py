@@ -1,4 +1,4 @@
-"""Wrappers that a config adds to every single env: action masks, the action and reward before, a window of observations.
+"""Wrappers that a config adds to every env: actions in bins, masks, the action and reward before, a window.
 
 They are applied in this order, so that a window also holds the actions and rewards before its observations. Each one
 adds entries to the observation, which becomes a Dict: what was none is its entry 'obs'. The mask is never in a window.
@@ -14,6 +14,7 @@ import numpy as np
 
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space
 from zoo.env.adapter import env_spaces, gymnasium_space
+from zoo.env.bins import BinsEnv
 from zoo.env.config import EnvConfig
 from zoo.env.diagnosis import RAW_ERRORS, check_obs
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError
@@ -25,6 +26,8 @@ MASK_DO = f'put {ACTION_MASK!r} into the info of every reset and step, zeros and
 
 def wrap_env(env: gymnasium.Env, cfg: EnvConfig, source: MaskSource, name: str) -> gymnasium.Env:
     """The env with the wrappers of a config. source: where its action masks come from, never 'auto'."""
+    if cfg.action_bins is not None:
+        env = BinsEnv(env, cfg.action_bins, name)
     if source == 'info' or source == 'method':
         env = MaskEnv(env, source, name)
     if cfg.prev_action or cfg.prev_reward:
@@ -37,6 +40,7 @@ def wrap_env(env: gymnasium.Env, cfg: EnvConfig, source: MaskSource, name: str) 
 def wrapper_fields(cfg: EnvConfig) -> list[str]:
     """The config fields that need a wrapper around each single env."""
     fields = {'action_mask': cfg.action_mask in ('info', 'method'), 'window': cfg.window is not None}
+    fields |= {'action_bins': cfg.action_bins is not None}
     fields |= {'prev_action': cfg.prev_action, 'prev_reward': cfg.prev_reward}
     return [f'env.{name}' for name, is_set in fields.items() if is_set]
 

@@ -1,87 +1,180 @@
-"""Builds the ends of a network: the input stage and encoder that fit an observation space, the policy head."""
+"""Chooses and builds the network over an observation: by name, by its own section, or as the space asks for.
+
+An encoder is a class registered in ENCODER_REGISTRY, constructed as `cls(cfg, space)`: `cfg` has the fields of its class
+attribute `config`, a Section. It has the attributes n_feature and value_gain, the gain of a value head on it. It takes
+what `make_input(space)` gives and keeps leading dimensions. A class method `fits(space) -> bool` says for which
+observations it is, without one for all; one that fits a Dict is given {dotted path of the leaf: its tensor}.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Any, NamedTuple
 
-from torch import nn
+import numpy as np
+from pydantic import AfterValidator, Field, create_model
 
+from zoo.config.section import ConfigError, Section, plain, validate
 from zoo.core.errors import UserError
-from zoo.core.spaces import Box, Space, is_image
-from zoo.model.cnn import ImpalaCNN, NatureCNN, Pixels, Precision, make_cnn
-from zoo.model.mlp import MLP, Activation, OneHot
-from zoo.rl_utils.distribution import make_dist
-from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.core.registry import ENCODER_REGISTRY, UnknownNameError, unknown_name
+from zoo.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, leaf_spaces
+from zoo.model.cnn import cnn_for
+from zoo.model.convolve import Precision
+from zoo.model.images import holds_images
+from zoo.model.inputs import without_mask
+from zoo.model.mlp import Activation, input_width
 
-EncoderName = Literal['auto', 'mlp', 'nature', 'impala']
+PATH = 'policy.model.encoder'
 
 
-def make_input(obs_space: Space, obs_norm: bool = False) -> nn.Module:
-    """The first stage of a model, shared by its encoders: one-hot, normalisation, channels of images first, or nothing.
+class Inherited(NamedTuple):
+    """Fields of `policy.model` that an encoder takes over where its own field of that name is null."""
 
-    Images of bytes stay bytes, from 0 to 255: `make_encoder`'s networks scale them, one of your own has to.
-    Raises: UserError if the observations are no index, vector or image, or obs_norm is asked for images.
-    """
-    if not isinstance(obs_space, Box):
-        return OneHot(obs_space.n)  # of unit scale: nothing to normalise
-    if is_image(obs_space):
-        if obs_norm:
-            raise UserError(
-                f'policy.model.obs_norm is true but the observations are images of shape {obs_space.shape},'
-                ' whose pixels are scaled already; set policy.model.obs_norm=false'
-            )
-        return Pixels(obs_space)
-    if len(obs_space.shape) != 1:
-        raise UserError(
-            'an encoder takes observations of shape [O], [H, W, C] or [C, H, W] but the space has '
-            f'shape {obs_space.shape}; flatten them in the env'
+    hidden_sizes: Sequence[int] = (64, 64)
+    activation: Activation = 'tanh'
+    precision: Precision = 'fp32'
+    layer_norm: bool = False
+
+
+def checked_spec(spec: Any, path: str = PATH) -> Any:
+    """A name as it is, or {type: name, its fields} complete. Raises: ConfigError that names the keys below `path`."""
+    if spec in ('auto', {'type': 'auto'}):
+        return 'auto'
+    section = section_of(spec, path)
+    return spec if isinstance(spec, str) else plain(section)
+
+
+EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(checked_spec)]
+"""How a config names an encoder: 'auto', a registered name, or {type: name, its fields}."""
+
+
+def section_of(spec: Any, path: str) -> Any:
+    """The section of an encoder, with the field `type`. Raises: ConfigError."""
+    name = spec if isinstance(spec, str) else spec.get('type')
+    try:
+        if not isinstance(name, str):
+            known = ', '.join(ENCODER_REGISTRY.names())
+            raise ConfigError(f'{path}.type is {name!r} but must name an encoder; use one of {known}.')
+        section = getattr(ENCODER_REGISTRY.get(name), 'config', None)
+    except UnknownNameError as error:
+        raise ConfigError(unknown_name('encoder', name, ['auto', *ENCODER_REGISTRY.names()])) from error
+    if not (isinstance(section, type) and issubclass(section, Section)):
+        raise ConfigError(
+            f'encoder {name!r} of {ENCODER_REGISTRY.where(name)} has no class attribute `config`; '
+            'give it the Section class that declares its fields.'
         )
-    return RunningMeanStd(obs_space.shape) if obs_norm else nn.Identity()
+    return validate(_with_type(section, name), {} if isinstance(spec, str) else spec, path)
 
 
 def make_encoder(
     obs_space: Space,
-    encoder: EncoderName = 'auto',
+    encoder: str | dict[str, Any] = 'auto',
     hidden_sizes: Sequence[int] = (64, 64),
     activation: Activation = 'tanh',
     precision: Precision = 'fp32',
-) -> tuple[MLP | NatureCNN | ImpalaCNN, int]:
+    layer_norm: bool = False,
+) -> tuple[Any, int]:
     """A network from what `make_input(obs_space)` gives to features [..., F], and F; leading dimensions are kept.
 
     A model of one's own has `self.input = make_input(obs_space)` and `self.encoder, n = make_encoder(obs_space)`, and
     reads `self.encoder(self.input(obs))`.
 
     Args:
-      encoder: 'auto' is 'mlp' for vectors and indices, for images what `make_cnn` chooses.
-      hidden_sizes, activation: of the MLP; precision: of a network for images.
+      encoder: a registered name, or {'type': name, its fields}. 'auto' is 'mlp' for vectors and indices, a CNN for
+        images, 'multi' for a Dict; of a Dict with an action mask only the rest is seen.
+      hidden_sizes, activation, layer_norm: of an MLP; precision: of a network for images.
     Raises: UserError if the encoder is not for such observations.
     """
-    if is_image(obs_space):
-        assert isinstance(obs_space, Box)
-        if encoder == 'mlp':
-            raise UserError(
-                f"policy.model.encoder is 'mlp' but the observations are images of shape {obs_space.shape};"
-                " use 'auto', 'nature' or 'impala', or flatten them in the env"
-            )
-        cnn = make_cnn(obs_space, encoder, precision)
-        return cnn, cnn.n_feature
-    n_in = obs_space.shape[0] if isinstance(obs_space, Box) else obs_space.n
-    if encoder not in ('auto', 'mlp'):
-        what = f'vectors of {n_in} numbers' if isinstance(obs_space, Box) else f'one of {n_in} indices'
+    given = Inherited(hidden_sizes, activation, precision, layer_norm)
+    check_entries(encoder, obs_space)
+    network = build_encoder(encoder, obs_space, given)
+    return network, network.n_feature
+
+
+def build_encoder(spec: Any, space: Space, given: Inherited, path: str = PATH) -> Any:
+    """The network that a spec means for a space; see `make_encoder`. path: of the spec, in errors."""
+    if isinstance(space, Dict):
+        space = without_mask(space)
+    spec = auto_name(space) if spec == 'auto' else spec
+    section = section_of(spec, path)
+    cls = ENCODER_REGISTRY.get(section.type)
+    if _fits(cls, space):
+        return cls(_completed(section, given), space)
+    if isinstance(space, Dict):
+        return build_encoder(_spread(cls, spec, space, path), space, given, path)
+    names = [name for name in ENCODER_REGISTRY.names() if _fits(ENCODER_REGISTRY.get(name), space)]
+    raise UserError(
+        f"{path} is {section.type!r} but the observations are {_what(space)}; use 'auto' or "
+        f'{" or ".join(map(repr, names))}'
+    )
+
+
+def auto_name(space: Space) -> str:
+    """The encoder that 'auto' means."""
+    if isinstance(space, Dict):
+        return 'multi'
+    return cnn_for(space) if isinstance(space, Box) and holds_images(space) else 'mlp'
+
+
+def check_entries(spec: Any, space: Space) -> None:
+    """Raises: UserError if a spec of 'multi' has encoders for entries that the observations lack."""
+    names = spec.get('encoders') if isinstance(spec, dict) else None
+    known = [path for path, _ in leaf_spaces(space)] if isinstance(space, Dict) else []
+    if unknown := sorted(set(names or ()) - set(known)):
         raise UserError(
-            f"policy.model.encoder is {encoder!r} but the observations are {what}, no images; use 'auto' or 'mlp'"
+            f'{PATH}.encoders names {", ".join(map(repr, unknown))} but the entries of the observations are '
+            f'{", ".join(map(repr, known)) or "none, they are no Dict"}; use these names'
         )
-    mlp = MLP(n_in, hidden_sizes, activation)
-    return mlp, mlp.n_feature
 
 
-def make_policy_head(
-    n_feature: int, action_space: Space, state_dependent_std: bool = False, log_std_init: float = 0.0
-) -> nn.Module:
-    """The last layer of a policy: features [..., n_feature] -> logit [..., P], as the action space asks for.
+def takes_dicts_alone(spec: Any) -> bool:
+    """Whether a spec is of an encoder for a Dict, which takes no single leaf."""
+    if spec == 'auto':
+        return False
+    cls = ENCODER_REGISTRY.get(section_of(spec, PATH).type)
+    return not _fits(cls, vectors(1)) and _fits(cls, Dict({'x': vectors(1)}))
 
-    Args: state_dependent_std, log_std_init: where actions are real numbers, see `ActorCriticConfig`.
-    """
-    options = {'state_dependent_std': state_dependent_std, 'log_std_init': log_std_init}
-    return make_dist(action_space).make_head(n_feature, options)
+
+def vectors(n: int) -> Box:
+    """The space of vectors of n numbers."""
+    return Box(np.full(n, -np.inf), np.full(n, np.inf))
+
+
+def _with_type(section: type[Section], name: str) -> type[Section]:
+    return create_model(
+        section.__name__, __base__=section, type=(str, Field(name, description='registered name of the encoder'))
+    )
+
+
+def _spread(cls: Any, spec: Any, space: Dict, path: str) -> dict[str, Any]:
+    """A spec of 'multi' for an encoder of single leaves: one for vectors joins all, others stand before the leaves."""
+    if _fits(cls, vectors(1)):
+        return {'type': 'multi', 'join': spec}
+    encoders = {name: spec for name, leaf in leaf_spaces(space) if _fits(cls, leaf)}
+    if encoders:
+        return {'type': 'multi', 'encoders': encoders}
+    found = '; '.join(f'{name!r}: {_what(leaf)}' for name, leaf in leaf_spaces(space))
+    raise UserError(f"{path} is {spec!r}, which is for no entry of the observations ({found}); use 'auto'")
+
+
+def _fits(cls: Any, space: Space) -> bool:
+    return not hasattr(cls, 'fits') or bool(cls.fits(space))
+
+
+def _completed(section: Section, given: Inherited) -> Section:
+    """The section with what is null taken from `policy.model`."""
+    update = {name: x for name, x in given._asdict().items() if getattr(section, name, '') is None}
+    return section.model_copy(update=update)
+
+
+def _what(space: Space) -> str:
+    """What observations of a leaf are, in words."""
+    if isinstance(space, Dict):
+        return f'a Dict of {", ".join(map(repr, space.spaces))}'
+    if holds_images(space):
+        return f'images of shape {space.shape}'
+    if isinstance(space, Discrete):
+        return f'one of {space.n} indices, no images'
+    what = 'indices' if isinstance(space, MultiDiscrete) else 'numbers'
+    n = len(space.nvec) if isinstance(space, MultiDiscrete) else input_width(space)
+    return f'vectors of {n} {what}, no images'

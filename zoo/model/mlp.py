@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import linear, one_hot
+from torch.nn.functional import elu, gelu, layer_norm, linear, one_hot, silu
 
+from zoo.config.section import Section
+from zoo.core.action_map import action_width
+from zoo.core.registry import ENCODER_REGISTRY
+from zoo.core.spaces import Discrete, Leaf, MultiDiscrete
+from zoo.model.images import flat_pixels, holds_images
 from zoo.rl_utils.init import orthogonal
 
-Activation = Literal['tanh', 'relu']
-_ACTIVATIONS = {'tanh': torch.tanh, 'relu': torch.relu}
+Activation = Literal['tanh', 'relu', 'elu', 'gelu', 'silu']
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    'tanh': torch.tanh,
+    'relu': torch.relu,
+    'elu': elu,
+    'gelu': gelu,
+    'silu': silu,
+}
+Width = Annotated[int, Field(ge=1)]
 
 
 class OneHot(nn.Module):
@@ -28,29 +41,105 @@ class OneHot(nn.Module):
         return one_hot(obs, self.n).to(torch.float32)
 
 
-class MLP(nn.Module):
+class Layers(nn.Module):
     """Fully connected layers, each followed by the activation: [..., n_in] -> [..., hidden_sizes[-1]].
 
     One module with a loop: at 8 rows a nested module call costs as much as the activation it wraps.
+    Args: layer_norm: normalises the outputs of each layer before the activation.
     """
 
     value_gain: ClassVar[float] = 1.0
+    _of_pixels = False
 
-    def __init__(self, n_in: int, hidden_sizes: Sequence[int], activation: Activation) -> None:
+    def __init__(
+        self, n_in: int, hidden_sizes: Sequence[int], activation: Activation, layer_norm: bool = False
+    ) -> None:
         super().__init__()
-        if activation not in _ACTIVATIONS:
-            raise ValueError(f'activation is {activation!r}; use {" or ".join(map(repr, _ACTIVATIONS))}')
+        if activation not in ACTIVATIONS:
+            raise ValueError(f'activation is {activation!r}; use {" or ".join(map(repr, ACTIVATIONS))}')
         sizes = pairwise([n_in, *hidden_sizes])
         self.layers = nn.ModuleList([orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in sizes])
+        self.norms = nn.ModuleList([nn.LayerNorm(n) for n in hidden_sizes]) if layer_norm else None
         self.n_feature = hidden_sizes[-1]
         self.activation: Activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        activate = _ACTIVATIONS[self.activation]
+        activate = ACTIVATIONS[self.activation]
         layer: Any
+        if self._of_pixels:
+            x = flat_pixels(x)
+        if self.norms is not None:
+            return self._normed(x, activate)
         for layer in self.layers:
             x = activate(linear(x, layer.weight, layer.bias))
         return x
+
+    def _normed(self, x: Tensor, activate: Callable[[Tensor], Tensor]) -> Tensor:
+        layer: Any
+        norm: Any
+        for layer, norm in zip(self.layers, self.norms or (), strict=True):
+            x = linear(x, layer.weight, layer.bias)
+            x = activate(layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps))
+        return x
+
+
+class MLPConfig(Section):
+    """Encoder 'mlp': fully connected layers over vectors, indices, or the pixels of images."""
+
+    hidden_sizes: list[Width] | None = Field(
+        None, min_length=1, description='widths of the layers; null: policy.model.hidden_sizes'
+    )
+    activation: Activation | None = Field(None, description='after each layer; null: policy.model.activation')
+    layer_norm: bool | None = Field(
+        None, description='layer normalisation before each activation; null: policy.model.layer_norm'
+    )
+
+
+@ENCODER_REGISTRY.register('mlp')
+class MLP(Layers):
+    """Encoder of any leaf: what `make_input` gives -> [..., hidden_sizes[-1]]."""
+
+    config: ClassVar[type[Section]] = MLPConfig
+
+    def __init__(self, cfg: Any, space: Leaf) -> None:
+        super().__init__(input_width(space), cfg.hidden_sizes, cfg.activation, cfg.layer_norm)
+        if holds_images(space):
+            self._of_pixels = True
+
+    @classmethod
+    def fits(cls, space: Any) -> bool:
+        return isinstance(space, Leaf)
+
+
+class FlatConfig(Section):
+    """Encoder 'flat': no network, the observations themselves."""
+
+
+@ENCODER_REGISTRY.register('flat')
+class Flat(nn.Module):
+    """What `make_input` gives of any leaf, as one vector: the heads are then linear in the observations."""
+
+    config: ClassVar[type[Section]] = FlatConfig
+    value_gain: ClassVar[float] = 1.0
+
+    def __init__(self, cfg: Any, space: Leaf) -> None:
+        super().__init__()
+        self.n_feature = input_width(space)
+        self._of_pixels = holds_images(space)
+
+    @classmethod
+    def fits(cls, space: Any) -> bool:
+        return isinstance(space, Leaf)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return flat_pixels(x) if self._of_pixels else x
+
+
+def input_width(space: Leaf) -> int:
+    """Numbers that `make_input` makes of one observation of a leaf."""
+    if isinstance(space, Discrete):
+        return space.n
+    return sum(space.nvec) if isinstance(space, MultiDiscrete) else action_width(space)
 
 
 class ValueHead(nn.Module):

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import Columns, first_leaf, map_tensors
-from zoo.core.errors import RunError
+from zoo.core.data import Columns, first_leaf, leaves, map_tensors
+from zoo.core.errors import RunError, UserError
 from zoo.policy.sequences import STATE_COLUMNS
 
 MemoryLocation = Literal['device', 'cpu', 'disk']
@@ -76,6 +76,7 @@ class AuxMemory:
 
     def _take(self, part: Columns, n_filled: int, device: torch.device) -> None:
         """Copies rows in that count as n_filled batches, with room for as many more as batches are to come."""
+        self._check_form(part)
         n, n_left = len(part['return_']), self._n_part - self._n_filled - n_filled
         n_row = self._n + n + n_left * -(-n // max(n_filled, 1))
         if not self._block or n_row > len(self._block['return_']) or part.keys() - self._block.keys():
@@ -84,6 +85,16 @@ class AuxMemory:
             self._write(block, slice(self._n, self._n + n), part.get(key))
         self._n += n
         self._n_filled += n_filled
+
+    def _check_form(self, part: Columns) -> None:
+        """Raises: UserError if a column has another form than the rows kept, which a checkpoint may have brought."""
+        kept, got = ({path: [x.dtype, *x.shape[1:]] for path, x in leaves(tree)} for tree in (self._block, part))
+        for path in kept.keys() & got.keys():
+            if kept[path] != got[path]:
+                raise UserError(
+                    f'the auxiliary memory has {path} of {kept[path]} but the samples have {got[path]}; resume from a '
+                    'checkpoint with samples of this env'
+                )
 
     def _make_room(self, part: Columns, n_row: int, device: torch.device) -> None:
         """A block of n_row rows for what is kept and what is like `part`."""

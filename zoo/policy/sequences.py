@@ -8,7 +8,7 @@ sequences have such a past; the others, at the start of a rollout, begin with `s
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -17,6 +17,7 @@ from torch import Tensor
 from zoo.config.section import Section
 from zoo.core.data import Columns, Sample, State, first_leaf, map_tensors, replace_rows
 
+C = TypeVar('C', bound=Columns)
 STATE_COLUMNS = frozenset(('state', 'is_first', 'is_burned'))
 
 
@@ -96,16 +97,17 @@ def _lead(columns: Columns) -> torch.Size:
     return columns['adv' if 'adv' in columns else 'return_'].shape
 
 
-def rows_of(columns: Columns) -> Columns:
+def rows_of(columns: C) -> C:
     """A batch of sequences [S, L] as rows [S * L], without what belongs to sequences alone; rows as they are."""
     if 'state' not in columns:
         return columns
     n_step = _lead(columns)[1]
-    return {
+    rows: Any = {
         name: map_tensors(lambda x: x[:, -n_step:].flatten(0, 1), x)
         for name, x in columns.items()
         if name not in STATE_COLUMNS
     }
+    return rows
 
 
 def run_model(model: Any, method: str, columns: Columns) -> dict[str, Tensor]:

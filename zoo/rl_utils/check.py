@@ -41,15 +41,18 @@ def check_clip_ratio(clip_ratio: float | Tensor) -> None:
         raise ValueError(f'clip_ratio is {clip_ratio} but must be above 0 (0.1 to 0.3 is usual)')
 
 
+def _wanted(dist: ActionDist) -> str:
+    return f'but {dist.name!r} takes one tensor [..., {dist.n_param}]; give that'
+
+
 def check_policies(dist: ActionDist, new: Tensor, old: Tensor, pretrained: Tensor | None = None) -> torch.Size:
     """Parameters of distributions: of one shape [..., P], floating. Returns: the shape without the last dimension."""
-    wanted = f'but {dist.name!r} takes one tensor [..., {dist.n_param}]; give that'
     if not isinstance(new, Tensor):
-        raise ValueError(f'logit_new is a {type(new).__name__} {wanted}')
+        raise ValueError(f'logit_new is a {type(new).__name__} {_wanted(dist)}')
     if not new.dim():
         raise ValueError('logit_new has shape () but its last dimension is that of the choices; give [..., A]')
     if new.shape[-1] != dist.n_param:
-        raise ValueError(f'logit_new has shape {tuple(new.shape)} {wanted}')
+        raise ValueError(f'logit_new has shape {tuple(new.shape)} {_wanted(dist)}')
     check_not_empty('logit_new', new)
     for name, param in (('logit_new', new), ('logit_old', old), ('logit_pretrained', pretrained)):
         if param is not None:

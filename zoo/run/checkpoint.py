@@ -1,30 +1,25 @@
-"""One safetensors file per checkpoint: written atomically, verified by a checksum before use, never a pickle."""
+"""Checkpoints: one file each, written atomically, verified by a checksum before use, never a pickle."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import re
-import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
 from pydantic import Field
-from safetensors import SafetensorError
 from torch import Tensor
 
 from zoo.config.section import Section
-from zoo.core.errors import UserError
+from zoo.run.checkpoint_file import DTYPES, CheckpointError, FileContent, malformed, read_file, shown, write_file
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
-"""Version of the file format; files with a higher number are refused.
+"""Version of the file format; files with a higher number are refused, those with a lower one are translated.
 
 Format 1 has Gaussian logits in buffers as {'mu', 'sigma'}; format 2 has one tensor, mu and sigma side by side.
 """
@@ -32,26 +27,10 @@ Format 1 has Gaussian logits in buffers as {'mu', 'sigma'}; format 2 has one ten
 State = dict[str, Any]
 """Nested dicts; the keys are non-empty strings without '/', the leaves tensors or JSON values."""
 
-_DTYPES = {
-    torch.float64: 'F64',
-    torch.float32: 'F32',
-    torch.float16: 'F16',
-    torch.bfloat16: 'BF16',
-    torch.bool: 'BOOL',
-    torch.int64: 'I64',
-    torch.int32: 'I32',
-    torch.int16: 'I16',
-    torch.int8: 'I8',
-    torch.uint8: 'U8',
-    torch.uint16: 'U16',
-    torch.uint32: 'U32',
-    torch.uint64: 'U64',
-}
-# Quotes inside JSON strings are escaped, so these bytes occur once in a header.
-_DIGEST_KEY = b'"sha256":"'
-_BLANK = b'0' * 64
-_OTHER_FILES = {b'PK\x03\x04': 'a zip archive, as torch.save and Stable-Baselines3 write', b'\x80': 'a pickle'}
-_DAMAGED = 'is truncated or was changed: it does not match its checksum; use an older checkpoint'
+MAX_NUMBER = 2**128
+"""Above all numbers in the state of a policy or buffer; the generators of numpy have integers of 128 bits."""
+
+Translation = Callable[[State, dict[str, Any]], None]
 
 
 class CheckpointConfig(Section):
@@ -67,17 +46,6 @@ class CheckpointConfig(Section):
         description="save the samples of past rollouts (PPG's auxiliary memory); if false, files are smaller and a "
         'resumed run starts a new phase',
     )
-
-
-class CheckpointError(UserError):
-    """A checkpoint cannot be used; holds its path and the reason."""
-
-    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
-        super().__init__(os.fspath(path), reason)
-        self.path, self.reason = Path(path), reason
-
-    def __str__(self) -> str:
-        return f'checkpoint {self.path} {self.reason}'
 
 
 class Checkpoint(NamedTuple):
@@ -96,60 +64,20 @@ def save_checkpoint(path: str | os.PathLike[str], state: State, meta: dict[str, 
       meta: JSON values, e.g. the config, counters and versions.
     Raises: TypeError if something is neither a tensor nor a JSON value (names it); OSError, e.g. on a full disk.
     """
-    path = Path(path)
     tensors, values = _split(state)
     _check_json(meta, 'meta')
-    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # keeps every tensor aligned
-    header = _header(tensors, values, meta)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-    try:
-        with open(partial, 'wb') as file:
-            digest = hashlib.sha256(header)
-            file.write(header)
-            for tensor in tensors.values():
-                data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-                digest.update(data)
-                file.write(data)
-            file.seek(header.index(_DIGEST_KEY) + len(_DIGEST_KEY))
-            file.write(digest.hexdigest().encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    write_file(Path(path), FileContent(FORMAT, meta, values, tensors))
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Reads a checkpoint file, or the newest valid one of a run folder (the best one if no other is valid).
 
-    Nothing in a file is executed, and nothing in it is used before its checksum is verified.
+    Nothing in a file is executed, and nothing in it is used before its sizes and its checksum are verified. What the
+    tensors and values mean is not looked at: see `zoo.run.saved_run`.
     Raises: CheckpointError.
     """
     path = Path(path)
-    if path.is_dir():
-        return _load_newest(path)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise CheckpointError(path, 'does not exist; pass a run folder or a .safetensors file of it') from None
-    except OSError as error:
-        raise CheckpointError(path, f'cannot be read: {error.strerror or error}') from error
-    metadata = _checked_metadata(path, data)
-    try:
-        state, meta = json.loads(metadata['state']), json.loads(metadata['meta'])
-        for name, tensor in safetensors.torch.load(data).items():
-            *parents, key = name.split('/')
-            node = state
-            for parent in parents:
-                node = node[parent]
-            node[key] = tensor
-    except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise CheckpointError(path, f'is malformed although its checksum is correct: {error!r}') from error
-    if metadata['zoo_format'] == '1' and 'buffer' in state:
-        state['buffer'] = _with_flat_logits(state['buffer'])
-    return Checkpoint(state, meta, path.absolute())
+    return _load_newest(path) if _is_folder(path) else _load_file(path)
 
 
 def fit_state(expected: State, got: State, path: str | os.PathLike[str]) -> None:
@@ -159,17 +87,30 @@ def fit_state(expected: State, got: State, path: str | os.PathLike[str]) -> None
     """
     want, have = dict(_leaves(expected)), dict(_leaves(got))
     misfits = [
-        f'{name} is {have[name]} in the file and {form} in this run'
-        for name, form in want.items()
-        if have.get(name, form) != form
+        f'{name} is {_form(name, have[name])} in the file and {_form(name, value)} in this run'
+        for name, value in want.items()
+        if name in have and not _fits(name, value, have[name])
     ]
     misfits += [f'{name} is not in the file' for name in want if name not in have]
-    misfits += [f'{name} is only in the file' for name in have if name not in want]
+    misfits += [f'{shown(name)} is only in the file' for name in have if name not in want]
     if misfits:
         more = f', and {len(misfits) - 3} more' if len(misfits) > 3 else ''
         raise CheckpointError(
             path, f'does not fit: {", ".join(misfits[:3])}{more}; use the config that it was saved with'
         )
+
+
+def check_finite(expected: State, got: State, path: str | os.PathLike[str]) -> None:
+    """Checks that the tensors of a state that fits have finite numbers, where those that they replace have.
+
+    Raises: CheckpointError with the first tensor that has not.
+    """
+    have = dict(_leaves(got))
+    for name, value in _leaves(expected):
+        if isinstance(value, Tensor) and not have[name].isfinite().all() and value.isfinite().all():
+            raise CheckpointError(
+                path, f'has numbers in {name} that are not finite: training had failed; use an older checkpoint'
+            )
 
 
 class CheckpointManager:
@@ -212,6 +153,39 @@ class CheckpointManager:
         return self._folder / name
 
 
+def _load_file(path: Path) -> Checkpoint:
+    content = read_file(path, FORMAT)
+    state, meta = content.values, content.meta
+    try:
+        for name, tensor in content.tensors.items():
+            _put(state, name, tensor)
+        for number in range(content.format, FORMAT):
+            _TRANSLATIONS[number](state, meta)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise malformed(path, shown(str(error))) from error
+    return Checkpoint(state, meta, path.absolute())
+
+
+def _put(state: State, name: str, tensor: Tensor) -> None:
+    """Sets the value at a path of a state, which was written as None."""
+    node, (*parents, key) = state, name.split('/')
+    for parent in parents:
+        node = node[parent]
+    if node[key] is not None:
+        raise ValueError(f'state {name} is a tensor and a value')
+    node[key] = tensor
+
+
+def _flatten_logits(state: State, meta: dict[str, Any]) -> None:
+    """Format 1 to 2."""
+    if 'buffer' in state:
+        state['buffer'] = _with_flat_logits(state['buffer'])
+
+
+_TRANSLATIONS: dict[int, Translation] = {1: _flatten_logits}
+"""What changes state and meta of a format, in place, to those of the next one."""
+
+
 def _with_flat_logits(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
@@ -229,7 +203,7 @@ def _split(state: State, prefix: str = '') -> tuple[dict[str, Tensor], State]:
             raise TypeError(f'state has the key {key!r} under {prefix!r}; use a non-empty string without "/"')
         values[key] = None
         if isinstance(value, Tensor):
-            if value.dtype not in _DTYPES:
+            if value.dtype not in DTYPES:
                 raise TypeError(
                     f'state {prefix}{key} has dtype {value.dtype}, which a checkpoint cannot hold; convert it'
                 )
@@ -257,54 +231,11 @@ def _check_json(value: Any, where: str) -> None:
         )
 
 
-def _header(tensors: dict[str, Tensor], values: State, meta: dict[str, Any]) -> bytes:
-    """Length and JSON of a safetensors header. The digest in it is blank, and is computed over the file in this form."""
-    header: dict[str, Any] = {
-        '__metadata__': {
-            'zoo_format': str(FORMAT),
-            'sha256': _BLANK.decode(),
-            'meta': json.dumps(meta),
-            'state': json.dumps(values),
-        }
-    }
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {'dtype': _DTYPES[tensor.dtype], 'shape': list(tensor.shape), 'data_offsets': [start, end]}
-    text = json.dumps(header, separators=(',', ':')).encode()
-    text += b' ' * (-len(text) % 8)
-    return struct.pack('<Q', len(text)) + text
-
-
-def _checked_metadata(path: Path, data: bytes) -> dict[str, str]:
-    """The metadata of a checkpoint file of a known format with a correct checksum. Raises: CheckpointError."""
-    size = int.from_bytes(data[:8], 'little')
-    if len(data) < 9:
-        raise CheckpointError(path, f'is empty or truncated: it has {len(data)} bytes; use an older checkpoint')
-    if data[8:9] != b'{':  # tested first: a length may begin like a pickle
-        kind = next((kind for magic, kind in _OTHER_FILES.items() if data.startswith(magic)), 'not a safetensors file')
-        raise CheckpointError(path, f'is {kind}; zoo reads only the checkpoints it wrote')
+def _is_folder(path: Path) -> bool:
     try:
-        metadata = json.loads(data[8 : 8 + size]).get('__metadata__')
-    except (ValueError, RecursionError):
-        raise CheckpointError(path, _DAMAGED) from None
-    number = metadata.get('zoo_format') if isinstance(metadata, dict) else None
-    if number is None:
-        raise CheckpointError(path, 'is a safetensors file of another program; zoo reads only the checkpoints it wrote')
-    if str(number).isdecimal() and int(number) > FORMAT:
-        raise CheckpointError(
-            path,
-            f'has format {number} and this zoo reads formats up to {FORMAT}: '
-            'upgrade with pip install --upgrade policy-zoo',
-        )
-    start = data.find(_DIGEST_KEY, 8, 8 + size) + len(_DIGEST_KEY)
-    view = memoryview(data)
-    digest = hashlib.sha256(view[:start])
-    digest.update(_BLANK)
-    digest.update(view[start + len(_BLANK) :])
-    if view[start : start + len(_BLANK)] != digest.hexdigest().encode():
-        raise CheckpointError(path, _DAMAGED)
-    return metadata
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that is too long, or has a NUL: reading it says so
+        return False
 
 
 def _load_newest(folder: Path) -> Checkpoint:
@@ -316,7 +247,7 @@ def _load_newest(folder: Path) -> Checkpoint:
     first: CheckpointError | None = None
     for file in files:
         try:
-            return load_checkpoint(file)
+            return _load_file(file)
         except CheckpointError as error:
             logger.warning('%s', error)
             first = first or error
@@ -329,17 +260,33 @@ def steps_of(folder: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), file) for match, file in found if match))
 
 
-def _leaves(state: State, prefix: str = '') -> Iterator[tuple[str, str]]:
-    """Name and description of every leaf: shape and dtype of a tensor; other values may differ."""
+def _leaves(state: State, prefix: str = '') -> Iterator[tuple[str, Any]]:
+    """Path and value of every leaf."""
     for key, value in state.items():
         if isinstance(value, dict):
             yield from _leaves(value, f'{prefix}{key}/')
-        elif key == 'generator' and isinstance(value, Tensor) and value.dtype == torch.uint8:
-            yield prefix + key, 'the state of a generator'  # its length depends on the kind of device
-        elif isinstance(value, Tensor):
-            yield prefix + key, f'{list(value.shape)} {str(value.dtype).removeprefix("torch.")}'
         else:
-            yield prefix + key, 'not a tensor'
+            yield prefix + key, value
+
+
+def _fits(name: str, want: Any, have: Any) -> bool:
+    """Whether a leaf may take the place of another; None stands for a number that is not known yet."""
+    if isinstance(want, Tensor) or isinstance(have, Tensor):
+        return _form(name, want) == _form(name, have)
+    if want is None:
+        return have is None or _form(name, have) == 'a number'
+    return _form(name, want) == _form(name, have)
+
+
+def _form(name: str, value: Any) -> str:
+    """A leaf in words: shape and dtype of a tensor, the kind of other values."""
+    if isinstance(value, Tensor):
+        if name.rpartition('/')[2] == 'generator' and value.dtype == torch.uint8:
+            return 'the state of a generator'  # its length depends on the kind of device
+        return f'{list(value.shape)} {str(value.dtype).removeprefix("torch.")}'
+    if type(value) in (int, float):
+        return 'a number' if abs(value) < MAX_NUMBER else 'a number out of range'
+    return {bool: 'a truth value', str: 'text', list: 'a list'}.get(type(value), 'null')
 
 
 def _remove(files: list[Path]) -> None:
@@ -348,12 +295,3 @@ def _remove(files: list[Path]) -> None:
             file.unlink(missing_ok=True)
     except OSError as error:
         logger.warning('an old checkpoint could not be removed: %s', error)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename in the folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

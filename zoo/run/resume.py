@@ -10,9 +10,12 @@ import torch
 
 from zoo.config.section import Config
 from zoo.config.source import storable
+from zoo.core.errors import RunError, UserError
 from zoo.core.version import VERSION
-from zoo.run.checkpoint import Checkpoint, CheckpointError, fit_state
+from zoo.run.checkpoint import Checkpoint, check_finite, fit_state
+from zoo.run.checkpoint_file import CheckpointError, malformed, shown
 from zoo.run.parts import Parts
+from zoo.run.saved_run import SavedRun, saved_run
 
 logger = logging.getLogger(__name__)
 
@@ -57,23 +60,43 @@ def meta_of(cfg: Config, parts: Parts, progress: Progress) -> dict[str, Any]:
 
 def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint) -> Progress:
     """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them."""
-    _check_same_env(cfg, parts, checkpoint)
-    was, now = checkpoint.meta['version'].get('executor'), parts.policy.executor_name
-    if was not in (None, now):
+    run = saved_run(checkpoint)
+    _check_same_env(cfg, parts, run)
+    now = parts.policy.executor_name
+    if run.executor not in (None, now):
         logger.warning(
-            'the run was trained by executor %s and continues with %s: equal to rounding, not bit for bit', was, now
+            'the run was trained by executor %s and continues with %s: equal to rounding, not bit for bit',
+            run.executor,
+            now,
         )
-    state, counter = checkpoint.state, checkpoint.state['counter']
-    fit_state(parts.policy.state_dict(), state['policy'], checkpoint.path)
-    fit_state(_counters(parts, Progress(), 0.0), counter, checkpoint.path)
-    parts.policy.load_state_dict(state['policy'])
-    parts.policy.load_memory_state_dict(state.get('memory', {}))
-    parts.buffer.load_state_dict(state.get('buffer', {}))
-    parts.collector.env_step, parts.collector.collect_iter = counter['env_step'], counter['collect_iter']
-    parts.collector.episodes.n_episode = counter['episode']
-    return Progress(
-        counter['eval_step'], counter['env_step'], counter['best_return'], counter['last_return'], counter['wall_s']
-    )
+    _load(parts, run)
+    counter = run.state.counter
+    parts.collector.env_step, parts.collector.collect_iter = counter.env_step, counter.collect_iter
+    parts.collector.episodes.n_episode = counter.episode
+    return Progress(counter.eval_step, counter.env_step, counter.best_return, counter.last_return, counter.wall_s)
+
+
+def _load(parts: Parts, run: SavedRun) -> None:
+    expected, state = parts.policy.state_dict(), run.state
+    fit_state(expected, state.policy, run.path)
+    for name in expected.keys() & {'model', 'normalizer'}:
+        check_finite(expected[name], state.policy[name], run.path)
+    try:
+        parts.policy.load_state_dict(state.policy)
+        parts.policy.load_memory_state_dict(state.memory)
+        parts.buffer.load_state_dict(state.buffer)
+    except (UserError, RunError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # a state of other keys or shapes than this policy and buffer write
+        raise CheckpointError(
+            run.path,
+            f'has a state that this run cannot continue from ({type(error).__name__}: {shown(str(error))}); '
+            'use the config that it was saved with',
+        ) from error
+    n = parts.learner.train_iter
+    if type(n) is not int or not 0 <= n < 2**53:
+        raise malformed(run.path, f'train_iter is {n!r}: it should be a count')
 
 
 def _counters(parts: Parts, progress: Progress, wall_s: float) -> dict[str, Any]:
@@ -88,15 +111,17 @@ def _counters(parts: Parts, progress: Progress, wall_s: float) -> dict[str, Any]
     }
 
 
-def _check_same_env(cfg: Config, parts: Parts, checkpoint: Checkpoint) -> None:
-    for name in ('obs_space', 'action_space'):
-        was, now = checkpoint.meta[name], getattr(parts.envs[0], name).to_json()
+def _check_same_env(cfg: Config, parts: Parts, run: SavedRun) -> None:
+    spaces = {name: getattr(parts.envs[0], name) for name in ('obs_space', 'action_space')}
+    for name, now in spaces.items():
+        was = getattr(run, name)
         if was != now:
             raise CheckpointError(
-                checkpoint.path,
-                f'is of a run with {name} {was} but the env has {now}; resume with the env that it was trained on',
+                run.path,
+                f'is of a run with {name} {was.to_json()} but the env has {now.to_json()}; resume with the env that it '
+                'was trained on',
             )
-    was, now = ([env['id'], env['game']] for env in (checkpoint.meta['config']['env'], storable(cfg)['env']))
+    was, now = ([env['id'], env.get('game')] for env in (run.config['env'], storable(cfg)['env']))
     if was != now:
         names = [' '.join(name for name in pair if name) for pair in (was, now)]
         logger.warning('the run was trained on env %s and continues with %s', *names)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from zoo.config.section import Config
 from zoo.core.errors import UserError
-from zoo.run.checkpoint import Checkpoint, CheckpointError, load_checkpoint, steps_of
+from zoo.run.checkpoint import Checkpoint, load_checkpoint, steps_of
+from zoo.run.checkpoint_file import CheckpointError
+from zoo.run.logger import LoggerConfig
+from zoo.run.saved_run import SavedRun, saved_run
 
 logger = logging.getLogger(__name__)
 
@@ -19,18 +22,30 @@ def run_dir_of(cfg: Config, checkpoint: Checkpoint | None) -> Path:
     A resume continues in the folder of its checkpoint only from the newest step there, so that nothing that the run
     logged or saved later is overwritten, and only if exp_name, seed and logger.root are unchanged.
     """
-    in_place = checkpoint is not None and _continues_in_place(cfg, checkpoint)
-    return checkpoint.path.parents[1] if checkpoint is not None and in_place else _new_run_dir(cfg)
+    run = None if checkpoint is None else saved_run(checkpoint)
+    return run.path.parents[1] if run is not None and _continues_in_place(cfg, run) else _new_run_dir(cfg)
 
 
-def _continues_in_place(cfg: Config, checkpoint: Checkpoint) -> bool:
-    was = Config(checkpoint.meta['config'])
-    folder = checkpoint.path.parent
-    newest = list(steps_of(folder).values())[-1:]
+def root_of(run: SavedRun) -> str:
+    """The folder for new run folders that a checkpoint may name: one below the current folder.
+
+    Any other is replaced: by the one that the checkpoint lies in as <root>/<exp_name>/<run>/checkpoints/<file>, or else
+    by the default. So a file chooses no place to write to.
+    """
+    root, parents = Path(run.config['logger']['root']), run.path.parents
+    if not root.anchor and '..' not in root.parts:
+        return str(root)
+    is_in_run = len(parents) > 3 and (parents[0].name, parents[2].name) == ('checkpoints', run.config['exp_name'])
+    return str(parents[3]) if is_in_run else LoggerConfig().root
+
+
+def _continues_in_place(cfg: Config, run: SavedRun) -> bool:
+    newest = list(steps_of(run.path.parent).values())[-1:]
     return (
-        folder.name == 'checkpoints'
-        and [checkpoint.path] == newest
-        and (cfg.exp_name, cfg.seed, cfg.logger.root) == (was.exp_name, was.seed, was.logger.root)
+        run.path.parent.name == 'checkpoints'
+        and [run.path] == newest
+        and (cfg.exp_name, cfg.seed) == (run.config['exp_name'], run.config['seed'])
+        and cfg.logger.root in (run.config['logger']['root'], root_of(run))
     )
 
 
@@ -61,7 +76,7 @@ def best_return_of(run_dir: Path) -> float | None:
     if not path.exists():
         return None
     try:
-        return load_checkpoint(path).meta['best_return']
+        return saved_run(load_checkpoint(path)).best_return
     except CheckpointError as error:
         logger.warning('%s; the next evaluation replaces it', error)
         return None

@@ -1,0 +1,138 @@
+"""The first stage of a model: what becomes of each kind of leaf, and which leaves are normalised."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from zoo.model import make_input
+from zoo.model.inputs import module_name, update_input
+from zoo.model.mlp import input_width
+
+LEADS = [(), (5,), (3, 4)]
+
+
+def box(*shape: int, dtype: str = 'float32') -> Box:
+    return Box(np.zeros(shape), np.full(shape, 255.0), dtype)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_indices_become_one_hot():
+    assert make_input(Discrete(3, start=7))(torch.tensor([2, 0])).tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+def test_several_indices_become_one_hot_vectors_side_by_side():
+    stage = make_input(MultiDiscrete((2, 3), (0, 5), (2,)))
+    #                                    entry 0, entry 1
+    assert stage(torch.tensor([[1, 0], [0, 2]])).tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize('lead', LEADS)
+def test_indices_of_any_shape_are_those_of_their_entries_in_order(lead):
+    space = MultiDiscrete((2, 3, 4, 5, 6, 7), (0,) * 6, (2, 3))
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randint(n, lead, generator=generator) for n in space.nvec]
+    obs = torch.stack(parts, -1).view(*lead, 2, 3)
+    want = torch.cat([make_input(Discrete(n))(x) for n, x in zip(space.nvec, parts, strict=True)], -1)
+    assert torch.equal(make_input(space)(obs), want) and want.shape == (*lead, input_width(space))
+
+
+@pytest.mark.parametrize('lead', LEADS)
+def test_binaries_become_numbers(lead):
+    obs = random(*lead, 2, 3) > 0
+    x = make_input(MultiBinary((2, 3)))(obs)
+    assert x.dtype == torch.float32 and torch.equal(x, obs.flatten(-2).float())
+
+
+@pytest.mark.parametrize('lead', LEADS)
+@pytest.mark.parametrize('space', [box(), box(1), box(2, 3), box(2, 2, 2, 2, 2), box(3, 4, 5, dtype='int32')], ids=str)
+def test_boxes_that_are_no_images_become_vectors(space, lead):
+    obs = random(*lead, *space.shape)
+    x = make_input(space)(obs)
+    assert x.shape == (*lead, input_width(space)) and torch.equal(x.flatten(), obs.flatten())
+
+
+def test_vectors_pass_unchanged():
+    assert type(make_input(box(4))) is nn.Identity
+
+
+NESTED = Dict(
+    {
+        'camera': Dict({'left': box(8, 9, 3, dtype='uint8'), 'right': box(2, 8, 9, 3)}),
+        'position': box(2),
+        'grid': box(2, 3),
+        'goal': Discrete(4),
+        'action_mask': MultiBinary((5,)),
+    }
+)
+
+
+def nested_obs(*lead: int) -> dict:
+    return {
+        'camera': {
+            'left': torch.full((*lead, 8, 9, 3), 7, dtype=torch.uint8),
+            'right': random(*lead, 2, 8, 9, 3),
+        },
+        'position': 3 + 2 * random(*lead, 2, seed=1),
+        'grid': random(*lead, 2, 3, seed=2),
+        'goal': torch.ones(lead, dtype=torch.int64),
+        'action_mask': torch.ones(*lead, 5, dtype=torch.bool),
+    }
+
+
+@pytest.mark.parametrize('lead', LEADS)
+def test_each_leaf_of_a_dict_goes_through_its_own_stage_and_the_mask_through_none(lead):
+    obs = nested_obs(*lead)
+    found = make_input(NESTED)(obs)
+    shapes = {'camera.left': (3, 8, 9), 'camera.right': (6, 8, 9), 'position': (2,), 'grid': (6,), 'goal': (4,)}
+    assert {name: tuple(x.shape) for name, x in found.items()} == {name: (*lead, *s) for name, s in shapes.items()}
+    assert torch.equal(found['goal'], make_input(Discrete(4))(obs['goal']))
+    assert torch.equal(found['camera.left'], make_input(NESTED.spaces['camera'].spaces['left'])(obs['camera']['left']))
+
+
+def test_missing_entries_are_left_out():
+    obs = nested_obs(2)
+    del obs['camera'], obs['goal']
+    assert list(make_input(NESTED)(obs)) == ['position', 'grid']
+
+
+def test_obs_norm_of_a_dict_reaches_its_vectors_each_by_its_own_statistics():
+    stage, obs = make_input(NESTED, obs_norm=True), nested_obs(400)
+    update_input(stage, obs)
+    found, plain = stage(obs), make_input(NESTED)(obs)
+    for name, x in plain.items():
+        if name in ('position', 'grid'):
+            x = ((x - x.mean(0)) / x.std(0, correction=0)).clamp(-10, 10)
+        torch.testing.assert_close(found[name], x)
+    assert sum(name.endswith('.count') for name in stage.state_dict()) == 2
+
+
+def test_rows_without_weight_enter_no_statistic_of_a_dict():
+    one, other = make_input(NESTED, obs_norm=True), make_input(NESTED, obs_norm=True)
+    obs, weight = nested_obs(6), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
+    update_input(one, obs, weight)
+    kept = nested_obs(6)
+    for name in ('position', 'grid'):
+        kept[name] = kept[name][weight > 0]
+    update_input(other, kept)
+    assert all(torch.equal(x, other.state_dict()[name]) for name, x in one.state_dict().items())
+
+
+@pytest.mark.parametrize('space', [box(2, 8, 9, 3), box(8, 9, 3, dtype='uint8')])
+def test_obs_norm_of_bare_images_and_windows_is_refused(space):
+    with pytest.raises(ValueError, match='policy.model.obs_norm is true but the observations are images'):
+        make_input(space, obs_norm=True)
+
+
+def test_names_of_leaves_that_a_module_cannot_have_are_kept_apart():
+    names: list[Space] = [module_name(i, path) for i, path in enumerate([('a', 'b'), ('a_b',), ('keys',), ('ä.',)])]
+    assert names == ['0_a_b', '1_a_b', '2_keys', '3__']
+    odd = Dict({'a': Dict({'b': box(2)}), 'a_b': box(2), 'keys': box(1), 'forward': box(1), '': box(1)})
+    stage = make_input(odd, obs_norm=True)
+    assert len(list(stage.stages)) == 5

@@ -1,0 +1,273 @@
+"""Cells of memory: sequences equal single steps, states begin anew, torch's own cells as a reference, how they start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from zoo.config.section import ConfigError, validate
+from zoo.model.actor_critic import VACConfig
+from zoo.model.recurrent import CELLS, GRU, LSTM, MAX_LANES, PIECE, Cell, Core, Lanes, MinGRU, Resets
+
+cells = pytest.mark.parametrize('cell', CELLS)
+N_IN, N = 5, 4
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def core(cell: str, n_layer: int = 1, n_in: int = N_IN) -> Core:
+    """With weights that are not small, in float64."""
+    made = Core(n_in, cell, N, n_layer).double()
+    with torch.no_grad():
+        for i, p in enumerate(made.parameters()):
+            p.copy_(0.5 * random(*p.shape, seed=i))
+    return made
+
+
+def in_steps(made: Core, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """The reference: single steps in a loop."""
+    found = []
+    for row, begins in zip(x, first, strict=True):
+        state = torch.where(begins.unsqueeze(-1), made.initial_state(len(row)), state)
+        feature, state = made(row, state)
+        found.append(feature)
+    return torch.stack(found), state
+
+
+def resets(chance: float, n_row: int, n_column: int) -> Tensor:
+    return torch.rand(n_row, n_column, generator=torch.Generator().manual_seed(1)) < chance
+
+
+# ---- sequences
+
+
+@cells
+@pytest.mark.parametrize('n_layer', [1, 2])
+@pytest.mark.parametrize('chance', [0.0, 0.1, 0.4, 1.0])
+@pytest.mark.parametrize('n_row', [1, 2, PIECE, 2 * PIECE + 3])
+def test_a_sequence_is_as_many_single_steps(cell, n_layer, chance, n_row):
+    made, x, first = core(cell, n_layer), random(n_row, 3, N_IN), resets(chance, n_row, 3)
+    state = random(3, made.n_state, seed=2)
+    want, last = in_steps(made, x, state, first)
+    found, end = made(x, state, first)
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-10)
+    torch.testing.assert_close(end, last, rtol=0, atol=1e-10)
+
+
+@cells
+@pytest.mark.parametrize('n_layer', [1, 2])
+@pytest.mark.parametrize('chance', [0.0, 0.1, 0.4])
+def test_gradients_of_a_sequence_are_those_of_single_steps(cell, n_layer, chance):
+    made, first = core(cell, n_layer), resets(chance, PIECE + 3, 3)
+    x, state = random(PIECE + 3, 3, N_IN), random(3, made.n_state, seed=2)
+    found = []
+    for run in (made, lambda *given: in_steps(made, *given)):
+        inputs = [x.clone().requires_grad_(), state.clone().requires_grad_(), *made.parameters()]
+        feature, end = run(inputs[0], inputs[1], first)
+        loss = (feature * random(*feature.shape, seed=3)).sum() + (end * random(*end.shape, seed=4)).sum()
+        found.append(torch.autograd.grad(loss, inputs))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
+
+
+@cells
+def test_a_state_that_begins_anew_knows_nothing_of_what_was_before(cell):
+    made, x, first = core(cell), random(6, 2, N_IN), torch.zeros(6, 2, dtype=torch.bool)
+    first[3, 0] = True
+    feature, end = made(x, random(2, made.n_state, seed=2), first)
+    alone, last = made(x[3:, :1], made.initial_state(1), torch.zeros(3, 1, dtype=torch.bool))
+    torch.testing.assert_close(feature[3:, :1], alone, rtol=0, atol=1e-12)
+    torch.testing.assert_close(end[:1], last, rtol=0, atol=1e-12)
+    x[0] += 1
+    changed, _ = made(x, random(2, made.n_state, seed=2), first)
+    assert torch.equal(changed[3:, 0], feature[3:, 0]) and not torch.equal(changed[3:, 1], feature[3:, 1])
+
+
+@cells
+def test_no_gradient_crosses_the_beginning_of_an_episode(cell):
+    made, x = core(cell), random(6, 2, N_IN).requires_grad_()
+    first = torch.zeros(6, 2, dtype=torch.bool)
+    first[3, 0] = True
+    made(x, made.initial_state(2), first)[0][5].sum().backward()
+    assert not x.grad[:3, 0].any() and x.grad[3:, 0].all() and x.grad[:, 1].all()
+
+
+@pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 2e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize('chance', [0.0, 0.1])
+def test_lstm_in_lanes_is_the_loop(dtype, tolerance, chance, monkeypatch):
+    # 2e-6: 40 steps in single precision, sums in another order
+    made, x, first = core('lstm').to(dtype), random(40, 6, N_IN).to(dtype), resets(chance, 40, 6)
+    state = random(6, made.n_state, seed=2).to(dtype)
+    assert Resets(first).lanes is not None
+    lanes = made(x, state, first)
+    monkeypatch.setattr('zoo.model.recurrent.MAX_LANES', 0)
+    assert Resets(first).lanes is None
+    torch.testing.assert_close(lanes, made(x, state, first), rtol=0, atol=tolerance)
+
+
+def test_lanes_are_the_parts_of_sequences_between_resets():
+    first = torch.zeros(4, 2, dtype=torch.bool)
+    first[0, 1] = first[2, 0] = first[3, 0] = True
+    lanes = Lanes(first)
+    # two that begin with row 0, then (2, 0) and (3, 0); spares up to 8
+    assert lanes.column.tolist() == [0, 1, 0, 0, 0, 0, 0, 0] and lanes.keep.tolist() == [[True], [False]]
+    assert lanes.shut[:, :4, 0].T.tolist() == [
+        [False] * 4,
+        [False] * 4,
+        [True, True, False, False],
+        [True] * 3 + [False],
+    ]
+    assert lanes.last.tolist() == [3, 1]
+    assert (lanes.at.view(4, 2) - 8 * torch.arange(4).unsqueeze(1)).tolist() == [[0, 1], [0, 1], [2, 1], [3, 1]]
+
+
+@cells
+def test_a_traced_program_resets_where_it_is_told_to_and_not_where_the_example_did(cell):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    made, x, state = core(cell, n_layer=2), random(6, 3, N_IN), random(3, core(cell, 2).n_state, seed=2)
+    example, other = torch.zeros(6, 3, dtype=torch.bool), resets(0.4, 6, 3)
+    program = make_fx(made, tracing_mode='fake', _allow_non_fake_inputs=True)(x, state, example)
+    for got, want in zip(program(x, state, other), made(x, state, other), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+
+
+def test_many_resets_are_left_to_the_loop():
+    first = torch.ones(PIECE, MAX_LANES + 1, dtype=torch.bool)
+    assert Resets(first).lanes is None and Resets(~first).lanes is not None
+
+
+# ---- torch's own cells
+
+
+def test_lstm_is_that_of_torch():
+    made, reference = core('lstm'), nn.LSTM(N_IN, N).double()
+    cell, own = made.layers[0], dict(reference.named_parameters())
+    with torch.no_grad():
+        for p, q in zip(own.values(), (cell.weight_x, cell.weight_h, cell.bias, torch.zeros(4 * N)), strict=True):
+            p.copy_(q)
+    x, state = random(7, 3, N_IN), random(3, 2 * N, seed=2)
+    want, (h, c) = reference(x, tuple(part.unsqueeze(0).contiguous() for part in state.chunk(2, -1)))
+    for found, end in (made(x, state, torch.zeros(7, 3, dtype=torch.bool)), in_steps(made, x, state, resets(0, 7, 3))):
+        torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
+        torch.testing.assert_close(end, torch.cat((h[0], c[0]), -1), rtol=0, atol=1e-12)
+
+
+def test_gru_is_that_of_torch():
+    made, reference = core('gru'), nn.GRU(N_IN, N).double()
+    cell = made.layers[0]
+    with torch.no_grad():
+        for p, q in zip(reference.parameters(), (cell.weight_x, cell.weight_h, cell.bias, cell.bias_h), strict=True):
+            p.copy_(q)
+    x, state = random(7, 3, N_IN), random(3, N, seed=2)
+    want, h = reference(x, state.unsqueeze(0))
+    found, end = made(x, state, torch.zeros(7, 3, dtype=torch.bool))
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
+    torch.testing.assert_close(end, h[0], rtol=0, atol=1e-12)
+
+
+def test_mingru_is_its_formula():
+    made = core('mingru')
+    cell = made.layers[0]
+    x, h = random(2, N_IN), random(2, N, seed=2)
+    z, new = (x @ cell.weight_x.T + cell.bias).chunk(2, -1)
+    z = 1 / (1 + (-z).exp())
+    torch.testing.assert_close(made(x, h)[1], (1 - z) * h + z * new, rtol=0, atol=1e-12)
+
+
+# ---- states, sizes, starts
+
+
+@cells
+@pytest.mark.parametrize('n_layer', [1, 3])
+def test_the_initial_state_is_zeros_of_each_layer_and_the_type_of_the_parameters(cell, n_layer):
+    made = core(cell, n_layer)
+    state = made.initial_state(7)
+    assert state.shape == (7, n_layer * (2 if cell == 'lstm' else 1) * N) and state.dtype == torch.float64
+    assert not state.any() and made(random(7, N_IN), state)[1].shape == state.shape
+
+
+@pytest.mark.parametrize(
+    'cell, n_parameter',
+    [
+        # inputs, state, biases of 4 gates of 64 over 32 inputs; of 3 gates, two biases; of 2 gates that read no state
+        ('lstm', 4 * 64 * (32 + 64 + 1)),
+        ('gru', 3 * 64 * (32 + 64 + 2)),
+        ('mingru', 2 * 64 * (32 + 1)),
+    ],
+)
+def test_parameters_are_those_of_the_gates(cell, n_parameter):
+    assert sum(p.numel() for p in Core(32, cell, 64).parameters()) == n_parameter
+
+
+@cells
+def test_what_is_remembered_stays_for_a_while_at_the_start(cell):
+    made = CELLS[cell](N_IN, N)
+    assert isinstance(made, Cell)
+    gate, sign = {LSTM: (slice(N, 2 * N), 1), GRU: (slice(N, 2 * N), 1), MinGRU: (slice(0, N), -1)}[type(made)]
+    bias = made.bias.detach().clone()
+    # 1 / (1 + e^-1) = .7311; of 1, 11, 21 and 31 u / (u + 1)
+    kept = [0.7311] * 4 if cell == 'lstm' else [1 / 2, 11 / 12, 21 / 22, 31 / 32]
+    torch.testing.assert_close((sign * bias[gate]).sigmoid(), torch.tensor(kept), rtol=0, atol=1e-4)
+    bias[gate] = 0.0
+    assert not bias.any()
+    for name, p in made.named_parameters():
+        if name.startswith('weight'):
+            values = torch.linalg.svdvals(p.detach())
+            torch.testing.assert_close(values, torch.ones_like(values))
+
+
+def test_nothing_of_a_core_but_its_parameters_is_saved():
+    for cell in CELLS:
+        made = Core(N_IN, cell, N)
+        assert made.state_dict().keys() == dict(made.named_parameters()).keys()
+
+
+@pytest.mark.slow
+@cells
+def test_a_cue_is_remembered_for_twenty_steps(cell):
+    """Learnt from examples: the class shown in row 0 is asked for in row 21."""
+    torch.manual_seed(0)
+    made, head = Core(3, cell, 32), nn.Linear(32, 2)
+    optimizer = torch.optim.Adam([*made.parameters(), *head.parameters()], lr=3e-3)
+    first = torch.zeros(22, 32, dtype=torch.bool)
+    for _ in range(300):
+        cue, x = torch.randint(2, (32,)), torch.zeros(22, 32, 3)
+        x[0, torch.arange(32), cue], x[-1, :, 2] = 1.0, 1.0
+        logit = head(made(x, made.initial_state(32), first)[0][-1])
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(logit, cue).backward()
+        optimizer.step()
+    assert (logit.argmax(-1) == cue).float().mean() > 0.95
+
+
+# ---- config
+
+
+@pytest.mark.parametrize(
+    'fields, words',
+    [
+        (dict(cell='rnn'), ['policy.model.recurrent.cell', "'lstm', 'gru', 'mingru'"]),
+        (dict(hidden_size=0), ['policy.model.recurrent.hidden_size', '>= 1']),
+        (dict(n_layers=2), ['policy.model.recurrent.n_layers', 'n_layer']),
+        (dict(critic=1), ['policy.model.recurrent.critic', 'true or false']),
+    ],
+)
+def test_config_names_the_key_that_is_wrong(fields, words):
+    with pytest.raises(ConfigError) as error:
+        validate(VACConfig, {'recurrent': fields}, 'policy.model')
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_rows_of_a_sequence_do_not_depend_on_the_other_sequences():
+    x, first = random(20, 5, N_IN), resets(0.2, 20, 5)
+    for cell in CELLS:
+        made = core(cell)
+        whole, _ = made(x, made.initial_state(5), first)
+        for b in range(5):
+            alone, _ = made(x[:, b : b + 1], made.initial_state(1), first[:, b : b + 1])
+            np.testing.assert_allclose(alone[:, 0].detach(), whole[:, b].detach(), rtol=0, atol=1e-12)

@@ -1,0 +1,174 @@
+"""First stage of a model, shared by its encoders: turns each leaf of an observation into what an encoder takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.core.data import Obs
+from zoo.core.errors import UserError
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiDiscrete, Space, mask_space
+from zoo.model.images import Pixels, holds_images
+from zoo.model.mlp import OneHot, input_width
+from zoo.rl_utils.normalizer import RunningMeanStd
+
+
+def make_input(obs_space: Space, obs_norm: bool = False, normalize_images: bool = True) -> nn.Module:
+    """The first stage of a model: observations -> what the networks of `make_encoder(obs_space)` take.
+
+    Indices become one-hot, several of them side by side; other leaves become vectors [..., O] f32; images become
+    [..., C, H, W]. Observations that are a Dict become {dotted path of the leaf: its tensor}, without an action mask.
+    Images of bytes stay bytes, from 0 to 255: `make_encoder`'s networks scale them, one of your own has to.
+
+    Args: obs_norm: Boxes that are no images are normalised, see `RunningMeanStd`; normalize_images: see `Pixels`.
+    Raises: UserError if obs_norm is asked for bare images.
+    """
+    if isinstance(obs_space, Dict):
+        return DictInput(without_mask(obs_space), obs_norm, normalize_images)
+    if obs_norm and holds_images(obs_space):
+        raise UserError(
+            f'policy.model.obs_norm is true but the observations are images of shape {obs_space.shape},'
+            ' whose pixels are scaled already; set policy.model.obs_norm=false'
+        )
+    return _leaf_input(obs_space, obs_norm, normalize_images)
+
+
+def update_input(stage: nn.Module, obs: Obs, weight: Tensor | None = None) -> None:
+    """Takes observations [N, *O] into the statistics of a stage of `make_input`, where it keeps any."""
+    if isinstance(stage, RunningMeanStd):
+        stage.update(obs, weight)
+    elif isinstance(stage, DictInput):
+        for path, inner in stage.named_stages():
+            update_input(inner, entry_at(obs, path), weight)
+    elif isinstance(stage, NormedVector):
+        stage.norm.update(stage.vector(obs), weight)
+
+
+def _leaf_input(space: Leaf, obs_norm: bool, normalize_images: bool) -> nn.Module:
+    if isinstance(space, Discrete):
+        return OneHot(space.n)  # of unit scale: nothing to normalise
+    if isinstance(space, MultiDiscrete):
+        return OneHots(space)
+    if isinstance(space, Box) and holds_images(space):
+        return Pixels(space, normalize_images)
+    if not isinstance(space, Box):
+        return ToVector(len(space.shape))
+    norm = RunningMeanStd((input_width(space),)) if obs_norm else None
+    if len(space.shape) == 1:
+        return nn.Identity() if norm is None else norm
+    vector = ToVector(len(space.shape))
+    return vector if norm is None else NormedVector(vector, norm)
+
+
+class OneHots(nn.Module):
+    """[..., *shape] int64 indices, entry i below nvec[i] -> [..., sum(nvec)] f32, one-hot vectors side by side."""
+
+    first: Tensor
+
+    def __init__(self, space: MultiDiscrete) -> None:
+        super().__init__()
+        self._n_dim, self._width = len(space.shape), sum(space.nvec)
+        first = torch.tensor([0, *accumulate(space.nvec)][: len(space.nvec)])
+        self.register_buffer('first', first, persistent=False)  # of each entry's numbers
+
+    def forward(self, obs: Tensor) -> Tensor:
+        index = _flattened(obs, self._n_dim) + self.first
+        zeros = torch.zeros(*index.shape[:-1], self._width, device=index.device)
+        return zeros.scatter_(-1, index, 1.0)
+
+
+class ToVector(nn.Module):
+    """[..., *O] of n_dim dimensions, numbers or bools -> [..., product of O] of floats."""
+
+    def __init__(self, n_dim: int) -> None:
+        super().__init__()
+        self._n_dim = n_dim
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = _flattened(obs, self._n_dim)
+        return x if x.is_floating_point() else x.to(torch.float32)
+
+
+class NormedVector(nn.Module):
+    """As `ToVector`, normalised."""
+
+    def __init__(self, vector: ToVector, norm: RunningMeanStd) -> None:
+        super().__init__()
+        self.vector, self.norm = vector, norm
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.norm(self.vector(obs))
+
+
+class DictInput(nn.Module):
+    """Each leaf of nested observations through a stage of its own -> {dotted path: tensor}.
+
+    Entries that are missing are left out: what does not need them can do without.
+    """
+
+    def __init__(self, space: Dict, obs_norm: bool = False, normalize_images: bool = True) -> None:
+        super().__init__()
+        self._paths = list(leaf_paths(space))
+        leaves = [space_at(space, path) for path in self._paths]
+        self.stages = nn.ModuleDict(
+            {
+                module_name(i, path): _leaf_input(leaf, obs_norm, normalize_images)
+                for i, (path, leaf) in enumerate(zip(self._paths, leaves, strict=True))
+            }
+        )
+
+    def named_stages(self) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
+        """Path and stage of each leaf."""
+        yield from zip(self._paths, self.stages.values(), strict=True)
+
+    def forward(self, obs: Obs) -> dict[str, Tensor]:
+        found = {}
+        for path, stage in self.named_stages():
+            x = entry_at(obs, path)
+            if x is not None:
+                found['.'.join(path)] = stage(x)
+        return found
+
+
+def without_mask(space: Dict) -> Dict:
+    """The space of what encoders see."""
+    if mask_space(space) is None:
+        return space
+    return Dict({name: each for name, each in space.spaces.items() if name != ACTION_MASK}, space.is_tuple)
+
+
+def leaf_paths(space: Space, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The names that lead to each leaf of a space, in order."""
+    if isinstance(space, Dict):
+        for name, each in space.spaces.items():
+            yield from leaf_paths(each, (*path, name))
+    else:
+        yield path
+
+
+def space_at(space: Any, path: tuple[str, ...]) -> Any:
+    """The space that a path of names leads to."""
+    for name in path:
+        space = space.spaces[name]
+    return space
+
+
+def entry_at(obs: Obs, path: tuple[str, ...]) -> Any:
+    """The tensor that a path of names leads to; None if it is not there."""
+    for name in path:
+        obs = None if obs is None else obs.get(name)
+    return obs
+
+
+def module_name(i: int, path: tuple[str, ...]) -> str:
+    """A name that a module may have for the i-th leaf: '2_camera_left'; the number keeps it apart from all others."""
+    return f'{i}_{re.sub(r"[^0-9A-Za-z]+", "_", "_".join(path))}'
+
+
+def _flattened(obs: Tensor, n_dim: int) -> Tensor:
+    return obs.flatten(-n_dim) if n_dim else obs.unsqueeze(-1)

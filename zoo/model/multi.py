@@ -1,0 +1,83 @@
+"""Encoder 'multi': several kinds of input, joined."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from zoo.config.section import Section
+from zoo.core.registry import ENCODER_REGISTRY
+from zoo.core.spaces import Dict
+from zoo.model.convolve import Precision
+from zoo.model.encoder import PATH, Inherited, auto_name, build_encoder, checked_spec, vectors
+from zoo.model.inputs import leaf_paths, module_name, space_at
+from zoo.model.mlp import Activation, Width
+
+
+class MultiConfig(Section):
+    """Encoder 'multi' for observations that are a Dict."""
+
+    encoders: dict[str, Any] = Field(
+        {},
+        description="encoders of single entries by name, of nested ones by dotted name; the others: 'nature' or "
+        "'impala' for images, 'flat' for the rest",
+    )
+    join: str | dict[str, Any] | None = Field(
+        'mlp', description='encoder of all their features side by side; null: these are the features'
+    )
+    hidden_sizes: list[Width] | None = Field(
+        None, min_length=1, description='of the encoders in it; null: policy.model.hidden_sizes'
+    )
+    activation: Activation | None = Field(None, description='of the encoders in it; null: policy.model.activation')
+    layer_norm: bool | None = Field(None, description='of the encoders in it; null: policy.model.layer_norm')
+    precision: Precision | None = Field(None, description='of the encoders in it; null: policy.model.precision')
+
+    @field_validator('encoders')
+    @classmethod
+    def _check_encoders(cls, encoders: dict[str, Any]) -> dict[str, Any]:
+        return {name: checked_spec(spec, f'{PATH}.encoders.{name}') for name, spec in encoders.items()}
+
+    @field_validator('join')
+    @classmethod
+    def _check_join(cls, spec: Any) -> Any:
+        return None if spec is None else checked_spec(spec, f'{PATH}.join')
+
+
+@ENCODER_REGISTRY.register('multi')
+class MultiEncoder(nn.Module):
+    """{dotted path: what `make_input` gives of the leaf} -> [..., F].
+
+    An encoder for each leaf; their features side by side go through one more. So vectors are treated as if they were
+    one, and images join them after convolutions.
+    """
+
+    config: ClassVar[type[Section]] = MultiConfig
+
+    def __init__(self, cfg: Any, space: Dict) -> None:
+        super().__init__()
+        given = Inherited(cfg.hidden_sizes, cfg.activation, cfg.precision, cfg.layer_norm)
+        paths = list(leaf_paths(space))
+        self._names = ['.'.join(path) for path in paths]
+        self.parts = nn.ModuleDict()
+        for i, (path, name) in enumerate(zip(paths, self._names, strict=True)):
+            leaf, spec = space_at(space, path), cfg.encoders.get(name, 'auto')
+            if spec == 'auto' and auto_name(leaf) == 'mlp':
+                spec = 'flat'
+            self.parts[module_name(i, path)] = build_encoder(spec, leaf, given, f'{PATH}.encoders.{name}')
+        parts: list[Any] = list(self.parts.values())
+        n = sum(part.n_feature for part in parts)
+        self.join: Any = None if cfg.join is None else build_encoder(cfg.join, vectors(n), given, f'{PATH}.join')
+        self.n_feature: int = n if self.join is None else self.join.n_feature
+        self.value_gain: float = min(part.value_gain for part in (parts if self.join is None else [self.join]))
+
+    @classmethod
+    def fits(cls, space: Any) -> bool:
+        return isinstance(space, Dict)
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        parts = [part(x[name]) for name, part in zip(self._names, self.parts.values(), strict=True)]
+        feature = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return feature if self.join is None else self.join(feature)

@@ -1,0 +1,302 @@
+"""Memory over steps: LSTM, GRU and minGRU, one step at a time or over sequences with resets inside."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from zoo.config.section import Section
+from zoo.rl_utils.gae import linear_scan
+
+FORGET_BIAS = 1.0
+"""Bias of the forget gate of an LSTM at the start: a step keeps 73% of what is remembered, not half.
+
+Source: Jozefowicz et al. 2015, An empirical exploration of recurrent network architectures. With torch's 0 a cue of 20
+steps ago is not learnt in 100k env steps (1 of 3 seeds; with 1 all, as for the GRU and minGRU by `keep_bias`).
+"""
+
+
+def keep_bias(n: int) -> Tensor:
+    """Biases of n gates that keep from 1/2 to 31/32 of a memory at the start, so that they forget in 2 to 32 steps.
+
+    Source: Tallec and Ollivier 2018, arXiv:1804.11188, sec. 3. Departs: evenly spread, not drawn.
+    """
+    return torch.linspace(1, 31, n).log()
+
+
+class RecurrentConfig(Section):
+    """Section `policy.model.recurrent`."""
+
+    cell: Literal['lstm', 'gru', 'mingru'] = Field(
+        'lstm', description="kind of memory; 'mingru' runs over a sequence in parallel"
+    )
+    hidden_size: int = Field(64, ge=1, description='numbers that a layer remembers, and its features; 64 to 512')
+    n_layer: int = Field(1, ge=1, description='layers on top of each other; 1 or 2')
+    critic: bool = Field(True, description='the critic has a memory too; false: it sees the present alone')
+
+
+class Resets:
+    """Where in a sequence the state begins anew: before the rows marked in first [L, B] bool."""
+
+    def __init__(self, first: Tensor) -> None:
+        self.first = first
+        # where looking at values neither waits for a device nor fixes them in a program that is being traced
+        self.may_look = first.is_cpu and type(first) is Tensor and not torch.compiler.is_compiling()
+
+    def keep(self, dtype: torch.dtype) -> list[Tensor | None]:
+        """For each row what its state is multiplied by, [B, 1] of zeros and ones; None where these are known all ones."""
+        masks = (~self.first).to(dtype).unsqueeze(-1).unbind(0)
+        if not self.may_look:
+            return list(masks)
+        return [mask if begins else None for mask, begins in zip(masks, self.first.any(1).tolist(), strict=True)]
+
+    @cached_property
+    def lanes(self) -> list[Lanes] | None:
+        """The sequences without resets that stand for these, piece by piece; None if that costs more than a loop."""
+        if not self.may_look:
+            return None
+        pieces = [Lanes(first) for first in self.first.split(PIECE)]
+        n_column, n_lane = self.first.shape[1], sum(piece.n_lane for piece in pieces)
+        return pieces if n_lane <= MAX_LANES * n_column * len(pieces) else None
+
+
+PIECE = 16
+"""Rows of a long sequence that run at a time: lanes then end soon after they are read for the last time."""
+MAX_LANES = 5
+"""Lanes for each sequence from which on a loop in Python is as fast (16 rows of 16 sequences, 64 numbers)."""
+
+
+class Lanes:
+    """Sequences with resets inside, as more sequences without any.
+
+    What follows a reset runs in a lane of its own. Lanes run over all rows; before its start the input gate of such a
+    lane is shut, which leaves its state at zero, and what it gives after the next reset is not read.
+    Attributes: keep: [B, 1] bool, whose state before row 0 stays. n_lane: S; B where nothing resets after row 0, and
+      then there is no more. column: [S] int64, whose inputs each lane gets. shut: [L, S, 1] bool, the rows before its
+      start. last: [B] int64, the lane of each sequence's last row. at: [L * B] int64, the lane's row of each row.
+    """
+
+    column: Tensor
+    shut: Tensor
+    last: Tensor
+    at: Tensor
+
+    def __init__(self, first: Tensor) -> None:
+        self.keep = ~first[0].unsqueeze(-1)
+        t, column = first[1:].nonzero(as_tuple=True)
+        self.n_lane = first.shape[1]
+        if len(t):
+            self._add(first.shape[0], t + 1, column)
+
+    def _add(self, n_row: int, t: Tensor, column: Tensor) -> None:
+        """Lanes for the resets before rows t of the sequences `column`."""
+        n_column = self.n_lane
+        n_used = n_column + len(t)
+        n_spare = -n_used % 8  # each number of lanes costs oneDNN a preparation of its own
+        self.n_lane = n_used + n_spare
+        self.column = torch.cat((torch.arange(n_column), column, column.new_zeros(n_spare)))
+        start = torch.cat((t.new_zeros(n_column), t, t.new_zeros(n_spare)))
+        rows = torch.arange(n_row).unsqueeze(-1)
+        self.shut = (rows < start).unsqueeze(-1)
+        lane = torch.zeros(n_row, n_column, dtype=torch.int64)
+        lane[0] = torch.arange(n_column)
+        lane[t, column] = torch.arange(n_column, n_used)
+        lane = lane.cummax(0).values  # a later lane of a column has a higher number
+        self.last, self.at = lane[-1], (rows * self.n_lane + lane).flatten()
+
+
+class Cell(nn.Module, ABC):
+    """One layer of memory over features [.., n_in]; its state is one row of numbers, [B, n_state]."""
+
+    def __init__(self, n_in: int, n_hidden: int, n_gate: int, n_state: int) -> None:
+        super().__init__()
+        self.n_hidden, self.n_state = n_hidden, n_state
+        self.weight_x = nn.Parameter(torch.empty(n_gate * n_hidden, n_in))
+        self.bias = nn.Parameter(torch.zeros(n_gate * n_hidden))
+
+    @abstractmethod
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """x [B, n_in], state [B, n_state] -> features [B, n_hidden] and the next state."""
+
+    @abstractmethod
+    def unroll(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
+        """x [L, B, n_in], state before row 0 -> features [L, B, n_hidden] and the state after the last row."""
+
+
+class GatedCell(Cell):
+    """A cell whose gates read the features that it gave a step before.
+
+    Weights start orthogonal and biases at zero, as in CleanRL's PPO with LSTM, but for the gate that keeps the memory.
+    """
+
+    def __init__(self, n_in: int, n_hidden: int, n_gate: int, n_state: int) -> None:
+        super().__init__(n_in, n_hidden, n_gate, n_state)
+        self.weight_h = nn.Parameter(torch.empty(n_gate * n_hidden, n_hidden))
+        nn.init.orthogonal_(self.weight_x)
+        nn.init.orthogonal_(self.weight_h)
+
+    @abstractmethod
+    def _next(self, of_x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """As `step`, from the inputs' part of the gates [B, n_gate * n_hidden]."""
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return self._next(linear(x, self.weight_x, self.bias), state)
+
+    def unroll(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
+        features = []
+        rows = linear(x, self.weight_x, self.bias).unbind(0)  # the inputs' part of all rows at once
+        for of_x, keep in zip(rows, resets.keep(x.dtype), strict=True):
+            feature, state = self._next(of_x, state if keep is None else state * keep)
+            features.append(feature)
+        return torch.stack(features), state
+
+
+class LSTM(GatedCell):
+    """Gates i, f, g, o as in torch: c' = f * c + i * g, h' = o * tanh(c'); the state is h beside c.
+
+    Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. Departs: one bias, not two.
+    """
+
+    shut: Tensor
+    no_bias: Tensor
+
+    def __init__(self, n_in: int, n_hidden: int) -> None:
+        super().__init__(n_in, n_hidden, 4, 2 * n_hidden)
+        nn.init.constant_(self.bias[n_hidden : 2 * n_hidden], FORGET_BIAS)
+        shut = torch.cat((torch.full((n_hidden, 1), -1e4), torch.zeros(3 * n_hidden, 1)))
+        self.register_buffer('shut', shut, persistent=False)  # weight of an input that shuts gate i
+        self.register_buffer('no_bias', torch.zeros(4 * n_hidden), persistent=False)
+
+    def _next(self, of_x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        n = self.n_hidden
+        h, c = state.chunk(2, -1)
+        gates, g, o = torch.addmm(of_x, h, self.weight_h.t()).split((2 * n, n, n), -1)
+        i, f = gates.sigmoid().chunk(2, -1)
+        c = torch.addcmul(f * c, i, g.tanh())
+        h = o.sigmoid() * c.tanh()
+        return h, torch.cat((h, c), -1)
+
+    def unroll(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
+        if resets.lanes is None:
+            return super().unroll(x, state, resets)
+        features = []
+        for rows, lanes in zip(x.split(PIECE), resets.lanes, strict=True):
+            feature, state = self._in_lanes(rows, state * lanes.keep.to(x.dtype), lanes)
+            features.append(feature)
+        return features[0] if len(features) == 1 else torch.cat(features), state
+
+    def _in_lanes(self, x: Tensor, state: Tensor, lanes: Lanes) -> tuple[Tensor, Tensor]:
+        """By torch's own LSTM, which cannot reset but takes a third of the time of a loop in Python."""
+        n_row, n_column = x.shape[:2]
+        weight: Tensor = self.weight_x
+        n_lane = lanes.n_lane
+        if n_lane > n_column:
+            x = torch.cat((x.index_select(1, lanes.column), lanes.shut.to(x.dtype)), -1)
+            weight = torch.cat((weight, self.shut), -1)
+            state = torch.cat((state, state.new_zeros(n_lane - n_column, self.n_state)))
+        h, c = (part.contiguous().unsqueeze(0) for part in state.chunk(2, -1))
+        weights = (weight, self.weight_h, self.bias, self.no_bias)
+        feature, h, c = torch.lstm(x, (h, c), weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)
+        state = torch.cat((h[0], c[0]), -1)
+        if n_lane > n_column:
+            feature = feature.flatten(0, 1).index_select(0, lanes.at).view(n_row, n_column, -1)
+            state = state.index_select(0, lanes.last)
+        return feature, state
+
+
+class GRU(GatedCell):
+    """Gates r, z, n as in torch: n = tanh(x_n + r * (W_n h + b_n)), h' = (1 - z) * n + z * h; the state is h.
+
+    Source: Cho et al. 2014, arXiv:1406.1078, with the reset after the product.
+    """
+
+    def __init__(self, n_in: int, n_hidden: int) -> None:
+        super().__init__(n_in, n_hidden, 3, n_hidden)
+        with torch.no_grad():
+            self.bias[n_hidden : 2 * n_hidden] = keep_bias(n_hidden)
+        self.bias_h = nn.Parameter(torch.zeros(3 * n_hidden))
+
+    def _next(self, of_x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        n = self.n_hidden
+        gates_x, new_x = of_x.split((2 * n, n), -1)
+        gates_h, new_h = torch.addmm(self.bias_h, state, self.weight_h.t()).split((2 * n, n), -1)
+        r, z = (gates_x + gates_h).sigmoid().chunk(2, -1)
+        state = torch.lerp(torch.addcmul(new_x, r, new_h).tanh(), state, z)
+        return state, state
+
+
+class MinGRU(Cell):
+    """h' = (1 - z) * h + z * n, where z = sigmoid(W_z x + b_z) and n = W_n x + b_n; the state is h.
+
+    The gates do not read h, so all rows of a sequence are found in log2(L) passes (`linear_scan`).
+    Source: Feng et al. 2024, arXiv:2410.01201, sec. 3.1.
+    """
+
+    def __init__(self, n_in: int, n_hidden: int) -> None:
+        super().__init__(n_in, n_hidden, 2, n_hidden)
+        nn.init.orthogonal_(self.weight_x)
+        with torch.no_grad():
+            self.bias[:n_hidden] = -keep_bias(n_hidden)  # z is what is not kept
+
+    def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """1 - z, and z * n."""
+        z, new = linear(x, self.weight_x, self.bias).chunk(2, -1)
+        z = z.sigmoid()
+        return 1 - z, z * new
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        decay, new = self._gates(x)
+        state = torch.addcmul(new, decay, state)
+        return state, state
+
+    def unroll(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
+        decay, new = self._gates(x)
+        decay = decay * (~resets.first).to(x.dtype).unsqueeze(-1)
+        new = torch.cat((torch.addcmul(new[:1], decay[:1], state), new[1:]))
+        feature = linear_scan(new.flip(0), decay.flip(0)).flip(0)  # it runs from the last row to the first
+        return feature, feature[-1]
+
+
+CELLS: dict[str, type[LSTM] | type[GRU] | type[MinGRU]] = {'lstm': LSTM, 'gru': GRU, 'mingru': MinGRU}
+
+
+class Core(nn.Module):
+    """Layers of memory on top of each other, between an encoder and its heads.
+
+    Attributes: n_feature: width of its features. n_state: numbers of one env's state.
+    """
+
+    value_gain: ClassVar[float] = 1.0
+
+    def __init__(self, n_in: int, cell: str = 'lstm', hidden_size: int = 64, n_layer: int = 1) -> None:
+        super().__init__()
+        widths = [n_in, *[hidden_size] * (n_layer - 1)]
+        self.layers = nn.ModuleList([CELLS[cell](n, hidden_size) for n in widths])
+        cells: Any = self.layers
+        self.n_feature, self.n_state = hidden_size, sum(each.n_state for each in cells)
+
+    def initial_state(self, n_env: int) -> Tensor:
+        """Zeros [n_env, n_state]."""
+        like = next(self.parameters())
+        return torch.zeros(n_env, self.n_state, dtype=like.dtype, device=like.device)
+
+    def forward(self, x: Tensor, state: Tensor, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Features, and the state after the last row.
+
+        Args: x: [B, n_in], one step, or with first [L, B] bool a sequence [L, B, n_in], time first; state:
+          [B, n_state], before the first row. Before rows where `first` is true it is set to zero.
+        """
+        resets = None if first is None else Resets(first)
+        parts = (state,) if len(self.layers) == 1 else state.chunk(len(self.layers), -1)
+        states = []
+        cell: Any
+        for cell, part in zip(self.layers, parts, strict=True):
+            x, part = cell.step(x, part) if resets is None else cell.unroll(x, part, resets)
+            states.append(part)
+        return x, states[0] if len(states) == 1 else torch.cat(states, -1)

@@ -1,0 +1,253 @@
+"""What a checkpoint says of its run, checked against one typed schema before anything is built from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from zoo.core.spaces import Space, space_from_json
+from zoo.run.checkpoint import Checkpoint, State
+from zoo.run.checkpoint_file import first_problem, malformed, shown
+
+MAX_OBS, MAX_ACTION = 1 << 25, 1 << 20
+"""Numbers in one observation and in one action: an RGB image of 3840 x 2160 has 25 M, whose bounds take 0.4 GB."""
+MAX_ENTRIES, MAX_KEY, MAX_TEXT = 1_000, 100, 4_096
+"""Keys and items of lists in a config, characters of a key and of a value; in env.kwargs only keys are counted.
+
+A bundled config has some 100 keys. For an unknown key of 100 characters, finding the one that was meant takes 8 ms.
+"""
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Return = Annotated[float, AllowInfNan(True)]  # an env may give rewards without bound
+Shape = Annotated[list[Annotated[int, Field(ge=0, le=MAX_OBS)]], Field(max_length=32)]
+Integer = Annotated[int, Field(ge=-(2**62), le=2**62)]
+
+
+class SavedRun(NamedTuple):
+    """The run that a checkpoint is of; config: as it was resolved."""
+
+    path: Path
+    config: dict[str, Any]
+    obs_space: Space
+    action_space: Space
+    env_step: int
+    best_return: float | None
+    executor: str | None
+    state: SavedState
+
+
+class SavedState(NamedTuple):
+    """Its state in the parts that take it; whether these fit is not known yet."""
+
+    policy: State
+    memory: State
+    buffer: State
+    counter: Counter
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra='forbid', allow_inf_nan=False, protected_namespaces=())
+
+
+class Counter(_Strict):
+    """How far a run is."""
+
+    env_step: Count
+    collect_iter: Count
+    episode: Count
+    eval_step: Count
+    best_return: Return | None
+    last_return: Return | None
+    wall_s: Annotated[float, Field(ge=0)]
+
+
+def saved_run(checkpoint: Checkpoint) -> SavedRun:
+    """The run that a checkpoint is of. Raises: CheckpointError if it was not written by a run of zoo."""
+    try:
+        meta = _Meta.model_validate(checkpoint.meta)
+        state = _State.model_validate(checkpoint.state)
+    except ValidationError as error:
+        raise malformed(checkpoint.path, first_problem(error)) from error
+    if meta.env_step != state.counter.env_step:
+        raise malformed(checkpoint.path, f'env_step is {meta.env_step} in meta and {state.counter.env_step} in state')
+    return SavedRun(
+        checkpoint.path,
+        checkpoint.meta['config'],
+        space_from_json(checkpoint.meta['obs_space']),
+        space_from_json(checkpoint.meta['action_space']),
+        meta.env_step,
+        meta.best_return,
+        meta.version.get('executor'),
+        SavedState(state.policy, state.memory, state.buffer, state.counter),
+    )
+
+
+def _is_bound(text: str) -> str:
+    try:
+        is_number = not math.isnan(float(text))
+    except ValueError:
+        is_number = False
+    if not is_number:
+        raise ValueError('should be a number')
+    return text
+
+
+class _Discrete(_Strict):
+    kind: Literal['discrete']
+    n: Annotated[int, Field(ge=1, le=2**31)]
+    start: Integer
+
+    def sizes(self) -> Iterator[int]:
+        yield 1
+
+
+class _Box(_Strict):
+    kind: Literal['box']
+    shape: Shape
+    dtype: Annotated[str, Field(pattern='^(bool|u?int(8|16|32|64)|float(16|32|64))$')]
+    low: list[Annotated[str, Field(max_length=40), AfterValidator(_is_bound)]]
+    high: list[Annotated[str, Field(max_length=40), AfterValidator(_is_bound)]]
+
+    @model_validator(mode='after')
+    def _has_all_bounds(self) -> _Box:
+        n = math.prod(self.shape)
+        if any(len(bound) not in (1, n) for bound in (self.low, self.high)):
+            raise ValueError(f'should have {n} bounds, by its shape, or one for all')
+        return self
+
+    def sizes(self) -> Iterator[int]:
+        yield math.prod(self.shape)
+
+
+class _MultiDiscrete(_Strict):
+    kind: Literal['multi_discrete']
+    nvec: list[Annotated[int, Field(ge=1, le=2**31)]]
+    start: list[Integer]
+    shape: Shape
+
+    @model_validator(mode='after')
+    def _has_all_numbers(self) -> _MultiDiscrete:
+        n = math.prod(self.shape)
+        if (len(self.nvec), len(self.start)) != (n, n):
+            raise ValueError(f'should have {n} numbers, by its shape')
+        return self
+
+    def sizes(self) -> Iterator[int]:
+        yield from self.nvec  # as many columns of a one-hot code
+
+
+class _MultiBinary(_Strict):
+    kind: Literal['multi_binary']
+    shape: Shape
+
+    def sizes(self) -> Iterator[int]:
+        yield math.prod(self.shape)
+
+
+class _Dict(_Strict):
+    kind: Literal['dict']
+    spaces: list[Annotated[tuple[Annotated[str, Field(max_length=100)], _Space], Field(strict=False)]]
+    is_tuple: bool
+
+    def sizes(self) -> Iterator[int]:
+        for _, space in self.spaces:
+            yield from space.sizes()
+
+
+_Space = Annotated[_Discrete | _Box | _MultiDiscrete | _MultiBinary | _Dict, Field(discriminator='kind')]
+
+
+def _at_most(n: int) -> AfterValidator:
+    def check(space: Any) -> Any:
+        if sum(space.sizes()) > n:
+            raise ValueError(f'should have at most {n} numbers')
+        return space
+
+    return AfterValidator(check)
+
+
+class _Loose(BaseModel):
+    """A section of which only some fields are read before the config's own schema checks all of them."""
+
+    model_config = ConfigDict(strict=True, extra='allow', protected_namespaces=())
+
+
+class _Env(_Loose):
+    id: str
+    game: str | None = None
+    action_mode: Literal['clip', 'rescale'] = 'clip'
+
+
+class _Policy(_Loose):
+    type: str
+    collect: dict[str, Any] = {}
+
+
+class _Logger(_Loose):
+    root: str
+
+
+class _Config(_Loose):
+    exp_name: str
+    seed: Annotated[int, Field(ge=0, lt=2**128)]
+    max_env_step: Annotated[int, Field(ge=1, lt=2**63)]
+    env: _Env
+    policy: _Policy
+    buffer: dict[str, Any]
+    checkpoint: dict[str, Any]
+    logger: _Logger
+
+    @model_validator(mode='before')
+    @classmethod
+    def _is_possible(cls, config: Any) -> Any:
+        if isinstance(config, dict):
+            check_config_size(config)
+        return config
+
+
+class _Meta(_Strict):
+    config: _Config
+    env_step: Count
+    train_iter: Count
+    best_return: Return | None
+    obs_space: Annotated[_Space, _at_most(MAX_OBS)]
+    action_space: Annotated[_Space, _at_most(MAX_ACTION)]
+    version: dict[str, str]
+
+
+class _State(_Strict):
+    policy: dict[str, Any]
+    memory: dict[str, Any] = {}
+    buffer: dict[str, Any] = {}
+    counter: Counter
+
+
+def check_config_size(config: dict[str, Any]) -> None:
+    """Raises: ValueError if a config is so large that explaining each unknown key of it would take minutes."""
+    env = config.get('env')
+    kwargs = env.get('kwargs') if isinstance(env, dict) else None
+    n_entry = 0
+    for key, value, is_data in _entries(config, kwargs):
+        n_entry += key is not None or not is_data
+        if n_entry > MAX_ENTRIES:
+            raise ValueError(f'should have at most {MAX_ENTRIES} keys and items of lists; pass data in files')
+        if isinstance(key, str) and len(key) > MAX_KEY:
+            raise ValueError(f'should have no key of more than {MAX_KEY} characters')
+        if isinstance(value, str) and len(value) > MAX_TEXT and not is_data:
+            raise ValueError(f'should have no text of more than {MAX_TEXT} characters')
+        if isinstance(value, int) and abs(value) >= 2**63 and key != 'seed':
+            raise ValueError(f'should have no integer of 2**63 or more, as {shown(str(key))} is')
+
+
+def _entries(value: Any, data: Any, is_data: bool = False) -> Iterator[tuple[Any, Any, bool]]:
+    """(key, value, whether it is in `data`) of all that is in nested dicts and lists; the key is None in a list."""
+    is_data = is_data or value is data
+    items = value.items() if isinstance(value, dict) else ((None, item) for item in value)
+    for key, item in items:
+        yield key, item, is_data
+        if isinstance(item, dict | list):
+            yield from _entries(item, data, is_data)

@@ -1,0 +1,89 @@
+"""How much a checkpoint may ask for: unusual sizes in its config need the user's consent, impossible ones are refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from zoo.config.section import value_at
+from zoo.core.spaces import leaf_spaces, obs_dtype
+from zoo.run.checkpoint_file import CheckpointError
+from zoo.run.memory import machine_memory
+from zoo.run.saved_run import SavedRun
+from zoo.run.trust import Trust, leaf_values, overridden
+
+MOST = {
+    'collector_env_num': 1 << 16,
+    'evaluator_env_num': 1 << 16,
+    'max_episode_steps': 1 << 18,
+    'window': 1 << 12,
+    'n_thread': 1 << 10,
+    'n_step': 1 << 26,
+    'n_sample': 1 << 26,
+    'batch_size': 1 << 26,
+    'aux_batch_size': 1 << 26,
+    'size': 1 << 30,
+    'len': 1 << 16,
+    'epoch_per_collect': 1_000,
+    'actor_epoch_per_collect': 1_000,
+    'critic_epoch_per_collect': 1_000,
+    'aux_train_epoch': 1_000,
+    'aux_freq': 1 << 16,
+    'update_per_collect': 1 << 16,
+}
+"""Largest value of a key that a checkpoint may ask for: larger ones use up memory or time before a run has begun."""
+MOST_PROCESSES = 1 << 10
+"""The same for training envs with a process each."""
+ROW_BYTES = 64
+"""Memory of one sample at least, without its observations: action, logit, value, reward and what is derived."""
+SAMPLE_KEYS = (
+    'env.collector_env_num',
+    'policy.collect.n_step',
+    'policy.collect.n_sample',
+    'policy.learn.aux_freq',
+    'buffer.size',
+)
+"""What the memory for samples depends on."""
+
+
+def check_sizes(run: SavedRun, sections: Sequence[str], trust: Trust = (), overrides: Sequence[str] = ()) -> None:
+    """Checks that sections of a checkpoint's config ask for usual sizes, or that the user consents.
+
+    Of keys that an override sets nothing is said.
+    Raises: CheckpointError with the value, the limit and the key.
+    """
+    if trust is True:
+        return
+    replaced = overridden(overrides)
+    for path, value in leaf_values({section: run.config[section] for section in sections}):
+        most = math.inf if path.startswith('env.kwargs.') else MOST.get(path.rpartition('.')[2], math.inf)
+        if path == 'env.collector_env_num' and run.config['env'].get('vectorization') == 'async':
+            most = MOST_PROCESSES
+        if path not in replaced and isinstance(value, int) and value > most:
+            raise CheckpointError(
+                run.path,
+                f'asks for {path}={value}: more than {most} needs your consent; add --trust (in Python trust=True), or '
+                f'another {path} where the command takes overrides',
+            )
+
+
+def check_memory(run: SavedRun, overrides: Sequence[str] = ()) -> None:
+    """Checks that the samples of a run with a checkpoint's config fit into memory. Raises: CheckpointError."""
+    replaced, n_byte, memory = overridden(overrides), _sample_bytes(run), machine_memory()
+    if n_byte > memory and not replaced.intersection(SAMPLE_KEYS):
+        raise CheckpointError(
+            run.path,
+            f'asks for {n_byte / 1e9:,.0f} GB of memory for samples but this machine has {memory / 1e9:,.0f} GB; '
+            f'override one of {", ".join(SAMPLE_KEYS)}',
+        )
+
+
+def _sample_bytes(run: SavedRun) -> int:
+    """Memory that the samples of a rollout, of a buffer or of the auxiliary phase take at least."""
+    obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(run.obs_space))
+    n_env, n_step, n_sample, n_phase, size = (
+        value if isinstance(value := value_at(run.config, key), int) else 1 for key in SAMPLE_KEYS
+    )
+    if value_at(run.config, 'policy.learn.aux_memory') == 'disk':
+        n_phase = 1
+    return (obs + ROW_BYTES) * max(n_env * n_step, n_sample * n_phase, size)
