@@ -26,6 +26,7 @@ from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.checkpoint import load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
+from zoo.run.load import load_policy
 
 ROOT = Path(__file__).parent.parent
 ALL_ON = dict(
@@ -541,3 +542,33 @@ def test_disk_that_is_full_at_a_resume_leaves_the_last_checkpoint_intact(tmp_pat
     (small_disk / 'other').unlink()
     second = serial_pipeline(resume=first.run_dir, max_env_step=512)
     assert second.env_step > 448 and any('learn/aux_kl_after' in row for row in rows(first.run_dir))
+
+
+class OneLayer(torch.nn.Module):
+    """A model that is registered nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor, self.critic = torch.nn.Linear(4, 2), torch.nn.Linear(4, 1)
+
+    def compute_actor(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.actor(obs)
+
+    def compute_critic(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.critic(obs).squeeze(-1)
+
+    def compute_actor_critic(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
+
+
+def test_module_is_trained_saved_and_loaded(tmp_path: Path) -> None:
+    model = OneLayer()
+    before = model.actor.weight.detach().clone()
+    result = serial_pipeline(discrete(tmp_path), model=model)
+    assert result.policy._model is model and not torch.equal(model.actor.weight, before)
+    policy = load_policy(result.run_dir, model=OneLayer())
+    assert torch.equal(policy._model.actor.weight, model.actor.weight)
+    again = serial_pipeline(resume=result.run_dir, model=OneLayer(), max_env_step=2 * result.env_step)
+    assert again.train_iter > result.train_iter
+    with pytest.raises(UserError, match='both a policy and a model'):
+        serial_pipeline(discrete(tmp_path), model=model, policy=result.policy)

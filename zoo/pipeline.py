@@ -9,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from zoo.config.section import Config
 from zoo.config.source import storable
 from zoo.core.errors import UserError
@@ -39,6 +41,7 @@ def serial_pipeline(
     overrides: tuple[str, ...] | list[str] = (),
     profile: int | None = None,
     trust: Trust = (),
+    model: nn.Module | None = None,
 ) -> TrainResult:
     """Trains a policy from a config.
 
@@ -54,6 +57,8 @@ def serial_pipeline(
         folder); torch's profiler traces the next 3 (trace.json). The run then continues; its results do not change.
       trust: True, or a list of modules: code that the config of the run to resume may name, as 'module:function'.
         Registered names need no trust, nor do those that an override or an earlier call in this process gave.
+      model: a network for the policy, in place of the one that policy.model names; its methods are those of a registered
+        model. `load_policy(run, model=...)` needs it again.
     Returns: TrainResult. Raises: ConfigError before anything is made; EnvError, CheckpointError,
       NonFiniteGradientError; Interrupted (SystemExit, 130 or 143) after SIGINT or SIGTERM, with the state saved.
     """
@@ -68,12 +73,16 @@ def serial_pipeline(
     source = config if run is None else _config_of(run, trust, overrides)
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
     _check_storable(cfg)
-    if run is not None and policy is None:
+    if policy is not None and model is not None:
+        raise UserError(
+            'serial_pipeline got both a policy and a model, but a policy has its model; pass one of the two'
+        )
+    if run is not None and policy is None and model is None:
         build_policy(run, cfg.policy)  # its size, before envs are made
     run_dir: Path | None = None
     with catch_signals() as received:
         try:
-            with SerialJob(cfg, policy, checkpoint) as job, closing(_iterations(job, profile)) as iterations:
+            with SerialJob(cfg, policy, checkpoint, model) as job, closing(_iterations(job, profile)) as iterations:
                 job.stop_requested, run_dir = lambda: bool(received), job.run_dir
                 while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
                     next(iterations)

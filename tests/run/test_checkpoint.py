@@ -260,10 +260,10 @@ def test_load_foreign_file_says_what_it_is(tmp_path: Path, data: bytes, reason: 
 
 
 def test_load_newer_format_says_upgrade(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo.run.checkpoint, 'FORMAT', 3)
+    monkeypatch.setattr(zoo.run.checkpoint, 'FORMAT', 4)
     save_checkpoint(saved, small_state(), META)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match='has format 3 and this zoo reads formats up to 2: upgrade with pip'):
+    with pytest.raises(CheckpointError, match='has format 4 and this zoo reads formats up to 3: upgrade with pip'):
         load_checkpoint(saved)
 
 

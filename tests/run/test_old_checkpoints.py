@@ -68,3 +68,8 @@ def test_checkpoint_names_the_executor_and_a_resume_with_another_warns(
     assert name == first.policy.executor_name
     serial_pipeline(resume=first.run_dir, overrides=['max_env_step=256', 'policy.learn.executor=eager'])
     assert name == 'eager' or f'executor {name} and continues with eager' in caplog.text
+
+
+def test_old_policy_knows_no_mask() -> None:
+    """An env that shows masks today has the spaces that its old policy was trained on."""
+    assert load_checkpoint(FOLDER / 'ppo_offpolicy_gaussian.safetensors').meta['config']['env']['action_mask'] == 'off'

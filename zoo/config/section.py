@@ -237,15 +237,6 @@ def fields_of(section_cls: type[Section], path: str = '') -> Iterator[tuple[str,
             yield from fields_of(sections_of(field.annotation)[0], join_path(path, key))
 
 
-def fill_defaults(section_cls: type[Section], data: dict[str, Any]) -> None:
-    """Sets fields that `data` lacks, in inner sections too, as in a config that an older version stored."""
-    for key, field in section_cls.model_fields.items():
-        if is_section(field):
-            fill_defaults(sections_of(field.annotation)[0], data.setdefault(key, {}))
-        elif not field.is_required():
-            data.setdefault(key, plain(field.get_default()))
-
-
 def is_section(field: FieldInfo) -> bool:
     """Whether a field is a section, and nothing else."""
     return sections_of(field.annotation) == [field.annotation]

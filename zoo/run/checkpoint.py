@@ -18,10 +18,11 @@ from zoo.run.checkpoint_file import DTYPES, CheckpointError, FileContent, malfor
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file format; files with a higher number are refused, those with a lower one are translated.
 
-Format 1 has Gaussian logits in buffers as {'mu', 'sigma'}; format 2 has one tensor, mu and sigma side by side.
+Format 1 has Gaussian logits in buffers as {'mu', 'sigma'}; format 2 has one tensor, mu and sigma side by side. Files of
+both are of a time without action masks, which an env may have had nevertheless.
 """
 
 State = dict[str, Any]
@@ -182,7 +183,12 @@ def _flatten_logits(state: State, meta: dict[str, Any]) -> None:
         state['buffer'] = _with_flat_logits(state['buffer'])
 
 
-_TRANSLATIONS: dict[int, Translation] = {1: _flatten_logits}
+def _leave_masks_out(state: State, meta: dict[str, Any]) -> None:
+    """Formats 1 and 2: whatever the env shows, its policy knows no action mask."""
+    meta['config']['env'].setdefault('action_mask', 'off')
+
+
+_TRANSLATIONS: dict[int, Translation] = {1: _flatten_logits, 2: _leave_masks_out}
 """What changes state and meta of a format, in place, to those of the next one."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import torch
+from torch import nn
 
 from zoo.config.section import Config, validate
 from zoo.core.errors import RunError
@@ -26,30 +27,35 @@ Initialisation and a first pass through the network need some 3 * n; small netwo
 """
 
 
-def load_policy(path: str | os.PathLike[str], device: str | None = None, trust: Trust = ()) -> Policy:
+def load_policy(
+    path: str | os.PathLike[str], device: str | None = None, trust: Trust = (), model: nn.Module | None = None
+) -> Policy:
     """The policy of a checkpoint file or run folder with eval mode: `policy.act(obs)` acts as in evaluation.
 
     Args:
       device: as `policy.device`; None: the device of the run, or the CPU if there is no CUDA.
       trust: True, or a list of modules: code that the config of the policy may name, as 'module:function'.
+      model: a module like the one that was trained, where `serial_pipeline` was given one; its weights are replaced.
     Raises: CheckpointError (path and reason); ConfigError if its policy or model is not registered.
     """
-    return policy_of(load_checkpoint(path), device, trust)
+    return policy_of(load_checkpoint(path), device, trust, model)
 
 
-def policy_of(checkpoint: Checkpoint, device: str | None = None, trust: Trust = ()) -> Policy:
+def policy_of(
+    checkpoint: Checkpoint, device: str | None = None, trust: Trust = (), model: nn.Module | None = None
+) -> Policy:
     """Like `load_policy`, for a checkpoint in memory."""
     run = saved_run(checkpoint)
     check_names(run, ('policy',), trust)
     cfg = resolve_policy(run.config['policy'])
     if device is not None or not torch.cuda.is_available():
         cfg.device = device or 'cpu'
-    policy = build_policy(run, cfg)
+    policy = build_policy(run, cfg, model)
     policy.load_state_dict(run.state.policy)
     return policy
 
 
-def build_policy(run: SavedRun, cfg: Config) -> Policy:
+def build_policy(run: SavedRun, cfg: Config, model: nn.Module | None = None) -> Policy:
     """A new policy with eval mode of this section `policy`, which the state in a checkpoint fits.
 
     Raises: CheckpointError if it does not, has numbers that are not finite, or if the policy would be much larger.
@@ -59,9 +65,8 @@ def build_policy(run: SavedRun, cfg: Config) -> Policy:
     mode = run.config['env'].get('action_mode', 'clip')
     try:
         with AllocationLimit(BUILD_FACTOR * n_byte + BUILD_SLACK):
-            policy = make(
-                cfg, run.obs_space, run.action_space, seed=run.config['seed'], enable_field=['eval'], action_mode=mode
-            )
+            spaces, options = (run.obs_space, run.action_space), {'seed': run.config['seed'], 'action_mode': mode}
+            policy = make(cfg, *spaces, enable_field=['eval'], model=model, **options)
     except AllocationError as error:
         raise CheckpointError(
             run.path,

@@ -60,9 +60,7 @@ def make_parts(
     )
 
 
-def _make_policy(
-    cfg: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv], model: nn.Module | None
-) -> Policy:
+def _make_policy(cfg: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv], model: nn.Module | None) -> Policy:
     spaces = envs[0].obs_space, envs[0].action_space
     if policy is None:
         run = RunInfo(cfg.max_env_step, reuse_of(cfg.buffer, cfg.policy.collect.n_sample))
