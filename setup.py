@@ -15,7 +15,6 @@ CORE = [
     'easydict>=1.10',  # attribute access to the resolved config
     'tensorboardX>=2.6',  # TensorBoard event files without TensorFlow
     'pydantic>=2.6',  # typed, ranged sections of the config
-    'safetensors>=0.4.3',  # checkpoints without pickle
     'rich>=13.0',  # the live line on the console
     'pyyaml>=6.0',  # config files and command-line values
 ]
@@ -33,6 +32,7 @@ EXTRAS = {
         'ruff>=0.6',  # lint
         'mypy>=1.11',  # types
         'triton>=3.2; platform_system == "Linux"',  # its interpreter runs the GPU kernels on a CPU
+        'safetensors>=0.4.3',  # its readers and zoo's read each other's files
         'types-PyYAML',  # types of pyyaml
     ],
 }

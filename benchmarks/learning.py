@@ -77,6 +77,19 @@ TARGETS = {
     'halfcheetah_ppo': Target(2500, 3, 2, 1_000_000),
     'hopper_ppo': Target(2000, 3, 2, 1_000_000),
     'walker2d_ppo': Target(None, 3, 0, 1_000_000),
+    'bipedalwalker_ppo': Target(290, 3, 2, 5_000_000),
+    'swimmer_ppo': Target(None, 3, 0, 1_000_000),
+    'ant_ppo': Target(None, 3, 0, 1_000_000),
+    'humanoid_ppo': Target(None, 3, 0, 1_000_000),
+    'taxi_ppo': Target(7, 3, 3, 500_000),
+    'pendulum_bins_ppo': Target(-200, 3, 3, 200_000),
+    'remember_cue_ppo': Target(0.95, 3, 3, 100_000),
+    'remember_cue_ppo policy.model.recurrent.cell=mingru': Target(0.95, 3, 3, 100_000),
+    'remember_cue_ppo policy.model.recurrent=null policy.learn.sequence.len=16': Target(None, 3, 0, 100_000),
+    'cartpole_no_velocity_ppo policy.model.recurrent=null': Target(None, 3, 0, 300_000),
+    'cartpole_no_velocity_ppo': Target(450, 3, 3, 300_000),
+    'cartpole_no_velocity_ppg': Target(450, 3, 3, 300_000),
+    'cartpole_no_velocity_window_ppo': Target(450, 3, 3, 200_000),
     'minigrid_doorkey_6x6_ppo': Target(0.9, 3, 3, 300_000),
     'cartpole_ppg': Target(475, 5, 5, 100_000),
     'acrobot_ppg': Target(None, 3, 0, 500_000),
@@ -88,12 +101,13 @@ TARGETS = {
 
 
 def bench_config(name: str) -> dict[str, Any]:
-    """The bundled config without its early stop."""
-    from zoo.config.source import load_config
+    """The bundled config without its early stop, with the overrides that follow its name."""
+    from zoo.run.config import resolve_config
+    from zoo.run.config_check import without_derived_values
 
-    config, _ = load_config(name)
-    config['policy'].setdefault('eval', {})['stop_value'] = None
-    return config
+    bundled, *overrides = name.split()
+    resolved = resolve_config(bundled, [*overrides, 'policy.eval.stop_value=null'])
+    return without_derived_values(resolved.to_dict())
 
 
 def train_one(name: str, seed: int) -> dict[str, Any]:
@@ -128,7 +142,7 @@ def train_one(name: str, seed: int) -> dict[str, Any]:
 
 
 def raw_path(name: str, seed: int) -> Path:
-    return RAW / f'{name}_seed{seed}.json'
+    return RAW / f'{name.replace(" ", "__")}_seed{seed}.json'
 
 
 def is_done(name: str, seed: int) -> bool:

@@ -3,17 +3,15 @@
 config = dict(
     exp_name='cartpole_no_velocity_ppo',
     max_env_step=300_000,
-    env=dict(id='cartpole_no_velocity', collector_env_num=8),
+    env=dict(id='cartpole_no_velocity'),
     policy=dict(
         type='ppo',
-        model=dict(recurrent=dict(cell='lstm', hidden_size=64)),
+        model=dict(recurrent=dict(cell='lstm')),
         learn=dict(
             epoch_per_collect=8,
-            batch_size=256,
             learning_rate=dict(start=1e-3, end=0.0),
-            sequence=dict(len=16),
         ),
-        collect=dict(n_step=128, discount_factor=0.98),
+        collect=dict(discount_factor=0.98),
         eval=dict(eval_freq=50_000),
     ),
 )

@@ -3,19 +3,15 @@
 config = dict(
     exp_name='remember_cue_ppo',
     max_env_step=100_000,
-    env=dict(id='remember_cue', collector_env_num=16),
+    env=dict(id='remember_cue'),
     policy=dict(
         type='ppo',
-        model=dict(recurrent=dict(cell='lstm', hidden_size=64)),
+        model=dict(recurrent=dict(cell='lstm')),
         learn=dict(
-            epoch_per_collect=8,
-            batch_size=256,
-            learning_rate=dict(start=2e-3, end=0.0),
-            entropy_weight=0.01,
-            sequence=dict(len=64),
+            learning_rate=5e-4,
+            sequence=dict(len=32),
         ),
-        collect=dict(n_step=64, gae_lambda=1.0, discount_factor=1.0),
-        eval=dict(eval_freq=20_000, n_episode=100),
+        eval=dict(n_episode=100),
     ),
 )
 

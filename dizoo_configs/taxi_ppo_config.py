@@ -13,7 +13,6 @@ config = dict(
             learning_rate=dict(start=3e-3, end=0.0),
             entropy_weight=0.01,
         ),
-        collect=dict(n_step=128),
         eval=dict(eval_freq=50_000, n_episode=20),
     ),
 )

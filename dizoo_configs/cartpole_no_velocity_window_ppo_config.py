@@ -1,18 +1,16 @@
 """CartPole-v1 without velocities, seen through a window: the last four observations and a mask, as a Dict."""
 
 config = dict(
-    exp_name='cartpole_window_ppo',
+    exp_name='cartpole_no_velocity_window_ppo',
     max_env_step=200_000,
-    env=dict(id='cartpole_no_velocity', collector_env_num=8, window=4),
+    env=dict(id='cartpole_no_velocity', window=4),
     policy=dict(
         type='ppo',
         learn=dict(
             epoch_per_collect=10,
-            batch_size=256,
             learning_rate=dict(start=1e-3, end=0.0),
         ),
         collect=dict(n_step=64, discount_factor=0.98),
-        eval=dict(eval_freq=20_000),
     ),
 )
 
