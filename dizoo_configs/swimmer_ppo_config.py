@@ -9,7 +9,6 @@ config = dict(
         model=dict(obs_norm=True),
         learn=dict(
             epoch_per_collect=10,
-            batch_size=256,
             learning_rate=dict(start=6e-4, end=0.0),
             reward_norm=True,
         ),

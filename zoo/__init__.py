@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zoo.config.section import ConfigError, Section
-    from zoo.core.registry import BUFFER_REGISTRY, ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+    from zoo.core.registry import (
+        BUFFER_REGISTRY,
+        DISTRIBUTION_REGISTRY,
+        ENCODER_REGISTRY,
+        ENV_REGISTRY,
+        MODEL_REGISTRY,
+        POLICY_REGISTRY,
+    )
     from zoo.pipeline import serial_pipeline
     from zoo.run.checkpoint import CheckpointError
     from zoo.run.job import TrainResult
@@ -25,6 +32,8 @@ _HOME = {
     'BUFFER_REGISTRY': 'zoo.core.registry',
     'CheckpointError': 'zoo.run.checkpoint',
     'ConfigError': 'zoo.config.section',
+    'DISTRIBUTION_REGISTRY': 'zoo.core.registry',
+    'ENCODER_REGISTRY': 'zoo.core.registry',
     'ENV_REGISTRY': 'zoo.core.registry',
     'MODEL_REGISTRY': 'zoo.core.registry',
     'POLICY_REGISTRY': 'zoo.core.registry',
@@ -37,6 +46,8 @@ _HOME = {
 
 __all__ = [
     'BUFFER_REGISTRY',
+    'DISTRIBUTION_REGISTRY',
+    'ENCODER_REGISTRY',
     'ENV_REGISTRY',
     'MODEL_REGISTRY',
     'POLICY_REGISTRY',

@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.set_defaults(run=_eval)
 
     names = commands.add_parser('list', parents=[common, as_json], help='list what is registered')
-    names.add_argument('kind', choices=['policies', 'models', 'envs', 'buffers', 'configs'])
+    names.add_argument('kind', choices=['policies', 'models', 'envs', 'buffers', 'encoders', 'distributions', 'configs'])
     names.set_defaults(run=_list)
 
     config = commands.add_parser(
@@ -257,6 +257,8 @@ def _names(kind: str) -> list[str]:
         'policies': registry.POLICY_REGISTRY,
         'models': registry.MODEL_REGISTRY,
         'buffers': registry.BUFFER_REGISTRY,
+        'encoders': registry.ENCODER_REGISTRY,
+        'distributions': registry.DISTRIBUTION_REGISTRY,
     }[kind].names()
 
 

@@ -215,6 +215,8 @@ def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: 
         return section_problems(best, value, where, known) or [f'{where}: {item["msg"]}']
     if is_section(field):
         return [bad_value(where, value, sections[0])]
+    if item['type'] == 'value_error' and isinstance(item['ctx']['error'], ConfigError):
+        return list(item['ctx']['error'].problems)  # of a section that the field's value is checked against
     if item['type'] == 'value_error':  # a check written for this field says it best
         return [f'{where} is {value!r}: {item["ctx"]["error"]}']
     return [bad_value(where, value, field)]

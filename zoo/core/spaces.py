@@ -170,7 +170,8 @@ def obs_dtype(space: Leaf) -> torch.dtype:
         return torch.int64
     if isinstance(space, MultiBinary):
         return torch.bool
-    return torch.uint8 if is_image(space) and space.dtype == 'uint8' else torch.float32
+    is_bytes = space.dtype == 'uint8' and len(space.shape) in (3, 4)  # images, or a window of images
+    return torch.uint8 if is_bytes else torch.float32
 
 
 def empty_obs(space: Space, lead: tuple[int, ...] = (), device: torch.device | str = 'cpu', fill: float = 0) -> Any:
