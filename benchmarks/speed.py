@@ -27,7 +27,7 @@ from typing import Any
 
 from speed_runs import Plan, calibrate, measure
 from speed_tables import report
-from speed_works import PEERS, WORKS, Work, peer_drivers, zoo_drivers
+from speed_works import PEERS, WORKS, Work, before_driver, peer_drivers, zoo_drivers
 
 from report import REPO, RESULTS, git_commit, machine, one_thread_env, today, versions, write_json
 
@@ -64,7 +64,8 @@ def measure_work(work: Work, plan: Plan, args: argparse.Namespace) -> dict[str, 
     peers, missing = peer_drivers(work, args.peers, args.venvs)
     for line in missing:
         log.warning('%s', line)
-    choices, calibration = calibrate(work, [*zoo_drivers(work, args.omit), *peers], plan, failed)
+    before = [] if args.before is None else [before_driver(work, args.before)]
+    choices, calibration = calibrate(work, [*zoo_drivers(work, args.omit), *before, *peers], plan, failed)
     runs = measure(work, choices, plan, failed)
     return {
         'machine': machine(),
@@ -99,6 +100,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--scale', type=float, default=1.0, help='factor of the env steps of every run')
     parser.add_argument('--venvs', type=Path, default=venvs)
     parser.add_argument('--omit', nargs='*', default=[], metavar='KEY', help='config keys of zoo that are not set')
+    parser.add_argument('--before', type=Path, metavar='CHECKOUT', help='also an older zoo, from its checkout')
     parser.add_argument('--results', type=Path, default=RESULTS, help='folder of speed.json and speed.md')
     parser.add_argument(
         '--quick',

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 PEERS_DIR = Path(__file__).resolve().parent / 'peers'
 BASELINE = 'stable-baselines3'  # whose peak memory and returns are the measure
+BEFORE = 'zoo best, before'
 Setting = tuple[str, ...]  # config overrides of zoo
 
 
@@ -237,6 +238,12 @@ def zoo_drivers(work: Work, omit: Sequence[str]) -> list[Driver]:
 
     settings = {'zoo eager': work.eager, 'zoo best': work.best, 'zoo best, torch env': work.tensor}
     return [Driver(label, 'zoo', command, kept(of)) for label, of in settings.items() if of]
+
+
+def before_driver(work: Work, checkout: Path) -> Driver:
+    """The zoo of another checkout (an older commit, its C library built there) at its best, to compare with."""
+    script = checkout.resolve() / 'benchmarks' / 'peers' / 'run_zoo.py'
+    return Driver(BEFORE, 'zoo', ('env', f'PYTHONPATH={checkout.resolve()}', sys.executable, str(script)), work.best)
 
 
 def peer_drivers(work: Work, names: Sequence[str], venvs: Path) -> tuple[list[Driver], list[str]]:
