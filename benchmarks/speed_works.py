@@ -148,8 +148,8 @@ WORKS = (
         4,
         (1.0, 2.0),
         30_720,
-        tuple((setting, *LSTM) for setting in (BATCHED, SYNC)),
-        tuple((setting, *LSTM) for setting in (BATCHED, SYNC)),
+        tuple((EAGER, setting, *LSTM) for setting in (BATCHED, SYNC)),
+        tuple((EAGER, setting, *LSTM) for setting in (BATCHED, SYNC)),
         peers=('sb3_contrib',),
         reference=('sb3_contrib',),
         note='RecurrentPPO has its dense layer after the LSTMs, zoo before them; both have an LSTM each for actor and '
