@@ -146,7 +146,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.set_defaults(run=_eval)
 
     names = commands.add_parser('list', parents=[common, as_json], help='list what is registered')
-    names.add_argument('kind', choices=['policies', 'models', 'envs', 'buffers', 'encoders', 'distributions', 'configs'])
+    names.add_argument(
+        'kind', choices=['policies', 'models', 'envs', 'buffers', 'encoders', 'distributions', 'configs']
+    )
     names.set_defaults(run=_list)
 
     config = commands.add_parser(

@@ -73,6 +73,8 @@ def serial_pipeline(
     source = config if run is None else _config_of(run, trust, overrides)
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
     _check_storable(cfg)
+    if model is not None and not isinstance(model, nn.Module):
+        raise UserError(f'model is {model!r} but must be a torch.nn.Module, made for the spaces of the env')
     if policy is not None and model is not None:
         raise UserError(
             'serial_pipeline got both a policy and a model, but a policy has its model; pass one of the two'

@@ -6,6 +6,7 @@ observations, and what training should compute is worked out here by plain loops
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from tests.buffer.samples import replay
 from tests.envs import LimitEnv
 from tests.policy_envs import TWO_ACTIONS
+from zoo import serial_pipeline
 from zoo.core.data import Rollout
 from zoo.core.errors import UserError
 from zoo.core.seeding import stream
@@ -183,6 +185,8 @@ def test_session_keeps_the_state_and_act_does_not() -> None:
     session.reset()
     assert session.act(np.stack([small, big])).tolist() == [1, 0]
     assert session.act(np.stack([small, small]), begins=[False, False]).tolist() == [1, 0]
+    with pytest.raises(UserError, match=r'begins is \[True\] but must be one bool, or one for each of the 2 envs'):
+        session.act(np.stack([small, small]), begins=[True])
     with pytest.raises(UserError, match='act got 3 observations but the session is of 2 envs'):
         session.act(np.zeros((3, 1), np.float32))
     close(collector)
@@ -370,6 +374,36 @@ def test_sequences_are_drawn_whole_from_a_replay_buffer() -> None:
     close(collector)
 
 
+@pytest.mark.parametrize('cell', ['lstm', 'mingru'])
+@pytest.mark.parametrize('name', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
+def test_bundled_models_train_on_sequences_with_every_policy(name: str, cell: str, tmp_path: Path) -> None:
+    """With normalised observations and values, burn-in and overlap; a resume continues from the file."""
+    learn: dict[str, Any] = dict(
+        batch_size=32, value_norm=True, sequence=dict(len=8, burn_in=4, overlap='half' if 'off' in name else 'none')
+    )
+    if name.startswith('ppg'):
+        learn |= dict(aux_freq=2, aux_batch_size=64)
+    draw = dict(n_sample=64, update_per_collect=2)
+    buffer = {'ppo_offpolicy': dict(size=256, **draw), 'ppg_offpolicy': dict(size=256, policy=draw, value=draw)}
+    config = dict(
+        exp_name='recurrent',
+        max_env_step=256,
+        env=dict(id='cartpole_no_velocity', collector_env_num=4),
+        policy=dict(
+            type=name,
+            model=dict(recurrent=dict(cell=cell, hidden_size=8), obs_norm=True),
+            learn=learn,
+            collect=dict(n_step=16),
+            eval=dict(n_episode=1),
+        ),
+        logger=dict(root=str(tmp_path), console='off', tensorboard=False),
+        **({'buffer': buffer[name]} if name in buffer else {}),
+    )
+    first = serial_pipeline(config)
+    assert first.env_step == 256 and first.train_iter > 0
+    assert serial_pipeline(resume=first.run_dir, max_env_step=320).train_iter > first.train_iter
+
+
 # ---- bad input
 
 
@@ -387,6 +421,7 @@ def test_sequences_are_drawn_whole_from_a_replay_buffer() -> None:
             50,
             r"overlap is 'half' but len is 5, which is odd",
         ),
+        (dict(sequence=dict(len=16, burn_in=17)), 32, r'burn_in is 17 but a rollout of 32 steps has at most 16 before'),
         (dict(recompute_adv=True), 32, r'recompute_adv is true but the model has a recurrent state'),
     ],
 )

@@ -109,6 +109,8 @@ def test_masked_policies_learn_what_is_legal(name: str, action: str, source: str
     obs, _ = env.reset(seed=5)
     for _ in range(10):
         obs, *_ = env.step(policy.act(obs))
+    with pytest.raises(UserError, match='the action mask of observation 0 forbids every action'):
+        policy.act({**obs, 'action_mask': np.zeros_like(obs['action_mask'])})
 
 
 @pytest.mark.slow

@@ -21,12 +21,16 @@ class BufferConfig(Section):
     type: str = Field('rollout', description='registered name of the buffer')
 
 
-def in_sequences(cfg: Any, length: int) -> Any:
-    """A resolved section `buffer` with `size` and `n_sample`, at any depth, counted in sequences of that length."""
-    if length == 1:
+def in_sequences(cfg: Any, length: int, stride: int) -> Any:
+    """A resolved section `buffer` with `size` and `n_sample`, at any depth, counted in sequences.
+
+    Args: length: steps of a sequence; stride: from the start of one to that of the next, less where they overlap.
+    """
+    if length == stride == 1:
         return cfg
-    counted = {key: in_sequences(x, length) if isinstance(x, dict) else x for key, x in cfg.items()}
-    return type(cfg)({key: x // length if key in ('size', 'n_sample') else x for key, x in counted.items()})
+    counted = {key: in_sequences(x, length, stride) if isinstance(x, dict) else x for key, x in cfg.items()}
+    per = {'size': stride, 'n_sample': length}
+    return type(cfg)({key: x // per[key] if key in per else x for key, x in counted.items()})
 
 
 class Buffer(Protocol):

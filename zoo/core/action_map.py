@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces
+from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
 
 ActionMode = Literal['clip', 'rescale']
 
@@ -36,6 +36,7 @@ class ActionMap:
             stop = start + action_width(leaf)
             self._leaves.append((slice(start, stop), _leaf_map(leaf, mode, device)))
             start = stop
+        self._only = None if isinstance(space, Dict) else self._leaves[0][1]
 
     def __call__(self, action: Tensor) -> Any:
         """action: [B] int64 (Discrete), [B, K] int64 (MultiDiscrete, MultiBinary) or [B, D] f32 (Box, Dict, Tuple).
@@ -43,14 +44,27 @@ class ActionMap:
         Returns: an array [B, *A] for the env; for Dict and Tuple nested dicts and tuples of arrays.
         """
         action = action.detach().cpu()
-        if not isinstance(self.space, Dict):
-            return self._leaves[0][1].to_array(action)
+        if self._only is not None:
+            return self._only.to_array(action)
+        assert isinstance(self.space, Dict)
         arrays = iter([leaf.to_array(_part(action, at, leaf)) for at, leaf in self._leaves])
         return _nested(self.space, arrays)
 
     def map(self, action: Tensor) -> Tensor:
         """The same for a space that is no Dict, on the device of the actions; a Box in f32 or f64, as the env's."""
         return self._leaves[0][1].map(action)
+
+
+def forbids_all(space: Space, mask: Tensor) -> Tensor:
+    """Whether an action mask [..., n_mask] bool leaves some choice of the action without any option, [...] bool."""
+    found, start = torch.zeros(mask.shape[:-1], dtype=torch.bool, device=mask.device), 0
+    for _, leaf in leaf_spaces(space):
+        widths = leaf.nvec if isinstance(leaf, MultiDiscrete) else (leaf.n,) if isinstance(leaf, Discrete) else ()
+        for n in widths:
+            found |= ~mask[..., start : start + n].any(-1)
+            start += n
+        start += action_width(leaf) if isinstance(leaf, MultiBinary) else 0
+    return found
 
 
 class _IndexMap:
@@ -77,7 +91,7 @@ class _BoxMap:
     """Real numbers -> those of a Box."""
 
     def __init__(self, space: Box, mode: ActionMode, device: torch.device | str) -> None:
-        self.shape, self.is_index = space.shape, False
+        self.shape, self.is_index, self._is_flat = space.shape, False, len(space.shape) == 1
         self._dtype = np.dtype(space.dtype)
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         bounded = np.isfinite(low) & np.isfinite(high) & (mode == 'rescale')
@@ -103,7 +117,7 @@ class _BoxMap:
 
     def map(self, action: Tensor) -> Tensor:
         action = action.to(self._work_dtype)
-        if len(self.shape) != 1:
+        if not self._is_flat:
             action = action.view(*action.shape[:-1], *self.shape)
         if self._rescale:
             action = action * self._scale + self._shift

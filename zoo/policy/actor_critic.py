@@ -20,7 +20,17 @@ from zoo.core.transfer import send
 from zoo.model.probe import probe
 from zoo.policy.base import Policy
 from zoo.policy.samples import TRANSITION_ONLY, in_pieces, rollout_values, scaled_reward, valid_weight
-from zoo.policy.sequences import cut, first_rows, length_of, n_entry, rows_of, sequence_problem, states_before
+from zoo.policy.sequences import (
+    SequenceConfig,
+    cut,
+    first_rows,
+    length_of,
+    n_entry,
+    rows_of,
+    sequence_problem,
+    states_before,
+    stride_of,
+)
 from zoo.policy.updates import PolicyNumbers, ValueNumbers
 from zoo.rl_utils.distribution import ActionDist, make_dist
 from zoo.rl_utils.gae import gae_data, gae_return, normalize_advantage
@@ -56,7 +66,7 @@ class ActorCriticPolicy(Policy):
         probe(self._model, self.obs_space, self._dist, self.device)
         self._has_state = hasattr(self._model, 'initial_state')
         self._acts_with_value = self._has_state or bool(getattr(self._model, 'one_trunk', False))
-        if self._has_state and (problem := self._sequence_problem()):
+        if problem := self._sequence_problem():
             raise UserError(problem)
         self._choose_executor()
 
@@ -68,8 +78,17 @@ class ActorCriticPolicy(Policy):
             )
 
     def _sequence_problem(self) -> str:
-        """Why a model with a state cannot be trained with this config, in a sentence; empty if it can."""
+        """Why the model cannot be trained on the sequences of this config, in a sentence; empty if it can."""
         cfg = self.cfg
+        if not self._has_state:
+            return (
+                ''
+                if cfg.learn.sequence == SequenceConfig().model_dump()
+                else (
+                    'policy.learn.sequence is given but the model has no recurrent state: nothing would be cut into '
+                    'sequences; leave it out, or give policy.model.recurrent, e.g. {cell: lstm}'
+                )
+            )
         if 'learn' in self._fields and self._keep_transitions:
             return (
                 'policy.learn.recompute_adv is true but the model has a recurrent state, whose rollouts are cut into '
@@ -106,6 +125,10 @@ class ActorCriticPolicy(Policy):
     @property
     def sequence_len(self) -> int:
         return self.cfg.learn.sequence.len if self._has_state else 1
+
+    @property
+    def sequence_stride(self) -> int:
+        return stride_of(self.cfg.learn.sequence) if self._has_state else 1
 
     @property
     def compile_env(self) -> Compile | None:

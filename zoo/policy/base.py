@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, Compile, ForwardActing
 from zoo.config.section import Section
-from zoo.core.action_map import ActionMap, first_row
+from zoo.core.action_map import ActionMap, first_row, forbids_all
 from zoo.core.data import (
     Columns,
     Metrics,
@@ -30,7 +31,7 @@ from zoo.core.data import (
 from zoo.core.errors import UserError
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.seeding import stream
-from zoo.core.spaces import Dict, Space, n_lead, obs_to_tensor
+from zoo.core.spaces import ACTION_MASK, Dict, Space, mask_space, n_lead, obs_to_tensor
 
 DEVICE = r'^(auto|cpu|cuda(:\d+)?)$'
 Mode = Literal['learn', 'collect', 'eval']
@@ -240,6 +241,11 @@ class Policy(ABC):
         return 1
 
     @property
+    def sequence_stride(self) -> int:
+        """Steps of an env from the start of one entry of the samples to that of the next."""
+        return 1
+
+    @property
     def compile_env(self) -> Compile | None:
         """What compiles the step of envs that are tensor programs, where this run is worth it."""
         return None
@@ -401,6 +407,9 @@ class Session:
         batch = obs_to_tensor(space, obs, optional=policy._optional_obs())
         is_single = n_lead(space, batch) == 0
         batch = map_tensors(lambda x: x.unsqueeze(0), batch) if is_single else batch
+        if mask_space(space) is not None and bool((none := forbids_all(policy.action_space, batch[ACTION_MASK])).any()):
+            row = int(none.nonzero()[0])
+            raise UserError(f'the action mask of observation {row} forbids every action; it must allow one or more')
         output = self._mode.forward(batch, self._before(len(first_leaf(batch)), begins))
         self._state = output.get('state')
         action = output['action']
@@ -414,5 +423,8 @@ class Session:
             raise UserError(f'act got {n_env} observations but the session is of {n} envs; call reset() before')
         if begins is None:
             return self._state
-        rows = torch.as_tensor(begins, dtype=torch.bool).reshape(-1).expand(n_env)
+        given = np.asarray(begins)
+        if given.dtype != bool or given.shape not in ((), (n_env,)):
+            raise UserError(f'begins is {begins!r} but must be one bool, or one for each of the {n_env} envs')
+        rows = torch.as_tensor(given).expand(n_env)
         return replace_rows(rows, self._mode.initial_state(n_env), self._state)

@@ -108,6 +108,11 @@ class PPGPolicy(ActorCriticPolicy):
                     f'model {name} has no {method}(), which policy {self.cfg.type!r} needs in addition to '
                     "an actor-critic's methods; see zoo.model.ppg, or use policy.model.type 'ppg'"
                 )
+        if self._joint and cfg.critic_learning_rate is not None:
+            raise UserError(
+                f'policy.learn.critic_learning_rate is given but actor and critic of this {name} share all parameters; '
+                "leave it out, or use arch 'dual' or 'detach'"
+            )
         if self._joint and cfg.actor_epoch_per_collect != cfg.critic_epoch_per_collect:
             raise UserError(
                 f'policy.learn.actor_epoch_per_collect is {cfg.actor_epoch_per_collect} and '
@@ -119,7 +124,7 @@ class PPGPolicy(ActorCriticPolicy):
     def _sequence_problem(self) -> str:
         cfg = self.cfg
         problem = super()._sequence_problem()
-        if problem or 'learn' not in self._fields:
+        if problem or not self._has_state or 'learn' not in self._fields:
             return problem
         return sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.aux_batch_size, 'aux_batch_size')
 

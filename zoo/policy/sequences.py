@@ -51,6 +51,11 @@ def sequence_problem(cfg: Any, n_step: int, batch_size: int, key: str = 'batch_s
         )
     if cfg.overlap == 'half' and cfg.len % 2:
         return f"policy.learn.sequence.overlap is 'half' but len is {cfg.len}, which is odd; use an even len."
+    if cfg.burn_in > n_step - cfg.len:
+        return (
+            f'policy.learn.sequence.burn_in is {cfg.burn_in} but a rollout of {n_step} steps has at most '
+            f'{n_step - cfg.len} before a sequence of {cfg.len}; use {n_step - cfg.len} or fewer.'
+        )
     if batch_size % cfg.len:
         return (
             f'policy.learn.{key} is {batch_size} but policy.learn.sequence.len is {cfg.len}: minibatches are whole '
@@ -105,7 +110,7 @@ def rows_of(columns: C) -> C:
     rows: Any = {
         name: map_tensors(lambda x: x[:, -n_step:].flatten(0, 1), x)
         for name, x in columns.items()
-        if name not in STATE_COLUMNS
+        if name not in STATE_COLUMNS and first_leaf(x).dim() > 1  # what is known of whole sequences is of no row
     }
     return rows
 

@@ -13,7 +13,7 @@ from zoo.config.section import Config, ConfigError, Section, fields_of, sections
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
-from zoo.policy.sequences import SequenceConfig, sequence_problem
+from zoo.policy.sequences import sequence_problem
 
 N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
 
@@ -133,18 +133,11 @@ def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
 
 
 def _sequence_problems(config: dict[str, Any]) -> Iterator[str]:
-    """Problems of sequences for training that fit neither rollouts nor minibatches, or that nothing would cut."""
+    """Problems of sequences for training that fit neither rollouts nor minibatches."""
     learn, model = config['policy']['learn'], config['policy'].get('model') or {}
     sequence = learn.get('sequence')
-    if sequence is None or 'recurrent' not in model:
-        return  # of a model of one's own the policy finds out
-    if model['recurrent'] is None:
-        if sequence != SequenceConfig().model_dump():
-            yield (
-                'policy.learn.sequence is given but the model has no recurrent state: nothing would be cut into '
-                'sequences; leave it out, or give policy.model.recurrent, e.g. {cell: lstm}.'
-            )
-        return
+    if sequence is None or model.get('recurrent') is None:
+        return  # whether another model has a state, the policy finds out
     n_row = {key: learn[key] for key in ('batch_size', 'aux_batch_size') if key in learn}
     for key, n in n_row.items():
         if problem := sequence_problem(Config(sequence), config['policy']['collect']['n_step'], n, key):

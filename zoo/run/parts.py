@@ -48,7 +48,9 @@ def make_parts(
     n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
     eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval_env, device=device)))
     policy = _make_policy(cfg, policy, envs, model)
-    buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(in_sequences(cfg.buffer, policy.sequence_len), seed=cfg.seed)
+    buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(
+        in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride), seed=cfg.seed
+    )
     return Parts(
         envs,
         policy,
