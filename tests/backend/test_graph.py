@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,13 @@ from zoo.backend import trace as module
 from zoo.backend.executor import Acting, Eager, Executor, ForwardActing, Pass, forward_for_acting
 from zoo.backend.graph import GraphActing, GraphExecutor
 from zoo.backend.trace import missing_compiler
+from zoo.core.data import map_tensors
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
+from zoo.model.actor_critic import VAC
 from zoo.policy.updates import AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
 from zoo.rl_utils import Categorical, kernels
 from zoo.rl_utils.optimizer import FlatAdam
+from zoo.run.config import resolve_policy
 
 CLOSE = dict(rtol=1e-5, atol=1e-6)  # float32 sums in another order; Adam divides by gradients that may be near 0
 CPU = torch.device('cpu')
@@ -252,13 +257,6 @@ class Tied(nn.Module):
 
     def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
         return {'logit': self.actor(obs), 'value': self.again(obs).sum(-1)}
-
-
-class Recurrent(Odd):
-    """Keeps a state while it acts."""
-
-    def initial_state(self, n_env: int) -> Tensor:
-        return torch.zeros(n_env, 1)
 
 
 def rows(n: int = 16) -> dict[str, Tensor]:
@@ -549,3 +547,34 @@ def test_captured_updates_equal_eager_ones(kind: str, caplog: pytest.LogCaptureF
             side.model.update_normalizer(problem.columns['obs'] * n)
         torch.testing.assert_close(graph.run(), eager.run(), rtol=1e-3, atol=1e-4)
     assert not messages(caplog)
+
+
+@pytest.mark.parametrize('cell', ['lstm', 'gru', 'mingru'])
+def test_sequences_of_a_recurrent_model_are_the_eager_ones(cell: str, graphs: list[torch.fx.GraphModule]) -> None:
+    """Dict observations with a mask, burn-in, and episodes that begin in mid-sequence."""
+    space = Dict({'obs': Box(np.full(3, -1.0), np.ones(3)), 'action_mask': MultiBinary((2,))})
+    cfg = resolve_policy(dict(type='ppo', model=dict(recurrent=dict(cell=cell, hidden_size=8)))).model
+    torch.manual_seed(0)
+    model: Any = VAC(cfg, space, Discrete(2))
+    n, length, burn_in = 8, 5, 2
+    mask = torch.rand(n, length + burn_in, 2) < 0.7
+    mask[..., 0] |= ~mask.any(-1)
+    action = mask[:, burn_in:].long().argmax(-1)  # one that is legal
+    logit = torch.randn(n, length, 2).masked_fill(~mask[:, burn_in:], -torch.inf)
+    columns = {
+        'obs': {'obs': torch.randn(n, length + burn_in, 3), 'action_mask': mask},
+        'is_first': torch.rand(n, length + burn_in) < 0.2,
+        'is_burned': torch.arange(n) >= 4,
+        'state': map_tensors(torch.randn_like, model.initial_state(n)),
+        **{name: torch.randn(n, length) for name in ('value', 'adv', 'return_')},
+        **{'logit': logit, 'action': action},
+    }
+    found = []
+    for make in (GraphExecutor, Eager):
+        copied = copy.deepcopy(model)
+        executor, optimizer = make(copied, copied.dist), FlatAdam(copied.named_parameters(), lr=3e-3)
+        for _ in range(3):
+            executor.run(ppo_step, [optimizer], Pass(columns, torch.arange(n)[None], 4, CPU), PolicyNumbers())
+        found.append(optimizer.param)
+    assert len(graphs) == 1 and not torch.equal(found[0], torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*found, **CLOSE)

@@ -174,13 +174,13 @@ def obs_dtype(space: Leaf) -> torch.dtype:
     return torch.uint8 if is_bytes else torch.float32
 
 
-def empty_obs(space: Space, lead: tuple[int, ...] = (), device: torch.device | str = 'cpu', fill: float = 0) -> Any:
-    """Observations [*lead, *O] of one value, in every leaf; of an action mask all true, so that it is a legal one."""
+def empty_obs(space: Space, lead: tuple[int, ...] = (), device: torch.device | str = 'cpu') -> Any:
+    """Observations [*lead, *O] of zeros in every leaf; of an action mask all true, so that it is a legal one."""
 
-    def full(leaf: Leaf) -> Tensor:
-        return torch.full((*lead, *leaf.shape), fill, dtype=obs_dtype(leaf), device=device)
+    def zeros(leaf: Leaf) -> Tensor:
+        return torch.zeros((*lead, *leaf.shape), dtype=obs_dtype(leaf), device=device)
 
-    obs = map_spaces(full, space)
+    obs = map_spaces(zeros, space)
     if mask_space(space) is not None:
         obs[ACTION_MASK].fill_(True)
     return obs

@@ -79,16 +79,14 @@ class ActorCriticPolicy(Policy):
 
     def _sequence_problem(self) -> str:
         """Why the model cannot be trained on the sequences of this config, in a sentence; empty if it can."""
-        cfg = self.cfg
-        if not self._has_state:
+        cfg, is_given = self.cfg, self.cfg.learn.sequence != SequenceConfig().model_dump()
+        if not self._has_state and is_given:
             return (
-                ''
-                if cfg.learn.sequence == SequenceConfig().model_dump()
-                else (
-                    'policy.learn.sequence is given but the model has no recurrent state: nothing would be cut into '
-                    'sequences; leave it out, or give policy.model.recurrent, e.g. {cell: lstm}'
-                )
+                'policy.learn.sequence is given but the model has no recurrent state: nothing would be cut into '
+                'sequences; leave it out, or give policy.model.recurrent, e.g. {cell: lstm}'
             )
+        if not self._has_state:
+            return ''
         if 'learn' in self._fields and self._keep_transitions:
             return (
                 'policy.learn.recompute_adv is true but the model has a recurrent state, whose rollouts are cut into '
