@@ -444,8 +444,8 @@ def test_nested_observation_that_is_not_of_the_space_names_its_leaf(change, word
         obs_to_tensor(NESTED, change(ONE))
 
 
-def test_empty_observations_are_of_one_value_with_every_action_legal():
-    obs = empty_obs(NESTED, (2, 3), fill=1)
+def test_empty_observations_are_zeros_with_every_action_legal():
+    obs = empty_obs(NESTED, (2, 3))
     assert {path: (tuple(x.shape), x.dtype) for path, x in leaves(obs)} == {
         'image': ((2, 3, 1, 2, 3), torch.uint8),
         'own.0': ((2, 3), torch.int64),
@@ -453,7 +453,9 @@ def test_empty_observations_are_of_one_value_with_every_action_legal():
         'grid': ((2, 3, 2), torch.int64),
         'action_mask': ((2, 3, 3), torch.bool),
     }
-    assert empty_obs(NESTED)['action_mask'].all() and (obs['image'] == 1).all()
+    assert empty_obs(NESTED)['action_mask'].all() and not any(
+        x.any() for path, x in leaves(obs) if path != 'action_mask'
+    )
 
 
 def test_mask_space_is_that_of_the_top_entry_alone():
