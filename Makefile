@@ -17,8 +17,14 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
+# A virtual environment names its own folder and its Python: where the Python is gone, or zoo was installed from a
+# folder that this is not (any more), $(VENV) is made anew.
+PLACE := import os, zoo; assert os.path.samefile(os.path.dirname(zoo.__file__), "zoo")
+RUNS = $(BIN)/python -I -c '' && { [ ! -e $(CORE) ] || $(BIN)/python -I -c '$(PLACE)'; }
+ANEW := $(shell [ ! -e $(VENV)/pyvenv.cfg ] || { $(RUNS); } 2>/dev/null || echo anew)
+
 .DEFAULT_GOAL := train
-.PHONY: train test test-fast lint bench clean
+.PHONY: train test test-fast lint bench clean anew
 
 train: $(CORE)
 	$(BIN)/zoo train $(CONFIG) $(ARGS)
@@ -45,20 +51,23 @@ clean:
 	rm -f zoo/backend/native/_native*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(BIN)/python:
+anew:
+	@echo '$(VENV) was made elsewhere, or its Python is gone: it is made anew'
+
+$(BIN)/python: $(ANEW)
 	@command -v $(PYTHON) >/dev/null || { echo "make: no '$(PYTHON)' found; install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: '$(PYTHON)' is $$($(PYTHON) --version 2>&1), zoo needs Python 3.10 or newer; name one: make PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: '$(PYTHON)' cannot create virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	$(PYTHON) -m venv $(if $(ANEW),--clear )$(VENV) || { rm -rf $(VENV); exit 1; }
 
 # torch first and alone: it is by far the largest, and an interrupted set-up then finds it installed.
-$(CORE): setup.py constraints.txt $(NATIVE) | $(BIN)/python
+$(CORE): setup.py constraints.txt $(NATIVE) $(ANEW) | $(BIN)/python
 	@echo 'installing zoo into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
 	$(PIP) -e .
 	@touch $@
 
-$(DEV): setup.py constraints.txt $(NATIVE) | $(BIN)/python
+$(DEV): setup.py constraints.txt $(NATIVE) $(ANEW) | $(BIN)/python
 	@echo 'installing zoo and its development tools into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
 	$(PIP) -e '.[box2d,mujoco,atari,procgen,dev]'

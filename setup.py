@@ -12,9 +12,9 @@ CORE = [
     'torch>=2.10',  # networks; older versions have a known hole in loading weights
     'numpy>=1.26',  # arrays of the environments, seed streams
     'gymnasium>=1.1',  # environments; vector environments that say their autoreset mode (1.0 cannot)
-    'easydict>=1.10',  # attribute access to the resolved config
-    'tensorboardX>=2.6',  # TensorBoard event files without TensorFlow
-    'pydantic>=2.6',  # typed, ranged sections of the config
+    'easydict>=1.10',  # attribute access to the resolved config; LGPL-3.0
+    'tensorboardX>=2.6.1',  # TensorBoard event files without TensorFlow; 2.6 needs protobuf 3, which warns
+    'pydantic>=2.7',  # typed, ranged sections of the config; 2.6 cannot read back the spaces of Dict in Dict
     'rich>=13.0',  # the live line on the console
     'pyyaml>=6.0',  # config files and command-line values
 ]
@@ -26,7 +26,7 @@ EXTRAS = {
     'envpool': [ENVPOOL],  # Atari, MuJoCo, Box2D, MiniGrid, ... as one C++ batch; Apache-2.0
     'procgen': [ENVPOOL, 'PyQt5-Qt5>=5.15'],  # Procgen in envpool draws with Qt's Core and Gui libraries; LGPL-3
     'dev': [
-        'pytest>=8.0',  # tests
+        'pytest>=8.2',  # tests; importorskip(exc_type=) is new in 8.2
         'pytest-xdist>=3.5',  # tests in parallel
         'hypothesis>=6.100',  # property tests
         'ruff>=0.6',  # lint
@@ -53,7 +53,7 @@ setup(
     packages=find_packages(include=['zoo', 'zoo.*', 'dizoo_configs', 'dizoo_configs.*']),
     install_requires=CORE,
     extras_require=EXTRAS,
-    entry_points={'console_scripts': ['zoo = zoo.cli:main']},
+    entry_points={'console_scripts': ['zoo = zoo.__main__:main']},
     classifiers=[
         'Programming Language :: Python :: 3',
         'Topic :: Scientific/Engineering :: Artificial Intelligence',

@@ -13,6 +13,7 @@ config = dict(
             aux_freq=8,
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
+            grad_clip=None,
         ),
         collect=dict(n_step=256, gae_lambda=0.94),
         eval=dict(eval_freq=50_000),

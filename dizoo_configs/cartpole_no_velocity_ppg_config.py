@@ -11,7 +11,6 @@ config = dict(
             actor_epoch_per_collect=8,
             critic_epoch_per_collect=8,
             aux_freq=16,
-            grad_clip=0.5,
             learning_rate=dict(start=1e-3, end=0.0),
         ),
         collect=dict(discount_factor=0.98),

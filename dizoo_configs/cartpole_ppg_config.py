@@ -12,6 +12,7 @@ config = dict(
             aux_freq=8,
             learning_rate=dict(start=1e-3, end=0.0),
             clip_ratio=dict(start=0.2, end=0.02),
+            grad_clip=None,
         ),
         collect=dict(discount_factor=0.98, gae_lambda=0.8),
         eval=dict(eval_freq=10_000, stop_value=475.0),

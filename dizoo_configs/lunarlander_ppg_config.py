@@ -13,6 +13,7 @@ config = dict(
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
             entropy_weight=0.01,
+            grad_clip=None,
         ),
         collect=dict(n_step=1024, discount_factor=0.999, gae_lambda=0.98),
         eval=dict(eval_freq=100_000),

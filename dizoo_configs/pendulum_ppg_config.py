@@ -12,6 +12,7 @@ config = dict(
             aux_freq=8,
             batch_size=64,
             learning_rate=dict(start=1e-3, end=0.0),
+            grad_clip=None,
         ),
         collect=dict(n_step=1024, discount_factor=0.9),
     ),

@@ -198,6 +198,33 @@ def test_check_env_names_the_break_and_exits_1(tmp_path: Path) -> None:
     assert _zoo('check-env', 'CartPole-v1', cwd=tmp_path).returncode == 0
 
 
+ENDLESS_ENV = """
+import gymnasium
+import numpy as np
+
+class Endless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.random.random(1).astype(np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+"""
+
+
+@pytest.mark.slow
+def test_check_env_warns_of_an_env_without_end_and_seed_and_exits_0(tmp_path: Path) -> None:
+    (tmp_path / 'endless.py').write_text(ENDLESS_ENV)
+    done = _zoo('check-env', 'endless:Endless', cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr.count('\n') == 2
+    assert 'two resets with seed=0' in done.stderr and 'env.check=false' in done.stderr
+    assert 'no episode ended in 1000 random steps' in done.stderr and 'set env.max_episode_steps' in done.stderr
+    assert done.stdout == 'endless:Endless: nothing but the warnings above found in 1000 steps\n'
+    assert 'no episode ended' not in _zoo('check-env', 'endless:Endless', '--steps', '10', cwd=tmp_path).stderr
+
+
 def test_help_does_not_import_torch() -> None:
     code = (
         'import sys\nfrom zoo.cli import main\ntry: main(["--help"])\nexcept SystemExit: pass\n'
@@ -344,3 +371,76 @@ def test_eval_of_what_is_no_file_ends_at_once(tmp_path: Path, kind: str) -> None
         and done.stderr.count('\n') == 1
         and f'is a {"named " * (kind == "pipe")}{kind}' in done.stderr
     )
+
+
+def _shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = command.replace('zoo ', f'{sys.executable} -m zoo ', 1)
+    return subprocess.run(command, shell=True, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_no_arguments_print_the_help_and_exit_2(tmp_path: Path) -> None:
+    done = _zoo(cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ''
+    assert done.stderr.startswith('usage: zoo ') and 'check-env' in done.stderr
+
+
+@pytest.mark.skipif(not Path('/dev/full').exists(), reason='no full device')
+@pytest.mark.parametrize(
+    'command',
+    ['list envs', 'list configs --json', 'config cartpole_ppo', f'train cartpole_ppo {" ".join(QUICK)} --json'],
+)
+def test_output_that_cannot_be_written_is_one_line_and_exit_1(tmp_path: Path, command: str) -> None:
+    done = _shell(f'zoo {command} >/dev/full', tmp_path)
+    assert done.returncode == 1
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith('zoo: error: the output cannot be written (No space left on device); ')
+    assert 'Traceback' not in done.stderr and 'Exception ignored' not in done.stderr
+    assert command[:5] != 'train' or list(tmp_path.glob('runs/*/*/checkpoints/*.safetensors'))
+
+
+@pytest.mark.skipif(not Path('/dev/full').exists(), reason='no full device')
+def test_errors_that_cannot_be_written_keep_the_exit_code(tmp_path: Path) -> None:
+    assert _shell('zoo config nothing 2>/dev/full', tmp_path).returncode == 2
+    assert _shell('zoo list configs >/dev/full 2>/dev/full', tmp_path).returncode == 1
+
+
+def test_run_with_all_standard_streams_closed_trains_and_saves(tmp_path: Path) -> None:
+    done = _shell(f'zoo train cartpole_ppo {" ".join(QUICK)} logger.console=plain <&- >&- 2>&-', tmp_path)
+    assert done.returncode == 0
+    run = next(tmp_path.glob('runs/*/*'))
+    assert [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]  # and nothing else is in it
+    assert _zoo('eval', str(run), '--episodes', '1', '--json', cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize('command', ['list configs', 'config cartpole_ppo', 'eval /nowhere', 'train cartpole_ppo'])
+def test_current_folder_that_is_gone_is_said_in_one_line(tmp_path: Path, command: str) -> None:
+    (tmp_path / 'gone').mkdir()
+    done = _shell(f'cd gone; rmdir ../gone; zoo {command}', tmp_path)
+    assert done.returncode == 2 and done.stdout == ''
+    assert done.stderr == 'zoo: error: the current folder does not exist any more; change to one that does\n'
+
+
+UNEXPECTED = """
+from zoo import ENV_REGISTRY, POLICY_REGISTRY
+from zoo.policy import PPOPolicy
+
+@POLICY_REGISTRY.register('of_mine')
+class OfMine(PPOPolicy):
+    def __init__(self, *args, **kwargs):
+        {}['x']
+
+config = dict(env=dict(id='CartPole-v1'), policy=dict(type='of_mine'))
+"""
+
+
+def test_error_that_nobody_expects_shows_its_lines_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / 'own.py').write_text(UNEXPECTED)
+    done = _zoo('train', 'own.py', *QUICK, cwd=tmp_path)
+    assert done.returncode == 1 and "KeyError: 'x'" in done.stderr and "{}['x']" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith('zoo: error: KeyError was not expected: ')
+    (tmp_path / 'failing.py').write_text('config = dict(env=dict(id=nothing))')
+    done = _zoo('train', 'failing.py', cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count('\n') == 1
+    assert "failing.py failed in line 1 with NameError: name 'nothing' is not defined" in done.stderr
+    done = _zoo('train', 'failing.py', '--debug', cwd=tmp_path)
+    assert done.returncode == 1 and 'Traceback' in done.stderr and 'was not expected' not in done.stderr

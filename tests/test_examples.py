@@ -25,6 +25,7 @@ SHORT = {  # overrides that leave one rollout or a few, with every kind of updat
     'my_model.py': ['max_env_step=2_048'],
     'my_masks.py': ['max_env_step=2_048'],
     'memory.py': ['max_env_step=2_048'],
+    'my_memory.py': ['max_env_step=2_048'],
     'my_gaussian.py': ['max_env_step=4_096'],
     'device_env.py': ['max_env_step=4_096'],
     'dqn.py': ['max_env_step=1_000'],

@@ -56,11 +56,11 @@ def pins() -> dict[str, Requirement]:
     return {canonicalize_name(pin.name): pin for pin in (Requirement(line) for line in lines if line)}
 
 
-def make(*args: str) -> subprocess.CompletedProcess[str]:
+def make(*args: str, cwd: Path = REPO) -> subprocess.CompletedProcess[str]:
     program = shutil.which('make')
     if program is None:
         pytest.skip('no make on this machine')
-    return subprocess.run([program, *args], cwd=REPO, capture_output=True, text=True, check=False)
+    return subprocess.run([program, *args], cwd=cwd, capture_output=True, text=True, check=False)
 
 
 def test_every_folder_of_sources_is_a_package_that_setup_ships(package):
@@ -135,6 +135,30 @@ def test_make_after_a_change_of_setup_installs_again(tmp_path):
     lines = [line for line in plan.stdout.splitlines() if ' -m pip ' in line]
     assert [line.split('constraints.txt ')[1] for line in lines] == ['torch', '-e .']
     assert '-m venv' not in plan.stdout
+
+
+@pytest.mark.parametrize('fault', ['none', 'moved', 'python gone'])
+def test_make_makes_the_environment_anew_where_it_names_another_place(fault, tmp_path):
+    here = tmp_path / 'here'
+    venv = here / '.venv'
+    (here / 'zoo').mkdir(parents=True)
+    for name in ('setup.py', 'constraints.txt', 'zoo/__init__.py'):
+        (here / name).touch()
+    shutil.copy(REPO / 'Makefile', here)
+    subprocess.run([sys.executable, '-m', 'venv', '--without-pip', venv], check=True)
+    next(venv.glob('lib/python*/site-packages')).joinpath('zoo.pth').write_text(str(here))
+    (venv / '.installed-core').touch()
+    if fault == 'moved':
+        here = here.rename(tmp_path / 'there')
+    elif fault == 'python gone':
+        for link in venv.glob('bin/python*'):
+            link.unlink()
+            link.symlink_to('/nowhere/python')
+    plan = make('-n', 'train', cwd=here)
+    assert ('-m venv --clear .venv' in plan.stdout and 'install -q -c constraints.txt -e .' in plan.stdout) == (
+        fault != 'none'
+    )
+    assert '.venv/bin/zoo train cartpole_ppo' in plan.stdout
 
 
 def test_make_with_an_old_python_says_what_to_do(tmp_path):

@@ -20,13 +20,14 @@ from tests.gpu import needs_gpu
 from tests.policy.test_offpolicy import run_config
 from tests.policy_envs import differing, flat, job_config, rows
 from zoo.core.errors import RunError, UserError
-from zoo.env import EnvError
+from zoo.env import EnvError, make_env
 from zoo.pipeline import serial_pipeline
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.checkpoint import load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
 from zoo.run.load import load_policy
+from zoo.worker.evaluator import evaluate
 
 ROOT = Path(__file__).parent.parent
 ALL_ON = dict(
@@ -447,7 +448,7 @@ def test_checkpoint_without_the_auxiliary_memory_resumes_with_a_new_count(
 ) -> None:
     cfg = keeping(tmp_path, name) | dict(checkpoint=dict(aux_memory=False), max_env_step=192)
     first = serial_pipeline(cfg)
-    assert load_checkpoint(first.run_dir).state['memory'] == {} and not caplog.records
+    assert load_checkpoint(first.run_dir).state['memory'] == {} and 'memory' not in caplog.text
     serial_pipeline(resume=first.run_dir, max_env_step=448)
     kept = {'ppg': 3, 'ppg_offpolicy': 2}[name]
     assert f'no auxiliary memory: what was kept of {kept} policy phases is lost' in caplog.text
@@ -572,3 +573,52 @@ def test_module_is_trained_saved_and_loaded(tmp_path: Path) -> None:
     assert again.train_iter > result.train_iter
     with pytest.raises(UserError, match='both a policy and a model'):
         serial_pipeline(discrete(tmp_path), model=model, policy=result.policy)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'said'),
+    [
+        (
+            {'policy': 'ppo'},
+            "policy is 'ppo' but must be a policy made from a class of POLICY_REGISTRY; to choose one by",
+        ),
+        ({'model': 'vac'}, "model is 'vac' but must be a torch.nn.Module"),
+        ({'overrides': 'seed=1'}, "overrides is 'seed=1' but must be a list of 'key=value' texts"),
+        ({'overrides': [1]}, "overrides is [1] but must be a list of 'key=value' texts"),
+        ({'resume': 3}, 'resume is 3 but must be the path of a run folder'),
+        ({'seed': 'x'}, "seed is 'x' (text) but must be an integer >= 0"),
+        ({'max_env_step': 1e6}, 'max_env_step is 1000000.0 (float) but must be an integer >= 1; write 1000000.'),
+        ({'config': 3}, 'a config is a dict, a path or a name, got int'),
+    ],
+)
+def test_argument_of_another_type_is_refused_in_a_sentence(
+    arguments: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as error:
+        serial_pipeline(**{'config': job_config(tmp_path), **arguments})
+    assert str(error.value).startswith(said) and list(tmp_path.iterdir()) == []
+
+
+def test_other_public_functions_refuse_other_types_in_a_sentence(tmp_path: Path) -> None:
+    run = serial_pipeline(job_config(tmp_path), max_train_iter=1).run_dir
+    for call, said in (
+        (lambda: load_policy(3), 'path of a file or run folder, got 3'),  # type: ignore[arg-type]
+        (lambda: load_policy(run, trust=3), 'trust is 3 but must be True or a list of modules'),  # type: ignore[arg-type]
+        (lambda: evaluate('ppo', {'id': 'CartPole-v1'}), "policy is 'ppo' but must be a policy"),  # type: ignore[arg-type]
+        (lambda: make_env('CartPole-v1'), "env is 'CartPole-v1' (text) but must be a section"),  # type: ignore[arg-type]
+        (lambda: make_env({'id': 3}), 'env.id is 3 (int) but must be text or a function'),
+    ):
+        with pytest.raises(UserError) as error:
+            call()
+        assert said in str(error.value)
+
+
+def test_default_dtype_other_than_float32_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(
+            UserError, match=r"^torch's default dtype is torch.float64 but policies compute in float32; "
+        ):
+            serial_pipeline(job_config(tmp_path))
+    finally:
+        torch.set_default_dtype(torch.float32)

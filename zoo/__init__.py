@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zoo.run.checkpoint import CheckpointError
     from zoo.run.job import TrainResult
     from zoo.run.load import load_policy
+    from zoo.run.saving import SaveError
     from zoo.worker.evaluator import evaluate
 
 from zoo.core.version import VERSION
@@ -37,6 +38,7 @@ _HOME = {
     'ENV_REGISTRY': 'zoo.core.registry',
     'MODEL_REGISTRY': 'zoo.core.registry',
     'POLICY_REGISTRY': 'zoo.core.registry',
+    'SaveError': 'zoo.run.saving',
     'Section': 'zoo.config.section',
     'TrainResult': 'zoo.run.job',
     'evaluate': 'zoo.worker.evaluator',
@@ -53,6 +55,7 @@ __all__ = [
     'POLICY_REGISTRY',
     'CheckpointError',
     'ConfigError',
+    'SaveError',
     'Section',
     'TrainResult',
     'evaluate',

@@ -8,8 +8,11 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
+
+from zoo.core.streams import open_closed_streams, say, write_line
 
 EXIT_FAILED, EXIT_USER = 1, 2
 PROFILED = 10  # default of --profile, in iterations
@@ -17,19 +20,36 @@ PROFILED = 10  # default of --profile, in iterations
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; exit code 0, 1 (the run failed) or 2 (the user's mistake); signals exit with 128 + number."""
-    if argv is None:  # the command itself: Ctrl-C must not become an exception inside the import of torch
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.run.threads says why
-            os.environ.setdefault('GOMP_SPINCOUNT', '1000')
+    if argv is None:
+        _prepare_process()
     args = _parse(argv)
-    if _names_code(args) and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # 'module:function' finds the user's modules, as under `python -m zoo`
+    args.owns_process = argv is None
     level = logging.DEBUG if args.debug else logging.INFO
     logging.basicConfig(level=level, format='zoo: %(message)s', stream=sys.stderr)
     try:
         return _run(args)
     except KeyboardInterrupt:  # outside of the run, which handles signals
         return 130
+    except Exception as error:
+        if argv is not None or args.debug:
+            raise
+        say(traceback.format_exc().rstrip())
+        say(
+            f'zoo: error: {type(error).__name__} was not expected: it is a mistake in zoo, or in code that it was given, '
+            'e.g. an env; if the lines above end in zoo, please report them'
+        )
+        return EXIT_FAILED
+    finally:
+        if argv is None:
+            say('')  # what the log could not write would fail again, and change the exit code
+
+
+def _prepare_process() -> None:
+    """What holds for the command itself, and not where Python calls `main`."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C must not become an exception inside the import of torch
+    if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.run.threads says why
+        os.environ.setdefault('GOMP_SPINCOUNT', '1000')
+    open_closed_streams()
 
 
 def _names_code(args: argparse.Namespace) -> bool:
@@ -42,7 +62,7 @@ def _names_code(args: argparse.Namespace) -> bool:
 def _run(args: argparse.Namespace) -> int:
     if args.debug:
         return _with_imports(args)
-    from zoo.core.errors import RunError, UserError  # light: no torch
+    from zoo.core.errors import RunError, UserError, env_failure  # light: no torch
 
     try:
         return _with_imports(args)
@@ -50,12 +70,18 @@ def _run(args: argparse.Namespace) -> int:
         return _report(error, EXIT_USER, _hint(args, str(error)))
     except RunError as error:
         return _report(error, EXIT_FAILED)
-    except BrokenPipeError:  # `zoo list envs | head`: the reader closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except Exception as error:
+        if (failure := env_failure(error)) is None:
+            raise
+        return _report(RunError(failure), EXIT_FAILED)
 
 
 def _with_imports(args: argparse.Namespace) -> int:
+    from zoo.core.files import current_folder
+
+    folder = current_folder()
+    if _names_code(args) and folder not in sys.path:
+        sys.path.append(folder)  # 'module:function' finds the user's modules, as under `python -m zoo`
     if args.imports:
         from zoo.config.source import import_module_or_file
 
@@ -66,7 +92,11 @@ def _with_imports(args: argparse.Namespace) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """argparse takes KEY=VALUE words only before the first option; here they may stand anywhere."""
     parser = _parser()
-    args, rest = parser.parse_known_args(_with_numbers(sys.argv[1:] if argv is None else argv))
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        parser.print_help(sys.stderr)
+        parser.exit(EXIT_USER)
+    args, rest = parser.parse_known_args(_with_numbers(words))
     if unknown := [word for word in rest if '=' not in word or word.startswith('-') or not hasattr(args, 'overrides')]:
         parser.error(f'unrecognized arguments: {" ".join(unknown)}')
     if rest:
@@ -92,7 +122,7 @@ def _hint(args: argparse.Namespace, message: str) -> str:
 def _report(error: Exception, code: int, hint: str = '') -> int:
     problems = str(error).splitlines() or [type(error).__name__]
     more = f' (and {len(problems) - 1} more; --debug shows all)' if len(problems) > 1 else ''
-    sys.stderr.write(f'zoo: error: {problems[0]}{more}{hint}\n')
+    say(f'zoo: error: {problems[0]}{more}{hint}')
     return code
 
 
@@ -175,8 +205,10 @@ def _train(args: argparse.Namespace) -> int:
             'zoo train got neither a config nor --resume; name a config (zoo list configs shows the bundled ones)'
         )
     from zoo.pipeline import serial_pipeline
+    from zoo.run.env_watch import EnvWatch
     from zoo.run.trust import consent_words
 
+    EnvWatch.owns_process = args.owns_process
     result = serial_pipeline(
         args.config,
         resume=args.resume,
@@ -196,7 +228,7 @@ def _train(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(summary)
     else:
-        _print(
+        write_line(
             f'{result.env_step} env steps in {result.wall_s:.1f} s; '
             f'return: last {result.last_return:.1f}, best {result.best_return:.1f}\n'
             f'run folder: {result.run_dir}\nevaluate it: zoo eval {result.run_dir}{consent_words()}'
@@ -223,12 +255,13 @@ def _eval(args: argparse.Namespace) -> int:
         'return_mean': evaluation.return_mean,
         'return_std': evaluation.return_std,
         'episodes': len(evaluation.returns),
+        'episodes_cut': evaluation.n_cut,
         'env_step': checkpoint.meta['env_step'],
     }
     if args.json:
         _print_json(summary)
     else:
-        _print(
+        write_line(
             f'return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} '
             f'over {len(evaluation.returns)} episodes, policy of env step {checkpoint.meta["env_step"]}'
         )
@@ -240,7 +273,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         _print_json({args.kind: names})
     else:
-        _print('\n'.join(names))
+        write_line('\n'.join(names))
     return 0
 
 
@@ -276,25 +309,25 @@ def _config(args: argparse.Namespace) -> int:
             }
         )
         return 0
-    width = min(max(len(f'{row.key} = {row.value!r}') for row in rows), 50)
+    values = [f'{row.key} = {row.value!r}' for row in rows]
+    width = min(max(map(len, values)), 50)
     origin_width = max(len(row.origin) for row in rows)
-    for row in rows:
-        value = f'{row.key} = {row.value!r}'
-        _print(f'{value:<{width}}  {row.origin:<{origin_width}}  {row.description} ({row.wanted})')
+    lines = [
+        f'{value:<{width}}  {row.origin:<{origin_width}}  {row.description} ({row.wanted})'
+        for value, row in zip(values, rows, strict=True)
+    ]
+    write_line('\n'.join(lines))
     return 0
 
 
 def _check_env(args: argparse.Namespace) -> int:
     from zoo.env import EnvConfig, check_env
 
-    check_env(EnvConfig(id=args.id), n_step=args.steps)
-    _print(f'{args.id}: no problem found in {args.steps} steps')
+    warnings = check_env(EnvConfig(id=args.id), n_step=args.steps)
+    found = 'no problem found' if not warnings else 'nothing but the warnings above found'
+    write_line(f'{args.id}: {found} in {args.steps} steps')
     return 0
 
 
-def _print(text: str) -> None:
-    sys.stdout.write(text + '\n')
-
-
 def _print_json(value: dict[str, Any]) -> None:
-    _print(json.dumps(value, default=str))
+    write_line(json.dumps(value, default=str))

@@ -11,20 +11,22 @@ from typing import Any
 
 from torch import nn
 
-from zoo.config.section import Config
+from zoo.config.messages import shown
 from zoo.config.source import storable
 from zoo.core.errors import UserError
+from zoo.core.files import current_folder
 from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.config_check import without_derived_values
+from zoo.run.env_watch import EnvWatch
 from zoo.run.interrupt import Interrupted, catch_signals
 from zoo.run.job import SerialJob, TrainResult
 from zoo.run.load import build_policy
 from zoo.run.profile import profiled
 from zoo.run.run_dir import root_of
-from zoo.run.saved_run import SavedRun, check_config_size, saved_run
+from zoo.run.saved_run import SavedRun, saved_run
 from zoo.run.sizes import check_memory, check_sizes
 from zoo.run.trust import Trust, check_names, consent_words, give_names
 
@@ -59,22 +61,24 @@ def serial_pipeline(
         Registered names need no trust, nor do those that an override or an earlier call in this process gave.
       model: a network for the policy, in place of the one that policy.model names; its methods are those of a registered
         model. `load_policy(run, model=...)` needs it again.
-    Returns: TrainResult. Raises: ConfigError before anything is made; EnvError, CheckpointError,
-      NonFiniteGradientError; Interrupted (SystemExit, 130 or 143) after SIGINT or SIGTERM, with the state saved.
+    Returns: TrainResult. Raises: ConfigError before anything is made; UserError if the run folder cannot be written or
+      another process uses it; EnvError, CheckpointError, NonFiniteGradientError; SaveError if the end of the run could
+      not be saved, whose `result` has the trained policy; Interrupted (SystemExit, 128 + its number) after SIGINT,
+      SIGTERM, SIGHUP or SIGUSR1, with the state saved.
     """
-    checkpoint = None if resume is None else load_checkpoint(resume)
-    if config is None and checkpoint is None:
+    current_folder()  # in one that is gone, no run folder can be made
+    _check_types(policy, resume, overrides, model)
+    if config is None and resume is None:
         raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
     if max_train_iter is not None and (type(max_train_iter) is not int or max_train_iter < 1):
         raise UserError(f'max_train_iter is {max_train_iter!r} but must be an integer >= 1; leave it out for no limit')
     if profile is not None and (type(profile) is not int or profile < 1):
         raise UserError(f'profile is {profile!r} but must be the number of iterations to time, 1 or more; e.g. 10')
+    checkpoint = None if resume is None else load_checkpoint(resume)
     run = saved_run(checkpoint) if checkpoint is not None and config is None else None
     source = config if run is None else _config_of(run, trust, overrides)
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
-    _check_storable(cfg)
-    if model is not None and not isinstance(model, nn.Module):
-        raise UserError(f'model is {model!r} but must be a torch.nn.Module, made for the spaces of the env')
+    give_names(storable(cfg))
     if policy is not None and model is not None:
         raise UserError(
             'serial_pipeline got both a policy and a model, but a policy has its model; pass one of the two'
@@ -82,10 +86,11 @@ def serial_pipeline(
     if run is not None and policy is None and model is None:
         build_policy(run, cfg.policy)  # its size, before envs are made
     run_dir: Path | None = None
-    with catch_signals() as received:
+    watch = EnvWatch(cfg.env.step_timeout)
+    with catch_signals(watch.interrupts) as received, watch:
         try:
             with SerialJob(cfg, policy, checkpoint, model) as job, closing(_iterations(job, profile)) as iterations:
-                job.stop_requested, run_dir = lambda: bool(received), job.run_dir
+                job.stop_requested, run_dir, watch.save = lambda: bool(received), job.run_dir, job.save
                 while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
                     next(iterations)
                 iterations.close()  # ends a profile
@@ -102,6 +107,21 @@ def serial_pipeline(
         return result
 
 
+def _check_types(policy: Any, resume: Any, overrides: Any, model: Any) -> None:
+    """Raises: UserError for an argument of another type than `serial_pipeline` takes; the config is checked by itself."""
+    if policy is not None and not isinstance(policy, Policy):
+        raise UserError(
+            f'policy is {shown(policy)} but must be a policy made from a class of POLICY_REGISTRY; to choose one by its '
+            'name, set policy.type in the config'
+        )
+    if resume is not None and not isinstance(resume, str | os.PathLike):
+        raise UserError(f'resume is {shown(resume)} but must be the path of a run folder or checkpoint file')
+    if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):
+        raise UserError(f"overrides is {shown(overrides)} but must be a list of 'key=value' texts, e.g. ['seed=1']")
+    if model is not None and not isinstance(model, nn.Module):
+        raise UserError(f'model is {shown(model)} but must be a torch.nn.Module, made for the spaces of the env')
+
+
 def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[str, Any]:
     """The config to resume a run with, before overrides. Raises: CheckpointError if it needs the user's consent."""
     sections = list(run.config)
@@ -110,16 +130,6 @@ def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[st
     check_memory(run, overrides)
     config = without_derived_values(run.config)
     return {**config, 'logger': {**config['logger'], 'root': root_of(run)}}
-
-
-def _check_storable(cfg: Config) -> None:
-    """Raises: UserError if checkpoints of this config would be refused. Remembers the code that it names."""
-    config = storable(cfg)
-    try:
-        check_config_size(config)
-    except ValueError as error:
-        raise UserError(f'the config {error}; its checkpoints could not be loaded') from error
-    give_names(config)
 
 
 def _iterations(job: SerialJob, profile: int | None) -> Generator[None]:

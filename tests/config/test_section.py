@@ -87,13 +87,12 @@ def test_validate_fills_defaults_and_keeps_what_is_given():
         (
             'sizes',
             64,
-            '64 (int) but must be a list of integers > 0 of length at least 1; leave it out for [64], the default.',
+            '64 (int) but must be a list of one or more integers > 0; leave it out for [64], the default.',
         ),
         (
             'sizes',
             [64, -1],
-            '[64, -1] (list) but must be a list of integers > 0 of length at least 1; '
-            'leave it out for [64], the default.',
+            '[64, -1] (list) but must be a list of one or more integers > 0; leave it out for [64], the default.',
         ),
         ('free', 3, '3 (int) but must be a section of your own keys; leave it out for {}, the default.'),
     ],
@@ -287,3 +286,44 @@ def test_config_copies_are_equal_and_as_writable(copied, frozen):
 def test_config_module_does_not_import_torch():
     code = 'import sys, zoo.config.section, zoo.config.source, zoo.config.schedule; sys.exit("torch" in sys.modules)'
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
+
+
+def nested(n: int) -> dict:
+    """A dict of n levels."""
+    return {} if n == 1 else {'a': nested(n - 1)}
+
+
+def test_plain_of_what_contains_itself_or_is_too_deep_says_so():
+    loop: dict = {}
+    loop['env'] = [loop]
+    for data in (loop, nested(102)):
+        with pytest.raises(ConfigError, match='contains itself, or is nested more than 100 levels deep'):
+            plain(data)
+    assert plain(nested(101)) == nested(101)
+
+
+def test_plain_of_what_is_shared_counts_each_place():
+    shared: list = [1] * 9
+    for _ in range(9):
+        shared = [shared] * 9
+    with pytest.raises(ConfigError, match='has more than 100,000 dicts and lists'):
+        plain(shared)
+
+
+@pytest.mark.parametrize(
+    'data, said',
+    [
+        ({'a\n\x1b[31mb': 1}, r'unknown key a\n\x1b[31mb: '),
+        ({'x' * 5_000: 1}, f'unknown key {"x" * 300}...'),
+        ({'size': 10**5_000}, 'size is an integer too long to show (int) but must be'),
+        ({'size': [10**5_000]}, 'size is a list too long to show (list) but must be'),
+    ],
+)
+def test_message_about_odd_text_and_numbers_is_one_line(data, said):
+    with pytest.raises(ConfigError) as error:
+        validate(Sized, data)
+    assert error.value.problems[0].startswith(said) and str(error.value).isprintable()
+
+
+class Sized(Section):
+    size: int = Field(3, ge=1, le=9)

@@ -19,6 +19,7 @@ from zoo.config.section import Config, ConfigError, Section
 from zoo.config.source import (
     bundled_configs,
     function_name,
+    import_module_or_file,
     load_config,
     parse_value,
     save_yaml,
@@ -111,13 +112,76 @@ def test_load_py_file_named_as_a_library_leaves_the_library_alone(tmp_path, stem
     assert sys.modules.get(stem) is before
 
 
-def test_load_py_file_error_passes_through_and_is_not_remembered(tmp_path):
+@pytest.mark.parametrize(
+    'text, said, cause',
+    [
+        ('config = dict(\n  a=1\n  b=2)', 'failed in line 2 with SyntaxError: invalid syntax', SyntaxError),
+        ('import json\n\nconfig = json.loads("{")', 'failed in line 3 with JSONDecodeError: Expecting', ValueError),
+        ('raise OSError("no\\ndisk")', r'failed in line 1 with OSError: no\ndisk; correct it there', OSError),
+        (
+            'import zoo_case_nowhere',
+            "failed in line 1 with ModuleNotFoundError: No module named 'zoo_case_now",
+            ImportError,
+        ),
+        ('a = "\0"', 'failed with ', Exception),
+    ],
+)
+def test_load_py_file_that_fails_names_the_line_and_is_not_remembered(tmp_path, text, said, cause):
     path = tmp_path / 'zoo_case_broken.py'
-    path.write_text('raise OSError("no disk")')
+    path.write_text(text)
     for _ in range(2):
-        with pytest.raises(OSError, match='^no disk$'):
+        with pytest.raises(ConfigError) as error:
             load_config(path)
+        assert str(error.value).startswith(f'{path} {said}') and '\n' not in str(error.value)
+        assert isinstance(error.value.__cause__, cause)
     assert 'zoo_case_broken' not in sys.modules
+
+
+def test_module_to_import_that_fails_names_the_line(tmp_path, monkeypatch):
+    (tmp_path / 'zoo_case_failing.py').write_text('\nconfig = {}[1]')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"^module 'zoo_case_failing' failed in line 2 of .* with KeyError: 1; "):
+        import_module_or_file('zoo_case_failing')
+
+
+@pytest.mark.parametrize('name', ['a\0b.yaml', 'a\0b.py', f'{"a" * 5_000}.yaml', '~zoo_case_nobody/a.py'])
+def test_load_path_that_cannot_be_one_says_so(name):
+    assert 'cannot be a config file (' in refused(name) and len(refused(name)) < 400
+
+
+def aliases(n_level: int, n: int) -> str:
+    """YAML of a few lines that stands for n ** n_level values."""
+    levels = ''.join(f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * n)}]\n' for i in range(1, n_level))
+    return f'a0: &a0 [{", ".join("x" * n)}]\n{levels}'
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        (aliases(9, 9), 'the config has more than 100,000 dicts and lists, those of YAML aliases counted at each'),
+        ('env: &e\n  kwargs: *e', 'the config contains itself, or is nested more than 100 levels deep'),
+        ('&e\nenv: [*e]', 'the config contains itself, or is nested more than 100 levels deep'),
+        ('env: ' + '[' * 5_000 + ']' * 5_000, 'not valid YAML: it has more than 100 levels'),
+        ('\n'.join(' ' * n + 'a:' for n in range(5_000)), 'not valid YAML: it has more than 100 levels'),
+        ('seed: ' + '1' * 10_000, "not valid YAML: '1111"),
+        ('seed: !!int x', "not valid YAML: 'x' cannot be read as int"),
+        ('seed: !!bool x', "not valid YAML: 'x' cannot be read as bool"),
+        ('seed: !!timestamp 2024-13-45', 'not valid YAML: could not determine a constructor'),
+        ('seed: !!set {a}', 'not valid YAML: could not determine a constructor'),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_load_yaml_that_python_cannot_hold_says_so(tmp_path, text, said):
+    path = tmp_path / 'a.yaml'
+    path.write_text(text)
+    assert said in refused(path) and '\n' not in refused(path) and len(refused(path)) < 500
+
+
+def test_load_yaml_with_some_aliases_copies_what_they_name(tmp_path):
+    (tmp_path / 'a.yaml').write_text('a: &a {b: 1}\nc: *a\nd: [*a, *a]\n' + aliases(4, 4).replace('a', 'x'))
+    data = load_config(tmp_path / 'a.yaml')[0]
+    assert data['a'] == data['c'] == data['d'][0] == data['d'][1] == {'b': 1}
+    assert data['a'] is not data['c'] and data['d'][0] is not data['d'][1]
 
 
 def test_load_yaml_reads_numbers_as_python_would(tmp_path):
@@ -330,6 +394,17 @@ def test_split_override_of_another_form_says_the_form(text):
 def test_parse_value_is_typed_by_the_field(key, raw, value):
     got = parse_value(raw, Typed.model_fields[key])
     assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize('raw', ['[' * 3_000, '{a: ' * 3_000, '1' * 10_000, '!!int x', '!!bool x', '*a'])
+def test_parse_value_that_is_no_yaml_is_text(raw):
+    assert parse_value(raw, Typed.model_fields['size']) == raw
+
+
+@pytest.mark.parametrize('raw', ['&a [*a]', '{b: &a {c: *a}}'])
+def test_parse_value_that_contains_itself_says_so(raw):
+    with pytest.raises(ConfigError, match='the config contains itself'):
+        parse_value(raw, Typed.model_fields['free'])
 
 
 def test_parse_value_without_a_field_reads_yaml():

@@ -424,6 +424,13 @@ def test_entries_that_may_be_missing_are_left_out():
     assert sorted(got) == ['action_mask', 'grid', 'own'] and n_lead(NESTED, got) == 0
 
 
+def test_entries_that_may_be_missing_are_those_of_the_outer_dict_alone():
+    space = Dict({'own': Dict({'image': Discrete(2)}), 'image': Discrete(2)})
+    assert list(obs_to_tensor(space, {'own': {'image': 1}}, optional=('image',))) == ['own']
+    with pytest.raises(UserError, match=r"the observation 'own' has the entries \[\] but must have 'image'; pass"):
+        obs_to_tensor(space, {'own': {}}, optional=('image',))
+
+
 @pytest.mark.parametrize(
     'change, words',
     [

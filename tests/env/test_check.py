@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,8 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from tests.envs import LimitEnv, limit_env
+from tests.policy_envs import job_config
+from zoo import serial_pipeline
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, EnvContractError, check_env, make_env
 
@@ -167,25 +170,57 @@ def test_check_env_image_that_keeps_the_contract_passes() -> None:
     check_env(EnvConfig(id=make_one))
 
 
-def test_check_env_unseeded_env_raises() -> None:
+def warning_of(*args: Any, **kwargs: Any) -> str:
+    """The one warning of a check."""
+    (sentence,) = check_env(EnvConfig(*args, **kwargs))
+    return sentence
+
+
+def test_check_env_unseeded_env_is_a_warning_that_names_the_switch(caplog: pytest.LogCaptureFixture) -> None:
+    """To a policy it is chance like any other; only runs with one seed differ."""
     rng = np.random.default_rng(0)
-    with pytest.raises(
-        EnvContractError,
-        match=r'step 0: two resets with seed=0 returned .*wanted the same twice; '
-        r'call super\(\).reset\(seed=seed\)',
-    ):
-        check_env(EnvConfig(id=ResetEnv, kwargs={'change': lambda o, i: (rng.random(1, np.float32), i)}))
+    sentence = warning_of(id=ResetEnv, kwargs={'change': lambda o, i: (rng.random(1, np.float32), i)})
+    assert sentence.startswith(f"env '{__name__}:ResetEnv', index 0, step 0: two resets with seed=0 returned array")
+    assert sentence.endswith(
+        'so no run with this env can be repeated; call super().reset(seed=seed) and draw all random numbers from '
+        'self.np_random, or set env.check=false.'
+    )
+    assert caplog.messages == [sentence]
 
 
-def test_check_env_unseeded_env_that_reuses_its_array_raises() -> None:
+class RandomEnv(LimitEnv):
+    """Its first observation is drawn from a stream that no seed reaches."""
+
+    rng = np.random.default_rng(0)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self.rng.random(1, np.float32), super().reset(**kwargs)[1]
+
+
+def test_run_with_an_unseeded_env_trains_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    result = serial_pipeline(job_config(tmp_path, RandomEnv, max_env_step=128, env=dict(check=True)))
+    assert result.train_iter > 0
+    assert len([text for text in caplog.messages if 'no run with this env can be repeated' in text]) == 1
+
+
+def test_check_env_unseeded_env_is_still_checked_to_the_end() -> None:
+    class Env(StepEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return rng.random(1, np.float32), super().reset(**kwargs)[1]
+
+    rng = np.random.default_rng(0)
+    with pytest.raises(EnvContractError, match='step 4: the reward is nan'):
+        check_env(EnvConfig(id=Env, kwargs={'change': STEP_BREAKS['reward nan'][0], 'n_good': 3}))
+
+
+def test_check_env_unseeded_env_that_reuses_its_array_is_a_warning() -> None:
     rng, state = np.random.default_rng(0), np.zeros(1, np.float32)
 
     def draw(obs: np.ndarray, info: dict) -> tuple[np.ndarray, dict]:
         state[:] = rng.random()
         return state, info
 
-    with pytest.raises(EnvContractError, match='two resets with seed=0'):
-        check_env(EnvConfig(id=ResetEnv, kwargs={'change': draw}))
+    assert 'two resets with seed=0' in warning_of(id=ResetEnv, kwargs={'change': draw})
 
 
 def test_check_env_seeded_env_passes() -> None:
@@ -295,18 +330,15 @@ class DrawEnv(LimitEnv):
 
 
 @pytest.mark.parametrize('what', ['observation', 'reward'])
-def test_check_env_step_that_no_seed_reaches_raises(what: str) -> None:
-    with pytest.raises(EnvContractError) as raised:
-        check_env(EnvConfig(id=DrawEnv, kwargs={'what': what}))
-    assert str(raised.value).startswith(
-        f"env '{__name__}:DrawEnv', index 0, step 3: two episodes with seed=0 and the same actions differ at step 3: "
-        f'{what} '
+def test_check_env_step_that_no_seed_reaches_is_a_warning(what: str) -> None:
+    sentence = warning_of(id=DrawEnv, kwargs={'what': what})
+    assert sentence.startswith(
+        f"env '{__name__}:DrawEnv', index 0, step 3: two episodes with seed=0 and the same actions differ: {what} "
     )
-    assert 'wanted the same twice; call super().reset(seed=seed) and draw all random' in str(raised.value)
 
 
 @pytest.mark.parametrize('flag', ['terminated', 'truncated'])
-def test_check_env_episode_end_that_no_seed_reaches_raises(flag: str) -> None:
+def test_check_env_episode_end_that_no_seed_reaches_is_a_warning(flag: str) -> None:
     class Env(LimitEnv):
         n_reset = 0
 
@@ -321,19 +353,19 @@ def test_check_env_episode_end_that_no_seed_reaches_raises(flag: str) -> None:
 
     # resets: the core, two for the first observation, the first run and its last step, the replay
     Env.n_reset = -1  # so that the replay is the 5th
-    with pytest.raises(EnvContractError, match=f'differ at step 2: {flag} False .* and True'):
-        check_env(EnvConfig(id=Env, action_mask='off'))  # which needs no reset to look for a mask
+    sentence = warning_of(id=Env, action_mask='off')  # which needs no reset to look for a mask
+    assert f'step 2: two episodes with seed=0 and the same actions differ: {flag} False (bool) and True' in sentence
 
 
-def test_check_env_second_episode_that_no_seed_reaches_raises() -> None:
+def test_check_env_second_episode_that_no_seed_reaches_is_a_warning() -> None:
     class Env(LimitEnv):
         def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
             obs, info = super().reset(seed=seed)
             return (obs if seed is not None else rng.random(1, np.float32)), info
 
     rng = np.random.default_rng(0)
-    with pytest.raises(EnvContractError, match='differ at step 5: first observation of the next episode'):
-        check_env(EnvConfig(id=Env))
+    sentence = warning_of(id=Env)
+    assert 'step 5: two episodes' in sentence and 'differ: first observation of the next episode' in sentence
 
 
 def test_check_env_steps_drawn_from_np_random_pass() -> None:
@@ -443,8 +475,9 @@ def test_check_env_leaf_that_breaks_the_contract_is_named(case: str) -> None:
 def test_check_env_leaf_that_no_seed_reaches_is_named() -> None:
     rng = np.random.default_rng(0)
     kwargs = {'change': lambda o: {**o, 'own': (1, np.float32(rng.random()))}}
-    with pytest.raises(EnvContractError, match="differ at step 2: observation 'own.1' array"):
-        check_env(EnvConfig(id=NestedEnv, kwargs=kwargs))
+    assert "step 2: two episodes with seed=0 and the same actions differ: observation 'own.1' " in warning_of(
+        id=NestedEnv, kwargs=kwargs
+    )
 
 
 def test_check_env_reset_that_writes_into_a_leaf_of_the_final_obs_raises() -> None:
@@ -504,3 +537,56 @@ def test_check_env_mask_that_is_missing_at_one_step_raises() -> None:
 
     with pytest.raises(EnvContractError, match="index 0, step 1: the info of step has no 'action_mask', wanted"):
         check_env(EnvConfig(id=Env))
+
+
+# --- episodes without an end, and masks that a reset does not show
+
+
+def endless_env(limit: int | None = None) -> gymnasium.Env:
+    env = LimitEnv(limit=10**9)
+    return env if limit is None else gymnasium.wrappers.TimeLimit(env, limit)
+
+
+def test_check_env_long_check_without_an_end_or_a_limit_is_a_warning() -> None:
+    (sentence,) = check_env(EnvConfig(id=endless_env), n_step=1000)
+    assert sentence == (
+        f"env '{__name__}:endless_env': no episode ended in 1000 random steps and it has no time limit, so an "
+        'evaluation may never end; set env.max_episode_steps, or end the episodes in step.'
+    )
+
+
+@pytest.mark.parametrize(
+    ('fields', 'n_step'),
+    [
+        ({'id': endless_env}, 999),  # too short a check to tell, as that at the start of a run is
+        ({'id': endless_env, 'max_episode_steps': 10_000}, 1000),
+        ({'id': endless_env, 'kwargs': {'limit': 10_000}}, 1000),
+        ({'id': limit_env, 'kwargs': {'limit': 1000}}, 1000),  # its episodes end
+    ],
+    ids=['short', 'limit of the config', 'limit of its own', 'ends'],
+)
+def test_check_env_with_a_limit_or_an_end_has_no_warning(fields: dict[str, Any], n_step: int) -> None:
+    assert check_env(EnvConfig(**fields), n_step=n_step) == []
+
+
+class LateMaskEnv(LimitEnv):
+    """The info of a reset has no mask, that of a step has one."""
+
+    def step(self, action: Any) -> Any:
+        *values, info = super().step(action)
+        return (*values, {'action_mask': np.array([1, 0], np.int8)})
+
+
+def test_check_env_mask_that_only_steps_have_is_refused() -> None:
+    with pytest.raises(EnvContractError) as raised:
+        check_env(EnvConfig(id=LateMaskEnv))
+    assert str(raised.value) == (
+        f"env '{__name__}:LateMaskEnv', index 0, step 1: the info of step has 'action_mask' but that of the first reset "
+        "had none, wanted it in both, or in neither; put 'action_mask' into the info of every reset too, or set "
+        'env.action_mask=off.'
+    )
+    assert check_env(EnvConfig(id=LateMaskEnv, action_mask='off')) == []
+
+
+def test_check_env_entry_of_that_name_in_infos_of_box_actions_is_no_mask() -> None:
+    assert check_env(EnvConfig(id=LateMaskEnv, kwargs={'action': 'box'})) == []

@@ -222,3 +222,129 @@ def test_step_old_env_that_returns_none_is_named() -> None:
     env.reset(0)
     with pytest.raises(EnvContractError, match='index 0, step 1: step returned what cannot be used .*has no len'):
         env.step(torch.tensor([0, 0]))
+
+
+# --- flags: a bool, or 0 or 1 as an integer or an array without dimensions
+
+NO_FLAGS = [None, 'no', 2.5, float('nan'), 1.0, 2, np.array(2.5), np.array(None), [True], np.array([True]), {}]
+FLAGS = [True, np.True_, 1, np.int8(1), np.array(True), np.array(1), torch.tensor(True)]
+
+
+def returns(flag: str, value: Any) -> Any:
+    """A change of `LateEnv`: step returns this value as the flag."""
+    return lambda o, r, te, tr, i: (o, r, value, tr, i) if flag == 'terminated' else (o, r, te, value, i)
+
+
+@pytest.mark.parametrize('flag', ['terminated', 'truncated'])
+@pytest.mark.parametrize('value', NO_FLAGS, ids=repr)
+def test_step_flag_that_is_none_is_refused_with_env_index_step_and_value(flag: str, value: Any) -> None:
+    for mode in ('same_step', 'next_step', 'disabled'):
+        config = EnvConfig(id=LateEnv, kwargs={'change': returns(flag, value)}, vectorization='sync', autoreset=mode)
+        raised = break_at_step_3(make_vector_env(config, 3))
+        assert raised.type is EnvContractError
+        got = f'{" ".join(repr(value).split())} ({type(value).__name__})'
+        assert str(raised.value) == f'{NAME}, index 1, step 3: {flag} is {got}, wanted a bool; return bool({flag}).'
+
+
+@pytest.mark.parametrize(('flag', 'value'), [('terminated', None), ('truncated', 'no'), ('terminated', 2.5)], ids=str)
+def test_step_flag_that_is_none_is_refused_in_workers_too(flag: str, value: Any) -> None:
+    config = EnvConfig(id=LateEnv, kwargs={'change': returns(flag, value)}, vectorization='async')
+    raised = break_at_step_3(make_vector_env(config, 3))
+    assert raised.type is EnvContractError
+    assert str(raised.value).startswith(
+        f'{NAME}, index 1, step 3: {flag} is {value!r} ({type(value).__name__}), wanted'
+    )
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_step_flags_of_integers_and_arrays_without_dimensions_are_taken(how: str) -> None:
+    env = make_vector_env(EnvConfig(id=FlagEnv, vectorization=how), 2)
+    env.reset(0)
+    n = 2 * len(FLAGS)
+    steps = [env.step(torch.tensor([n, i])) for i in range(n)]
+    env.close()
+    assert [step.terminated.tolist() for step in steps] == [[False, i % 2 == 0] for i in range(n)]
+    assert [step.truncated.tolist() for step in steps] == [[False, i % 2 == 1] for i in range(n)]
+    assert all(step.final_index.tolist() == [1] for step in steps)
+
+
+class FlagEnv(LimitEnv):
+    """Action i returns FLAGS[i // 2] as terminated where i is even, else as truncated; the last action ends nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Discrete(2 * len(FLAGS) + 1)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = super().step(action)
+        if action == 2 * len(FLAGS):
+            return obs, reward, np.int64(0), np.array(False), info
+        ends: list[Any] = [0, 0]
+        ends[action % 2] = FLAGS[action // 2]
+        return obs, reward, *ends, info
+
+
+BATCHED_NO_FLAGS = {
+    'floats': (np.array([0.0, 2.5]), 'terminated is np.float64(0.0) (float64)', 0),
+    'two': (np.array([1, 2]), 'terminated is np.int64(2) (int64)', 1),
+    'none': (np.array([True, None]), 'terminated is None (NoneType)', 1),
+    'text': (['', 'no'], "terminated is np.str_('') (str_)", 0),
+}
+
+
+@pytest.mark.parametrize('case', BATCHED_NO_FLAGS)
+def test_step_batched_flag_that_is_none_is_refused_with_its_index(case: str) -> None:
+    values, message, index = BATCHED_NO_FLAGS[case]
+    with pytest.raises(EnvContractError) as raised:
+        batched_step(values)
+    assert str(raised.value) == (
+        f"env 'tests.envs:Limit-v0', index {index}, step 1: {message}, wanted a bool; return bool(terminated)."
+    )
+
+
+@pytest.mark.parametrize('values', [np.array([0, 1]), np.array([False, True], dtype=object), [False, True]], ids=str)
+def test_step_batched_flags_of_integers_are_taken(values: Any) -> None:
+    assert batched_step(values).terminated.tolist() == [False, True]
+
+
+def batched_step(terminated: Any) -> Any:
+    env = make_vector_env(EnvConfig(id='tests.envs:Limit-v0', vectorization='batched'), 2)
+    env.reset(0)
+    step = env._env.step
+    env._env.step = lambda actions: (*step(actions)[:2], terminated, *step(actions)[3:])  # type: ignore[method-assign]
+    return env.step(torch.tensor([0, 0]))
+
+
+@pytest.mark.parametrize('value', ['no', np.array([True, False])], ids=repr)
+def test_step_flag_that_is_none_is_refused_behind_a_mask(value: Any) -> None:
+    class Env(LateEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            obs, _ = super().reset(**kwargs)
+            return obs, {'action_mask': np.ones(2)}
+
+        def step(self, action: Any) -> Any:
+            obs, reward, terminated, truncated, _ = super().step(action)
+            info = {} if action == 1 else {'action_mask': np.ones(2)}
+            return obs, reward, terminated, truncated, info
+
+    env = make_vector_env(EnvConfig(id=Env, kwargs={'change': returns('truncated', value)}), 3)
+    assert 'index 1, step 3: truncated is ' in str(break_at_step_3(env).value)
+
+
+@pytest.mark.parametrize('done', [None, 'no', 2.5], ids=repr)
+@pytest.mark.parametrize('n_value', [4, 5])
+def test_step_old_env_whose_end_is_no_flag_is_named(done: Any, n_value: int) -> None:
+    class Old:
+        observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
+
+        def reset(self) -> Any:
+            return np.zeros(1)
+
+        def step(self, action: Any) -> Any:
+            return (np.zeros(1), 1.0, *([done] if n_value == 4 else [done, False]), {})
+
+    env = make_vector_env(EnvConfig(id=Old), 2)
+    env.reset(0)
+    what = 'done' if n_value == 4 else 'terminated'
+    with pytest.raises(EnvContractError, match=f'index 0, step 1: {what} is {done!r} .*, wanted a bool; return bool'):
+        env.step(torch.tensor([0, 0]))

@@ -91,7 +91,7 @@ def test_make_env_error_of_a_constructor_passes_through() -> None:
     def make_one() -> gymnasium.Env:
         raise ZeroDivisionError('mine')
 
-    with pytest.raises(ZeroDivisionError, match='^mine$'):
+    with pytest.raises(ZeroDivisionError, match='^mine'):
         make(make_one)
 
 

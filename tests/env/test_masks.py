@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 import zoo.core.spaces as plain
-from tests.envs import LimitEnv
+from tests.envs import LimitEnv, LimitVectorEnv
 from zoo.core.spaces import mask_space
 from zoo.env import EnvConfig, EnvContractError, EnvError, UnsupportedEnvError, VectorEnv, make_env, make_vector_env
 from zoo.env.errors import BrokenContractError
@@ -400,3 +401,40 @@ def test_make_env_has_the_mask_too() -> None:
     obs, _ = env.reset(seed=0)
     assert env.observation_space.contains(obs) and obs['action_mask'].sum() > 0
     assert isinstance(env, gymnasium.Env)
+
+
+# --- masks in the infos of a batch, which are not read
+
+
+class InfoMaskVectorEnv(LimitVectorEnv):
+    """Its infos have masks, from a reset on or only from a step on."""
+
+    call = 'reset'
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, _ = super().reset(**kwargs)
+        return obs, {'action_mask': np.ones((self.num_envs, 2))} if self.call == 'reset' else {}
+
+    def step(self, actions: Any) -> Any:
+        *values, _ = super().step(actions)
+        return *values, {'action_mask': np.ones((self.num_envs, 2))}
+
+
+@pytest.mark.parametrize('call', ['reset', 'step'])
+def test_batched_env_whose_infos_have_masks_is_refused(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InfoMaskVectorEnv, 'call', call)
+    gymnasium.register('InfoMask-v0', 'tests.envs:LimitEnv', vector_entry_point=InfoMaskVectorEnv)
+    try:
+        for mask in ('auto', 'off'):
+            env = make('InfoMask-v0', vectorization='batched', action_mask=mask)
+            with pytest.raises(UnsupportedEnvError) if mask == 'auto' else contextlib.nullcontext() as raised:
+                env.reset(0)
+                env.step(torch.tensor([0, 0]))
+            if raised is not None:
+                assert str(raised.value) == (
+                    f"env 'InfoMask-v0': the info of {call} has 'action_mask', but of envs that step as one batch only "
+                    "an entry 'action_mask' of the observations is read; give them one, or use env.vectorization=sync "
+                    'if that env can be made alone, or env.action_mask=off.'
+                )
+    finally:
+        gymnasium.registry.pop('InfoMask-v0')

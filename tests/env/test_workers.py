@@ -5,14 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from gymnasium.spaces import Discrete
 
+import tests
 from tests.envs import LimitEnv
 from zoo.env import EnvConfig, EnvError, VectorEnv, make_vector_env
 
@@ -111,12 +116,13 @@ def test_close_ends_a_worker_in_the_middle_of_a_step() -> None:
     assert len(workers) == 3 and not any(worker.is_alive() for worker in workers)
 
 
-def test_step_workers_live_through_the_interrupt_of_their_process_group() -> None:
+@pytest.mark.parametrize('number', ['SIGINT', 'SIGHUP', 'SIGUSR1'])
+def test_step_workers_live_through_a_signal_to_their_process_group(number: str) -> None:
     """Ctrl-C reaches every process of the group; the run's handler decides, not the workers."""
     env = make()
     env.reset(0)
     for process in multiprocessing.active_children():
-        os.kill(process.pid or 0, signal.SIGINT)
+        os.kill(process.pid or 0, getattr(signal, number))
     assert env.step(torch.tensor([0, 0, 0])).obs.tolist() == [[1], [1], [1]]
     env.close()
 
@@ -149,11 +155,12 @@ class UnsendableEnv(FragileEnv):
         return super().step(action)
 
 
-@pytest.mark.slow
 def test_step_exception_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
     env = make(UnsendableEnv)
     env.reset(0)
-    with pytest.raises(EnvError, match='index 1: it raised an exception at step 1 that no process can send to another'):
+    with pytest.raises(
+        EnvError, match=r'index 1: its code raised LockError at step 1 \(.*test_workers.py:\d+\), which'
+    ):
         env.step(torch.tensor([0, 4, 0]))
 
 
@@ -206,3 +213,197 @@ def test_step_info_that_cannot_be_pickled_is_left_in_its_process() -> None:
     env.reset(0)
     assert env.step(torch.tensor([0, 0, 0])).obs.tolist() == [[1], [1], [1]]
     env.close()
+
+
+@pytest.mark.parametrize('stop', [KeyboardInterrupt, SystemExit], ids=lambda stop: stop.__name__)
+@pytest.mark.parametrize('call', ['constructor', 'reset', 'step'])
+def test_worker_whose_env_stops_the_program_is_a_sentence(stop: type[BaseException], call: str) -> None:
+    with pytest.raises(EnvError) as raised:
+        env = make_vector_env(EnvConfig(id=StopEnv, kwargs=dict(stop=stop, call=call), vectorization='async'), 3)
+        env.reset(0)
+        env.step(torch.tensor([0, 0, 0]))
+    when = {'constructor': 'its construction', 'reset': 'the reset after step 0', 'step': 'step 1'}[call]
+    words = f"env '{__name__}:StopEnv', index 0: its code raised {stop.__name__}: 3 at {when} ({__file__}:"
+    assert str(raised.value).startswith(words)
+    assert 'raise stop(3)' in str(raised.value.__cause__)  # the traceback of the worker
+
+
+class StopEnv(LimitEnv):
+    """Raises what ends a program, in a worker; the first env is made in the parent too."""
+
+    parent = os.getpid()
+
+    def __init__(self, stop: Any, call: str) -> None:
+        super().__init__()
+        self.stop, self.call = stop, call
+        self._raise('constructor')
+
+    def _raise(self, call: str) -> None:
+        stop = self.stop
+        if call == self.call and os.getpid() != self.parent:
+            raise stop(3)
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._raise('reset')
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self._raise('step')
+        return super().step(action)
+
+
+def test_make_vector_env_worker_that_raises_in_the_constructor_passes_through_with_its_index() -> None:
+    parent = os.getpid()
+
+    def make_one() -> LimitEnv:
+        if os.getpid() != parent:
+            raise ZeroDivisionError('of the constructor')
+        return LimitEnv()
+
+    with pytest.raises(ZeroDivisionError, match='of the constructor') as raised:
+        make(make_one)
+    assert raised.value.env_place[0].endswith("make_one', index 0, while it was made")  # type: ignore[attr-defined]
+
+
+def test_make_vector_env_worker_with_another_space_is_named() -> None:
+    parent = os.getpid()
+    with pytest.raises(
+        EnvError, match=r'index 0, step 0: its action_space is Discrete\(3\), wanted that of the first env'
+    ):
+        make(lambda: FragileEnv() if os.getpid() == parent else ThreeEnv())
+
+
+class ThreeEnv(LimitEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Discrete(3)
+
+
+# --- closing has a deadline, and a failed close is a warning
+
+
+class CloseEnv(LimitEnv):
+    parent = os.getpid()
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def close(self) -> None:
+        if os.getpid() == self.parent:
+            return
+        if self.how == 'hang':
+            time.sleep(600)
+        raise OSError('of the close')
+
+
+@pytest.mark.parametrize(
+    ('how', 'message'),
+    [
+        ('hang', "env '{name}', index 0, 1, 2: they had not closed after 2 s, and were killed"),
+        ('raise', "env '{name}', index {i}: close raised OSError: of the close ({file}:"),
+    ],
+)
+def test_close_that_hangs_or_raises_is_a_warning_with_env_and_index(how: str, message: str, caplog: Any) -> None:
+    config = EnvConfig(id=CloseEnv, kwargs={'how': how}, vectorization='async', action_mask='off')
+    env = make_vector_env(config, 3)
+    env.reset(0)
+    env.close()
+    warned = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
+    wanted = [message.format(name=f'{__name__}:CloseEnv', i=i, file=__file__) for i in range(1 if how == 'hang' else 3)]
+    assert len(warned) == len(wanted) and all(map(str.startswith, warned, wanted))
+
+
+@pytest.mark.parametrize('action', [0, 4], ids=['good', 'raising'])
+def test_close_of_good_workers_says_nothing(action: int, caplog: Any) -> None:
+    env = make()
+    env.reset(0)
+    env.send(torch.tensor([0, action, 0]))  # a step that nobody came for
+    env.close()
+    assert caplog.records == []
+
+
+# --- workers die with their parent
+
+HANGING_RUN = """
+import multiprocessing, os, sys, threading, time
+import torch
+from tests.envs import LimitEnv
+from zoo.env import EnvConfig, make_vector_env
+
+class HangingEnv(LimitEnv):
+    def step(self, action):
+        if os.environ['HANG'] == 'sleep':
+            time.sleep(10**6)
+        while True:
+            pass
+
+def run():
+    fields = dict(id='hanging_run:HangingEnv', vectorization='async', step_timeout=10**6, action_mask='off')
+    env = make_vector_env(EnvConfig(**fields), int(sys.argv[3]))
+    env.reset(0)
+    env.send(torch.zeros(env.n_env, dtype=torch.int64))
+    print(*[process.pid for process in env._env.processes], flush=True)
+    env.receive(env.block(1), 0)
+
+if __name__ == '__main__':
+    multiprocessing.set_start_method(sys.argv[1])
+    if sys.argv[2] == 'thread':
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()  # from Python 3.12 on none can start after the main thread has ended
+    else:
+        run()
+"""
+
+
+@pytest.mark.parametrize(
+    ('method', 'place', 'hang'),
+    [
+        ('fork', 'main', 'loop'),
+        ('fork', 'thread', 'sleep'),
+        pytest.param('fork', 'main', 'sleep', marks=pytest.mark.slow),
+        pytest.param('fork', 'thread', 'loop', marks=pytest.mark.slow),
+        pytest.param('spawn', 'main', 'loop', marks=pytest.mark.slow),
+        pytest.param('forkserver', 'main', 'sleep', marks=pytest.mark.slow),
+    ],
+)
+def test_workers_that_hang_in_a_step_die_with_their_parent(method: str, place: str, hang: str, tmp_path: Path) -> None:
+    file = tmp_path / 'hanging_run.py'
+    file.write_text(HANGING_RUN)
+    root = Path(next(iter(tests.__path__))).parent
+    environment = {**os.environ, 'HANG': hang, 'PYTHONPATH': os.pathsep.join([str(tmp_path), str(root)])}
+    n_env = 4 if method == 'fork' else 2  # elsewhere each process imports torch
+    command = [sys.executable, str(file), method, place, str(n_env)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids = [int(word) for word in process.stdout.readline().split()]
+        process.kill()
+    assert len(pids) == n_env
+    deadline = time.monotonic() + 60
+    try:
+        while (alive := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert alive == []
+    finally:
+        for pid in alive:
+            os.kill(pid, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie, which its new parent may leave."""
+    try:
+        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_workers_outlive_the_thread_that_made_them() -> None:
+    """The signal that tells a worker of its parent's end tells of the end of a thread."""
+    made: list[VectorEnv] = []
+    thread = threading.Thread(target=lambda: made.append(make()))
+    thread.start()
+    thread.join()
+    made[0].reset(0)
+    assert made[0].step(torch.tensor([0, 0, 0])).obs.tolist() == [[1], [1], [1]]
+    made[0].close()

@@ -72,10 +72,40 @@ def test_vectors_go_in_as_they_are_or_normalised(space, obs_norm, kind):
 @pytest.mark.parametrize(
     'space, encoder, words',
     [
-        (box(4), 'nature', ["policy.model.encoder is 'nature'", 'vectors of 4 numbers', "use 'auto' or", "'mlp'"]),
-        (Discrete(6), 'impala', ["policy.model.encoder is 'impala'", 'one of 6 indices', "use 'auto' or", "'mlp'"]),
-        (box(64, 64, 3), 'simba', ["policy.model.encoder is 'simba'", '(64, 64, 3)', "use 'auto' or", "'nature'"]),
-        (box(4), 'multi', ["policy.model.encoder is 'multi'", 'vectors of 4 numbers', "use 'auto' or", "'mlp'"]),
+        (
+            box(4),
+            'nature',
+            ["encoder is 'nature', which takes images, but", 'vectors of 4 numbers', "of 'auto'", "'mlp'"],
+        ),
+        (
+            Discrete(6),
+            'impala',
+            ["policy.model.encoder is 'impala'", 'single indices below 6', "one of 'auto'", "'mlp'"],
+        ),
+        (
+            box(64, 64, 3),
+            'simba',
+            ["is 'simba', which takes vectors", 'images of shape (64, 64, 3)', "'auto'", "'nature'"],
+        ),
+        (
+            box(4),
+            'multi',
+            ["encoder is 'multi', which takes a Dict, but", 'vectors of 4 numbers', "of 'auto'", "'mlp'"],
+        ),
+        (box(2, 3), 'cnn', ['observations are arrays of numbers of shape (2, 3)']),
+        (box(), 'cnn', ['observations are single numbers']),
+        (MultiBinary((3,)), 'cnn', ['observations are vectors of 3 bits']),
+        (MultiDiscrete((2, 3), (0, 0), (2,)), 'cnn', ['observations are vectors of 2 indices']),
+        (
+            box(4),
+            {'type': 'multi', 'encoders': {'a': 'mlp'}},
+            ["names 'a' but the observations are vectors", 'no entries'],
+        ),
+        (
+            Dict({'a': box(4)}),
+            {'type': 'multi', 'join': 'nature'},
+            ["join is 'nature'", 'the joined features are vectors of 4'],
+        ),
         (
             Dict({'a': box(4), 'b': Discrete(3)}),
             'nature',
@@ -89,7 +119,7 @@ def test_vectors_go_in_as_they_are_or_normalised(space, obs_norm, kind):
         (
             Dict({'a': box(4), 'b': Discrete(3)}),
             {'type': 'multi', 'encoders': {'a': 'impala'}},
-            ["policy.model.encoder.encoders.a is 'impala'", 'vectors of 4 numbers'],
+            ["policy.model.encoder.encoders.a is 'impala'", "the entry 'a' has vectors of 4 numbers"],
         ),
     ],
 )

@@ -137,7 +137,10 @@ def test_nested_entries_have_dotted_names():
 
 @pytest.mark.parametrize('name', ['vector', 'index'])
 def test_an_encoder_for_images_is_refused_for_other_entries(name):
-    with pytest.raises(UserError, match=rf"policy.model.encoder.encoders.{name} is 'nature' but"):
+    with pytest.raises(
+        UserError,
+        match=rf"policy.model.encoder.encoders.{name} is 'nature', which takes images, but the entry '{name}' has",
+    ):
         make({'type': 'multi', 'encoders': {name: 'nature'}})
 
 

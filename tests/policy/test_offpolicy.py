@@ -248,7 +248,8 @@ def learned(tmp_path: Any, name: str, env_id: str, learning_rate: float = 1e-2, 
     if 'ppg' in name:
         learn |= dict(aux_freq=20, aux_train_epoch=1, aux_batch_size=64)
     cfg = job_config(tmp_path, env_id, max_env_step=n)
-    cfg['policy'] = {**cfg['policy'], 'type': name, 'learn': learn, 'model': dict(hidden_sizes=[16], log_std_init=-1.0)}
+    model = dict(hidden_sizes=[16], **(dict(log_std_init=-1.0) if 'aim' in env_id else {}))
+    cfg['policy'] = {**cfg['policy'], 'type': name, 'learn': learn, 'model': model}
     draw = dict(n_sample=64, update_per_collect=4, max_staleness=3)
     cfg['buffer'] = dict(size=256, **(dict(policy=draw, value=draw) if 'ppg' in name else draw))
     result = serial_pipeline(cfg)

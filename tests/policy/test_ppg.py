@@ -717,7 +717,7 @@ def learned(tmp_path: Any, env_id: str, learning_rate: float = 1e-2, n: int = 64
     cfg['policy'] = {
         **cfg['policy'],
         'type': 'ppg',
-        'model': dict(hidden_sizes=[16], log_std_init=-1.0, arch=arch),
+        'model': dict(hidden_sizes=[16], arch=arch, **(dict(log_std_init=-1.0) if 'aim' in env_id else {})),
         'learn': dict(
             batch_size=64,
             actor_epoch_per_collect=4,
@@ -761,3 +761,37 @@ def test_learning_changes_no_sample() -> None:
     policy.learn_mode.forward(samples)
     policy.learn_mode.learn_aux()
     assert not differing(before, samples)
+
+
+@pytest.mark.parametrize('kind, aux_freq, n_phase', [('ppg', 5, 4), ('ppg', 4, None), ('ppg_offpolicy', 9, 8)])
+def test_a_run_too_short_for_an_auxiliary_phase_says_so(
+    kind: str, aux_freq: int, n_phase: int | None, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    # 256 env steps are 4 rollouts of 4 x 16; off-policy 2 draws each
+    cfg = job_config(tmp_path)
+    cfg['policy'] |= dict(type=kind, learn=dict(aux_freq=aux_freq, aux_batch_size=32, batch_size=32))
+    if kind == 'ppg_offpolicy':
+        cfg['buffer'] = dict(size=256, policy=dict(update_per_collect=2, n_sample=32), value=dict(n_sample=32))
+    serial_pipeline(cfg, seed=0)
+    found = [record.getMessage() for record in caplog.records if 'auxiliary phase never runs' in record.getMessage()]
+    assert len(found) == (0 if n_phase is None else 1)
+    words = [f'policy.learn.aux_freq is {aux_freq} ', 'max_env_step 256 ', f' {n_phase} policy phases', '320 or more']
+    assert all(word in message for message in found for word in words), found
+
+
+@pytest.mark.parametrize('name', ['procgen_ppg', 'procgen_ppo'])
+def test_procgen_configs_have_the_published_numbers(name: str) -> None:
+    # arXiv:2009.04416 and its authors' code: Adam with torch's epsilon, a reward normaliser of discount .99, 64 x 256
+    # steps in 8 minibatches; PPO adds .5 of the whole squared error, which is 1 of half of it
+    cfg = resolve_config(name)
+    learn, collect = cfg.policy.learn, cfg.policy.collect
+    want = dict(learning_rate=5e-4, adam_eps=1e-8, clip_ratio=0.2, entropy_weight=0.01, batch_size=64 * 256 // 8)
+    want |= dict(reward_norm=True, reward_norm_discount=0.99, adv_norm='batch', value_clip=False, grad_clip=None)
+    want |= dict(value_norm=False, dual_clip=None, critic_learning_rate=None)
+    if name == 'procgen_ppo':
+        want |= dict(epoch_per_collect=3, value_weight=1.0)
+    else:
+        want |= dict(actor_epoch_per_collect=1, critic_epoch_per_collect=1, aux_freq=32, aux_train_epoch=6)
+        want |= dict(aux_bc_weight=1.0, aux_learning_rate=None, aux_batch_size=4 * 256, policy_loss='clip')
+    assert {key: learn[key] for key in want} == want
+    assert (collect.discount_factor, collect.gae_lambda, collect.n_step) == (0.999, 0.95, 256)

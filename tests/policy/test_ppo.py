@@ -199,10 +199,37 @@ def test_value_norm_compares_values_in_the_unit_of_the_critic() -> None:
     targets = policy._targets(samples)
     for name in ('value', 'return_'):
         torch.testing.assert_close(targets[name], (samples[name] - 50) / 3)
-    # the critic has not moved: what it gives now is the old value, so that the value clip starts at no distance
-    now = policy._model.compute_critic(samples['obs']).detach()
-    torch.testing.assert_close(targets['value'], now, atol=1e-5, rtol=0)  # 50 + 3 V in float32, and back
     assert torch.equal(targets['adv'], samples['adv'])
+
+
+@pytest.mark.parametrize('kind', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
+def test_value_clip_is_around_what_the_normalised_critic_puts_out_before_the_first_step(kind: str) -> None:
+    # the returns, near 500, move the statistics of value_norm before the first step; the clip must not see that.
+    # Steps of 1e-5 move an output by far less than the clip's .2: so it binds nowhere, and changes nothing
+    epochs = dict(epoch_per_collect=1) if kind.startswith('ppo') else {}
+
+    def after(clip: bool) -> dict[str, Tensor]:
+        learn = dict(value_norm=True, value_clip=clip, learning_rate=1e-5, batch_size=N, adv_norm='off', **epochs)
+        collect = dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8)
+        policy = make_policy(OBS, TWO_ACTIONS, learn=learn, collect=collect, type=kind)
+        samples = samples_of(policy)
+        samples['return_'] = 500 + 20 * samples['obs'][:, 0]
+        policy.learn_mode.forward(samples)
+        policy.learn_mode.forward(samples)  # drawn again: the clip is around the outputs of the collection still
+        return parameters(policy)
+
+    with_clip, without = after(True), after(False)
+    for name, x in with_clip.items():  # two steps of Adam move a parameter by 2e-5
+        torch.testing.assert_close(x, without[name], atol=1e-6, rtol=0)
+
+
+def test_value_clip_with_value_norm_is_around_the_output_of_the_critic() -> None:
+    policy = ppo(dict(value_norm=True, value_clip=True))
+    samples = samples_of(policy)
+    samples['return_'] = 500 + 20 * samples['obs'][:, 0]
+    policy._update_value_statistics(samples)
+    now = policy._model.compute_critic(samples['obs']).detach()
+    torch.testing.assert_close(policy._targets(samples)['value'], now, atol=1e-6, rtol=0)
 
 
 def test_value_clip_holds_the_critic_near_its_old_values() -> None:
@@ -348,7 +375,7 @@ def learned(tmp_path: Any, env_id: str, learning_rate: float, n: int = 6400) -> 
         env_id,
         max_env_step=n,
         policy=dict(
-            model=dict(hidden_sizes=[16], log_std_init=-1.0),
+            model=dict(hidden_sizes=[16], **(dict(log_std_init=-1.0) if 'aim' in env_id else {})),
             learn=dict(learning_rate=learning_rate, batch_size=64, epoch_per_collect=4),
         ),
     )

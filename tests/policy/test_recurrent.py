@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tests.buffer.samples import replay
 from tests.envs import LimitEnv
-from tests.policy_envs import TWO_ACTIONS
+from tests.policy_envs import TWO_ACTIONS, job_config
 from zoo import serial_pipeline
 from zoo.core.data import Rollout
 from zoo.core.errors import UserError
@@ -27,6 +27,7 @@ from zoo.env import EnvConfig, make_env_groups
 from zoo.policy import PPGPolicy, PPOOffPolicy, PPOPolicy
 from zoo.policy.sequences import rows_of, run_model
 from zoo.rl_utils import ppg_data, ppg_joint_error, ppo_data, ppo_error
+from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector
 
@@ -103,7 +104,9 @@ class Elman(nn.Module):
         return {**found, 'aux_value': h * self.aux[0]}
 
 
-def make(mode: str, n_step: int, n_group: int = 1, cls: Any = PPOPolicy, **sections: Any) -> tuple[Any, Collector]:
+def make(
+    mode: str, n_step: int, n_group: int = 1, cls: Any = PPOPolicy, model: Any = None, **sections: Any
+) -> tuple[Any, Collector]:
     """A policy over Elman, and its collector of four envs with episodes of 3, 4, 5 and 6 steps."""
     Staggered.n_made = 0
     env = EnvConfig(id=Staggered, collector_env_num=4, collector_group_num=n_group, **MODES[mode])
@@ -111,7 +114,7 @@ def make(mode: str, n_step: int, n_group: int = 1, cls: Any = PPOPolicy, **secti
     collect = dict(n_step=n_step, discount_factor=GAMMA, gae_lambda=LAMBDA)
     kind = {PPOPolicy: 'ppo', PPGPolicy: 'ppg', PPOOffPolicy: 'ppo_offpolicy'}[cls]
     cfg = resolve_policy(dict(type=kind, collect=collect, **sections))
-    policy = cls(cfg, OBS, TWO_ACTIONS, model=Elman())
+    policy = cls(cfg, OBS, TWO_ACTIONS, model=model or Elman())
     collector = Collector(groups, policy.collect_mode)
     collector.reset(stream(0, 'test'))
     return policy, collector
@@ -287,6 +290,44 @@ def test_every_row_is_trained_once() -> None:
     close(collector)
 
 
+class Normed(Elman):
+    """With statistics of the observations, which it does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = RunningMeanStd((1,))
+
+    def update_normalizer(self, obs: Tensor, weight: Tensor | None = None) -> None:
+        self.seen.update(obs, weight)
+
+
+@pytest.mark.parametrize('overlap', ['half', 'maximum'])
+@pytest.mark.parametrize('mode', ['same_step', 'next_step'])
+def test_statistics_count_every_row_once_though_sequences_overlap(mode: str, overlap: str) -> None:
+    learn = dict(sequence=dict(len=8, overlap=overlap, burn_in=3), batch_size=32, value_norm=True)
+    policy, collector = make(mode, 24, learn=learn, model=Normed())
+    collector.collect()
+    rollout = collector.collect()
+    valid = ~rollout.data['is_reset'] if 'is_reset' in rollout.data else torch.ones(24, 4, dtype=torch.bool)
+    returns = by_hand(Elman(), rollout, states_of(rollout), 24)['return_']
+    policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
+    for statistics, x in ((policy._normalizers['value'], returns), (policy._model.seen, rollout.data['obs'][..., 0])):
+        rows = x[valid].detach().double()
+        assert statistics.count == valid.sum()
+        torch.testing.assert_close(statistics.mean.squeeze(), rows.mean(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(statistics.var.squeeze(), rows.var(correction=0), rtol=1e-5, atol=1e-5)
+    close(collector)
+
+
+# of 24 steps: none 3 sequences of 8, half 5, maximum 17; times 4 envs, and 4 passes in minibatches of 32 samples
+@pytest.mark.parametrize('overlap, n_step', [('none', 12), ('half', 20), ('maximum', 68)])
+def test_length_of_a_run_in_gradient_steps_knows_the_overlap(overlap: str, n_step: int) -> None:
+    policy, collector = make('same_step', 24, learn=dict(sequence=dict(len=8, overlap=overlap), batch_size=32))
+    policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
+    assert policy.learn_mode.train_iter() == n_step == pytest.approx(24 * 4 * policy._steps_per_env_step())
+    close(collector)
+
+
 @pytest.mark.parametrize('overlap, n_sequence', [('none', 3), ('half', 5), ('maximum', 17)])
 @pytest.mark.parametrize('burn_in', [0, 3])
 @modes
@@ -320,6 +361,48 @@ def test_burn_in_brings_an_old_state_up_to_date() -> None:
     close(collector)
 
 
+@pytest.mark.parametrize(
+    ('method', 'parts'),
+    [('compute_actor', {'actor'}), ('compute_critic', {'critic'}), ('compute_actor_critic', {'actor', 'critic'})],
+)
+def test_burn_in_runs_no_other_network_than_the_sequence_does(
+    method: str, parts: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, collector = make('same_step', 24, learn=dict(sequence=dict(len=8, burn_in=3), batch_size=32))
+    samples = policy.collect_mode.get_train_sample(collector.collect())
+    run: list[str] = []
+    cell = Elman.cell
+    monkeypatch.setattr(Elman, 'cell', lambda self, part, x, h: run.append(part) or cell(self, part, x, h))
+    run_model(policy._model, method, samples)
+    assert set(run) == parts and len(run) == (3 + 8) * len(parts)
+    close(collector)
+
+
+class Forgetful(nn.Module):
+    """A model that says itself that it has no state."""
+
+    initial_state = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 3)
+
+    def compute_actor(self, obs: Tensor) -> Tensor:
+        return self.layer(obs)[..., :2]
+
+    def compute_critic(self, obs: Tensor) -> Tensor:
+        return self.layer(obs)[..., 2]
+
+    def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
+        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
+
+
+def test_model_whose_initial_state_is_none_has_no_state(tmp_path: Path) -> None:
+    result = serial_pipeline(job_config(tmp_path, max_env_step=128), model=Forgetful())
+    assert result.train_iter > 0 and result.policy.sequence_len == 1
+    assert result.policy.act(np.zeros(1, np.float32)) in (0, 1)
+
+
 # ---- policies
 
 
@@ -329,6 +412,7 @@ def test_ppg_trains_its_three_phases_on_sequences() -> None:
         batch_size=96,
         adv_norm='off',
         value_norm=False,
+        grad_clip=None,
         aux_freq=1,
         aux_batch_size=96,
         aux_train_epoch=1,

@@ -89,9 +89,9 @@ def reference(model: Any, batch: dict[str, Tensor], step: PolicyNumbers) -> tupl
         'policy_loss': -(surrogate * w).mean(),
         'value_loss': 0.5 * (error * w).mean(),
         'entropy': (entropy * w).mean(),
-        'approx_kl': ((logp_old - logp) * w).mean(),
-        'clipfrac': (((ratio - 1).abs() > c) * w).mean(),
-        'kl': ((ratio - 1 - (logp - logp_old)) * w).mean(),
+        'approx_kl': ((logp_old - logp) * w).sum() / w.sum(),
+        'clipfrac': (((ratio - 1).abs() > c) * w).sum() / w.sum(),
+        'kl': ((ratio - 1 - (logp - logp_old)) * w).sum() / w.sum(),
     }
     return parts['policy_loss'] + step.value_weight * parts['value_loss'] - step.entropy_weight * parts[
         'entropy'
@@ -250,10 +250,15 @@ def test_kl_penalty_replaces_the_clipping(arch: str, space: Any, weighted: bool)
 
 
 def aux_parts(model: Any, arch: str, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The terms of the auxiliary objective (arXiv:2009.04416, algorithm 1), each from its own pass."""
+    """The terms of the auxiliary objective (arXiv:2009.04416, algorithm 1), each from its own pass.
+
+    Of arch 'detach' one value gradient enters the trunk, that of the auxiliary head (as in the authors' code).
+    """
     w = batch.get('weight', torch.ones(N))
     feature = model.actor_encoder(model.input(batch['obs']))
     critic = model.critic_encoder(model.input(batch['obs'])) if arch == 'dual' else feature
+    if arch == 'detach':
+        critic = critic.detach()
 
     def half_mse(value: Tensor) -> Tensor:
         return 0.5 * ((value - batch['return_']) ** 2 * w).mean()
@@ -349,7 +354,7 @@ def test_cloning_gradient_leads_back_to_what_the_old_policy_preferred(arch: str,
         kl.append(aux_step(model, dist_of(batch), optimizers, batch, AuxNumbers())['behavioral_cloning_loss'].item())
         if len(kl) == 1:
             after_one = preferred()
-    assert (after_one > before).double().mean() > 0.9  # not all: the rows share their parameters
+    assert (after_one > before).double().mean() > 0.8  # not all: the rows share their parameters
     assert (after_one - before).mean() > 0 and (preferred() - before).mean() > 0.1
     assert kl[0] > 0.3 and kl[-1] < 0.2 * kl[0]
 

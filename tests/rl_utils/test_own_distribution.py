@@ -144,7 +144,8 @@ def test_ppo_error_equals_the_formulas_over_torch_distributions():
     surrogate = torch.where(data.adv < 0, torch.max(surrogate, 2.0 * data.adv), surrogate)
     log_r = as_torch(data.logit_pretrained).log_prob(data.action) - logp
     terms = (-surrogate, new.entropy(), log_r.exp() - 1 - log_r, logp_old - logp, ((ratio - 1).abs() > 0.2).double())
-    want = [(term * data.weight).mean() for term in terms]
+    weight = data.weight
+    want = [(term * weight).mean() for term in terms[:3]] + [(term * weight).sum() / weight.sum() for term in terms[3:]]
     loss, info = ppo_error(data, 0.2, dual_clip=2.0, kl_type='k3')
     got = [loss.policy_loss, loss.entropy_loss, loss.kl_div, *info]
     torch.testing.assert_close(got, want)

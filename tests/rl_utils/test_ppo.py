@@ -150,6 +150,21 @@ def test_info_by_hand():
         assert metric.shape == () and not metric.requires_grad
 
 
+def test_info_is_a_mean_over_the_weight_by_hand():
+    # the second and third row have ratios outside [.8, 1.2]: (1 + 3) / (2 + 1 + 3 + 0) of the weight; the last is not
+    # there. sum(w * -ln r) / sum(w) = -(2 ln 1.1 + ln .5 + 3 ln 1.5) / 6
+    data = ratio_data(tensor(1.1, 0.5, 1.5, 1.9), tensor(1.0, -1.0, 2.0, 0.0))
+    _, info = ppo_policy_error(data._replace(weight=tensor(2, 1, 3, 0)))
+    assert info.clipfrac.item() == pytest.approx(4 / 6)
+    assert info.approx_kl.item() == pytest.approx(-(2 * math.log(1.1) + math.log(0.5) + 3 * math.log(1.5)) / 6)
+
+
+def test_info_of_rows_without_any_weight_is_zero():
+    data = ratio_data(tensor(1.5, 0.5), tensor(1.0, -1.0))
+    _, info = ppo_policy_error(data._replace(weight=tensor(0, 0)))
+    assert (info.approx_kl.item(), info.clipfrac.item()) == (0, 0)
+
+
 # log_r = log(p_pretrained / p_new) with p_new = .5: ln(.25 / .5) = -.693147 and ln(.6 / .5) = .182322
 @pytest.mark.parametrize(
     'kl_type, rows, gradient',
@@ -265,6 +280,15 @@ def test_continuous_names_are_the_same_losses(continuous):
     assert ppo_policy_error_continuous(policy_part(data)) == ppo_policy_error(policy_part(data))
 
 
+def test_continuous_policy_loss_takes_kl_type_as_its_fourth_argument_as_in_di_engine():
+    data = policy_part(random_data(continuous=True))
+    want = ppo_policy_error(data, 0.1, 3.0, kl_type='k3')[0]
+    got = ppo_policy_error_continuous(data, 0.1, 3.0, 'k3')[0]
+    assert got == want and want.kl_div != ppo_policy_error(data, 0.1, 3.0)[0].kl_div
+    with pytest.raises(ValueError, match='kl_type'):
+        ppo_policy_error_continuous(data, 0.1, 3.0, False)
+
+
 @pytest.mark.parametrize('continuous', [False, True])
 def test_losses_do_not_depend_on_the_order_of_rows(continuous):
     data = random_data(continuous=continuous)
@@ -280,9 +304,9 @@ def test_losses_scale_with_advantage_and_weight(continuous):
     three_adv, _ = ppo_error(data._replace(adv=3 * data.adv), dual_clip=2.0)
     torch.testing.assert_close(three_adv.policy_loss, 3 * loss.policy_loss)
     assert torch.equal(three_adv.entropy_loss, loss.entropy_loss)
-    # a plain mean: not divided by the weights' sum
+    # losses are plain means, not divided by the weights' sum; the metrics are weighted ones
     double, double_info = ppo_error(data._replace(weight=2 * data.weight), dual_clip=2.0)
-    torch.testing.assert_close((*double, *double_info), tuple(2 * x for x in (*loss, *info)))
+    torch.testing.assert_close((*double, *double_info), (*(2 * x for x in loss), *info))
 
 
 def test_weight_of_ones_is_no_weight():
@@ -524,7 +548,8 @@ def test_a_ratio_is_capped_at_the_largest_float_and_has_no_gradient_beyond(weigh
     # surrogate = min(ratio, 1.2) * adv is ratio * adv for adv < 0; e^88 in float32 has the relative error 88 * 6e-8
     rows = [math.exp(min(x, MAX_LOG_RATIO)) * 1e-30 * w for x, w in zip((87.9, 88.1), scale.tolist(), strict=True)]
     assert loss.policy_loss.item() == pytest.approx(sum(rows) / 2, rel=2e-5)
-    assert info.approx_kl.item() == pytest.approx(-(87.9 * scale[0] + 88.1 * scale[1]).item() / 2, rel=1e-6)  # uncapped
+    uncapped = (87.9 * scale[0] + 88.1 * scale[1]) / scale.sum()
+    assert info.approx_kl.item() == pytest.approx(-uncapped.item(), rel=1e-6)
     # d logp / d logit = (.5, -.5), halved by the mean
     assert new.grad[0].tolist() == pytest.approx([rows[0] / 4, -rows[0] / 4], rel=2e-5)
     assert not new.grad[1].any()

@@ -53,7 +53,9 @@ def reference(data: ppo_data, clip_ratio: float, use_value_clip: bool, dual_clip
         kl = {'k1': -r.log(), 'k2': r.log() ** 2 / 2, 'k3': r - 1 - r.log()}[kl_type]
     outside = ((ratio < 1 - clip_ratio) | (ratio > 1 + clip_ratio)).double()
     terms = Plain(-surrogate, 0.5 * square, new.entropy(), kl, (logp_old - logp).detach(), outside)
-    return Plain(*((term * weight).mean() for term in terms))
+    losses, info = terms[:4], terms[4:]
+    means = ((term * weight).sum() / weight.sum() if weight.any() else torch.zeros_like(term).sum() for term in info)
+    return Plain(*((term * weight).mean() for term in losses), *means)
 
 
 def random_data(

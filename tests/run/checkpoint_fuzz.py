@@ -35,8 +35,28 @@ STARTS = (
     'os.fork',
     'os.forkpty',
     'pty.spawn',
+    'os.kill',
+    'os.killpg',
+    'socket.connect',
+    'socket.bind',
+    'socket.getaddrinfo',
+    'socket.sendto',
+    'ctypes.dlopen',
+    'pickle.find_class',
 )
-CHANGES = ('os.mkdir', 'os.rename', 'os.remove', 'os.rmdir', 'os.link', 'os.symlink', 'os.truncate', 'os.chmod')
+CHANGES = (
+    'os.mkdir',
+    'os.rename',
+    'os.remove',
+    'os.rmdir',
+    'os.link',
+    'os.symlink',
+    'os.truncate',
+    'os.chmod',
+    'os.chown',
+    'os.utime',
+)
+TWO_PATHS = ('os.rename', 'os.link', 'os.symlink')
 TRAPS = ('trap', 'this', 'antigravity', 'turtle', 'webbrowser', 'ftplib')
 PLANTS: dict[str, dict[str, Any]] = {
     'os:system': {'command': 'touch pwned'},
@@ -121,12 +141,13 @@ class Watch:
             return
         self.on = False  # what is done here is no event
         try:
-            if event in STARTS or event in ('socket.connect', 'socket.bind'):
+            if event in STARTS and args[:1] != (None,):  # dlopen of None is the program itself
                 self.found.append(f'{event} {args!r:.200}')
             elif event == 'open' and self._is_write(args[1], args[2]):
                 self._check_path(event, args[0])
             elif event in CHANGES:
-                self._check_path(event, args[0])
+                for path in args[: 2 if event in TWO_PATHS else 1]:
+                    self._check_path(event, path)
         finally:
             self.on = True
 
@@ -146,7 +167,7 @@ class Watch:
     def _check_path(self, event: str, path: Any) -> None:
         if isinstance(path, str | bytes | os.PathLike):
             real = os.path.realpath(os.fsdecode(path))
-            if not real.startswith(self.folder) and real != os.devnull:
+            if not Path(real).is_relative_to(self.folder) and real != os.devnull:
                 self.found.append(f'{event} {real}')
 
 
@@ -360,10 +381,12 @@ def main(folder: Path, first: int, n: int) -> dict[str, Any]:
     signal.signal(signal.SIGALRM, _raise_too_long)
     n_byte = int(Path('/proc/self/statm').read_text().split()[0]) * os.sysconf('SC_PAGE_SIZE')
     resource.setrlimit(resource.RLIMIT_AS, (n_byte + LIMIT_BYTES, n_byte + LIMIT_BYTES))
-    watch, ends, faults, start, slowest = Watch(folder), Counter(), [], time.monotonic(), (0.0, '')
+    watch, ends, kinds, faults, start = Watch(folder), Counter(), Counter(), [], time.monotonic()
+    slowest = (0.0, '')
     for i in range(first, first + n):
         kind, data = fuzz.file(i)
         Path('c').write_bytes(data)
+        kinds[kind] += 1
         for what, command in commands('c').items():
             watch.on, begin = True, time.monotonic()
             fault = fault_of(command, ends)
@@ -372,6 +395,7 @@ def main(folder: Path, first: int, n: int) -> dict[str, Any]:
             faults += [f'{i} {kind} {what}: {found}' for found in [fault, *watch.take()] if found]
     return {
         'files': n,
+        'kinds': dict(kinds),
         'ends': dict(ends),
         'faults': faults,
         'made': sorted(path.name for path in folder.iterdir()),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import pickle
 import signal
@@ -23,12 +22,12 @@ import zoo.run.checkpoint
 from zoo.run.checkpoint import (
     CheckpointConfig,
     CheckpointError,
-    CheckpointManager,
     fit_state,
     load_checkpoint,
     save_checkpoint,
 )
 from zoo.run.checkpoint_file import DTYPES
+from zoo.run.saving import CheckpointManager, SaveError
 
 META = {'config': {'seed': 0, 'policy': {'lr': 1e-3, 'clip': None}}, 'env_step': 1024, 'best': [1.5, True, 'x"y']}
 
@@ -372,7 +371,8 @@ def test_load_folder_without_checkpoints_says_so(tmp_path: Path) -> None:
 
 KILLED_SAVE = """
 import os, signal, sys, torch
-from zoo.run.checkpoint import CheckpointConfig, CheckpointManager
+from zoo.run.checkpoint import CheckpointConfig
+from zoo.run.saving import CheckpointManager
 
 def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -434,38 +434,42 @@ def test_save_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> 
 
 FULL_DISK = """
 import logging, os, resource, sys, torch
-from zoo.run.checkpoint import CheckpointConfig, CheckpointManager, load_checkpoint
+from zoo.run.checkpoint import CheckpointConfig, load_checkpoint
+from zoo.run.saving import CheckpointManager, SaveError
 if sys.argv[2] == 'limit':
     resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 manager = CheckpointManager(sys.argv[1], CheckpointConfig())
 assert manager.save(100, {'w': torch.ones(1000)}, {}) is not None
 before = sorted(os.listdir(sys.argv[1] + '/checkpoints'))
-assert manager.save(200, {'w': torch.ones(100_000)}, {}) is None
-assert manager.save_best(200, {'w': torch.ones(100_000)}, {}) is None
+for save in (manager.save, manager.save_best):
+    try:
+        save(200, {'w': torch.ones(100_000)}, {})
+    except SaveError as error:
+        print(error)
 assert sorted(os.listdir(sys.argv[1] + '/checkpoints')) == before, 'no litter'
 assert torch.equal(load_checkpoint(sys.argv[1]).state['w'], torch.ones(1000))
 assert manager.save(300, {'w': torch.ones(1000)}, {}) is not None
-print('went on')
 """
 
 
-def assert_full_disk_is_a_warning(run_dir: Path, how: str, reason: str) -> None:
+def assert_full_disk_is_told_and_harms_nothing(run_dir: Path, how: str, reason: str) -> None:
     result = run_script(FULL_DISK, run_dir, how)
-    assert (result.returncode, result.stdout) == (0, 'went on\n'), result.stderr
-    lines = result.stderr.splitlines()
+    assert (result.returncode, result.stderr) == (0, '')
     folder = run_dir / 'checkpoints'
-    tail = f'was not saved ({reason}); training continues, older checkpoints are intact'
-    assert lines == [f'checkpoint {folder / name}.safetensors {tail}' for name in ('step_000000200', 'best')]
+    tail = f'could not be saved ({reason}); saved last was env step 100, in {folder / "step_000000100.safetensors"}'
+    assert result.stdout.splitlines() == [
+        f'checkpoint {folder / name}.safetensors {tail}' for name in ('step_000000200', 'best')
+    ]
     assert torch.equal(load_checkpoint(folder / 'step_000000100.safetensors').state['w'], torch.ones(1000))
 
 
 @pytest.mark.slow
-def test_save_over_file_size_limit_warns_and_goes_on(tmp_path: Path) -> None:
-    assert_full_disk_is_a_warning(tmp_path, 'limit', 'File too large')
+def test_save_over_file_size_limit_is_told_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:
+    assert_full_disk_is_told_and_harms_nothing(tmp_path, 'limit', 'File too large')
 
 
 @pytest.mark.slow
-def test_save_on_full_disk_warns_and_goes_on(tmp_path: Path) -> None:
+def test_save_on_full_disk_is_told_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:
     try:
         mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=96k', 'none', str(tmp_path)], capture_output=True)
     except FileNotFoundError:
@@ -473,13 +477,12 @@ def test_save_on_full_disk_warns_and_goes_on(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip('this user may not mount a small file system')
     try:
-        assert_full_disk_is_a_warning(tmp_path, 'disk', 'No space left on device')
+        assert_full_disk_is_told_and_harms_nothing(tmp_path, 'disk', 'No space left on device')
     finally:
         subprocess.run(['umount', str(tmp_path)], check=True)
 
 
-def test_manager_save_folder_is_a_file_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_manager_save_folder_is_a_file_says_that_nothing_is_saved(tmp_path: Path) -> None:
     (tmp_path / 'checkpoints').touch()
-    with caplog.at_level(logging.WARNING):
-        assert CheckpointManager(tmp_path, CheckpointConfig()).save(1, {}, {}) is None
-    assert 'training continues' in caplog.text
+    with pytest.raises(SaveError, match=r'step_000000001.safetensors could not be saved \(.*\); no other one is saved'):
+        CheckpointManager(tmp_path, CheckpointConfig()).save(1, {}, {})

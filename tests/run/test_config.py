@@ -420,3 +420,29 @@ def test_resolve_policy_bad_input_says_got_wanted_do(policy, sentence):
     with pytest.raises(ConfigError) as error:
         resolve_policy(policy)
     assert error.value.problems[0].startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ('source', 'said'),
+    [
+        ({**CARTPOLE, 'seed': 10**9_999}, 'the config should have no integer of 2**128 or more, as seed is'),
+        ({**CARTPOLE, 'max_env_step': 2**63}, 'the config should have no integer of 2**63 or more, as max_env_step is'),
+        (with_env(kwargs={'a': {1, 2}}), 'env.kwargs.a is {1, 2} (set), which no checkpoint can hold'),
+        (with_env(kwargs={'a': 'x' * 9_999, 'b': b''}), "env.kwargs.b is b'' (bytes), which no checkpoint can hold"),
+        ({**CARTPOLE, 'x' * 9_999: 1}, 'the config should have no key of more than 100 characters'),
+        ({**CARTPOLE, 'a\nb': 1}, 'unknown key a\\nb: '),
+        ({**CARTPOLE, 'policy': {'type': 'x' * 4_000}}, f"unknown policy '{'x' * 96}...: registered: "),
+    ],
+)
+def test_resolve_refuses_what_no_checkpoint_can_hold(source, said):
+    assert refused(source)[0].startswith(said)
+
+
+def test_resolve_takes_the_seed_of_a_numpy_sequence():
+    assert resolve_config({**CARTPOLE, 'seed': 2**128 - 1}).seed == 2**128 - 1
+
+
+@pytest.mark.parametrize('changes', [{'n_step': 10**15 + 37}, {'n_step': 8, 'batch_size': 10**12}])
+def test_resolve_of_huge_numbers_ends_at_once(changes):
+    n_step, batch_size = changes['n_step'], changes.get('batch_size', 7)
+    assert refused({**CARTPOLE, 'policy': {'collect': {'n_step': n_step}, 'learn': {'batch_size': batch_size}}})

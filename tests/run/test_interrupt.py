@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tests.envs import LimitEnv
 from tests.policy_envs import job_config, rows
+from zoo.backend.graph import missing_compiler
 from zoo.config.source import load_config, save_yaml
+from zoo.core.stop import STOP_SIGNALS
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config
@@ -21,19 +28,42 @@ from zoo.run.config import resolve_config
 pytestmark = pytest.mark.slow  # every test starts processes
 
 ROOT = Path(__file__).parents[2]
+CODES = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 128 + signal.SIGUSR1)]
+UPDATE = 40  # gradient steps of an update of cartpole_ppo: 10 epochs of 4 minibatches
 TRUST = ['tests.policy_envs']  # the runs are of other processes
 
 
 def test_signal_handlers_are_given_back(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
     serial_pipeline(job_config(tmp_path, max_env_step=64))
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+
+
+class Sender(LimitEnv):
+    """LimitEnv that sends SIGUSR1 to its own process at every step."""
+
+    def step(self, action: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return super().step(action)
+
+
+@pytest.mark.parametrize('mine', ['a handler', 'ignored'])
+def test_signals_that_the_caller_handles_or_ignores_are_left_alone(tmp_path: Path, mine: str) -> None:
+    got: list[int] = []
+    handler = signal.SIG_IGN if mine == 'ignored' else lambda number, frame: got.append(number)
+    old = signal.signal(signal.SIGUSR1, handler)
+    try:
+        assert serial_pipeline(job_config(tmp_path, Sender, max_env_step=64)).env_step == 64
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    assert bool(got) == (mine == 'a handler')
 
 
 class Run:
     """`zoo train` of a config in a process of its own."""
 
-    def __init__(self, folder: Path, **sections: Any) -> None:
+    def __init__(self, folder: Path, ignores: int | None = None, **sections: Any) -> None:
+        """ignores: a signal that the process is told to ignore, as `nohup` does."""
         folder.mkdir(exist_ok=True)
         cfg = job_config(
             folder,
@@ -50,6 +80,7 @@ class Run:
             text=True,
             start_new_session=True,
             env={**os.environ, 'PYTHONPATH': str(ROOT)},
+            preexec_fn=None if ignores is None else lambda: signal.signal(ignores, signal.SIG_IGN),
         )
 
     @property
@@ -66,14 +97,14 @@ class Run:
     def end(self) -> int:
         """The exit code; a run that does not end is killed and fails the test."""
         try:
-            self.process.communicate(timeout=30)
+            self.process.communicate(timeout=120)
         finally:
             self.process.kill()
         return self.process.returncode
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(('number', 'code'), CODES)
 def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int, code: int) -> None:
     run = Run(tmp_path / 'a', env=dict(kwargs={'pause': 0.002}), checkpoint=dict(freq=1_000_000))
     run.wait_for('run/*/metrics.jsonl')
@@ -88,9 +119,9 @@ def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(('number', 'code'), CODES)
 def test_signal_to_the_whole_process_group_saves_too(tmp_path: Path, number: int, code: int) -> None:
-    """As Ctrl-C on a terminal and most job schedulers send it: the env workers get it as well."""
+    """As Ctrl-C on a terminal and most job schedulers send it: the env workers get it as well, but leave it to the run."""
     env = dict(kwargs={'pause': 0.002}, vectorization='async')
     run = Run(tmp_path / 'a', env=env, checkpoint=dict(freq=1_000_000))
     run.wait_for('run/*/metrics.jsonl')
@@ -134,3 +165,128 @@ def test_signal_ends_an_evaluation_that_never_would(tmp_path: Path) -> None:
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 130
     assert load_checkpoint(run.run_dir).meta['env_step'] == 64
+
+
+@pytest.mark.slow
+def test_signal_that_comes_again_from_a_closed_terminal_or_scheduler_does_not_end_the_run_unsaved(
+    tmp_path: Path,
+) -> None:
+    env = dict(kwargs={'pause': 0.02})  # a rollout takes 16 * 4 * 20 ms: all signals fall into it
+    run = Run(tmp_path / 'a', env=env, checkpoint=dict(freq=1_000_000))
+    run.wait_for('run/*/metrics.jsonl')
+    for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGUSR1, signal.SIGHUP):
+        run.process.send_signal(number)
+        time.sleep(0.05)
+    assert run.end() == 129
+    assert load_checkpoint(run.run_dir).meta['env_step'] >= 64
+
+
+@pytest.mark.slow
+def test_nohup_keeps_the_run_alive(tmp_path: Path) -> None:
+    run = Run(tmp_path / 'a', ignores=signal.SIGHUP, env=dict(kwargs={'pause': 0.002}))
+    run.wait_for('run/*/checkpoints/step_*.safetensors')
+    run.process.send_signal(signal.SIGHUP)
+    run.wait_for('run/*/checkpoints/step_*.safetensors', 3)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end() == 143
+
+
+@pytest.mark.slow
+def test_closed_terminal_saves_the_run(tmp_path: Path) -> None:
+    """All standard streams are that terminal; writing to it then fails, which must not change the exit code."""
+    cfg = job_config(
+        tmp_path,
+        'tests.policy_envs:stuck_env',
+        max_env_step=10_000_000,
+        env=dict(kwargs={'pause': 0.002}),
+        checkpoint=dict(freq=1_000_000),
+        logger=dict(console='auto'),
+    )
+    save_yaml(resolve_config(cfg), tmp_path / 'config.yaml')
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        command = [sys.executable, '-m', 'zoo', 'train', str(tmp_path / 'config.yaml')]
+        os.execve(sys.executable, command, {**os.environ, 'PYTHONPATH': str(ROOT)})
+    try:
+        while not any(path.stat().st_size for path in tmp_path.glob('run/*/metrics.jsonl')):
+            if select.select([terminal], [], [], 0.01)[0]:
+                os.read(terminal, 1 << 16)
+        os.close(terminal)
+        deadline = time.monotonic() + 120
+        while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
+            assert time.monotonic() < deadline, 'it does not end'
+            time.sleep(0.05)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(ended[1]) == 129
+    (run_dir,) = (tmp_path / 'run').iterdir()
+    assert load_checkpoint(run_dir).meta['env_step'] >= 64
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(missing_compiler(torch.device('cpu')) != '', reason='nothing can be compiled here')
+@pytest.mark.parametrize('to_group', [False, True])
+def test_signal_during_compilation_gives_it_up_and_saves(tmp_path: Path, to_group: bool) -> None:
+    cache = {'TORCHINDUCTOR_CACHE_DIR': str(tmp_path / 'cache')}  # an empty one: compiling then takes a minute
+    options = [
+        f'logger.root={tmp_path}',
+        'logger.console=off',
+        'policy.learn.compile=on',
+        'policy.learn.executor=graph',
+    ]
+    process = subprocess.Popen(
+        [sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', *options],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **cache, 'PYTHONPATH': str(ROOT)},
+    )
+    assert process.stderr is not None
+    try:
+        while not any(path.is_file() for path in (tmp_path / 'cache').rglob('*')):  # what the compiler reads
+            assert process.poll() is None
+            time.sleep(0.01)
+        (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
+        words = process.communicate(timeout=120)[1]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130
+    assert 'compiling ppo_step is given up' in words
+    (run_dir,) = (tmp_path / 'cartpole_ppo').iterdir()
+    meta = load_checkpoint(run_dir).meta
+    assert 0 < meta['env_step'] <= 1024 and meta['train_iter'] == UPDATE  # all of the first update was done, uncompiled
+
+
+BEGIN = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # what Python itself does before that is not ours
+print('begin', flush=True)
+sys.argv = ['zoo', 'train', *sys.argv[1:]]
+runpy.run_module('zoo', run_name='__main__')
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seconds', [0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
+def test_interrupt_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: float) -> None:
+    process = subprocess.Popen(
+        [sys.executable, '-c', BEGIN, 'cartpole_ppo', 'max_env_step=10_000_000', f'logger.root={tmp_path}'],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == 'begin\n'
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        words = process.communicate(timeout=120)[1]
+    finally:
+        process.kill()
+    assert process.returncode in (130, -signal.SIGINT)  # a shell shows 130 for both
+    assert 'Traceback' not in words

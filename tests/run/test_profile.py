@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from tests.envs import limit_env
 from tests.policy_envs import differing, job_config, rows
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
-from zoo.run.profile import Clocks
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
+from zoo.run.profile import Clocks, profiled
 
 LEARN_STEPS = 4  # of a rollout of 4 envs x 16 steps: 2 epochs of 2 minibatches of 32
 TRACED: list[bool] = []
@@ -164,3 +167,12 @@ def test_trace_ends_before_the_final_evaluation_where_the_run_ends_with_it(tmp_p
     run_dir = serial_pipeline(cartpole(tmp_path), profile=5).run_dir
     names = [event.get('name') for event in json.loads((run_dir / 'trace.json').read_text())['traceEvents']]
     assert 'zoo/learn' in names and 'zoo/evaluate' not in names
+
+
+def test_profile_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with SerialJob(resolve_config(cartpole(tmp_path))) as job:
+        (job.run_dir / 'profile.txt').mkdir()
+        with closing(profiled(job, 1)) as iterations:
+            for _ in range(4):
+                next(iterations)
+    assert 'profile.txt cannot be written (Is a directory); training continues' in caplog.text

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.policy_envs import job_config, rows
+from tests.run.processes import config_file, fill, make_read_only, run_zoo, small_disk
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
+from zoo.run.run_lock import NAME
+from zoo.run.saving import SaveError
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -126,3 +133,146 @@ def test_newest_checkpoint_is_that_of_the_largest_step_not_name(tmp_path: Path) 
     newest.rename(folder / 'step_1000000000.safetensors')  # by name it would come before the other
     second = serial_pipeline(resume=first.run_dir, max_env_step=320)
     assert second.run_dir == first.run_dir.absolute()
+
+
+# --- a folder that is removed, or cannot be written ---
+
+
+def begun(root: Path, **sections: Any) -> SerialJob:
+    cfg = job_config(root, logger=dict(tensorboard=True), checkpoint=dict(freq=64), **sections)
+    return SerialJob(resolve_config(cfg))
+
+
+def move(folder: Path) -> None:
+    folder.rename(folder.with_name('elsewhere'))
+
+
+@pytest.mark.parametrize('remove', [shutil.rmtree, move])
+@pytest.mark.parametrize('level', [0, 1])
+def test_run_folder_removed_in_mid_run_is_begun_anew_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, remove: Any, level: int
+) -> None:
+    with begun(tmp_path / 'root') as job:
+        job.iteration()
+        remove([job.run_dir, job.run_dir.parent][level])
+        job.iteration()
+        assert (job.run_dir / NAME).exists()
+        job.iteration()
+        job.finish()
+    (warning,) = caplog.messages
+    assert f'the run folder {job.run_dir} or its lock was removed or moved' in warning
+    assert [row['env_step'] for row in rows(job.run_dir)] == [128, 192, 192]  # the last one is the evaluation
+    assert load_checkpoint(job.run_dir).meta['env_step'] == 192
+    assert resolve_config(str(job.run_dir / 'config.yaml')) == job.cfg
+    (events,) = (job.run_dir / 'tb').iterdir()
+    assert b'learn/train_iter' in events.read_bytes()
+    assert serial_pipeline(resume=job.run_dir, max_env_step=256).run_dir == job.run_dir
+
+
+def test_run_folder_removed_before_the_last_save_is_begun_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with begun(tmp_path) as job:
+        job.iteration()
+        shutil.rmtree(job.run_dir)
+        job.save()
+    assert len(caplog.messages) == 1 and 'was removed or moved' in caplog.text
+    assert sorted(path.name for path in job.run_dir.iterdir()) == ['checkpoints', 'config.yaml', 'metrics.jsonl', 'tb']
+
+
+def test_run_folder_that_cannot_be_made_anew_is_a_failed_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with begun(tmp_path / 'root') as job, pytest.raises(SaveError, match='is lost: .*no other one is saved'):
+        job.iteration()
+        shutil.rmtree(tmp_path / 'root')
+        (tmp_path / 'root').touch()
+        for _ in range(2):
+            job.iteration()
+        log, *saves = caplog.messages
+        assert f'run folder {job.run_dir} cannot be written (' in log and len(saves) == 2
+        assert all('could not be saved' in message for message in saves)
+        (tmp_path / 'root').unlink()
+        job.iteration()
+        assert [row['env_step'] for row in rows(job.run_dir)] == [256]  # as soon as it can be made
+        shutil.rmtree(tmp_path / 'root')
+        (tmp_path / 'root').touch()
+        job.finish()
+
+
+@pytest.mark.parametrize('name', ['metrics.jsonl', 'tb'])
+def test_log_file_removed_in_mid_run_is_begun_anew_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    with begun(tmp_path) as job:
+        job.iteration()
+        move(job.run_dir / name)
+        job.iteration()
+        job.iteration()
+    (warning,) = caplog.messages
+    assert str(job.run_dir / name) in warning and warning.endswith('was removed or moved; it is begun anew')
+    assert rows(job.run_dir)[-1]['env_step'] == 192
+    (events,) = (job.run_dir / 'tb').iterdir()
+    assert b'learn/train_iter' in events.read_bytes()
+
+
+@pytest.mark.slow
+def test_resume_on_a_read_only_disk_is_refused_and_may_continue_elsewhere(tmp_path: Path) -> None:
+    with small_disk(tmp_path / 'disk', '4m') as disk:
+        first = serial_pipeline(job_config(disk))
+        before = _files(first.run_dir)
+        make_read_only(disk)
+        resume = ['train', '--resume', first.run_dir, 'max_env_step=320', '--import', 'tests.envs']
+        refused, elsewhere = run_zoo(*resume), run_zoo(*resume, f'logger.root={tmp_path}/elsewhere')
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            f'zoo: error: the run folder {first.run_dir} cannot be written (Read-only file system); make that possible, '
+            'or set logger.root to a folder that can be written\n',
+        )
+        assert elsewhere.returncode == 0 and list(tmp_path.glob('elsewhere/run/*/config.yaml'))
+        assert _files(first.run_dir) == before
+
+
+@pytest.mark.slow
+def test_folder_that_may_not_be_written_refuses_a_run_and_a_resume(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path / 'root'))
+    for folder in (first.run_dir, first.run_dir.parent):
+        folder.chmod(0o555)
+    resumed = run_zoo('train', '--resume', first.run_dir, 'max_env_step=320', '--import', 'tests.envs')
+    new = run_zoo('train', config_file(tmp_path / 'config.yaml', tmp_path / 'root'))
+    for folder in (first.run_dir, first.run_dir.parent):
+        folder.chmod(0o755)  # so that it can be removed
+    assert (resumed.returncode, new.returncode) == (2, 2)
+    assert f'the run folder {first.run_dir} cannot be written (Permission denied); ' in resumed.stderr
+    assert 'cannot be made (Permission denied); set logger.root' in new.stderr.splitlines()[-1]
+    assert len(resumed.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_disk_that_is_full_before_a_run_refuses_it(tmp_path: Path) -> None:
+    with small_disk(tmp_path / 'disk', '64k') as disk:
+        fill(disk)
+        refused = run_zoo('train', config_file(tmp_path / 'config.yaml', disk))
+    last = refused.stderr.splitlines()[-1]
+    assert refused.returncode == 2 and 'Traceback' not in refused.stderr
+    assert last.startswith(f'zoo: error: the run folder {disk}/run/') and '(No space left on device)' in last
+
+
+def test_disk_that_is_full_at_a_resume_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    with small_disk(tmp_path / 'disk', '256k') as disk:
+        first = serial_pipeline(job_config(disk))
+        before = _files(first.run_dir)
+        fill(disk)
+        with pytest.raises(UserError, match='cannot be written .No space left on device.'):
+            serial_pipeline(resume=first.run_dir, max_env_step=512)
+        assert _files(first.run_dir) == before
+
+
+def test_config_that_was_half_written_does_not_matter_to_a_resume(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    whole = (first.run_dir / 'config.yaml').read_bytes()
+    (first.run_dir / 'config.yaml').write_bytes(whole[:100])
+    (first.run_dir / 'config.yaml.123.tmp').write_bytes(whole[:50])  # of a process that was killed
+    serial_pipeline(resume=first.run_dir, max_env_step=256)
+    assert (first.run_dir / 'config.yaml').read_bytes() == whole
+    assert not list(first.run_dir.glob('*.tmp'))

@@ -137,3 +137,42 @@ def test_evaluation_whose_episodes_cannot_end_for_nan_raises() -> None:
     with pytest.raises(EnvContractError, match='index 0, step 3: the observation or the reward is not finite'):
         Evaluator(vector, mode, 2).evaluate(stream(0, 'test'), lambda: next(asked, True))
     assert len(list(asked)) == 1  # at step 1,000
+
+
+@pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled', 'batched'])
+def test_episodes_that_never_end_are_cut_off_and_counted(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    vector = make_vector_env(EnvConfig(**{**MODES[mode], 'kwargs': {'limit': 10**9}}), 2)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    evaluator = Evaluator(vector, policy.eval_mode, 5, max_episode_steps=7)
+    for seed in (1, 2):
+        evaluation = evaluator.evaluate(stream(seed, 'test'))
+        assert evaluation == Evaluation([7.0] * 5, [7] * 5, n_cut=5)  # a reward of 1 at each of 7 steps
+    (words,) = [record.getMessage() for record in caplog.records]  # once, not at each evaluation
+    assert '5 of 5 evaluation episodes' in words and 'policy.eval.max_episode_steps' in words
+
+
+def test_episodes_that_end_in_time_are_those_without_a_bound() -> None:
+    vector = make_vector_env(EnvConfig(id='tests.policy_envs:uneven_env'), 3)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    bounded, free = (Evaluator(vector, policy.eval_mode, 7, limit) for limit in (20, None))
+    for seed in range(5):  # episodes of 2 or of 20 steps, and one of 20 ends at the bound
+        got = bounded.evaluate(stream(seed, 'test'))
+        assert got == free.evaluate(stream(seed, 'test')) and got.n_cut == 0
+
+
+def test_only_the_episode_that_is_too_long_is_cut_off() -> None:
+    vector = make_vector_env(EnvConfig(id='tests.policy_envs:uneven_env'), 3)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    for seed in range(20):
+        whole = Evaluator(vector, policy.eval_mode, 3, None).evaluate(stream(seed, 'test'))
+        if set(whole.lengths) == {2, 20}:
+            break
+    got = Evaluator(vector, policy.eval_mode, 3, 10).evaluate(stream(seed, 'test'))
+    assert got.lengths == [min(n, 10) for n in whole.lengths] and got.n_cut == whole.lengths.count(20)
+
+
+def test_evaluation_of_an_endless_env_by_its_policy_ends() -> None:
+    env = EnvConfig(id=LIMIT, kwargs={'limit': 10**9})
+    vector = make_vector_env(env, 1)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'], eval=dict(max_episode_steps=11))
+    assert evaluate(policy, env, 2) == Evaluation([11.0] * 2, [11] * 2, n_cut=2)

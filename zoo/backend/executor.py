@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from zoo.core.data import Columns, Metrics, Obs, State, first_leaf, leaves, map_tensors, replace_rows, unbind_rows
 from zoo.core.transfer import send
+from zoo.model.recurrent import keeps_state
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
 from zoo.rl_utils.optimizer import FlatAdam
@@ -135,7 +136,7 @@ def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = No
     state: before the observation; None: that at the start of an episode. Where only the logit is asked for, what the
     state holds for the critic stays as it was.
     """
-    if not hasattr(model, 'initial_state'):
+    if not keeps_state(model):
         return model.compute_actor_critic(obs) if with_value else {'logit': model.compute_actor(obs)}
     state = model.initial_state(len(first_leaf(obs))) if state is None else state
     if with_value:

@@ -38,6 +38,7 @@ from zoo.backend.trace import (
 )
 from zoo.core.data import Metrics, Obs, State, leaves, map_tensors
 from zoo.core.transfer import send
+from zoo.model.recurrent import keeps_state
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import AdamRates, FlatAdam, FlatState
 
@@ -75,7 +76,7 @@ class GraphExecutor(Eager):
         return self._updates[key].run(data, numbers)
 
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
-        if hasattr(self._model, 'initial_state'):
+        if keeps_state(self._model):
             return None
         # on a CPU the gain, 0 to 20 us a call, is that of the model's few operations: less than compiling takes
         if not self.is_compiled or not any(p.is_cuda for p in self._model.parameters()):

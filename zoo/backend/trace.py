@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.cuda_graph import CapturedCall, Run
+from zoo.core.stop import GivenUp, may_be_given_up
 from zoo.rl_utils import kernels
 
 MAX_PROGRAMS = 8
@@ -57,8 +58,14 @@ class CompiledFunction:
             if key not in self._programs:
                 if len(self._programs) == MAX_PROGRAMS:
                     raise RuntimeError(f'it was called with more than {MAX_PROGRAMS} forms of inputs')
-                self._programs[key] = self._compile(inputs, static, n_fixed)
+                with may_be_given_up():  # it may take minutes
+                    program = self._compile(inputs, static, n_fixed)
+                self._programs[key] = program
             return self._programs[key](inputs)
+        except GivenUp:
+            self.failed = True
+            logger.info('compiling %s is given up; it runs uncompiled', self._what)
+            return None
         except Exception as error:
             # compilers fail in many ways; an error of the function itself comes again when it is called
             self.failed = True

@@ -3,7 +3,7 @@
 from zoo.buffer.base import Batch, Buffer, BufferConfig, in_sequences
 from zoo.buffer.check import draw_problems
 from zoo.buffer.draws import DrawConfig
-from zoo.buffer.multi import MultiBuffer, MultiConfig, reuse_of
+from zoo.buffer.multi import MultiBuffer, MultiConfig, n_draw_of, reuse_of
 from zoo.buffer.replay import ReplayBuffer, ReplayConfig
 from zoo.buffer.rollout import RolloutBuffer
 
@@ -19,5 +19,6 @@ __all__ = [
     'RolloutBuffer',
     'draw_problems',
     'in_sequences',
+    'n_draw_of',
     'reuse_of',
 ]

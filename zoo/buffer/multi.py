@@ -58,6 +58,11 @@ class MultiBuffer(RingBuffer):
             yield {part: batch for part, batch in zip(self._draws, batches, strict=True) if batch is not None}
 
 
+def n_draw_of(buffer: Mapping[str, Any]) -> int | None:
+    """How many batches the policy's part of a buffer, a resolved section, draws per rollout; None: it draws nothing."""
+    return buffer.get('policy', buffer).get('update_per_collect')
+
+
 def reuse_of(buffer: Mapping[str, Any], n_rollout: int) -> dict[str, float]:
     """How often a sample of a rollout is drawn on average, for each part; once where nothing is drawn.
 

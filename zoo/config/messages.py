@@ -144,15 +144,30 @@ def _has_key(section: Any, keys: Iterable[str]) -> bool:
 
 def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str:
     """The message for a value of the wrong type or out of range: the value, the accepted values, what to do."""
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else f'{shown[:57]}...'
-    got = f'{shown} ({"text" if isinstance(value, str) else type(value).__name__})' if value is not None else 'null'
+    got = f'{shown(value)} ({"text" if isinstance(value, str) else type(value).__name__})'
+    got = got if value is not None else 'null'
     if not isinstance(wanted, FieldInfo):
         return f'{path} is {got} but must be a section with the keys {", ".join(wanted.model_fields)}.'
     patterned = wanted.description and any(getattr(m, 'pattern', None) for m in wanted.metadata)
     must = wanted.description if patterned else describe(wanted.annotation, wanted.metadata)
-    whole = isinstance(value, float) and value.is_integer() and 'an integer' in describe(wanted.annotation)
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    whole = whole and 'an integer' in describe(wanted.annotation)
     return f'{path} is {got} but must be {must}; {f"write {int(value)}" if whole else _advice(wanted)}.'
+
+
+def shown(value: Any, n: int = 60) -> str:
+    """The start of a value's repr."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        text = 'an integer too long to show' if isinstance(value, int) else f'a {type(value).__name__} too long to show'
+    return text if len(text) <= n else f'{text[: n - 3]}...'
+
+
+def printable(text: str) -> str:
+    """The text in one line for a terminal: control characters are escaped, words of over 300 characters are cut."""
+    text = text if text.isprintable() else ''.join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return re.sub(r'(\S{300})\S+', r'\1...', text)
 
 
 def missing_value(path: str, field: FieldInfo) -> str:
@@ -174,11 +189,23 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         inner = [m for meta in args[1:] for m in (meta.metadata if isinstance(meta, FieldInfo) else [meta])]
         return describe(args[0], [*inner, *metadata])
     if origin in (Union, types.UnionType):
-        words = [describe(arg, metadata) for arg in args]
+        words = [describe(arg, () if arg is type(None) else metadata) for arg in args]
         return ' or '.join([w for w in words if w != 'null'] + [w for w in words if w == 'null'])
     if origin is Literal:
         return 'one of ' + ', '.join(map(repr, args)) if len(args) > 1 else repr(args[0])
+    if origin is list:
+        return _list_of(args[0], metadata)
     return _noun(annotation, origin, args) + _range(metadata)
+
+
+def _list_of(annotation: Any, metadata: Iterable[Any]) -> str:
+    """'a list of one or more integers >= 1'"""
+    metas = list(metadata)
+    least = max((getattr(m, 'min_length', None) or 0 for m in metas), default=0)
+    most = max((getattr(m, 'max_length', None) or 0 for m in metas), default=0)
+    number = f'{"one" if least == 1 else least} or more ' if least else ''
+    items = re.sub(r'^(?:an? )(\w+)|^text', lambda m: f'{m[1] or "text"}s', describe(annotation))
+    return f'a list of {number}{items}{f", at most {most}" if most else ""}'
 
 
 def _noun(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:
@@ -192,8 +219,6 @@ def _noun(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:
         dict: 'a section of your own keys',
         Callable: 'a function',
     }
-    if origin is list:
-        return 'a list of ' + re.sub(r'^(an?) (\w+)', r'\2s', describe(args[0]))
     if origin is tuple:
         return f'[{", ".join(describe(a) for a in args)}]'
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

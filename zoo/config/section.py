@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar, get_args
 
@@ -10,16 +11,16 @@ from easydict import EasyDict
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from zoo.config.messages import RESERVED, bad_value, missing_value, unknown_key
+from zoo.config.messages import RESERVED, bad_value, missing_value, printable, shown, unknown_key
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
 
 
 class ConfigError(UserError):
-    """All problems of a config, one sentence each."""
+    """All problems of a config, one sentence each, in one line: characters that control a terminal are escaped."""
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        self.problems = [printable(text) for text in ([problems] if isinstance(problems, str) else problems)]
         super().__init__('\n'.join(self.problems))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -41,6 +42,9 @@ class Section(BaseModel):
 
 
 S = TypeVar('S', bound=Section)
+
+MAX_DEPTH, MAX_PARTS = 100, 100_000
+"""Levels of a config, and its dicts and lists: a bundled one has 4 and some 20; an array in env.kwargs has many."""
 
 
 def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
@@ -134,15 +138,33 @@ def _frozen(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A deep copy in plain dicts, lists and Python numbers: EasyDicts, tuples, numpy and torch values are converted."""
+    """A deep copy in plain dicts, lists and Python numbers: EasyDicts, tuples, numpy and torch values are converted.
+
+    Raises: ConfigError if it is nested deeper than MAX_DEPTH, contains itself, or has more than MAX_PARTS parts.
+    """
+    return _plain(value, 0, itertools.count(1))
+
+
+def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
+    """n_part: counts the dicts and lists; one that is in several places is copied, and counted, for each."""
     if isinstance(value, Section):
-        return plain(dict(value))
+        value = dict(value)
+    if isinstance(value, (dict, list, tuple)):
+        if depth > MAX_DEPTH:
+            raise ConfigError(
+                f'the config contains itself, or is nested more than {MAX_DEPTH} levels deep; write it with fewer levels.'
+            )
+        if next(n_part) > MAX_PARTS:
+            raise ConfigError(
+                f'the config has more than {MAX_PARTS:,} dicts and lists, those of YAML aliases counted at each of their '
+                'places; pass large data in files.'
+            )
     if isinstance(value, dict):
-        return {str(k) if isinstance(k, str) else k: plain(v) for k, v in value.items()}
+        return {str(k) if isinstance(k, str) else k: _plain(v, depth + 1, n_part) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [_plain(v, depth + 1, n_part) for v in value]
     if hasattr(value, 'dtype') and hasattr(value, 'tolist'):
-        return plain(value.tolist())
+        return _plain(value.tolist(), depth, n_part)
     return value
 
 
@@ -168,7 +190,7 @@ def bad_keys(data: Any, path: str = '') -> list[str]:
         if isinstance(data, list):
             problems += bad_keys(value, path)
         elif not isinstance(key, str):
-            problems.append(f'key {key!r} in {path or "the config"} is not a string; write keys as text')
+            problems.append(f'key {shown(key)} in {path or "the config"} is not a string; write keys as text')
         elif key in RESERVED:
             problems.append(
                 f'{join_path(path, key)} is a reserved key: it would hide the method `{key}` of the config; '
@@ -218,7 +240,7 @@ def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: 
     if item['type'] == 'value_error' and isinstance(item['ctx']['error'], ConfigError):
         return list(item['ctx']['error'].problems)  # of a section that the field's value is checked against
     if item['type'] == 'value_error':  # a check written for this field says it best
-        return [f'{where} is {value!r}: {item["ctx"]["error"]}']
+        return [f'{where} is {shown(value, 120)}: {item["ctx"]["error"]}']
     return [bad_value(where, value, field)]
 
 

@@ -7,6 +7,8 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +18,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from zoo.config.section import ConfigError, plain
+from zoo.config.messages import printable, shown
+from zoo.config.section import MAX_DEPTH, ConfigError, plain
+from zoo.core.errors import UserError
+from zoo.core.files import whole_file
 from zoo.core.registry import unknown_name
 
 BUNDLED_PACKAGE = 'dizoo_configs'
@@ -28,7 +33,8 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
     Args:
       source: a dict or EasyDict; a path to a .py file (its variable `config` or `main_config`) or a .yaml file; the
         name of a bundled config. A .py file is run once in a process, with its folder on the import path.
-    Raises: ConfigError if there is no such config or its file holds none; errors inside a .py file pass through.
+    Raises: ConfigError if there is no such config, or its file holds none or cannot be read; for an error inside a .py
+      file it names the line, and the error itself is its cause.
     """
     if isinstance(source, dict):
         return plain(source), 'config'
@@ -58,10 +64,14 @@ def bundled_configs() -> dict[str, Path]:
 
 
 def _existing(path: Path) -> Path:
-    path = path.expanduser().resolve()
-    if not path.is_file():
-        raise ConfigError(f'there is no config file {str(path)!r}; check the path.')
-    return path
+    try:
+        path = path.expanduser().resolve()
+        if path.is_file():
+            return path
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a home that is not known, a NUL in it
+        why = getattr(error, 'strerror', None) or error
+        raise ConfigError(f'{shown(str(path), 200)} cannot be a config file ({why}); check the path.') from error
+    raise ConfigError(f'there is no config file {str(path)!r}; check the path.')
 
 
 def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
@@ -72,17 +82,22 @@ def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
 
 
 def import_module_or_file(name: str) -> ModuleType:
-    """Imports 'package.module' or 'path/file.py', which may register names. Raises: ConfigError if there is none."""
+    """Imports 'package.module' or 'path/file.py', which may register names.
+
+    Raises: ConfigError if there is none, or it raises an error, which is then the cause.
+    """
     if name.endswith('.py'):
         return _module_of_file(_existing(Path(name)).absolute())
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name.partition('.')[0] and error.name != name:
-            raise
-        raise ConfigError(
-            f'there is no module {name!r} to import; give its dotted name, or the path of a .py file.'
-        ) from error
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in (name, name.partition('.')[0]):
+            raise ConfigError(
+                f'there is no module {name!r} to import; give its dotted name, or the path of a .py file.'
+            ) from error
+        raise ConfigError(_failed(f'module {name!r}', error)) from error
 
 
 def _module_of_file(path: Path) -> ModuleType:
@@ -101,10 +116,26 @@ def _module_of_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
         _ran[path] = stamp
+    except UserError:
+        raise
+    except Exception as error:
+        raise ConfigError(_failed(str(path), error, str(path))) from error
     finally:
         if path not in _ran:
             del sys.modules[name]
     return module
+
+
+def _failed(name: str, error: Exception, file: str = '') -> str:
+    """A sentence about code of the user's that raised an error: what, and the last line that did, if any in `file`."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        place, said = (error.filename or file, error.lineno), error.msg
+    else:
+        places = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+        place, said = [*places, *(at for at in places if at[0] == file)][-1], str(error)
+    at = '' if place[0].startswith('<') else f' in line {place[1]}' + ('' if place[0] == file else f' of {place[0]}')
+    what = f'{type(error).__name__}: {printable(said):.200}' if said else type(error).__name__
+    return f'{name} failed{at} with {what}; correct it there, --debug shows the traceback.'
 
 
 _ran: dict[Path, int] = {}  # .py files run in this process -> time of their last change
@@ -130,12 +161,38 @@ _SCALARS = {
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}
+    yaml_constructors = {  # no dates, sets or bytes, which no checkpoint holds
+        tag: make
+        for tag, make in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(':')[2] in ('null', 'bool', 'int', 'float', 'str', 'seq', 'map')
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if doubled := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+        if doubled := [key for key, n in Counter(keys).items() if n > 1]:
             raise yaml.constructor.ConstructorError(None, None, f'key {doubled[0]!r} appears twice', node.start_mark)
         return super().construct_mapping(node, deep)
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self._depth > MAX_DEPTH:  # by default the limit of Python's stack, which is no error of YAML
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, f'it has more than {MAX_DEPTH} levels', mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (
+            KeyError,
+            ValueError,
+        ) as error:  # a tag that the text does not fit; 5,000 digits are too many for Python
+            problem = f'{shown(node.value)} cannot be read as {node.tag.rpartition(":")[2]}'
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_int(self, node: yaml.ScalarNode) -> int:
         return int(self.construct_scalar(node).replace('_', ''), 0)
@@ -159,9 +216,11 @@ def _from_yaml(path: Path) -> dict[str, Any]:
         data = yaml.load(path.read_text(encoding='utf-8'), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f'{path} is not valid YAML: {" ".join(str(error).split())}; correct it there.') from error
+    except OSError as error:
+        raise ConfigError(f'{path} cannot be read ({error.strerror}); check the file.') from error
     if not isinstance(data, dict):
         raise ConfigError(f'{path} holds {type(data).__name__}, not the keys of a config; write key: value lines.')
-    return data
+    return plain(data)
 
 
 def save_yaml(config: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -169,7 +228,8 @@ def save_yaml(config: dict[str, Any], path: str | os.PathLike[str]) -> None:
     text = yaml.dump(
         storable(config), Dumper=_Dumper, sort_keys=False, width=120
     )  # ASCII, with escapes for other characters
-    Path(path).write_text(text, encoding='utf-8')
+    with whole_file(Path(path)) as file:
+        file.write(text.encode())
 
 
 def storable(value: Any) -> Any:
@@ -216,7 +276,7 @@ def _readings(raw: str) -> Iterator[Any]:
     if raw.lower() in ('none', 'null'):
         yield None
     try:
-        value = yaml.load(raw, _Loader)
+        value = plain(yaml.load(raw, _Loader))
     except yaml.YAMLError:
         value = raw
     if value is not None:

@@ -79,10 +79,12 @@ class RunInfo(NamedTuple):
 
     max_env_step: env steps of the whole run; None: not known.
     reuse: expected draws of each sample by the policy's and by the value's phase; 1 where a buffer keeps nothing.
+    n_draw: draws of the policy's phase per rollout; None where a buffer keeps nothing: the rollout itself is learned.
     """
 
     max_env_step: int | None = None
     reuse: Mapping[str, float] = {'policy': 1.0, 'value': 1.0}
+    n_draw: int | None = None
 
 
 class Timestep(NamedTuple):
@@ -101,13 +103,23 @@ class Timestep(NamedTuple):
     final_obs: Obs | None  # [K, *O], of the K envs whose episode ended; None if none did or `obs` is it
     final_index: Tensor | None  # [K] int64, which envs those are
     info: dict[str, Any]  # of the vector env; single envs' own are not gathered
-    is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None where no such rows exist
+    is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None where no such rows exist.
+    # With `truncated` the env failed in this step and was made anew (env.on_error); in a rollout it is then set in all
+    # rows of the broken episode.
     raw_reward: Tensor | None = None  # [B] f32, of the game, where `reward` is changed for training; None: `reward` is
     raw_end: Tensor | None = None  # [B] bool, the game is over, where a lost life ends an episode; None: as an episode
     next_obs: Obs | None = None  # [B, *O], the true successor of every row; then final_obs and final_index are None
+    begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: where `begins_of` says
 
 
-BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs']
+def begins_of(steps: Timestep) -> Tensor:
+    """[B] or [T, B] bool: an episode begins with the obs that the step returned."""
+    if steps.begins is not None:
+        return steps.begins
+    return steps.terminated | steps.truncated if steps.is_reset is None else steps.is_reset
+
+
+BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']
 _DTYPES = {
     'reward': torch.float32,
     'terminated': torch.bool,
@@ -115,6 +127,7 @@ _DTYPES = {
     'is_reset': torch.bool,
     'raw_reward': torch.float32,
     'raw_end': torch.bool,
+    'begins': torch.bool,
 }
 
 
@@ -129,6 +142,7 @@ class Row(NamedTuple):
     raw_reward: Any = None
     raw_end: Any = None
     next_obs: Any = None
+    begins: Any = None
 
 
 class StepBlock:

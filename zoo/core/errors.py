@@ -1,4 +1,7 @@
-"""The two kinds of error a user can meet; the command line turns the first into exit code 2 and the second into 1."""
+"""The two kinds of error a user can meet; the command line turns the first into exit code 2 and the second into 1.
+
+What the code of an env raises is neither: it passes through, and carries the place of its env, see `env_failure`.
+"""
 
 from __future__ import annotations
 
@@ -9,3 +12,11 @@ class UserError(ValueError):
 
 class RunError(RuntimeError):
     """A run that began well and failed: its env, its gradient, its disk."""
+
+
+def env_failure(error: BaseException) -> str | None:
+    """What an env's own code raised, as a sentence with env, index, step and line; None for all other exceptions."""
+    where, at = getattr(error, 'env_place', (None, None))
+    text = ' '.join(str(error).split())
+    raised = f'{type(error).__name__}: {text}' if text else type(error).__name__
+    return None if where is None else f'{where}: its code raised {raised} ({at}); --debug shows the traceback'

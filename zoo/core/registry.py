@@ -61,7 +61,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """What is registered under `name`. Raises: UnknownNameError with close matches and the known names."""
         self._load()
-        if name not in self._items:
+        if not isinstance(name, str) or name not in self._items:
             raise UnknownNameError(unknown_name(self.kind, name, self._items))
         return self._items[name]
 
@@ -125,10 +125,11 @@ class Registry(Generic[T]):
 
 def unknown_name(kind: str, name: object, known: Iterable[str], listed: str = 'registered') -> str:
     """One sentence for a name that does not exist: what was got, the closest known ones, all known ones."""
-    known = sorted(known)
+    known, got = sorted(known), repr(name)
     close = closest(str(name), known)
     guess = f'did you mean {" or ".join(map(repr, close))}? ' if close else ''
-    return f'unknown {kind} {name!r}: {guess}{listed}: {", ".join(known) or "none"}.'
+    got = got if len(got) <= 100 else f'{got[:97]}...'
+    return f'unknown {kind} {got}: {guess}{listed}: {", ".join(known) or "none"}.'
 
 
 def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:

@@ -225,14 +225,17 @@ def _present(space: Dict, obs: Any, path: str = '') -> Iterator[tuple[tuple[str,
 def _to_tensor(space: Space, obs: Any, device: Any, optional: tuple[str, ...], path: str) -> Any:
     if isinstance(space, Dict):
         given = dict(zip(space.spaces, obs, strict=False)) if space.is_tuple and isinstance(obs, tuple) else obs
-        if not isinstance(given, Mapping) or any(name not in given and name not in optional for name in space.spaces):
-            what = f'has the entries {sorted(given)}' if isinstance(given, Mapping) else f'is a {type(obs).__name__}'
+        required = [name for name in space.spaces if name not in optional]
+        if not isinstance(given, Mapping) or any(name not in given for name in required):
+            what = f'has the entries {list(given)}' if isinstance(given, Mapping) else f'is a {type(obs).__name__}'
+            free = ', '.join(repr(name) for name in space.spaces if name in optional)
+            may = f' ({free} may be missing)' if free else ''
             raise UserError(
-                f'the observation{_of(path)} {what} but must have {", ".join(map(repr, space.spaces))}; pass what the '
+                f'the observation{_of(path)} {what} but must have {", ".join(map(repr, required))}{may}; pass what the '
                 'env gave'
             )
         return {
-            name: _to_tensor(each, given[name], device, optional, f'{path}.{name}' if path else name)
+            name: _to_tensor(each, given[name], device, (), f'{path}.{name}' if path else name)
             for name, each in space.spaces.items()
             if name in given
         }

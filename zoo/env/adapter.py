@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from zoo.env.diagnosis import as_flag
 from zoo.env.errors import EnvContractError, UnsupportedEnvError
 
 SUPPORTED = 'Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these'
@@ -132,15 +133,17 @@ class OldGymEnv(gymnasium.Env):
         result = self._env.step(action)
         if len(result) == 5:
             obs, reward, terminated, truncated, info = result
-            return _cast(self.observation_space, obs), reward, bool(terminated), bool(truncated), info
+            flags = as_flag('terminated', terminated), as_flag('truncated', truncated)
+            return _cast(self.observation_space, obs), reward, *flags, info
         if len(result) != 4:
             raise EnvContractError(
                 f'env {self._name!r}: step returned {len(result)} values, wanted obs, reward, '
                 'terminated, truncated, info (or obs, reward, done, info); return these.'
             )
         obs, reward, done, info = result
-        truncated = bool(done) and bool(info.get('TimeLimit.truncated', False))
-        return _cast(self.observation_space, obs), reward, bool(done) and not truncated, truncated, info
+        done = as_flag('done', done)
+        truncated = done and bool(info.get('TimeLimit.truncated', False))
+        return _cast(self.observation_space, obs), reward, done and not truncated, truncated, info
 
     def close(self) -> None:
         if hasattr(self._env, 'close'):

@@ -1,7 +1,12 @@
-"""Checks in a few steps whether an env keeps the gymnasium interface."""
+"""Checks in a few steps whether an env keeps the gymnasium interface.
+
+What makes learning wrong is an error. Episodes that no seed repeats are a warning: to a policy they are chance like any
+other, and only the promise that runs with one seed are equal is lost.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -10,88 +15,65 @@ import numpy as np
 import torch
 
 from zoo.core.action_map import ActionMap
-from zoo.core.data import leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK, mask_space
 from zoo.env.adapter import env_spaces, takes_keyword
+from zoo.env.calls import CALLS, env_call
+from zoo.env.check_family import MAX_REPLAY, SEED, check_family, not_repeated
 from zoo.env.check_obs import checked_leaves
+from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.diagnosis import action_of
-from zoo.env.errors import RESET_DO, STEP_DO, BrokenContractError, contract_error, of_entry, show_value
+from zoo.env.errors import (
+    RESET_DO,
+    STEP_DO,
+    BrokenContractError,
+    add_place,
+    contract_error,
+    location_of,
+    of_entry,
+    show_value,
+)
 from zoo.env.families.family import EnvFamily
 from zoo.env.make import env_name, find_env, make_env
-from zoo.env.make_vector import AnyVectorEnv, make_vector_env
-from zoo.env.masks import ChoiceCheck, flat_mask, masked_space
+from zoo.env.masks import ChoiceCheck, flat_mask, mask_size, masked_space
 from zoo.env.random_actions import random_actions
 from zoo.env.wrappers import mask_method
 
 Leaves = dict[str, dict[str, Any]]  # the leaves of what a step returned, by name and path
-SEED = 0
-N_ENV = 2  # envs of a family, which makes vectors only
 SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
-MAX_REPLAY = 20  # steps; BipedalWalker keeps its Box2D world in a reset, so two of its episodes differ from step 61
+LONG = 1000  # steps from which on a check in which no episode ended says so
+
+logger = logging.getLogger(__name__)
 
 
-def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> None:
+def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> list[str]:
     """Make one env of the config and take `n_step` random steps with it, starting new episodes where they end.
 
     The first of these steps are taken twice, with the same seed and the same actions. A family makes two envs that
     step together; VectorEnv checks what they return.
 
+    Returns: warnings, one sentence each, which are also logged: episodes with the same seed differ; in 1,000 steps or
+      more no episode ended, and nothing limits them.
     Raises: EnvContractError that names env, index, step, what was got, what was wanted and what to do; UserError if
       n_step is below 1; and what make_env raises.
     """
     if n_step < 1:
         raise UserError(f'check_env got n_step={n_step}, wanted 1 or more; leave it out for 10 steps.')
     cfg = env_config(cfg)
-    if isinstance(find_env(cfg.id, cfg.game), EnvFamily):
-        _check_family(cfg, n_step)
-        return
+    is_family = isinstance(find_env(cfg.id, cfg.game), EnvFamily)
+    warnings = check_family(cfg, n_step) if is_family else _check_single(cfg, n_step)
+    for sentence in warnings:
+        logger.warning('%s', sentence)
+    return warnings
+
+
+def _check_single(cfg: EnvConfig, n_step: int) -> list[str]:
     env = make_env(cfg)
     try:
-        _EnvCheck(env, cfg).run(n_step)
+        return _EnvCheck(env, cfg).run(n_step)
     finally:
-        env.close()
-
-
-def _check_family(cfg: EnvConfig, n_step: int) -> None:
-    env = make_vector_env(cfg, N_ENV)
-    try:
-        first = map_tensors(torch.clone, env.reset(SEED))
-        again = map_tensors(torch.clone, env.reset(SEED))
-        _same_twice(env.name, 0, 'the observations of two resets', first, again)
-        once = list(_vector_rollout(env, n_step))
-        for step, (was, now) in enumerate(zip(once, _vector_rollout(env, min(n_step, MAX_REPLAY)), strict=False), 1):
-            for what, value in was.items():
-                _same_twice(env.name, step, f'{what} of two runs with the same actions', value, now[what])
-    finally:
-        env.close()
-
-
-def _vector_rollout(env: AnyVectorEnv, n_step: int) -> Iterator[dict[str, Any]]:
-    obs = env.reset(SEED)
-    rng = torch.Generator().manual_seed(SEED)
-    for _ in range(n_step):
-        mask = obs[ACTION_MASK] if mask_space(env.obs_space) is not None else None
-        step = env.step(random_actions(env.action_space, env.n_env, rng, mask))
-        obs = step.obs
-        yield {
-            'the observations': map_tensors(torch.clone, obs),
-            'the rewards': step.reward.clone(),
-            'terminated': step.terminated.clone(),
-            'truncated': step.truncated.clone(),
-        }
-    env.check()
-
-
-def _same_twice(name: str, step: int, what: str, was: Any, now: Any) -> None:
-    for (path, a), (_, b) in zip(leaves(was), leaves(now), strict=True):
-        differ = (a != b).reshape(len(a), -1).any(1)
-        if differ.any():
-            index = int(differ.nonzero()[0])
-            pair = f'{show_value(a[index].numpy())} and {show_value(b[index].numpy())}'
-            got = f'{what}{f", {path!r}," if path else ""} with seed={SEED} differ: {pair}'
-            raise contract_error(name, index, step, got, 'the same twice', 'seed all random numbers in reset')
+        close_in_time({f'env {env_name(cfg)!r}': env.close}, cfg.step_timeout)
 
 
 class _EnvCheck:
@@ -102,25 +84,27 @@ class _EnvCheck:
         self._space, self._action_space = env_spaces(env, self._name)
         seen = masked_space(self._space, self._action_space, cfg.action_mask, self._name)
         self._choices = ChoiceCheck(self._action_space) if mask_space(seen) is not None else None
+        self._finds_masks = cfg.action_mask == 'auto' and self._choices is None and mask_size(self._action_space) > 0
+        self._has_limit, self._n_end = _has_limit(env), 0
         self._to_env = ActionMap(self._action_space)
         self._rng = torch.Generator().manual_seed(SEED)
 
-    def run(self, n_step: int) -> None:
+    def run(self, n_step: int) -> list[str]:
+        """Returns: warnings."""
         try:
-            self._run(n_step)
+            with env_call(f'env {self._name!r}, in its check'):
+                found = [self._run(n_step), self._endless(n_step)]
+            return [sentence for sentence in found if sentence is not None]
         except BrokenContractError as error:
             raise contract_error(self._name, 0, self._n_step, *error.args) from error
+        except (Exception, SystemExit) as error:
+            add_place(error, location_of(self._name, 0, self._n_step))
+            raise
 
-    def _run(self, n_step: int) -> None:
+    def _run(self, n_step: int) -> str | None:
+        """All steps; returns the warning about the first value that the same seed did not give twice."""
         self._core()
         first, again = self._reset(SEED), self._reset(SEED)
-        if (path := _difference(first, again)) is not None:
-            self._fail(
-                f'two resets with seed={SEED} returned{of_entry(path)} {show_value(first[path])} and '
-                f'{show_value(again[path])}',
-                'the same twice',
-                SEED_DO,
-            )
         self._env.action_space.seed(SEED)
         actions: list[Any] = []
 
@@ -129,9 +113,26 @@ class _EnvCheck:
             return actions[-1]
 
         once = list(self._rollout(n_step, choose))
+        if (path := _difference(first, again)) is not None:
+            pair = f'{of_entry(path)} {show_value(first[path])} and {show_value(again[path])}'
+            return self._unlike(0, f'two resets with seed={SEED} returned{pair}')
         taken = iter(actions)
         for was, now in zip(once, self._rollout(min(n_step, MAX_REPLAY), lambda _: next(taken)), strict=False):
-            self._compare(was, now)
+            if unlike := self._compare(was, now):
+                return unlike
+        return None
+
+    def _unlike(self, step: int, got: str) -> str:
+        return not_repeated(location_of(self._name, 0, step), got, SEED_DO)
+
+    def _endless(self, n_step: int) -> str | None:
+        """The warning about an env that may never end."""
+        if self._has_limit or self._n_end or n_step < LONG:
+            return None
+        return (
+            f'env {self._name!r}: no episode ended in {n_step} random steps and it has no time limit, so an evaluation '
+            'may never end; set env.max_episode_steps, or end the episodes in step.'
+        )
 
     def _sample(self, mask: Any) -> Any:
         """A random action, a legal one where there is a mask."""
@@ -149,22 +150,20 @@ class _EnvCheck:
             values = {'reward': reward, 'terminated': terminated, 'truncated': truncated}
             seen = {'observation': obs, **{what: {'': value} for what, value in values.items()}}
             if terminated or truncated:
+                self._n_end += 1
                 obs = seen['first observation of the next episode'] = self._reset_leaves(raw)
             elif self._n_step == n_step:
                 self._reset_leaves(raw)
             yield seen
 
-    def _compare(self, was: Leaves, now: Leaves) -> None:
+    def _compare(self, was: Leaves, now: Leaves) -> str | None:
         for what, values in was.items():
             path = _difference(values, now.get(what, {}))
             if path is not None:
                 pair = f'{show_value(values[path])} and {show_value(now.get(what, {}).get(path))}'
-                self._fail(
-                    f'two episodes with seed={SEED} and the same actions differ at step {self._n_step}: '
-                    f'{what}{of_entry(path)} {pair}',
-                    'the same twice',
-                    SEED_DO,
-                )
+                got = f'two episodes with seed={SEED} and the same actions differ: {what}{of_entry(path)} {pair}'
+                return self._unlike(self._n_step, got)
+        return None
 
     def _core(self) -> None:
         """The env inside all wrappers, which would trip over a wrong signature or number of values themselves."""
@@ -192,8 +191,7 @@ class _EnvCheck:
     def _reset(self, seed: int | None) -> dict[str, np.ndarray]:
         """The leaves of a first observation by their paths."""
         obs, info = self._unpack_reset(self._env.reset(seed=seed))
-        if not isinstance(info, dict):
-            self._fail(f'info is {show_value(info)}', 'a dict', RESET_DO)
+        self._check_info(info, 'reset')
         found = checked_leaves(obs, self._space, 'reset')
         self._check_mask(found)
         return found
@@ -205,11 +203,20 @@ class _EnvCheck:
         for what, flag in (('terminated', terminated), ('truncated', truncated)):
             if not isinstance(flag, (bool, np.bool_)):
                 self._fail(f'{what} is {show_value(flag)}', 'a bool', f'return bool({what})')
-        if not isinstance(info, dict):
-            self._fail(f'info is {show_value(info)}', 'a dict', STEP_DO)
+        self._check_info(info, 'step')
         if not terminated and not truncated:
             self._check_mask(found)
         return obs, found, reward, bool(terminated), bool(truncated)
+
+    def _check_info(self, info: Any, call: str) -> None:
+        if not isinstance(info, dict):
+            self._fail(f'info is {show_value(info)}', 'a dict', RESET_DO if call == 'reset' else STEP_DO)
+        if self._finds_masks and ACTION_MASK in info:
+            self._fail(
+                f'the info of {call} has {ACTION_MASK!r} but that of the first reset had none',
+                'it in both, or in neither',
+                f'put {ACTION_MASK!r} into the info of every reset too, or set env.action_mask=off',
+            )
 
     def _check_mask(self, obs: dict[str, np.ndarray]) -> None:
         if self._choices is not None:
@@ -218,11 +225,13 @@ class _EnvCheck:
                 self._fail(*self._choices.fault(mask))
 
     def _unpack_reset(self, result: Any) -> tuple[Any, ...]:
+        CALLS.count += 1  # a call has ended
         if not (isinstance(result, tuple) and len(result) == 2):
             self._fail(f'reset returned {show_value(result)}', 'a tuple (obs, info)', RESET_DO)
         return result
 
     def _unpack_step(self, result: Any) -> tuple[Any, ...]:
+        CALLS.count += 1
         if not (isinstance(result, tuple) and len(result) == 5):
             size = f' of {len(result)}' if isinstance(result, tuple) else ''
             self._fail(f'step returned a {type(result).__name__}{size}', 'a tuple of 5', STEP_DO)
@@ -250,6 +259,15 @@ class _EnvCheck:
 
     def _fail(self, got: str, wanted: str, do: str) -> NoReturn:
         raise contract_error(self._name, 0, self._n_step, got, wanted, do)
+
+
+def _has_limit(env: Any) -> bool:
+    """Whether a wrapper of an env ends its episodes after a number of steps."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            return True
+        env = env.env
+    return False
 
 
 def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from zoo.config.section import Section
+from zoo.config.section import ConfigError, Section, section_problems
 from zoo.env.masks import MaskSource
 
 Count = Annotated[int, Field(ge=1)]
@@ -47,10 +47,10 @@ class EnvConfig(Section):
         description="which actions may be taken: obs: the entry 'action_mask' of Dict observations; info: that of each "
         "info; method: the env's action_masks(); auto: the entry, the method or the info of one reset; off: none",
     )
-    action_bins: Annotated[int, Field(ge=2)] | None = Field(
+    action_bins: Annotated[int, Field(ge=2, le=65_536)] | None = Field(
         None, description='splits each number of a Box action into this many choices between its bounds (MultiDiscrete)'
     )
-    window: Count | None = Field(
+    window: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
         None, description='observations that the policy sees, the last ones, oldest first; null: the present one alone'
     )
     prev_action: bool = Field(False, description="adds the action before, 'prev_action', to the observations")
@@ -59,8 +59,19 @@ class EnvConfig(Section):
         None, description="env steps per episode, at most; null: the env's own limit"
     )
     check: bool = Field(True, description='check at the start of a run that the env keeps the gymnasium interface')
-    step_timeout: Annotated[float, Field(gt=0)] = Field(
-        60.0, description='seconds that an async env may take for one step or reset; raise it for slow envs'
+    step_timeout: Annotated[float, Field(gt=0, le=1e8)] = Field(
+        60.0,
+        description='seconds that an env may take for one step, reset or close, and ten times as long to be made; raise it '
+        'for slow envs',
+    )
+    on_error: Literal['raise', 'restart'] = Field(
+        'raise',
+        description='what becomes of an env that raises in a step or reset, or whose process dies or hangs; restart: it '
+        'is made anew, and nothing is learned from the episode that broke off (vectorization sync and async)',
+    )
+    max_restarts: Annotated[int, Field(ge=0)] = Field(
+        10,
+        description='with env.on_error restart: restarts of envs in one run, counted from each resume; one more ends it',
     )
 
     @field_validator('collector_group_num')
@@ -80,8 +91,13 @@ class EnvConfig(Section):
 
 
 def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:
-    """`cfg` itself, or the validated EnvConfig of a mapping with the same fields."""
-    return cfg if isinstance(cfg, EnvConfig) else EnvConfig.model_validate(dict(cfg))
+    """`cfg` itself, or the validated EnvConfig of a mapping with the same fields. Raises: ConfigError."""
+    if isinstance(cfg, EnvConfig):
+        return cfg
+    data = dict(cfg) if isinstance(cfg, Mapping) else cfg
+    if problems := section_problems(EnvConfig, data, 'env', ()):
+        raise ConfigError(problems)
+    return EnvConfig.model_validate(data)
 
 
 def own_copy(value: Any) -> Any:

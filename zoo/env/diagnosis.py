@@ -17,13 +17,14 @@ from zoo.env.errors import (
     EnvContractError,
     EnvError,
     Place,
+    add_place,
     contract_error,
     location_of,
     of_entry,
     show_value,
 )
 
-# What numpy and gymnasium raise for a wrong value, and what an env is likely to raise itself.
+# What numpy and gymnasium raise for a wrong value.
 RAW_ERRORS = (
     *(BrokenContractError, ArithmeticError, AssertionError, AttributeError),
     *(LookupError, RuntimeError, TypeError, ValueError),
@@ -36,8 +37,8 @@ _BETWEEN = (  # code between a vector step and an env; an exception from here me
 )
 
 
-def raise_if_contract(error: Exception, vector: gymnasium.vector.VectorEnv, name: str, step: int) -> None:
-    """Raise the EnvContractError behind `error`; if the env's own code raised it, only add a note that says where.
+def raise_if_contract(error: BaseException, vector: gymnasium.vector.VectorEnv, name: str, step: int) -> None:
+    """Raise the EnvContractError behind `error`; if the env's own code raised it, only add where that was.
 
     The index is known for zoo's own vector envs, which set `failed_index` and have told the two cases apart.
     """
@@ -49,18 +50,19 @@ def raise_if_contract(error: Exception, vector: gymnasium.vector.VectorEnv, name
             raise_if_broken(error, 'reset' if step == 0 else 'step')
     except BrokenContractError as broken:
         raise contract_error(name, index, step, *broken.args) from error
-    if hasattr(error, 'add_note'):  # from Python 3.11 on
-        error.add_note(f'in {location_of(name, index, step)}')
+    add_place(error, location_of(name, index, step))
 
 
-def raise_if_broken(error: Exception, call: Literal['reset', 'step'], result: Any = None, space: Any = None) -> None:
+def raise_if_broken(
+    error: BaseException, call: Literal['reset', 'step'], result: Any = None, space: Any = None
+) -> None:
     """Raise a BrokenContractError if `error` comes from what an env returned, and not from the env's own code.
 
     Args: result: what the call returned, if it returned.   space: the observation space of that env.
     """
     if isinstance(error, BrokenContractError):
         raise error
-    if isinstance(error, EnvError):
+    if isinstance(error, EnvError) or not isinstance(error, RAW_ERRORS):
         return
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not all(file.startswith(_BETWEEN) for file in files):
@@ -96,13 +98,47 @@ def check_result(result: Any, space: gymnasium.Space) -> None:
     """Look at the values that a reset or a step returned. Raises: BrokenContractError."""
     obs, *values, info = result
     do = STEP_DO if values else RESET_DO
-    for what, value in zip(('the reward', 'terminated', 'truncated'), values, strict=False):
-        if not (isinstance(value, (bool, int, float)) or getattr(value, 'shape', None) == ()):
-            wanted = 'a number' if what == 'the reward' else 'a bool'
-            raise BrokenContractError(f'{what} is {show_value(value)}', wanted, do)
+    if values:
+        reward, terminated, truncated = values
+        if not (isinstance(reward, (bool, int, float)) or getattr(reward, 'shape', None) == ()):
+            raise BrokenContractError(f'the reward is {show_value(reward)}', 'a number', do)
+        as_flag('terminated', terminated)
+        as_flag('truncated', truncated)
     if not isinstance(info, dict):
         raise BrokenContractError(f'info is {show_value(info)}', 'a dict', do)
     check_obs(obs, space, 'unsafe')
+
+
+FLAGS = frozenset((bool, np.bool_))
+"""Types of a flag that need no further look."""
+
+
+def as_flag(what: str, value: Any) -> bool:
+    """The flag of an env as a bool: it is one, or an integer or an array without dimensions that is 0 or 1.
+
+    Raises: BrokenContractError for all else, such as None, text or 2.5, which Python would take for true or false.
+    """
+    if type(value) in FLAGS:
+        return bool(value)
+    if isinstance(value, (int, np.generic)) or getattr(value, 'shape', None) == ():
+        array = np.asarray(value)
+        if array.dtype.kind in 'biu' and array in (0, 1):
+            return bool(array)
+    raise BrokenContractError(f'{what} is {show_value(value)}', 'a bool', f'return bool({what})')
+
+
+def flag_array(place: Place, what: str, values: Any) -> np.ndarray:
+    """The flags [B] of a vector of envs as bools. Raises: EnvContractError that names the first which is none."""
+    array = np.asarray(values)
+    if array.dtype.kind == 'b':
+        return array
+    flags = np.zeros(array.shape, dtype=bool)
+    for i, value in enumerate(array):
+        try:
+            flags[i] = as_flag(what, value)
+        except BrokenContractError as broken:
+            raise place.error(i, *broken.args) from None
+    return flags
 
 
 def check_obs(

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
+import gymnasium
+import numpy as np
+
 from zoo.core.errors import RunError, UserError
+from zoo.env.calls import CONSTRUCTION_CALLS, env_call
 
 RESET_DO = 'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'
 STEP_DO = '`return obs, reward, terminated, truncated, info`'
@@ -20,6 +29,17 @@ class EnvContractError(EnvError):
 
 class BrokenContractError(Exception):
     """What one env returned breaks the interface: (got, wanted, do), without the env's name, index and step."""
+
+
+class WorkerTraceback(Exception):
+    """The traceback of an exception in a worker, as its cause when it is raised again in the main process.
+
+    Attributes: at: file:line of the env's code that raised it.
+    """
+
+    def __init__(self, index: int | None, text: str, at: str = '') -> None:
+        super().__init__(f'in the worker of index {index}\n{text}')
+        self.at = at
 
 
 class UnknownEnvError(EnvError, UserError):
@@ -46,6 +66,75 @@ def contract_error(name: str, index: int | None, step: int, got: str, wanted: st
 def location_of(name: str, index: int | None, step: int) -> str:
     """How messages say which env of a vector it was, and when."""
     return f'env {name!r}{"" if index is None else f", index {index}"}, step {step}'
+
+
+@contextmanager
+def locate(where: str) -> Iterator[None]:
+    """For the construction of envs: what their code raises says where that was, see `add_place`."""
+    try:
+        with env_call(where, CONSTRUCTION_CALLS):
+            yield
+    except (Exception, SystemExit) as error:
+        add_place(error, where)
+        raise
+
+
+def add_place(error: BaseException, where: str) -> None:
+    """Say on an exception of an env's own code which env it was, if nothing said it yet: errors of zoo do.
+
+    It becomes a note of the exception, and its attribute `env_place`, of which the command line makes a sentence.
+    Raises: EnvError in place of a SystemExit, which would end the run without a word.
+    """
+    at = raised_at(error)
+    if isinstance(error, SystemExit):
+        raise EnvError(
+            f'{where}: its code raised {show_error(error)} at {at}; raise an error, or end the episode.'
+        ) from error
+    if not isinstance(error, Exception) or isinstance(error, RunError | UserError) or hasattr(error, 'env_place'):
+        return
+    error.env_place = where, at  # type: ignore[attr-defined]
+    if hasattr(error, 'add_note'):  # from Python 3.11 on
+        error.add_note(f'in {where}')
+
+
+_LIBRARIES = (
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), ''),  # zoo
+    *(os.path.join(os.path.dirname(str(module.__file__)), '') for module in (gymnasium, np)),
+)
+
+_STANDARD = os.path.join(os.path.dirname(os.__file__), '')
+
+
+def raised_at(error: BaseException) -> str:
+    """file:line of the env's code from which an exception came; of the innermost code if all of it is of libraries."""
+    if isinstance(error.__cause__, WorkerTraceback):
+        return error.__cause__.at
+    lines: list[tuple[str, int]] = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    own = [(file, line) for file, line in lines if not file.startswith((*_LIBRARIES, '<'))]
+    return ':'.join(map(str, (own or lines or [('unknown', 0)])[-1]))
+
+
+def own_line(stack: FrameType | None) -> str:
+    """file:line of the env's code on the stack of a running thread; of the innermost code if all is of libraries."""
+    lines: list[tuple[str, int]] = []
+    while stack is not None and not (lines and stack.f_code.co_filename.startswith(_LIBRARIES[0])):
+        lines.append((stack.f_code.co_filename, stack.f_lineno))
+        stack = stack.f_back
+    own = [(file, line) for file, line in lines if not file.startswith((*_LIBRARIES, _STANDARD, '<'))]
+    return ':'.join(map(str, (own or lines)[0]))
+
+
+def show_error(error: BaseException) -> str:
+    """The type and message of an exception on one line."""
+    text = ' '.join(str(error).split())
+    return f'{type(error).__name__}: {text}' if text else type(error).__name__
+
+
+def made_at(name: str, index: int | None = None) -> str:
+    """How messages say that it was while an env was made."""
+    return f'env {name!r}{"" if index is None else f", index {index}"}, while it was made'
 
 
 def show_value(value: Any) -> str:

@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from zoo.core.registry import ENV_REGISTRY, closest
 from zoo.env.adapter import OldGymEnv, env_spaces
 from zoo.env.config import EnvConfig, env_config, own_copy
-from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError, UnsupportedEnvError
+from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError, UnsupportedEnvError, locate, made_at
 from zoo.env.families.family import EnvFamily, missing_extra, no_games
 from zoo.env.mask_source import find_mask_source, has_mask_in_info, has_mask_in_worker
 from zoo.env.masks import MaskSource
@@ -30,9 +30,12 @@ def make_env(cfg: EnvConfig | Mapping[str, Any]) -> gymnasium.Env:
 
     Raises: UnknownEnvError if no env has the id; MissingExtraError if a package that it needs is not installed;
       EnvKwargsError if it does not take env.kwargs; UnsupportedEnvError if it is a family, which makes vectors only, or
-      if it has spaces or action masks that zoo does not support; exceptions of the env's constructor pass through.
+      if it has spaces or action masks that zoo does not support; exceptions of the env's constructor pass through,
+      with a note.
     """
-    return EnvMaker(env_config(cfg))()
+    cfg = env_config(cfg)
+    with locate(made_at(env_name(cfg))):
+        return EnvMaker(cfg)()
 
 
 class EnvMaker:

@@ -13,13 +13,15 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from zoo.env.config import EnvConfig, env_config, own_copy
-from zoo.env.errors import EnvContractError, UnsupportedEnvError
+from zoo.env.errors import EnvContractError, UnsupportedEnvError, locate, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest
 from zoo.env.make import EnvMaker, env_name, find_env, raise_bad_kwargs, raise_missing_extra
+from zoo.env.restarts import Restarts
+from zoo.env.serial import SerialVectorEnv
 from zoo.env.tensor.base import TensorEnv
 from zoo.env.tensor.vector import TensorVectorEnv
 from zoo.env.vector import VectorEnv, autoreset_name
-from zoo.env.workers import SerialVectorEnv, WorkerVectorEnv
+from zoo.env.workers import WorkerVectorEnv
 from zoo.env.wrappers import wrapper_fields
 
 AnyVectorEnv = VectorEnv | TensorVectorEnv
@@ -31,6 +33,7 @@ def make_vector_env(
     training: bool = False,
     device: str = 'cpu',
     first: int | None = None,
+    restarts: Restarts | None = None,
 ) -> AnyVectorEnv:
     """`n_env` envs of the config, vectorized as it says.
 
@@ -38,6 +41,7 @@ def make_vector_env(
       training: the envs are for training; a family may then clip rewards or end episodes early.
       device: of tensor envs (env.id=torch) and their Timesteps; all others run on the CPU.
       first: index of the first env, if they are one of several groups; messages then show it.
+      restarts: counts the envs made anew (env.on_error=restart), of other vectors too; None: of these alone.
     Raises: UnknownEnvError, MissingExtraError, EnvKwargsError or ConfigError; UnsupportedEnvError if the env lacks the
       vectorization or the autoreset mode, or has spaces that zoo does not support.
     """
@@ -48,15 +52,23 @@ def make_vector_env(
     env: gymnasium.vector.VectorEnv | TensorEnv
     if isinstance(source, EnvFamily):
         request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device)
-        env = _make_family(cfg, source, request)
+        with locate(made_at(name)):
+            env = _make_family(cfg, source, request)
     elif how == 'batched':
         assert isinstance(source, EnvSpec)
-        env = _make_batched(cfg, source, n_env)
+        with locate(made_at(name)):
+            env = _make_batched(cfg, source, n_env)
     else:
         mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
         env_fns = [EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout)] * n_env
+        if cfg.on_error == 'raise':
+            restarts = None
+        elif restarts is None:
+            restarts = Restarts(cfg.max_restarts)
         env = (
-            SerialVectorEnv(env_fns, mode) if how == 'sync' else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name)
+            SerialVectorEnv(env_fns, mode, name, restarts, cfg.step_timeout)
+            if how == 'sync'
+            else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name, restarts)
         )
     one_seed = source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
     vector = (
@@ -81,10 +93,12 @@ def make_vector_env(
     return vector
 
 
-def make_env_groups(cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu') -> list[AnyVectorEnv]:
+def make_env_groups(
+    cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu', restarts: Restarts | None = None
+) -> list[AnyVectorEnv]:
     """The training envs of a config, in groups of equal size: see env.collector_group_num.
 
-    Args: device: of the policy.
+    Args: device: of the policy; restarts: as of `make_vector_env`, by default one for all groups.
     Raises: as `make_vector_env`; UnsupportedEnvError for more than one group of tensor envs.
     """
     cfg = env_config(cfg)
@@ -93,11 +107,12 @@ def make_env_groups(cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu') -> 
         has_two_places = device.startswith('cuda') or cfg.vectorization == 'async'
         n_group = 2 if has_two_places and n_env % 2 == 0 else 1
     if n_group == 1:
-        return [make_vector_env(cfg, n_env, training=True, device=device)]
+        return [make_vector_env(cfg, n_env, training=True, device=device, restarts=restarts)]
+    restarts = Restarts(cfg.max_restarts) if restarts is None else restarts
     groups: list[AnyVectorEnv] = []
     with ExitStack() as undo:
         for first in range(0, n_env, n_env // n_group):
-            group = make_vector_env(cfg, n_env // n_group, training=True, device=device, first=first)
+            group = make_vector_env(cfg, n_env // n_group, training=True, device=device, first=first, restarts=restarts)
             if isinstance(group, TensorVectorEnv):  # then all of them are
                 return _one_group(cfg, device)
             groups.append(undo.enter_context(closing(group)))
@@ -117,6 +132,11 @@ def _one_group(cfg: EnvConfig, device: str) -> list[AnyVectorEnv]:
 
 def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'batched']:
     wrapped = wrapper_fields(cfg)
+    if cfg.on_error == 'restart' and (isinstance(source, EnvFamily) or cfg.vectorization == 'batched'):
+        raise UnsupportedEnvError(
+            f"env.on_error is 'restart' but {env_name(cfg)!r} steps all its envs at once, of which none can be made anew "
+            "alone; use 'raise', or env.vectorization 'sync' or 'async' where there is such."
+        )
     if isinstance(source, EnvFamily):
         if cfg.vectorization in ('sync', 'async'):
             raise UnsupportedEnvError(
@@ -142,7 +162,8 @@ def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'bat
         )
     if cfg.vectorization != 'auto':
         return cfg.vectorization
-    return 'batched' if has_batched and not wrapped and _batched_fits(cfg, source) else 'sync'
+    single = bool(wrapped) or cfg.on_error == 'restart'
+    return 'batched' if has_batched and not single and _batched_fits(cfg, source) else 'sync'
 
 
 def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:

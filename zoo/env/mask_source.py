@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from zoo.core.spaces import ACTION_MASK
 from zoo.env.adapter import env_spaces
+from zoo.env.calls import env_call
 from zoo.env.masks import MaskSource, mask_size
 from zoo.env.workers import WorkerVectorEnv
 from zoo.env.wrappers import mask_method
@@ -37,7 +38,8 @@ def find_mask_source(env: gymnasium.Env, name: str, is_in_info: Callable[[], boo
 def has_mask_in_info(env: gymnasium.Env) -> bool:
     """Whether the info of a reset has an action mask."""
     try:
-        _, info = env.reset(seed=0)
+        with env_call(f'env {type(env.unwrapped).__name__!r}, in a reset to look for action masks'):
+            _, info = env.reset(seed=0)
         return ACTION_MASK in info
     except Exception:  # the next reset raises it again, and then the message has index and step
         return False
@@ -63,7 +65,12 @@ class _Probe(gymnasium.Env):
 
     def __init__(self, make: MakeEnv) -> None:
         self._make = make
+        self._env: gymnasium.Env | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        with closing(self._make()) as env:
-            return int(has_mask_in_info(env)), {}
+        self._env = self._make()
+        return int(has_mask_in_info(self._env)), {}
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()

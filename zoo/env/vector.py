@@ -14,12 +14,15 @@ from zoo.core.action_map import ActionMap
 from zoo.core.data import BlockField, Obs, Row, StepBlock, Timestep, map_tensors
 from zoo.core.spaces import ACTION_MASK, Dict, Leaf, map_spaces, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
+from zoo.env.calls import CALLS
+from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig
-from zoo.env.diagnosis import RAW_ERRORS, n_action, not_finite_error, raise_if_contract, wrong_shape_error
-from zoo.env.errors import EnvError, Place
+from zoo.env.diagnosis import flag_array, n_action, not_finite_error, raise_if_contract, wrong_shape_error
+from zoo.env.errors import EnvError, Place, UnsupportedEnvError
 from zoo.env.families.family import RAW, RAW_END, RAW_REWARD
-from zoo.env.masks import ChoiceCheck, masked_space
+from zoo.env.masks import ChoiceCheck, mask_size, masked_space
 from zoo.env.observations import obs_reader
+from zoo.env.restarts import BROKEN
 
 
 class VectorEnv:
@@ -55,9 +58,13 @@ class VectorEnv:
         raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
         self._reader: Any = obs_reader(self.obs_space, self.n_env, self._place, raw_mask_shape)
         self._choices = ChoiceCheck(self.action_space) if mask_space(self.obs_space) is not None else None
+        self._finds_masks = cfg.action_mask == 'auto' and self._choices is None and mask_size(self.action_space) > 0
         self._has_raw = bool(env.metadata.get(RAW))
         self._device, self._first = reader, first
         self.steps_async: bool = vars(type(env)).get('steps_async', False)  # a subclass may have a step of its own
+        self._called = None if getattr(env, 'keeps_deadlines', False) else self._place  # for the watch on calls
+        self._closes_in_time, self._timeout = getattr(env, 'closes_in_time', False), cfg.step_timeout
+        self._restarts = cfg.on_error == 'restart'
         self._ended = np.zeros(self.n_env, dtype=bool)
 
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
@@ -71,9 +78,11 @@ class VectorEnv:
         self._ended = np.zeros(self.n_env, dtype=bool)
         self._place.step = 0
         try:
-            raw, _ = self._env.reset(seed=seeds[0] if self._one_seed else seeds)  # type: ignore[arg-type]
+            raw, info = self._reset_envs(seed=seeds[0] if self._one_seed else seeds)
             obs = self._reader.read(raw)
-        except RAW_ERRORS as error:
+            if ACTION_MASK in info:
+                self._refuse_lost_mask('reset')
+        except (Exception, SystemExit) as error:
             raise_if_contract(error, self._env, self.name, self._place.step)
             raise
         self._check_shape(obs, 'reset')
@@ -88,7 +97,8 @@ class VectorEnv:
         def like(leaf: Leaf) -> Tensor:
             return torch.empty((n_env or self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
 
-        also: list[BlockField] = ['is_reset'] if self.autoreset == 'next_step' else []
+        also: list[BlockField] = ['is_reset'] if self.autoreset == 'next_step' or self._restarts else []
+        also += ['begins'] if self._restarts else []
         also += ['raw_reward', 'raw_end'] if self._has_raw else []
         return StepBlock(n_step, map_spaces(like, self.obs_space), also, arrays=True, reader=self._device)
 
@@ -115,7 +125,7 @@ class VectorEnv:
         if self.steps_async:
             try:
                 self._env.step_async(self._sent)  # type: ignore[attr-defined]
-            except RAW_ERRORS as error:
+            except (Exception, SystemExit) as error:
                 self._explain(error)
                 raise
 
@@ -123,11 +133,11 @@ class VectorEnv:
         """Writes what the step returns into row t of a block; returns the info of the vector env."""
         try:
             return self._write(block, t, self._sent)
-        except RAW_ERRORS as error:
+        except (Exception, SystemExit) as error:
             self._explain(error)
             raise
 
-    def _explain(self, error: Exception) -> None:
+    def _explain(self, error: BaseException) -> None:
         if n_action(self._sent) == self.n_env:  # else the caller is to blame
             raise_if_contract(error, self._env, self.name, self._place.step)
 
@@ -138,11 +148,27 @@ class VectorEnv:
         """Nothing to compile: these envs are no tensor programs."""
 
     def close(self) -> None:
-        """End the envs and their processes; may be called again."""
-        self._env.close()
+        """End the envs and their processes; one that raises or hangs is a warning. May be called again."""
+        if self._closes_in_time:
+            self._env.close()
+        else:
+            close_in_time({f'env {self.name!r}': self._env.close}, self._timeout)
+
+    def _reset_envs(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        CALLS.place = self._called
+        try:
+            return self._env.reset(**kwargs)
+        finally:
+            CALLS.place = CALLS.index = None
+            CALLS.count += 1
 
     def _write(self, block: StepBlock, t: int, sent: Any) -> dict[str, Any]:
-        returned = self._env.step_wait() if self.steps_async else self._env.step(sent)  # type: ignore[attr-defined]
+        CALLS.place = self._called
+        try:
+            returned = self._env.step_wait() if self.steps_async else self._env.step(sent)  # type: ignore[attr-defined]
+        finally:
+            CALLS.place = CALLS.index = None
+            CALLS.count += 1
         raw, env_reward, terminated, truncated, info = returned
         row, obs, reward = block.rows[t], self._reader.read(raw), np.asarray(env_reward)
         self._check_shape(obs, 'step')
@@ -150,7 +176,9 @@ class VectorEnv:
             returned = {'rewards': reward, 'terminated': terminated, 'truncated': truncated}
             raise wrong_shape_error(self._place, self._ended.shape, returned)
         self._reader.write(row.obs, obs)
-        row.reward[:], row.terminated[:], row.truncated[:] = reward, terminated, truncated
+        row.reward[:] = reward
+        row.terminated[:] = flag_array(self._place, 'terminated', terminated)
+        row.truncated[:] = flag_array(self._place, 'truncated', truncated)
         if row.is_reset is not None:
             row.is_reset[:] = self._ended
             if np.count_nonzero(self._ended):  # such a row is no transition: nothing was earned or ended in it
@@ -168,6 +196,13 @@ class VectorEnv:
             block.finals.append((t, index, self._begin_next(row, ended, index, info, sent)))
         if self._choices is not None:
             self._check_mask(row.obs[ACTION_MASK], ended if self.autoreset == 'next_step' else None)
+        elif ACTION_MASK in info:
+            self._refuse_lost_mask('step')
+        if row.begins is not None:
+            row.begins[:] = ended if self.autoreset != 'next_step' else row.is_reset
+            if BROKEN in info:  # the row is no transition, and the trajectory ends with it
+                broken = info[BROKEN]
+                row.begins[broken] = row.is_reset[broken] = row.truncated[broken] = True
         return info
 
     def _begin_next(self, row: Row, ended: np.ndarray, index: np.ndarray, info: dict[str, Any], sent: Any) -> Any:
@@ -177,7 +212,7 @@ class VectorEnv:
             self._reader.check(final, sent, index)
         else:
             final = self._reader.take(row.obs, index)
-            raw, _ = self._env.reset(options={'reset_mask': ended})
+            raw, _ = self._reset_envs(options={'reset_mask': ended})
             obs = self._reader.read(raw)
             self._check_shape(obs, 'step')
             self._reader.write(row.obs, obs)
@@ -196,6 +231,15 @@ class VectorEnv:
         if np.count_nonzero(empty):
             index = int(np.flatnonzero(empty)[0])
             raise self._place.error(index, *self._choices.fault(mask[index]))
+
+    def _refuse_lost_mask(self, call: str) -> None:
+        """Raises if masks that env.action_mask=auto should find are in an info; that of a whole vector is not read."""
+        if self._finds_masks:
+            raise UnsupportedEnvError(
+                f'env {self.name!r}: the info of {call} has {ACTION_MASK!r}, but of envs that step as one batch only an '
+                f'entry {ACTION_MASK!r} of the observations is read; give them one, or use env.vectorization=sync if '
+                'that env can be made alone, or env.action_mask=off.'
+            )
 
     def _write_raw(self, row: Row, info: dict[str, Any]) -> None:
         """The game's own rewards and ends, none of them in rows that are only a reset."""

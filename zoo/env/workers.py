@@ -1,247 +1,296 @@
-"""gymnasium's vector envs, in one process or in one for each env; if a worker dies or hangs, the error says which.
-
-Of the infos that envs return only the last observations of ended episodes are kept: to merge all of them takes longer
-than a step of a small env.
-"""
+"""Envs that step in parallel, each in a process of its own; if one dies, hangs or raises, the error says which."""
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
-import os
-import queue
+import pickle
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from copy import copy, deepcopy
-from functools import partial
-from multiprocessing import connection
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
-from gymnasium.vector.utils import concatenate, iterate
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import (
+    CloudpickleWrapper,
+    batch_space,
+    clear_mpi_env_vars,
+    create_shared_memory,
+    iterate,
+    read_from_shared_memory,
+)
 
-from zoo.env.diagnosis import RAW_ERRORS, check_obs, check_result, checked_call, n_action, raise_if_broken
-from zoo.env.errors import EnvError
+from zoo.env.closing import close_in_time
+from zoo.env.errors import BrokenContractError, EnvError, WorkerTraceback, add_place, contract_error, locate, made_at
+from zoo.env.restarts import BROKEN, Restarts, restart_seed
+from zoo.env.serial import FINAL_OBS
+from zoo.env.worker_process import Raised, WorkerPlace, run_worker
 
-FINAL_OBS = 'final_obs'  # key of gymnasium's infos
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
+CONSTRUCTION = 'its construction'
+CONSTRUCTION_STEPS = 10  # how many times as long as a step the construction of an env may take
+MAX_WAIT = 1e6  # seconds; a system counts them in milliseconds, of 31 bits
+
+Fault = Raised | Literal['late', 'dead']
+
+logger = logging.getLogger(__name__)
 
 
-class WorkerTraceback(Exception):
-    """The traceback of an exception in a worker, as its cause when it is raised again in the main process."""
+class WorkerVectorEnv(gymnasium.vector.VectorEnv):
+    """Envs in processes, whose reset and step wait no longer than `timeout` seconds.
 
-    def __init__(self, index: int | None, text: str) -> None:
-        super().__init__(f'in the worker of index {index}\n{text}')
+    Observations come through shared memory: those that a step returns are overwritten by the next one.
 
-
-class SerialVectorEnv(SyncVectorEnv):
-    """A SyncVectorEnv with a shorter loop, without copies: the overhead of gymnasium's is half a step of Pendulum.
-
-    Attributes: failed_index: the env whose reset or step raised, or returned what no env may.
+    Args: restarts: counts envs that fail and are made anew, with their process; None: a failure is raised.
+    Attributes: failed_index: the env whose reset or step raised, or returned what no env may. processes: of the envs.
     """
 
-    failed_index: int | None = None
-
-    def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode) -> None:
-        super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
-        self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
-        self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
-        self._has_nested_actions = _is_nested(self.single_action_space)
-        self._copy = deepcopy if _is_nested(self.single_observation_space) else copy
-        self._seen: list[Any] = [None] * self.num_envs  # the observations
-        self._ended = np.zeros(self.num_envs, dtype=bool)
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
-        self.failed_index = None
-        mask = (options or {}).get('reset_mask', np.ones(self.num_envs, dtype=bool))
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed or [None] * self.num_envs
-        for i in np.flatnonzero(mask).tolist():
-            self._reset_env(i, seed=seeds[i])
-        self._ended = self._ended & ~mask
-        return self._gathered(), {}
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        if n_action(actions) != self.num_envs:
-            raise ValueError(f'step got {n_action(actions)} actions for {self.num_envs} envs')
-        if self._has_nested_actions:
-            actions = list(iterate(self.action_space, actions))
-        seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
-        infos: dict[str, Any] = {}
-        result: Any = None
-        try:
-            for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
-                if self._next_step and self._ended[i]:
-                    self._reset_env(i)
-                    rewards[i], terminated[i], truncated[i] = 0.0, False, False
-                    continue
-                result = seen[i], rewards[i], terminated[i], truncated[i], info = env.step(action)
-                if not isinstance(info, dict):
-                    check_result(result, self.single_observation_space)
-                if self._same_step and (terminated[i] or truncated[i]):
-                    finals = infos.setdefault(FINAL_OBS, np.full(self.num_envs, None, dtype=object))
-                    finals[i] = self._copy(seen[i])  # the reset may write into it
-                    self._reset_env(i)
-        except RAW_ERRORS as error:
-            self.failed_index = i
-            raise_if_broken(error, 'step', result, self.single_observation_space)
-            raise
-        self._ended = terminated | truncated
-        return self._gathered(), rewards, terminated, truncated, infos
-
-    def _reset_env(self, i: int, **kwargs: Any) -> None:
-        self.failed_index = i
-        self._seen[i], _ = checked_call('reset', self.single_observation_space, self.envs[i].reset, **kwargs)
-        self.failed_index = None
-
-    def _gathered(self) -> Any:
-        try:
-            self._observations = concatenate(self.single_observation_space, self._seen, self._observations)
-        except RAW_ERRORS:
-            for i, obs in enumerate(self._seen):
-                self.failed_index = i
-                check_obs(obs, self.single_observation_space)
-            self.failed_index = None
-            raise
-        return self._observations
-
-
-class _CheckedEnv(gymnasium.Wrapper):
-    """An env in a worker, where what it returns is looked at; its infos, which nothing reads, are not sent.
-
-    The last observation of an episode is a copy: gymnasium's worker resets the env before it sends it.
-    """
-
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        obs, _ = checked_call('reset', self.observation_space, self.env.reset, **kwargs)
-        return obs, {}
-
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        result = checked_call('step', self.observation_space, self.env.step, action)
-        obs, reward, terminated, truncated, _ = result
-        return deepcopy(obs) if terminated or truncated else obs, reward, terminated, truncated, {}
-
-
-class WorkerVectorEnv(AsyncVectorEnv):
-    """An AsyncVectorEnv whose reset and step wait no longer than `timeout` seconds; failed_index: as above."""
-
-    steps_async = True
+    steps_async = closes_in_time = keeps_deadlines = True
     failed_index: int | None = None
 
     def __init__(
-        self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode, timeout: float, name: str
+        self,
+        env_fns: Sequence[Callable[[], gymnasium.Env]],
+        autoreset_mode: AutoresetMode,
+        timeout: float,
+        name: str,
+        restarts: Restarts | None = None,
     ) -> None:
-        self._timeout = timeout
-        self._name = name
-        self._step_count = 0
-        parent = os.getpid()
-        with self._blame('its construction'):
-            super().__init__(
-                [partial(_make_in_worker, parent, env_fn) for env_fn in env_fns],
-                copy=False,
-                autoreset_mode=autoreset_mode,
-            )
+        super().__init__()
+        self.num_envs, self._env_fns = len(env_fns), env_fns
+        self._timeout, self._name, self._restarts = timeout, name, restarts
+        self._mode = autoreset_mode
+        with locate(made_at(name, 0)):
+            first = env_fns[0]()  # for its spaces
+            self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
+            self.metadata = {**first.metadata, 'autoreset_mode': autoreset_mode}
+            self.render_mode = first.render_mode
+        close_in_time({f'env {name!r}, index 0': first.close}, timeout)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._context = multiprocessing.get_context()
+        self._memory = create_shared_memory(
+            self.single_observation_space,
+            self.num_envs,
+            ctx=self._context,  # type: ignore[arg-type]  # it names the module
+        )
+        self._observations = read_from_shared_memory(self.single_observation_space, self._memory, self.num_envs)
+        self._seeds: list[int | None] = [None] * self.num_envs
+        self._step_count, self._is_stepping = 0, False
+        self.processes: list[Any] = [None] * self.num_envs
+        self._pipes: list[Connection] = [None] * self.num_envs  # type: ignore[list-item]
+        try:
+            for i in range(self.num_envs):
+                self._start(i)
+            self._answers(range(self.num_envs), CONSTRUCTION)
+        except BaseException as error:
+            self.close(terminate=True)
+            if isinstance(error, BrokenContractError):
+                raise contract_error(name, self.failed_index, 0, *error.args) from error
+            add_place(error, made_at(name, self.failed_index))
+            raise
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        is_partial = bool(options)  # gymnasium takes things out of them
-        with self._blame(f'the reset after step {self._step_count}'):
-            if self._state == AsyncState.WAITING_STEP:  # a step was begun and not ended
-                self.step_wait()
-            self.reset_async(seed=seed, options=options)
-            result = self.reset_wait(self._timeout)
+        """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
+        if self._is_stepping:  # a step was begun and not ended
+            self.step_wait()
+        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed or [None] * self.num_envs
+        self._seeds = self._seeds if seed is None else list(seeds)
+        is_partial = bool(options)
+        indices = np.flatnonzero(options['reset_mask']).tolist() if options else range(self.num_envs)
+        when = f'the reset after step {self._step_count}'
+        for i in indices:
+            self._send(i, ('reset', {'seed': seeds[i]}), when)
+        self._answers(indices, when)
         self._step_count = self._step_count if is_partial else 0
-        return result
+        return self._observations, {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self.step_async(actions)
+        return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
+        """Begins a step."""
         self._step_count += 1
-        with self._blame(f'step {self._step_count}'):
-            super().step_async(actions)
+        for i, action in enumerate(iterate(self.action_space, actions)):
+            self._send(i, ('step', action), f'step {self._step_count}')
+        self._is_stepping = True
 
-    def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        with self._blame(f'step {self._step_count}'):
-            return super().step_wait(self._timeout)
+    def step_wait(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Ends the step that was begun."""
+        self._is_stepping = False
+        results, broken = self._answers(range(self.num_envs), f'step {self._step_count}')
+        rewards, terminated, truncated, finals = zip(*results, strict=True)
+        infos: dict[str, Any] = {}
+        if broken:
+            infos[BROKEN] = np.isin(np.arange(self.num_envs), broken)
+        if any(final is not None for final in finals):
+            infos[FINAL_OBS] = np.full(self.num_envs, None, dtype=object)
+            for i, final in enumerate(finals):
+                infos[FINAL_OBS][i] = final
+        flags = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)
+        return self._observations, np.array(rewards, dtype=np.float64), *flags, infos
 
-    def close_extras(self, timeout: float | None = GRACE, terminate: bool = False) -> None:
-        """Ask every worker to close, then kill those that are still running."""
-        pipes = [pipe for pipe in self.parent_pipes if pipe is not None and not pipe.closed]
-        for pipe in pipes if not terminate else ():
-            try:
+    def close_extras(self, timeout: float = GRACE, terminate: bool = False) -> None:
+        """Ask every worker to close its env, then kill those that are still running; terminate: kill all at once."""
+        deadline = time.monotonic() + (0.0 if terminate else timeout)
+        for pipe in () if terminate else self._pipes:
+            with suppress(OSError):  # that worker has ended
                 pipe.send(('close', None))
-            except OSError:  # that worker has ended
-                pass
-        deadline = time.monotonic() + (0 if terminate else GRACE if timeout is None else timeout)
-        for process in self.processes:
-            process.join(max(deadline - time.monotonic(), 0))
+        hung = []
+        for i, (process, pipe) in enumerate(zip(self.processes, self._pipes, strict=True)):
+            if process is None:  # it was never made
+                continue
+            fault = None if terminate else _close_fault(pipe, deadline, self._is_stepping)
+            if isinstance(fault, Raised):
+                logger.warning('env %r, index %d: close raised %s (%s)', self._name, i, fault.words, fault.at)
+            limit = deadline if terminate or fault == 'late' else deadline + GRACE
+            process.join(max(limit - time.monotonic(), 0.0))
             if process.is_alive():
+                hung.append(i)
                 process.kill()
                 process.join()
-        for pipe in pipes:
             pipe.close()
+        if hung and not terminate:
+            what = (
+                'it had not closed after %g s, and was'
+                if len(hung) == 1
+                else 'they had not closed after %g s, and were'
+            )
+            logger.warning(f'env %r, index %s: {what} killed', self._name, _join(hung), timeout)
 
-    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        try:
-            failed = [self.error_queue.get(timeout=GRACE) for success in successes if not success]
-        except queue.Empty as empty:
-            index = _join(i for i, success in enumerate(successes) if not success)
-            self._state = AsyncState.DEFAULT
+    def __del__(self) -> None:
+        if not self.closed and hasattr(self, 'processes'):
             self.close(terminate=True)
-            raise EnvError(
-                f'env {self._name!r}, index {index}: it raised an exception at step {self._step_count} that '
-                'no process can send to another (its process shows it); look at it with '
-                'env.vectorization=sync.'
-            ) from empty
-        if failed:
-            for index, *_ in failed:
-                self.parent_pipes[index].close()
-                self.parent_pipes[index] = None  # type: ignore[call-overload]
-            self._state = AsyncState.DEFAULT
-            self.failed_index, _, error, text = min(failed, key=lambda entry: entry[0])
-            raise error from WorkerTraceback(self.failed_index, text)
 
-    @contextmanager
-    def _blame(self, when: str) -> Iterator[None]:
+    def _start(self, i: int) -> None:
+        """Start the process of env i."""
+        self._pipes[i], pipe = self._context.Pipe()
+        spaces = self.single_observation_space, self.single_action_space
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        place = WorkerPlace(i, self._memory, self._mode, spaces, is_main_thread)
+        arguments = place, CloudpickleWrapper(self._env_fns[i]), pipe, self._pipes[i]
+        process = self._context.Process(target=run_worker, args=arguments, name=f'env {self._name} {i}', daemon=True)
+        with clear_mpi_env_vars():
+            process.start()
+        self.processes[i] = process
+        pipe.close()
+
+    def _send(self, i: int, command: tuple[str, Any], when: str) -> None:
         try:
-            yield
-        except multiprocessing.TimeoutError as error:
-            late = [i for i, pipe in enumerate(self.parent_pipes) if pipe is not None and not pipe.poll(0)]
-            self.close(terminate=True)
-            raise EnvError(
-                f'env {self._name!r}, index {_join(late)}: no answer to {when} within {self._timeout:g} s; '
+            self._pipes[i].send(command)
+        except OSError as error:
+            if self._restarts is None:
+                raise self._error({i: 'dead'}, when) from error
+            # else its answer will be missing too
+
+    def _answers(self, indices: Iterable[int], when: str) -> tuple[list[Any], list[int]]:
+        """The results of all these envs, and which of them failed and were made anew: theirs is a step without reward."""
+        deadline = time.monotonic() + self._limit(when)
+        results: list[Any] = []
+        faults: dict[int, Fault] = {}
+        for i in indices:
+            is_good, result = _receive(self._pipes[i], deadline)
+            if not is_good:
+                faults[i] = result
+                result = 0.0, False, False, None
+            results.append(result)
+        if faults:
+            if self._restarts is None:
+                raise self._error(faults, when)
+            for i, fault in faults.items():
+                self._restart(i, fault, when)
+        return results, list(faults)
+
+    def _restart(self, i: int, fault: Fault, when: str) -> None:
+        """Make env i and its process anew, and again if that fails; its observation is the first of a new episode."""
+        assert self._restarts is not None
+        while True:
+            cause = self._error({i: fault}, when)
+            self._restarts.note(f'env {self._name!r}, index {i}, {when}', cause)
+            self._end(i)
+            self._start(i)
+            when = CONSTRUCTION
+            is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
+            if is_good:
+                when = 'its reset'
+                self._send(i, ('reset', {'seed': restart_seed(self._seeds[i], self._restarts.count)}), when)
+                is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
+            if is_good:
+                self.failed_index = None
+                return
+
+    def _limit(self, when: str) -> float:
+        """Seconds to wait for an answer."""
+        return min(self._timeout * (CONSTRUCTION_STEPS if when == CONSTRUCTION else 1), MAX_WAIT)
+
+    def _end(self, i: int) -> None:
+        self.processes[i].kill()
+        self.processes[i].join()
+        self._pipes[i].close()
+
+    def _error(self, faults: dict[int, Fault], when: str) -> BaseException:
+        """What to raise of the faults of some envs; where it is an EnvError and nothing is made anew, all are ended."""
+        raised = {i: fault for i, fault in faults.items() if isinstance(fault, Raised)}
+        if raised:
+            self.failed_index = min(raised)
+            error = self._raised(self.failed_index, raised[self.failed_index], when)
+        elif late := [i for i, fault in faults.items() if fault == 'late']:
+            error = EnvError(
+                f'env {self._name!r}, index {_join(late)}: no answer to {when} within {self._limit(when):g} s; '
                 'find out where it hangs (env.vectorization=sync), or raise env.step_timeout.'
-            ) from error
-        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
-            dead = self._dead()
-            self.close(terminate=True)
-            raise EnvError(
+            )
+        else:
+            dead = {i: self._exit_code(i) for i in faults}
+            error = EnvError(
                 f'env {self._name!r}, index {_join(dead)}: its worker process died during {when} '
-                f'({", ".join(map(_cause, dead.values())) or "cause unknown"}); '
+                f'({", ".join(map(_cause, dead.values()))}); '
                 'find out where (env.vectorization=sync), or run fewer envs if memory ran out.'
-            ) from error
+            )
+        if isinstance(error, EnvError) and self._restarts is None:
+            self.close(terminate=True)
+        return error
 
-    def _dead(self) -> dict[int, int | None]:
-        """Index and exit code of the workers that have ended; a pipe breaks shortly before its process ends."""
-        ready = connection.wait([process.sentinel for process in self.processes], GRACE)
-        dead = {i: process for i, process in enumerate(self.processes) if process.sentinel in ready}
-        for process in dead.values():
-            process.join(GRACE)
-        return {i: process.exitcode for i, process in dead.items()}
+    def _raised(self, i: int, fault: Raised, when: str) -> BaseException:
+        """The exception of a worker, with its traceback there as its cause."""
+        error: BaseException | None = None
+        if fault.pickled is not None:
+            with suppress(Exception):  # its class may not be found here
+                error = pickle.loads(fault.pickled)
+        if error is None:
+            error = EnvError(
+                f'env {self._name!r}, index {i}: its code raised {fault.words} at {when} ({fault.at}), which cannot be '
+                'raised again in the main process; look at it with env.vectorization=sync.'
+            )
+        error.__cause__ = WorkerTraceback(i, fault.text, fault.at)
+        return error
+
+    def _exit_code(self, i: int) -> int | None:
+        self.processes[i].join(GRACE)  # a pipe breaks shortly before its process ends
+        return self.processes[i].exitcode
 
 
-def _make_in_worker(parent: int, env_fn: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    if os.getpid() != parent:  # the first env is also made in the parent, for its spaces
-        # Ctrl-C reaches the whole process group, but the run's own handler decides when the workers end;
-        # that handler is inherited, and must not keep a worker from being terminated
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    return _CheckedEnv(env_fn())
+def _receive(pipe: Connection, deadline: float) -> tuple[bool, Any]:
+    """(True, the result of a worker), or (False, its fault)."""
+    try:
+        return pipe.recv() if pipe.poll(max(deadline - time.monotonic(), 0.0)) else (False, 'late')
+    except (EOFError, OSError):
+        return False, 'dead'
 
 
-def _is_nested(space: gymnasium.Space) -> bool:
-    return isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
+def _close_fault(pipe: Connection, deadline: float, is_stepping: bool) -> Fault:
+    """How a worker that was told to close ended: 'dead', as it should, or what its close raised, or 'late'."""
+    if is_stepping:
+        is_good, fault = _receive(pipe, deadline)
+        if not is_good:  # what the step raised is of no interest any more
+            return 'late' if fault == 'late' else 'dead'
+    fault = _receive(pipe, deadline)[1]
+    return fault
 
 
 def _join(indices: Any) -> str:

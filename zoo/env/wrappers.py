@@ -16,7 +16,7 @@ from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary,
 from zoo.env.adapter import env_spaces, gymnasium_space
 from zoo.env.bins import BinsEnv
 from zoo.env.config import EnvConfig
-from zoo.env.diagnosis import RAW_ERRORS, check_obs
+from zoo.env.diagnosis import RAW_ERRORS, as_flag, check_obs
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError
 from zoo.env.masks import WHAT, MaskSource, flat_mask, mask_size, no_mask_error
 
@@ -95,15 +95,15 @@ class MaskEnv(gymnasium.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        mask = self._mask(info, 'step', bool(terminated or truncated))
+        mask = self._mask(info, 'step', terminated, truncated)
         return self._entries.add(obs, {ACTION_MASK: mask}), reward, terminated, truncated, info
 
-    def _mask(self, info: Any, call: str, is_end: bool = False) -> np.ndarray:
+    def _mask(self, info: Any, call: str, terminated: Any = False, truncated: Any = False) -> np.ndarray:
         if self._method is not None:
             return flat_mask(self._space, self._method()).astype(np.int8)
         if ACTION_MASK in info:
             return flat_mask(self._space, info[ACTION_MASK]).astype(np.int8)
-        if is_end:
+        if as_flag('terminated', terminated) or as_flag('truncated', truncated):
             return np.ones(self._n, np.int8)
         raise BrokenContractError(f'the info of {call} has no {ACTION_MASK!r}', f'{WHAT} of {self._n} bits', MASK_DO)
 

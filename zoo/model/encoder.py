@@ -17,12 +17,12 @@ from pydantic import AfterValidator, Field, create_model
 from zoo.config.section import ConfigError, Section, plain, validate
 from zoo.core.errors import UserError
 from zoo.core.registry import ENCODER_REGISTRY, UnknownNameError, unknown_name
-from zoo.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, leaf_spaces
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.model.cnn import cnn_for
 from zoo.model.convolve import Precision
 from zoo.model.images import holds_images
 from zoo.model.inputs import without_mask
-from zoo.model.mlp import Activation, input_width
+from zoo.model.mlp import Activation
 
 PATH = 'policy.model.encoder'
 
@@ -50,11 +50,14 @@ EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(checked_spec)]
 
 def section_of(spec: Any, path: str) -> Any:
     """The section of an encoder, with the field `type`. Raises: ConfigError."""
+    if not isinstance(spec, str | dict):
+        raise ConfigError(f'{path} is {spec!r} but must be the name of an encoder, or {{type: its name, its fields}}.')
     name = spec if isinstance(spec, str) else spec.get('type')
     try:
         if not isinstance(name, str):
             known = ', '.join(ENCODER_REGISTRY.names())
-            raise ConfigError(f'{path}.type is {name!r} but must name an encoder; use one of {known}.')
+            got = f'{path}.type is {name!r}' if 'type' in spec else f'{path} has no type'
+            raise ConfigError(f'{got} but must name an encoder; use one of {known}.')
         section = getattr(ENCODER_REGISTRY.get(name), 'config', None)
     except UnknownNameError as error:
         raise ConfigError(unknown_name('encoder', name, ['auto', *ENCODER_REGISTRY.names()])) from error
@@ -91,8 +94,10 @@ def make_encoder(
     return network, network.n_feature
 
 
-def build_encoder(spec: Any, space: Space, given: Inherited, path: str = PATH) -> Any:
-    """The network that a spec means for a space; see `make_encoder`. path: of the spec, in errors."""
+def build_encoder(
+    spec: Any, space: Space, given: Inherited, path: str = PATH, input_name: str = 'the observations are'
+) -> Any:
+    """The network that a spec means for a space; see `make_encoder`. path: of the spec, and input_name, for errors."""
     if isinstance(space, Dict):
         space = without_mask(space)
     spec = auto_name(space) if spec == 'auto' else spec
@@ -103,9 +108,10 @@ def build_encoder(spec: Any, space: Space, given: Inherited, path: str = PATH) -
     if isinstance(space, Dict):
         return build_encoder(_spread(cls, spec, space, path), space, given, path)
     names = [name for name in ENCODER_REGISTRY.names() if _fits(ENCODER_REGISTRY.get(name), space)]
+    takes = f', which takes {kinds},' if (kinds := _taken(cls)) else ''
     raise UserError(
-        f"{path} is {section.type!r} but the observations are {_what(space)}; use 'auto' or "
-        f'{" or ".join(map(repr, names))}'
+        f"{path} is {section.type!r}{takes} but {input_name} {_what(space)}; use one of 'auto', "
+        f'{", ".join(map(repr, names))}'
     )
 
 
@@ -119,11 +125,18 @@ def auto_name(space: Space) -> str:
 def check_entries(spec: Any, space: Space) -> None:
     """Raises: UserError if a spec of 'multi' has encoders for entries that the observations lack."""
     names = spec.get('encoders') if isinstance(spec, dict) else None
-    known = [path for path, _ in leaf_spaces(space)] if isinstance(space, Dict) else []
-    if unknown := sorted(set(names or ()) - set(known)):
+    if not names:
+        return
+    if not isinstance(space, Dict):
+        raise UserError(
+            f'{PATH}.encoders names {", ".join(map(repr, names))} but the observations are {_what(space)}, which have '
+            "no entries; use policy.model.encoder 'auto', or name the encoder itself"
+        )
+    known = [path for path, _ in leaf_spaces(space)]
+    if unknown := sorted(set(names) - set(known)):
         raise UserError(
             f'{PATH}.encoders names {", ".join(map(repr, unknown))} but the entries of the observations are '
-            f'{", ".join(map(repr, known)) or "none, they are no Dict"}; use these names'
+            f'{", ".join(map(repr, known))}; use some of these names'
         )
 
 
@@ -154,7 +167,8 @@ def _spread(cls: Any, spec: Any, space: Dict, path: str) -> dict[str, Any]:
     if encoders:
         return {'type': 'multi', 'encoders': encoders}
     found = '; '.join(f'{name!r}: {_what(leaf)}' for name, leaf in leaf_spaces(space))
-    raise UserError(f"{path} is {spec!r}, which is for no entry of the observations ({found}); use 'auto'")
+    takes = f', which takes {kinds},' if (kinds := _taken(cls)) else ''
+    raise UserError(f"{path} is {spec!r}{takes} but there are none among the entries ({found}); use 'auto'")
 
 
 def _fits(cls: Any, space: Space) -> bool:
@@ -167,14 +181,24 @@ def _completed(section: Section, given: Inherited) -> Section:
     return section.model_copy(update=update)
 
 
+def _taken(cls: Any) -> str:
+    """What an encoder takes, in words; empty for one that is for other observations than these."""
+    image = Box(np.zeros((3, 84, 84)), np.full((3, 84, 84), 255.0), 'uint8')
+    kinds: dict[str, Space] = {'images': image, 'vectors': vectors(1), 'a Dict': Dict({'x': vectors(1)})}
+    return ' or '.join(words for words, space in kinds.items() if _fits(cls, space))
+
+
 def _what(space: Space) -> str:
-    """What observations of a leaf are, in words."""
+    """What observations of a space are, in words."""
     if isinstance(space, Dict):
         return f'a Dict of {", ".join(map(repr, space.spaces))}'
-    if holds_images(space):
-        return f'images of shape {space.shape}'
     if isinstance(space, Discrete):
-        return f'one of {space.n} indices, no images'
-    what = 'indices' if isinstance(space, MultiDiscrete) else 'numbers'
-    n = len(space.nvec) if isinstance(space, MultiDiscrete) else input_width(space)
-    return f'vectors of {n} {what}, no images'
+        return f'single indices below {space.n}'
+    if isinstance(space, Box) and holds_images(space):
+        return f'images of shape {space.shape}'
+    if not space.shape:
+        return 'single numbers'
+    kind = {MultiDiscrete: 'indices', MultiBinary: 'bits'}.get(type(space), 'numbers')
+    if len(space.shape) == 1:
+        return f'vectors of {space.shape[0]} {kind}'
+    return f'arrays of {kind} of shape {space.shape}'

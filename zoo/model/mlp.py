@@ -27,7 +27,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     'gelu': gelu,
     'silu': silu,
 }
-Width = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class OneHot(nn.Module):

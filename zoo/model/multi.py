@@ -66,10 +66,14 @@ class MultiEncoder(nn.Module):
             leaf, spec = space_at(space, path), cfg.encoders.get(name, 'auto')
             if spec == 'auto' and auto_name(leaf) == 'mlp':
                 spec = 'flat'
-            self.parts[module_name(i, path)] = build_encoder(spec, leaf, given, f'{PATH}.encoders.{name}')
+            self.parts[module_name(i, path)] = build_encoder(
+                spec, leaf, given, f'{PATH}.encoders.{name}', f'the entry {name!r} has'
+            )
         parts: list[Any] = list(self.parts.values())
         n = sum(part.n_feature for part in parts)
-        self.join: Any = None if cfg.join is None else build_encoder(cfg.join, vectors(n), given, f'{PATH}.join')
+        self.join: Any = None
+        if cfg.join is not None:
+            self.join = build_encoder(cfg.join, vectors(n), given, f'{PATH}.join', 'the joined features are')
         self.n_feature: int = n if self.join is None else self.join.n_feature
         self.value_gain: float = min(part.value_gain for part in (parts if self.join is None else [self.join]))
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
+from zoo.config.messages import shown
 from zoo.config.section import ConfigError, Section
 from zoo.core.data import Obs
 from zoo.core.errors import UserError
@@ -121,7 +122,7 @@ class Networks(nn.Module):
         check_entries(cfg.encoder, views.input)
         if views.actor is not views.critic and self.arch != 'dual':
             raise UserError(
-                f'policy.model.actor_obs is {cfg.actor_obs} and critic_obs {cfg.critic_obs} but actor and critic share '
+                f'policy.model.actor_obs is {shown(cfg.actor_obs)} and critic_obs {shown(cfg.critic_obs)} but actor and critic share '
                 "their encoder; give both the same entries, or each an encoder: shared_encoder 'off', of ppg arch 'dual'"
             )
 

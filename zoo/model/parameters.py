@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.core.spaces import Space, empty_obs
+from zoo.model.recurrent import keeps_state
 
 
 def critic_names(model: nn.Module, obs_space: Space) -> set[str]:
@@ -24,7 +25,7 @@ def _reached(model: Any, obs_space: Space, method: str) -> set[str]:
     device = next(iter(named.values())).device
     n_row = 2
     inputs = [empty_obs(obs_space, (n_row,), device)]
-    if hasattr(model, 'initial_state'):
+    if keeps_state(model):
         inputs.append(model.initial_state(n_row))
     with torch.enable_grad():
         found = getattr(model, method)(*inputs)

@@ -24,7 +24,7 @@ class PPGConfig(ActorCriticConfig):
     arch: Arch = Field(
         'dual',
         description="'dual': the critic is a network of its own; 'detach': a head on the policy's, whose "
-        "gradient enters the trunk in the auxiliary phase only; 'shared': in all phases",
+        "gradient never enters the trunk (that of the auxiliary head does); 'shared': in all phases",
     )
 
 
@@ -36,13 +36,15 @@ class PPG(ActorCritic):
 
       arch     compute_actor, 'logit'      compute_critic, 'value'    compute_aux: 'aux_value', 'value'
       dual     policy trunk, policy head   critic network             policy trunk, aux head; critic network
-      detach   trunk, policy head          value head                 trunk, aux head; trunk, value head
+      detach   trunk, policy head          value head                 trunk, aux head; value head
       shared   trunk, policy head          trunk, value head          trunk, aux head; trunk, value head
 
     A trunk is an encoder, and its memory in a `RecurrentPPG`, which the constructor gives with `recurrent` set. The
     auxiliary head has no hidden layers, so that what it learns is in the trunk.
-    Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1; 'detach' is its single-network variant: the value gradient
-    stops at the last shared layer in the policy phase and reaches all parameters in the auxiliary phase.
+    Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1; 'detach' is its single-network variant: no value gradient
+    enters the shared layers in the policy phase, one does in the auxiliary phase. As in the authors' code that one is
+    the auxiliary head's, and the value head's stops in both phases: with both, the returns would weigh twice as much
+    against the cloning loss as with two networks.
     """
 
     config: ClassVar[type[Section]] = PPGConfig
@@ -55,10 +57,12 @@ class PPG(ActorCritic):
         self.aux_head = ValueHead(self.actor_encoder.n_feature, self.actor_encoder.value_gain)
 
     def compute_aux(self, obs: Obs) -> dict[str, Any]:
-        """obs [..., *O] -> {'logit', 'aux_value', 'value'}, each stage run once; no gradient is stopped."""
+        """obs [..., *O] -> {'logit', 'aux_value', 'value'}, each stage run once."""
         x = self._seen(obs)
         feature = self.actor_encoder(x)
         critic_feature = self.critic_encoder(x) if self.arch == 'dual' else feature
+        if self.arch == 'detach':
+            critic_feature = critic_feature.detach()
         return {
             'logit': self._logit(feature, obs),
             'aux_value': self.aux_head(feature),
@@ -76,8 +80,10 @@ class RecurrentPPG(RecurrentActorCritic):
         self.aux_head = ValueHead(self.actor_core.n_feature, self.actor_core.value_gain)
 
     def compute_aux(self, obs: Obs, state: State, first: Tensor | None = None) -> dict[str, Any]:
-        """-> {'logit', 'aux_value', 'value', 'state'}, each stage run once; no gradient is stopped."""
+        """-> {'logit', 'aux_value', 'value', 'state'}, each stage run once."""
         feature, critic_feature, state = self._features(obs, state, first)
+        if self.arch == 'detach':
+            critic_feature = critic_feature.detach()
         return {
             'logit': self._logit(feature, obs),
             'aux_value': self.aux_head(feature),

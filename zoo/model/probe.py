@@ -12,6 +12,7 @@ from torch import Tensor
 from zoo.core.data import State, leaves
 from zoo.core.errors import UserError
 from zoo.core.spaces import Space, empty_obs
+from zoo.model.recurrent import keeps_state
 from zoo.rl_utils.distribution import ActionDist
 
 _N = 3  # rows of the probe; no size of a space is likely to be taken for it
@@ -33,7 +34,7 @@ def probe(model: Any, obs_space: Space, dist: ActionDist, device: torch.device) 
                 f'model {type(model).__name__} has no method {method}(obs); a model needs compute_actor, compute_critic '
                 'and compute_actor_critic'
             )
-    if not hasattr(model, 'initial_state'):
+    if not keeps_state(model):
         _refuse_hidden_state(model)
         _Probe(model, dist, (_N,)).run(empty_obs(obs_space, (_N,), device), ())
         return

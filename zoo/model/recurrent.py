@@ -30,14 +30,21 @@ def keep_bias(n: int) -> Tensor:
     return torch.linspace(1, 31, n).log()
 
 
+def keeps_state(model: Any) -> bool:
+    """Whether a model has a state from step to step: a method `initial_state`. An attribute None says that it has none."""
+    return callable(getattr(model, 'initial_state', None))
+
+
 class RecurrentConfig(Section):
     """Section `policy.model.recurrent`."""
 
     cell: Literal['lstm', 'gru', 'mingru'] = Field(
         'lstm', description="kind of memory; 'mingru' runs over a sequence in parallel"
     )
-    hidden_size: int = Field(64, ge=1, description='numbers that a layer remembers, and its features; 64 to 512')
-    n_layer: int = Field(1, ge=1, description='layers on top of each other; 1 or 2')
+    hidden_size: int = Field(
+        64, ge=1, le=1_000_000, description='numbers that a layer remembers, and its features; 64 to 512'
+    )
+    n_layer: int = Field(1, ge=1, le=1_000, description='layers on top of each other; 1 or 2')
     critic: bool = Field(True, description='the critic has a memory too; false: it sees the present alone')
 
 

@@ -19,8 +19,10 @@ from zoo.rl_utils.init import orthogonal
 class SimbaConfig(Section):
     """Encoder 'simba'; policy.model.obs_norm=true belongs to it."""
 
-    hidden_size: int = Field(128, ge=1, description='width of the blocks, and of the features; 128 to 512')
-    n_block: int = Field(1, ge=1, description='residual blocks; 1 or 2')
+    hidden_size: int = Field(
+        128, ge=1, le=1_000_000, description='width of the blocks, and of the features; 128 to 512'
+    )
+    n_block: int = Field(1, ge=1, le=1_000, description='residual blocks; 1 or 2')
 
 
 @ENCODER_REGISTRY.register('simba')

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from zoo.config.messages import shown
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK, Dict, Space, mask_space
 from zoo.model.inputs import without_mask
@@ -39,7 +40,7 @@ def views_of(
         for key, names in given.items():
             if names is not None:
                 raise UserError(
-                    f'policy.model.{key} is {list(names)} but the observations are no Dict, so they have no entries '
+                    f'policy.model.{key} is {shown(list(names))} but the observations are no Dict, so they have no entries '
                     f'to choose from; leave {key} out'
                 )
         return Views(obs_space, obs_space, obs_space, None, None)

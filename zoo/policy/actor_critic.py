@@ -15,17 +15,23 @@ from zoo.backend.executor import Acting, Compile, ForwardActing, Pass, Step, for
 from zoo.config.schedule import schedule_value
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Transition, first_leaf, map_tensors
 from zoo.core.errors import UserError
-from zoo.core.seeding import restore_generator, torch_generator
+from zoo.core.seeding import restore_generator, stream, torch_generator
 from zoo.core.transfer import send
+from zoo.model.networks import Networks
 from zoo.model.probe import probe
+from zoo.model.recurrent import keeps_state
+from zoo.model.unread import unread_option
 from zoo.policy.base import Policy
+from zoo.policy.modes import ModelMode
 from zoo.policy.samples import TRANSITION_ONLY, in_pieces, rollout_values, scaled_reward, valid_weight
 from zoo.policy.sequences import (
     SequenceConfig,
     cut,
     first_rows,
     length_of,
+    n_copy,
     n_entry,
+    once,
     rows_of,
     sequence_problem,
     states_before,
@@ -37,7 +43,9 @@ from zoo.rl_utils.gae import gae_data, gae_return, normalize_advantage
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatAdam
 
-NO_INPUT = frozenset(('reward', 'done', 'traj_flag', 'next_obs', 'staleness'))  # columns that no step reads
+NO_INPUT = frozenset(
+    ('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'is_repeat')
+)  # columns that no step reads
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +53,7 @@ logger = logging.getLogger(__name__)
 class ActorCriticPolicy(Policy):
     """Collects and evaluates with `compute_actor`, judges with `compute_critic`.
 
+    The model is in eval mode, except during gradient steps, see `ModelMode`.
     Reads cfg.collect (OnPolicyCollectConfig) and cfg.learn (ActorCriticLearnConfig).
     """
 
@@ -58,17 +67,31 @@ class ActorCriticPolicy(Policy):
 
     def _steps_per_env_step(self) -> float:
         """Gradient steps per env step, where each rollout is one batch."""
-        return 1 / self.cfg.learn.batch_size
+        return self._overlap / self.cfg.learn.batch_size
+
+    @property
+    def _overlap(self) -> float:
+        """Samples that are learned from per env step: above 1 where sequences of whole rollouts overlap."""
+        is_drawn = self.run.n_draw is not None  # then the samples of a draw are counted
+        return 1.0 if is_drawn or not self._has_state else n_copy(self.cfg.learn.sequence, self.cfg.collect.n_step)
 
     def _build(self) -> None:
         self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
         self._check_action_mode()
+        self._mode = ModelMode(self._model, self.device)
+        if 'learn' in self._fields:
+            self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self._dist, self.device)
-        self._has_state = hasattr(self._model, 'initial_state')
+        self._has_state = keeps_state(self._model)
         self._acts_with_value = self._has_state or bool(getattr(self._model, 'one_trunk', False))
         if problem := self._sequence_problem():
             raise UserError(problem)
         self._choose_executor()
+
+    def check_fields(self) -> None:
+        if self.given_model is None and isinstance(self._model, Networks):
+            if problem := unread_option(self.cfg.model, self._dist, self.action_space):
+                raise UserError(problem)
 
     def _check_action_mode(self) -> None:
         if self._dist.is_bounded and self._action_map.mode == 'rescale':
@@ -209,12 +232,14 @@ class ActorCriticPolicy(Policy):
         weight = valid_weight(data['is_reset']) if 'is_reset' in data else None
         reward = data['reward']
         if cfg.learn.reward_norm:
-            statistics, gamma = self._normalizers['reward'], cfg.collect.discount_factor
+            statistics, gamma = self._normalizers['reward'], cfg.learn.reward_norm_discount
+            gamma = cfg.collect.discount_factor if gamma is None else gamma
             reward, self._reward_sum = scaled_reward(data, weight, self._reward_sum, gamma, statistics)
-        value, next_value = map(self._in_return_units, rollout_values(rollout, self._compute_critic))
+        outputs = rollout_values(rollout, self._compute_critic)
+        value, next_value = map(self._in_return_units, outputs)
         adv, return_ = self._advantage(value, next_value, reward, data['done'], data['traj_flag'])
         kept = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}
-        samples = {**kept, 'value': value, 'adv': adv, 'return_': return_}
+        samples = {**kept, 'value': value, 'adv': adv, 'return_': return_, **self._clip_centre(outputs[0])}
         if weight is not None:
             samples['weight'] = weight
         if 'state' in data:
@@ -231,6 +256,16 @@ class ActorCriticPolicy(Policy):
     def _in_return_units(self, value: Tensor) -> Tensor:
         return self._normalizers['value'].restore(value) if self.cfg.learn.value_norm else value
 
+    def _clip_centre(self, output: Tensor) -> Metrics:
+        """The column 'value_output' of the samples, where value_clip needs it: what the critic put out, in its own unit.
+
+        value_clip limits how far gradient steps move the critic's output, so its centre is the output that was there
+        before the first of them, also in later draws from a buffer. The column 'value' cannot give it back: it is in
+        return units, and the statistics that lead back move with the samples' own returns before the first step.
+        (They do so before it, so that the critic's new outputs are read by the statistics that it learned them in.)
+        """
+        return {'value_output': output} if self.cfg.learn.value_norm and self.cfg.learn.value_clip else {}
+
     def _advantage(
         self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, traj_flag: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -244,7 +279,7 @@ class ActorCriticPolicy(Policy):
         update = getattr(self._model, 'update_normalizer', None)  # a model need not keep any
         if update is not None:
             rows = rows_of(batch)
-            update(rows['obs'], rows.get('weight'))
+            update(rows['obs'], once(rows))
 
     def _reset_collect(self) -> None:
         self._noise, self._reward_sum = {}, None
@@ -313,12 +348,17 @@ class ActorCriticPolicy(Policy):
                 columns = self._targets(self._recompute(batch))
             order = torch.stack([self._draw_order(n_entry(columns)) for _ in range(n_pass)])
             data = Pass(columns, order, n_row, self.device, cfg.adv_norm == 'minibatch')
-            found.append(self._executor.run(step, optimizers, data, numbers))
+            found.append(self._run_steps(step, optimizers, data, numbers))
             n_done += n_pass
             self._train_iter += len(next(iter(found[-1].values())))
             if 'kl' in found[-1] and bool(found[-1]['kl'].mean() > 1.5 * cfg.target_kl):
                 break
         return {name: torch.cat([metrics[name] for metrics in found]).mean() for name in found[0]}, n_done
+
+    def _run_steps(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
+        """Passes of gradient steps, which see the model in training mode; all else sees it in eval mode."""
+        with self._mode.steps(stream(self.seed, 'model steps', self._train_iter)):  # a resume knows all three
+            return self._executor.run(step, optimizers, data, numbers)
 
     def _draw_order(self, n: int, device: torch.device | None = None) -> Tensor:
         """A permutation of n rows, on a device (None: the policy's)."""
@@ -327,12 +367,16 @@ class ActorCriticPolicy(Policy):
 
     @torch.no_grad()
     def _targets(self, batch: Columns) -> dict[str, Tensor]:
-        """What a step reads: values in the unit of the critic's output, advantages of the batch normalised."""
+        """What a step reads: values in the unit of the critic's output, advantages of the batch normalised.
+
+        'value' is the critic's output before the first step where value_clip reads it, see `_clip_centre`.
+        """
         cfg = self.cfg.learn
         columns = {name: x for name, x in batch.items() if name not in NO_INPUT}
         if cfg.value_norm:
             for key in ('value', 'return_'):
                 columns[key] = self._normalizers['value'].standardize(columns[key])
+            columns['value'] = columns.pop('value_output', columns['value'])
         if cfg.adv_norm == 'batch':
             adv, weight = columns['adv'], columns.get('weight')
             columns['adv'] = normalize_advantage(adv.flatten(), None if weight is None else weight.flatten()).view_as(
@@ -344,17 +388,17 @@ class ActorCriticPolicy(Policy):
     def _recompute(self, batch: Columns) -> dict[str, Any]:
         """The batch with values, advantages and returns of the critic as it is now (arXiv:2006.05990, sec. 3.5)."""
         n_step = self.cfg.collect.n_step
-        value, next_value = (
-            self._in_return_units(self._compute_critic(batch[key])).view(n_step, -1) for key in ('obs', 'next_obs')
-        )
+        outputs = [self._compute_critic(batch[key]).view(n_step, -1) for key in ('obs', 'next_obs')]
+        value, next_value = map(self._in_return_units, outputs)
         reward, done, traj_flag = (batch[key].view(n_step, -1) for key in ('reward', 'done', 'traj_flag'))
         adv, return_ = self._advantage(value, next_value, reward, done, traj_flag)
-        return {**batch, 'value': value.flatten(), 'adv': adv.flatten(), 'return_': return_.flatten()}
+        found = {'value': value, 'adv': adv, 'return_': return_, **self._clip_centre(outputs[0])}
+        return {**batch, **{name: x.flatten() for name, x in found.items()}}
 
     def _update_value_statistics(self, batch: Columns) -> None:
         if self.cfg.learn.value_norm:
             rows = rows_of(batch)
-            self._normalizers['value'].update(rows['return_'], rows.get('weight'))
+            self._normalizers['value'].update(rows['return_'], once(rows))
 
     def _learner_metrics(self, n_epoch: int) -> Metrics:
         """How the update went as a whole, and the values of the schedules. Waits for the device, once a batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -32,6 +33,10 @@ from zoo.core.errors import UserError
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.seeding import stream
 from zoo.core.spaces import ACTION_MASK, Dict, Space, mask_space, n_lead, obs_to_tensor
+from zoo.model.recurrent import keeps_state
+from zoo.model.unread import set_fields
+
+logger = logging.getLogger(__name__)
 
 DEVICE = r'^(auto|cpu|cuda(:\d+)?)$'
 Mode = Literal['learn', 'collect', 'eval']
@@ -54,6 +59,9 @@ class CollectConfig(Section):
     )
 
 
+MAX_EPISODE_STEPS = 100_000  # of an evaluation; the longest of Atari have 27,000
+
+
 class EvalConfig(Section):
     """Section `policy.eval`: when and how long a policy is evaluated."""
 
@@ -61,6 +69,10 @@ class EvalConfig(Section):
     n_episode: int = Field(10, ge=1, description='episodes per evaluation, shared out evenly over the evaluation envs')
     stop_value: float | None = Field(
         None, description='mean return of an evaluation at which the run stops; null: never'
+    )
+    max_episode_steps: Annotated[int, Field(ge=1)] | None = Field(
+        MAX_EPISODE_STEPS,
+        description='env steps after which an evaluation cuts an episode off and counts it as it is; null: never',
     )
 
 
@@ -71,7 +83,7 @@ class PolicyConfig(Section):
     device: str = Field(
         'auto', pattern=DEVICE, description="'auto' (cuda where there is one), 'cpu', 'cuda' or 'cuda:N'"
     )
-    n_thread: Annotated[int, Field(ge=1)] | None = Field(
+    n_thread: Annotated[int, Field(ge=1, le=1_024)] | None = Field(
         None,
         description='torch threads of all phases of the run; null: chosen for each phase, 1 for small networks, '
         'never more than torch has at the start (OMP_NUM_THREADS)',
@@ -134,7 +146,7 @@ class Policy(ABC):
       obs_space, action_space: of one env.
       seed: the run's seed; each part draws from its own stream of it.
       enable_field: modes to build; None: all three. A mode that was not built raises AttributeError when used.
-      model: a ready network in place of the registered one.
+      model: a ready network in place of the registered one; fields of cfg.model have no effect then.
       action_mode: how `act` turns the policy's actions into the env's (env.action_mode of the run).
       run: what is known of the run that the policy is part of.
     """
@@ -155,15 +167,24 @@ class Policy(ABC):
         action_mode: Literal['clip', 'rescale'] = 'clip',
         run: RunInfo | None = None,
     ) -> None:
+        if (dtype := torch.get_default_dtype()) != torch.float32:
+            raise UserError(
+                f"torch's default dtype is {dtype} but policies compute in float32; "
+                'call torch.set_default_dtype(torch.float32) before'
+            )
         self.run = RunInfo() if run is None else run
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
         self.device = device_of(cfg.device)
         self._fields = tuple(enable_field) if enable_field is not None else ('learn', 'collect', 'eval')
+        self.given_model: str | None = None if model is None else type(model).__name__
         if model is None:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
                 torch.manual_seed(int(stream(seed, 'model').generate_state(1)[0]))
                 model = self._make_model()
+        elif 'learn' in self._fields and (fields := set_fields(cfg.model, self.default_model())):
+            names = ', '.join(f'policy.model.{name}' for name in fields)
+            logger.warning('%s: without effect on the model given, a %s; leave this out', names, self.given_model)
         self._model: Any = model.to(self.device)
         self._normalizers: Any = nn.ModuleDict()
         self._build()
@@ -226,6 +247,9 @@ class Policy(ABC):
             return nn.Module()
         return MODEL_REGISTRY.get(self.cfg.model.type)(self.cfg.model, self.obs_space, self.action_space)
 
+    def check_fields(self) -> None:
+        """Raises: UserError for a field of the config that nothing reads; for new runs, since older ones may have some."""
+
     def _start_acting(self, obs: Obs) -> Acting:
         """Acting on the rows of a block [T + 1, B, *O], whose last one is not acted on; by `_forward_collect`."""
         return ForwardActing(self._forward_collect, obs, self._initial_state())
@@ -258,7 +282,7 @@ class Policy(ABC):
 
     def _initial_state(self) -> Callable[[int], State] | None:
         """Makes the recurrent state of B envs at the start of an episode; None for a model without state."""
-        return getattr(self._model, 'initial_state', None)
+        return self._model.initial_state if keeps_state(self._model) else None
 
     def _env_action(self) -> Callable[[Tensor], Tensor] | None:
         """What turns an action into the one that the env is sent, before `ActionMap`; None: they are the same."""

@@ -19,7 +19,8 @@ class ActorCriticLearnConfig(LearnConfig):
     critic_learning_rate: Schedule | None = Field(
         None,
         description="Adam's step size of the parameters that are the critic's alone; null: learning_rate. In ppo the "
-        'gradients of actor and critic are then limited by grad_clip apart',
+        "gradients of actor and critic are then limited by grad_clip apart; ppg's auxiliary phase moves the critic by "
+        'aux_learning_rate',
     )
     adam_eps: float = Field(1e-5, gt=0, description="Adam's epsilon")
     entropy_weight: ScheduleOrZero = Field(0.0, description='factor of the entropy bonus; more explores more')
@@ -40,6 +41,9 @@ class ActorCriticLearnConfig(LearnConfig):
     )
     reward_norm: bool = Field(
         False, description='divide rewards by the running deviation of their discounted sum, clip to +-10'
+    )
+    reward_norm_discount: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description='discount of the sum that reward_norm divides by; null: policy.collect.discount_factor'
     )
     target_kl: Annotated[float, Field(gt=0)] | None = Field(
         None, description='stop the epochs once KL(old || new) exceeds 1.5 times this; null: off'

@@ -68,7 +68,9 @@ class PPGLearnConfig(ActorCriticLearnConfig):
         'batch', description='normalise advantages over the rollout or each minibatch'
     )
     grad_clip: Annotated[float, Field(gt=0)] | None = Field(
-        None, description='limit of the gradient norm, of actor and critic apart (unless shared); null: off'
+        0.5,
+        description='limit of the gradient norm, of actor and critic apart (unless shared); null: off, as published, '
+        'which at a learning rate of 1e-3 or more may lose what was learned',
     )
 
 
@@ -135,7 +137,28 @@ class PPGPolicy(ActorCriticPolicy):
     def _init_learn(self) -> None:
         self._memory = AuxMemory(self.cfg.learn.aux_freq, self.cfg.learn.aux_memory)
         self._policy_phase = 0  # since the last auxiliary phase
+        self._warn_if_short()
         super()._init_learn()
+
+    def _warn_if_short(self) -> None:
+        """Says so where the run ends before its first auxiliary phase: it is then no phasic policy gradient."""
+        run, n_sample, aux_freq = self.run, self.cfg.collect.n_sample, self.cfg.learn.aux_freq
+        if run.max_env_step is None or n_sample is None:
+            return
+        n_draw = 1 if run.n_draw is None else run.n_draw
+        n_phase = run.max_env_step // n_sample * n_draw
+        if n_phase < aux_freq:
+            logger.warning(
+                'the auxiliary phase never runs: policy.learn.aux_freq is %d but max_env_step %d has %d policy phases '
+                '(%s %d env steps); use aux_freq %d or less, or max_env_step %d or more',
+                aux_freq,
+                run.max_env_step,
+                n_phase,
+                'one for' if n_draw == 1 else f'{n_draw} for',
+                n_sample,
+                max(n_phase, 1),
+                -(-aux_freq // n_draw) * n_sample,
+            )
 
     def _set_env_step(self, env_step: int) -> None:
         super()._set_env_step(env_step)
@@ -158,8 +181,8 @@ class PPGPolicy(ActorCriticPolicy):
     def _steps_per_env_step(self) -> float:
         cfg, reuse = self.cfg.learn, self.run.reuse
         n_critic = 0.0 if self._joint else reuse['value'] * cfg.critic_epoch_per_collect
-        n_policy = reuse['policy'] * cfg.actor_epoch_per_collect
-        return (n_policy + n_critic) / cfg.batch_size + reuse['policy'] * cfg.aux_train_epoch / cfg.aux_batch_size
+        n_policy, n_aux = (reuse['policy'] * n for n in (cfg.actor_epoch_per_collect, cfg.aux_train_epoch))
+        return self._overlap * ((n_policy + n_critic) / cfg.batch_size + n_aux / cfg.aux_batch_size)
 
     def _forward_learn(self, batch: Columns) -> Metrics:
         """Policy phase and value phase, over one batch or over {'policy': batch, 'value': batch}, or one of them."""
@@ -219,7 +242,7 @@ class PPGPolicy(ActorCriticPolicy):
         gather = device == self.device and n_cell <= CRITIC_CELLS
         n_row = max(cfg.aux_batch_size // length_of(columns), 1)  # or sequences
         data = Pass(columns, order, n_row, self.device, gather=gather)
-        metrics = self._executor.run(aux_step, optimizers, data, AuxNumbers(cfg.aux_bc_weight, cfg.grad_clip))
+        metrics = self._run_steps(aux_step, optimizers, data, AuxNumbers(cfg.aux_bc_weight, cfg.grad_clip))
         self._train_iter += len(metrics['aux_grad_norm'])
         for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
             optimizer.count_skipped(cfg.nonfinite_limit)

@@ -65,7 +65,8 @@ class PPOPolicy(ActorCriticPolicy):
         }
 
     def _steps_per_env_step(self) -> float:
-        return self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect / self.cfg.learn.batch_size
+        n_pass = self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect
+        return self._overlap * n_pass / self.cfg.learn.batch_size
 
     def _forward_learn(self, batch: Columns) -> Metrics:
         cfg = self.cfg.learn

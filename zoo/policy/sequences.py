@@ -2,8 +2,9 @@
 
 A batch of sequences has the columns of a batch of rows, but with [S, L, ...] in place of [N, ...]: S sequences of L
 steps. Besides these: 'state' [S, ...], before the first step of each; 'is_first' [S, L] bool, an episode begins with the
-step. With a burn-in of b steps 'obs' and 'is_first' have b steps more at the front, and 'is_burned' [S] says which
-sequences have such a past; the others, at the start of a rollout, begin with `state` at their first own step.
+step; where sequences overlap, 'is_repeat' [S, L] bool, an earlier sequence has the step too. With a burn-in of b steps
+'obs' and 'is_first' have b steps more at the front, and 'is_burned' [S] says which sequences have such a past; the
+others, at the start of a rollout, begin with `state` at their first own step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from zoo.config.section import Section
-from zoo.core.data import Columns, Sample, State, first_leaf, map_tensors, replace_rows
+from zoo.core.data import Columns, Sample, State, begins_of, first_leaf, map_tensors, replace_rows
 
 C = TypeVar('C', bound=Columns)
 STATE_COLUMNS = frozenset(('state', 'is_first', 'is_burned'))
@@ -38,6 +39,19 @@ class SequenceConfig(Section):
 def stride_of(cfg: Any) -> int:
     """Steps from the start of one sequence to that of the next. cfg: the resolved section."""
     return {'none': cfg.len, 'half': max(cfg.len // 2, 1), 'maximum': 1}[cfg.overlap]
+
+
+def n_copy(cfg: Any, n_step: int) -> float:
+    """In how many sequences a row of a rollout of n_step steps is, on average."""
+    return ((n_step - cfg.len) // stride_of(cfg) + 1) * cfg.len / n_step
+
+
+def once(rows: Columns) -> Tensor | None:
+    """The weights [N] by which statistics count every row once, though sequences overlap; None: all alike."""
+    weight, is_repeat = rows.get('weight'), rows.get('is_repeat')
+    if is_repeat is None:
+        return weight
+    return (~is_repeat).to(torch.float32) if weight is None else weight.masked_fill(is_repeat, 0.0)
 
 
 def sequence_problem(cfg: Any, n_step: int, batch_size: int, key: str = 'batch_size') -> str:
@@ -82,6 +96,9 @@ def cut(samples: Columns, state: State, is_first: Tensor, cfg: Any) -> Sample:
     columns: Any = {name: map_tensors(lambda x: window(x, own), x) for name, x in samples.items() if name != 'obs'}
     is_burned = start >= cfg.burn_in
     begin = torch.where(is_burned, start - cfg.burn_in, start)
+    if stride_of(cfg) < cfg.len:  # the rows that an earlier sequence has too
+        is_repeat = (own < cfg.len - stride_of(cfg)) & (start > 0).unsqueeze(1)
+        columns['is_repeat'] = is_repeat.repeat_interleave(n_env, 0)
     columns |= {
         'obs': map_tensors(lambda x: window(x, steps), samples['obs']),
         'is_first': window(is_first, steps),
@@ -126,7 +143,7 @@ def run_model(model: Any, method: str, columns: Columns) -> dict[str, Tensor]:
     is_first, state = columns['is_first'].transpose(0, 1), columns['state']
     n_burn = len(is_first) - _lead(columns)[1]
     if n_burn:
-        state = _burned(model, obs, is_first, state, columns['is_burned'], n_burn)
+        state = _burned(model, method, obs, is_first, state, columns['is_burned'], n_burn)
         obs, is_first = map_tensors(lambda x: x[n_burn:], obs), is_first[n_burn:]
     found = getattr(model, method)(obs, state, is_first)
     found = _named(method, found if isinstance(found, dict) else found[0])
@@ -141,11 +158,11 @@ _NAMES = {'compute_actor': 'logit', 'compute_critic': 'value'}
 
 
 @torch.no_grad()
-def _burned(model: Any, obs: Any, is_first: Tensor, state: State, is_burned: Tensor, n_burn: int) -> State:
-    """The state after the first n_burn steps, where there are such."""
+def _burned(model: Any, method: str, obs: Any, is_first: Tensor, state: State, is_burned: Tensor, n_burn: int) -> State:
+    """The state after the first n_burn steps, where there are such, in the parts that this method of the model reads."""
     past = map_tensors(lambda x: x[:n_burn], obs)
-    found = model.compute_actor_critic(past, state, is_first[:n_burn])
-    return replace_rows(is_burned, found['state'], state)
+    found = getattr(model, method)(past, state, is_first[:n_burn])
+    return replace_rows(is_burned, found['state'] if isinstance(found, dict) else found[1], state)
 
 
 def states_before(after: State, initial: State) -> State:
@@ -155,10 +172,8 @@ def states_before(after: State, initial: State) -> State:
 
 def first_rows(timestep: Any) -> Tensor:
     """[T, B] bool: an episode begins with the row, told by the row before; of row 0 the collector knows (false here)."""
-    ends = timestep.is_reset
-    if ends is None:
-        ends = timestep.terminated | timestep.truncated
-    return torch.cat((torch.zeros_like(ends[:1]), ends[:-1]))
+    begins = begins_of(timestep)
+    return torch.cat((torch.zeros_like(begins[:1]), begins[:-1]))
 
 
 def n_entry(columns: Columns) -> int:

@@ -17,7 +17,15 @@ from zoo.core.data import AuxMinibatch, Metrics, Minibatch
 from zoo.policy.sequences import rows_of, run_model
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
-from zoo.rl_utils.ppo import MAX_LOG_RATIO, Number, ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
+from zoo.rl_utils.ppo import (
+    MAX_LOG_RATIO,
+    Number,
+    ppo_policy_data,
+    ppo_policy_error,
+    ppo_value_data,
+    ppo_value_error,
+    weighted_mean,
+)
 
 F = TypeVar('F', bound=Callable[..., Any])
 
@@ -79,7 +87,7 @@ def ppo_step(
     Args:
       minibatch: obs, action, logit, value, adv, return_ and, where the rollout had invalid rows,
         weight; value and return_ in the unit of the critic's output.
-      numbers.measure_kl: add 'kl', mean(r - 1 - log r), r = p_new / p_old.
+      numbers.measure_kl: add 'kl', the weighted mean of r - 1 - log r, r = p_new / p_old.
     Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl).
     """
     output, minibatch = run_model(model, 'compute_actor_critic', minibatch), rows_of(minibatch)
@@ -178,5 +186,4 @@ def _kl_k3(dist: ActionDist, new: Tensor, old: Tensor, action: Tensor, weight: T
     log_ratio = dist.log_prob(new, action) - dist.log_prob(old, action)
     if weight is not None:
         log_ratio = torch.where(weight != 0, log_ratio, 0.0)  # in a row without weight the ratio may overflow
-    k3 = log_ratio.clamp(max=MAX_LOG_RATIO).exp() - 1 - log_ratio
-    return k3.mean() if weight is None else (k3 * weight).mean()
+    return weighted_mean(log_ratio.clamp(max=MAX_LOG_RATIO).exp() - 1 - log_ratio, weight)

@@ -27,6 +27,7 @@ class Bernoulli(ActionDist):
     name: ClassVar[str] = 'bernoulli'
     is_index: ClassVar[bool] = True
     is_default: ClassVar[bool] = True
+    reads = ()
 
     def __init__(self, n_bit: int) -> None:
         super().__init__(n_bit, n_bit)

@@ -43,6 +43,7 @@ class Beta(ActionDist):
     """
 
     name: ClassVar[str] = 'beta'
+    reads = ()
 
     def __init__(self, bounds: Bounds) -> None:
         n_dim = bounds.n_dim

@@ -22,6 +22,7 @@ class Categorical(ActionDist):
     name: ClassVar[str] = 'categorical'
     is_index: ClassVar[bool] = True
     is_default: ClassVar[bool] = True
+    reads = ()
 
     def __init__(self, n_choice: int) -> None:
         super().__init__(n_choice, 0)

@@ -49,6 +49,8 @@ class Composite(ActionDist):
         self._n_noise = [part.n_noise for part in self.parts]
         super().__init__(sum(self._n_param), sum(self._n_action), sum(self._n_noise))
         self.n_mask = sum(part.n_mask for part in self.parts)
+        read = [part.reads for part in self.parts]
+        self.reads = None if None in read else tuple(name for each in read for name in each or ())
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> Composite | None:

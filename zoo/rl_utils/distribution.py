@@ -33,6 +33,8 @@ class ActionDist(ABC):
     """Whether an action is an integer, or several; else it is real numbers."""
     is_default: ClassVar[bool] = False
     """Whether 'auto' may choose it; else it is used only where it is named."""
+    reads: tuple[str, ...] | None = None
+    """Fields of the model that `of_space` and `make_head` take from their options; None: not declared."""
     n_mask: int = 0
 
     def __init__(self, n_param: int, n_action: int, n_noise: int | None = None) -> None:

@@ -37,6 +37,8 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
     delta_t = reward_t + gamma * next_value_t * (1 - done_t) - value_t
     adv_t   = delta_t + gamma * lambda_ * (1 - traj_flag_t) * adv_{t+1},   adv_T = 0
 
+    The defaults are gamma .99 and lambda_ .95 (DI-engine's function of this name has lambda_ .97: give it if you rely on it).
+
     Args:
       data.value, data.next_value: [T], [T, B] or [T, B, A], in return units; next_value: of the state before any reset.
       data.reward: [T] or [T, B], per env step, after scaling; with [T, B, A] values the agents share it.

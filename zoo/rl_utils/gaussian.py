@@ -71,6 +71,7 @@ class Gaussian(ActionDist):
 
     name: ClassVar[str] = 'gaussian'
     is_default: ClassVar[bool] = True
+    reads = ('state_dependent_std', 'log_std_init', 'log_std_min', 'log_std_max')
 
     def __init__(self, n_dim: int) -> None:
         super().__init__(2 * n_dim, n_dim)
@@ -89,8 +90,7 @@ class Gaussian(ActionDist):
         return cls(mu.shape[-1] if mu.dim() else 0), torch.cat((mu, sigma), -1) if mu.dim() else mu
 
     def make_head(self, n_feature: int, options: Mapping[str, Any]) -> nn.Module:
-        keys = ('state_dependent_std', 'log_std_init', 'log_std_min', 'log_std_max')
-        return GaussianHead(n_feature, self.n_action, **{key: options[key] for key in keys if key in options})
+        return GaussianHead(n_feature, self.n_action, **{key: options[key] for key in Gaussian.reads if key in options})
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         where = draw_device(generator, device)

@@ -52,6 +52,9 @@ class GSDEHead(nn.Module):
         return torch.cat((self.mu(feature), basis.flatten(-2)), -1)
 
 
+_OF_HEAD = ('log_std_init', 'log_std_min', 'log_std_max')
+
+
 @DISTRIBUTION_REGISTRY.register('gsde')
 class GSDE(Gaussian):
     """Actions are raw numbers [..., D] f32: mu + sum_l basis_dl * noise_dl, so sigma_d^2 = sum_l basis_dl^2.
@@ -63,6 +66,7 @@ class GSDE(Gaussian):
 
     name: ClassVar[str] = 'gsde'
     is_default: ClassVar[bool] = False
+    reads = (*_OF_HEAD, 'sde_sample_freq')
 
     def __init__(self, n_dim: int, n_feature: int, sde_sample_freq: int | None = None) -> None:
         super().__init__(n_dim)
@@ -85,8 +89,7 @@ class GSDE(Gaussian):
         return None
 
     def make_head(self, n_feature: int, options: Mapping[str, Any]) -> nn.Module:
-        keys = ('log_std_init', 'log_std_min', 'log_std_max')
-        return GSDEHead(n_feature, self.n_action, **{key: options[key] for key in keys if key in options})
+        return GSDEHead(n_feature, self.n_action, **{key: options[key] for key in _OF_HEAD if key in options})
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         if len(lead) != 2:

@@ -28,6 +28,7 @@ class MultiCategorical(ActionDist):
     name: ClassVar[str] = 'multi_categorical'
     is_index: ClassVar[bool] = True
     is_default: ClassVar[bool] = True
+    reads = ()
 
     def __init__(self, nvec: Sequence[int]) -> None:
         super().__init__(sum(nvec), len(nvec), sum(nvec))

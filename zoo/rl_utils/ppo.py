@@ -19,6 +19,7 @@ from zoo.rl_utils.check import (
 )
 from zoo.rl_utils.distribution import ActionDist, Logit, from_logits
 
+MIN_WEIGHT = 1e-30  # of all rows together: a mean over rows without weight is then 0, not NaN
 KLType = Literal['k1', 'k2', 'k3']
 Number = float | Tensor
 MAX_LOG_RATIO = 88.0
@@ -77,7 +78,10 @@ class ppo_policy_loss(NamedTuple):
 
 
 class ppo_info(NamedTuple):
-    """0-dim tensors without gradient: mean of log p_old - log p_new, and the share of ratios outside the clip range."""
+    """0-dim tensors without gradient: mean of log p_old - log p_new, and the share of ratios outside the clip range.
+
+    With weights they are weighted means, sum(weight * x) / sum(weight), so that the share is in [0, 1]; 0 if all are 0.
+    """
 
     approx_kl: Tensor
     clipfrac: Tensor
@@ -197,8 +201,21 @@ def ppo_value_error(data: ppo_value_data, clip_ratio: Number = 0.2, use_value_cl
 ppo_error_continuous = ppo_error
 """`ppo_error`; the head's output {'mu', 'sigma'} already says that the actions are continuous."""
 
-ppo_policy_error_continuous = ppo_policy_error
-"""`ppo_policy_error`; the head's output {'mu', 'sigma'} already says that the actions are continuous."""
+
+def ppo_policy_error_continuous(
+    data: ppo_policy_data,
+    clip_ratio: Number = 0.2,
+    dual_clip: Number | None = None,
+    kl_type: KLType = 'k1',
+    *,
+    entropy_bonus: bool = True,
+    dist: ActionDist | None = None,
+) -> tuple[ppo_policy_loss, ppo_info]:
+    """`ppo_policy_error` with the arguments in DI-engine's order: its function of this name has kl_type as the fourth.
+
+    The head's output {'mu', 'sigma'} already says that the actions are continuous. Args, Returns, Raises: as there.
+    """
+    return ppo_policy_error(data, clip_ratio, dual_clip, entropy_bonus, kl_type, dist)
 
 
 def _surrogate_error(
@@ -223,7 +240,7 @@ def _surrogate_error(
         surrogate = torch.where(adv < 0, torch.max(surrogate, dual_clip * adv), surrogate)
     with torch.no_grad():
         outside = torch.where(ratio.isnan(), ratio, (clipped != ratio).to(ratio.dtype))
-        approx_kl, clipfrac = _mean(-log_ratio, weight), _mean(outside, weight)
+        approx_kl, clipfrac = weighted_mean(-log_ratio, weight), weighted_mean(outside, weight)
     return -_mean(surrogate, weight), approx_kl, clipfrac
 
 
@@ -234,6 +251,11 @@ def _sampled_kl(log_r: Tensor, weight: Tensor | None, kl_type: KLType) -> Tensor
     if kl_type == 'k1':
         return _mean(-log_r, weight)
     return _mean(0.5 * log_r.square() if kl_type == 'k2' else log_r.exp() - 1 - log_r, weight)
+
+
+def weighted_mean(x: Tensor, weight: Tensor | None) -> Tensor:
+    """sum(weight * x) / sum(weight) of x, weight [...] as a 0-dim tensor, for metrics; 0 where all weights are 0."""
+    return x.mean() if weight is None else (x * weight).sum() / weight.sum(dtype=x.dtype).clamp(min=MIN_WEIGHT)
 
 
 def _mean(x: Tensor, weight: Tensor | None) -> Tensor:

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from zoo.config.section import Section
+from zoo.core.errors import UserError
 from zoo.run.checkpoint_file import DTYPES, CheckpointError, FileContent, malformed, read_file, shown, write_file
 
 logger = logging.getLogger(__name__)
@@ -75,8 +76,10 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
     Nothing in a file is executed, and nothing in it is used before its sizes and its checksum are verified. What the
     tensors and values mean is not looked at: see `zoo.run.saved_run`.
-    Raises: CheckpointError.
+    Raises: CheckpointError; UserError if `path` is none.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f'a checkpoint is named by the path of a file or run folder, got {path!r:.60}; pass one')
     path = Path(path)
     return _load_newest(path) if _is_folder(path) else _load_file(path)
 
@@ -97,7 +100,9 @@ def fit_state(expected: State, got: State, path: str | os.PathLike[str]) -> None
     if misfits:
         more = f', and {len(misfits) - 3} more' if len(misfits) > 3 else ''
         raise CheckpointError(
-            path, f'does not fit: {", ".join(misfits[:3])}{more}; use the config that it was saved with'
+            path,
+            f'does not fit: {", ".join(misfits[:3])}{more}; use the config that it was saved with, and a model like '
+            'that of the run where it was given one as model=',
         )
 
 
@@ -112,46 +117,6 @@ def check_finite(expected: State, got: State, path: str | os.PathLike[str]) -> N
             raise CheckpointError(
                 path, f'has numbers in {name} that are not finite: training had failed; use an older checkpoint'
             )
-
-
-class CheckpointManager:
-    """Writes the checkpoints of one run to <run_dir>/checkpoints: the last few, and the best.
-
-    A write that fails, e.g. on a full disk, is a warning: the run continues and older checkpoints are kept.
-    """
-
-    def __init__(self, run_dir: str | os.PathLike[str], cfg: CheckpointConfig) -> None:
-        self._folder = Path(run_dir) / 'checkpoints'
-        self._cfg = cfg
-
-    def save(self, env_step: int, state: State, meta: dict[str, Any]) -> Path | None:
-        """Writes step_<env_step>.safetensors and removes all but the last `keep_last`; None if it could not be written.
-
-        Checkpoints of later env steps are removed too: a resume from an earlier one has replaced them.
-        """
-        path = self._write(f'step_{env_step:09d}.safetensors', state, meta)
-        if path is not None:
-            steps = steps_of(self._folder)
-            now = [step for step in steps if step <= env_step]
-            stale = [file for step, file in steps.items() if step not in now[-self._cfg.keep_last :]]
-            _remove([*stale, *self._folder.glob('*.tmp')])  # a process killed during a save leaves *.tmp
-        return path
-
-    def save_best(self, env_step: int, state: State, meta: dict[str, Any]) -> Path | None:
-        """Replaces best.safetensors; None if `keep_best` is off or it could not be written."""
-        return self._write('best.safetensors', state, meta) if self._cfg.keep_best else None
-
-    def _write(self, name: str, state: State, meta: dict[str, Any]) -> Path | None:
-        try:
-            save_checkpoint(self._folder / name, state, meta)
-        except OSError as error:
-            logger.warning(
-                'checkpoint %s was not saved (%s); training continues, older checkpoints are intact',
-                self._folder / name,
-                error.strerror or error,
-            )
-            return None
-        return self._folder / name
 
 
 def _load_file(path: Path) -> Checkpoint:
@@ -293,11 +258,3 @@ def _form(name: str, value: Any) -> str:
     if type(value) in (int, float):
         return 'a number' if abs(value) < MAX_NUMBER else 'a number out of range'
     return {bool: 'a truth value', str: 'text', list: 'a list'}.get(type(value), 'null')
-
-
-def _remove(files: list[Path]) -> None:
-    try:
-        for file in files:
-            file.unlink(missing_ok=True)
-    except OSError as error:
-        logger.warning('an old checkpoint could not be removed: %s', error)

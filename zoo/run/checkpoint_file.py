@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from torch import Tensor
 
 from zoo.core.errors import UserError
+from zoo.core.files import whole_file
 from zoo.run.memory import machine_memory
 
 MAX_HEADER = 1 << 24
@@ -78,23 +79,15 @@ def write_file(path: Path, content: FileContent) -> None:
     tensors = dict(sorted(content.tensors.items(), key=lambda item: -item[1].element_size()))  # keeps each aligned
     header = _header(content, tensors)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-    try:
-        with open(partial, 'wb') as file:
-            digest = hashlib.sha256(header)
-            file.write(header)
-            for tensor in tensors.values():
-                data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-                digest.update(data)
-                file.write(data)
-            file.seek(header.index(_DIGEST_KEY) + len(_DIGEST_KEY))
-            file.write(digest.hexdigest().encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    with whole_file(path) as file:
+        digest = hashlib.sha256(header)
+        file.write(header)
+        for tensor in tensors.values():
+            data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            digest.update(data)
+            file.write(data)
+        file.seek(header.index(_DIGEST_KEY) + len(_DIGEST_KEY))
+        file.write(digest.hexdigest().encode())
 
 
 def read_file(path: Path, newest_format: int) -> FileContent:
@@ -328,12 +321,3 @@ def _header(content: FileContent, tensors: dict[str, Tensor]) -> bytes:
             f'{MAX_HEADER / 1e6:.0f} MB can be saved; convert long lists to tensors'
         )
     return struct.pack('<Q', len(text)) + text
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename in the folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from pydantic import Field, create_model, field_validator
 from pydantic.fields import FieldInfo
 
 from zoo.buffer import BufferConfig
-from zoo.config.messages import describe
+from zoo.config.messages import describe, shown
 from zoo.config.section import (
     Config,
     ConfigError,
@@ -29,6 +30,8 @@ from zoo.policy.base import PolicyConfig
 from zoo.run.checkpoint import CheckpointConfig
 from zoo.run.config_check import N_SAMPLE, N_STEP, cross_check, fill_rollout, fill_schedules
 from zoo.run.logger import LoggerConfig
+from zoo.run.saved_run import check_config_size
+from zoo.run.trust import leaf_values
 
 
 class JobConfig(Section):
@@ -128,6 +131,7 @@ def resolve_policy(policy: dict[str, Any]) -> Config:
 
 def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -> _Resolved:
     data, label = load_config(source)
+    _check_storable(data)
     if problems := bad_keys(data):
         raise ConfigError(problems)
     origins = dict.fromkeys(_leaf_paths(data), label)
@@ -144,6 +148,7 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
     _drop_overridden_size(data, origins)
     schema = _job_schema(data)  # an override may have replaced a section, and its type
     config = plain(validate(schema, data, known=[path for path, _ in fields_of(schema)]))
+    _check_storable(config)
     fill_schedules(config, schema)
     origins |= dict.fromkeys(fill_rollout(config, value_at(data, 'policy.collect') or {}), 'derived')
     if problems := list(cross_check(config)):
@@ -151,11 +156,30 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
     return _Resolved(config, schema, origins)
 
 
+def _check_storable(config: dict[str, Any]) -> None:
+    """Raises: ConfigError if checkpoints could not hold this config, or would be refused for its size."""
+    try:
+        check_config_size(config)
+    except ValueError as error:
+        raise ConfigError(f'the config {error}; its checkpoints could not be loaded') from error
+    for path, value in leaf_values(config):
+        if type(value) not in (bool, int, float, str, type(None)) and not callable(value):
+            raise ConfigError(
+                f'{path} is {shown(value)} ({type(value).__name__}), which no checkpoint can hold; write it as text, a '
+                'number, a list or a dict.'
+            )
+
+
 def _job_schema(data: dict[str, Any]) -> type[Section]:
     """JobConfig with the sections of the policy, model and buffer that `data` names."""
     policy = _policy_schema(data.get('policy'))
     policy_class = POLICY_REGISTRY.get(policy.model_fields['type'].default)
     buffer = _named_section(BUFFER_REGISTRY, data.get('buffer'), policy_class.default_buffer())
+    return _job_section(policy, buffer)
+
+
+@functools.cache
+def _job_section(policy: type[Section], buffer: type[Section]) -> type[Section]:
     return create_model(
         'JobConfig',
         __base__=JobConfig,
@@ -181,7 +205,12 @@ def _policy_schema(data: Any) -> type[Section]:
     if policy.default_model() is None and value_at(given, 'type') is None:
         raise ConfigError(f'policy {type_name!r} has no network of its own; leave policy.model out, or give its type.')
     model = _named_section(MODEL_REGISTRY, given, policy.default_model())
-    return create_model(section.__name__, __base__=section, model=(model, {}))
+    return _with_model(section, model)
+
+
+@functools.cache
+def _with_model(policy: type[Section], model: type[Section]) -> type[Section]:
+    return create_model(policy.__name__, __base__=policy, model=(model, {}))
 
 
 def _named_section(registry: Registry[Any], data: Any, default: str | None) -> type[Section]:
@@ -197,8 +226,15 @@ def _named_section(registry: Registry[Any], data: Any, default: str | None) -> t
             f'{registry.kind} {name!r} of {registry.where(name)} has no class attribute `config`; '
             'give it the Section class that declares its fields.'
         )
-    field = Field(name, description=f'registered name of the {registry.kind}')
-    return create_model(section.__name__, __base__=section, type=(str, field))
+    return _with_type(section, name, registry.kind)
+
+
+@functools.cache
+def _with_type(section: type[Section], name: str, kind: str) -> type[Section]:
+    """The section, with its own name as the default of `type`. Cached, like those above: pydantic takes 10 ms for each."""
+    return create_model(
+        section.__name__, __base__=section, type=(str, Field(name, description=f'registered name of the {kind}'))
+    )
 
 
 def _drop_overridden_size(data: dict[str, Any], origins: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
 from zoo.policy.sequences import sequence_problem
+from zoo.run.memory import memory_problem
 
 N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
 
@@ -78,6 +80,9 @@ def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
 
 def cross_check(config: dict[str, Any]) -> Iterator[str]:
     """A sentence for every contradiction between keys, and for every unknown name or missing device."""
+    if problem := memory_problem(config):
+        yield problem
+        return  # the checks below may take long for such numbers
     n_sample, batch_size = value_at(config, N_SAMPLE), value_at(config, 'policy.learn.batch_size')
     if isinstance(n_sample, int):
         size = f'{n_sample} samples ({value_at(config, N_STEP)} x {config["env"]["collector_env_num"]} envs)'
@@ -177,6 +182,8 @@ def _dropped(n_sample: int, batch_size: int) -> str:
 
 def _divisors_around(n_sample: int, batch_size: int) -> str:
     """'64 or 128': the nearest divisors of n_sample on both sides of batch_size."""
-    below = next(d for d in range(min(batch_size, n_sample), 0, -1) if n_sample % d == 0)
-    above = next((d for d in range(batch_size, n_sample + 1) if n_sample % d == 0), None)
+    small = [d for d in range(1, math.isqrt(n_sample) + 1) if n_sample % d == 0]
+    divisors = [*small, *(n_sample // d for d in small)]
+    below = max(d for d in divisors if d <= batch_size)
+    above = min((d for d in divisors if d >= batch_size), default=None)
     return f'{below}' if above is None else f'{below} or {above}'

@@ -1,13 +1,21 @@
-"""Handles SIGINT and SIGTERM: the first lets a run finish its update and save, the second ends the process at once."""
+"""Handles the signals that stop a run: the first one lets it finish its update and save."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+from zoo.core.stop import STOP_SIGNALS, forget_stop, request_stop
+
+FROM_USER = signal.SIGINT, signal.SIGTERM
+"""The second signal ends the process at once if it is one of these. The others may come several times though nobody is
+in a hurry: when a terminal closes, the kernel sends SIGHUP, and so does the shell."""
+
+Interrupts = Callable[[int, FrameType | None], bool]
 
 logger = logging.getLogger(__name__)
 
@@ -17,23 +25,48 @@ class Interrupted(SystemExit):
 
 
 @contextmanager
-def catch_signals() -> Iterator[list[int]]:
-    """Yields a list that receives the number of the first SIGINT or SIGTERM; the second ends the process at once."""
+def catch_signals(interrupts: Interrupts = lambda number, frame: False) -> Iterator[list[int]]:
+    """Yields a list that receives the number of the first of STOP_SIGNALS; a second SIGINT or SIGTERM ends the process.
+
+    SIGHUP and SIGUSR1 are left alone where they are ignored, as `nohup` has it, or where the caller has a handler.
+    Args: interrupts: called with each signal, whether it is no request to stop; may raise.
+    """
     received: list[int] = []
 
     def handler(number: int, frame: FrameType | None) -> None:
+        if interrupts(number, frame):
+            return
         if received:
-            os._exit(128 + number)
+            if number in FROM_USER:
+                os._exit(128 + number)
+            return
         received.append(number)
-        logger.warning('signal %d: finishing the update, then saving; send it again to stop at once', number)
+        _leave_dead_terminal()
+        logger.warning('signal %d: finishing the update, then saving; Ctrl-C or SIGTERM now stops at once', number)
+        request_stop()
 
+    old = {}
     try:
-        old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in STOP_SIGNALS:
+            if number in FROM_USER or signal.getsignal(number) == signal.SIG_DFL:
+                old[number] = signal.signal(number, handler)
     except ValueError:  # not in the main thread, which alone can handle signals
         yield received
         return
+    forget_stop()
     try:
         yield received
     finally:
+        forget_stop()
         for number, previous in old.items():
             signal.signal(number, previous)
+
+
+def _leave_dead_terminal() -> None:
+    """Standard output and error go to nowhere if their terminal was closed: what is written there would raise."""
+    for stream in (1, 2):
+        try:
+            os.write(stream, b'')
+        except OSError:
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,18 @@ import torch
 from torch import nn
 
 from zoo.config.section import Config
-from zoo.config.source import save_yaml
+from zoo.core.errors import RunError
 from zoo.core.seeding import stream
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.allocator import keep_freed_memory
-from zoo.run.checkpoint import Checkpoint, CheckpointManager
+from zoo.run.checkpoint import Checkpoint
 from zoo.run.logger import Logger
 from zoo.run.parts import make_parts
 from zoo.run.report import Clocks, Report, Timer
-from zoo.run.resume import Progress, meta_of, restore, state_of
-from zoo.run.run_dir import best_return_of, run_dir_of
+from zoo.run.resume import Progress, changes, meta_of, restore, state_of
+from zoo.run.run_dir import RunFolder, best_return_of, refuse_unwritable
+from zoo.run.saving import CheckpointManager, SaveError
 from zoo.run.threads import use_threads
 from zoo.worker.evaluator import Evaluation
 
@@ -64,23 +65,28 @@ class SerialJob:
         self.stop_requested: Callable[[], bool] = lambda: False
         self._updating, self._stopped = False, False
         with ExitStack() as undo:  # closes what was made if the rest fails
+            self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint)))
             n_thread = torch.get_num_threads()
             undo.callback(use_threads, n_thread)
             use_threads(cfg.policy.n_thread or 1)
             if cfg.keep_freed_memory:
                 keep_freed_memory()
             self._parts = parts = make_parts(cfg, policy, undo, n_thread, model)
+            if checkpoint is None:
+                parts.policy.check_fields()
             self._envs, self.policy, self._n_thread = parts.envs, parts.policy, parts.n_thread
             self._get_train_sample = parts.policy.collect_mode.get_train_sample
             self._collector, self._learner, self._evaluator = parts.collector, parts.learner, parts.evaluator
             self._progress = Progress() if checkpoint is None else self._resume(checkpoint)
-            self.run_dir = run_dir_of(cfg, checkpoint)
-            save_yaml(cfg, self.run_dir / 'config.yaml')
-            self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint)
-            log = Logger(self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, start_env_step=self.env_step)
-            self._report = Report(undo.enter_context(log), parts, self.timer, cfg.logger.freq)
+            self._folder.begin()
+            self.run_dir = self._folder.path
+            with refuse_unwritable(self.run_dir):
+                log = undo.enter_context(self._logger())
+            self._report = Report(log, parts, self.timer, cfg.logger.freq)
+            last = None if checkpoint is None else (checkpoint.path, self.env_step)
+            self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint, last, log.keep_files)
             if checkpoint is not None:
-                logger.info('resuming at env step %d in %s', self.env_step, self.run_dir)
+                self._announce(checkpoint)
                 if cfg.checkpoint.keep_best:
                     self._adopt_best()
             self.reset_env()
@@ -107,7 +113,7 @@ class SerialJob:
             self.evaluate()
         if self.env_step - self._progress.save_step >= self.cfg.checkpoint.freq:
             with self.timer.part('log'):
-                self.save()
+                _or_warn(self.save)
 
     def evaluate(self) -> Evaluation | None:
         """Greedy episodes on the evaluation envs; keeps the best policy so far, marks the run stopped at stop_value.
@@ -135,15 +141,18 @@ class SerialJob:
             return self._evaluator.evaluate(seed, self.stop_requested)
 
     def save(self) -> None:
-        """Writes a checkpoint of everything."""
+        """Writes a checkpoint of everything. Raises: SaveError if it cannot be written."""
         self._progress.save_step = self.env_step
         self._checkpoints.save(self.env_step, self.state_dict(), meta_of(self.cfg, self._parts, self._progress))
 
     def finish(self, evaluate: bool = True) -> None:
-        """Saves; evaluates the last policy before, unless that was just done."""
+        """Saves; evaluates the last policy before, unless that was just done.
+
+        Raises: SaveError, whose `result` has the trained policy.
+        """
         if evaluate and (self._progress.eval_step != self.env_step or self._progress.last_return is None):
             self.evaluate()
-        self.save()
+        self._save_end()
 
     def result(self) -> TrainResult:
         """The run so far."""
@@ -200,19 +209,40 @@ class SerialJob:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        # if an env or a disk failed, the policy is that of the last complete iteration and worth saving
-        is_env_or_disk = isinstance(error, Exception) and not isinstance(error, NonFiniteGradientError)
+        # if an env or a disk failed, the policy is that of the last complete iteration and worth saving; during a run
+        # signals are handled, so that a KeyboardInterrupt was raised by an env
+        is_env_or_disk = isinstance(error, Exception | KeyboardInterrupt)
+        is_env_or_disk &= not isinstance(error, NonFiniteGradientError | SaveError)
         try:
             if is_env_or_disk and not self._updating:
-                self.save()
+                self._save_end(error)
         finally:
             self.close()
+
+    def _save_end(self, cause: BaseException | None = None) -> None:
+        """Saves the end of the run. Raises: SaveError; unless the run ended by an error that is not zoo's own."""
+        try:
+            self.save()
+        except SaveError as error:
+            if cause is not None and not isinstance(cause, RunError):
+                logger.error('the end of the run is lost: %s', error)  # the cause is raised on, with its traceback
+                return
+            ended = f'; it had failed: {cause}' if cause is not None else ''
+            lost = SaveError(f'the end of the run, env step {self.env_step}, is lost: {error}{ended}')
+            lost.result = self.result()
+            raise lost from (cause or error)
 
     def _save_best(self) -> None:
         self._progress.best_return = self._progress.last_return
         if self.cfg.checkpoint.keep_best:
             meta = meta_of(self.cfg, self._parts, self._progress)
-            self._checkpoints.save_best(self.env_step, self.state_dict(), meta)
+            _or_warn(lambda: self._checkpoints.save_best(self.env_step, self.state_dict(), meta))
+
+    def _logger(self) -> Logger:
+        cfg = self.cfg
+        return Logger(
+            self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, self.env_step, restore=self._folder.restore
+        )
 
     def _resume(self, checkpoint: Checkpoint) -> Progress:
         progress = restore(self.cfg, self._parts, checkpoint)
@@ -221,9 +251,28 @@ class SerialJob:
             logger.warning('this run had reached policy.eval.stop_value; to continue it: policy.eval.stop_value=null')
         return progress
 
+    def _announce(self, checkpoint: Checkpoint) -> None:
+        logger.info('resuming at env step %d in %s', self.env_step, self.run_dir)
+        if changed := changes(self.cfg, checkpoint):
+            logger.info('changed since it was saved: %s', changed)
+        if self.done and not self._stopped:
+            logger.warning(
+                'nothing is left to train: the run has %d env steps, a rollout %d, and max_env_step is %d; raise that',
+                self.env_step,
+                self.step_per_iteration,
+                self.cfg.max_env_step,
+            )
+
     def _adopt_best(self) -> None:
         """Takes the best return from the run folder; in a new folder, the resumed policy is the best if evaluated."""
         self._progress.best_return = best_return_of(self.run_dir)
         is_evaluated = self._progress.eval_step == self.env_step and self._progress.last_return is not None
         if self._progress.best_return is None and is_evaluated:
             self._save_best()
+
+
+def _or_warn(save: Callable[[], object]) -> None:
+    try:
+        save()
+    except SaveError as error:
+        logger.warning('%s; training continues', error)

@@ -16,7 +16,7 @@ from zoo.run.checkpoint import Checkpoint, State, check_finite, fit_state, load_
 from zoo.run.checkpoint_file import CheckpointError, malformed, shown
 from zoo.run.config import resolve_policy
 from zoo.run.memory import AllocationError, AllocationLimit
-from zoo.run.saved_run import SavedRun, saved_run
+from zoo.run.saved_run import SavedRun, check_given_model, saved_run
 from zoo.run.sizes import check_sizes
 from zoo.run.trust import Trust, check_names
 
@@ -60,6 +60,7 @@ def build_policy(run: SavedRun, cfg: Config, model: nn.Module | None = None) -> 
 
     Raises: CheckpointError if it does not, has numbers that are not finite, or if the policy would be much larger.
     """
+    check_given_model(run, model is not None)
     n_byte = _n_byte(run.state.policy)
     make = POLICY_REGISTRY.get(cfg.type)
     mode = run.config['env'].get('action_mode', 'clip')

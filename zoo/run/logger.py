@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -19,6 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from zoo.config.section import Section
+from zoo.core.files import is_in_place
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class Logger:
     Args:
       run_dir: made if missing; metrics.jsonl and tb/ are written to it.
       max_env_step: for the share done and the time left.
+      restore: makes the run folder anew if it was removed, and returns whether it was; may raise OSError.
     """
 
     def __init__(
@@ -54,13 +57,15 @@ class Logger:
         exp_name: str,
         max_env_step: int,
         start_env_step: int = 0,
+        restore: Callable[[], bool] = lambda: False,
     ) -> None:
-        folder = Path(run_dir)
+        self._folder = folder = Path(run_dir)
         folder.mkdir(parents=True, exist_ok=True)
         self._start = time.monotonic() - _cut_log(folder / 'metrics.jsonl', start_env_step)
         self._lines: _LineFile | None = _LineFile(folder / 'metrics.jsonl')
         self._events = _EventFile(folder / 'tb', start_env_step) if cfg.tensorboard else None
         self._console = _make_console(cfg, exp_name, max_env_step)
+        self._restore = restore
         self._failing: set[str] = set()
         self._max_env_step = max_env_step
 
@@ -73,6 +78,8 @@ class Logger:
         values = _to_numbers(metrics)
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         row = {'env_step': env_step, 'wall_s': round(time.monotonic() - self._start, 3), **finite}
+        if not self._try(f'run folder {self._folder}', self.keep_files):
+            return values
         if self._lines is not None:
             lines = self._lines
             self._try('metrics.jsonl', lambda: lines.append(json.dumps(row)))
@@ -81,6 +88,15 @@ class Logger:
             if not self._try('TensorBoard files', lambda: events.append(env_step, values)):
                 self._events = None  # after a truncated record all later ones are unreadable
         return values
+
+    def keep_files(self) -> None:
+        """Begins the files anew that were removed or moved, in a folder made anew if it was too. Raises: OSError."""
+        is_new = self._restore()
+        for file in (self._lines, self._events):
+            if file is not None and not file.is_in_place():
+                file.reopen()
+                if not is_new:
+                    logger.warning('%s was removed or moved; it is begun anew', file.path)
 
     def progress(
         self, env_step: int, last_return: float | None, best_return: float | None, env_step_per_s: float
@@ -135,7 +151,20 @@ class _LineFile:
     """Appends complete lines or nothing, so that a disk that is full for a while leaves no truncated line."""
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, 'ab', buffering=0)
+        self.path = path
+        self._open()
+
+    def is_in_place(self) -> bool:
+        return is_in_place(self.path, self._stat)
+
+    def reopen(self) -> None:
+        old = self._file
+        self._open()
+        old.close()
+
+    def _open(self) -> None:
+        self._file = open(self.path, 'ab', buffering=0)
+        self._stat = os.fstat(self._file.fileno())
 
     def append(self, line: str) -> None:
         data = line.encode() + b'\n'
@@ -155,18 +184,34 @@ class _EventFile:
     """
 
     def __init__(self, folder: Path, start_env_step: int) -> None:
-        from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
 
-        folder.mkdir(exist_ok=True)
         self._event, self._summary = Event, Summary
-        self._writer = EventsWriter(str(folder / 'events'), f'.{start_env_step}.{os.getpid()}')
-        self._flushed = time.monotonic()
+        self._folder, self._suffix = folder, f'.{start_env_step}.{os.getpid()}'
+        self._open()
         if start_env_step:  # TensorBoard then hides later steps of earlier files
             self._writer.write_event(
                 Event(wall_time=time.time(), step=start_env_step + 1, session_log=SessionLog(status=SessionLog.START))
             )
+
+    def is_in_place(self) -> bool:
+        return is_in_place(self.path, self._stat)
+
+    def reopen(self) -> None:
+        old = self._writer
+        self._open()
+        with suppress(OSError):
+            old.close()
+
+    def _open(self) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+
+        self._folder.mkdir(exist_ok=True)
+        self._writer = EventsWriter(str(self._folder / 'events'), self._suffix)
+        self.path = max(self._folder.glob(f'events*{self._suffix}'))  # its name begins with the time
+        self._stat = os.stat(self.path)
+        self._flushed = time.monotonic()
 
     def append(self, env_step: int, values: Mapping[str, float]) -> None:
         scalars = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]

@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 from torch import nn
 
-from zoo.buffer import Buffer, in_sequences, reuse_of
-from zoo.config.section import Config
+from zoo.buffer import Buffer, in_sequences, n_draw_of, reuse_of
+from zoo.config.section import Config, ConfigError
 from zoo.core.data import RunInfo
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
 from zoo.env import AnyVectorEnv, check_env, make_env_groups, make_vector_env
+from zoo.env.restarts import Restarts
 from zoo.policy.base import Policy, device_of
+from zoo.run.memory import AllocationError, AllocationLimit, machine_memory, memory_problem
 from zoo.run.threads import Phase, Rows, phase_threads
 from zoo.worker.collector import Collector
 from zoo.worker.evaluator import Evaluator
@@ -31,6 +33,7 @@ class Parts(NamedTuple):
     learner: Learner
     evaluator: Evaluator
     n_thread: dict[Phase, int]  # torch threads of each phase
+    restarts: Restarts  # of all envs
 
 
 def make_parts(
@@ -44,9 +47,12 @@ def make_parts(
     if cfg.env.check:
         check_env(cfg.env)
     device = str(policy.device if policy is not None else device_of(cfg.policy.device))
-    envs = [undo.enter_context(closing(env)) for env in make_env_groups(cfg.env, device)]
+    restarts = Restarts(cfg.env.max_restarts)
+    envs = [undo.enter_context(closing(env)) for env in make_env_groups(cfg.env, device, restarts)]
     n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
-    eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval_env, device=device)))
+    eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval_env, device=device, restarts=restarts)))
+    if problem := memory_problem(cfg, envs[0].obs_space):
+        raise ConfigError(problem)
     policy = _make_policy(cfg, policy, envs, model)
     buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(
         in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride), seed=cfg.seed
@@ -57,17 +63,27 @@ def make_parts(
         buffer,
         Collector(envs, policy.collect_mode),
         Learner(policy.learn_mode, buffer),
-        Evaluator(eval_env, policy.eval_mode, cfg.policy.eval.n_episode),
+        Evaluator(eval_env, policy.eval_mode, cfg.policy.eval.n_episode, cfg.policy.eval.max_episode_steps),
         _choose_threads(cfg, policy, envs[0].n_env, n_eval_env, n_thread),
+        restarts,
     )
 
 
 def _make_policy(cfg: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv], model: nn.Module | None) -> Policy:
     spaces = envs[0].obs_space, envs[0].action_space
     if policy is None:
-        run = RunInfo(cfg.max_env_step, reuse_of(cfg.buffer, cfg.policy.collect.n_sample))
+        reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
+        run = RunInfo(cfg.max_env_step, reuse, n_draw_of(cfg.buffer))
         make = POLICY_REGISTRY.get(cfg.policy.type)
-        policy = make(cfg.policy, *spaces, seed=cfg.seed, action_mode=cfg.env.action_mode, run=run, model=model)
+        options = {'seed': cfg.seed, 'action_mode': cfg.env.action_mode, 'run': run, 'model': model}
+        try:
+            with AllocationLimit(machine_memory()):
+                policy = make(cfg.policy, *spaces, **options)
+        except AllocationError as error:
+            raise ConfigError(
+                f'policy.model describes a network that takes {error.n_byte / 1e9:,.0f} GB or more with its optimiser but '
+                f'this machine has {machine_memory() / 1e9:,.0f} GB; use a smaller one, e.g. smaller hidden_sizes'
+            ) from error
     if (policy.obs_space, policy.action_space) != spaces:
         raise UserError(
             f'the policy given is for {policy.obs_space} and {policy.action_space} but the '

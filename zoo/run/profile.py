@@ -97,7 +97,10 @@ class _Report:
     def add(self, text: str) -> None:
         logger.info('%s', text)
         self._text += text + '\n'
-        self._path.write_text(self._text, encoding='utf-8')
+        try:
+            self._path.write_text(self._text, encoding='utf-8')
+        except OSError as error:
+            logger.warning('%s cannot be written (%s); training continues', self._path, error.strerror or error)
 
 
 def _warn_if_short(job: Job, n_iter: int) -> None:

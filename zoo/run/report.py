@@ -94,6 +94,7 @@ class Report:
             'eval/return_mean': evaluation.return_mean,
             'eval/return_std': evaluation.return_std,
             'eval/episode_len_mean': sum(evaluation.lengths) / len(evaluation.lengths),
+            'eval/episode_cut': evaluation.n_cut,
         }
         self._logger.write(self._parts.collector.env_step, row)
 
@@ -113,6 +114,8 @@ class Report:
             'collect/iter': collector.collect_iter,
             'collect/episode': episodes.n_episode,
         }
+        if self._parts.restarts.count:
+            row['env/restart'] = self._parts.restarts.count
         if episodes.returns:
             row['collect/return_mean'] = sum(episodes.returns) / len(episodes.returns)
             row['collect/episode_len_mean'] = sum(episodes.lengths) / len(episodes.lengths)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from zoo.config.section import Config
+from zoo.config.section import Config, join_path
 from zoo.config.source import storable
 from zoo.core.errors import RunError, UserError
 from zoo.core.version import VERSION
 from zoo.run.checkpoint import Checkpoint, check_finite, fit_state
 from zoo.run.checkpoint_file import CheckpointError, malformed, shown
+from zoo.run.config_check import without_derived_values
 from zoo.run.parts import Parts
-from zoo.run.saved_run import SavedRun, saved_run
+from zoo.run.run_dir import root_of
+from zoo.run.saved_run import MAX_KEY, SavedRun, check_given_model, saved_run
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ def meta_of(cfg: Config, parts: Parts, progress: Progress) -> dict[str, Any]:
         'obs_space': parts.policy.obs_space.to_json(),
         'action_space': parts.policy.action_space.to_json(),
         'version': {'zoo': VERSION, 'torch': torch.__version__, 'executor': parts.policy.executor_name},
+        **({} if parts.policy.given_model is None else {'model': parts.policy.given_model[:MAX_KEY]}),
     }
 
 
@@ -62,6 +66,7 @@ def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint) -> Progress:
     """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them."""
     run = saved_run(checkpoint)
     _check_same_env(cfg, parts, run)
+    check_given_model(run, parts.policy.given_model is not None)
     now = parts.policy.executor_name
     if run.executor not in (None, now):
         logger.warning(
@@ -74,6 +79,27 @@ def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint) -> Progress:
     parts.collector.env_step, parts.collector.collect_iter = counter.env_step, counter.collect_iter
     parts.collector.episodes.n_episode = counter.episode
     return Progress(counter.eval_step, counter.env_step, counter.best_return, counter.last_return, counter.wall_s)
+
+
+def changes(cfg: Config, checkpoint: Checkpoint) -> str:
+    """The values that a resume changes, 'key old -> new, ...', at most 10; '' if there are none.
+
+    Values that follow from others, and keys that one of the two configs does not have, are left out.
+    """
+    run = saved_run(checkpoint)
+    was, now = without_derived_values(run.config), without_derived_values(storable(cfg))
+    if now['logger']['root'] == root_of(run):  # taken from the place of the file
+        was = {**was, 'logger': {**was['logger'], 'root': root_of(run)}}
+    found = list(_differences(was, now))
+    return ', '.join(found[:10]) + (f' and {len(found) - 10} more' if len(found) > 10 else '')
+
+
+def _differences(was: Any, now: Any, path: str = '') -> Iterator[str]:
+    if isinstance(was, dict) and isinstance(now, dict) and path != 'env.kwargs':
+        for key in (key for key in now if key in was):
+            yield from _differences(was[key], now[key], join_path(path, key))
+    elif was != now:
+        yield f'{path} {shown(repr(was), 40)} -> {shown(repr(now), 40)}'
 
 
 def _load(parts: Parts, run: SavedRun) -> None:

@@ -2,28 +2,104 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from zoo.config.messages import printable
 from zoo.config.section import Config
+from zoo.config.source import save_yaml
 from zoo.core.errors import UserError
 from zoo.run.checkpoint import Checkpoint, load_checkpoint, steps_of
 from zoo.run.checkpoint_file import CheckpointError
 from zoo.run.logger import LoggerConfig
+from zoo.run.run_lock import RunFolderInUseError, RunLock
 from zoo.run.saved_run import SavedRun, saved_run
 
 logger = logging.getLogger(__name__)
 
 
-def run_dir_of(cfg: Config, checkpoint: Checkpoint | None) -> Path:
-    """The folder that a run writes to, made if it is new.
+class RunFolder:
+    """The folder that a run writes to, locked against other runs until `close`.
 
     A resume continues in the folder of its checkpoint only from the newest step there, so that nothing that the run
-    logged or saved later is overwritten, and only if exp_name, seed and logger.root are unchanged.
+    logged or saved later is overwritten, and only if exp_name, seed and logger.root are unchanged; else it has a new one.
+    Raises: UserError if that folder cannot be written, or another run is writing to it.
     """
-    run = None if checkpoint is None else saved_run(checkpoint)
-    return run.path.parents[1] if run is not None and _continues_in_place(cfg, run) else _new_run_dir(cfg)
+
+    def __init__(self, cfg: Config, checkpoint: Checkpoint | None) -> None:
+        self._cfg = cfg
+        self._path: Path | None = None
+        self._lock: RunLock | None = None
+        run = None if checkpoint is None else saved_run(checkpoint)
+        if run is not None and _keeps_its_place(cfg, run):
+            self._continue_in(run.path)
+
+    @property
+    def path(self) -> Path:
+        """Known from `begin` on."""
+        assert self._path is not None, 'begin was not called'
+        return self._path
+
+    def begin(self) -> None:
+        """Makes the folder if it is new, and writes config.yaml. Raises: UserError if it cannot be written."""
+        if self._path is None:
+            self._path = _new_run_dir(self._cfg)
+        with refuse_unwritable(self._path):
+            self._lock = self._lock or RunLock(self._path)
+            for file in self._path.glob('config.yaml.*.tmp'):  # of a process that was killed while it wrote
+                file.unlink()
+            save_yaml(self._cfg, self._path / 'config.yaml')
+
+    def restore(self) -> bool:
+        """Makes the folder anew if it was removed or moved; returns whether it was. Raises: OSError."""
+        assert self._lock is not None, 'begin was not called'
+        if self._lock.is_in_place():
+            return False
+        self._lock.close()
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = RunLock(self.path)
+        except RunFolderInUseError as error:
+            raise OSError(errno.EBUSY, str(error)) from error
+        try:
+            save_yaml(self._cfg, self.path / 'config.yaml')
+        except OSError:
+            lock.close()
+            raise
+        self._lock = lock
+        logger.warning('the run folder %s or its lock was removed or moved; what is missing is begun anew', self.path)
+        return True
+
+    def close(self) -> None:
+        """Lets other runs write to the folder."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def _continue_in(self, file: Path) -> None:
+        folder = file.parents[1]
+        try:
+            lock = RunLock(folder)
+        except OSError as error:
+            if _is_newest(file):
+                raise _unwritable(folder, error) from error
+            return
+        if _is_newest(file):  # known only now that nobody else saves there
+            self._path, self._lock = folder, lock
+        else:
+            lock.close()
+
+
+@contextmanager
+def refuse_unwritable(folder: Path) -> Iterator[None]:
+    """Turns the OSError of a first write to a run folder into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(folder, error) from error
 
 
 def root_of(run: SavedRun) -> str:
@@ -39,14 +115,23 @@ def root_of(run: SavedRun) -> str:
     return str(parents[3]) if is_in_run else LoggerConfig().root
 
 
-def _continues_in_place(cfg: Config, run: SavedRun) -> bool:
-    newest = list(steps_of(run.path.parent).values())[-1:]
+def _keeps_its_place(cfg: Config, run: SavedRun) -> bool:
     return (
         run.path.parent.name == 'checkpoints'
-        and [run.path] == newest
         and (cfg.exp_name, cfg.seed) == (run.config['exp_name'], run.config['seed'])
         and cfg.logger.root in (run.config['logger']['root'], root_of(run))
     )
+
+
+def _unwritable(folder: Path, error: OSError) -> UserError:
+    return UserError(
+        f'the run folder {folder} cannot be written ({error.strerror or error}); make that possible, or set logger.root '
+        'to a folder that can be written'
+    )
+
+
+def _is_newest(file: Path) -> bool:
+    return list(steps_of(file.parent).values())[-1:] == [file]
 
 
 def _new_run_dir(cfg: Config) -> Path:
@@ -56,13 +141,14 @@ def _new_run_dir(cfg: Config) -> Path:
         path = base if n == 1 else base.with_name(f'{base.name}_{n}')
         try:
             path.mkdir(parents=True)
-            return path
+            return path.absolute()  # an env may change the current folder
         except FileExistsError:
             if not base.parent.is_dir():
                 break
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            why = getattr(error, 'strerror', None) or error
             raise UserError(
-                f'the run folder {path} cannot be made ({error.strerror}); set logger.root to a folder '
+                f'the run folder {printable(str(path))} cannot be made ({why}); set logger.root to a folder '
                 'that can be written'
             ) from error
     raise UserError(

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, 
 
 from zoo.core.spaces import Space, space_from_json
 from zoo.run.checkpoint import Checkpoint, State
-from zoo.run.checkpoint_file import first_problem, malformed, shown
+from zoo.run.checkpoint_file import CheckpointError, first_problem, malformed, shown
 
 MAX_OBS, MAX_ACTION = 1 << 25, 1 << 20
 """Numbers in one observation and in one action: an RGB image of 3840 x 2160 has 25 M, whose bounds take 0.4 GB."""
@@ -28,7 +28,10 @@ Integer = Annotated[int, Field(ge=-(2**62), le=2**62)]
 
 
 class SavedRun(NamedTuple):
-    """The run that a checkpoint is of; config: as it was resolved."""
+    """The run that a checkpoint is of.
+
+    config: as it was resolved; given_model: class of the network that was given in place of a registered one.
+    """
 
     path: Path
     config: dict[str, Any]
@@ -37,6 +40,7 @@ class SavedRun(NamedTuple):
     env_step: int
     best_return: float | None
     executor: str | None
+    given_model: str | None
     state: SavedState
 
 
@@ -82,8 +86,19 @@ def saved_run(checkpoint: Checkpoint) -> SavedRun:
         meta.env_step,
         meta.best_return,
         meta.version.get('executor'),
+        meta.model,
         SavedState(state.policy, state.memory, state.buffer, state.counter),
     )
+
+
+def check_given_model(run: SavedRun, is_given: bool) -> None:
+    """Raises: CheckpointError if a run was trained with a network of the user's own and none is given now."""
+    if run.given_model is not None and not is_given:
+        raise CheckpointError(
+            run.path,
+            f'is of a run that was trained with a model given as model=, a {run.given_model}, whose code no checkpoint '
+            'holds; pass one like it again: serial_pipeline(resume=.., model=..), load_policy(.., model=..)',
+        )
 
 
 def _is_bound(text: str) -> str:
@@ -217,6 +232,7 @@ class _Meta(_Strict):
     obs_space: Annotated[_Space, _at_most(MAX_OBS)]
     action_space: Annotated[_Space, _at_most(MAX_ACTION)]
     version: dict[str, str]
+    model: Annotated[str, Field(max_length=MAX_KEY)] | None = None
 
 
 class _State(_Strict):
@@ -239,8 +255,9 @@ def check_config_size(config: dict[str, Any]) -> None:
             raise ValueError(f'should have no key of more than {MAX_KEY} characters')
         if isinstance(value, str) and len(value) > MAX_TEXT and not is_data:
             raise ValueError(f'should have no text of more than {MAX_TEXT} characters')
-        if isinstance(value, int) and abs(value) >= 2**63 and key != 'seed':
-            raise ValueError(f'should have no integer of 2**63 or more, as {shown(str(key))} is')
+        power = 128 if key == 'seed' else 63  # a seed may be that of a numpy SeedSequence
+        if isinstance(value, int) and abs(value) >= 2**power:
+            raise ValueError(f'should have no integer of 2**{power} or more, as {shown(str(key))} is')
 
 
 def _entries(value: Any, data: Any, is_data: bool = False) -> Iterator[tuple[Any, Any, bool]]:

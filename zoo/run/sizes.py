@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from zoo.config.section import value_at
-from zoo.core.spaces import leaf_spaces, obs_dtype
 from zoo.run.checkpoint_file import CheckpointError
-from zoo.run.memory import machine_memory
+from zoo.run.memory import SAMPLE_KEYS, machine_memory, sample_bytes
 from zoo.run.saved_run import SavedRun
 from zoo.run.trust import Trust, leaf_values, overridden
 
@@ -34,16 +32,6 @@ MOST = {
 """Largest value of a key that a checkpoint may ask for: larger ones use up memory or time before a run has begun."""
 MOST_PROCESSES = 1 << 10
 """The same for training envs with a process each."""
-ROW_BYTES = 64
-"""Memory of one sample at least, without its observations: action, logit, value, reward and what is derived."""
-SAMPLE_KEYS = (
-    'env.collector_env_num',
-    'policy.collect.n_step',
-    'policy.collect.n_sample',
-    'policy.learn.aux_freq',
-    'buffer.size',
-)
-"""What the memory for samples depends on."""
 
 
 def check_sizes(run: SavedRun, sections: Sequence[str], trust: Trust = (), overrides: Sequence[str] = ()) -> None:
@@ -69,21 +57,10 @@ def check_sizes(run: SavedRun, sections: Sequence[str], trust: Trust = (), overr
 
 def check_memory(run: SavedRun, overrides: Sequence[str] = ()) -> None:
     """Checks that the samples of a run with a checkpoint's config fit into memory. Raises: CheckpointError."""
-    replaced, n_byte, memory = overridden(overrides), _sample_bytes(run), machine_memory()
+    replaced, n_byte, memory = overridden(overrides), sample_bytes(run.config, run.obs_space), machine_memory()
     if n_byte > memory and not replaced.intersection(SAMPLE_KEYS):
         raise CheckpointError(
             run.path,
             f'asks for {n_byte / 1e9:,.0f} GB of memory for samples but this machine has {memory / 1e9:,.0f} GB; '
             f'override one of {", ".join(SAMPLE_KEYS)}',
         )
-
-
-def _sample_bytes(run: SavedRun) -> int:
-    """Memory that the samples of a rollout, of a buffer or of the auxiliary phase take at least."""
-    obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(run.obs_space))
-    n_env, n_step, n_sample, n_phase, size = (
-        value if isinstance(value := value_at(run.config, key), int) else 1 for key in SAMPLE_KEYS
-    )
-    if value_at(run.config, 'policy.learn.aux_memory') == 'disk':
-        n_phase = 1
-    return (obs + ROW_BYTES) * max(n_env * n_step, n_sample * n_phase, size)

@@ -52,6 +52,8 @@ def check_names(run: SavedRun, sections: Sequence[str], trust: Trust = (), overr
         raise UserError(f'trust is {trust!r} but must be True or a list of modules; write trust=[{trust!r}]')
     if trust is True:
         return
+    if trust and not (isinstance(trust, list | tuple) and all(isinstance(name, str) for name in trust)):
+        raise UserError(f'trust is {shown(repr(trust))} but must be True or a list of modules')
     replaced, modules = overridden(overrides), tuple(trust or ())
     for path, name in _names({section: run.config[section] for section in sections}):
         if path in replaced or name in _given:

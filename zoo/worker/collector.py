@@ -14,7 +14,7 @@ from zoo.core.data import Rollout, Transition, first_leaf, leaves, map_tensors
 from zoo.core.transfer import Fetch
 from zoo.env import AnyVectorEnv, StepBlock
 from zoo.policy.base import CollectMode
-from zoo.worker.episodes import EpisodeTracker
+from zoo.worker.episodes import EpisodeTracker, mark_broken
 
 
 class Collector:
@@ -74,11 +74,16 @@ class Collector:
     def _rollout(self, state: Any) -> Rollout:
         obs, steps = self._block.obs, self._block.steps
         end = steps.terminated | steps.truncated
+        is_reset = steps.is_reset
+        is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
         self.env_step += self.episodes.record(
             steps.reward if steps.raw_reward is None else steps.raw_reward,
             end if steps.raw_end is None else steps.raw_end,
-            steps.is_reset,
+            is_reset,
+            is_broken,
         )
+        if is_reset is not None and is_broken is not None:
+            mark_broken(is_reset, end, is_broken)
         self.collect_iter += 1
         output = joined([group.acting.output for group in self._groups], 1)
         transition = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), output, steps)
@@ -159,6 +164,8 @@ class EnvGroup:
     def _begins(self, t: int) -> Tensor:
         """[B] bool: an episode begins with the row after t."""
         steps = self.block.steps
+        if steps.begins is not None:
+            return steps.begins[t]
         return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
 
 

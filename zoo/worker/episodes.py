@@ -23,8 +23,11 @@ class EpisodeTracker:
         """All envs begin new episodes."""
         self._return, self._length = np.zeros(self._n_env), np.zeros(self._n_env, dtype=np.int64)
 
-    def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None) -> int:
-        """Takes the steps of a rollout, [T, B] each; returns the number of transitions (rows that are not only a reset)."""
+    def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None, is_broken: Tensor | None = None) -> int:
+        """Takes the steps of a rollout, [T, B] each; returns the number of transitions (rows that are not only a reset).
+
+        is_broken: ends of episodes that broke off as their env failed: these are not counted.
+        """
         total = (
             reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return
         )  # numpy's takes three times as long
@@ -35,11 +38,19 @@ class EpisodeTracker:
         n_transition = int(length[-1].sum() - self._length.sum())
         t, b = np.divmod(np.flatnonzero(end.numpy(force=True)), end.shape[1])  # in order of time
         before = _end_before(b)
+        whole = np.ones(len(t), dtype=bool) if is_broken is None else ~is_broken.numpy(force=True)[t, b]
         for kept, sums in ((self.returns, total[t, b]), (self.lengths, length[t, b])):
-            kept.extend((sums - np.where(before < 0, 0, sums[before]))[-100:].tolist())
-        self.n_episode += len(t)
+            kept.extend((sums - np.where(before < 0, 0, sums[before]))[whole][-100:].tolist())
+        self.n_episode += int(np.count_nonzero(whole))
         self._return, self._length = total[-1] - _last(total, t, b), length[-1] - _last(length, t, b)
         return n_transition
+
+
+def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:
+    """Sets is_reset [T, B] in all rows of a rollout whose episode broke off: from the end before, [T, B], to the break."""
+    for t, b in is_broken.nonzero().tolist():
+        ends = end[:t, b].nonzero()
+        is_reset[int(ends[-1]) + 1 if len(ends) else 0 : t, b] = True
 
 
 def _end_before(b: np.ndarray) -> np.ndarray:

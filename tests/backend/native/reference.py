@@ -193,7 +193,7 @@ def loss(
     """What a step minimises, and its metrics."""
     case, b = net.case, {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
     w = b.get('weight', torch.ones_like(b['return_']))
-    logit, value, aux_value = outputs(net, params, b['obs'], case.stop and step.kind != Kind.AUX, b.get('mask'))
+    logit, value, aux_value = outputs(net, params, b['obs'], case.stop, b.get('mask'))
     total, metrics = torch.zeros((), dtype=torch.float64), {}
     log_ratio, entropy, kl = distribution(case, logit, b['logit'], b['action'])
     if step.kind in (Kind.PPO, Kind.POLICY):
@@ -209,11 +209,11 @@ def loss(
         metrics |= {
             'POLICY_LOSS': -(surrogate * w).mean(),
             'ENTROPY': (entropy * w).mean(),
-            'APPROX_KL': -(log_ratio * w).mean(),
-            'CLIPFRAC': (((ratio < 1 - c) | (ratio > 1 + c)) * w).mean(),
+            'APPROX_KL': -(log_ratio * w).sum() / w.sum(),
+            'CLIPFRAC': (((ratio < 1 - c) | (ratio > 1 + c)) * w).sum() / w.sum(),
         }
         if step.measure_kl:
-            metrics['KL'] = ((ratio - 1 - log_ratio) * w).mean()
+            metrics['KL'] = ((ratio - 1 - log_ratio) * w).sum() / w.sum()
         total = metrics['POLICY_LOSS']
         if step.entropy_weight:
             total = total - step.entropy_weight * metrics['ENTROPY']

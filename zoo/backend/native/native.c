@@ -235,9 +235,10 @@ static void write_losses(const minibatch *mb, double *metrics) {
     if (kind == ZOO_PPO || kind == ZOO_POLICY) {
         metrics[ZOO_POLICY_LOSS] = total(mb, SUM_POLICY);
         metrics[ZOO_ENTROPY] = total(mb, SUM_ENTROPY) / n;
-        metrics[ZOO_APPROX_KL] = -total(mb, SUM_LOG_RATIO) / n;
-        metrics[ZOO_CLIPFRAC] = total(mb, SUM_OUTSIDE) / n;
-        if (mb->step->measure_kl) metrics[ZOO_KL] = total(mb, SUM_K3) / n;
+        const double weight = fmax(total(mb, SUM_WEIGHT), 1e-30); /* without any weight the means are 0 */
+        metrics[ZOO_APPROX_KL] = -total(mb, SUM_LOG_RATIO) / weight;
+        metrics[ZOO_CLIPFRAC] = total(mb, SUM_OUTSIDE) / weight;
+        if (mb->step->measure_kl) metrics[ZOO_KL] = total(mb, SUM_K3) / weight;
     }
     if (kind == ZOO_PPO || kind == ZOO_VALUE) metrics[ZOO_VALUE_LOSS] = 0.5 * total(mb, SUM_VALUE) / n;
     if (kind == ZOO_AUX) {
@@ -299,9 +300,8 @@ int32_t zoo_epoch(zoo_workspace *w, const zoo_model *model, const zoo_step *step
     e.mb.batch = batch;
     e.mb.n_row = batch_size;
     network net;
-    const int stop = model->stop_value_gradient && step->kind != ZOO_AUX;
     if (batch_size < 1 || n_minibatch < 0 || n_adam < 1 || n_adam > 2) return ZOO_BAD_MODEL;
-    int32_t error = plan_network(&net, model, outputs_of(step), stop, e.kernels->width);
+    int32_t error = plan_network(&net, model, outputs_of(step), model->stop_value_gradient, e.kernels->width);
     if (!error) error = check_rows(model, step, batch, index, n_minibatch * batch_size);
     if (error) return error;
     e.mb.net = &net;

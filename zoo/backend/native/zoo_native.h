@@ -65,7 +65,7 @@ typedef struct {
 typedef struct {
     int32_t input, n_input;               /* zoo_input; O, or the number of indices */
     int32_t shared;                       /* the critic's heads are on the actor's trunk; `critic` is not read */
-    int32_t stop_value_gradient;          /* PPO and VALUE: the value loss moves no trunk that the actor uses */
+    int32_t stop_value_gradient;          /* the critic's loss moves no trunk that the actor uses */
     int32_t distribution, n_action, std;  /* n_action: A or D */
     int32_t n_choice;                     /* K, ZOO_CATEGORICAL */
     float obs_clip, log_std_min, log_std_max;   /* the log std of a Gaussian stays between the two */

@@ -35,7 +35,8 @@ from zoo.rl_utils.kernels.launch import (
 )
 from zoo.rl_utils.kernels.rows import load_weight
 
-_MAX_LOG_RATIO = tl.constexpr(88.0)  # that of zoo.rl_utils.ppo
+_MAX_LOG_RATIO = tl.constexpr(88.0)  # these two as in zoo.rl_utils.ppo
+_MIN_WEIGHT = tl.constexpr(1e-30)
 
 
 def apply(
@@ -116,11 +117,12 @@ def _launch_forward(
     kind: str,
     nvec: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    """-> sums [4], slope [N]: d policy_loss / d log p_new."""
+    """-> sums [4]: both losses, both metrics; slope [N]: d policy_loss / d log p_new."""
     n_row, n_column, n_group = new.shape[0], columns_of(kind, nvec, new.shape[1]), max(len(nvec), 1)
     tiling = Tiling(n_row, n_column, adv.device, n_group)
     sums, slope = torch.empty(4, device=adv.device), torch.empty(n_row, device=adv.device)
     partial = torch.empty(4 * tiling.n_program, device=adv.device)
+    weight_sum = None if weight is None else weight.sum(dtype=torch.float32)  # the metrics are weighted means
     with on_device_of(adv):
         _forward[(tiling.n_program,)](
             new,
@@ -128,6 +130,7 @@ def _launch_forward(
             action,
             adv,
             weight,
+            weight_sum,
             bounds(nvec, adv.device),
             slope,
             partial,
@@ -203,6 +206,7 @@ def _forward(
     action_ptr,
     adv_ptr,
     weight_ptr,
+    weight_sum_ptr,
     bound_ptr,
     slope_ptr,
     partial_ptr,
@@ -266,11 +270,12 @@ def _forward(
         entropy += row_entropy * weight
         kl -= log_ratio * weight
         clipped += outside * weight
+    per_weight = 1 / tl.maximum(tl.load(weight_sum_ptr), _MIN_WEIGHT) if HAS_WEIGHT else per_row
     part_ptr = partial_ptr + tl.program_id(0) * 4
     tl.store(part_ptr, tl.sum(policy, 0) * per_row)
     tl.store(part_ptr + 1, tl.sum(entropy, 0) * per_row)
-    tl.store(part_ptr + 2, tl.sum(kl, 0) * per_row)
-    tl.store(part_ptr + 3, tl.sum(clipped, 0) * per_row)
+    tl.store(part_ptr + 2, tl.sum(kl, 0) * per_weight)
+    tl.store(part_ptr + 3, tl.sum(clipped, 0) * per_weight)
     add_programs(partial_ptr, counter_ptr, sum_ptr, 4)
 
 

@@ -1,0 +1,261 @@
+"""A run that is hit by faults: started, stopped, killed and resumed as a process, and looked at in between."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from fault_system import environment, is_helper, marked
+
+from report import last_json_line
+
+DEADLINE_S = 120.0
+"""For a start, a stop and an evaluation, on a busy machine."""
+
+ORPHAN_S = 30.0
+"""In which the children of a killed run have to be gone."""
+
+
+class _Slow(gymnasium.Wrapper):
+    """An env whose every step takes at least `pause` seconds."""
+
+    def __init__(self, env: gymnasium.Env, pause: float) -> None:
+        super().__init__(env)
+        self._pause = pause
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self._pause)
+        return self.env.step(action)
+
+
+def slow_cartpole(pause: float) -> gymnasium.Env:
+    """CartPole-v1 whose steps take at least `pause` seconds: the pace of a run is that of its envs, on any machine."""
+    return _Slow(gymnasium.make('CartPole-v1'), pause)
+
+
+class FaultyRun:
+    """One run folder and the process that trains in it.
+
+    Args:
+      root: a folder for the run folder and what the processes say.
+      config: a config's name or file; overrides: 'key=value' words for the first start.
+      imports: modules that the run's config names.
+    Attributes: process: the newest; mark: what all its processes have in their environment; faults: what should not have
+      been, in words.
+    """
+
+    def __init__(self, root: Path, config: str, overrides: Sequence[str], imports: Sequence[str] = ()) -> None:
+        self.root, self.faults = root, []
+        self._config, self._overrides, self._imports = config, list(overrides), list(imports)
+        self.mark, self._n_start, self._is_resume = uuid.uuid4().hex, 0, False
+        self.process: subprocess.Popen[bytes] | None = None
+        self.floor = 0  # env step of the newest checkpoint that was seen
+        self.orphan_s = 0.0  # the longest that children outlived their run
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The newest run folder that has a checkpoint."""
+        folders = sorted(path.parent for path in self.root.glob('runs/*/*/checkpoints'))
+        return next((folder for folder in reversed(folders) if checkpoints(folder)), None)
+
+    @property
+    def said(self) -> Path:
+        """What the newest process wrote to stderr."""
+        return self.root / f'stderr_{self._n_start}'
+
+    @property
+    def resumed_at(self) -> int | None:
+        """The env step from which the newest process continued; None before it said so, and at a first start."""
+        found = re.search(r'resuming at env step (\d+)', self.said.read_text(errors='replace'))
+        return None if found is None else int(found[1])
+
+    def start(self, *overrides: str) -> None:
+        """A new process: it resumes the newest run folder, or starts if there is no checkpoint yet."""
+        self._n_start += 1
+        folder = self.run_dir
+        self._is_resume = folder is not None
+        words = [self._config, f'logger.root={self.root / "runs"}', *self._overrides]
+        words = words if folder is None else ['--resume', str(folder)]
+        imports = [word for name in self._imports for word in ('--import', name)]
+        with open(self.said, 'wb') as stderr, open(self.root / 'stdout', 'wb') as stdout:
+            self.process = subprocess.Popen(
+                [sys.executable, '-m', 'zoo', 'train', *words, *imports, '--json', *overrides],
+                cwd=self.root,
+                env=environment(self.mark),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+
+    def wait_until_running(self) -> bool:
+        """Waits until the new process has said that it resumes, and has logged a line; False if it ended before."""
+        if self._is_resume and not self._wait_for(lambda: self.resumed_at is not None):
+            return False
+        return self.wait_for_line()
+
+    def wait_for_line(self) -> bool:
+        """Waits for the next line of the log; False if the process ended before."""
+        size = self._log_size()
+        return self._wait_for(lambda: self._log_size() > size)
+
+    def _wait_for(self, condition: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if condition():
+                return True
+            time.sleep(0.02)
+        return False
+
+    def wait(self, timeout: float = DEADLINE_S) -> int | None:
+        """The exit code; None, and a fault, if the process did not end, which is then killed."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.faults.append(f'the process did not end within {timeout:g} s: {self.tail()}')
+            self.kill()
+            return None
+
+    def kill(self) -> None:
+        """kill -9 of the run's process alone."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Ends all processes of the run that are left."""
+        for pid in marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def note_checkpoints(self) -> None:
+        """Remembers the newest checkpoint, behind which no resume may fall. Call it before a fault."""
+        folder = self.run_dir
+        self.floor = max([self.floor, *(checkpoints(folder) if folder else ())])
+
+    def check_resume(self) -> None:
+        """The resume continues from the newest checkpoint that was there before, or a later one."""
+        at = self.resumed_at
+        if self.floor and (at is None or at < self.floor):
+            self.faults.append(f'lost: a checkpoint of env step {self.floor} was there, the resume is at {at}')
+
+    def check_end(self, is_complete: bool = False) -> dict[str, int]:
+        """Looks at what a process left: orphans, checkpoints, the log. Returns the counts of what is wrong."""
+        found = {'children left': self._orphans(), 'corrupt checkpoints': 0, 'log lines out of order': 0, '*.tmp': 0}
+        folder = self.run_dir
+        folders = [path for path in self.root.glob('runs/*/*') if checkpoints(path)]
+        found['run folders too many'] = max(len(folders) - 1, 0)  # a resume continues in the folder of its run
+        if folder is not None:
+            found['corrupt checkpoints'] = sum(not is_valid(file) for file in folder.glob('checkpoints/*.safetensors'))
+            found['log lines out of order'] = broken_lines(folder / 'metrics.jsonl')
+            found['*.tmp'] = len(list(folder.rglob('*.tmp'))) if is_complete else 0
+        said = self.said.read_text(errors='replace')
+        if self.process.returncode != -signal.SIGKILL:  # after which workers may say that a pipe broke
+            found['tracebacks'] = said.count('Traceback (most recent call last)')
+        self.faults += [f'{n} {what}: {self.tail()}' for what, n in found.items() if n]
+        return found
+
+    def evaluate(self, n_episode: int = 20) -> float | None:
+        """The mean greedy return of the newest checkpoint on its env."""
+        imports = [word for name in self._imports for word in ('--import', name)]
+        words = ['eval', str(self.run_dir), *imports, '--json', '--episodes', str(n_episode), '--seed', '1000000']
+        done = subprocess.run(
+            [sys.executable, '-m', 'zoo', *words],
+            cwd=self.root,
+            env=environment(self.mark),
+            capture_output=True,
+            text=True,
+            timeout=10 * DEADLINE_S,
+            check=False,
+        )
+        if done.returncode:
+            self.faults.append(f'eval ended with {done.returncode}: {done.stderr[-300:]}')
+            return None
+        return (last_json_line(done.stdout) or {}).get('return_mean')
+
+    def workers(self) -> list[int]:
+        """Ids of the env workers of the run that is in progress; those of its training envs come first."""
+        return [pid for pid in sorted(marked(self.mark)) if pid != self.process.pid and not is_helper(pid)]
+
+    def is_saved(self) -> bool:
+        """Whether the newest checkpoint is as new as the log."""
+        folder = self.run_dir
+        if folder is None:
+            return False
+        rows = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+        return max(checkpoints(folder)) >= max((row['env_step'] for row in rows), default=0)
+
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is being written at this moment, or was when the process was killed."""
+        folder = self.run_dir
+        return folder is not None and any(name.endswith('.tmp') for name in os.listdir(folder / 'checkpoints'))
+
+    def tail(self) -> str:
+        """The last that the newest process said."""
+        return ' / '.join(self.said.read_text(errors='replace').splitlines()[-3:])
+
+    def _log_size(self) -> int:
+        paths = list(self.root.glob('runs/*/*/metrics.jsonl'))
+        return sum(path.stat().st_size for path in paths)
+
+    def _orphans(self) -> int:
+        start = time.monotonic()
+        while (left := marked(self.mark)) and time.monotonic() < start + ORPHAN_S:
+            time.sleep(0.05)
+        self.orphan_s = max(self.orphan_s, time.monotonic() - start)
+        self.stop()
+        return len(left)
+
+
+def checkpoints(folder: Path) -> dict[int, Path]:
+    """The checkpoints of a run folder by env step."""
+    from zoo.run.checkpoint import steps_of
+
+    return steps_of(folder / 'checkpoints')
+
+
+def is_valid(file: Path) -> bool:
+    """Whether a checkpoint is whole; one that was removed meanwhile is."""
+    from zoo.run.checkpoint import load_checkpoint
+    from zoo.run.checkpoint_file import CheckpointError
+
+    try:
+        load_checkpoint(file)
+    except CheckpointError:
+        return not file.exists()
+    return True
+
+
+def kind_of(row: Mapping[str, Any]) -> str:
+    """A line of the log is of training or of an evaluation; both may have one env step."""
+    return 'eval' if any(name.startswith('eval/') for name in row) else 'training'
+
+
+def broken_lines(path: Path) -> int:
+    """Lines of a log that are cut off, or whose env step is not above that of the line before of the same kind."""
+    if not path.exists():
+        return 0
+    newest: dict[str, int] = {}
+    n_broken = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            row = json.loads(line)
+            kind, env_step = kind_of(row), row['env_step']
+        except (ValueError, LookupError):
+            n_broken += 1
+            continue
+        n_broken += not line.endswith(b'\n') or env_step <= newest.get(kind, -1)
+        newest[kind] = env_step
+    return n_broken

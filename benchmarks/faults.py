@@ -1,0 +1,275 @@
+"""What a run survives: writes its section of benchmarks/results/faults.md, and faults.json.
+
+    python benchmarks/faults.py kills [--n 50]           kill -9 at random moments, during saves too, and resumes
+    python benchmarks/faults.py night [--minutes 30]     a fault every minute: signals, kills, a full disk; and resumes
+    python benchmarks/faults.py checkpoints [--n 2000]   checkpoint files changed at random, their checksums mended
+
+Each ends with exit code 1 if something did not hold, and says what. --out FOLDER writes to another folder.
+Linux: processes are found in /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from fault_night import night, night_text
+from fault_runs import FaultyRun
+from fault_system import wait_for
+
+from report import (
+    REPO,
+    RESULTS,
+    git_commit,
+    last_json_line,
+    machine,
+    one_thread_env,
+    table,
+    today,
+    versions,
+    versions_line,
+    write_json,
+)
+
+POLICIES = ('ppo', 'ppg', 'ppg_offpolicy')
+VECTORIZATIONS = ('sync', 'async')
+MOMENTS = ('start', 'training', 'save')
+ROLLOUT = 1_024  # env steps; a checkpoint after each
+SMALL = (
+    'max_env_step=100000000',
+    'env.collector_env_num=4',
+    f'policy.collect.n_step={ROLLOUT // 4}',
+    'policy.eval.stop_value=null',
+    'policy.eval.n_episode=2',
+    f'policy.eval.eval_freq={4 * ROLLOUT}',
+    f'checkpoint.freq={ROLLOUT}',
+    f'logger.freq={ROLLOUT}',
+)
+SECTIONS = ('kills', 'night', 'checkpoints')
+
+log = logging.getLogger('faults')
+
+
+def hit(run: FaultyRun, rng: random.Random) -> str:
+    """Starts or resumes a run and kills it; returns the moment: 'start', 'training' or 'save'."""
+    moment = rng.choice(MOMENTS)
+    run.start()
+    if moment == 'start':
+        time.sleep(rng.uniform(0, 6))
+    elif run.wait_until_running():
+        run.check_resume()
+        if moment == 'training':
+            time.sleep(rng.uniform(0, 2))
+        else:
+            time.sleep(rng.uniform(0, 0.5))
+            wait_for(run.is_saving, 10)
+    run.note_checkpoints()
+    if run.process.poll() is not None:
+        run.faults.append(f'it ended by itself with {run.process.returncode}: {run.tail()}')
+    run.kill()
+    return moment
+
+
+def kill_run(policy: str, vectorization: str, n: int, seed: int, root: Path) -> dict[str, Any]:
+    """A run that is killed n times, and then ends."""
+    rng, moments, found, n_in_save = random.Random(seed), Counter(), Counter(), 0
+    run = FaultyRun(root, f'cartpole_{policy}', [*SMALL, f'env.vectorization={vectorization}'])
+    for _ in range(n):
+        moments[hit(run, rng)] += 1
+        n_in_save += run.is_saving()
+        found.update(run.check_end())
+    run.start(f'max_env_step={run.floor + 8 * ROLLOUT}')
+    code = run.wait()
+    run.check_resume()
+    found.update(run.check_end(is_complete=True))
+    if code != 0 or not run.is_saved():
+        run.faults.append(f'the last resume ended with {code}: {run.tail()}')
+    run.note_checkpoints()
+    log.info('%s %s: %d kills, %d faults', policy, vectorization, n, len(run.faults))
+    return {
+        'policy': policy,
+        'vectorization': vectorization,
+        'kills': n,
+        'moments': dict(moments),
+        'in_save': n_in_save,
+        'lost': sum(fault.startswith('lost') for fault in run.faults),
+        'found': dict(found),
+        'orphan_s': round(run.orphan_s, 2),
+        'env_step': run.floor,
+        'faults': run.faults,
+    }
+
+
+def kills(args: argparse.Namespace) -> dict[str, Any]:
+    """All policies, with envs in the process and in workers; the kills are dealt out in turn."""
+    cases = [(policy, vectorization) for policy in POLICIES for vectorization in VECTORIZATIONS]
+    counts = [len(range(i, args.n, len(cases))) for i in range(len(cases))]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.workers) as pool:
+        roots = [Path(folder) / '_'.join(case) for case in cases]
+        for root in roots:
+            root.mkdir()
+        jobs = [
+            pool.submit(kill_run, *case, n, args.seed + i, root)
+            for i, (case, n, root) in enumerate(zip(cases, counts, roots, strict=True))
+            if n
+        ]
+        runs = [job.result() for job in jobs]
+    return {'runs': runs, 'faults': [fault for run in runs for fault in run['faults']]}
+
+
+def kills_text(record: dict[str, Any]) -> str:
+    rows = [
+        [
+            run['policy'],
+            run['vectorization'],
+            run['kills'],
+            ', '.join(str(run['moments'].get(moment, 0)) for moment in MOMENTS),
+            run['in_save'],
+            run['found']['corrupt checkpoints'],
+            run['lost'],
+            run['found']['log lines out of order'],
+            run['found']['children left'],
+            run['found']['*.tmp'],
+            run['orphan_s'],
+            f'{run["env_step"]:,}',
+        ]
+        for run in record['runs']
+    ]
+    sums = ['all', '', *(sum(row[i] for row in rows) if i != 3 else '' for i in range(2, 10))]
+    columns = (
+        'policy',
+        'envs',
+        'kills',
+        'aimed at start, training, save',
+        'hit a save',
+        'corrupt checkpoints',
+        'lost',
+        'log lines out of order',
+        'children left',
+        '*.tmp at the end',
+        'children gone after at most, s',
+        'env steps',
+    )
+    return (
+        'Runs of CartPole that save after every rollout, killed with `kill -9` and resumed each time until the last '
+        'resume may end. Lost: a resume that starts before a checkpoint that was complete when the kill came. Out of '
+        'order: lines of `metrics.jsonl` that are cut off, or whose env step is not above that of the line before of '
+        'the same kind. "Hit a save": a temporary file was there after the kill.\n\n'
+        + table(columns, [*rows, [*sums, max(row[10] for row in rows), '']])
+    )
+
+
+def checkpoints(args: argparse.Namespace) -> dict[str, Any]:
+    """The fuzz of the tests, with more files."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**one_thread_env(), 'TMPDIR': folder, 'PYTHONDONTWRITEBYTECODE': '1'}
+        done = subprocess.run(
+            [sys.executable, '-m', 'tests.run.checkpoint_fuzz', folder, str(args.seed), str(args.n)],
+            cwd=REPO,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60 + 10 * args.n,
+            check=False,
+        )
+    found = last_json_line(done.stdout)
+    if done.returncode or found is None:
+        return {'faults': [f'the fuzz ended with {done.returncode}: {done.stderr[-2000:]}']}
+    made = sorted({'sprung', 'pwned'} & set(found['made']))
+    big = [f'{found["peak_gb"]} GB at the peak'] if found['peak_gb'] > 2 else []
+    return {**found, 'faults': [*found['faults'], *(f'{name} was made: code of a file has run' for name in made), *big]}
+
+
+def checkpoints_text(record: dict[str, Any]) -> str:
+    if 'ends' not in record:
+        return ''
+    ends = {'done': 0, 'refused': 0, 'failed': 0, 'broken': 0, **record['ends']}
+    columns = ('files', 'commands', 'exit 0', 'exit 2', 'exit 1', 'other ends', 'peak memory, GB', 'slowest, s', 's')
+    row = [record['files'], sum(ends.values()), *ends.values(), record['peak_gb'], record['slowest'][0]]
+    kinds = ', '.join(f'{name} {n}' for name, n in sorted(record.get('kinds', {}).items()))
+    return (
+        'Checkpoint files changed at random, with a right checksum: bytes, metadata of wrong types, missing and extra '
+        'keys, names of code, numbers, spaces, tensors swapped, reshaped or of another dtype. Each is given to '
+        '`load_policy`, `zoo eval` and `zoo train --resume`. A command may end with a result (the change does no harm) '
+        'or in one sentence; another end is a traceback, an end without a sentence, or none within 60 s. An audit '
+        'hook sees processes, connections, imports and files outside of the folder.\n\n'
+        + table(columns, [[*row, record['seconds']]])
+        + (f'\nFiles of each kind: {kinds}.\n' if kinds else '')
+    )
+
+
+TEXTS = {'kills': kills_text, 'night': night_text, 'checkpoints': checkpoints_text}
+TITLES = {'kills': 'Kills', 'night': 'A night in small', 'checkpoints': 'Changed checkpoints'}
+
+
+def write_results(folder: Path) -> None:
+    """faults.md anew, from all that faults.json holds."""
+    records = json.loads((folder / 'faults.json').read_text(encoding='utf-8'))
+    parts = ['# Faults\n\nWhat zoo survives, and what was found. [What is checked, and how](../../docs/faults.md).\n']
+    for name in SECTIONS:
+        if name not in records:
+            continue
+        record = records[name]
+        faults = [f'  - {" ".join(fault.split())[:400]}' for fault in record['faults'][:20]]
+        parts += [
+            f'## {TITLES[name]}\n\n{TEXTS[name](record)}',
+            '\n'.join(
+                [
+                    f'- did not hold: {len(record["faults"]) or "nothing"}',
+                    *faults,
+                    f'- machine: {record["machine"]}',
+                    f'- versions: {versions_line(record["versions"])}',
+                    f'- date: {record["date"]}, commit {record["commit"]}, {record["wall_s"] / 60:.0f} minutes',
+                    f'- command: `{record["command"]}`; raw numbers: `faults.json`\n',
+                ]
+            ),
+        ]
+    (folder / 'faults.md').write_text('\n'.join(parts), encoding='utf-8')
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar='COMMAND')
+    for run, n in ((kills, 50), (checkpoints, 2_000)):
+        command = commands.add_parser(run.__name__, help=str(run.__doc__).splitlines()[0])
+        command.add_argument('--n', type=int, default=n)
+        command.set_defaults(run=run)
+    commands.choices['kills'].add_argument('--workers', type=int, default=2, help='runs at a time')
+    command = commands.add_parser('night', help=str(night.__doc__).splitlines()[0])
+    command.add_argument('--minutes', type=float, default=30.0)
+    command.add_argument('--every', type=float, default=60.0, help='seconds from a start to the next fault')
+    command.set_defaults(run=night)
+    for command in commands.choices.values():
+        command.add_argument('--seed', type=int, default=0)
+        command.add_argument('--out', type=Path, default=RESULTS, help='folder of the results')
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
+    logging.getLogger('zoo').setLevel(logging.ERROR)
+    start = time.monotonic()
+    record = args.run(args)
+    facts = {'machine': machine(), 'versions': versions(), 'date': today(), 'commit': git_commit()}
+    given = [f'--{name} {value}' for name, value in vars(args).items() if name not in ('run', 'out')]
+    command = ' '.join(['python benchmarks/faults.py', args.run.__name__, *given])
+    facts |= {'command': command, 'wall_s': time.monotonic() - start}
+    path = args.out / 'faults.json'
+    records = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    write_json(path, {**records, args.run.__name__: {**record, **facts}})
+    write_results(args.out)
+    for fault in record['faults']:
+        log.error('%s', fault)
+    log.info('%d faults; written: %s', len(record['faults']), args.out / 'faults.md')
+    return 1 if record['faults'] else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

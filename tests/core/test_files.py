@@ -1,0 +1,52 @@
+"""Files that are whole or as they were."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.run.processes import fill, small_disk
+from zoo.config.source import load_config, save_yaml
+from zoo.core.files import is_in_place, whole_file
+
+
+def test_whole_file_that_is_not_finished_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / 'file'
+    path.write_text('old')
+    with pytest.raises(ZeroDivisionError), whole_file(path) as file:
+        file.write(b'ne')
+        file.flush()
+        _ = 1 / 0
+    assert path.read_text() == 'old' and os.listdir(tmp_path) == ['file']
+    with whole_file(path) as file:
+        file.write(b'new')
+    assert path.read_text() == 'new' and os.listdir(tmp_path) == ['file']
+
+
+def test_config_on_a_full_disk_stays_as_it_was(tmp_path: Path) -> None:
+    with small_disk(tmp_path / 'disk', '32k') as disk:
+        save_yaml({'seed': 1}, disk / 'config.yaml')
+        fill(disk)
+        with pytest.raises(OSError, match='No space left'):
+            save_yaml({'seed': 2, 'text': 'x' * 10_000}, disk / 'config.yaml')
+        assert load_config(str(disk / 'config.yaml'))[0] == {'seed': 1}
+        assert sorted(os.listdir(disk)) == ['config.yaml', 'other']
+
+
+def test_file_is_in_place_until_it_or_its_folder_is_removed_moved_or_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / 'a' / 'b'
+    folder.mkdir(parents=True)
+    with open(folder / 'file', 'w') as file:
+        opened = os.fstat(file.fileno())
+        assert is_in_place(folder / 'file', opened)
+        (tmp_path / 'a').rename(tmp_path / 'c')
+        assert not is_in_place(folder / 'file', opened)
+        folder.mkdir(parents=True)
+        (folder / 'file').touch()
+        assert not is_in_place(folder / 'file', opened)
+        assert is_in_place(tmp_path / 'c/b/file', opened)
+        shutil.rmtree(tmp_path / 'c')
+        assert not is_in_place(tmp_path / 'c/b/file', opened)

@@ -1,0 +1,68 @@
+"""A stop ends work that may be given up, and only that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+import torch
+
+from zoo.backend.trace import CompiledFunction
+from zoo.core.stop import STOP_SIGNALS, GivenUp, may_be_given_up
+from zoo.run.interrupt import catch_signals
+
+
+def _send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize('number', STOP_SIGNALS)
+def test_signal_ends_work_that_may_be_given_up(number: int) -> None:
+    with catch_signals() as received:
+        with pytest.raises(GivenUp), may_be_given_up():
+            _send(number)
+        assert received == [number]
+        with pytest.raises(GivenUp), may_be_given_up():  # nothing of the kind begins any more
+            pytest.fail('it began')
+    with may_be_given_up():  # the next run
+        pass
+
+
+def test_signal_outside_of_such_work_is_noted_only() -> None:
+    with catch_signals() as received:
+        with may_be_given_up():
+            pass
+        _send(signal.SIGTERM)
+        assert received == [signal.SIGTERM]
+
+
+def test_work_in_another_thread_is_left_alone() -> None:
+    begun, sent, ended = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        with may_be_given_up():
+            begun.set()
+            sent.wait(60)
+            ended.append(True)
+
+    thread = threading.Thread(target=work)
+    with catch_signals() as received:
+        thread.start()
+        assert begun.wait(60)
+        _send(signal.SIGTERM)
+        sent.set()
+        thread.join(60)
+    assert ended and received == [signal.SIGTERM]
+
+
+def test_compilation_is_given_up_and_the_function_runs_as_it_is() -> None:
+    def function(static: object, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        _send(signal.SIGTERM)  # while it is traced
+        return [inputs[0] + 1]
+
+    compiled = CompiledFunction(function, 'a function')
+    with catch_signals() as received:
+        assert compiled([torch.zeros(3)]) is None and compiled.failed
+        assert received == [signal.SIGTERM]

@@ -1,0 +1,114 @@
+"""Closing an env that raises or never returns: a warning, and the run goes to its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from tests.envs import LimitEnv, LimitVectorEnv
+from tests.policy_envs import job_config
+from zoo.config.source import save_yaml
+from zoo.env import EnvConfig, check_env, make_vector_env
+from zoo.env.closing import close_in_time
+from zoo.pipeline import serial_pipeline
+from zoo.run.config import resolve_config
+
+ROOT = Path(__file__).parents[2]
+
+
+def _close(how: str) -> None:
+    if how == 'raise':
+        raise ValueError('no such window')
+    if how == 'exit':
+        sys.exit('bye')
+    if how == 'hang':
+        time.sleep(3600)
+
+
+class Closing(LimitEnv):
+    """LimitEnv whose close does as `how` says: raise, exit or hang."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self._how = how
+
+    def close(self) -> None:
+        _close(self._how)
+
+
+class ClosingVector(LimitVectorEnv):
+    """The same, B at once."""
+
+    def __init__(self, num_envs: int = 1, how: str = '') -> None:
+        super().__init__(num_envs)
+        self._how = how
+
+    def close_extras(self, **kwargs: Any) -> None:
+        _close(self._how)
+
+
+closing_env = Closing
+gymnasium.register('Closing-v0', entry_point=Closing, vector_entry_point=ClosingVector)
+
+WORDS = {
+    'raise': 'close raised ValueError: no such window',
+    'exit': 'close raised SystemExit: bye',
+    'hang': 'close has not returned after',
+}
+
+
+@pytest.mark.parametrize('how', WORDS)
+def test_result_of_a_run_is_kept_whatever_close_does(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = dict(kwargs={'how': how}, step_timeout=0.2, check=True, vectorization='sync', evaluator_env_num=1)
+    result = serial_pipeline(job_config(tmp_path, Closing, env=dict(env, collector_env_num=2), max_env_step=64))
+    assert result.env_step == 64 and result.last_return == 5.0
+    warnings = [record.getMessage() for record in caplog.records if WORDS[how] in record.getMessage()]
+    assert [', index 1: ' in words for words in warnings].count(True) == 1  # that of two training envs
+    assert len(warnings) == 4  # the env of the check, one of evaluation, two of training
+
+
+@pytest.mark.parametrize('how', WORDS)
+def test_batched_env_closes_in_time(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    env = make_vector_env(EnvConfig(id='Closing-v0', kwargs={'how': how}, step_timeout=0.2), 2)
+    env.close()
+    assert f"env 'Closing-v0': {WORDS[how]}" in caplog.text
+
+
+@pytest.mark.parametrize('how', WORDS)
+def test_check_ends_though_its_env_does_not_close(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    check_env(EnvConfig(id=Closing, kwargs={'how': how}, step_timeout=0.2))
+    assert WORDS[how] in caplog.text
+
+
+def test_one_that_hangs_does_not_keep_the_others_from_closing(caplog: pytest.LogCaptureFixture) -> None:
+    closed, hold = [], threading.Event()
+    close_in_time({'a': hold.wait, 'b': lambda: closed.append('b')}, 0.05)
+    hold.set()
+    assert closed == ['b'] and [r.getMessage()[:2] for r in caplog.records] == ['a:']
+
+
+@pytest.mark.slow
+def test_process_ends_though_an_env_hangs_in_close(tmp_path: Path) -> None:
+    env = dict(kwargs={'how': 'hang'}, step_timeout=0.2, vectorization='sync')
+    cfg = job_config(tmp_path, 'tests.env.test_closing:closing_env', env=env, max_env_step=64)
+    save_yaml(resolve_config(cfg), tmp_path / 'config.yaml')
+    done = subprocess.run(
+        [sys.executable, '-m', 'zoo', 'train', str(tmp_path / 'config.yaml')],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert '64 env steps' in done.stdout and WORDS['hang'] in done.stderr

@@ -1,0 +1,217 @@
+"""What an env's own code raises: it passes through with env and index, and is one sentence on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from tests.envs import LimitEnv, LimitSameStepVectorEnv
+from zoo.cli import main
+from zoo.env import EnvConfig, EnvError, check_env, make_env, make_vector_env
+from zoo.run.checkpoint import load_checkpoint
+
+QUICK = [
+    'max_env_step=64',
+    'env.check=false',
+    'env.collector_env_num=2',
+    'env.evaluator_env_num=1',
+    'logger.console=off',
+]
+FIELDS = [
+    'policy.collect.n_step=16',
+    'policy.learn.batch_size=16',
+    'policy.eval.n_episode=1',
+    'logger.tensorboard=false',
+]
+HERE = Path(__file__)
+CALLS = ['constructor', 'reset', 'step']
+
+
+class SimulatorError(Exception):
+    """Of no kind that zoo or numpy know."""
+
+
+class RaisingEnv(LimitEnv):
+    """Raises in one of its calls; in a step not before the n-th."""
+
+    def __init__(self, call: str, error: Any = SimulatorError, n_step: int = 1) -> None:
+        super().__init__(limit=100)
+        self.call, self.error, self.n_left = call, error, n_step
+        self._raise('constructor')
+
+    def _raise(self, call: str) -> None:
+        if call == self.call:
+            raise self.error('a joint\nis loose')
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._raise('reset')
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.n_left -= 1
+        if not self.n_left:
+            self._raise('step')
+        return super().step(action)
+
+
+class RaisingVectorEnv(LimitSameStepVectorEnv):
+    _raise: Any = RaisingEnv._raise
+
+    def __init__(self, num_envs: int = 1, call: str = 'step', error: Any = SimulatorError) -> None:
+        super().__init__(num_envs)
+        self.call, self.error = call, error
+        self._raise('constructor')
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._raise('reset')
+        return super().reset(**kwargs)
+
+    def step(self, actions: Any) -> Any:
+        self._raise('step')
+        return super().step(actions)
+
+
+gymnasium.register('Raising-v0', entry_point=RaisingEnv, vector_entry_point=RaisingVectorEnv)
+
+
+def run(how: str, **kwargs: Any) -> None:
+    env_id: Any = 'Raising-v0' if how == 'batched' else RaisingEnv
+    env = make_vector_env(EnvConfig(id=env_id, kwargs=kwargs, vectorization=how, action_mask='off'), 2)  # type: ignore[arg-type]
+    try:
+        env.reset(0)
+        env.step(torch.tensor([0, 0]))
+    finally:
+        env.close()
+
+
+def place(how: str, call: str) -> str:
+    name = 'Raising-v0' if how == 'batched' else f'{__name__}:RaisingEnv'
+    when = {'constructor': 'while it was made', 'reset': 'step 0', 'step': 'step 1'}[call]
+    return f"env '{name}'{'' if how == 'batched' else ', index 0'}, {when}"
+
+
+@pytest.mark.parametrize('call', CALLS)
+@pytest.mark.parametrize('how', ['sync', 'async', 'batched'])
+def test_env_exception_passes_through_with_env_index_and_step(how: str, call: str) -> None:
+    with pytest.raises(SimulatorError) as raised:
+        run(how, call=call)
+    assert str(raised.value) == 'a joint\nis loose'
+    where, at = raised.value.env_place  # type: ignore[attr-defined]
+    assert where == place(how, call)
+    assert at == f'{__file__}:{line_of("raise self.error")}'
+    if hasattr(raised.value, '__notes__'):  # from Python 3.11 on
+        assert raised.value.__notes__ == [f'in {where}']
+
+
+def line_of(code: str) -> int:
+    return next(i for i, line in enumerate(HERE.read_text().splitlines(), 1) if code in line)
+
+
+def test_constructor_that_raises_is_named_with_its_index() -> None:
+    made: list[LimitEnv] = []
+
+    def make_one() -> LimitEnv:
+        if len(made) == 2:
+            raise SimulatorError
+        made.append(LimitEnv())
+        return made[-1]
+
+    with pytest.raises(SimulatorError) as raised:
+        make_vector_env(EnvConfig(id=make_one), 4)
+    assert raised.value.env_place[0].endswith("make_one', index 2, while it was made")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize('call', CALLS)
+def test_check_env_and_make_env_name_the_env(call: str) -> None:
+    config = EnvConfig(id=RaisingEnv, kwargs={'call': call}, action_mask='off')
+    with pytest.raises(SimulatorError) as raised:
+        check_env(config)
+    step = {'constructor': 'while it was made', 'reset': 'index 0, step 0', 'step': 'index 0, step 1'}[call]
+    assert raised.value.env_place[0] == f"env '{__name__}:RaisingEnv', {step}"  # type: ignore[attr-defined]
+    if call == 'constructor':
+        with pytest.raises(SimulatorError) as raised:
+            make_env(config)
+        assert 'while it was made' in raised.value.env_place[0]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize('call', CALLS)
+@pytest.mark.parametrize('how', ['sync', 'batched'])
+def test_env_that_exits_the_program_is_an_error_and_no_exit(how: str, call: str) -> None:
+    with pytest.raises(EnvError) as raised:
+        run(how, call=call, error=SystemExit)
+    assert str(raised.value).startswith(
+        f'{place(how, call)}: its code raised SystemExit: a joint is loose at {__file__}:'
+    )
+
+
+def test_env_that_raises_keyboard_interrupt_in_this_process_is_ctrl_c() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run('sync', call='step', error=KeyboardInterrupt)
+
+
+def test_env_error_of_its_own_numpy_call_shows_the_line_of_the_env() -> None:
+    class Env(LimitEnv):
+        def step(self, action: Any) -> Any:
+            return np.stack([]), 0.0, False, False, {}  # the line that is shown
+
+    env = make_vector_env(EnvConfig(id=Env), 2)
+    env.reset(0)
+    with pytest.raises(ValueError) as raised:
+        env.step(torch.tensor([0, 0]))
+    assert raised.value.env_place[1] == f'{__file__}:{line_of("the line that is shown")}'  # type: ignore[attr-defined]
+
+
+# --- the command line
+
+
+@pytest.mark.parametrize('call', CALLS)
+@pytest.mark.parametrize('how', ['sync', 'async', 'batched'])
+def test_train_says_one_sentence_and_exits_1(
+    how: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    env_id = 'Raising-v0' if how == 'batched' else f'{__name__}:RaisingEnv'
+    env = [f'env.id={env_id}', f'env.kwargs={{call: {call}}}', f'env.vectorization={how}', 'env.collector_group_num=1']
+    assert main(['train', 'cartpole_ppo', *QUICK, *FIELDS, *env, 'env.action_mask=off']) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if 'error' in line or 'Traceback' in line]
+    wanted = place(how, call).replace(f'{__name__}:RaisingEnv', env_id)
+    assert lines == [
+        f'zoo: error: {wanted}: its code raised SimulatorError: a joint is loose '
+        f'({__file__}:{line_of("raise self.error")}); --debug shows the traceback'
+    ]
+
+
+def test_train_with_debug_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = [f'env.id={__name__}:RaisingEnv', 'env.kwargs={call: reset}', 'env.action_mask=off']
+    with pytest.raises(SimulatorError):
+        main(['train', 'cartpole_ppo', *QUICK, *FIELDS, *env, '--debug'])
+
+
+class BrokenPipeEnv(RaisingEnv):
+    """Its simulator is gone, which is not the reader of the output that went."""
+
+    def __init__(self) -> None:
+        super().__init__('step', BrokenPipeError, 40)
+
+
+class InterruptingEnv(RaisingEnv):
+    def __init__(self) -> None:
+        super().__init__('step', KeyboardInterrupt, 40)
+
+
+@pytest.mark.parametrize(('env', 'code'), [('BrokenPipeEnv', 1), ('InterruptingEnv', 130)])
+def test_train_whose_env_fails_late_is_saved(
+    env: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fields = [f'env.id={__name__}:{env}', 'env.action_mask=off', 'env.vectorization=sync', 'max_env_step=512']
+    assert main(['train', 'cartpole_ppo', *QUICK, *FIELDS, *fields, 'env.collector_group_num=1']) == code
+    assert ('index 0, step 40: its code raised BrokenPipeError' in capsys.readouterr().err) == (code == 1)
+    run_dir = next(tmp_path.glob('**/config.yaml')).parent
+    assert load_checkpoint(run_dir).meta['env_step'] == 64  # 2 rollouts of 2 x 16; the third breaks at its 8th step

@@ -1,0 +1,182 @@
+"""A network given in place of a registered one; fields of policy.model that nothing reads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, job_config, make_policy
+from zoo import load_policy, serial_pipeline
+from zoo.core.errors import UserError
+from zoo.core.spaces import Box, Dict, MultiBinary
+from zoo.policy import PPOPolicy
+from zoo.rl_utils import distribution
+from zoo.run.checkpoint import load_checkpoint, save_checkpoint
+from zoo.run.checkpoint_file import CheckpointError
+from zoo.run.config import resolve_policy
+
+
+class Line(nn.Module):
+    """A model that is registered nowhere, of `limit_env`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 3)
+
+    def compute_actor(self, obs: Tensor) -> Tensor:
+        return self.layer(obs)[..., :2]
+
+    def compute_critic(self, obs: Tensor) -> Tensor:
+        return self.layer(obs)[..., 2]
+
+    def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
+        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
+
+
+def config(root: Path, **sections: Any) -> dict[str, Any]:
+    """Without fields for a model."""
+    made = job_config(root, max_env_step=64, **sections)
+    del made['policy']['model']
+    return made
+
+
+# --- fields of policy.model where a model is given
+
+
+def test_fields_that_a_given_model_does_not_read_are_named_once(tmp_path: Path, caplog: Any) -> None:
+    cfg = config(tmp_path)
+    cfg['policy']['model'] = dict(hidden_sizes=[32], activation='relu', obs_norm=False)  # the last one is the default
+    serial_pipeline(cfg, model=Line())
+    told = [text for text in caplog.messages if 'policy.model' in text]
+    assert told == [
+        'policy.model.hidden_sizes, policy.model.activation: without effect on the model given, a Line; leave this out'
+    ]
+
+
+def test_given_model_without_fields_is_used_in_silence(tmp_path: Path, caplog: Any) -> None:
+    result = serial_pipeline(config(tmp_path), model=Line())
+    load_policy(result.run_dir, model=Line())
+    PPOPolicy(resolve_policy({}), ONE_NUMBER, TWO_ACTIONS, model=Line())
+    assert not [text for text in caplog.messages if 'policy.model' in text]
+
+
+def test_policy_that_only_evaluates_says_nothing_of_its_fields(caplog: Any) -> None:
+    make_policy(ONE_NUMBER, TWO_ACTIONS, network=Line(), enable_field=['eval'], model=dict(hidden_sizes=[32]))
+    assert not caplog.messages
+
+
+# --- a run that was trained with a model given
+
+
+@pytest.fixture(scope='module')
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return serial_pipeline(config(tmp_path_factory.mktemp('given')), model=Line()).run_dir
+
+
+SENTENCE = re.escape(
+    'is of a run that was trained with a model given as model=, a Line, whose code no checkpoint holds; pass one like '
+    'it again: serial_pipeline(resume=.., model=..), load_policy(.., model=..)'
+)
+
+
+def test_run_with_a_given_model_asks_for_it_again(run_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=SENTENCE):
+        load_policy(run_dir)
+    with pytest.raises(CheckpointError, match=SENTENCE):
+        serial_pipeline(resume=run_dir, max_env_step=128)
+    with pytest.raises(CheckpointError, match=SENTENCE):
+        serial_pipeline(config(tmp_path), max_env_step=128, resume=run_dir)
+    assert load_policy(run_dir, model=Line())._model.layer.weight.shape == (3, 1)
+
+
+def test_checkpoint_from_before_this_was_noted_loads_as_it_did(run_dir: Path, tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(run_dir)
+    assert checkpoint.meta.pop('model') == 'Line'
+    path = tmp_path / 'old.safetensors'
+    save_checkpoint(path, checkpoint.state, checkpoint.meta)
+    policy = load_policy(path, model=Line())
+    assert torch.equal(policy._model.layer.weight, load_policy(run_dir, model=Line())._model.layer.weight)
+    with pytest.raises(CheckpointError, match='a model like that of the run where it was given one as model='):
+        load_policy(path)
+
+
+# --- fields of policy.model that another distribution reads
+
+BOX = Box(torch.zeros(2).numpy(), torch.ones(2).numpy())
+
+
+@pytest.mark.parametrize(
+    ('space', 'model', 'words'),
+    [
+        (
+            BOX,
+            dict(sde_sample_freq=4),
+            "policy.model.sde_sample_freq is 4 but the actions are drawn by the distribution 'gaussian', which does not "
+            'read it; leave it at null, or use policy.model.distribution=gsde',
+        ),
+        (
+            BOX,
+            dict(distribution='beta', state_dependent_std=True),
+            "policy.model.state_dependent_std is true but the actions are drawn by the distribution 'beta', which does "
+            'not read it; leave it at false, or use policy.model.distribution=gaussian or squashed_gaussian',
+        ),
+        (
+            TWO_ACTIONS,
+            dict(log_std_init=-1.0),
+            "policy.model.log_std_init is -1.0 but the actions are drawn by the distribution 'categorical', which does "
+            'not read it; leave it at 0.0',
+        ),
+        (
+            Dict({'a': TWO_ACTIONS, 'b': MultiBinary((2,))}),
+            dict(log_std_max=1.0),
+            "policy.model.log_std_max is 1.0 but the actions are drawn by the distribution 'composite', which does not "
+            'read it; leave it at 2.0',
+        ),
+    ],
+    ids=['gsde', 'beta', 'categorical', 'composite'],
+)
+def test_field_of_another_distribution_is_refused_by_both_names(space: Any, model: dict[str, Any], words: str) -> None:
+    policy = make_policy(ONE_NUMBER, space, model=model)
+    with pytest.raises(UserError) as raised:
+        policy.check_fields()
+    assert str(raised.value) == words
+
+
+@pytest.mark.parametrize(
+    ('space', 'model'),
+    [
+        (BOX, dict(log_std_init=-1.0, state_dependent_std=True)),
+        (BOX, dict(log_std_init=-1.0, sde_sample_freq=4, distribution='gsde')),
+        (BOX, dict(log_std_min=-3.0, distribution='squashed_gaussian')),
+        (TWO_ACTIONS, dict(log_std_init=0.0, sde_sample_freq=None)),  # the defaults
+        (Dict({'a': TWO_ACTIONS, 'b': BOX}), dict(log_std_max=1.0)),
+    ],
+    ids=['gaussian', 'gsde', 'squashed', 'categorical', 'composite'],
+)
+def test_field_that_is_read_passes(space: Any, model: dict[str, Any]) -> None:
+    make_policy(ONE_NUMBER, space, model=model).check_fields()
+
+
+def test_distribution_that_declares_no_fields_may_read_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distribution.DISTRIBUTION_REGISTRY.get('beta'), 'reads', None)
+    make_policy(ONE_NUMBER, BOX, model=dict(distribution='beta', log_std_init=-1.0)).check_fields()
+
+
+def test_new_run_refuses_such_a_field_and_a_resumed_one_takes_it(tmp_path: Path) -> None:
+    """An older version began runs with it, and these go on."""
+    result = serial_pipeline(job_config(tmp_path, max_env_step=64))
+    checkpoint = load_checkpoint(result.run_dir)
+    checkpoint.meta['config']['policy']['model']['log_std_init'] = -1.0
+    path = tmp_path / 'old.safetensors'
+    save_checkpoint(path, checkpoint.state, checkpoint.meta)
+    assert serial_pipeline(resume=path, max_env_step=128).env_step > result.env_step
+    load_policy(path)
+    before = set(tmp_path.rglob('*'))
+    with pytest.raises(UserError, match='policy.model.log_std_init is -1.0 but'):
+        serial_pipeline(job_config(tmp_path, policy=dict(model=dict(log_std_init=-1.0))))
+    assert set(tmp_path.rglob('*')) == before  # refused before anything is made

@@ -1,0 +1,120 @@
+"""`zoo` in processes of their own, with limits, and file systems that are small or read-only."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.policy_envs import job_config
+from zoo.config.source import save_yaml
+from zoo.run.config import resolve_config
+
+ROOT = Path(__file__).parents[2]
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+PATIENCE = 120.0  # seconds, on a busy machine
+
+
+def config_file(path: Path, root: Path, env_id: str = 'tests.envs:limit_env', **sections: Any) -> Path:
+    """A file with the config of a quick run, whose run folder is made in `root`."""
+    save_yaml(resolve_config(job_config(root, env_id, **sections)), path)
+    return path
+
+
+def run_zoo(*args: object, max_file_byte: int | None = None) -> subprocess.CompletedProcess[str]:
+    """`zoo ARGS`, which is waited for; root too may write only where the mode of a folder says so."""
+    return subprocess.run(
+        [sys.executable, '-m', 'zoo', *map(str, args)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment(),
+        preexec_fn=_limit(max_file_byte),
+    )
+
+
+def start_zoo(*args: object, max_file_byte: int | None = None) -> subprocess.Popen[str]:
+    """`zoo ARGS`, which goes on; `ended` waits for it."""
+    return subprocess.Popen(
+        [sys.executable, '-m', 'zoo', *map(str, args)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+        preexec_fn=_limit(max_file_byte),
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Exit code and stderr; a process that does not end is killed, and the test fails."""
+    try:
+        _, stderr = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    return process.returncode, stderr
+
+
+def wait_for(found: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
+    """What `found` gives as soon as it is true."""
+    end = time.monotonic() + PATIENCE
+    while not (value := found()):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end, 'waited too long'
+        time.sleep(0.01)
+    return value
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of this size in a new folder; the test is skipped where this user may not mount one."""
+    folder.mkdir()
+    try:
+        mounted = subprocess.run(
+            ['mount', '-t', 'tmpfs', '-o', f'size={size}', 'none', str(folder)], capture_output=True
+        )
+    except FileNotFoundError:
+        pytest.skip('there is no mount command')
+    if mounted.returncode:
+        pytest.skip('this user may not mount a small file system')
+    try:
+        yield folder
+    finally:
+        subprocess.run(['umount', '-l', str(folder)], check=True)
+
+
+def make_read_only(disk: Path) -> None:
+    """Mounts what `small_disk` made anew."""
+    subprocess.run(['mount', '-o', 'remount,ro', str(disk)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Leaves no byte on a disk."""
+    with open(disk / 'other', 'wb', buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(1024)):
+            pass
+
+
+def _limit(max_file_byte: int | None) -> Callable[[], None]:
+    def apply() -> None:
+        if sys.platform == 'linux':
+            ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)  # has an effect for root only
+        if max_file_byte is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_byte, max_file_byte))
+
+    return apply

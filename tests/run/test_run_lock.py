@@ -1,0 +1,182 @@
+"""One process at a time writes to a run folder, and the next one may as soon as that has ended in any way."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.policy_envs import job_config, rows
+from tests.run.processes import PATIENCE, config_file, ended, environment, run_zoo, start_zoo, wait_for
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint import load_checkpoint
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
+from zoo.run.run_lock import NAME, RunFolderInUseError, RunLock
+
+
+def test_lock_that_is_held_names_its_holder(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    with pytest.raises(
+        RunFolderInUseError, match=rf'{tmp_path} is in use by process {os.getpid()} on host .* since 20'
+    ):
+        RunLock(tmp_path)
+    assert json.loads((tmp_path / NAME).read_text())['pid'] == os.getpid()  # the second one did not harm it
+    lock.close()
+    lock.close()
+    assert not (tmp_path / NAME).exists()
+    RunLock(tmp_path).close()
+
+
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from zoo.run.run_lock import RunLock
+lock = RunLock(Path(sys.argv[1]))
+child = os.fork() if sys.argv[2] == 'fork' else None
+if child == 0:
+    lock.close()
+    time.sleep(1000)
+print(child or 0, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('how', ['alone', 'fork'])
+def test_lock_of_a_killed_process_is_free_though_its_children_live(tmp_path: Path, how: str) -> None:
+    command = [sys.executable, '-c', HOLDER, str(tmp_path), how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        try:
+            with pytest.raises(RunFolderInUseError, match=f'process {holder.pid} '):
+                RunLock(tmp_path)
+            holder.kill()
+            holder.wait()
+            assert (tmp_path / NAME).exists()
+            RunLock(tmp_path).close()
+            if child:
+                os.kill(child, 0)  # it is alive
+        finally:
+            holder.kill()
+            if child:
+                os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize('text', ['', '{"pid": 1', '[]', '"\\u001b[2J"', '1' * 2000])
+def test_lock_file_of_any_content_is_told_as_another_process(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    with open(tmp_path / NAME) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RunFolderInUseError, match='in use by another process;'):
+            RunLock(tmp_path)
+    RunLock(tmp_path).close()
+
+
+def test_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / 'precious').write_text('text')
+    (tmp_path / NAME).symlink_to(tmp_path / 'precious')
+    with pytest.raises(OSError, match='symbolic links'):
+        RunLock(tmp_path)
+    assert (tmp_path / 'precious').read_text() == 'text'
+
+
+def test_lock_knows_that_its_file_was_replaced(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    assert lock.is_in_place()
+    (tmp_path / NAME).rename(tmp_path / 'other')
+    assert not lock.is_in_place()
+    new = RunLock(tmp_path)
+    assert new.is_in_place() and not lock.is_in_place()
+    lock.close()
+    assert new.is_in_place()  # the old lock did not remove the file of the new one
+    new.close()
+
+
+WITHOUT_FCNTL = """
+import sys
+sys.modules['fcntl'] = None  # as on Windows
+from pathlib import Path
+from zoo.run.run_lock import RunLock
+a, b = RunLock(Path(sys.argv[1])), RunLock(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_system_without_locks_warns(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, '-c', WITHOUT_FCNTL, tmp_path],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=PATIENCE,
+    )
+    warning = (
+        f'the run folder {tmp_path} cannot be locked (this system has no flock); let no other process resume it now'
+    )
+    assert (done.returncode, done.stderr.splitlines()) == (0, [warning, warning])
+
+
+def test_two_jobs_of_one_process_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    before = rows(first.run_dir)
+    cfg = resolve_config(job_config(tmp_path, max_env_step=512))
+    with SerialJob(cfg, checkpoint=load_checkpoint(first.run_dir)) as job:
+        with pytest.raises(RunFolderInUseError):
+            SerialJob(cfg, checkpoint=load_checkpoint(first.run_dir))
+        assert job.run_dir == first.run_dir
+    assert rows(first.run_dir) == before
+    assert not (first.run_dir / NAME).exists()
+
+
+@pytest.mark.slow
+def test_run_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
+    config = config_file(
+        tmp_path / 'config.yaml',
+        tmp_path,
+        max_env_step=10**9,
+        checkpoint=dict(freq=64),
+        env=dict(vectorization='async'),
+        policy=dict(eval=dict(eval_freq=10**9)),
+    )
+    running = start_zoo('train', config)
+    checkpoint = wait_for(lambda: list(tmp_path.glob('run/*/checkpoints/step_*.safetensors')), running)[0]
+    run_dir = checkpoint.parents[1]
+    try:
+        second = run_zoo('train', '--resume', run_dir, '--import', 'tests.envs')
+    finally:
+        running.send_signal(signal.SIGTERM)
+        code, stderr = ended(running)
+    assert second.returncode == 2 and len(second.stderr.splitlines()) == 1
+    assert f'zoo: error: the run folder {run_dir} is in use by process {running.pid} on host' in second.stderr
+    assert code == 143, stderr
+    assert [path.parent for path in tmp_path.glob('run/*/metrics.jsonl')] == [run_dir]
+    steps = [row['env_step'] for row in rows(run_dir)]
+    assert steps == sorted(set(steps))
+
+
+@pytest.mark.slow
+def test_run_killed_while_its_env_workers_hang_can_be_resumed(tmp_path: Path) -> None:
+    marker = tmp_path / 'marker'
+    first = serial_pipeline(
+        job_config(tmp_path, 'tests.policy_envs:stuck_env', env=dict(kwargs={'marker': str(marker)}))
+    )
+    resume = ['train', '--resume', first.run_dir, '--import', 'tests.policy_envs', 'max_env_step=320']
+    with start_zoo(*resume, 'env.kwargs.at=5', 'env.vectorization=async') as stuck:
+        try:
+            wait_for(marker.exists, stuck)
+            stuck.kill()
+            result = run_zoo(*resume)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(stuck.pid, signal.SIGKILL)
+    assert result.returncode == 0, result.stderr
+    assert rows(first.run_dir)[-1]['env_step'] == 320

@@ -1,0 +1,401 @@
+"""env.on_error=restart: an env that fails is made anew, and its broken episode is learned from in no row.
+
+The env's observation is the number of steps taken in its episode, it pays 1 per step and ends after 5.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+from tests.envs import LimitEnv
+from tests.policy_envs import job_config, make_policy
+from zoo import serial_pipeline
+from zoo.core.data import leaves
+from zoo.core.seeding import stream
+from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, make_vector_env
+from zoo.env.restarts import Restarts
+from zoo.rl_utils.gae import gae, gae_data
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
+from zoo.worker.collector import Collector
+from zoo.worker.evaluator import Evaluator
+
+MODES = [(how, mode) for how in ('sync', 'async') for mode in ('same_step', 'next_step', 'disabled')]
+FAULTS = ['raise', 'exit', 'kill', 'hang']
+
+
+class FailingEnv(LimitEnv):
+    """Fails once, at its n-th step or reset; who takes the file away has failed."""
+
+    def __init__(self, file: str, n_step: int = 8, n_reset: int = -1, fault: str = 'raise') -> None:
+        super().__init__(limit=5)
+        self.file, self.n_left = Path(file), {'step': n_step, 'reset': n_reset}
+        self.fault = fault
+
+    def _fail(self, call: str) -> None:
+        self.n_left[call] -= 1
+        if self.n_left[call]:
+            return
+        try:
+            self.file.unlink()
+        except FileNotFoundError:
+            return
+        if self.fault == 'raise':
+            raise OSError('the simulator is gone')
+        if self.fault == 'exit':
+            raise SystemExit(3)
+        if self.fault == 'kill':
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+
+    def step(self, action: Any) -> Any:
+        self._fail('step')
+        return super().step(action)
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._fail('reset')
+        return super().reset(**kwargs)
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    yield
+    gc.collect()  # a failed test's vectors
+    assert multiprocessing.active_children() == []
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / 'may_fail'
+    path.touch()
+    return str(path)
+
+
+def make_collector(file: str, how: str, mode: str, n_env: int = 1, model: Any = None, **kwargs: Any) -> Collector:
+    fields: Any = dict(vectorization=how, autoreset=mode, on_error='restart', action_mask='off', step_timeout=3.0)
+    vector = make_vector_env(EnvConfig(id=FailingEnv, kwargs={'file': file, **kwargs}, **fields), n_env)
+    collect, learn = dict(n_step=12), dict(sequence=dict(len=4)) if model else {}
+    fields = dict(collect=collect, model=model or {}, learn=learn)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['collect'], **fields)
+    collector = Collector([vector], policy.collect_mode)
+    collector.reset(stream(0, 'test'))
+    return collector
+
+
+def rows(flags: torch.Tensor, env: int = 0) -> list[int]:
+    return flags[:, env].nonzero().flatten().tolist()
+
+
+# what the 12 rows of a rollout hold if the 8th step fails, the third of the second episode
+OBS = {
+    'same_step': [0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3],
+    'next_step': [0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1, 2],  # row 5 is only a reset
+}
+OBS['disabled'] = OBS['same_step']
+INVALID = {'same_step': [5, 6, 7], 'next_step': [5, 6, 7, 8]}
+INVALID['disabled'] = INVALID['same_step']
+FIRST = {'same_step': [5, 8], 'next_step': [6, 9], 'disabled': [5, 8]}
+
+
+@pytest.mark.parametrize(('how', 'mode'), MODES)
+def test_rows_of_the_broken_episode_are_no_samples(how: str, mode: str, file: str) -> None:
+    collector = make_collector(file, how, mode)
+    data = collector.collect().data
+    broken = INVALID[mode][-1]
+    assert data['obs'].flatten().tolist() == OBS[mode]
+    assert rows(data['is_reset']) == INVALID[mode]
+    assert rows(data['traj_flag']) == [4, broken] and not data['done'].any()
+    assert data['reward'].flatten().tolist() == [
+        float(t not in (broken, 5 if mode == 'next_step' else -1)) for t in range(12)
+    ]
+    assert collector.env_step == 12 - (2 if mode == 'next_step' else 1)  # neither a reset nor the failed step is one
+    assert list(collector.episodes.returns) == [5.0] and collector.episodes.n_episode == 1
+    data = collector.collect().data  # the new episode goes on, and is a whole one
+    assert rows(data['is_reset']) == ([] if mode != 'next_step' else [2, 8])
+    assert set(collector.episodes.lengths) == {5}
+    collector._groups[0].env.close()
+
+
+@pytest.mark.parametrize('mode', ['same_step', 'next_step'])
+def test_no_advantage_crosses_the_break(mode: str, file: str) -> None:
+    """Each stretch of valid rows has the advantages that it has alone; the weights are 0 elsewhere, and 1 in the mean."""
+    collector = make_collector(file, 'sync', mode)
+    rollout = collector.collect()
+    next_obs = rollout.next_obs()
+    sample = collector._mode.get_train_sample(rollout)
+    valid = [t for t in range(12) if t not in INVALID[mode]]
+    assert sample['weight'].tolist() == pytest.approx([12 / len(valid) if t in valid else 0.0 for t in range(12)])
+    critic = collector._mode.get_train_sample.__self__._compute_critic  # type: ignore[attr-defined]
+    for stretch in (slice(0, 5), slice(INVALID[mode][-1] + 1, 12)):
+        parts = (
+            critic(rollout.data['obs'][stretch, 0]),
+            critic(next_obs[stretch, 0]),
+            rollout.data['reward'][stretch, 0],
+        )
+        end = rollout.data['traj_flag'][stretch, 0]
+        want = gae(gae_data(*parts, torch.zeros_like(end), end), 0.99, 0.95)
+        torch.testing.assert_close(sample['adv'][stretch], want)
+
+
+@pytest.mark.parametrize(('how', 'mode'), [('sync', 'same_step'), ('sync', 'next_step'), ('async', 'same_step')])
+def test_recurrent_state_begins_anew_after_the_break(how: str, mode: str, file: str) -> None:
+    collector = make_collector(file, how, mode, model=dict(recurrent=dict(cell='gru', hidden_size=4)))
+    rollout = collector.collect()
+    assert rows(rollout.data['is_first']) == FIRST[mode]
+    first, again = FIRST[
+        mode
+    ]  # of the episode that breaks after its observations 0, 1, 2, and of the next, which has the same
+    for _, state in leaves(rollout.data['state'], 'state'):
+        assert torch.equal(state[first : first + 3], state[again : again + 3]) and state[again + 1].any()
+    sample = collector._mode.get_train_sample(rollout)  # 3 sequences of 4 rows
+    assert (sample['weight'].flatten() == 0).nonzero().flatten().tolist() == INVALID[mode]
+    assert sample['is_first'].flatten().nonzero().flatten().tolist() == FIRST[mode]
+    collector._groups[0].env.close()
+
+
+def test_other_envs_go_on_as_if_nothing_had_happened(file: str) -> None:
+    data = make_collector(file, 'sync', 'same_step', n_env=3).collect().data
+    assert rows(data['is_reset'], 0) == [5, 6, 7]
+    for env in (1, 2):
+        assert data['obs'][:, env, 0].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+        assert rows(data['is_reset'], env) == [] and rows(data['traj_flag'], env) == [4, 9]
+
+
+def test_break_in_the_first_row_leaves_the_rollout_before(file: str) -> None:
+    collector = make_collector(file, 'sync', 'same_step', n_step=13)
+    assert not collector.collect().data['is_reset'].any()  # it was learned from already
+    data = collector.collect().data
+    assert rows(data['is_reset']) == [0] and rows(data['traj_flag']) == [0, 5, 10]
+    assert list(collector.episodes.lengths) == [5] * 4 and collector.env_step == 23
+
+
+@pytest.mark.parametrize('fault', FAULTS)
+def test_worker_that_fails_in_any_way_is_made_anew(fault: str, file: str, caplog: Any) -> None:
+    collector = make_collector(file, 'async', 'same_step', n_env=2, fault=fault)
+    with caplog.at_level(logging.WARNING):
+        data = collector.collect().data
+    failed = next(env for env in (0, 1) if len(rows(data['is_reset'], env)))
+    assert rows(data['is_reset'], failed) == [5, 6, 7]
+    [warning] = [record.getMessage() for record in caplog.records]
+    what = {
+        'raise': 'step 8: OSError: the simulator is gone (',
+        'exit': 'its code raised SystemExit: 3 at step 8 (',
+        'kill': 'its worker process died during step 8 (killed by SIGKILL)',
+        'hang': 'no answer to step 8 within 3 s',
+    }[fault]
+    assert f'index {failed}' in warning and what in warning
+    assert warning.endswith('it is made anew (1 of at most 10 restarts)')
+    collector._groups[0].env.close()
+
+
+@pytest.mark.parametrize(('how', 'mode'), MODES)
+def test_reset_that_fails_is_made_anew(how: str, mode: str, file: str) -> None:
+    """In the first reset nothing is broken; in one between episodes at most the episode that it ends."""
+    collector = make_collector(file, how, mode, n_step=-1, n_reset=1)
+    assert collector.collect().data['obs'].flatten().tolist()[:5] == [0, 1, 2, 3, 4]
+    collector._groups[0].env.close()
+    Path(file).touch()
+    collector = make_collector(file, how, mode, n_step=-1, n_reset=2)
+    data = collector.collect().data
+    begin = 6 if mode == 'next_step' else 5
+    assert data['obs'].flatten().tolist()[begin : begin + 5] == [0, 1, 2, 3, 4]
+    # same_step: the reset is part of the step that ended the episode
+    assert rows(data['is_reset']) == {'same_step': [0, 1, 2, 3, 4], 'next_step': [5, 11], 'disabled': []}[mode]
+    collector._groups[0].env.close()
+
+
+class HopelessEnv(LimitEnv):
+    """Fails in every third step."""
+
+    def step(self, action: Any) -> Any:
+        if self._n_step == 2:
+            raise OSError('no more')
+        return super().step(action)
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_more_than_max_restarts_end_the_run_with_the_last_cause(how: str) -> None:
+    config = EnvConfig(id=HopelessEnv, vectorization=how, on_error='restart', max_restarts=2)  # type: ignore[arg-type]
+    env = make_vector_env(config, 1)
+    env.reset(0)
+    with pytest.raises(EnvError) as raised:
+        for _ in range(12):
+            env.step(torch.tensor([0]))
+    env.close()
+    assert str(raised.value).startswith(f"env '{__name__}:HopelessEnv', index 0")
+    assert 'OSError: no more' in str(raised.value) and isinstance(raised.value.__cause__, OSError)
+    assert str(raised.value).endswith(
+        'envs were made anew 2 times before, wanted at most 2 times in a run; mend the env, or raise env.max_restarts.'
+    )
+    assert env._place.step == 9  # steps 3, 6 and 9 fail
+
+
+class NaNEnv(LimitEnv):
+    def step(self, action: Any) -> Any:
+        return super().step(action)[:3]
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_env_that_breaks_the_interface_is_not_made_anew(how: str) -> None:
+    env = make_vector_env(EnvConfig(id=NaNEnv, vectorization=how, on_error='restart'), 2)  # type: ignore[arg-type]
+    env.reset(0)
+    with pytest.raises(EnvError, match='index 0, step 1: step returned another number of values'):
+        env.step(torch.tensor([0, 0]))
+    env.close()
+
+
+@pytest.mark.parametrize(
+    'fields',
+    [dict(id='tests.envs:Limit-v0', vectorization='batched'), dict(id='torch', game='CartPole-v1')],
+    ids=['batched', 'tensor'],
+)
+def test_envs_that_step_at_once_refuse_restarts(fields: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedEnvError, match="env.on_error is 'restart' but .* steps all its envs at once"):
+        make_vector_env(EnvConfig(**fields, on_error='restart'), 2)
+
+
+def test_auto_takes_single_envs_where_they_may_be_made_anew() -> None:
+    env = make_vector_env(EnvConfig(id='tests.envs:LimitSameStep-v0', on_error='restart'), 2)
+    env.reset(0)
+    assert env.step(torch.tensor([0, 0])).begins.tolist() == [False, False]
+
+
+@pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
+def test_evaluation_counts_whole_episodes_only(mode: str, file: str) -> None:
+    config = EnvConfig(id=FailingEnv, kwargs={'file': file}, autoreset=mode, on_error='restart')  # type: ignore[arg-type]
+    env = make_vector_env(config, 2)
+    policy = make_policy(env.obs_space, env.action_space, enable_field=['eval'])
+    assert set(Evaluator(env, policy.eval_mode, 8).evaluate(stream(0, 'test')).lengths) == {5}  # type: ignore[union-attr]
+    assert not Path(file).exists()
+
+
+def test_new_env_has_a_seed_of_its_own(file: str) -> None:
+    seeds: list[int] = []
+
+    class Env(FailingEnv):
+        def reset(self, *, seed: Any = None, **kwargs: Any) -> Any:
+            seeds.extend([] if seed is None else [seed])
+            return super().reset(seed=seed, **kwargs)
+
+    def play() -> list[int]:
+        Path(file).touch()
+        seeds.clear()
+        config = EnvConfig(id=Env, kwargs={'file': file, 'n_step': 2}, on_error='restart', action_mask='off')
+        env = make_vector_env(config, 2)
+        env.reset(0)
+        for _ in range(4):
+            env.step(torch.tensor([0, 0]))
+        return list(seeds)
+
+    once = play()
+    assert len(set(once)) == 3 and play() == once
+
+
+def test_warnings_are_one_each_at_first_then_one_in_a_hundred(caplog: Any) -> None:
+    restarts = Restarts(1000)
+    for i in range(250):
+        restarts.note('env', OSError(str(i)))
+    assert len(caplog.records) == 12 and restarts.count == 250
+
+
+# --- whole runs
+
+
+def test_run_logs_its_restarts_and_goes_on(file: str, tmp_path: Path) -> None:
+    env = dict(kwargs=dict(file=file), on_error='restart', vectorization='sync', collector_group_num=1)
+    with SerialJob(resolve_config(job_config(tmp_path, FailingEnv, env=env))) as job:
+        while not job.done:
+            job.iteration()
+        lines = [json.loads(line) for line in (job.run_dir / 'metrics.jsonl').read_text().splitlines()]
+    assert job.env_step == 255  # 4 rollouts of 64 rows, of which the failed step is none
+    assert lines[-1]['env/restart'] == 1
+
+
+@pytest.mark.parametrize('policy', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy', 'recurrent'])
+def test_every_policy_trains_with_restarts(policy: str, file: str, tmp_path: Path) -> None:
+    env = dict(kwargs=dict(file=file), on_error='restart', vectorization='sync')
+    config = job_config(tmp_path, FailingEnv, env=env, max_env_step=300, policy=dict(type=policy))
+    if policy.startswith('ppg'):
+        del config['policy']['learn']['epoch_per_collect']
+    if policy.endswith('offpolicy'):
+        config['policy']['collect'] = dict(n_sample=64)
+        draw = dict(n_sample=64)
+        config['buffer'] = draw if policy == 'ppo_offpolicy' else dict(policy=draw, value=draw)
+    if policy == 'recurrent':
+        config['policy'] |= dict(type='ppo', model=dict(recurrent=dict(cell='lstm', hidden_size=4)))
+    result = serial_pipeline(config)
+    assert result.env_step == 255 and result.last_return == 5.0
+
+
+class FlakyCartPole(gymnasium.Wrapper):
+    """One step of 500 fails, by chance: at fixed distances the same evaluation env would fail again and again."""
+
+    chance = random.Random(0)
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make('CartPole-v1'))
+
+    def step(self, action: Any) -> Any:
+        if self.chance.random() < 1 / 500:
+            raise OSError('the simulator is gone')
+        return super().step(action)
+
+
+@pytest.mark.slow
+def test_cartpole_that_fails_every_500_steps_is_learned(tmp_path: Path) -> None:
+    env = [
+        f'env.id={__name__}:FlakyCartPole',
+        'env.on_error=restart',
+        'env.max_restarts=1000',
+        'env.vectorization=sync',
+    ]
+    log = [f'logger.root={tmp_path}', 'logger.console=off', 'logger.tensorboard=false']
+    result = serial_pipeline('cartpole_ppo', overrides=[*env, *log, 'env.check=false'])
+    assert result.best_return is not None and result.best_return >= 475
+
+
+@pytest.mark.slow
+def test_workers_killed_at_random_five_times_leave_an_exact_count_and_no_child(tmp_path: Path) -> None:
+    env = dict(on_error='restart', vectorization='async', collector_group_num=2)
+    chance, is_over = random.Random(0), threading.Event()
+    with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', env=env, max_env_step=100_000))) as job:
+        restarts = job._parts.restarts
+
+        def kill() -> None:
+            for _ in range(5):
+                time.sleep(chance.uniform(0.02, 0.3))
+                before = restarts.count
+                process = chance.choice(chance.choice(job._envs)._env.processes)  # type: ignore[union-attr]
+                os.kill(process.pid, signal.SIGKILL)
+                while restarts.count == before and not is_over.wait(0.01):
+                    pass
+                n_iteration = job._collector.collect_iter  # once it has grown twice, the new worker has taken steps
+                while job._collector.collect_iter < n_iteration + 2 and not is_over.wait(0.01):
+                    pass
+
+        thread = threading.Thread(target=kill, daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                job.iteration()
+            job.iteration()
+        finally:
+            is_over.set()
+        assert restarts.count == 5
+        assert job.env_step == job._collector.collect_iter * 64 - 5  # rows of 4 envs and 16 steps, 5 of them broke
+    assert multiprocessing.active_children() == []

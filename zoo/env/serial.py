@@ -1,0 +1,172 @@
+"""Envs that step one after the other in this process.
+
+Of the infos that they return only the last observations of ended episodes are kept: to merge all of them takes longer
+than a step of a small env.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy, deepcopy
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import concatenate, iterate
+
+from zoo.env.calls import CALLS, CONSTRUCTION_CALLS, env_call
+from zoo.env.closing import close_in_time
+from zoo.env.diagnosis import (
+    FLAGS,
+    RAW_ERRORS,
+    as_flag,
+    check_obs,
+    check_result,
+    checked_call,
+    n_action,
+    raise_if_broken,
+)
+from zoo.env.errors import locate, made_at
+from zoo.env.restarts import BROKEN, Restarts, restart_seed
+
+FINAL_OBS = 'final_obs'  # key of gymnasium's infos
+
+
+class SerialVectorEnv(SyncVectorEnv):
+    """A SyncVectorEnv with a shorter loop, without copies: the overhead of gymnasium's is half a step of Pendulum.
+
+    Args: restarts: counts envs that raise and are made anew; None: what they raise passes through.
+      timeout: seconds that the envs may take to close.
+    Attributes: failed_index: the env whose reset or step raised, or returned what no env may.
+    """
+
+    closes_in_time = True
+    failed_index: int | None = None
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], gymnasium.Env]],
+        autoreset_mode: AutoresetMode,
+        name: str,
+        restarts: Restarts | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        env_fns = [partial(_make, env_fn, made_at(name, i)) for i, env_fn in enumerate(env_fns)]
+        super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
+        self._name, self._restarts, self._timeout = name, restarts, timeout
+        self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
+        self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
+        self._has_nested_actions = _is_nested(self.single_action_space)
+        self._copy = deepcopy if _is_nested(self.single_observation_space) else copy
+        self._seen: list[Any] = [None] * self.num_envs  # the observations
+        self._ended = np.zeros(self.num_envs, dtype=bool)
+        self._seeds: list[int | None] = [None] * self.num_envs
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
+        self.failed_index = None
+        mask = (options or {}).get('reset_mask', np.ones(self.num_envs, dtype=bool))
+        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed or [None] * self.num_envs
+        self._seeds = self._seeds if seed is None else list(seeds)
+        for i in np.flatnonzero(mask).tolist():
+            try:
+                self._reset_env(i, seed=seeds[i])
+            except (Exception, SystemExit) as error:
+                if self._restarts is None:
+                    raise
+                self._restart(i, error)
+        self._ended = self._ended & ~mask
+        return self._gathered(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if n_action(actions) != self.num_envs:
+            raise ValueError(f'step got {n_action(actions)} actions for {self.num_envs} envs')
+        if self._has_nested_actions:
+            actions = list(iterate(self.action_space, actions))
+        rewards, terminated, truncated = self._rewards, self._terminations, self._truncations
+        infos: dict[str, Any] = {}
+        left = enumerate(zip(self.envs, actions, strict=True))
+        while (failed := self._step_envs(left, infos)) is not None:  # the others step all the same
+            rewards[failed], terminated[failed], truncated[failed] = 0.0, False, False
+            infos.setdefault(BROKEN, np.zeros(self.num_envs, dtype=bool))[failed] = True
+        self._ended = terminated | truncated
+        return self._gathered(), rewards, terminated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close all envs; one that raises or hangs is a warning."""
+        places = {f'env {self._name!r}, index {i}': env.close for i, env in enumerate(self.envs)}
+        close_in_time(places, self._timeout)
+
+    def _step_envs(self, left: Iterator[Any], infos: dict[str, Any]) -> int | None:
+        """Steps the envs that are left, up to one that raises and is made anew: its index; None at the end of them."""
+        seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
+        result: Any = None
+        i = 0
+        try:
+            for i, (env, action) in left:
+                CALLS.index = i
+                if self._next_step and self._ended[i]:
+                    self._reset_env(i)
+                    rewards[i], terminated[i], truncated[i] = 0.0, False, False
+                    continue
+                result = seen[i], rewards[i], is_over, is_cut, info = env.step(action)
+                if type(is_over) not in FLAGS or type(is_cut) not in FLAGS:
+                    is_over, is_cut = as_flag('terminated', is_over), as_flag('truncated', is_cut)
+                if not isinstance(info, dict):
+                    check_result(result, self.single_observation_space)
+                terminated[i], truncated[i] = is_over, is_cut
+                if self._same_step and (is_over or is_cut):
+                    finals = infos.setdefault(FINAL_OBS, np.full(self.num_envs, None, dtype=object))
+                    finals[i] = self._copy(seen[i])  # the reset may write into it
+                    self._reset_env(i)
+        except (Exception, SystemExit) as error:
+            self.failed_index = i
+            raise_if_broken(error, 'step', result, self.single_observation_space)
+            if self._restarts is None:
+                raise
+            self._restart(i, error)
+            return i
+        return None
+
+    def _reset_env(self, i: int, **kwargs: Any) -> None:
+        self.failed_index = CALLS.index = i
+        CALLS.count += 1
+        self._seen[i], _ = checked_call('reset', self.single_observation_space, self.envs[i].reset, **kwargs)
+        self.failed_index = None
+
+    def _restart(self, i: int, cause: BaseException) -> None:
+        """Make env i anew, and again if that fails; its observation is then the first of a new episode."""
+        assert self._restarts is not None
+        while True:
+            self._restarts.note(f'env {self._name!r}, index {i}', cause)
+            where = f'env {self._name!r}, index {i}'
+            with env_call(where, CONSTRUCTION_CALLS):
+                close_in_time({where: self.envs[i].close}, self._timeout)
+            try:
+                self.envs[i] = self.env_fns[i]()  # type: ignore[index]
+                self._reset_env(i, seed=restart_seed(self._seeds[i], self._restarts.count))
+                return
+            except (Exception, SystemExit) as error:
+                cause = error
+
+    def _gathered(self) -> Any:
+        try:
+            self._observations = concatenate(self.single_observation_space, self._seen, self._observations)
+        except RAW_ERRORS:
+            for i, obs in enumerate(self._seen):
+                self.failed_index = i
+                check_obs(obs, self.single_observation_space)
+            self.failed_index = None
+            raise
+        return self._observations
+
+
+def _make(env_fn: Callable[[], gymnasium.Env], where: str) -> gymnasium.Env:
+    with locate(where):
+        return env_fn()
+
+
+def _is_nested(space: gymnasium.Space) -> bool:
+    return isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)

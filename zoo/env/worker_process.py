@@ -1,0 +1,176 @@
+"""The process of one env: it answers the commands of a `WorkerVectorEnv` until it is told to close, or its parent ends."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import write_to_shared_memory
+
+from zoo.core.stop import STOP_SIGNALS
+from zoo.env.diagnosis import as_flag, checked_call
+from zoo.env.errors import BrokenContractError, raised_at, show_error
+
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+WATCH_S = 1.0  # seconds between two looks at the parent, where no signal of the system tells of its end
+
+
+class WorkerPlace(NamedTuple):
+    """What a worker needs besides its env.
+
+    memory: where the observations of all envs are, shared with the parent; env_index: the place of this env in it.
+    spaces: of the first env, (observations, actions), which those of all must equal.
+    is_main_thread: whether the thread that starts the worker is the parent's main thread.
+    """
+
+    env_index: int
+    memory: Any
+    mode: AutoresetMode
+    spaces: tuple[gymnasium.Space, gymnasium.Space]
+    is_main_thread: bool
+
+
+class Raised(NamedTuple):
+    """An exception that ends a worker, in a form that can always be sent.
+
+    pickled: the exception, if it is an Exception that can be pickled, else None.
+    """
+
+    pickled: bytes | None
+    words: str  # its type and message
+    text: str  # its traceback
+    at: str  # file:line of the env's code
+
+
+def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Connection, other_end: Connection) -> None:
+    """Makes the env, then answers (True, result) or (False, Raised) to each command; after the latter it ends."""
+    _die_with_parent(place.is_main_thread)
+    _leave_signals_to_parent()
+    other_end.close()  # else the pipe would not break when the parent ends
+    env = None
+    try:
+        env = make()
+        _check_spaces(env, place.spaces)
+        _answer(_Worker(env, place), pipe)
+    except BaseException as error:  # even SystemExit: the parent says what became of the env
+        _send_error(error, pipe)
+        with suppress(BaseException):
+            if env is not None:
+                env.close()
+
+
+def _answer(worker: _Worker, pipe: Connection) -> None:
+    result: Any = None  # first: that the env was made
+    while True:
+        message = pickle.dumps((True, result), pickle.HIGHEST_PROTOCOL)
+        try:
+            pipe.send_bytes(message)
+            command, data = pipe.recv()
+        except (EOFError, OSError):  # the parent has ended
+            command = 'close'
+        if command == 'close':
+            worker.env.close()
+            return
+        if command == 'step':
+            result = worker.step(data)
+        else:
+            worker.reset(**data)
+            result = None
+
+
+def _send_error(error: BaseException, pipe: Connection) -> None:
+    pickled = None
+    if isinstance(error, Exception):
+        with suppress(Exception):  # it may refuse to be pickled
+            pickled = pickle.dumps(error)
+    with suppress(OSError):
+        pipe.send((False, Raised(pickled, show_error(error), traceback.format_exc(), raised_at(error))))
+
+
+class _Worker:
+    """An env whose results are looked at here; its infos, which nothing reads, are not sent."""
+
+    def __init__(self, env: gymnasium.Env, place: WorkerPlace) -> None:
+        self.env, self._place = env, place
+        self._ended = False
+
+    def reset(self, **kwargs: Any) -> None:
+        obs, _ = checked_call('reset', self._place.spaces[0], self.env.reset, **kwargs)
+        self._write(obs)
+        self._ended = False
+
+    def step(self, action: Any) -> tuple[Any, bool, bool, Any]:
+        """reward, terminated, truncated, and in mode same_step the last observation of an episode, else None."""
+        mode = self._place.mode
+        if self._ended and mode == AutoresetMode.NEXT_STEP:
+            self.reset()
+            return 0.0, False, False, None
+        result = checked_call('step', self._place.spaces[0], self.env.step, action)
+        obs, reward, terminated, truncated, _ = result
+        terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
+        if (terminated or truncated) and mode == AutoresetMode.SAME_STEP:
+            final = deepcopy(obs)  # the reset may write into it
+            self.reset()
+            return reward, terminated, truncated, final
+        self._ended = terminated or truncated
+        self._write(obs)
+        return reward, terminated, truncated, None
+
+    def _write(self, obs: Any) -> None:
+        write_to_shared_memory(self._place.spaces[0], self._place.env_index, obs, self._place.memory)
+
+
+def _check_spaces(env: gymnasium.Env, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> None:
+    for what, wanted in zip(('observation_space', 'action_space'), spaces, strict=True):
+        space = getattr(env, what)
+        if space != wanted:
+            raise BrokenContractError(
+                f'its {what} is {space}', f'that of the first env, {wanted}', 'make all envs alike'
+            )
+
+
+def _leave_signals_to_parent() -> None:
+    """A signal may reach the whole process group, but the run's own handler decides when the workers end.
+
+    That handler is inherited, and must not keep a worker from being terminated.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
+
+
+def _die_with_parent(is_main_thread: bool) -> None:
+    """End this process when its parent ends, in whatever way, even if the env hangs at that time.
+
+    Linux sends a signal, which ends code that holds the GIL too. It does so when the thread that started this process
+    ends; if that is not the main thread, the parent may live on without it. There, on other systems, and where a server
+    forks the workers, a thread looks at the parent from time to time.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:  # called in the main process
+        return
+    if sys.platform == 'linux' and is_main_thread and os.getppid() == parent.pid:
+        if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0:
+            if os.getppid() != parent.pid:  # it ended before the call
+                os._exit(1)
+            return
+    threading.Thread(target=_watch, args=(parent, os.getppid()), name='watch parent', daemon=True).start()
+
+
+def _watch(parent: Any, parent_pid: int) -> None:
+    """Ends the process with its parent: then the parent's id changes (POSIX), or its handle or pipe is ready."""
+    while os.getppid() == parent_pid and parent.is_alive():
+        parent.join(WATCH_S)
+    os._exit(1)

@@ -1,0 +1,85 @@
+"""When a model is in training mode: during gradient steps alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+_MARK = '_trains_in_steps'  # on a module: the policy put it into eval mode, not the user, should it be given to another
+
+logger = logging.getLogger(__name__)
+
+
+class ModelMode:
+    """Keeps a model in eval mode, and puts it into training mode for gradient steps.
+
+    So that actions, values and evaluations depend on the observation alone, and acting leaves running statistics as they
+    are. Modules that were given in eval mode stay in it during the steps too.
+    Args: device: where the model is.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self._model, self._device = model, device
+        self._kept = [module for module in model.modules() if not (module.training or hasattr(module, _MARK))]
+        self._differs = any(module not in self._kept and _may_differ(module) for module in model.modules())
+        for module in model.modules():
+            if module.training:
+                setattr(module, _MARK, True)
+        model.eval()
+
+    @contextmanager
+    def steps(self, stream: np.random.SeedSequence) -> Iterator[None]:
+        """The context of gradient steps. What the model draws at random in it, such as dropout, is from the stream."""
+        if not self._differs:  # the modes are the same, and to change it takes 0.1 ms, as long as a small update
+            yield
+            return
+        is_cuda, seed = self._device.type == 'cuda', int(stream.generate_state(1, np.uint64)[0]) >> 1
+        with torch.random.fork_rng(devices=[self._device] if is_cuda else []):
+            torch.default_generator.manual_seed(seed)
+            if is_cuda:
+                with torch.cuda.device(self._device):
+                    torch.cuda.manual_seed(seed)
+            self._model.train()
+            for module in self._kept:
+                module.training = False
+            try:
+                yield
+            finally:
+                self._model.eval()
+
+    def warn_of_difference(self) -> None:
+        """Says once, by name, which modules compute something else in steps than in acting."""
+        names = [
+            f'{name!r} ({type(module).__name__})'
+            for name, module in self._model.named_modules()
+            if module not in self._kept and _differs(module)
+        ]
+        if names:
+            logger.warning(
+                'the model computes something else in gradient steps, in training mode, than in acting and evaluation, '
+                'in eval mode: %s; so probability ratios are not 1 when an update begins. Give these modules in eval '
+                'mode (module.eval()) if both should be the same',
+                ', '.join(names[:3]) + (f' and {len(names) - 3} more' if len(names) > 3 else ''),
+            )
+
+
+def _differs(module: Any) -> bool:
+    """Whether it is a layer of torch's that computes something else in training mode."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RReLU):
+        return True
+    if isinstance(module, nn.modules.batchnorm._NormBase):
+        return module.track_running_stats
+    return isinstance(module, (nn.RNNBase, nn.MultiheadAttention)) and module.dropout > 0
+
+
+def _may_differ(module: nn.Module) -> bool:
+    """Of a class of other code it is not known."""
+    return _differs(module) or not type(module).__module__.startswith(('torch.nn.', 'zoo.'))
