@@ -11,9 +11,19 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from zoo.core.data import Columns, Metrics, Obs, State, first_leaf, leaves, map_tensors, replace_rows, unbind_rows
+from zoo.core.data import (
+    Columns,
+    Metrics,
+    Obs,
+    State,
+    first_leaf,
+    keeps_state,
+    leaves,
+    map_tensors,
+    replace_rows,
+    unbind_rows,
+)
 from zoo.core.transfer import send
-from zoo.model.recurrent import keeps_state
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
 from zoo.rl_utils.optimizer import FlatAdam

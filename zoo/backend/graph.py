@@ -36,9 +36,8 @@ from zoo.backend.trace import (
     named_tensors,
     replaced,
 )
-from zoo.core.data import Metrics, Obs, State, leaves, map_tensors
+from zoo.core.data import Metrics, Obs, State, keeps_state, leaves, map_tensors
 from zoo.core.transfer import send
-from zoo.model.recurrent import keeps_state
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import AdamRates, FlatAdam, FlatState
 

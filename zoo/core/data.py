@@ -263,6 +263,11 @@ class Rollout:
         return map_tensors(following, self.data['obs'], self.last_obs, self.final_obs)
 
 
+def keeps_state(model: Any) -> bool:
+    """Whether a model has a state from step to step: a method `initial_state`. An attribute None says that it has none."""
+    return callable(getattr(model, 'initial_state', None))
+
+
 def leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Tensor]]:
     """The tensors of a (nested) mapping with their dotted paths, in order."""
     if isinstance(tree, Mapping):

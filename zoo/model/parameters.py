@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo.core.data import keeps_state
 from zoo.core.spaces import Space, empty_obs
-from zoo.model.recurrent import keeps_state
 
 
 def critic_names(model: nn.Module, obs_space: Space) -> set[str]:

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.core.data import State, leaves
+from zoo.core.data import State, keeps_state, leaves
 from zoo.core.errors import UserError
 from zoo.core.spaces import Space, empty_obs
-from zoo.model.recurrent import keeps_state
 from zoo.rl_utils.distribution import ActionDist
 
 _N = 3  # rows of the probe; no size of a space is likely to be taken for it

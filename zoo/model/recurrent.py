@@ -30,11 +30,6 @@ def keep_bias(n: int) -> Tensor:
     return torch.linspace(1, 31, n).log()
 
 
-def keeps_state(model: Any) -> bool:
-    """Whether a model has a state from step to step: a method `initial_state`. An attribute None says that it has none."""
-    return callable(getattr(model, 'initial_state', None))
-
-
 class RecurrentConfig(Section):
     """Section `policy.model.recurrent`."""
 

@@ -13,13 +13,23 @@ from torch import Tensor
 from zoo.backend.choose import Wish, choose_executor, env_compiler, executor_label
 from zoo.backend.executor import Acting, Compile, ForwardActing, Pass, Step, forward_for_acting
 from zoo.config.schedule import schedule_value
-from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Transition, first_leaf, map_tensors
+from zoo.core.data import (
+    Columns,
+    Metrics,
+    Obs,
+    Rollout,
+    Sample,
+    State,
+    Transition,
+    first_leaf,
+    keeps_state,
+    map_tensors,
+)
 from zoo.core.errors import UserError
-from zoo.core.seeding import restore_generator, stream, torch_generator
+from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.transfer import send
 from zoo.model.networks import Networks
 from zoo.model.probe import probe
-from zoo.model.recurrent import keeps_state
 from zoo.model.unread import unread_option
 from zoo.policy.base import Policy
 from zoo.policy.modes import ModelMode
@@ -357,7 +367,7 @@ class ActorCriticPolicy(Policy):
 
     def _run_steps(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
         """Passes of gradient steps, which see the model in training mode; all else sees it in eval mode."""
-        with self._mode.steps(stream(self.seed, 'model steps', self._train_iter)):  # a resume knows all three
+        with self._mode.steps(self.seed, self._train_iter):
             return self._executor.run(step, optimizers, data, numbers)
 
     def _draw_order(self, n: int, device: torch.device | None = None) -> Tensor:

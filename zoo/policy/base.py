@@ -26,6 +26,7 @@ from zoo.core.data import (
     State,
     Transition,
     first_leaf,
+    keeps_state,
     map_tensors,
     replace_rows,
 )
@@ -33,7 +34,6 @@ from zoo.core.errors import UserError
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.seeding import stream
 from zoo.core.spaces import ACTION_MASK, Dict, Space, mask_space, n_lead, obs_to_tensor
-from zoo.model.recurrent import keeps_state
 from zoo.model.unread import set_fields
 
 logger = logging.getLogger(__name__)

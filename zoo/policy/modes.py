@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from zoo.core.seeding import stream
+
 _MARK = '_trains_in_steps'  # on a module: the policy put it into eval mode, not the user, should it be given to another
 
 logger = logging.getLogger(__name__)
@@ -34,17 +36,18 @@ class ModelMode:
         model.eval()
 
     @contextmanager
-    def steps(self, stream: np.random.SeedSequence) -> Iterator[None]:
-        """The context of gradient steps. What the model draws at random in it, such as dropout, is from the stream."""
+    def steps(self, seed: int, train_iter: int) -> Iterator[None]:
+        """The context of gradient steps. What the model draws at random in it, such as dropout, depends on these two."""
         if not self._differs:  # the modes are the same, and to change it takes 0.1 ms, as long as a small update
             yield
             return
-        is_cuda, seed = self._device.type == 'cuda', int(stream.generate_state(1, np.uint64)[0]) >> 1
+        own = stream(seed, 'model steps', train_iter)
+        is_cuda, number = self._device.type == 'cuda', int(own.generate_state(1, np.uint64)[0]) >> 1
         with torch.random.fork_rng(devices=[self._device] if is_cuda else []):
-            torch.default_generator.manual_seed(seed)
+            torch.default_generator.manual_seed(number)
             if is_cuda:
                 with torch.cuda.device(self._device):
-                    torch.cuda.manual_seed(seed)
+                    torch.cuda.manual_seed(number)
             self._model.train()
             for module in self._kept:
                 module.training = False
