@@ -306,3 +306,13 @@ def test_import_leaves_tensorboard_and_rich_for_later() -> None:
 def test_logger_config_bad_value_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         LoggerConfig(**bad)
+
+
+def test_log_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / 'precious').write_text('text')
+    run = tmp_path / 'run'
+    run.mkdir()
+    (run / 'metrics.jsonl').symlink_to(tmp_path / 'precious')
+    with pytest.raises(OSError, match='symbolic links'):
+        Logger(run, LoggerConfig(console='off'), 'test', 100)
+    assert (tmp_path / 'precious').read_text() == 'text'

@@ -32,6 +32,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     _sync_folder(path.parent)
 
 
+def open_without_link(path: str, flags: int) -> int:
+    """An `opener` for `open` that follows no symbolic link: a run folder of somebody else leads to no other file."""
+    return os.open(path, flags | getattr(os, 'O_NOFOLLOW', 0), 0o666)
+
+
 def current_folder() -> str:
     """The current folder. Raises: UserError if it was removed: relative paths lead nowhere, and torch's MKL aborts."""
     try:

@@ -7,20 +7,20 @@ import json
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from zoo.config.section import Section
-from zoo.core.files import is_in_place
+from zoo.core.files import is_in_place, open_without_link
+from zoo.run.console import make_console
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Logger:
         self._start = time.monotonic() - _cut_log(folder / 'metrics.jsonl', start_env_step)
         self._lines: _LineFile | None = _LineFile(folder / 'metrics.jsonl')
         self._events = _EventFile(folder / 'tb', start_env_step) if cfg.tensorboard else None
-        self._console = _make_console(cfg, exp_name, max_env_step)
+        self._console = make_console(cfg.console, cfg.console_freq, exp_name, max_env_step)
         self._restore = restore
         self._failing: set[str] = set()
         self._max_env_step = max_env_step
@@ -163,7 +163,7 @@ class _LineFile:
         old.close()
 
     def _open(self) -> None:
-        self._file = open(self.path, 'ab', buffering=0)
+        self._file = open(self.path, 'ab', buffering=0, opener=open_without_link)
         self._stat = os.fstat(self._file.fileno())
 
     def append(self, line: str) -> None:
@@ -225,71 +225,6 @@ class _EventFile:
         self._writer.close()
 
 
-class _Console(Protocol):
-    def show(self, env_step: int, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _PlainConsole:
-    """Prints a line on stderr every `freq` seconds, and one at the end."""
-
-    def __init__(self, exp_name: str, freq: float) -> None:
-        self._exp_name, self._freq = exp_name, freq
-        self._next, self._pending = -math.inf, ''
-
-    def show(self, env_step: int, text: str) -> None:
-        self._pending = f'{self._exp_name}  {text}\n'
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._freq
-            self._print()
-
-    def close(self) -> None:
-        self._print()
-
-    def _print(self) -> None:
-        pending, self._pending = self._pending, ''
-        sys.stderr.write(pending)
-        sys.stderr.flush()
-
-
-class _LiveConsole:
-    """Redraws one line on stderr; leaves stdout unchanged."""
-
-    def __init__(self, exp_name: str, max_env_step: int, freq: float) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
-
-        console = Console(stderr=True)
-        name, text = (
-            TextColumn(f'{{task.{field}}}', markup=False, table_column=Column(no_wrap=True))
-            for field in ('description', 'fields[text]')
-        )
-        columns = [name, *([BarColumn(16)] if console.width >= 120 else []), text]
-        self._progress = Progress(*columns, console=console, auto_refresh=False, redirect_stdout=False)
-        self._task = self._progress.add_task(exp_name, total=max_env_step, text='')
-        self._freq, self._next = freq, -math.inf
-        self._progress.start()
-        console.show_cursor(True)  # rich hides the cursor, and a killed run could not restore it
-
-    def show(self, env_step: int, text: str) -> None:
-        self._progress.update(self._task, completed=env_step, text=text)
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._freq
-            self._progress.refresh()
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
-def _make_console(cfg: LoggerConfig, exp_name: str, max_env_step: int) -> _Console | None:
-    kind = ('live' if sys.stderr.isatty() else 'plain') if cfg.console == 'auto' else cfg.console
-    if kind == 'live':
-        return _LiveConsole(exp_name, max_env_step, cfg.console_freq or 0.5)
-    return _PlainConsole(exp_name, cfg.console_freq or 5.0) if kind == 'plain' else None
-
-
 def _to_numbers(metrics: Mapping[str, Tensor | float | int]) -> dict[str, float]:
     values: dict[str, Any] = dict(metrics)
     devices: dict[torch.device, list[str]] = {}
@@ -311,7 +246,7 @@ def _cut_log(path: Path, env_step: int) -> float:
     if not path.exists():
         return 0.0
     wall_s, end = 0.0, 0
-    with open(path, 'r+b') as file:
+    with open(path, 'r+b', opener=open_without_link) as file:
         for line in file:
             try:
                 row = json.loads(line)
