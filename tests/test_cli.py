@@ -43,7 +43,7 @@ def test_train_json_then_eval_json_agree_on_the_run(in_tmp: Path, capsys: pytest
     assert trained['run_dir'].endswith('_seed3') and 0 < trained['env_step'] <= 2_048
     assert main(['eval', trained['run_dir'], '--episodes', '3', '--seed', '5', '--json']) == 0
     evaluated = json.loads(capsys.readouterr().out)
-    assert set(evaluated) == {'return_mean', 'return_std', 'episodes', 'env_step'}
+    assert set(evaluated) == {'return_mean', 'return_std', 'episodes', 'episodes_cut', 'env_step'}
     assert evaluated['episodes'] == 3 and evaluated['env_step'] == trained['env_step']
     assert main(['eval', trained['run_dir'], '--episodes', '3', '--seed', '5', '--json']) == 0
     assert json.loads(capsys.readouterr().out) == evaluated  # same seed, same episodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,6 +19,15 @@ def _send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
+@pytest.fixture
+def not_ignored(number: int) -> Iterator[None]:
+    """`number` has its default action; under `nohup` a process starts with SIGHUP ignored."""
+    before = signal.signal(number, signal.SIG_DFL)
+    yield
+    signal.signal(number, before)
+
+
+@pytest.mark.usefixtures('not_ignored')
 @pytest.mark.parametrize('number', STOP_SIGNALS)
 def test_signal_ends_work_that_may_be_given_up(number: int) -> None:
     with catch_signals() as received:

@@ -180,8 +180,7 @@ def test_gradients_go_where_the_arch_says(name, cell):
     if 'ppg' in name:
         aux = model.compute_aux(obs, state, FIRST)
         assert parts(moved(model, aux['aux_value'])) == {'actor_encoder', 'actor_core', 'aux_head'}
-        whole = CRITIC['ppg dual' if name == 'ppg dual' else 'ppg shared']
-        assert parts(moved(model, model.compute_aux(obs, state, FIRST)['value'])) == whole
+        assert parts(moved(model, model.compute_aux(obs, state, FIRST)['value'])) == CRITIC[name]
 
 
 @models

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from tests.policy.test_ppo import N_STEP, OBS, N, random_rollout, samples_of
@@ -16,6 +17,7 @@ from zoo.config.section import Section
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.pipeline import serial_pipeline
 from zoo.policy.base import Policy
+from zoo.policy.modes import ModelMode
 
 LAYERS = {'dropout': lambda: nn.Dropout(0.5), 'batch_norm': lambda: nn.BatchNorm1d(16)}
 
@@ -49,7 +51,7 @@ class Shared(nn.Module):
 
 
 class SharedConfig(Section):
-    type: str = 'tests_dropout'
+    type: str = Field('tests_dropout', description='a registered model')
 
 
 @MODEL_REGISTRY.register('tests_dropout')
@@ -119,6 +121,23 @@ def test_a_layer_given_in_eval_mode_stays_in_it_so_that_the_first_ratio_is_one(l
     policy = make_policy(OBS, TWO_ACTIONS, learn=learn, collect=dict(n_step=N_STEP), network=model)
     assert policy.learn_mode.forward(samples_of(policy))['approx_kl'].abs() < 1e-6
     assert not model.trunk[1].training and (layer == 'dropout' or model.trunk[1].num_batches_tracked == 0)
+
+
+@pytest.mark.parametrize('norm', [nn.utils.parametrizations.spectral_norm, nn.utils.spectral_norm])
+def test_spectral_norm_follows_the_weights_in_gradient_steps_alone(norm: Any) -> None:
+    model = nn.Sequential(norm(nn.Linear(4, 4)))
+    mode = ModelMode(model, torch.device('cpu'))
+    x = torch.ones(1, 4)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(('original', 'weight_orig')):
+                weight.mul_(10)  # as an optimiser might
+        before = model(x)
+        assert torch.equal(model(x), before)  # acting leaves its estimate alone
+        for i in range(50):
+            with mode.steps(0, i):
+                model(x)
+        assert not model.training and torch.linalg.matrix_norm(model[0].weight, 2) == pytest.approx(1.0, abs=1e-2)
 
 
 @layers

@@ -62,6 +62,12 @@ def test_samples_take_a_row_for_each_and_the_objects_of_each_step() -> None:
     assert sample_bytes(config(buffer={'type': 'replay', 'size': 100, 'n_sample': 16}), space) == 100 * 112 + 8_000
 
 
+def test_samples_of_overlapping_sequences_are_counted_as_often_as_they_are_kept() -> None:
+    cfg = config()  # of 8 steps in sequences of 4 there are 5 by steps of 1: 20 rows for 8
+    cfg['policy'] |= {'model': {'recurrent': {'cell': 'lstm'}}, 'learn': {'sequence': {'len': 4, 'overlap': 'maximum'}}}
+    assert sample_bytes(cfg) == 2 * 20 * 64 + 8_000
+
+
 @pytest.mark.parametrize(
     ('sections', 'said'),
     [

@@ -83,7 +83,9 @@ def test_name_with_a_module_needs_consent_which_the_error_says(folder: Path, key
     assert not is_sprung(folder)
 
 
-@pytest.mark.parametrize('name', [' trap_of_test:make', 'trap_of_test:', 'trap_of_test :make', ':make', 'a;b c:make'])
+@pytest.mark.parametrize(
+    'name', [' trap_of_test:make', 'trap_of_test:', 'trap_of_test :make', ':make', 'a;b c:make', 'GymV26Environment-v0']
+)
 def test_odd_name_of_an_env_needs_consent_too(folder: Path, name: str) -> None:
     path = with_value(folder / 'c', 'meta.config.env.id', name)
     with pytest.raises(CheckpointError, match='names code of module .*--trust'):

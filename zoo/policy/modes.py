@@ -84,5 +84,6 @@ def _differs(module: Any) -> bool:
 
 
 def _may_differ(module: nn.Module) -> bool:
-    """Of a class of other code it is not known."""
-    return _differs(module) or not type(module).__module__.startswith(('torch.nn.', 'zoo.'))
+    """Of a class of other code, and of hooks, it is not known: spectral norm is either of them."""
+    is_known = type(module).__module__.startswith(('torch.nn.modules.', 'zoo.'))
+    return _differs(module) or not is_known or bool(module._forward_hooks or module._forward_pre_hooks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,17 +12,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.config.section import value_at
 from zoo.core.spaces import Space, leaf_spaces, obs_dtype
+from zoo.policy.sequences import n_copy
 
 ROW_BYTES, STEP_BYTES = 64, 1_000
 """Memory of one sample at least, without its observations: action, logit, value, reward and what is derived. And of one
 step of a rollout: the Python objects of its rows."""
 ENV_BYTES = {'sync': 2_000, 'async': 4 << 20}
 """Memory of one env at least: CartPole, which is as small as any, takes 4.8 kB; a process has pages of its own."""
+OVERLAP = 'policy.learn.sequence.overlap'
 SAMPLE_KEYS = (
     'env.collector_env_num',
     'policy.collect.n_step',
     'policy.collect.n_sample',
     'policy.learn.aux_freq',
+    OVERLAP,
     'buffer.size',
 )
 """What the memory for samples depends on."""
@@ -39,9 +43,9 @@ def sample_bytes(config: dict[str, Any], obs_space: Space | None = None) -> int:
     obs = 0
     if obs_space is not None:
         obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(obs_space))
-    n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS)
+    n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS if key != OVERLAP)
     n_draw = [_whole(config, key, 0) for key in ('buffer.n_sample', 'buffer.policy.n_sample')]
-    n_collected = max(n_env * n_step, size)
+    n_collected = max(round(n_env * n_step * _n_copy(config, n_step)), size)
     n_kept = (max(n_draw) or n_sample) * n_phase
     on_disk = value_at(config, 'policy.learn.aux_memory') == 'disk'
     n_obs = n_collected if on_disk else max(n_collected, n_kept)
@@ -66,6 +70,14 @@ def memory_problem(config: dict[str, Any], obs_space: Space | None = None) -> st
     else:
         return ''
     return f'{what} {n_byte / 1e9:,.0f} GB or more but this machine has {memory / 1e9:,.0f} GB; use fewer.'
+
+
+def _n_copy(config: dict[str, Any], n_step: int) -> float:
+    """How often a row is kept, where sequences of a recurrent model overlap."""
+    sequence = value_at(config, 'policy.learn.sequence')
+    if not sequence or value_at(config, 'policy.model.recurrent') is None:
+        return 1.0
+    return max(n_copy(SimpleNamespace(**sequence), n_step), 1.0)
 
 
 def _whole(config: dict[str, Any], key: str, default: int = 1) -> int:

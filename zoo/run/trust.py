@@ -28,6 +28,9 @@ Trust = bool | Sequence[str]
 NAME = re.compile(r'[^\W\d][\w.]*:[^\W\d][\w.-]*')
 MODULE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
 
+OLD_GYM = 'GymV21Environment-v0', 'GymV26Environment-v0'
+"""Ids of gymnasium's that load whatever their keyword arguments name."""
+
 _given: set[str] = set()
 
 
@@ -100,8 +103,8 @@ def _names(config: Any) -> Iterator[tuple[str, str]]:
     """Path and text of every name with a module in a config; any colon in an env's id makes it one."""
     for path, value in leaf_values(config):
         if isinstance(value, str):
-            is_name = ':' in value and value not in ENV_REGISTRY if path == 'env.id' else NAME.fullmatch(value)
-            if is_name:
+            is_code = ':' in value and value not in ENV_REGISTRY or value in OLD_GYM
+            if is_code if path == 'env.id' else NAME.fullmatch(value):
                 yield path, value
 
 
