@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from zoo.core.streams import open_closed_streams, say, write_line
@@ -250,7 +251,8 @@ def _eval(args: argparse.Namespace) -> int:
     checkpoint, trust = load_checkpoint(args.checkpoint), args.trust or args.imports
     env = env_config_of(checkpoint, trust)  # first: without consent to its code nothing is built
     policy = policy_of(checkpoint, trust=trust)
-    evaluation = evaluate(policy, env, args.episodes, args.seed)
+    with _watch_calls(args, env.step_timeout):
+        evaluation = evaluate(policy, env, args.episodes, args.seed)
     summary = {
         'return_mean': evaluation.return_mean,
         'return_std': evaluation.return_std,
@@ -323,10 +325,19 @@ def _config(args: argparse.Namespace) -> int:
 def _check_env(args: argparse.Namespace) -> int:
     from zoo.env import EnvConfig, check_env
 
-    warnings = check_env(EnvConfig(id=args.id), n_step=args.steps)
+    cfg = EnvConfig(id=args.id)
+    with _watch_calls(args, cfg.step_timeout):
+        warnings = check_env(cfg, n_step=args.steps)
     found = 'no problem found' if not warnings else 'nothing but the warnings above found'
     write_line(f'{args.id}: {found} in {args.steps} steps')
     return 0
+
+
+def _watch_calls(args: argparse.Namespace, step_timeout: float) -> AbstractContextManager[None]:
+    from zoo.run.env_watch import EnvWatch, watch_calls
+
+    EnvWatch.owns_process = args.owns_process
+    return watch_calls(step_timeout)
 
 
 def _print_json(value: dict[str, Any]) -> None:

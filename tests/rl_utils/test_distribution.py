@@ -17,7 +17,7 @@ from zoo.core.registry import DISTRIBUTION_REGISTRY, UnknownNameError
 from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from zoo.rl_utils import Categorical, Gaussian, distribution_of, make_dist
 from zoo.rl_utils.distribution import from_logits
-from zoo.rl_utils.gaussian import LOG_STD_MAX, LOG_STD_MIN
+from zoo.rl_utils.gaussian import LOG_STD_MAX, LOG_STD_MIN, bounded_log_std
 
 
 def log(*p: float) -> Tensor:
@@ -188,6 +188,13 @@ def test_gaussian_head_starts_with_the_given_deviation_and_keeps_it_in_bounds(st
         torch.nn.init.constant_(free, value)
         sigma = Gaussian(2).split(head(torch.zeros(3, 4)))['sigma']
         torch.testing.assert_close(sigma, torch.full((3, 2), math.exp(bound)))
+
+
+def test_log_std_has_a_gradient_on_its_bounds_and_none_beyond_them():
+    log_std = torch.tensor([-3.5, -3.0, -1.0, 0.5, 0.75], requires_grad=True)
+    bounded = bounded_log_std(log_std, -3.0, 0.5)
+    bounded.sum().backward()
+    assert bounded.tolist() == [-3.0, -3.0, -1.0, 0.5, 0.5] and log_std.grad.tolist() == [0, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize('log_std_min, log_std_max', [(-1.0, 2.0), (-10.0, -3.0), (1.0, 0.0)])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ import pytest
 
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.policy_envs import job_config
+from tests.run.processes import run_zoo
 from zoo.config.source import save_yaml
-from zoo.env import EnvError
+from zoo.env import EnvError, check_env
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config
+from zoo.run.env_watch import watch_calls
 
 ROOT = Path(__file__).parents[2]
 THIS = f'{__file__}:'
@@ -74,6 +77,34 @@ def _sleep_blind() -> None:
 
 
 hanging_env = HangingEnv
+hangs_in_python = partial(HangingEnv, 'step', 3)
+hangs_in_c = partial(HangingEnv, 'step', 3, 'c')
+
+
+class SleepyEnv(LimitEnv):
+    """LimitEnv whose 20th and 30th steps, counted over all such envs, take longer than a test and 8 s."""
+
+    n_step = 0
+
+    def step(self, action: Any) -> Any:
+        SleepyEnv.n_step += 1
+        time.sleep({20: 3600, 30: 8}.get(SleepyEnv.n_step, 0))
+        return super().step(action)
+
+
+class CtrlCEnv(LimitEnv):
+    """LimitEnv in whose third step somebody presses Ctrl-C."""
+
+    n_step = 0
+
+    def step(self, action: Any) -> Any:
+        CtrlCEnv.n_step += 1
+        if CtrlCEnv.n_step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
+
+
+ctrl_c_env = CtrlCEnv
 
 
 class HangingVector(LimitVectorEnv):
@@ -155,6 +186,69 @@ def test_env_that_hangs_in_another_thread_is_a_warning(tmp_path: Path, caplog: p
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert 'not in the main thread' in caplog.text
+
+
+def test_second_hang_is_seen_while_it_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The watch does not wait out the 10 s that it gives a call to end if the call ends at once."""
+    SleepyEnv.n_step = 0
+    env = dict(step_timeout=0.3, vectorization='sync', on_error='restart')
+    serial_pipeline(job_config(tmp_path, SleepyEnv, env=env, max_env_step=64))
+    assert '(2 of at most 10 restarts)' in caplog.text
+
+
+def test_watch_calls_ends_a_call_and_gives_the_handler_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(EnvError, match='index 0, in its check: no answer within 0.3 s'), watch_calls(0.3):
+        check_env({'id': hangs_in_python})
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_watch_calls_leaves_ctrl_c_to_the_handler_of_the_caller() -> None:
+    CtrlCEnv.n_step, got = 0, []
+    before = signal.signal(signal.SIGINT, lambda number, frame: got.append(number))
+    try:
+        with watch_calls(60.0):
+            check_env({'id': CtrlCEnv})
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert got == [signal.SIGINT]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('how', ['python', 'c'])
+def test_zoo_check_env_of_an_env_that_hangs_exits_1(tmp_path: Path, how: str) -> None:
+    done = run_zoo('check-env', f'tests.run.test_env_watch:hangs_in_{how}', '--import', _impatient(tmp_path))
+    assert done.returncode == 1, done.stderr
+    assert f"hangs_in_{how}', index 0, in its check: no answer within 1 s, at {THIS}" in done.stderr
+    assert 'Traceback' not in done.stderr and done.stderr.count('no answer') == 1
+    assert ('It cannot be interrupted' in done.stderr) == (how == 'c')
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_zoo_check_env_at_once() -> None:
+    assert run_zoo('check-env', 'tests.run.test_env_watch:ctrl_c_env').returncode == -signal.SIGINT
+
+
+@pytest.mark.slow
+def test_zoo_eval_of_an_env_that_hangs_exits_1(tmp_path: Path) -> None:
+    env = dict(kwargs={'call': 'step', 'at': 3, 'index': 1}, step_timeout=1.0, vectorization='sync')
+    HangingEnv.n_made = 100  # so none hangs in the training
+    result = serial_pipeline(job_config(tmp_path, hanging_env, env=env, max_env_step=64))
+    done = run_zoo('eval', result.run_dir, '--import', 'tests.run.test_env_watch')
+    assert done.returncode == 1, done.stderr
+    assert f"HangingEnv', index 1, step 3: no answer within 1 s, at {THIS}" in done.stderr
+    assert 'Traceback' not in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def _impatient(folder: Path) -> Path:
+    """A module for `--import` that makes 1 s the default of env.step_timeout."""
+    path = folder / 'impatient.py'
+    path.write_text(
+        'from zoo.env import EnvConfig\n'
+        "EnvConfig.model_fields['step_timeout'].default = 1.0\n"
+        'EnvConfig.model_rebuild(force=True)\n'
+    )
+    return path
 
 
 @pytest.mark.slow

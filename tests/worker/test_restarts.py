@@ -22,7 +22,7 @@ import gymnasium
 import pytest
 import torch
 
-from tests.envs import LimitEnv
+from tests.envs import End, LimitEnv
 from tests.policy_envs import job_config, make_policy
 from zoo import serial_pipeline
 from zoo.core.data import leaves
@@ -42,8 +42,16 @@ FAULTS = ['raise', 'exit', 'kill', 'hang']
 class FailingEnv(LimitEnv):
     """Fails once, at its n-th step or reset; who takes the file away has failed."""
 
-    def __init__(self, file: str, n_step: int = 8, n_reset: int = -1, fault: str = 'raise') -> None:
-        super().__init__(limit=5)
+    def __init__(
+        self,
+        file: str,
+        n_step: int = 8,
+        n_reset: int = -1,
+        fault: str = 'raise',
+        limit: int = 5,
+        end: End = 'truncated',
+    ) -> None:
+        super().__init__(limit, end)
         self.file, self.n_left = Path(file), {'step': n_step, 'reset': n_reset}
         self.fault = fault
 
@@ -191,7 +199,7 @@ def test_worker_that_fails_in_any_way_is_made_anew(fault: str, file: str, caplog
         data = collector.collect().data
     failed = next(env for env in (0, 1) if len(rows(data['is_reset'], env)))
     assert rows(data['is_reset'], failed) == [5, 6, 7]
-    [warning] = [record.getMessage() for record in caplog.records]
+    [warning] = [record.getMessage() for record in caplog.records if record.name == 'zoo.env.restarts']
     what = {
         'raise': 'step 8: OSError: the simulator is gone (',
         'exit': 'its code raised SystemExit: 3 at step 8 (',
@@ -204,19 +212,125 @@ def test_worker_that_fails_in_any_way_is_made_anew(fault: str, file: str, caplog
 
 
 @pytest.mark.parametrize(('how', 'mode'), MODES)
-def test_reset_that_fails_is_made_anew(how: str, mode: str, file: str) -> None:
-    """In the first reset nothing is broken; in one between episodes at most the episode that it ends."""
+def test_first_reset_that_fails_is_made_anew(how: str, mode: str, file: str) -> None:
     collector = make_collector(file, how, mode, n_step=-1, n_reset=1)
     assert collector.collect().data['obs'].flatten().tolist()[:5] == [0, 1, 2, 3, 4]
     collector._groups[0].env.close()
-    Path(file).touch()
-    collector = make_collector(file, how, mode, n_step=-1, n_reset=2)
-    data = collector.collect().data
-    begin = 6 if mode == 'next_step' else 5
+
+
+@pytest.mark.parametrize('end', ['terminated', 'truncated'])
+@pytest.mark.parametrize('fault', ['raise', 'exit'])
+@pytest.mark.parametrize(('how', 'mode'), MODES)
+def test_reset_that_fails_leaves_the_complete_episode_before(
+    how: str, mode: str, fault: str, end: str, file: str
+) -> None:
+    collector = make_collector(file, how, mode, n_step=-1, n_reset=2, fault=fault, end=end)
+    rollout = collector.collect()
+    data, has_reset_row = rollout.data, mode == 'next_step'
+    assert not Path(file).exists()
+    assert rows(data['is_reset']) == ([5, 11] if has_reset_row else [])
+    assert rows(data['done']) == ([] if end == 'truncated' else [4, 10] if has_reset_row else [4, 9])
+    assert data['traj_flag'][4, 0] and data['reward'][:5, 0].tolist() == [1.0] * 5
+    assert rollout.next_obs()[4, 0].tolist() == [5.0]  # the last observation, not the first of the new env
+    begin = 6 if has_reset_row else 5
     assert data['obs'].flatten().tolist()[begin : begin + 5] == [0, 1, 2, 3, 4]
-    # same_step: the reset is part of the step that ended the episode
-    assert rows(data['is_reset']) == {'same_step': [0, 1, 2, 3, 4], 'next_step': [5, 11], 'disabled': []}[mode]
+    assert list(collector.episodes.returns) == [5.0, 5.0] and collector.env_step == (10 if has_reset_row else 12)
     collector._groups[0].env.close()
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_reset_row_that_fails_first_in_a_rollout_leaves_the_episode_before(how: str, file: str) -> None:
+    collector = make_collector(file, how, 'next_step', n_step=-1, n_reset=2, limit=12)
+    data = collector.collect().data
+    assert rows(data['is_reset']) == [] and rows(data['traj_flag']) == [11]
+    data = collector.collect().data
+    assert rows(data['is_reset']) == [0] and data['obs'].flatten().tolist() == [12, *range(11)]
+    assert list(collector.episodes.returns) == [12.0] and not Path(file).exists()
+    collector._groups[0].env.close()
+
+
+def test_worker_that_dies_in_a_reset_takes_the_step_before_with_it(file: str) -> None:
+    """In mode same_step the reset is part of the step that ended the episode, and nobody knows what that returned."""
+    collector = make_collector(file, 'async', 'same_step', n_step=-1, n_reset=2, fault='kill')
+    assert rows(collector.collect().data['is_reset']) == [0, 1, 2, 3, 4]
+    collector._groups[0].env.close()
+
+
+class OneEpisodeEnv(FailingEnv):
+    """Can be reset only once."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self._n_step:
+            raise OSError('no second episode')
+        return super().reset(**kwargs)
+
+
+@pytest.mark.parametrize(('how', 'mode'), MODES)
+def test_evaluation_counts_episodes_whose_next_reset_fails(how: str, mode: str, file: str) -> None:
+    fields: Any = dict(vectorization=how, autoreset=mode, on_error='restart', max_restarts=8)
+    env = make_vector_env(EnvConfig(id=OneEpisodeEnv, kwargs={'file': file, 'n_step': -1}, **fields), 2)
+    policy = make_policy(env.obs_space, env.action_space, enable_field=['eval'])
+    assert Evaluator(env, policy.eval_mode, 8).evaluate(stream(0, 'test')).lengths == [5] * 8  # type: ignore[union-attr]
+    env.close()
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_step_and_reset_that_fail_at_once_break_only_the_episode_of_the_step(how: str, file: str, caplog: Any) -> None:
+    fields: Any = dict(vectorization=how, on_error='restart', action_mask='off')
+    env = make_vector_env(EnvConfig(id=OneEpisodeEnv, kwargs={'file': file, 'n_step': 5}, **fields), 2)
+    env.reset(0)
+    for _ in range(5):
+        timestep = env.step(torch.tensor([0, 0]))
+    env.close()
+    assert timestep.is_reset is not None and timestep.begins is not None and timestep.final_obs is not None
+    broken = int(timestep.is_reset.nonzero())  # the env that took the file
+    assert timestep.reward[1 - broken] == 1 and timestep.reward[broken] == 0
+    assert timestep.begins.all() and timestep.truncated.all() and timestep.obs.tolist() == [[0], [0]]
+    assert timestep.final_index.tolist() == [1 - broken] and timestep.final_obs.tolist() == [[5]]  # type: ignore[union-attr]
+    messages = [record.getMessage() for record in caplog.records]
+    assert [f'index {broken}, step 5: OSError: the simulator is gone (' in message for message in messages].count(
+        True
+    ) == 1
+    where = f'index {1 - broken}, the reset after step 5: OSError: no second episode ('
+    assert [where in message for message in messages].count(True) == 1 and len(messages) == 2
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_restart_that_fails_again_says_what_it_did(how: str, tmp_path: Path, caplog: Any) -> None:
+    fields: Any = dict(vectorization=how, on_error='restart', action_mask='off')
+    files = {call: str(tmp_path / call) for call in ('construction', 'reset', 'step')}
+    env = make_vector_env(EnvConfig(id=AgainEnv, kwargs=files, **fields), 1)
+    env.reset(0)
+    for file in files.values():
+        Path(file).touch()
+    env.step(torch.tensor([0]))
+    env.close()
+    calls = 'step 1', 'its construction', 'its reset'
+    for record, call in zip(caplog.records, calls, strict=True):
+        assert f"env '{__name__}:AgainEnv', index 0, {call}: FileNotFoundError" in record.getMessage()
+
+
+class AgainEnv(LimitEnv):
+    """Each call fails once if its file is there, which it takes away."""
+
+    def __init__(self, construction: str, reset: str, step: str) -> None:
+        self._files = {'reset': Path(reset), 'step': Path(step)}
+        _fail_once(Path(construction))
+        super().__init__()
+
+    def reset(self, **kwargs: Any) -> Any:
+        _fail_once(self._files['reset'])
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        _fail_once(self._files['step'])
+        return super().step(action)
+
+
+def _fail_once(file: Path) -> None:
+    if file.exists():
+        file.unlink()
+        file.unlink()
 
 
 class HopelessEnv(LimitEnv):
@@ -237,8 +351,8 @@ def test_more_than_max_restarts_end_the_run_with_the_last_cause(how: str) -> Non
         for _ in range(12):
             env.step(torch.tensor([0]))
     env.close()
-    assert str(raised.value).startswith(f"env '{__name__}:HopelessEnv', index 0")
-    assert 'OSError: no more' in str(raised.value) and isinstance(raised.value.__cause__, OSError)
+    assert str(raised.value).startswith(f"env '{__name__}:HopelessEnv', index 0, step 9: OSError: no more (")
+    assert isinstance(raised.value.__cause__, OSError)
     assert str(raised.value).endswith(
         'envs were made anew 2 times before, wanted at most 2 times in a run; mend the env, or raise env.max_restarts.'
     )

@@ -92,7 +92,7 @@ class _EnvCheck:
     def run(self, n_step: int) -> list[str]:
         """Returns: warnings."""
         try:
-            with env_call(f'env {self._name!r}, in its check'):
+            with env_call(f'env {self._name!r}, index 0, in its check'):
                 found = [self._run(n_step), self._endless(n_step)]
             return [sentence for sentence in found if sentence is not None]
         except BrokenContractError as error:

@@ -11,6 +11,7 @@ from zoo.env.errors import BrokenContractError, EnvContractError, EnvError, rais
 logger = logging.getLogger(__name__)
 
 BROKEN = 'broken'  # key of the infos of a vector env: [B] bool, the env failed in this step and was made anew
+CONSTRUCTION, RESET = 'its construction', 'its reset'  # when an env that is made anew may fail again
 N_WARNING = 10  # restarts that are told one by one; then every hundredth is
 
 

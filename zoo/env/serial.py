@@ -29,7 +29,7 @@ from zoo.env.diagnosis import (
     raise_if_broken,
 )
 from zoo.env.errors import locate, made_at
-from zoo.env.restarts import BROKEN, Restarts, restart_seed
+from zoo.env.restarts import BROKEN, CONSTRUCTION, RESET, Restarts, restart_seed
 
 FINAL_OBS = 'final_obs'  # key of gymnasium's infos
 
@@ -63,6 +63,7 @@ class SerialVectorEnv(SyncVectorEnv):
         self._seen: list[Any] = [None] * self.num_envs  # the observations
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._seeds: list[int | None] = [None] * self.num_envs
+        self._step_count = 0
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
@@ -76,8 +77,9 @@ class SerialVectorEnv(SyncVectorEnv):
             except (Exception, SystemExit) as error:
                 if self._restarts is None:
                     raise
-                self._restart(i, error)
+                self._restart(i, error, f'the reset after step {self._step_count}')
         self._ended = self._ended & ~mask
+        self._step_count = self._step_count if options else 0
         return self._gathered(), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -85,25 +87,27 @@ class SerialVectorEnv(SyncVectorEnv):
             raise ValueError(f'step got {n_action(actions)} actions for {self.num_envs} envs')
         if self._has_nested_actions:
             actions = list(iterate(self.action_space, actions))
-        rewards, terminated, truncated = self._rewards, self._terminations, self._truncations
+        self._step_count += 1
         infos: dict[str, Any] = {}
         left = enumerate(zip(self.envs, actions, strict=True))
-        while (failed := self._step_envs(left, infos)) is not None:  # the others step all the same
-            rewards[failed], terminated[failed], truncated[failed] = 0.0, False, False
-            infos.setdefault(BROKEN, np.zeros(self.num_envs, dtype=bool))[failed] = True
-        self._ended = terminated | truncated
-        return self._gathered(), rewards, terminated, truncated, infos
+        while self._step_envs(left, infos):  # the others step all the same
+            pass
+        self._ended = self._terminations | self._truncations
+        return self._gathered(), self._rewards, self._terminations, self._truncations, infos
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close all envs; one that raises or hangs is a warning."""
         places = {f'env {self._name!r}, index {i}': env.close for i, env in enumerate(self.envs)}
         close_in_time(places, self._timeout)
 
-    def _step_envs(self, left: Iterator[Any], infos: dict[str, Any]) -> int | None:
-        """Steps the envs that are left, up to one that raises and is made anew: its index; None at the end of them."""
+    def _step_envs(self, left: Iterator[Any], infos: dict[str, Any]) -> bool:
+        """Steps the envs that are left, up to one that raises and is made anew; returns whether there was one.
+
+        Its episode broke off, unless it raised only in the reset after a complete one.
+        """
         seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
         result: Any = None
-        i = 0
+        i, is_complete = 0, False
         try:
             for i, (env, action) in left:
                 CALLS.index = i
@@ -120,15 +124,21 @@ class SerialVectorEnv(SyncVectorEnv):
                 if self._same_step and (is_over or is_cut):
                     finals = infos.setdefault(FINAL_OBS, np.full(self.num_envs, None, dtype=object))
                     finals[i] = self._copy(seen[i])  # the reset may write into it
+                    is_complete = True
                     self._reset_env(i)
+                    is_complete = False
         except (Exception, SystemExit) as error:
             self.failed_index = i
             raise_if_broken(error, 'step', result, self.single_observation_space)
             if self._restarts is None:
                 raise
-            self._restart(i, error)
-            return i
-        return None
+            step = f'step {self._step_count}'
+            self._restart(i, error, f'the reset after {step}' if is_complete else step)
+            if not is_complete:  # else the episode is complete
+                rewards[i], terminated[i], truncated[i] = 0.0, False, False
+                infos.setdefault(BROKEN, np.zeros(self.num_envs, dtype=bool))[i] = True
+            return True
+        return False
 
     def _reset_env(self, i: int, **kwargs: Any) -> None:
         self.failed_index = CALLS.index = i
@@ -136,16 +146,18 @@ class SerialVectorEnv(SyncVectorEnv):
         self._seen[i], _ = checked_call('reset', self.single_observation_space, self.envs[i].reset, **kwargs)
         self.failed_index = None
 
-    def _restart(self, i: int, cause: BaseException) -> None:
+    def _restart(self, i: int, cause: BaseException, when: str) -> None:
         """Make env i anew, and again if that fails; its observation is then the first of a new episode."""
         assert self._restarts is not None
+        where = f'env {self._name!r}, index {i}'
         while True:
-            self._restarts.note(f'env {self._name!r}, index {i}', cause)
-            where = f'env {self._name!r}, index {i}'
+            self._restarts.note(f'{where}, {when}', cause)
             with env_call(where, CONSTRUCTION_CALLS):
                 close_in_time({where: self.envs[i].close}, self._timeout)
             try:
+                when = CONSTRUCTION
                 self.envs[i] = self.env_fns[i]()  # type: ignore[index]
+                when = RESET
                 self._reset_env(i, seed=restart_seed(self._seeds[i], self._restarts.count))
                 return
             except (Exception, SystemExit) as error:

@@ -47,12 +47,14 @@ class Raised(NamedTuple):
     """An exception that ends a worker, in a form that can always be sent.
 
     pickled: the exception, if it is an Exception that can be pickled, else None.
+    step: what the step returned, if it ended an episode and the reset after it raised, else None.
     """
 
     pickled: bytes | None
     words: str  # its type and message
     text: str  # its traceback
     at: str  # file:line of the env's code
+    step: tuple[Any, bool, bool, Any] | None = None
 
 
 def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Connection, other_end: Connection) -> None:
@@ -60,13 +62,14 @@ def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Conn
     _die_with_parent(place.is_main_thread)
     _leave_signals_to_parent()
     other_end.close()  # else the pipe would not break when the parent ends
-    env = None
+    env = worker = None
     try:
         env = make()
         _check_spaces(env, place.spaces)
-        _answer(_Worker(env, place), pipe)
+        worker = _Worker(env, place)
+        _answer(worker, pipe)
     except BaseException as error:  # even SystemExit: the parent says what became of the env
-        _send_error(error, pipe)
+        _send_error(error, pipe, worker and worker.complete)
         with suppress(BaseException):
             if env is not None:
                 env.close()
@@ -91,17 +94,22 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
             result = None
 
 
-def _send_error(error: BaseException, pipe: Connection) -> None:
+def _send_error(error: BaseException, pipe: Connection, step: Any) -> None:
     pickled = None
     if isinstance(error, Exception):
         with suppress(Exception):  # it may refuse to be pickled
             pickled = pickle.dumps(error)
     with suppress(OSError):
-        pipe.send((False, Raised(pickled, show_error(error), traceback.format_exc(), raised_at(error))))
+        pipe.send((False, Raised(pickled, show_error(error), traceback.format_exc(), raised_at(error), step)))
 
 
 class _Worker:
-    """An env whose results are looked at here; its infos, which nothing reads, are not sent."""
+    """An env whose results are looked at here; its infos, which nothing reads, are not sent.
+
+    Attributes: complete: what a step that ended an episode returned, while the reset after it runs; else None.
+    """
+
+    complete: tuple[Any, bool, bool, Any] | None = None
 
     def __init__(self, env: gymnasium.Env, place: WorkerPlace) -> None:
         self.env, self._place = env, place
@@ -122,9 +130,11 @@ class _Worker:
         obs, reward, terminated, truncated, _ = result
         terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
         if (terminated or truncated) and mode == AutoresetMode.SAME_STEP:
-            final = deepcopy(obs)  # the reset may write into it
+            complete = reward, terminated, truncated, deepcopy(obs)  # the reset may write into it
+            self.complete = complete
             self.reset()
-            return reward, terminated, truncated, final
+            self.complete = None
+            return complete
         self._ended = terminated or truncated
         self._write(obs)
         return reward, terminated, truncated, None

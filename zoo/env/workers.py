@@ -25,15 +25,14 @@ from gymnasium.vector.utils import (
     read_from_shared_memory,
 )
 
+from zoo.env.calls import CONSTRUCTION_CALLS
 from zoo.env.closing import close_in_time
 from zoo.env.errors import BrokenContractError, EnvError, WorkerTraceback, add_place, contract_error, locate, made_at
-from zoo.env.restarts import BROKEN, Restarts, restart_seed
+from zoo.env.restarts import BROKEN, CONSTRUCTION, RESET, Restarts, restart_seed
 from zoo.env.serial import FINAL_OBS
 from zoo.env.worker_process import Raised, WorkerPlace, run_worker
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
-CONSTRUCTION = 'its construction'
-CONSTRUCTION_STEPS = 10  # how many times as long as a step the construction of an env may take
 MAX_WAIT = 1e6  # seconds; a system counts them in milliseconds, of 31 bits
 
 Fault = Raised | Literal['late', 'dead']
@@ -190,22 +189,21 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             # else its answer will be missing too
 
     def _answers(self, indices: Iterable[int], when: str) -> tuple[list[Any], list[int]]:
-        """The results of all these envs, and which of them failed and were made anew: theirs is a step without reward."""
+        """The results of all these envs, and which episodes broke off: theirs is a step without reward. Makes envs anew."""
         deadline = time.monotonic() + self._limit(when)
         results: list[Any] = []
         faults: dict[int, Fault] = {}
         for i in indices:
             is_good, result = _receive(self._pipes[i], deadline)
             if not is_good:
-                faults[i] = result
-                result = 0.0, False, False, None
+                faults[i], result = result, _complete(result) or (0.0, False, False, None)
             results.append(result)
         if faults:
             if self._restarts is None:
                 raise self._error(faults, when)
             for i, fault in faults.items():
-                self._restart(i, fault, when)
-        return results, list(faults)
+                self._restart(i, fault, f'the reset after {when}' if _complete(fault) else when)
+        return results, [i for i, fault in faults.items() if not _complete(fault)]
 
     def _restart(self, i: int, fault: Fault, when: str) -> None:
         """Make env i and its process anew, and again if that fails; its observation is the first of a new episode."""
@@ -218,7 +216,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             when = CONSTRUCTION
             is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
             if is_good:
-                when = 'its reset'
+                when = RESET
                 self._send(i, ('reset', {'seed': restart_seed(self._seeds[i], self._restarts.count)}), when)
                 is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
             if is_good:
@@ -227,7 +225,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def _limit(self, when: str) -> float:
         """Seconds to wait for an answer."""
-        return min(self._timeout * (CONSTRUCTION_STEPS if when == CONSTRUCTION else 1), MAX_WAIT)
+        return min(self._timeout * (CONSTRUCTION_CALLS if when == CONSTRUCTION else 1), MAX_WAIT)
 
     def _end(self, i: int) -> None:
         self.processes[i].kill()
@@ -281,6 +279,11 @@ def _receive(pipe: Connection, deadline: float) -> tuple[bool, Any]:
         return pipe.recv() if pipe.poll(max(deadline - time.monotonic(), 0.0)) else (False, 'late')
     except (EOFError, OSError):
         return False, 'dead'
+
+
+def _complete(fault: Fault) -> Any:
+    """The result of the step that ended an episode, if only the reset after it failed, else None."""
+    return fault.step if isinstance(fault, Raised) else None
 
 
 def _close_fault(pipe: Connection, deadline: float, is_stepping: bool) -> Fault:

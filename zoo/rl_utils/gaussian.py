@@ -50,7 +50,13 @@ class GaussianHead(nn.Module):
     def forward(self, feature: Tensor) -> Tensor:
         mu = self.mu(feature)
         log_std = self.log_std if self.log_std_layer is None else self.log_std_layer(feature)
-        return torch.cat((mu, log_std.clamp(self.log_std_min, self.log_std_max).exp().expand_as(mu)), -1)
+        return torch.cat((mu, bounded_log_std(log_std, self.log_std_min, self.log_std_max).exp().expand_as(mu)), -1)
+
+
+def bounded_log_std(log_std: Tensor, low: float, high: float) -> Tensor:
+    """log_std clamped to [low, high]; the gradient is 1 on the bounds, where that of `clamp` is 0 in torch 2.15."""
+    bounded = log_std.detach().clamp(low, high)
+    return torch.where(log_std == bounded, log_std, bounded)
 
 
 def check_log_std(log_std_init: float, log_std_min: float, log_std_max: float) -> None:

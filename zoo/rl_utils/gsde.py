@@ -18,7 +18,7 @@ from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Space
 from zoo.rl_utils.check import wide
 from zoo.rl_utils.distribution import Logit
-from zoo.rl_utils.gaussian import LOG_STD_MAX, LOG_STD_MIN, Gaussian, check_log_std
+from zoo.rl_utils.gaussian import LOG_STD_MAX, LOG_STD_MIN, Gaussian, bounded_log_std, check_log_std
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
 _EPSILON = 1e-6
@@ -47,7 +47,7 @@ class GSDEHead(nn.Module):
         self.log_std = nn.Parameter(torch.full((n_in, n_out), log_std_init))
 
     def forward(self, feature: Tensor) -> Tensor:
-        std = self.log_std.clamp(self.log_std_min, self.log_std_max).exp()
+        std = bounded_log_std(self.log_std, self.log_std_min, self.log_std_max).exp()
         basis = feature.detach().unsqueeze(-2) * std.t()  # [..., 1, L] * [D, L]
         return torch.cat((self.mu(feature), basis.flatten(-2)), -1)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import _thread
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -95,8 +97,9 @@ class EnvWatch:
             self._told = call
             return
         self._interrupt(call, words)
-        if self._end.wait(GRACE_S) or CALLS.state() != call:
-            return
+        for _ in range(math.ceil(GRACE_S / self._poll)):
+            if self._end.wait(self._poll) or CALLS.state() != call:
+                return
         logger.error('%s It cannot be interrupted.', words)
         if self.owns_process:
             self._end_process(call, words)
@@ -120,6 +123,36 @@ class EnvWatch:
             logger.error('the end of the run is lost: %s', error)
         finally:
             os._exit(1)
+
+
+@contextmanager
+def watch_calls(timeout: float) -> Iterator[None]:
+    """An EnvWatch around work that has no `catch_signals`; at other interrupts the handler of the caller is called.
+
+    Outside of the main thread, which alone handles signals, the watch can only warn.
+    Args: timeout: seconds, as of EnvWatch. Raises: EnvError in place of a call that does not return.
+    """
+    watch = EnvWatch(timeout)
+    if threading.current_thread() is not threading.main_thread():
+        with watch:
+            yield
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if watch.interrupts(number, frame):
+            return
+        if callable(previous):
+            previous(number, frame)
+        elif previous == signal.SIG_DFL:
+            signal.signal(number, previous)
+            signal.raise_signal(number)  # ends the process
+
+    previous = signal.signal(SIGNAL, handler)
+    try:
+        with watch:
+            yield
+    finally:
+        signal.signal(SIGNAL, previous)
 
 
 def _frames(stack: FrameType | None) -> Iterator[FrameType]:

@@ -159,7 +159,11 @@ def outputs(
     logit = linear('policy', feature)
     if case.dist == Dist.GAUSSIAN:
         log_std = linear('std', feature) if case.state_std else params['log_std'].expand_as(logit)
-        logit = torch.cat([logit, log_std.clamp(*case.log_std).exp()], 1)
+        low, high = case.log_std
+        bounded = log_std.detach().clamp(low, high)
+        # the gradient is 1 on the bounds: that of clamp depends on torch's version
+        log_std = torch.where((log_std < low) | (log_std > high), bounded, log_std)
+        logit = torch.cat([logit, log_std.exp()], 1)
     if mask is not None:
         logit = logit.masked_fill(~mask, -torch.inf)
     critic = feature if case.critic is None else trunk('critic', len(case.critic))
