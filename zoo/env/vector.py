@@ -24,6 +24,8 @@ from zoo.env.masks import ChoiceCheck, mask_size, masked_space
 from zoo.env.observations import obs_reader
 from zoo.env.restarts import BROKEN
 
+BOOL = np.dtype(bool)
+
 
 class VectorEnv:
     """B envs that step together: tensors in, Timesteps out, every observation and reward known to be finite."""
@@ -177,8 +179,12 @@ class VectorEnv:
             raise wrong_shape_error(self._place, self._ended.shape, returned)
         self._reader.write(row.obs, obs)
         row.reward[:] = reward
-        row.terminated[:] = flag_array(self._place, 'terminated', terminated)
-        row.truncated[:] = flag_array(self._place, 'truncated', truncated)
+        if getattr(terminated, 'dtype', None) is not BOOL or getattr(truncated, 'dtype', None) is not BOOL:
+            terminated, truncated = (
+                flag_array(self._place, what, flags)
+                for what, flags in (('terminated', terminated), ('truncated', truncated))
+            )
+        row.terminated[:], row.truncated[:] = terminated, truncated
         if row.is_reset is not None:
             row.is_reset[:] = self._ended
             if np.count_nonzero(self._ended):  # such a row is no transition: nothing was earned or ended in it
