@@ -183,3 +183,15 @@ def test_ring_loaded_from_a_file_moves_to_the_device_of_the_samples():
     two.push(moved(numbered(3, 3), 'cuda'))
     batch = two.gather(torch.arange(4))
     assert two._data['obs'].is_cuda and batch['id'].tolist() == [4, 5, 2, 3] and is_whole(moved(batch, 'cpu'))
+
+
+def test_samples_of_a_checkpoint_with_other_columns_are_dropped_with_a_warning(caplog):
+    old, ring = Ring(6), Ring(6)
+    old.push(numbered(0, 4))
+    ring.load_state_dict(old.state_dict())
+    more = {**numbered(4, 3), 'weight': torch.ones(3)}
+    assert ring.push(more) == [slice(0, 3)]
+    assert ring.state_dict()['data']['id'].tolist() == [4, 5, 6] and ring.n_push == 2
+    assert 'samples now have weight float32 [] where those of the checkpoint have no weight' in caplog.text
+    with pytest.raises(UserError, match='the buffer keeps weight'):
+        ring.push(numbered(7, 3))  # in a run of its own that is a fault of the policy

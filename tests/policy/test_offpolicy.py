@@ -11,6 +11,7 @@ import torch
 from tests.buffer.samples import multi, replay
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, samples_of
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, job_config, joined, make_policy, rows
+from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
 from zoo.env import EnvConfig
 from zoo.pipeline import serial_pipeline
@@ -212,6 +213,39 @@ def run_config(root: Any, name: str, env_id: str = 'tests.envs:limit_env', **sec
     if 'off' in name:
         cfg['buffer'] = dict(size=128, **(dict(policy=draw, value=draw) if 'ppg' in name else draw))
     return cfg
+
+
+@pytest.mark.parametrize('name', ['ppo_offpolicy', 'ppg_offpolicy'])
+def test_resume_with_a_column_more_drops_what_the_buffer_kept(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    learn = {'value_norm': True, 'value_clip': False}
+    first = serial_pipeline(run_config(tmp_path, name, 'tests.policy_envs:match_env', policy={'learn': learn}))
+    change = ['policy.learn.value_clip=true']  # it needs what the critic put out when it acted
+    more = serial_pipeline(resume=first.run_dir, max_env_step=first.env_step + 256, overrides=change)
+    assert 'the replay buffer begins empty' in caplog.text and more.train_iter > first.train_iter
+
+
+class Gives(PPOPolicy):
+    """Gives samples up to its third rollout."""
+
+    n_rollout = 0
+
+    def _get_train_sample(self, rollout: Any) -> Any:
+        self.n_rollout += 1
+        if self.n_rollout == 3:
+            raise UserError('no samples')
+        return super()._get_train_sample(rollout)
+
+
+def test_a_half_iteration_is_not_saved(tmp_path: Path) -> None:
+    cfg = run_config(tmp_path, 'ppo') | {'checkpoint': {'freq': 1}}
+    like = serial_pipeline(cfg, max_train_iter=1).policy
+    policy = Gives(like.cfg, like.obs_space, like.action_space)
+    with pytest.raises(UserError, match='no samples'):
+        serial_pipeline(cfg, policy=policy)
+    newest = max(tmp_path.glob('**/step_*.safetensors'), key=lambda path: path.stat().st_mtime)
+    assert int(newest.stem.removeprefix('step_')) == 128  # of the second rollout
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,8 @@ from zoo.buffer.base import BufferConfig
 from zoo.core.data import Columns, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.transfer import send
+
+logger = logging.getLogger(__name__)
 
 
 class RingConfig(BufferConfig):
@@ -36,6 +39,7 @@ class Ring:
         self._device, self._cursor = device, 0  # the cursor is the next row to write
         self._data: dict[str, Any] | None = None
         self._form: dict[str, str] = {}
+        self._is_loaded = False  # what it holds is of a checkpoint, and nothing was pushed since
         self._batch_device = torch.device('cpu')
         self._push_number = torch.zeros(size, dtype=torch.int64)
 
@@ -43,6 +47,7 @@ class Ring:
     def push(self, samples: Columns) -> list[slice]:
         """Copies samples [N] over the oldest rows, the last `size` of them if N is more; returns the rows written.
 
+        Samples of a checkpoint that have other columns are dropped, with a warning.
         Raises: UserError if keys, dtypes or trailing shapes are not those of the first push.
         """
         data = self._fit(samples)
@@ -98,7 +103,7 @@ class Ring:
             cursor = len(rows) % self.size
         self.n_row, self.n_push, self._cursor = len(rows), state['n_push'], cursor
         self._push_number[: len(rows)] = state['push_number'][rows]
-        self._data = None
+        self._data, self._is_loaded = None, bool(state['data'])
         if state['data']:
             self._allocate(state['data'], torch.device('cpu'))  # the first push brings it to the samples' device
             map_tensors(lambda block, x: block[: len(rows)].copy_(x[rows]), self._data, state['data'])
@@ -116,6 +121,14 @@ class Ring:
         cpu = torch.device('cpu')
         self._batch_device = _device_of(samples)
         place = self._batch_device if self._device == 'auto' else cpu
+        if self._is_loaded and form != self._form:
+            logger.warning(
+                'samples now have %s where those of the checkpoint have %s: the replay buffer begins empty',
+                _misfits(form, self._form),
+                _misfits(self._form, form),
+            )
+            self._data, self.n_row, self._cursor = None, 0, 0
+        self._is_loaded = False
         if self._data is None:
             if 'staleness' in form:
                 raise UserError(
@@ -126,8 +139,7 @@ class Ring:
         elif form != self._form:
             raise UserError(
                 f'samples have {_misfits(form, self._form)} but the buffer keeps '
-                f'{_misfits(self._form, form)}; push samples of one form, and resume with the config '
-                'that they were collected with'
+                f'{_misfits(self._form, form)}; give samples of one form in `_get_train_sample`'
             )
         elif _device_of(self._data) != place:
             self._data = map_tensors(lambda x: x.to(place), self._data)

@@ -99,9 +99,9 @@ class SerialJob:
         with self.timer.label('zoo/collect'):
             rollout = self._collector.collect()
         use_threads(self._n_thread['learn'])
+        self._updating = True  # from here on the state is that of no whole iteration
         with self.timer.part('sample'):
             self._parts.buffer.push(self._get_train_sample(rollout))
-        self._updating = True
         with self.timer.part('learn'):
             metrics = self._learner.train(start_step)
         self._updating = False
