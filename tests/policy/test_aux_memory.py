@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from zoo.core.errors import RunError
+from zoo.core.errors import RunError, UserError
 from zoo.policy.aux_memory import AuxMemory, MemoryLocation
 from zoo.run.checkpoint import load_checkpoint, save_checkpoint
 
@@ -139,6 +139,18 @@ def test_empty_state_empties_the_memory() -> None:
     memory.append(part(1))
     memory.append(part(2))
     assert_holds(memory, joined([part(1), part(2)], 'obs', 'return_'))
+
+
+def test_rows_of_a_checkpoint_of_another_form_are_dropped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    old, memory = AuxMemory(3, 'cpu'), AuxMemory(3, 'cpu')
+    old.append(part(0))
+    memory.load_state_dict(old.state_dict(), 1, CPU)
+    memory.append(part(1, dtype=torch.float32))
+    assert_holds(memory, joined([part(1, dtype=torch.float32)], 'obs', 'return_'))
+    assert memory.n_filled == 1 and 'the auxiliary memory begins empty' in caplog.text
+    with pytest.raises(UserError, match='obs'):
+        memory.append(part(2))  # within a run that is a fault of the policy
+    assert memory.n_filled == 1
 
 
 @places

@@ -226,22 +226,46 @@ def test_resume_with_a_column_more_drops_what_the_buffer_kept(
     assert 'the replay buffer begins empty' in caplog.text and more.train_iter > first.train_iter
 
 
-class Gives(PPOPolicy):
-    """Gives samples up to its third rollout."""
+@pytest.mark.parametrize('name', ['ppg', 'ppg_offpolicy'])
+def test_resume_with_sequences_of_another_length_begins_the_auxiliary_phase_anew(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = dict(learn=dict(aux_freq=3, sequence=dict(len=8)), model=dict(recurrent={}))
+    first = serial_pipeline(run_config(tmp_path, name, 'tests.policy_envs:match_env', policy=policy))
+    change = ['policy.learn.sequence.len=4']
+    more = serial_pipeline(resume=first.run_dir, max_env_step=512, overrides=change)
+    assert caplog.text.count('the auxiliary memory begins empty') == 1
+    # 4 rollouts of 1 or 2 policy phases, an auxiliary phase after 3 of them, as in a new run
+    n_aux = sum('learn/aux_kl_after' in row and row['collect/iter'] > 4 for row in rows(more.run_dir))
+    assert n_aux == (1 if name == 'ppg' else 2)
 
+
+class Refuses(PPOPolicy):
+    """Raises in the third rollout, where `refuses_in` says."""
+
+    refuses_in = ''
     n_rollout = 0
 
-    def _get_train_sample(self, rollout: Any) -> Any:
+    def _process_transition(self, *args: Any) -> Any:
         self.n_rollout += 1
-        if self.n_rollout == 3:
-            raise UserError('no samples')
+        self._refuse('_process_transition')
+        return super()._process_transition(*args)
+
+    def _get_train_sample(self, rollout: Any) -> Any:
+        self._refuse('_get_train_sample')
         return super()._get_train_sample(rollout)
 
+    def _refuse(self, where: str) -> None:
+        if where == self.refuses_in and self.n_rollout == 3:
+            raise UserError('no samples')
 
-def test_a_half_iteration_is_not_saved(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize('where', ['_process_transition', '_get_train_sample'])
+def test_a_half_iteration_is_not_saved(where: str, tmp_path: Path) -> None:
     cfg = run_config(tmp_path, 'ppo') | {'checkpoint': {'freq': 1}}
     like = serial_pipeline(cfg, max_train_iter=1).policy
-    policy = Gives(like.cfg, like.obs_space, like.action_space)
+    policy = Refuses(like.cfg, like.obs_space, like.action_space)
+    policy.refuses_in = where
     with pytest.raises(UserError, match='no samples'):
         serial_pipeline(cfg, policy=policy)
     newest = max(tmp_path.glob('**/step_*.safetensors'), key=lambda path: path.stat().st_mtime)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from typing import Any, Literal
@@ -13,6 +14,8 @@ from torch import Tensor
 from zoo.core.data import Columns, first_leaf, leaves, map_tensors
 from zoo.core.errors import RunError, UserError
 from zoo.policy.sequences import STATE_COLUMNS
+
+logger = logging.getLogger(__name__)
 
 MemoryLocation = Literal['device', 'cpu', 'disk']
 KEPT = frozenset(('obs', 'return_', 'weight')) | STATE_COLUMNS
@@ -32,10 +35,16 @@ class AuxMemory:
         self._n_part, self._where = n_part, where
         self._block: dict[str, Any] = {}
         self._n, self._n_filled = 0, 0  # rows (or sequences), and batches
+        self._is_loaded = False  # what it holds is of a checkpoint, and nothing was appended since
 
     def __len__(self) -> int:
         """Rows kept, or sequences."""
         return self._n
+
+    @property
+    def n_filled(self) -> int:
+        """Batches kept."""
+        return self._n_filled
 
     @property
     def device(self) -> torch.device:
@@ -45,6 +54,7 @@ class AuxMemory:
     def append(self, batch: Columns) -> None:
         """Copies obs, return_ and, where there are such, weight and the columns of sequences of a batch [N] in.
 
+        Rows of a checkpoint that have another form are dropped, with a warning.
         Raises: RunError if a disk has no room for the block, with the first batch; RuntimeError if all batches are in.
         """
         if self._n_filled >= self._n_part:
@@ -53,6 +63,16 @@ class AuxMemory:
                 'each learn_mode.forward(), it empties the memory when the phase is due'
             )
         part = {key: x for key, x in batch.items() if key in KEPT}
+        if self._is_loaded and (misfits := self._misfits(part)):
+            logger.warning(
+                'samples now have other columns (%s) than those of the checkpoint: the auxiliary memory begins empty, '
+                'and the next auxiliary phase comes %d policy phases later',
+                misfits,
+                self._n_filled,
+            )
+            self._block = {}
+            self.clear()
+        self._is_loaded = False
         self._take(part, 1, first_leaf(part).device)
 
     def columns(self) -> dict[str, Any]:
@@ -73,10 +93,15 @@ class AuxMemory:
         self.clear()
         if state:
             self._take(state, n_filled, device)
+        self._is_loaded = bool(state)
 
     def _take(self, part: Columns, n_filled: int, device: torch.device) -> None:
         """Copies rows in that count as n_filled batches, with room for as many more as batches are to come."""
-        self._check_form(part)
+        if misfits := self._misfits(part):
+            raise UserError(
+                f'samples have other columns than the auxiliary memory ({misfits}); give samples of one form in '
+                '`_get_train_sample`'
+            )
         n, n_left = len(part['return_']), self._n_part - self._n_filled - n_filled
         n_row = self._n + n + n_left * -(-n // max(n_filled, 1))
         if not self._block or n_row > len(self._block['return_']) or part.keys() - self._block.keys():
@@ -86,15 +111,11 @@ class AuxMemory:
         self._n += n
         self._n_filled += n_filled
 
-    def _check_form(self, part: Columns) -> None:
-        """Raises: UserError if a column has another form than the rows kept, which a checkpoint may have brought."""
+    def _misfits(self, part: Columns) -> str:
+        """The columns that have another form than the rows kept; '' if there are none."""
         kept, got = ({path: [x.dtype, *x.shape[1:]] for path, x in leaves(tree)} for tree in (self._block, part))
-        for path in kept.keys() & got.keys():
-            if kept[path] != got[path]:
-                raise UserError(
-                    f'the auxiliary memory has {path} of {kept[path]} but the samples have {got[path]}; resume from a '
-                    'checkpoint with samples of this env'
-                )
+        paths = sorted(path for path in kept.keys() & got.keys() if kept[path] != got[path])
+        return ', '.join(f'{path} {got[path]}, was {kept[path]}' for path in paths)
 
     def _make_room(self, part: Columns, n_row: int, device: torch.device) -> None:
         """A block of n_row rows for what is kept and what is like `part`."""

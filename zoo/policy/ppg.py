@@ -202,7 +202,7 @@ class PPGPolicy(ActorCriticPolicy):
             losses, n_epoch = self._train_policy(parts['policy'])
             metrics |= losses
             self._memory.append(parts['policy'])
-            self._policy_phase += 1
+            self._policy_phase = self._memory.n_filled
         if 'value' in parts and not self._joint:
             metrics |= self._train_value(parts['value'])
         self._update_obs_statistics(parts['policy'] if 'policy' in parts else parts['value'])

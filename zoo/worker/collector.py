@@ -76,7 +76,7 @@ class Collector:
         end = steps.terminated | steps.truncated
         is_reset = steps.is_reset
         is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
-        self.env_step += self.episodes.record(
+        n_step = self.episodes.record(
             steps.reward if steps.raw_reward is None else steps.raw_reward,
             end if steps.raw_end is None else steps.raw_end,
             is_reset,
@@ -84,10 +84,11 @@ class Collector:
         )
         if is_reset is not None and is_broken is not None:
             mark_broken(is_reset, end, is_broken)
-        self.collect_iter += 1
         output = joined([group.acting.output for group in self._groups], 1)
         transition = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), output, steps)
         data = self._checked(transition)
+        self.env_step += n_step  # only now: if the policy's code fails above, what is saved is without this rollout
+        self.collect_iter += 1
         last_obs, next_obs = map_tensors(lambda x: x[-1], obs), steps.next_obs
         if next_obs is not None and end.device.type == 'cpu':  # elsewhere a shape may not depend on the data
             index = end.nonzero()
