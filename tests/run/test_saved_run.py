@@ -316,8 +316,6 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path, number:
         ('ppg_categorical', 'state.policy.learn.policy_phase', None),
         ('ppg_categorical', 'state.memory.obs', 'x'),
         ('ppg_categorical', 'state.memory', {'obs': TENSOR}),
-        ('ppg_categorical', 'state.memory.obs', torch.zeros(32, 5)),
-        ('ppg_categorical', 'state.memory.return_', torch.zeros(32, 1)),
         ('ppo_offpolicy_categorical', 'state.buffer', {'x': 1}),
         ('ppo_offpolicy_categorical', 'state.buffer.ring', {}),
         ('ppo_offpolicy_categorical', 'state.buffer.ring.data', {'obs': TENSOR}),
@@ -334,3 +332,14 @@ def test_state_that_the_run_cannot_take_is_one_sentence(
     words = ['max_env_step=1_000', f'logger.root={tmp_path}', 'logger.console=off', 'policy.learn.executor=eager']
     assert main(['train', '--resume', str(path), *words]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith('zoo: error: ')
+
+
+@pytest.mark.parametrize(
+    ('key', 'value'), [('state.memory.obs', torch.zeros(32, 5)), ('state.memory.return_', torch.zeros(32, 1))]
+)
+def test_auxiliary_memory_of_another_form_is_dropped_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str, value: Any
+) -> None:
+    path = with_value(tmp_path / 'c', key, value, 'ppg_categorical')
+    serial_pipeline(resume=path, max_env_step=1_000, overrides=[f'logger.root={tmp_path}', 'logger.console=off'])
+    assert caplog.text.count('the auxiliary memory begins empty') == 1
