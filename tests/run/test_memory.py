@@ -66,6 +66,8 @@ def test_samples_of_overlapping_sequences_are_counted_as_often_as_they_are_kept(
     cfg = config()  # of 8 steps in sequences of 4 there are 5 by steps of 1: 20 rows for 8
     cfg['policy'] |= {'model': {'recurrent': {'cell': 'lstm'}}, 'learn': {'sequence': {'len': 4, 'overlap': 'maximum'}}}
     assert sample_bytes(cfg) == 2 * 20 * 64 + 8_000
+    cfg['policy']['collect']['n_step'] = 10**9
+    assert 'policy.learn.sequence.overlap maximum ask for samples' in memory_problem(cfg)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,7 @@ def test_samples_of_overlapping_sequences_are_counted_as_often_as_they_are_kept(
 )
 def test_more_samples_than_memory_holds_are_a_problem(sections: dict[str, Any], said: str) -> None:
     assert memory_problem(config()) == ''
+    assert 'overlap' not in memory_problem(config(**sections))
     assert said in memory_problem(config(**sections)) and memory_problem(config(**sections)).endswith('use fewer.')
 
 

@@ -25,7 +25,6 @@ SAMPLE_KEYS = (
     'policy.collect.n_step',
     'policy.collect.n_sample',
     'policy.learn.aux_freq',
-    OVERLAP,
     'buffer.size',
 )
 """What the memory for samples depends on."""
@@ -43,7 +42,7 @@ def sample_bytes(config: dict[str, Any], obs_space: Space | None = None) -> int:
     obs = 0
     if obs_space is not None:
         obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(obs_space))
-    n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS if key != OVERLAP)
+    n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS)
     n_draw = [_whole(config, key, 0) for key in ('buffer.n_sample', 'buffer.policy.n_sample')]
     n_collected = max(round(n_env * n_step * _n_copy(config, n_step)), size)
     n_kept = (max(n_draw) or n_sample) * n_phase
@@ -64,7 +63,8 @@ def memory_problem(config: dict[str, Any], obs_space: Space | None = None) -> st
     if (n_byte := (n_env + n_eval_env) * one_env) > memory:
         what = f'env.collector_env_num {n_env} and env.evaluator_env_num {n_eval_env} ask for envs that take'
     elif (n_byte := sample_bytes(config, obs_space)) > memory:
-        given = {key: value_at(config, key) for key in SAMPLE_KEYS}
+        overlaps = _n_copy(config, config['policy']['collect']['n_step']) > 1
+        given = {key: value_at(config, key) for key in (*SAMPLE_KEYS, *([OVERLAP] if overlaps else []))}
         asked = ', '.join(f'{key} {value}' for key, value in given.items() if value is not None)
         what = f'{asked} ask for samples that take'
     else:
