@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -141,12 +142,14 @@ def train_one(name: str, seed: int) -> dict[str, Any]:
     }
 
 
-def raw_path(name: str, seed: int) -> Path:
-    return RAW / f'{name.replace(" ", "__")}_seed{seed}.json'
+def raw_path(name: str, seed: int, folder: Path = RAW) -> Path:
+    """The file of a run's record; `folder` has those of one benchmark."""
+    return folder / f'{re.sub(r"[^a-zA-Z0-9_.=-]+", "-", name.replace(" ", "__"))}_seed{seed}.json'
 
 
-def is_done(name: str, seed: int) -> bool:
-    path = raw_path(name, seed)
+def is_done(name: str, seed: int, folder: Path = RAW) -> bool:
+    """Whether there is a record of a run with this very config."""
+    path = raw_path(name, seed, folder)
     if not path.exists():
         return False
     from zoo.run.config import resolve_config
@@ -155,16 +158,16 @@ def is_done(name: str, seed: int) -> bool:
     return holds(resolve_config(bench_config(name), seed=seed).to_dict(), recorded)
 
 
-def run_child(job: tuple[str, int]) -> bool:
+def run_child(job: tuple[str, int], folder: Path = RAW) -> bool:
     """Trains one (config, seed) in a process of its own and stores its record; False if it failed."""
     name, seed = job
-    command = [sys.executable, __file__, '--one', name, str(seed)]
+    command = [sys.executable, str(Path(__file__).resolve()), '--one', name, str(seed)]
     done = subprocess.run(command, cwd=REPO, env=one_thread_env(), capture_output=True, text=True, check=False)
     record = last_json_line(done.stdout)
     if done.returncode or record is None:
         log.error('%s seed %d failed (exit code %d):\n%s', name, seed, done.returncode, done.stderr[-2000:])
         return False
-    write_json(raw_path(name, seed), record)
+    write_json(raw_path(name, seed, folder), record)
     log.info(
         '%s seed %d: %.1f +- %.1f after %d env steps in %.0f s',
         name,

@@ -1,4 +1,5 @@
-"""Policy 'dqn': deep Q-learning with double-Q targets (van Hasselt et al. 2016), written against the public names of zoo.
+"""Policy 'my_dqn', on the public names of zoo: deep Q-learning with double-Q targets (van Hasselt et al. 2016) and draws
+by priority (Schaul et al. 2016).
 
 The network is the actor of the registered model 'vac': its logits [..., A] are the Q-values, its critic is not used.
 """
@@ -29,7 +30,7 @@ class DQNConfig(PolicyConfig):
     collect: DQNCollectConfig = DQNCollectConfig()
 
 
-@POLICY_REGISTRY.register('dqn')
+@POLICY_REGISTRY.register('my_dqn')
 class DQNPolicy(Policy):
     config = DQNConfig
 
@@ -68,7 +69,8 @@ class DQNPolicy(Policy):
             for slow, fast in zip(self._target.parameters(), self._model.parameters(), strict=True):
                 slow.lerp_(fast, self.cfg.learn.tau)
         q = self._model.compute_actor(batch['obs']).gather(-1, batch['action'].unsqueeze(-1)).squeeze(-1)
-        loss = torch.nn.functional.mse_loss(q, target)
+        loss = (batch['weight'] * (q - target).square()).mean()  # the weight corrects for draws by priority
+        batch['priority'] = (q - target).detach().abs()  # goes back to the buffer
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step(grad_clip=10.0)
@@ -103,8 +105,8 @@ config = dict(
     exp_name='cartpole_dqn',
     max_env_step=40_000,
     env=dict(id='CartPole-v1', collector_env_num=4),
-    policy=dict(type='dqn', model=dict(activation='relu'), eval=dict(eval_freq=2_000, stop_value=475)),
-    buffer=dict(type='replay', size=40_000, n_sample=256, update_per_collect=16),
+    policy=dict(type='my_dqn', model=dict(activation='relu'), eval=dict(eval_freq=2_000, stop_value=475)),
+    buffer=dict(type='replay', size=40_000, n_sample=256, update_per_collect=16, alpha=0.6),
 )
 
 if __name__ == '__main__':

@@ -29,6 +29,14 @@ SHORT = {  # overrides that leave one rollout or a few, with every kind of updat
     'my_gaussian.py': ['max_env_step=4_096'],
     'device_env.py': ['max_env_step=4_096'],
     'dqn.py': ['max_env_step=1_000'],
+    'my_surrogate.py': ['max_env_step=2_048'],
+    'my_advantage.py': ['max_env_step=2_048'],
+    'policy_gradient.py': ['max_env_step=8_192'],
+    'random_policy.py': ['max_env_step=1_024'],
+    'own_updates.py': ['max_env_step=2_048'],
+    'own_stats.py': ['max_env_step=2_048'],
+    'own_gradients.py': ['max_env_step=2_048'],
+    'own_plan.py': ['max_env_step=4_096'],
 }
 SCRIPTS = ['my_loss.py', 'try_device_env.py']  # they have no config
 
@@ -64,7 +72,7 @@ def test_example_run_as_a_script_trains_its_config(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [*SCRIPTS, 'quick_start.py'])
+@pytest.mark.parametrize('name', [*SCRIPTS, 'quick_start.py', 'random_policy.py'])
 def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
     output = run(str(EXAMPLES / name), cwd=tmp_path)  # exits with 0: its own asserts hold
     assert bool(output.strip()) == ('print(' in (EXAMPLES / name).read_text())
@@ -105,6 +113,50 @@ def test_dqn_resumed_run_continues_target_network_and_exploration(tmp_path: Path
     assert second['run_dir'] == first['run_dir'] and first['train_iter'] < second['train_iter']
     evaluated = json.loads(run('-m', 'zoo', 'eval', first['run_dir'], *own, '--json', cwd=tmp_path))
     assert evaluated['env_step'] == second['env_step']
+
+
+def lines_of(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(result['run_dir']) / 'metrics.jsonl').read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_random_policy_has_the_return_of_random_actions(tmp_path: Path) -> None:
+    # an episode of CartPole lasts 22 steps on average (deviation 12): 200 of them 22 +- 0.9
+    assert train('random_policy.py', cwd=tmp_path)['last_return'] == pytest.approx(22, abs=5)
+
+
+@pytest.mark.slow
+def test_own_stats_are_in_the_log_and_stop_the_run(tmp_path: Path) -> None:
+    result = train('own_stats.py', cwd=tmp_path)
+    rows = [line for line in lines_of(result) if 'learn/policy_loss' in line]
+    assert all(row['learn/reward_min'] >= 0 and row['learn/reward_max'] == 1 for row in rows)
+    assert all(row['learn/adv_abs_max'] > 0 and row['learn/episode_end'] >= 0 for row in rows)
+    assert result['last_return'] >= 400 and result['env_step'] < 30_000  # its own rule ended it
+
+
+@pytest.mark.slow
+def test_own_gradients_are_limited_and_learn(tmp_path: Path) -> None:
+    result = train('own_gradients.py', cwd=tmp_path)
+    shares = [line['learn/limited_share'] for line in lines_of(result) if 'learn/limited_share' in line]
+    assert shares and all(0 < share < 10 for share in shares)  # 10 tensors a step
+    assert result['best_return'] >= 195
+
+
+@pytest.mark.slow
+def test_own_plan_collects_four_rollouts_for_each_round_of_updates(tmp_path: Path) -> None:
+    result = train('own_plan.py', 'max_env_step=2_048', 'logger.freq=1', cwd=tmp_path)
+    # 2048 = 4 rollouts of 64 x 8, each in 512 / 256 minibatches x 4 epochs: one round of 32 steps
+    assert result['train_iter'] == 32 and 1_792 < result['env_step'] <= 2_048
+    assert [line['collect/iter'] for line in lines_of(result) if 'learn/train_iter' in line] == [4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['own_stats.py', 'own_gradients.py', 'own_plan.py'])
+def test_run_of_own_code_is_resumed_with_consent_to_its_module(name: str, tmp_path: Path) -> None:
+    first = train(name, 'max_env_step=4_096', cwd=tmp_path)
+    more = ['--import', str(EXAMPLES / name), 'max_env_step=12_288', 'logger.console=off', '--json']
+    second = json.loads(run('-m', 'zoo', 'train', '--resume', first['run_dir'], *more, cwd=tmp_path))
+    assert second['env_step'] > first['env_step']
 
 
 class RandomPolicy(Policy):

@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
 
     names = commands.add_parser('list', parents=[common, as_json], help='list what is registered')
     names.add_argument(
-        'kind', choices=['policies', 'models', 'envs', 'buffers', 'encoders', 'distributions', 'configs']
+        'kind', choices=['policies', 'models', 'envs', 'buffers', 'encoders', 'distributions', 'configs', 'parts']
     )
     names.set_defaults(run=_list)
 
@@ -271,12 +271,39 @@ def _eval(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
+    if args.kind == 'parts':
+        return _list_parts(args)
     names = _names(args.kind)
     if args.json:
         _print_json({args.kind: names})
     else:
         write_line('\n'.join(names))
     return 0
+
+
+def _list_parts(args: argparse.Namespace) -> int:
+    """The parts of an update, by the key that chooses them, with what each does."""
+    from zoo.config.parts import options_of, summary_of
+    from zoo.core.registry import PARTS
+
+    parts = {
+        key: {name: summary_of(registry.get(name)) for name in registry.names()} for key, registry in PARTS.items()
+    }
+    if args.json:
+        _print_json({'parts': parts})
+        return 0
+    lines = []
+    for key, names in parts.items():
+        lines += [key, *(f'  {name:<16} {summary}{_shown_options(options_of(PARTS[key].get(name)))}' for name, summary in names.items())]
+    write_line('\n'.join(lines))
+    return 0
+
+
+def _shown_options(section: Any) -> str:
+    """' [a=1, b=null]' of the options of a part; '' without any."""
+    fields = {name: field.default for name, field in section.model_fields.items() if name != 'type'}
+    words = [f'{name}={"null" if value is None else value}' for name, value in fields.items()]
+    return f' [{", ".join(words)}]' if words else ''
 
 
 def _names(kind: str) -> list[str]:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from zoo.config.messages import shown
+from zoo.config.section import ConfigError
 from zoo.config.source import storable
 from zoo.core.errors import UserError
 from zoo.core.files import current_folder
 from zoo.env import EnvError
 from zoo.policy.base import Policy
+from zoo.run.callbacks import callback_problems
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.config_check import without_derived_values
 from zoo.run.env_watch import EnvWatch
 from zoo.run.interrupt import Interrupted, catch_signals
-from zoo.run.job import SerialJob, TrainResult
+from zoo.run.job import SerialJob, TrainResult, job_class
 from zoo.run.load import build_policy
 from zoo.run.profile import profiled
 from zoo.run.run_dir import root_of
@@ -44,6 +48,7 @@ def serial_pipeline(
     profile: int | None = None,
     trust: Trust = (),
     model: nn.Module | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> TrainResult:
     """Trains a policy from a config.
 
@@ -61,37 +66,39 @@ def serial_pipeline(
         Registered names need no trust, nor do those that an override or an earlier call in this process gave.
       model: a network for the policy, in place of the one that policy.model names; its methods are those of a registered
         model. `load_policy(run, model=...)` needs it again.
+      callbacks: classes, objects or functions that the run calls at its events, see `Callback`, after those of the
+        config; a resume needs them again.
     Returns: TrainResult. Raises: ConfigError before anything is made; UserError if the run folder cannot be written or
-      another process uses it; EnvError, CheckpointError, NonFiniteGradientError; SaveError if the end of the run could
-      not be saved, whose `result` has the trained policy; Interrupted (SystemExit, 128 + its number) after SIGINT,
-      SIGTERM, SIGHUP or SIGUSR1, with the state saved.
+      another process uses it; EnvError, CallbackError, CheckpointError, NonFiniteGradientError; SaveError if the end of
+      the run could not be saved, whose `result` has the trained policy; Interrupted (SystemExit, 128 + its number) after
+      SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the state saved.
     """
     current_folder()  # in one that is gone, no run folder can be made
-    _check_types(policy, resume, overrides, model)
-    if config is None and resume is None:
-        raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
-    if max_train_iter is not None and (type(max_train_iter) is not int or max_train_iter < 1):
-        raise UserError(f'max_train_iter is {max_train_iter!r} but must be an integer >= 1; leave it out for no limit')
-    if profile is not None and (type(profile) is not int or profile < 1):
-        raise UserError(f'profile is {profile!r} but must be the number of iterations to time, 1 or more; e.g. 10')
+    _check_types(policy, resume, overrides, model, callbacks)
+    _check_values(config, max_train_iter, policy, resume, profile, model)
     checkpoint = None if resume is None else load_checkpoint(resume)
     run = saved_run(checkpoint) if checkpoint is not None and config is None else None
     source = config if run is None else _config_of(run, trust, overrides)
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
     give_names(storable(cfg))
-    if policy is not None and model is not None:
-        raise UserError(
-            'serial_pipeline got both a policy and a model, but a policy has its model; pass one of the two'
-        )
     if run is not None and policy is None and model is None:
         build_policy(run, cfg.policy)  # its size, before envs are made
+    make_job = partial(job_class(cfg), cfg, policy, checkpoint, model, callbacks)
+    return _run(make_job, cfg.env.step_timeout, max_train_iter or math.inf, profile)
+
+
+def _run(
+    make_job: Callable[[], SerialJob], step_timeout: float, max_train_iter: float, profile: int | None
+) -> TrainResult:
+    """The whole run, from its start or its checkpoint to its end, a signal, or an error."""
     run_dir: Path | None = None
-    watch = EnvWatch(cfg.env.step_timeout)
+    watch = EnvWatch(step_timeout)
     with catch_signals(watch.interrupts) as received, watch:
         try:
-            with SerialJob(cfg, policy, checkpoint, model) as job, closing(_iterations(job, profile)) as iterations:
+            with make_job() as job, closing(_iterations(job, profile)) as iterations:
                 job.stop_requested, run_dir, watch.save = lambda: bool(received), job.run_dir, job.save
-                while not job.done and not received and (max_train_iter is None or job.train_iter < max_train_iter):
+                job.start()
+                while not job.done and not received and job.train_iter < max_train_iter:
                     next(iterations)
                 iterations.close()  # ends a profile
                 job.finish(evaluate=not received)
@@ -107,7 +114,7 @@ def serial_pipeline(
         return result
 
 
-def _check_types(policy: Any, resume: Any, overrides: Any, model: Any) -> None:
+def _check_types(policy: Any, resume: Any, overrides: Any, model: Any, callbacks: Any) -> None:
     """Raises: UserError for an argument of another type than `serial_pipeline` takes; the config is checked by itself."""
     if policy is not None and not isinstance(policy, Policy):
         raise UserError(
@@ -120,6 +127,24 @@ def _check_types(policy: Any, resume: Any, overrides: Any, model: Any) -> None:
         raise UserError(f"overrides is {shown(overrides)} but must be a list of 'key=value' texts, e.g. ['seed=1']")
     if model is not None and not isinstance(model, nn.Module):
         raise UserError(f'model is {shown(model)} but must be a torch.nn.Module, made for the spaces of the env')
+    if not isinstance(callbacks, list | tuple):
+        raise UserError(f'callbacks is {shown(callbacks)} but must be a list of classes, objects or functions')
+    if problems := list(callback_problems(callbacks)):
+        raise ConfigError(problems)
+
+
+def _check_values(config: Any, max_train_iter: Any, policy: Any, resume: Any, profile: Any, model: Any) -> None:
+    """Raises: UserError for arguments without meaning, alone or together."""
+    if config is None and resume is None:
+        raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
+    if max_train_iter is not None and (type(max_train_iter) is not int or max_train_iter < 1):
+        raise UserError(f'max_train_iter is {max_train_iter!r} but must be an integer >= 1; leave it out for no limit')
+    if profile is not None and (type(profile) is not int or profile < 1):
+        raise UserError(f'profile is {profile!r} but must be the number of iterations to time, 1 or more; e.g. 10')
+    if policy is not None and model is not None:
+        raise UserError(
+            'serial_pipeline got both a policy and a model, but a policy has its model; pass one of the two'
+        )
 
 
 def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[str, Any]:

@@ -24,9 +24,11 @@ from zoo.backend.choose import Wish, choose_executor
 from zoo.backend.executor import Eager, Executor, ForwardActing, Pass, forward_for_acting, minibatches
 from zoo.backend.graph import GraphExecutor
 from zoo.backend.native import NativeExecutor, build, library
+from zoo.config.parts import make_part
 from zoo.config.section import validate
 from zoo.core.data import first_leaf, leaves, map_tensors
 from zoo.core.errors import UserError
+from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.model import PPG, VAC, PPGConfig, VACConfig
 from zoo.policy.updates import AuxNumbers, PolicyNumbers, ValueNumbers, aux_step, policy_step, ppo_step, value_step
@@ -34,6 +36,22 @@ from zoo.rl_utils import Categorical, FlatAdam, Gaussian, make_dist
 
 pytestmark = pytest.mark.usefixtures('native')
 CPU = torch.device('cpu')
+KL = make_part(PENALTY_REGISTRY, 'kl')
+SURROGATES = [
+    make_part(SURROGATE_REGISTRY, spec) for spec in ('clip', {'type': 'asymmetric_clip', 'high': 0.4}, 'none', 'spo')
+]
+VALUE_LOSSES = [
+    make_part(VALUE_LOSS_REGISTRY, spec)
+    for spec in (
+        'mse',
+        'clip',
+        {'type': 'clip', 'range': 0.9},
+        {'type': 'error_clip', 'range': 1.5},
+        {'type': 'huber', 'delta': 0.7},
+    )
+]
+CLIP, _, UNCLIPPED, SPO = SURROGATES
+VALUE_CLIP, WIDE_VALUE_CLIP, ERROR_CLIP, HUBER = VALUE_LOSSES[1:]
 STEPS = {'PPO': ppo_step, 'POLICY': policy_step, 'VALUE': value_step, 'AUX': aux_step}
 DISTS = ['categorical', 'several choices', 'free std', 'state-dependent std']
 NVEC = {'categorical': (3,), 'several choices': (3, 1, 4)}
@@ -54,7 +72,8 @@ SHARED = {'separate': 'off', 'one trunk': 'both', 'stopped': 'detach'}
 class Case(NamedTuple):
     """A model, samples and options.
 
-    masked: actions have a mask; critic_rate: PPO's critic has an optimiser of its own.
+    masked: actions have a mask; critic_rate: PPO's critic has an optimiser of its own; numbers: a list is of several
+    passes, one after the other.
     """
 
     kind: str
@@ -84,7 +103,7 @@ class Adam64(FlatAdam):
         if not norm.isfinite():
             return norm
         grad = self.grad if grad_clip is None else self.grad / (norm / grad_clip).clamp(min=1)
-        self.step_count += 1
+        self.step_count.add_(1)
         lr, beta1, beta2, eps = self.rates
         self.exp_avg.mul_(beta1).add_(grad * (1 - beta1))
         self.exp_avg_sq.mul_(beta2).add_(grad * grad * (1 - beta2))
@@ -175,7 +194,10 @@ class Problem:
         optimizers = self.optimizers(model, FlatAdam if dtype == torch.float32 else Adam64)
         columns = map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x, self.columns)
         data = Pass(columns, self.order, self.case.batch_size, CPU, self.case.normalize_adv)
-        metrics = make(model, self.dist).run(self.step, optimizers, data, self.case.numbers)
+        executor, numbers = make(model, self.dist), self.case.numbers
+        passes = numbers if isinstance(numbers, list) else [numbers]
+        found = [executor.run(self.step, optimizers, data, each) for each in passes]
+        metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
         return Result(dict(model.named_parameters()), optimizers, metrics)
 
 
@@ -216,17 +238,20 @@ class Result(NamedTuple):
 def cases(draw: Any, kind: str, dist: str) -> Case:
     archs = ('dual', 'detach', 'shared') if kind == 'AUX' else tuple(OWN_CRITIC)
     batch_size = draw(st.integers(4, 40))
+    penalty_weights = draw(st.sampled_from([(), (), (0.0,), (0.1,), (0.7,)]))
     policy = PolicyNumbers(
         draw(st.sampled_from([0.05, 0.2, 0.5])),
         draw(st.sampled_from([0.0, 0.01])),
         draw(st.sampled_from([None, 1.5, 3.0])),
-        draw(st.sampled_from([None, None, 0.1, 0.7])),
         draw(st.sampled_from([None, 0.5, 0.01])),
         draw(st.booleans()),
         draw(st.sampled_from([0.0, 0.5, 1.0])),
-        draw(st.booleans()),
+        draw(st.sampled_from(SURROGATES)),
+        draw(st.sampled_from(VALUE_LOSSES)),
+        (KL,) * len(penalty_weights),
+        penalty_weights,
     )
-    value = ValueNumbers(policy.clip_ratio, policy.value_clip, policy.grad_clip)
+    value = ValueNumbers(policy.clip_ratio, policy.grad_clip, policy.value_loss)
     aux = AuxNumbers(draw(st.sampled_from([0.0, 1.0, 2.5])), policy.grad_clip)
     return Case(
         kind,
@@ -278,6 +303,41 @@ def test_native_ends_where_eager_in_float64_does(kind: str, dist: str, data: Any
             assert ((found.metrics[name] - x).abs() > 1e-5).sum() <= 1
         else:
             assert_near(found.metrics[name], x, name, 1e-3)
+
+
+@pytest.mark.parametrize('surrogate', SURROGATES, ids=lambda part: part.name)
+@dists
+def test_native_has_the_gradient_of_eager_with_every_part(dist: str, surrogate: Any) -> None:
+    """Of one step, some rows without weight; the moments of Adam after it say what the gradient was."""
+    for i, (value_loss, weights) in enumerate(itertools.product(VALUE_LOSSES, [(), (0.7,)])):
+        parts = dict(surrogate=surrogate, value_loss=value_loss, penalties=(KL,) * len(weights))
+        numbers = PolicyNumbers(0.2, 0.01, 1.5 if i % 3 else None, penalty_weights=weights, **parts)  # type: ignore
+        problem = Problem(Case('PPO', dist, weighted=True, batch_size=64, numbers=numbers, seed=i), n_step=1)
+        found, want = problem.run(NativeExecutor), problem.run(Eager, torch.float64)
+        assert_near(found.optimizers[0].exp_avg, want.optimizers[0].exp_avg, f'{numbers}', 3e-5)
+        assert found.metrics.keys() == want.metrics.keys()
+        for name, x in want.metrics.items():
+            assert_near(found.metrics[name], x, f'{name} of {numbers}', 3e-5)
+
+
+@pytest.mark.parametrize('executor', ['native', pytest.param('graph', marks=pytest.mark.slow)])
+def test_numbers_that_move_from_pass_to_pass_are_those_of_each_pass(executor: str) -> None:
+    """As schedules and adaptive penalties move them."""
+    numbers = [
+        PolicyNumbers(
+            0.3 - 0.1 * i, 0.01 * i, 3.5 - i, 0.5 + i, False, 0.5 + i, SPO, VALUE_CLIP, (KL,), (0.1 * (1 + i),)
+        )
+        for i in range(3)
+    ]
+    problem = Problem(Case('PPO', weighted=True, numbers=numbers), n_step=8)
+    found, want = problem.run(maker(executor)), problem.run(Eager, torch.float64)
+    for name, p in want.parameters.items():
+        assert_near(found.parameters[name], p, name)
+    for name, x in want.metrics.items():
+        assert_near(found.metrics[name], x, name, 1e-3)
+    still = Problem(Case('PPO', weighted=True, numbers=[numbers[0]] * 3), n_step=8).run(Eager, torch.float64)
+    for name in ('policy_head.weight', 'value_head.layer.weight'):  # it matters that they move
+        assert (still.parameters[name] - want.parameters[name]).norm() > 1e-3
 
 
 COLUMNS = ('obs', 'action', 'logit', 'value', 'adv', 'return_')
@@ -375,12 +435,10 @@ def test_in_the_auxiliary_phase_each_network_skips_for_itself(executor: str) -> 
     [
         ('PPO', PolicyNumbers(value_weight=0.0), 'value_loss'),
         ('AUX', AuxNumbers(bc_weight=0.0), 'behavioral_cloning_loss'),
-        ('POLICY', PolicyNumbers(kl_penalty=0.0), None),
+        ('POLICY', PolicyNumbers(surrogate=UNCLIPPED, penalties=(KL,), penalty_weights=(0.0,)), 'penalty_kl'),
     ],
 )
-def test_factor_of_exactly_zero_drops_an_infinite_term(
-    executor: str, kind: str, numbers: Any, metric: str | None
-) -> None:
+def test_factor_of_exactly_zero_drops_an_infinite_term(executor: str, kind: str, numbers: Any, metric: str) -> None:
     problem = Problem(Case(kind, 'free std', numbers=numbers), n_step=4)
     if metric == 'value_loss':
         problem.columns['return_'][:] = torch.inf
@@ -390,8 +448,7 @@ def test_factor_of_exactly_zero_drops_an_infinite_term(
     found = problem.run(maker(executor))
     norm = found.metrics['aux_grad_norm' if kind == 'AUX' else 'grad_norm']
     assert norm.isfinite().all() and found.optimizers[0].step_count == 4
-    if metric in ('value_loss', 'behavioral_cloning_loss'):
-        assert found.metrics[metric].isinf().all()
+    assert found.metrics[metric].isinf().all()
 
 
 @pytest.mark.slow
@@ -405,19 +462,34 @@ def test_factor_of_exactly_zero_drops_an_infinite_term(
             input='index',
             weighted=True,
             normalize_adv=True,
-            numbers=PolicyNumbers(0.2, 0.01, 3.0, None, 0.5, True, 0.5, True),
+            numbers=PolicyNumbers(0.2, 0.01, 3.0, 0.5, True, 0.5, CLIP, VALUE_CLIP),
         ),
-        Case('PPO', 'free std', 'shared', (13, 7), 'relu', n_row=50, numbers=PolicyNumbers(kl_penalty=0.7)),
+        Case(
+            'PPO',
+            'free std',
+            'shared',
+            (13, 7),
+            'relu',
+            n_row=50,
+            numbers=PolicyNumbers(surrogate=UNCLIPPED, value_loss=HUBER, penalties=(KL,), penalty_weights=(0.7,)),
+        ),
+        Case(
+            'PPO',
+            'several choices',
+            weighted=True,
+            numbers=PolicyNumbers(surrogate=SURROGATES[1], value_loss=ERROR_CLIP),
+        ),
+        Case('POLICY', 'free std', weighted=True, numbers=PolicyNumbers(dual_clip=1.5, surrogate=SPO)),
         Case(
             'POLICY', 'state-dependent std', 'detach', input='normalised', numbers=PolicyNumbers(0.05, grad_clip=None)
         ),
-        Case('VALUE', 'free std', 'dual', weighted=True, numbers=ValueNumbers(0.05, True, 0.5)),
+        Case('VALUE', 'free std', 'dual', weighted=True, numbers=ValueNumbers(0.05, 0.5, WIDE_VALUE_CLIP)),
         Case(
             'PPO',
             'several choices',
             masked=True,
             critic_rate=True,
-            numbers=PolicyNumbers(0.2, 0.01, measure_kl=True, kl_penalty=0.1),
+            numbers=PolicyNumbers(0.2, 0.01, measure_kl=True, penalties=(KL,), penalty_weights=(0.1,)),
         ),
         Case('AUX', 'categorical', 'dual', masked=True, n_row=50, numbers=AuxNumbers(2.5, 0.5)),
         Case('AUX', 'state-dependent std', 'shared', weighted=True, numbers=AuxNumbers(0.0)),
@@ -648,6 +720,10 @@ NOT_NATIVE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     'simba': (lambda: model_of(encoder='simba'), 'the native executor has no Simba as actor_encoder'),
     'no network': (lambda: model_of(encoder='flat'), 'the native executor has no Flat as actor_encoder'),
+    'a critic of distributions': (
+        changed(lambda m: m.predict_distribution(3, lambda logits: logits[..., 0])),
+        'the native executor has no WideValueHead as value_head',
+    ),
     'images': (
         lambda: model_of(Box(np.zeros((8, 8, 3)), np.full((8, 8, 3), 255.0), 'uint8'), encoder='mlp'),
         'the native executor takes a vector or an index as input, not images',
@@ -778,6 +854,71 @@ def test_step_that_native_does_not_know_runs_eagerly() -> None:
     problem.step = ppo_step
     want = problem.run(Eager)
     assert all(torch.equal(found.parameters[name], p) for name, p in want.parameters.items())
+
+
+def recorder(called: list[Any]) -> Callable[[Any, Any], Executor]:
+    """Makes a native executor whose fallback, an eager one, notes the numbers that it is called with."""
+
+    class Noting(Eager):
+        def run(self, step: Any, optimizers: Any, data: Any, numbers: Any) -> Any:
+            called.append(numbers)
+            return super().run(step, optimizers, data, numbers)
+
+    return lambda model, dist: NativeExecutor(model, dist, Noting(model, dist))
+
+
+DPO, REVERSE = make_part(SURROGATE_REGISTRY, 'dpo'), make_part(PENALTY_REGISTRY, 'reverse_kl')
+SHORT = make_part(VALUE_LOSS_REGISTRY, {'type': 'huber', 'range': 2.0})
+OWN_CLIP = CLIP.__class__('surrogate', 'clip', lambda log_ratio, ratio, adv, clip_ratio: ratio * adv)
+NOT_IN_C = {
+    'a surrogate': ('POLICY', PolicyNumbers(surrogate=DPO)),
+    'a surrogate in place of one of zoo': ('PPO', PolicyNumbers(surrogate=OWN_CLIP)),
+    'an option': ('VALUE', ValueNumbers(value_loss=SHORT)),
+    'a penalty': ('PPO', PolicyNumbers(penalties=(REVERSE,), penalty_weights=(0.1,))),
+    'two penalties': ('PPO', PolicyNumbers(penalties=(KL, KL), penalty_weights=(0.1, 0.1))),
+}
+
+
+@pytest.mark.parametrize('name', NOT_IN_C)
+def test_parts_that_native_does_not_know_run_in_its_fallback(name: str) -> None:
+    kind, numbers = NOT_IN_C[name]
+    problem, called = Problem(Case(kind, numbers=numbers), n_step=4), []  # type: ignore[var-annotated]
+    found, want = problem.run(recorder(called)), problem.run(Eager)
+    assert called == [numbers]
+    assert all(torch.equal(found.parameters[name], p) for name, p in want.parameters.items())
+    assert problem.run(NativeExecutor).metrics.keys() == want.metrics.keys()  # the fallback of its own: eager
+
+
+def test_each_call_decides_anew_and_reads_only_what_its_step_does() -> None:
+    """A step of the policy alone reads no value loss."""
+    numbers = [PolicyNumbers(value_loss=SHORT), PolicyNumbers(surrogate=DPO), PolicyNumbers()]
+    problem, called = Problem(Case('POLICY', numbers=numbers), n_step=4), []  # type: ignore[var-annotated]
+    problem.run(recorder(called))
+    assert called == numbers[1:2]
+
+
+def test_proximal_policy_runs_in_the_fallback() -> None:
+    numbers = PolicyNumbers(proximal='recent')
+    problem, called = Problem(Case('PPO', numbers=numbers), n_step=4), []  # type: ignore[var-annotated]
+    problem.columns['logit_proximal'] = problem.columns['logit'] + 0.1
+    found, want = problem.run(recorder(called)), problem.run(Eager)
+    assert called == [numbers]
+    assert all(torch.equal(found.parameters[name], p) for name, p in want.parameters.items())
+
+
+@pytest.mark.parametrize(('name', 'value'), [('average_decay', 0.9), ('accumulate', 2), ('grad_clip_value', 0.1)])
+def test_optimizer_that_does_more_than_adam_runs_in_the_fallback(name: str, value: Any) -> None:
+    problem, called = Problem(Case('PPO', numbers=PolicyNumbers()), n_step=4), []  # type: ignore[var-annotated]
+    optimizers = problem.optimizers
+
+    def with_more(model: Any, kind: type[FlatAdam] = FlatAdam) -> list[FlatAdam]:
+        found = optimizers(model, kind)
+        found[0].configure(**{name: value})
+        return found
+
+    problem.optimizers = with_more  # type: ignore[method-assign]
+    problem.run(recorder(called))
+    assert called == [problem.case.numbers]
 
 
 def test_columns_that_no_step_reads_keep_native_from_nothing() -> None:

@@ -16,16 +16,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.backend.test_executors import DISTS, Case, Problem
+from tests.backend.test_executors import DISTS, KL, UNCLIPPED, Case, Problem
 from tests.gpu import needs_gpu, no_waiting
+from tests.rl_utils.test_mechanics import SPECS
 from zoo.backend import trace as module
 from zoo.backend.executor import Acting, Eager, Executor, ForwardActing, Pass, forward_for_acting
 from zoo.backend.graph import GraphActing, GraphExecutor
 from zoo.backend.trace import missing_compiler
+from zoo.config.parts import make_part
 from zoo.core.data import map_tensors
+from zoo.core.registry import OPTIMIZER_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
 from zoo.model.actor_critic import VAC
-from zoo.policy.updates import AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
+from zoo.policy.updates import CLIP, VALUE_CLIP, AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
 from zoo.rl_utils import Categorical, kernels
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
@@ -33,7 +36,9 @@ from zoo.run.config import resolve_policy
 CLOSE = dict(rtol=1e-5, atol=1e-6)  # float32 sums in another order; Adam divides by gradients that may be near 0
 CPU = torch.device('cpu')
 DIST = Categorical(2)
-ALL = PolicyNumbers(0.15, 0.03, 1.5, None, 0.5, True, 0.7, True)
+ALL = PolicyNumbers(0.15, 0.03, 1.5, 0.5, True, 0.7, value_loss=VALUE_CLIP)
+PENALISED = PolicyNumbers(surrogate=UNCLIPPED, penalties=(KL,), penalty_weights=(0.6,))
+MECHANICS = dict(grad_clip_value=0.1, accumulate=2, average_decay=0.9, precision='fp16')
 needs_compiler = pytest.mark.skipif(bool(missing_compiler(CPU)), reason='there is no C++ compiler')
 
 
@@ -87,10 +92,10 @@ def assert_equal_steps(graph: Side, eager: Side, **options: Any) -> None:
     [
         Case('PPO', arch='separate', numbers=PolicyNumbers()),
         Case('PPO', arch='one trunk', weighted=True, normalize_adv=True, numbers=ALL),
-        Case('PPO', arch='shared', activation='relu', n_row=50, numbers=PolicyNumbers(kl_penalty=0.6, grad_clip=None)),
+        Case('PPO', arch='shared', activation='relu', n_row=50, numbers=PENALISED._replace(grad_clip=None)),
         Case('POLICY', input='normalised', numbers=ALL),
-        Case('POLICY', arch='detach', input='index', numbers=PolicyNumbers(kl_penalty=0.6)),
-        Case('VALUE', weighted=True, numbers=ValueNumbers(0.15, True, 0.5)),
+        Case('POLICY', arch='detach', input='index', numbers=PENALISED),
+        Case('VALUE', weighted=True, numbers=ValueNumbers(0.15, 0.5, VALUE_CLIP)),
         Case('VALUE', arch='detach', input='normalised', numbers=ValueNumbers()),
         Case('AUX', weighted=True, numbers=AuxNumbers(1.5, 0.05)),
         Case('AUX', arch='shared', numbers=AuxNumbers()),
@@ -121,7 +126,8 @@ def test_schedules_and_learning_rates_are_inputs_of_one_program(graphs: list[tor
     for n in range(1, 5):
         for side in (graph, eager):
             side.optimizers[0].lr = 0.01 / n
-        assert_equal_steps(graph, eager, numbers=PolicyNumbers(0.2 / n, 0.01 / n, 3.0, None, 0.5 / n, True, 0.5))
+        numbers = PolicyNumbers(0.2 / n, 0.01 / n, 3.0, 0.5 / n, True, 0.5, penalties=(KL,), penalty_weights=(0.1 * n,))
+        assert_equal_steps(graph, eager, numbers=numbers)
     assert len(graphs) == 1
 
 
@@ -134,6 +140,121 @@ def test_weight_that_reaches_zero_compiles_a_program_without_its_term(graphs: li
             graph.problem.columns['return_'][0] = torch.inf
         assert_equal_steps(graph, eager, numbers=PolicyNumbers(value_weight=value_weight))
     assert len(graphs) == 2 and graph.optimizers[0].count_skipped(99) == 0
+
+
+def sides_with(spec: Any, case: Case | None = None, n_step: int = 8, **options: Any) -> tuple[Side, Side]:
+    """`sides` whose optimisers are those of a spec, with these mechanics."""
+    problem = Problem(case or Case('PPO', numbers=PolicyNumbers()), n_step)
+    plain = problem.optimizers
+
+    def optimizers(model: Any, kind: Any = FlatAdam) -> list[Any]:
+        found = [make_part(OPTIMIZER_REGISTRY, spec)(each._named) for each in plain(model, kind)]
+        for each in found:
+            each.lr = 1e-3
+            each.configure(**options)
+        return found
+
+    problem.optimizers = optimizers  # type: ignore[method-assign]
+    return Side(problem, GraphExecutor), Side(problem, Eager)
+
+
+@pytest.mark.parametrize('options', [{}, MECHANICS], ids=['plain', 'mechanics'])
+@pytest.mark.parametrize('spec', SPECS, ids=str)
+def test_steps_of_every_optimizer_are_those_of_the_eager_executor(
+    spec: Any, options: dict[str, Any], graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With mechanics: two programs, one that adds a gradient and one that moves. The last of 7 steps moves too."""
+    graph, eager = sides_with(spec, Case('PPO', n_row=112, numbers=PolicyNumbers()), 7, **options)
+    for _ in range(2):
+        assert_equal_steps(graph, eager)
+    n_step = 8 if options else 14
+    assert len(graphs) == (2 if options else 1) and not messages(caplog)
+    assert [o.step_count for o in graph.optimizers] == [o.step_count for o in eager.optimizers] == [n_step]
+    if options:
+        for a, b in zip(graph.optimizers[0].averaged.values(), eager.optimizers[0].averaged.values(), strict=True):
+            torch.testing.assert_close(a, b, **CLOSE)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize('options', [{}, MECHANICS], ids=['plain', 'mechanics'])
+@pytest.mark.parametrize('spec', SPECS, ids=str)
+def test_compiled_steps_of_every_optimizer_equal_eager_ones(
+    spec: Any, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Through torch's inductor."""
+    graph, eager = sides_with(spec, Case('PPO', n_row=112, numbers=PolicyNumbers()), 7, **options)
+    assert_equal_steps(graph, eager)
+    assert not messages(caplog)
+
+
+def test_compiled_accumulation_equals_a_minibatch_that_is_as_large(graphs: list[torch.fx.GraphModule]) -> None:
+    """Four of 16 rows, and one of their 64."""
+    small, _ = sides_with('adam', n_step=16, accumulate=4)
+    large, _ = sides_with('adam', n_step=16)
+    large.problem.case = large.problem.case._replace(batch_size=64)
+    large.problem.order = small.problem.order
+    small.run(), large.run()
+    torch.testing.assert_close(small.optimizers[0].param, large.optimizers[0].param, rtol=0, atol=1e-6)
+    assert small.optimizers[0].step_count == large.optimizers[0].step_count == 4
+
+
+def test_eager_and_compiled_steps_share_a_group(graphs: list[torch.fx.GraphModule]) -> None:
+    """Where a program fails in its middle, the eager step adds to what it has gathered."""
+    graph, eager = sides_with('adam', accumulate=4)
+    compile_, n_call = graph.executor, 0
+    assert_equal_steps(graph, eager)
+    update = next(iter(compile_._updates.values()))  # type: ignore[attr-defined]
+    run = type(update.compiled).__call__
+
+    class Failing(type(update.compiled)):  # type: ignore[misc]
+        def __call__(self, *args: Any) -> Any:
+            nonlocal n_call
+            n_call += 1
+            return None if n_call == 2 else run(self, *args)
+
+    update.compiled.__class__ = Failing
+    assert_equal_steps(graph, eager)
+    assert n_call == 8
+
+
+def test_overflow_of_the_loss_scale_leaves_parameters_bit_equal(graphs: list[torch.fx.GraphModule]) -> None:
+    graph, eager = sides_with('adam', precision='fp16')
+    for side in (graph, eager):
+        side.optimizers[0].loss_scale.fill_(2.0**127)  # type: ignore[union-attr]
+    before, one = graph.optimizers[0].param.clone(), torch.arange(16)[None]
+    for side in (graph, eager):
+        side.problem.columns['return_'].fill_(100.0)
+        side.run(order=one)
+    assert torch.equal(graph.optimizers[0].param, before)
+    assert graph.optimizers[0].loss_scale == eager.optimizers[0].loss_scale == 2.0**126
+    assert graph.optimizers[0].count_skipped(9) == 1 and graph.optimizers[0].step_count == 0
+
+
+def test_steps_in_bfloat16_are_those_of_the_eager_executor(
+    graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
+) -> None:
+    graph, eager = sides(Case('PPO', numbers=PolicyNumbers(precision='bf16')))
+    assert_equal_steps(graph, eager)
+    assert len(graphs) == 1 and not messages(caplog)
+    values = [node.meta.get('val') for node in graphs[0].graph.nodes]
+    assert any(getattr(x, 'dtype', None) == torch.bfloat16 for x in values)
+
+
+def test_weight_of_a_penalty_that_is_zero_is_no_input(graphs: list[torch.fx.GraphModule]) -> None:
+    """In a tuple as in a field: reaching 0 compiles a program without the term."""
+    graph, eager = sides(Case('PPO'))
+    for weights in ((0.5, 0.1), (0.4, 0.3), (0.4, 0.0)):
+        numbers = PolicyNumbers(penalties=(KL, KL), penalty_weights=weights)
+        assert_equal_steps(graph, eager, numbers=numbers)
+    assert len(graphs) == 2
+
+
+def test_parts_are_part_of_the_key_of_a_program(graphs: list[torch.fx.GraphModule]) -> None:
+    graph, eager = sides(Case('PPO'))
+    for surrogate in (CLIP, UNCLIPPED, CLIP):
+        assert_equal_steps(graph, eager, numbers=PolicyNumbers(surrogate=surrogate))
+    assert len(graphs) == 2
 
 
 @pytest.mark.parametrize('arch', ['dual', 'shared'])

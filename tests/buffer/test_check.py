@@ -87,6 +87,38 @@ def test_a_draw_that_the_rollouts_cannot_feed_is_named(fields: dict[str, Any], p
     assert problems(**fields) == [problem]
 
 
+def test_any_draw_is_one_batch_without_a_batch_size() -> None:
+    assert list(draw_problems(plain(validate(ReplayConfig, {'n_sample': 1000})), 1024, None, 100_000)) == []
+
+
+@pytest.mark.parametrize(
+    ('fields', 'found'),
+    [
+        ({'size': 1000, 'policy': {'size': 1024}, 'value': {'size': 2048}}, []),  # the common size is nobody's
+        (
+            {'size': 1024, 'policy': {'n_sample': 512, 'size': 1000}, 'value': {}},
+            [
+                'buffer.policy.size is 1000 but a rollout has 1024 samples: 24 of them would never be kept; use 1024 or more.'
+            ],
+        ),
+        (
+            {'size': 1000, 'policy': {'size': 1024}, 'value': {'n_sample': 512}},
+            ['buffer.size is 1000 but a rollout has 1024 samples: 24 of them would never be kept; use 1024 or more.'],
+        ),
+        (
+            {'size': 8192, 'policy': {'size': 2048, 'max_staleness': 3}, 'value': {'max_staleness': 3}},
+            [
+                'buffer.policy.max_staleness is 3 but buffer.policy.size is 2048 and a rollout has 1024 samples: 4 x 1024 = '
+                '4096 would have to be kept, so the limit excludes nothing; use buffer.policy.size 4096 or more, '
+                'max_staleness 1 or less, or null for no limit.'
+            ],
+        ),
+    ],
+)
+def test_sizes_of_the_parts_of_a_multi_buffer_are_looked_at(fields: dict[str, Any], found: list[str]) -> None:
+    assert problems(MultiConfig, **fields) == found
+
+
 def test_the_remedies_are_the_smallest_that_help():
     # 2560 samples want ceil(2560 / 1024) = 3 rollouts, so 2 older than the newest; 2 draws of 2560 want 5 uses
     fields: dict[str, Any] = {'n_sample': 2560, 'update_per_collect': 2}

@@ -137,7 +137,7 @@ def test_multi_buffer_refuses_the_state_of_another_kind_of_buffer():
         (
             {'policy': {}, 'value': None},
             'buffer.value is null but must be a section with the keys n_sample, '
-            'update_per_collect, max_use, max_staleness.',
+            'update_per_collect, max_use, max_staleness, size.',
         ),
         (
             {'policy': {'n_sample': 64}, 'value': {'n_sample': 256}, 'size': 128},
@@ -148,7 +148,15 @@ def test_multi_buffer_refuses_the_state_of_another_kind_of_buffer():
             {'policy': {}, 'value': {'max_use': 0}},
             'buffer.value.max_use is 0 (int) but must be an integer >= 1 or null; leave it out for null, the default.',
         ),
-        ({'policy': {'size': 9}, 'value': {}}, 'unknown key buffer.policy.size: it belongs at buffer.size.'),
+        (
+            {'policy': {'size': 9}, 'value': {}},
+            'buffer: policy.size is 9 but policy.n_sample is 1024: the buffer would never hold enough for a draw; use '
+            'policy.size 1024 or more, or a smaller policy.n_sample.',
+        ),
+        (
+            {'policy': {}, 'value': {'size': 0}},
+            'buffer.value.size is 0 (int) but must be an integer >= 1 or null; leave it out for null, the default.',
+        ),
     ],
 )
 def test_a_bad_section_is_refused_with_the_remedy(buffer: dict[str, Any], problem: str) -> None:
@@ -164,3 +172,50 @@ def test_overrides_reach_the_parts_and_a_resolved_config_resolves_to_itself():
     assert (config.buffer.policy.max_staleness, config.buffer.value.max_use) == (2, 4)
     assert resolve_config(config.to_dict()).buffer == config.buffer
     assert resolve_config(CARTPOLE, ['buffer.type=multi']).buffer.value.n_sample == 1024
+
+
+SIZES: dict[str, Any] = dict(
+    policy=dict(n_sample=4, update_per_collect=20, size=8), value=dict(n_sample=4, update_per_collect=20)
+)
+
+
+def drawn(buffer: MultiBuffer) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {'policy': set(), 'value': set()}
+    for pair in buffer.batches():
+        assert all(is_whole(batch) for batch in pair.values())
+        for part, batch in pair.items():
+            found[part] |= set(batch['id'].tolist())
+    return found
+
+
+@pytest.mark.parametrize('n_push', [4, 5, 6, 9])  # 4 of 4 fill the ring of 16, the others write over its start
+def test_multi_buffer_draws_each_part_from_the_newest_samples_of_its_own_size(n_push: int) -> None:
+    buffer = multi(size=16, **SIZES)
+    push_numbered(buffer, [4] * n_push)
+    newest = range(4 * n_push)
+    # 20 draws of 4: a given one of 16 samples is missed by all with probability (3/4)^20 = 0.3%; the seed is fixed
+    assert drawn(buffer) == {'policy': set(newest[-8:]), 'value': set(newest[-16:])}
+
+
+def test_multi_buffer_part_may_draw_from_more_than_the_common_size() -> None:
+    parts = {'policy': dict(n_sample=4, update_per_collect=20), 'value': {**SIZES['policy'], 'size': 12}}
+    buffer = multi(size=8, **parts)
+    push_numbered(buffer, [4] * 5)
+    assert drawn(buffer) == {'policy': set(range(12, 20)), 'value': set(range(8, 20))}
+
+
+def test_multi_buffer_part_of_the_common_size_draws_as_without_sizes() -> None:
+    own = multi(size=16, policy=dict(n_sample=4, size=16), value=dict(n_sample=4))
+    common = multi(size=16, policy=dict(n_sample=4), value=dict(n_sample=4))
+    for buffer in (own, common):
+        push_numbered(buffer, [6] * 4)
+    assert same(next(own.batches())['policy'], next(common.batches())['policy'])
+
+
+@pytest.mark.parametrize('size', [16, 24, 12])
+def test_multi_buffer_keeps_sizes_apart_through_a_resume_also_with_another_common_size(size: int) -> None:
+    first, second = multi(size=16, **SIZES), multi(size=size, **SIZES)
+    push_numbered(first, [4] * 7)
+    second.load_state_dict(first.state_dict())
+    push_numbered(second, [4], first=28)
+    assert drawn(second) == {'policy': set(range(24, 32)), 'value': set(range(32 - min(size, 20), 32))}

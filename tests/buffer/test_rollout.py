@@ -52,3 +52,15 @@ def test_rollout_buffer_has_no_state_to_save():
     assert buffer.state_dict() == {}
     buffer.load_state_dict(buffer.state_dict())
     assert list(buffer.batches()) == []
+
+
+def test_rollout_buffer_keeps_a_copy_of_what_is_about_to_be_overwritten():
+    buffer, block = RolloutBuffer(), {'obs': {'x': torch.zeros(3)}, 'adv': torch.zeros(3)}
+    buffer.keep()  # nothing is there
+    buffer.push(block)
+    buffer.keep()
+    block['obs']['x'].fill_(1)
+    block['adv'].fill_(1)
+    buffer.push(block)
+    first, second = buffer.batches()
+    assert first['obs']['x'].sum() == first['adv'].sum() == 0 and second['adv'] is block['adv']

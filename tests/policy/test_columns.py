@@ -41,8 +41,10 @@ class Marked:
         return {**transition, 'number': number, 'pair': pair, 'flag': timestep.terminated, 'part': {'deep': number}}
 
     def _forward_learn(self: Any, batch: Any) -> Metrics:
-        optimizer, numbers = self._optimizers['all'], self._policy_numbers(self.cfg.learn.value_weight)
-        return self._train_epochs(batch, self.cfg.learn.epoch_per_collect, self.own_step, [optimizer], numbers)[0]
+        cfg, optimizers = self.cfg.learn, [self._optimizers['all']]
+        return self._train_policy_epochs(
+            batch, cfg.epoch_per_collect, self.own_step, optimizers, cfg.value_weight
+        ).metrics
 
     def own_step(self, model: Any, dist: Any, optimizers: Any, minibatch: dict[str, Tensor], numbers: Any) -> Metrics:
         self.seen.append(minibatch)

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, make_policy
+from zoo.config.parts import Part
 from zoo.core.spaces import Box
 from zoo.policy.updates import (
+    MSE,
+    VALUE_CLIP,
     AuxNumbers,
     PolicyNumbers,
     ValueNumbers,
@@ -21,9 +24,11 @@ from zoo.policy.updates import (
     ppo_step,
     value_step,
 )
+from zoo.rl_utils import penalties, surrogates
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.optimizer import FlatAdam
 
+NONE, KL = Part('surrogate', 'none', surrogates.none), Part('penalty', 'kl', penalties.kl)
 N = 16
 OBS = Box(torch.full((3,), -torch.inf).numpy(), torch.full((3,), torch.inf).numpy())
 
@@ -83,7 +88,7 @@ def reference(model: Any, batch: dict[str, Tensor], step: PolicyNumbers) -> tupl
         surrogate = torch.where(adv < 0, torch.maximum(surrogate, step.dual_clip * adv), surrogate)
     value, old, target = model.compute_critic(batch['obs']), batch['value'], batch['return_']
     error = (value - target) ** 2
-    if step.value_clip:
+    if step.value_loss == VALUE_CLIP:
         error = torch.maximum(error, (old + (value - old).clamp(-c, c) - target) ** 2)
     parts = {
         'policy_loss': -(surrogate * w).mean(),
@@ -100,7 +105,7 @@ def reference(model: Any, batch: dict[str, Tensor], step: PolicyNumbers) -> tupl
 
 STEPS = {
     'plain': PolicyNumbers(grad_clip=None, measure_kl=True),
-    'all': PolicyNumbers(0.15, 0.03, 1.5, None, None, True, 0.7, True),
+    'all': PolicyNumbers(0.15, 0.03, 1.5, None, True, 0.7, value_loss=VALUE_CLIP),
 }
 
 
@@ -214,10 +219,10 @@ def test_policy_step_has_the_gradient_of_the_policy_loss_alone(arch: str, space:
 @pytest.mark.parametrize('clip', [False, True])
 def test_value_step_has_the_gradient_of_the_value_loss_alone(arch: str, weighted: bool, clip: bool) -> None:
     model, batch = in_float64(*ppg_model_and_batch(arch, TWO_ACTIONS, weighted))
-    _, parts = reference(model, batch, PolicyNumbers(0.15, value_clip=clip))
+    _, parts = reference(model, batch, PolicyNumbers(0.15, value_loss=VALUE_CLIP if clip else MSE))
     optimizer = Still(model.named_parameters())
     want = gradients(optimizer, parts['value_loss'], model)
-    numbers = ValueNumbers(0.15, clip, grad_clip=None)
+    numbers = ValueNumbers(0.15, None, VALUE_CLIP if clip else MSE)
     metrics = value_step(model, dist_of(batch), [optimizer], only(batch, 'obs', 'value', 'return_', 'weight'), numbers)
     torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(metrics, {'value_loss': parts['value_loss'].detach(), 'value_grad_norm': want.norm()})
@@ -228,7 +233,7 @@ def test_value_step_has_the_gradient_of_the_value_loss_alone(arch: str, weighted
 @weights
 @spaces
 @pytest.mark.parametrize('arch', ['dual', 'shared'])
-def test_kl_penalty_replaces_the_clipping(arch: str, space: Any, weighted: bool) -> None:
+def test_kl_penalty_with_surrogate_none_is_the_kl_loss_of_ppg(arch: str, space: Any, weighted: bool) -> None:
     model, batch = in_float64(*ppg_model_and_batch(arch, space, weighted))
     w = batch.get('weight', torch.ones(N))
     logit = model.compute_actor(batch['obs'])
@@ -237,11 +242,12 @@ def test_kl_penalty_replaces_the_clipping(arch: str, space: Any, weighted: bool)
     surrogate, kl = -(ratio * batch['adv'] * w).mean(), (divergence(batch, logit) * w).mean()
     optimizer = Still(model.named_parameters())
     want = gradients(optimizer, surrogate + 0.7 * kl - 0.03 * (entropy * w).mean(), model)
-    step = PolicyNumbers(clip_ratio=0.01, entropy_weight=0.03, grad_clip=None, kl_penalty=0.7)
+    step = PolicyNumbers(0.01, 0.03, grad_clip=None, surrogate=NONE, penalties=(KL,), penalty_weights=(0.7,))
     metrics = policy_step(model, dist_of(batch), [optimizer], batch, step)
     torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(metrics['policy_loss'], surrogate.detach())
-    assert metrics['clipfrac'] == 0 and ((ratio - 1).abs() > 0.2).any()  # a clip would have shown
+    torch.testing.assert_close(metrics['penalty_kl'], (divergence(batch, logit) * w).mean().detach())
+    assert ((ratio - 1).abs() > 0.2).any()  # a clip would have shown
     # and in one step with the value loss, as where arch is shared
     value_loss = 0.5 * ((model.compute_critic(batch['obs']) - batch['return_']) ** 2 * w).mean()
     want += gradients(optimizer, 0.5 * value_loss, model)
@@ -404,7 +410,8 @@ def test_steps_change_no_input(space: Any) -> None:
     before, optimizers = clone(batch), groups_of(model, 'dual')
     dist = dist_of(batch)
     aux_step(model, dist, optimizers, batch, AuxNumbers(grad_clip=0.5))
-    for penalty in (None, 1.0):
-        policy_step(model, dist, optimizers[:1], batch, PolicyNumbers(kl_penalty=penalty))
-    value_step(model, dist, optimizers[1:], batch, ValueNumbers(value_clip=True))
+    for parts in ((), (KL,)):
+        numbers = PolicyNumbers(penalties=parts, penalty_weights=(1.0,) * len(parts))
+        policy_step(model, dist, optimizers[:1], batch, numbers)
+    value_step(model, dist, optimizers[1:], batch, ValueNumbers(value_loss=VALUE_CLIP))
     assert not differing(batch, before)

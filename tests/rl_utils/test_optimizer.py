@@ -1,4 +1,7 @@
-"""FlatAdam against torch.optim.Adam and clip_grad_norm_, and what a gradient that is not finite does."""
+"""FlatAdam against torch.optim.Adam and clip_grad_norm_, and what a gradient that is not finite does.
+
+Other rules are in test_update_rules.py, limits, accumulation, average and loss scale in test_mechanics.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.rl_utils.optimizer import FlatAdam, NonFiniteGradientError
+from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer, NonFiniteGradientError
 
 # one kernel over the flat buffer or one per parameter: vector and scalar code may round differently in the last bit
 CLOSE = dict(rtol=1e-5, atol=1e-7)
@@ -32,7 +35,7 @@ def loss_of(net: nn.Module, step: int, scale: float = 1.0) -> Tensor:
 
 
 def train(
-    net: nn.Module, optimizer: FlatAdam, steps: range, grad_clip: float | None = None, scale: float = 1.0
+    net: nn.Module, optimizer: FlatOptimizer, steps: range, grad_clip: float | None = None, scale: float = 1.0
 ) -> None:
     for step in steps:
         optimizer.zero_grad()
@@ -40,7 +43,7 @@ def train(
         optimizer.step(grad_clip)
 
 
-def poison(net: nn.Module, optimizer: FlatAdam, step: int, name: str, value: float) -> None:
+def poison(net: nn.Module, optimizer: FlatOptimizer, step: int, name: str, value: float) -> None:
     """A gradient as usual, but for one number of the parameter `name`."""
     optimizer.zero_grad()
     loss_of(net, step).backward()

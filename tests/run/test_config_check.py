@@ -122,6 +122,43 @@ def test_batch_size_is_free_where_the_buffer_is_no_rollout(monkeypatch):
     assert resolve_config({**source, 'buffer': {'type': 'other'}}).policy.learn.batch_size == 96
 
 
+@pytest.mark.parametrize('n_step', [32, 33])
+def test_batch_size_null_takes_rollouts_of_any_size(n_step: int) -> None:
+    source = rollout(batch_size=96, n_step=n_step)
+    source['policy']['learn']['batch_size'] = None
+    assert resolve_config(source).policy.learn.batch_size is None
+
+
+def test_batch_size_null_takes_draws_of_any_size_and_keeps_their_other_checks() -> None:
+    source = job(policy={'type': 'ppo_offpolicy', 'learn': {'batch_size': None}, 'collect': {'n_step': 32}})
+    assert resolve_config({**source, 'buffer': {'n_sample': 100}}).policy.learn.batch_size is None
+    (problem,) = refused({**source, 'buffer': {'n_sample': 300, 'max_staleness': 0}})
+    assert problem.startswith('buffer.max_staleness is 0 but a rollout has 256 samples')
+
+
+def test_batch_size_null_takes_sequences_of_any_length_that_divides_a_rollout() -> None:
+    policy = {'model': {'recurrent': {'cell': 'gru'}}, 'collect': {'n_step': 24}}
+    learn = {'batch_size': None, 'sequence': {'len': 8}}
+    assert resolve_config(job(policy={**policy, 'learn': learn})).policy.learn.batch_size is None
+    (problem,) = refused(job(policy={**policy, 'learn': {**learn, 'sequence': {'len': 7}}}))
+    assert problem.startswith('policy.learn.sequence.len is 7 but policy.collect.n_step is 24')
+
+
+def test_batch_of_one_sample_that_is_normalised_is_refused_also_as_null() -> None:
+    learn = {'batch_size': None, 'adv_norm': 'minibatch'}
+    source = job(1, policy={'learn': learn, 'collect': {'n_step': 1}})
+    assert refused(source) == [
+        'policy.learn.batch_size is null and a rollout has 1 sample but policy.learn.adv_norm is '
+        "'minibatch', which leaves one sample no advantage; use batch_size 2 or more, or adv_norm 'batch' or 'off'."
+    ]
+    assert resolve_config(job(2, policy=source['policy'])).policy.learn.batch_size is None
+
+
+def test_option_of_a_part_on_the_command_line_keeps_the_part_that_is_named():
+    (problem,) = refused(job(pipeline='serial'), ['pipeline.no_option=3'])
+    assert problem.startswith('unknown key pipeline.no_option')  # and not: pipeline has no type
+
+
 def test_schedule_without_length_lasts_as_long_as_the_run():
     rates = {'learning_rate': {'start': 1e-3, 'end': 0}, 'clip_ratio': {'start': 0.2, 'end': 0.1, 'over': 500}}
     learn = resolve_config(job(policy={'learn': rates}, max_env_step=4096)).policy.learn

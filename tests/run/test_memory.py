@@ -16,7 +16,15 @@ from torch import nn
 from zoo.config.section import ConfigError
 from zoo.core.spaces import Box
 from zoo.pipeline import serial_pipeline
-from zoo.run.memory import AllocationError, AllocationLimit, machine_memory, memory_problem, sample_bytes
+from zoo.run.memory import (
+    ROW_BYTES,
+    STEP_BYTES,
+    AllocationError,
+    AllocationLimit,
+    machine_memory,
+    memory_problem,
+    sample_bytes,
+)
 
 
 def test_small_network_is_built_as_without_a_limit() -> None:
@@ -60,6 +68,18 @@ def test_samples_take_a_row_for_each_and_the_objects_of_each_step() -> None:
     assert sample_bytes(config()) == 16 * 64 + 8_000
     assert sample_bytes(config(), space) == 16 * (64 + 48) + 8_000
     assert sample_bytes(config(buffer={'type': 'replay', 'size': 100, 'n_sample': 16}), space) == 100 * 112 + 8_000
+
+
+def test_samples_of_a_buffer_take_the_largest_size_of_its_parts() -> None:
+    def n_byte(**buffer: Any) -> int:
+        config = {'env': {'collector_env_num': 1}, 'policy': {'collect': {'n_step': 1}}, 'buffer': buffer}
+        return sample_bytes(config) - STEP_BYTES
+
+    own, null = {'size': 300}, {'size': None}
+    assert n_byte(size=100) == 100 * ROW_BYTES
+    assert n_byte(size=100, policy=own, value=null) == n_byte(size=100, policy=null, value=own) == 300 * ROW_BYTES
+    assert n_byte(size=500, policy=own, value=null) == 500 * ROW_BYTES
+    assert n_byte(size=500, policy=own, value={'size': 200}) == 300 * ROW_BYTES  # the common size is nobody's
 
 
 def test_samples_of_overlapping_sequences_are_counted_as_often_as_they_are_kept() -> None:

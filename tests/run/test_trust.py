@@ -37,6 +37,10 @@ class Maker:
         return make()
 
 maker = Maker()
+
+class Watcher:
+    def on_start(self, job):
+        Path(__file__).with_name('watched').touch()
 """
 
 
@@ -128,6 +132,28 @@ def test_consent_to_a_module_is_none_to_what_it_imports(folder: Path, attribute:
     path = with_value(folder / 'c', 'meta.config.env.id', f'trap_of_test:{attribute}')
     with pytest.raises(CheckpointError, match=f"code of module '{home}' and not of 'trap_of_test'.*--trust"):
         resume(path, trust=['trap_of_test'])
+
+
+def test_callback_of_a_module_with_consent_is_made_and_one_that_it_imports_is_not(folder: Path) -> None:
+    path = with_value(folder / 'c', 'meta.config.callbacks', ['trap_of_test:Watcher'])
+    for consent in ((), ['other']):
+        with pytest.raises(CheckpointError, match=r"'trap_of_test' \(callbacks is .*only with your consent"):
+            resume(path, trust=consent)
+    assert env_config_of(load_checkpoint(path)).id == 'CartPole-v1'  # to evaluate, no callback is made
+    assert not is_sprung(folder)
+    assert resume(path, trust=['trap_of_test']).env_step > 152
+    assert (folder / 'watched').exists()
+    path = with_value(folder / 'd', 'meta.config.callbacks', ['trap_of_test:Path'])
+    with pytest.raises(CheckpointError, match=r"code of module 'pathlib(\._local)?' and not of 'trap_of_test'"):
+        resume(path, trust=['trap_of_test'])
+
+
+@pytest.mark.parametrize('name', ['trap_of_test : Watcher', 'trap_of_test:f.<locals>.Watcher', ':Watcher', 'trap-of:W'])
+def test_callback_by_an_odd_name_is_refused_and_imports_nothing(folder: Path, name: str) -> None:
+    path = with_value(folder / 'c', 'meta.config.callbacks', [name])
+    with pytest.raises(UserError, match="which is no 'module:Class'"):
+        resume(path, trust=['trap_of_test'])
+    assert not is_sprung(folder)
 
 
 def test_text_as_trust_is_refused(folder: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -24,6 +25,14 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)  # compiled on a CPU, Nature ta
 logger = logging.getLogger(__name__)
 
 
+class Named(NamedTuple):
+    """A part of gradient steps that is known by its name alone; others are `zoo.config.parts.Part`."""
+
+    kind: str
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+
 class Wish(NamedTuple):
     """What the config asks for, and the gradient steps of the whole run (None: not known)."""
 
@@ -31,17 +40,26 @@ class Wish(NamedTuple):
     compile: CompileMode
     n_step: float | None
     is_quiet: bool = False  # nothing is logged
+    parts: Sequence[Any] = ()  # of the gradient steps: kind, name, options
+    eager_only: str = ''  # why steps can only run eagerly, in a sentence
 
 
 def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> Executor:
     """The executor that is named, or the fastest one that serves: native, else graph where it pays, else eager.
 
+    Where C has the model but not all parts of its updates, it acts, and the next executor takes the steps.
     Raises: UserError if the named one cannot serve; it says why, and which can.
     """
     wants_c = wish.executor in ('auto', 'native')
     why_not_c = native.obstacle(model, dist, device) if wants_c else 'another executor is named'
-    if problem := _problem(why_not_c, device, wish):
+    why_not_steps = wish.eager_only or native.unknown_parts(wish.parts)
+    if problem := _problem(why_not_c or (why_not_steps if wish.executor == 'native' else ''), device, wish):
         raise UserError(problem)
+    if not why_not_c and why_not_steps:
+        is_compiled = not _why_not_compiled(model, device, wish)
+        _say(wish, f'acting runs in C ({native.level()}), updates run {"compiled" if is_compiled else "eagerly"}: {why_not_steps}')
+        fallback = GraphExecutor(model, dist) if is_compiled else Eager(model, dist)
+        return native.NativeExecutor(model, dist, fallback, only_acts=bool(wish.eager_only))
     if not why_not_c:
         _say(wish, f"zoo's own updates and acting run in C ({native.level()})")
         return native.NativeExecutor(model, dist)
@@ -74,6 +92,8 @@ def _problem(why_not_c: str, device: torch.device, wish: Wish) -> str:
     """Why the executor that is named cannot serve, and which can, in a sentence; empty if it can, or none is named."""
     if wish.executor == 'native' and why_not_c:
         return f"policy.learn.executor is 'native' but {why_not_c}; use 'auto', 'eager' or 'graph'"
+    if wish.executor == 'graph' and wish.eager_only:
+        return f"policy.learn.executor is 'graph' but {wish.eager_only}; use 'auto' or 'eager'"
     if wish.executor == 'graph' and wish.compile == 'off':
         return "policy.learn.executor is 'graph' but policy.learn.compile is 'off'; leave one of the two out"
     if wish.executor == 'graph' and (missing := missing_compiler(device)):
@@ -89,6 +109,8 @@ def _is_long(wish: Wish) -> bool:
 
 def _why_not_compiled(model: nn.Module, device: torch.device, wish: Wish) -> str:
     """Empty if updates are to be compiled."""
+    if wish.eager_only:
+        return wish.eager_only
     if wish.executor == 'graph' or (wish.executor == 'auto' and wish.compile == 'on'):
         return ''
     if wish.executor != 'auto' or wish.compile == 'off':

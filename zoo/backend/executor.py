@@ -26,7 +26,7 @@ from zoo.core.data import (
 from zoo.core.transfer import send
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
-from zoo.rl_utils.optimizer import FlatAdam
+from zoo.rl_utils.optimizer import FlatOptimizer
 
 Step = Callable[[Any, ActionDist, Any, Any, Any], Metrics]
 """A gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics, see zoo.policy.updates."""
@@ -54,6 +54,11 @@ class Pass(NamedTuple):
     normalize_adv: bool = False
     gather: bool = True
 
+    @property
+    def n_step(self) -> int:
+        """How many minibatches there are."""
+        return self.order.shape[0] * -(-self.order.shape[1] // self.batch_size)
+
 
 class Acting(Protocol):
     """A policy acting through rollouts, each of T rows of observations in one block [T + 1, B, *O]."""
@@ -80,8 +85,11 @@ class Executor(Protocol):
 
     name: str
 
-    def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
-        """One step for each minibatch; returns each metric of all steps, [n_step]."""
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any) -> Metrics:
+        """One step for each minibatch; returns each metric of all steps, [n_step].
+
+        Optimisers that accumulate gradients move at the last step in any case.
+        """
 
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
         """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used."""
@@ -99,7 +107,8 @@ class Eager:
         self._model: Any = model
         self._dist = dist
 
-    def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any) -> Metrics:
+        begin_pass(optimizers, data)
         found = [step(self._model, self._dist, optimizers, each, numbers) for each in minibatches(data)]
         return stacked(found)
 
@@ -109,6 +118,13 @@ class Eager:
     @torch.no_grad()
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         return self._model.compute_critic(obs) if state is None else self._model.compute_critic(obs, state)[0]
+
+
+def begin_pass(optimizers: Sequence[FlatOptimizer], data: Pass) -> None:
+    """Tells optimisers that accumulate gradients how many steps there will be."""
+    for optimizer in optimizers:
+        if getattr(optimizer, 'accumulate', 1) > 1:
+            optimizer.begin_pass(data.n_step)
 
 
 def minibatches(data: Pass) -> Iterator[dict[str, Tensor]]:

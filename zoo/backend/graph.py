@@ -2,20 +2,19 @@
 
 There is no second source: a step of zoo.policy.updates, or of a user's own, is run once on tensors without data, which
 records its operations (make_fx), and torch's inductor compiles them. The program reads and writes the buffers of
-`FlatAdam`, so checkpoints are the same, and eager steps may come before and after. What moves between steps (schedules,
+`FlatOptimizer`, so checkpoints are the same, and eager steps may come before and after. What moves between steps (schedules,
 the learning rate, buffers of the model) goes in as tensors. Python code of a model runs only while it is traced: a plain
 number of it (a float attribute, say) is fixed from then on; one that moves has to be a buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.adam import adam_step
 from zoo.backend.executor import (
     Acting,
     DrawNoise,
@@ -23,6 +22,7 @@ from zoo.backend.executor import (
     ForwardActing,
     Pass,
     Step,
+    begin_pass,
     forward_for_acting,
     minibatches,
     stacked,
@@ -39,7 +39,8 @@ from zoo.backend.trace import (
 from zoo.core.data import Metrics, Obs, State, keeps_state, leaves, map_tensors
 from zoo.core.transfer import send
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.optimizer import AdamRates, FlatAdam, FlatState
+from zoo.rl_utils.mechanics import limited, moved
+from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 
 __all__ = ['GraphExecutor', 'compile_function', 'missing_compiler']
 
@@ -60,8 +61,9 @@ class GraphExecutor(Eager):
         """Whether nothing has failed so far."""
         return not any(each.failed for each in self._functions)
 
-    def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
-        if not self.is_compiled or any(type(each) is not FlatAdam for each in optimizers):
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any) -> Metrics:
+        # those of a user's own may override what a stand-in does
+        if not self.is_compiled or any(type(each) not in (FlatAdam, FlatOptimizer) for each in optimizers):
             return super().run(step, optimizers, data, numbers)
         key = step, *optimizers
         if key not in self._updates:
@@ -85,11 +87,19 @@ class GraphExecutor(Eager):
         return acting
 
 
+class _Place(NamedTuple):
+    """Where a number that moves is: in a field of the numbers of a step, and at which place there if that is a tuple."""
+
+    field: str
+    at: int | None = None
+
+
 class _Static(NamedTuple):
     """What a compiled step depends on that is no tensor."""
 
     numbers: Any  # None in place of those that move
-    moving: tuple[str, ...]
+    moving: tuple[_Place, ...]
+    moves: tuple[bool, ...]  # whether each optimiser takes a step, else it only gathers the gradient
     others: tuple[str, ...]  # tensors of the model that are no parameters of the optimisers
     columns: tuple[str, ...]  # of the minibatch, dotted paths where they are nested
 
@@ -97,46 +107,59 @@ class _Static(NamedTuple):
 class _Update:
     """A step function over one model and its optimisers, compiled."""
 
-    def __init__(self, step: Step, model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatAdam]) -> None:
+    def __init__(self, step: Step, model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer]) -> None:
         self._step, self._model, self._dist, self._optimizers = step, model, dist, optimizers
         self._names: dict[_Static, list[str]] = {}  # of the metrics
+        self._accumulates = any(each.mechanics.accumulate > 1 for each in optimizers)
         self.compiled = CompiledFunction(self._replay, getattr(step, '__name__', type(step).__name__))
 
     def run(self, data: Pass, numbers: Any) -> Metrics:
         """As `Executor.run`."""
-        # a weight of exactly 0 drops its term (0 * inf is NaN), so reaching 0 compiles another program
-        moving = {name: x for name, x in numbers._asdict().items() if isinstance(x, float) and x != 0}
+        moving = dict(_moving(numbers))
         own = {name for optimizer in self._optimizers for name in optimizer.names}
         others = {name: x.detach() for name, x in named_tensors(self._model).items() if name not in own}
-        static = _Static(numbers._replace(**dict.fromkeys(moving)), tuple(moving), tuple(others), ())
-        fixed = [*(x for optimizer in self._optimizers for x in optimizer.state), *others.values()]
-        # in float64: of 1 - 0.999, few digits are left in float32
-        values = torch.tensor([*(x for o in self._optimizers for x in o.rates), *moving.values()], dtype=torch.float64)
-        values = send(values, fixed[0].device)
+        static = _Static(_replaced(numbers, dict.fromkeys(moving)), tuple(moving), (), tuple(others), ())
+        fixed = [*(x for optimizer in self._optimizers for x in optimizer.buffers.values()), *others.values()]
+        values = self._values(moving.values(), fixed[0].device)
+        begin_pass(self._optimizers, data)
         found = []
         for minibatch in minibatches(data):
             self._minibatch = minibatch
             paths, columns = zip(*leaves(minibatch), strict=True)
-            static = static._replace(columns=paths)
+            static = static._replace(columns=paths, moves=tuple(each.upcoming[1] for each in self._optimizers))
+            if self._accumulates:
+                values = self._values(moving.values(), fixed[0].device)
+                for optimizer in self._optimizers:
+                    optimizer.zero_grad()  # before the first gradient of a step; programs add to it
             outputs = self.compiled([*fixed, values, *columns], static, len(fixed))
             if outputs is None:  # nothing was written, so no step is lost
                 found.append(self._step(self._model, self._dist, self._optimizers, minibatch, numbers))
                 continue
             names, metrics = self._names[static], outputs[0].unbind()
             found.append(dict(zip(names, metrics, strict=False)))
-            for optimizer, norm in zip(self._optimizers, metrics[len(names) :], strict=True):
-                optimizer.note_step(norm)
+            for optimizer, norm, moves in zip(self._optimizers, metrics[len(names) :], static.moves, strict=True):
+                if moves:
+                    optimizer.note_step(norm)
+                optimizer.advance()
         return stacked(found)
+
+    def _values(self, moving: Iterable[float], device: torch.device) -> Tensor:
+        """What moves: of each optimiser the learning rate and how many gradients it has with this one; then numbers."""
+        of_optimizers = [x for each in self._optimizers for x in (each.lr, each.upcoming[0])]
+        # in float64: of a small rate, few digits would be left in float32
+        return send(torch.tensor([*of_optimizers, *moving], dtype=torch.float64), device)
 
     def _replay(self, static: _Static, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The step on the inputs of `run`; returns its metrics and the norms of the gradients as one tensor."""
         rest = iter(inputs)
-        states = [FlatState(*(next(rest) for _ in FlatState._fields)) for _ in self._optimizers]
+        states = [{name: next(rest) for name in optimizer.buffers} for optimizer in self._optimizers]
         tensors = {name: next(rest) for name in static.others}
         values = iter(next(rest).unbind())
-        rates = [AdamRates(*(next(values) for _ in AdamRates._fields)) for _ in self._optimizers]
-        numbers = static.numbers._replace(**{name: next(values).float() for name in static.moving})
-        stand_ins = [_StandIn(*each) for each in zip(self._optimizers, states, strict=True)]
+        stand_ins = [
+            _StandIn(optimizer, state, next(values), next(values), moves)
+            for optimizer, state, moves in zip(self._optimizers, states, static.moves, strict=True)
+        ]
+        numbers = _replaced(static.numbers, {place: next(values).float() for place in static.moving})
         for each in stand_ins:
             tensors |= each.leaves
         minibatch = map_tensors(lambda _: next(rest), self._minibatch)
@@ -146,18 +169,33 @@ class _Update:
         norms = torch.stack([each.norm for each in stand_ins])
         # always true, but it needs all norms: no buffer is written before the last gradient is there
         ready = (norms.isfinite() | ~norms.isfinite()).all()
-        for each, adam in zip(stand_ins, rates, strict=True):
-            each.write(adam, ready)
+        for each in stand_ins:
+            each.write(ready)
         return [torch.cat((torch.stack([x.detach().float() for x in metrics.values()]), norms))]
 
 
 class _StandIn:
-    """In place of a FlatAdam while a step is traced: it takes the gradient, and writes when the step is over."""
+    """In place of an optimiser while a step is traced: it takes the gradient, and writes when the step is over.
 
-    def __init__(self, optimizer: FlatAdam, state: FlatState) -> None:
-        self._state = state
-        self.leaves = {name: x.detach().requires_grad_() for name, x in optimizer.cut(state.param).items()}
+    Args: state: its buffers by name; n_gathered: how many gradients there are with this one; moves: else it only adds
+      the gradient to the others.
+    """
+
+    def __init__(
+        self, optimizer: FlatOptimizer, state: dict[str, Tensor], lr: Tensor, n_gathered: Tensor, moves: bool
+    ) -> None:
+        self._optimizer, self._state, self._lr, self._n_gathered, self._moves = optimizer, state, lr, n_gathered, moves
+        self.leaves = {name: x.detach().requires_grad_() for name, x in optimizer.cut(state['param']).items()}
+        self.scaled_by: Tensor | None = None
         self.norm: Tensor
+
+    @property
+    def loss_scale(self) -> Tensor | None:
+        return self._state.get('loss_scale')
+
+    @property
+    def averaged(self) -> dict[str, Tensor]:
+        return self._optimizer.cut(self._state['average'])
 
     def zero_grad(self) -> None:
         for x in self.leaves.values():
@@ -168,15 +206,42 @@ class _StandIn:
         if hasattr(self, 'norm'):
             raise RuntimeError('it moves the same parameters twice')
         grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in self.leaves.values()]
-        self._grad, self._grad_clip = torch.cat([grad.flatten() for grad in grads]), grad_clip
-        self.norm = torch.linalg.vector_norm(self._grad)
+        self._sum = torch.cat([grad.flatten() for grad in grads])
+        mechanics = self._optimizer.mechanics
+        if mechanics.accumulate > 1:
+            self._sum = self._state['grad'] + self._sum
+        divisor = self._optimizer.divisor(self._n_gathered, self.scaled_by)
+        self._grad, self.norm = limited(self._sum, grad_clip, mechanics, divisor)
         return self.norm
 
-    def write(self, rates: AdamRates, ready: Tensor) -> None:
+    def write(self, ready: Tensor) -> None:
+        if not self._moves:
+            self._state['grad'].copy_(torch.where(ready, self._sum, self._state['grad']))
+            return
+        rule, mechanics = self._optimizer.rule, self._optimizer.mechanics
+        state = {**self._state, 'grad': self._sum}  # which is kept where it is not finite, to name what broke
         finite = self.norm.isfinite() & ready
-        new = adam_step(self._state._replace(grad=self._grad), self.norm, self._grad_clip, rates, finite)
-        for old, x in zip(self._state, new, strict=True):
-            old.copy_(x)
+        new = moved(rule, mechanics, state, self._grad, self._lr, finite, self.scaled_by)
+        for name, x in new.items():
+            self._state[name].copy_(x)
+
+
+def _moving(numbers: Any) -> Iterator[tuple[_Place, float]]:
+    """The floats of a step's numbers, also those in tuples, that are inputs of its program: all but 0.
+
+    A weight of exactly 0 drops its term (0 * inf is NaN), so reaching 0 compiles another program.
+    """
+    for name, x in numbers._asdict().items():
+        places = {_Place(name, i): each for i, each in enumerate(x)} if type(x) is tuple else {_Place(name): x}
+        yield from ((place, each) for place, each in places.items() if isinstance(each, float) and each != 0)
+
+
+def _replaced(numbers: Any, values: Mapping[_Place, Any]) -> Any:
+    """The numbers with other values at these places."""
+    fields = {place.field: getattr(numbers, place.field) for place in values}
+    for (name, at), x in values.items():
+        fields[name] = x if at is None else (*fields[name][:at], x, *fields[name][at + 1 :])
+    return numbers._replace(**fields)
 
 
 class GraphActing(ForwardActing):

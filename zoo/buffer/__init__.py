@@ -3,7 +3,8 @@
 from zoo.buffer.base import Batch, Buffer, BufferConfig, in_sequences
 from zoo.buffer.check import draw_problems
 from zoo.buffer.draws import DrawConfig
-from zoo.buffer.multi import MultiBuffer, MultiConfig, n_draw_of, reuse_of
+from zoo.buffer.multi import MultiBuffer, MultiConfig, n_draw_of, n_rows_drawn, reuse_of
+from zoo.buffer.priority import PrioritizedDraws
 from zoo.buffer.replay import ReplayBuffer, ReplayConfig
 from zoo.buffer.rollout import RolloutBuffer
 
@@ -14,11 +15,13 @@ __all__ = [
     'DrawConfig',
     'MultiBuffer',
     'MultiConfig',
+    'PrioritizedDraws',
     'ReplayBuffer',
     'ReplayConfig',
     'RolloutBuffer',
     'draw_problems',
     'in_sequences',
     'n_draw_of',
+    'n_rows_drawn',
     'reuse_of',
 ]

@@ -30,7 +30,7 @@ def in_sequences(cfg: Any, length: int, stride: int) -> Any:
         return cfg
     counted = {key: in_sequences(x, length, stride) if isinstance(x, dict) else x for key, x in cfg.items()}
     per = {'size': stride, 'n_sample': length}
-    return type(cfg)({key: x // per[key] if key in per else x for key, x in counted.items()})
+    return type(cfg)({key: x // per[key] if key in per and x else x for key, x in counted.items()})
 
 
 class Buffer(Protocol):

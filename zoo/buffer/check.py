@@ -8,31 +8,34 @@ from typing import Any
 from zoo.buffer.multi import PARTS
 
 
-def draw_problems(buffer: dict[str, Any], n_rollout: int, batch_size: int, max_env_step: int) -> Iterator[str]:
+def draw_problems(buffer: dict[str, Any], n_rollout: int, batch_size: int | None, max_env_step: int) -> Iterator[str]:
     """A sentence for every draw of a resolved section `buffer` that cannot be made, or not be used in full.
 
     Args:
       n_rollout: samples per rollout, over all envs, policy.collect.n_sample.
-      batch_size: samples per gradient step, policy.learn.batch_size.
+      batch_size: samples per gradient step, policy.learn.batch_size; None: all of a draw.
       max_env_step: env steps of the run, of which whole rollouts are made.
     """
     rollout = f'a rollout has {n_rollout} samples'
-    if buffer['size'] < n_rollout:
-        yield (
-            f'buffer.size is {buffer["size"]} but {rollout}: {n_rollout - buffer["size"]} of them would never be '
-            f'kept; use {n_rollout} or more.'
-        )
     parts = {f'buffer.{part}': buffer[part] for part in PARTS if part in buffer} or {'buffer': buffer}
+    common = buffer['size'] if len(parts) == 1 or any(draw['size'] is None for draw in parts.values()) else None
+    sizes = {'buffer.size': common, **{f'{path}.size': draw['size'] for path, draw in parts.items()}}
+    for key, size in sizes.items():
+        if size is not None and size < n_rollout:
+            yield (
+                f'{key} is {size} but {rollout}: {n_rollout - size} of them would never be kept; use {n_rollout} or more.'
+            )
     for path, draw in parts.items():
         yield from _problems_of_draw(draw, path, n_rollout, batch_size)
-        yield from _problems_of_supply(draw, path, n_rollout, buffer['size'], max_env_step)
+        size = f'{path}.size' if draw['size'] is not None else 'buffer.size'
+        yield from _problems_of_supply(draw, path, n_rollout, size, draw['size'] or buffer['size'], max_env_step)
 
 
-def _problems_of_draw(draw: dict[str, Any], path: str, n_rollout: int, batch_size: int) -> Iterator[str]:
+def _problems_of_draw(draw: dict[str, Any], path: str, n_rollout: int, batch_size: int | None) -> Iterator[str]:
     n_sample, n_draw, max_use, max_staleness = (
         draw[key] for key in ('n_sample', 'update_per_collect', 'max_use', 'max_staleness')
     )
-    if n_sample % batch_size:
+    if batch_size is not None and n_sample % batch_size:
         yield (
             f'{path}.n_sample is {n_sample} but policy.learn.batch_size is {batch_size}: {n_sample} % {batch_size} '
             f'= {n_sample % batch_size} would be dropped; use a multiple, e.g. '
@@ -58,6 +61,7 @@ def _problems_of_supply(
     draw: dict[str, Any],
     path: str,
     n_rollout: int,
+    size_key: str,
     size: int,
     max_env_step: int,
 ) -> Iterator[str]:
@@ -71,8 +75,8 @@ def _problems_of_supply(
         )
     if max_staleness is not None and n_rollout <= size < (max_staleness + 1) * n_rollout:
         yield (
-            f'{path}.max_staleness is {max_staleness} but buffer.size is {size} and a rollout has {n_rollout} '
+            f'{path}.max_staleness is {max_staleness} but {size_key} is {size} and a rollout has {n_rollout} '
             f'samples: {max_staleness + 1} x {n_rollout} = {(max_staleness + 1) * n_rollout} would have to be '
-            f'kept, so the limit excludes nothing; use buffer.size {(max_staleness + 1) * n_rollout} or more, '
+            f'kept, so the limit excludes nothing; use {size_key} {(max_staleness + 1) * n_rollout} or more, '
             f'max_staleness {size // n_rollout - 1} or less, or null for no limit.'
         )

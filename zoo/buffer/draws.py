@@ -1,4 +1,4 @@
-"""Uniform draws from a ring, each sample so often and so long as the limits allow."""
+"""Uniform draws from a ring, each sample as often and as long as the limits allow."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ class DrawConfig(Section):
 class Draws:
     """Draws of `n_sample` rows of a ring without repetition, all eligible sets equally likely.
 
-    A row is eligible until it was in `max_use` draws, and while no more than `max_staleness` pushes followed its own.
+    A row is eligible until it was in `max_use` draws, while no more than `max_staleness` pushes followed its own, and
+    while it is one of the newest `size`.
     With fewer than `n_sample` eligible rows there is no draw: so it is in the first rounds, until enough was collected,
     and, since chance uses samples up unevenly, it may be so for the last draws that a `max_use` above 1 would allow.
     """
 
-    def __init__(self, ring: Ring, cfg: Any, generator: torch.Generator) -> None:
+    def __init__(self, ring: Ring, cfg: Any, generator: torch.Generator, size: int) -> None:
         self._ring, self._cfg, self._generator = ring, cfg, generator
+        self._newest = size if size < ring.size else None
         self._n_use = torch.zeros(ring.size, dtype=torch.int32)
 
     def batches(self) -> Iterator[Columns]:
@@ -76,7 +78,7 @@ class Draws:
     def _eligible(self) -> Tensor | None:
         """The rows that may be drawn; None: all."""
         max_use, max_staleness = self._cfg.max_use, self._cfg.max_staleness
-        if max_use is None and max_staleness is None:
+        if max_use is None and max_staleness is None and self._newest is None:
             return None
         rows = slice(0, self._ring.n_row)
         mask = torch.ones(self._ring.n_row, dtype=torch.bool)
@@ -84,6 +86,8 @@ class Draws:
             mask &= self._n_use[rows] < max_use
         if max_staleness is not None:
             mask &= self._ring.staleness(rows) <= max_staleness
+        if self._newest is not None:
+            mask &= self._ring.age(rows) < self._newest
         return mask.nonzero().squeeze(1)
 
 

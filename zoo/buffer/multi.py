@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -18,12 +18,20 @@ from zoo.core.registry import BUFFER_REGISTRY
 PARTS = ('policy', 'value')
 
 
+class PartConfig(DrawConfig):
+    """What is drawn for one of the two parts, and of how many samples."""
+
+    size: Annotated[int, Field(ge=1)] | None = Field(
+        None, description='samples that this part draws from, the newest ones; null: buffer.size'
+    )
+
+
 class MultiConfig(RingConfig):
     """Section `buffer` of 'multi'."""
 
     type: str = Field('multi', description='registered name of the buffer')
-    policy: DrawConfig = Field(DrawConfig(), description='what is drawn to train the policy')
-    value: DrawConfig = Field(DrawConfig(), description='what is drawn to train the value function')
+    policy: PartConfig = Field(PartConfig(), description='what is drawn to train the policy')
+    value: PartConfig = Field(PartConfig(), description='what is drawn to train the value function')
 
     @model_validator(mode='after')
     def _has_both(self) -> MultiConfig:
@@ -35,13 +43,14 @@ class MultiConfig(RingConfig):
                 f'{missing}: {{n_sample: .., update_per_collect: ..}} too.'
             )
         for part in PARTS:
-            check_size(self.size, f'{part}.', getattr(self, part))
+            draw = getattr(self, part)
+            check_size(draw.size or self.size, f'{part}.', draw, f'{part}.' if draw.size else '')
         return self
 
 
 @BUFFER_REGISTRY.register('multi')
 class MultiBuffer(RingBuffer):
-    """Off-policy: {'policy': batch, 'value': batch}, both drawn from the same newest `size` samples.
+    """Off-policy: {'policy': batch, 'value': batch}, each drawn from the newest `size` samples, its own or the common one.
 
     The samples are stored once; limits, use counts and random streams are separate, so that what one part draws
     changes nothing for the other. Batches have the key 'staleness', as those of ReplayBuffer.
@@ -61,6 +70,12 @@ class MultiBuffer(RingBuffer):
 def n_draw_of(buffer: Mapping[str, Any]) -> int | None:
     """How many batches the policy's part of a buffer, a resolved section, draws per rollout; None: it draws nothing."""
     return buffer.get('policy', buffer).get('update_per_collect')
+
+
+def n_rows_drawn(buffer: Mapping[str, Any]) -> list[int]:
+    """Samples per draw of each part of a buffer, a resolved section; [] where nothing is drawn."""
+    draws = [buffer[part] for part in PARTS if part in buffer] or [buffer]
+    return [draw['n_sample'] for draw in draws if 'n_sample' in draw]
 
 
 def reuse_of(buffer: Mapping[str, Any], n_rollout: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Buffer 'replay': off-policy, uniform draws from the newest samples."""
+"""Buffer 'replay': off-policy, draws from the newest samples, uniform or by priority."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from zoo.buffer.draws import DrawConfig, Draws
+from zoo.buffer.priority import PrioritizedDraws
 from zoo.buffer.ring import Ring, RingConfig
 from zoo.config.section import Section
 from zoo.core.data import Columns
@@ -20,6 +21,19 @@ class ReplayConfig(DrawConfig, RingConfig):
     """Section `buffer` of 'replay'."""
 
     type: str = Field('replay', description='registered name of the buffer')
+    alpha: float = Field(
+        0.0,
+        ge=0,
+        le=2,
+        description='samples are drawn in proportion to priority^alpha (0.6 is usual), the priority being the column that '
+        "the policy writes, batch['priority']; 0: all alike",
+    )
+    beta: float = Field(
+        0.4,
+        ge=0,
+        le=1,
+        description="how far the column 'weight' corrects for draws by priority: 0 not at all, 1 fully (0.4 to 1 is usual)",
+    )
 
     @model_validator(mode='after')
     def _holds_a_draw(self) -> ReplayConfig:
@@ -30,13 +44,16 @@ class ReplayConfig(DrawConfig, RingConfig):
 class RingBuffer:
     """One ring of samples, and one or more ways to draw from it, each with its own limits, counts and random stream.
 
-    Args: cfg: RingConfig; draws: DrawConfig by name; seed: of the run.
+    It keeps as many samples as the largest of the draws asks for.
+    Args: cfg: RingConfig; draws: DrawConfig by name, with a `size` where it is not that of cfg; seed: of the run.
     """
 
     def __init__(self, cfg: Any, draws: Mapping[str, Any], seed: int) -> None:
-        self._ring = Ring(cfg.size, cfg.device)
+        sizes = {name: getattr(draw, 'size', None) or cfg.size for name, draw in draws.items()}
+        self._ring = Ring(max(sizes.values()), cfg.device)
         self._draws = {
-            name: Draws(self._ring, draw, torch_generator(seed, f'buffer/{name}')) for name, draw in draws.items()
+            name: _kind_of(draw)(self._ring, draw, torch_generator(seed, f'buffer/{name}'), sizes[name])
+            for name, draw in draws.items()
         }
 
     def push(self, samples: Columns) -> None:
@@ -74,7 +91,8 @@ class RingBuffer:
 class ReplayBuffer(RingBuffer):
     """Off-policy: draws of `n_sample` from the newest `size` samples, `update_per_collect` of them after each push.
 
-    Batches have the key 'staleness' [n] f32: rollouts collected since the sample. See Draws for what may be drawn.
+    Batches have the key 'staleness' [n] f32: rollouts collected since the sample. See `Draws` for what may be drawn, and
+    `PrioritizedDraws` for `alpha` above 0.
     """
 
     config: ClassVar[type[Section]] = ReplayConfig
@@ -87,10 +105,14 @@ class ReplayBuffer(RingBuffer):
         return self._draws['all'].batches()
 
 
-def check_size(size: int, part: str, draw: DrawConfig) -> None:
-    """Raises: ValueError if a ring of that size never holds a draw; `part` comes before the names of its fields."""
+def _kind_of(draw: Any) -> type[Draws]:
+    return PrioritizedDraws if getattr(draw, 'alpha', 0) else Draws
+
+
+def check_size(size: int, part: str, draw: DrawConfig, owner: str = '') -> None:
+    """Raises: ValueError if `size` samples never hold a draw; `part` and `owner` come before n_sample and size."""
     if size < draw.n_sample:
         raise ValueError(
-            f'size is {size} but {part}n_sample is {draw.n_sample}: the buffer would never hold enough '
-            f'for a draw; use size {draw.n_sample} or more, or a smaller {part}n_sample.'
+            f'{owner}size is {size} but {part}n_sample is {draw.n_sample}: the buffer would never hold enough '
+            f'for a draw; use {owner}size {draw.n_sample} or more, or a smaller {part}n_sample.'
         )

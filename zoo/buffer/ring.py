@@ -68,6 +68,10 @@ class Ring:
         """Pushes that came after the ones of these rows, int64; the newest samples have 0."""
         return self.n_push - self._push_number[rows]
 
+    def age(self, rows: slice) -> Tensor:
+        """Samples that came after those of these rows, int64; the newest sample has 0."""
+        return (self._cursor - 1 - torch.arange(self.size)[rows]) % self.size
+
     @torch.no_grad()
     def gather(self, rows: Tensor) -> dict[str, Any]:
         """A copy of rows [n], with 'staleness' [n] f32 in pushes, on the device that samples come from."""

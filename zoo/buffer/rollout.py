@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from zoo.buffer.base import BufferConfig
 from zoo.config.section import Section
-from zoo.core.data import Columns
+from zoo.core.data import Columns, map_tensors
 from zoo.core.registry import BUFFER_REGISTRY
 
 
@@ -21,8 +21,13 @@ class RolloutBuffer:
         self._samples: list[Columns] = []
 
     def push(self, samples: Columns) -> None:
-        """Takes samples [N]; they are not copied, so use them before the next rollout is collected."""
+        """Takes samples [N]; they are not copied, so use them before the next rollout is collected, or `keep` them."""
         self._samples.append(samples)
+
+    def keep(self) -> None:
+        """Copies what was pushed last, since the next rollout is about to be written over it."""
+        if self._samples:
+            self._samples[-1] = map_tensors(lambda x: x.clone(), self._samples[-1])
 
     def batches(self) -> Iterator[Columns]:
         """Each pushed block, once, in order."""

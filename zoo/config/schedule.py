@@ -1,8 +1,8 @@
-"""Hyper-parameters that change with the env steps of a run."""
+"""Hyper-parameters that change with the env steps of a run, and learning rates that follow the KL of updates."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -26,13 +26,21 @@ class Linear(Section):
 
 
 class Points(Section):
-    """Straight lines between (env_step, value) points; constant before the first and after the last."""
+    """Values between (env_step, value) points, given as {points, kind} or as the bare list of points.
+
+    They are on straight lines, or with kind 'step' those of the last point that is reached; constant before the first
+    point and after the last.
+    """
 
     points: list[tuple[int, float]] = Field(min_length=1, description='[[env_step, value], ...] in order of env_step')
+    kind: Literal['linear', 'step'] = Field(
+        'linear', description='linear: straight lines between points; step: a value holds until the next point'
+    )
 
     @model_validator(mode='before')
     @classmethod
     def _as_tuples(cls, data: Any) -> Any:
+        data = {'points': data} if isinstance(data, list) else data
         if isinstance(data, dict) and isinstance(data.get('points'), list):
             return {**data, 'points': [tuple(p) if isinstance(p, list) else p for p in data['points']]}
         return data
@@ -49,21 +57,74 @@ class Points(Section):
     def value(self, env_step: int) -> float:
         (step_a, value_a), *rest = self.points
         for step_b, value_b in rest:
-            if env_step <= step_b:
+            if self.kind == 'step' and env_step < step_b:
+                return value_a
+            if self.kind == 'linear' and env_step <= step_b:
                 return value_a + (value_b - value_a) * max(env_step - step_a, 0) / (step_b - step_a)
             step_a, value_a = step_b, value_b
         return value_a
 
 
+class KLAdaptive(Section):
+    """A learning rate that keeps the KL divergence of an update near a target, by steps of a factor.
+
+    rate / factor after an update with KL > 2 * kl_target, rate * factor after one with KL < kl_target / 2.
+    Source: Schulman et al. 2017, arXiv:1707.06347, sec. 4, for the penalty's weight; for the rate as in rl_games, rsl_rl.
+    """
+
+    start: Annotated[float, Field(gt=0)] = Field(3e-4, description='learning rate of the first update')
+    kl_target: Annotated[float, Field(gt=0)] = Field(0.008, description='KL(old || new) of an update, nats')
+    min: Annotated[float, Field(gt=0)] = Field(1e-6, description='smallest learning rate')
+    max: Annotated[float, Field(gt=0)] = Field(1e-2, description='largest learning rate')
+    factor: Annotated[float, Field(gt=1)] = Field(1.5, description='by which the rate falls or rises after an update')
+
+    @model_validator(mode='after')
+    def _in_order(self) -> KLAdaptive:
+        if not self.min <= self.start <= self.max:
+            raise ValueError(
+                f'start is {self.start:g} but must be within min and max, {self.min:g} and {self.max:g}; move one of them'
+            )
+        return self
+
+    def value(self, env_step: int) -> float:
+        """The rate before the first update."""
+        return self.start
+
+    def next(self, rate: float, kl: float) -> float:
+        """The rate after an update at `rate` that moved the policy by `kl`; a KL that is NaN leaves it."""
+        if kl > 2 * self.kl_target:
+            return max(rate / self.factor, self.min)
+        return min(rate * self.factor, self.max) if kl < self.kl_target / 2 else rate
+
+
 Schedule = Annotated[float, Field(gt=0)] | Linear | Points
-"""A positive number, or {start, end, over} (linear), or {points: [[env_step, value], ...]}."""
+"""A positive number, or {start, end, over} (linear), or {points: [[env_step, value], ...]}, or that list alone."""
 
 ScheduleOrZero = Annotated[float, Field(ge=0)] | Linear | Points
 """As Schedule; the number may be 0 (off)."""
 
+RateSchedule = Annotated[float, Field(gt=0)] | Linear | Points | KLAdaptive
+"""As Schedule, of a learning rate, which may also be {start, kl_target, min, max, factor}."""
+
 
 def schedule_value(schedule: Any, env_step: int) -> float:
-    """Value of a schedule (a number, a Linear or Points section, or the plain dict of one) at an env step."""
-    if isinstance(schedule, dict):
-        schedule = (Points if 'points' in schedule else Linear).model_validate(dict(schedule))
-    return schedule.value(env_step) if isinstance(schedule, (Linear, Points)) else float(schedule)
+    """Value of a schedule (a number, a section, or the plain form of one) at an env step; of an adaptive one its start."""
+    schedule = _section(schedule)
+    is_section = isinstance(schedule, Linear | Points | KLAdaptive)
+    return schedule.value(env_step) if is_section else float(schedule)
+
+
+def adaptive_rate(schedule: Any) -> KLAdaptive | None:
+    """The schedule as a section if it follows the KL of updates, else None."""
+    schedule = _section(schedule)
+    return schedule if isinstance(schedule, KLAdaptive) else None
+
+
+def _section(schedule: Any) -> Any:
+    """The section that a dict or a list is the plain form of; anything else as it is."""
+    if isinstance(schedule, list):
+        return Points.model_validate(list(schedule))
+    if not isinstance(schedule, dict):
+        return schedule
+    kind = Points if 'points' in schedule else Linear if 'end' in schedule else KLAdaptive
+    return kind.model_validate(dict(schedule))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar, get_args
 
 from easydict import EasyDict
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from zoo.config.messages import RESERVED, bad_value, missing_value, printable, shown, unknown_key
@@ -45,6 +46,28 @@ S = TypeVar('S', bound=Section)
 
 MAX_DEPTH, MAX_PARTS = 100, 100_000
 """Levels of a config, and its dicts and lists: a bundled one has 4 and some 20; an array in env.kwargs has many."""
+
+
+def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str | None = None) -> type[S]:
+    """A section like another one, with other defaults.
+
+    Args: defaults: by field, a dict for a field that is a section; name: of the class; None: the same.
+    Raises: ConfigError for a field that the section lacks, or a value that it does not take.
+    """
+    fields: dict[str, Any] = {}
+    for key, value in defaults.items():
+        if key not in section_cls.model_fields:
+            raise ConfigError(unknown_key('', key, section_cls.model_fields))
+        field = copy.copy(section_cls.model_fields[key])
+        annotation: Any = field.annotation
+        if is_section(field) and isinstance(value, Mapping):
+            annotation = with_defaults(annotation, value)
+            value = annotation()
+        field.default = value
+        fields[key] = (annotation, field)
+    found = create_model(name or section_cls.__name__, __base__=section_cls, **fields)
+    validate(found, {key: value for key, value in defaults.items() if not isinstance(value, Mapping)})
+    return found
 
 
 def _read_only(*args: Any, **kwargs: Any) -> NoReturn:

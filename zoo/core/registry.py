@@ -1,4 +1,4 @@
-"""Names for policies, models, envs, buffers and distributions: a decorator, a dict, two good errors, plugins by entry point."""
+"""Names for policies, models, envs, buffers and their parts: a decorator, a dict, two good errors, plugins by entry point."""
 
 from __future__ import annotations
 
@@ -145,3 +145,31 @@ ENCODER_REGISTRY: Registry[Any] = Registry('encoder', 'zoo.encoders', ('zoo.mode
 ENV_REGISTRY: Registry[Any] = Registry('env', 'zoo.envs', ('zoo.env',))
 BUFFER_REGISTRY: Registry[Any] = Registry('buffer', 'zoo.buffers', ('zoo.buffer',))
 DISTRIBUTION_REGISTRY: Registry[Any] = Registry('distribution', 'zoo.distributions', ('zoo.rl_utils',))
+SURROGATE_REGISTRY: Registry[Any] = Registry('surrogate', 'zoo.surrogates', ('zoo.rl_utils.surrogates',))
+VALUE_LOSS_REGISTRY: Registry[Any] = Registry('value loss', 'zoo.value_losses', ('zoo.rl_utils.value_losses',))
+PENALTY_REGISTRY: Registry[Any] = Registry('penalty', 'zoo.penalties', ('zoo.rl_utils.penalties',))
+ESTIMATOR_REGISTRY: Registry[Any] = Registry('estimator', 'zoo.estimators', ('zoo.rl_utils.estimators',))
+OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zoo.rl_utils.optimizers',))
+EXPLORATION_REGISTRY: Registry[Any] = Registry('exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',))
+DRAW_REGISTRY: Registry[Any] = Registry('draw', 'zoo.draws', ('zoo.policy.draw',))
+PROXIMAL_REGISTRY: Registry[Any] = Registry('proximal policy', 'zoo.proximal_policies', ('zoo.policy.proximal',))
+PHASE_REGISTRY: Registry[Any] = Registry('phase', 'zoo.phases', ('zoo.policy.phases',))
+INTRINSIC_REGISTRY: Registry[Any] = Registry('intrinsic reward', 'zoo.intrinsic_rewards', ('zoo.policy.intrinsic',))
+PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.plasticity',))
+PIPELINE_REGISTRY: Registry[Any] = Registry('pipeline', 'zoo.pipelines', ('zoo.run.job',))
+
+PARTS: dict[str, Registry[Any]] = {
+    'policy.learn.surrogate': SURROGATE_REGISTRY,
+    'policy.learn.proximal': PROXIMAL_REGISTRY,
+    'policy.learn.value_loss': VALUE_LOSS_REGISTRY,
+    'policy.learn.penalties': PENALTY_REGISTRY,
+    'policy.learn.optimizer': OPTIMIZER_REGISTRY,
+    'policy.learn.draw': DRAW_REGISTRY,
+    'policy.learn.phase': PHASE_REGISTRY,
+    'policy.learn.intrinsic': INTRINSIC_REGISTRY,
+    'policy.learn.plasticity': PLASTICITY_REGISTRY,
+    'policy.collect.estimator': ESTIMATOR_REGISTRY,
+    'policy.collect.exploration': EXPLORATION_REGISTRY,
+    'pipeline': PIPELINE_REGISTRY,
+}
+"""The parts of a policy that a config chooses, by the key that names them."""

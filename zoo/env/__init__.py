@@ -27,6 +27,7 @@ from zoo.env.make_vector import AnyVectorEnv as AnyVectorEnv
 from zoo.env.make_vector import make_env_groups as make_env_groups
 from zoo.env.make_vector import make_vector_env as make_vector_env
 from zoo.env.probes import any_space as any_space
+from zoo.env.probes import bricks as bricks
 from zoo.env.probes import memory as memory
 from zoo.env.probes import one_step as one_step
 from zoo.env.probes import random_masks as random_masks

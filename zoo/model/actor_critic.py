@@ -43,21 +43,25 @@ class ActorCritic(Networks):
 
     def compute_critic(self, obs: Obs) -> Tensor:
         """obs [..., *O] -> value [...]."""
+        return self.compute_critic_output(obs)['value']
+
+    def compute_critic_output(self, obs: Obs) -> dict[str, Any]:
+        """obs [..., *O] -> {'value'}, and 'value_logit' where the critic predicts a distribution of returns."""
         x = self._seen(obs)
         if self.arch != 'detach':
-            return self.value_head(self.critic_encoder(x))
+            return self._value(self.critic_encoder(x))
         with torch.no_grad():  # rather than detach(): the trunk then keeps nothing for a backward pass
             feature = self.critic_encoder(x)
-        return self.value_head(feature)
+        return self._value(feature)
 
     def compute_actor_critic(self, obs: Obs) -> dict[str, Any]:
-        """obs [..., *O] -> {'logit', 'value'}, each stage run once."""
+        """obs [..., *O] -> {'logit', 'value'} (and 'value_logit'), each stage run once."""
         x = self._seen(obs)
         feature = self.actor_encoder(x)
         critic_feature = self.critic_encoder(x) if self.arch == 'dual' else feature
         if self.arch == 'detach':
             critic_feature = critic_feature.detach()
-        return {'logit': self._logit(feature, obs), 'value': self.value_head(critic_feature)}
+        return {'logit': self._logit(feature, obs), **self._value(critic_feature)}
 
 
 @MODEL_REGISTRY.register('vac')

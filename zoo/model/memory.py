@@ -50,20 +50,25 @@ class RecurrentActorCritic(Networks):
 
     def compute_critic(self, obs: Obs, state: State, first: Tensor | None = None) -> Any:
         """-> (value [...], state)."""
+        output = self.compute_critic_output(obs, state, first)
+        return output['value'], output['state']
+
+    def compute_critic_output(self, obs: Obs, state: State, first: Tensor | None = None) -> dict[str, Any]:
+        """-> {'value', 'state'}, and 'value_logit' where the critic predicts a distribution of returns."""
         x = self._seen(obs)
         if self.arch == 'dual':
             feature, state = self._critic_feature(x, state, first)
         else:
             with torch.set_grad_enabled(self.arch == 'shared' and torch.is_grad_enabled()):
                 feature, state = self._actor_feature(x, state, first)
-        return self.value_head(feature), state
+        return {**self._value(feature), 'state': state}
 
     def compute_actor_critic(self, obs: Obs, state: State, first: Tensor | None = None) -> dict[str, Any]:
         """-> {'logit', 'value', 'state'}, each stage run once."""
         feature, critic_feature, state = self._features(obs, state, first)
         if self.arch == 'detach':
             critic_feature = critic_feature.detach()
-        return {'logit': self._logit(feature, obs), 'value': self.value_head(critic_feature), 'state': state}
+        return {'logit': self._logit(feature, obs), **self._value(critic_feature), 'state': state}
 
     def _features(self, obs: Obs, state: State, first: Tensor | None) -> tuple[Tensor, Tensor, State]:
         """What the policy head and the value head take, and the state; no gradient is stopped."""

@@ -142,6 +142,19 @@ def input_width(space: Leaf) -> int:
     return sum(space.nvec) if isinstance(space, MultiDiscrete) else action_width(space)
 
 
+class WideValueHead(nn.Module):
+    """Features [..., F] -> logits [..., K] of a distribution of returns, zero at the start: all bins alike."""
+
+    def __init__(self, n_in: int, n_output: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(n_in, n_output)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        return self.layer(feature)
+
+
 class ValueHead(nn.Module):
     """Features [..., F] -> value [...]; its weights start with norm `gain`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -18,7 +18,7 @@ from zoo.model.convolve import Precision
 from zoo.model.encoder import EncoderSpec, Inherited, build_encoder, check_entries, takes_dicts_alone
 from zoo.model.heads import check_mask, policy_head, value_head
 from zoo.model.inputs import make_input, update_input
-from zoo.model.mlp import Activation, Width
+from zoo.model.mlp import Activation, WideValueHead, Width
 from zoo.model.recurrent import RecurrentConfig
 from zoo.model.views import Views, views_of
 
@@ -117,6 +117,7 @@ class Networks(nn.Module):
         self.policy_head, self.dist = policy_head(cfg, actor.n_feature, action_space)
         self.is_masked = check_mask(obs_space, self.dist)
         self.value_head = value_head(cfg, critic.n_feature, critic.value_gain)
+        self._decode: Callable[[Tensor], Tensor] | None = None
 
     def _check(self, cfg: Any, views: Views) -> None:
         check_entries(cfg.encoder, views.input)
@@ -129,6 +130,16 @@ class Networks(nn.Module):
     def _below_heads(self, cfg: Any) -> tuple[Any, Any]:
         """The modules whose outputs the policy head and the value head take; they have n_feature and value_gain."""
         return self.actor_encoder, self.critic_encoder
+
+    def predict_distribution(self, n_output: int, decode: Callable[[Tensor], Tensor]) -> None:
+        """Makes the critic predict a distribution of returns: n_output logits, which `decode` turns into the value."""
+        head: Any = self.value_head
+        if isinstance(head, nn.Sequential):
+            last: Any = head[-1]
+            head[-1] = WideValueHead(last.layer.in_features, n_output)
+        else:
+            self.value_head = WideValueHead(head.layer.in_features, n_output)
+        self._decode = decode
 
     @property
     def one_trunk(self) -> bool:
@@ -153,6 +164,11 @@ class Networks(nn.Module):
     def _seen(self, obs: Obs) -> Any:
         """What the encoders take."""
         return self.input(obs if self.leaf is None else obs[self.leaf])
+
+    def _value(self, feature: Tensor) -> dict[str, Tensor]:
+        """{'value' [...]}, and 'value_logit' [..., K] of a critic that predicts a distribution."""
+        output = self.value_head(feature)
+        return {'value': output} if self._decode is None else {'value': self._decode(output), 'value_logit': output}
 
     def _logit(self, feature: Tensor, obs: Obs) -> Tensor:
         logit = self.policy_head(feature)

@@ -66,7 +66,7 @@ class PPG(ActorCritic):
         return {
             'logit': self._logit(feature, obs),
             'aux_value': self.aux_head(feature),
-            'value': self.value_head(critic_feature),
+            **self._value(critic_feature),
         }
 
 
@@ -87,6 +87,6 @@ class RecurrentPPG(RecurrentActorCritic):
         return {
             'logit': self._logit(feature, obs),
             'aux_value': self.aux_head(feature),
-            'value': self.value_head(critic_feature),
+            **self._value(critic_feature),
             'state': state,
         }

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from zoo.backend.choose import Wish, choose_executor, env_compiler, executor_label
-from zoo.backend.executor import Acting, Compile, ForwardActing, Pass, Step, forward_for_acting
-from zoo.config.schedule import schedule_value
+from zoo.backend.choose import Named, Wish, choose_executor, env_compiler, executor_label
+from zoo.backend.executor import Acting, Compile, ForwardActing, Step, forward_for_acting
+from zoo.config.parts import make_part
+from zoo.config.schedule import adaptive_rate, schedule_value
 from zoo.core.data import (
     Columns,
     Metrics,
@@ -26,16 +27,34 @@ from zoo.core.data import (
     map_tensors,
 )
 from zoo.core.errors import UserError
+from zoo.core.registry import (
+    ESTIMATOR_REGISTRY,
+    EXPLORATION_REGISTRY,
+    INTRINSIC_REGISTRY,
+    OPTIMIZER_REGISTRY,
+    PLASTICITY_REGISTRY,
+    PROXIMAL_REGISTRY,
+)
 from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.transfer import send
 from zoo.model.networks import Networks
 from zoo.model.probe import probe
 from zoo.model.unread import unread_option
 from zoo.policy.base import Policy
+from zoo.policy.checks import action_problem, memory_problem, name_of, parts_problem
+from zoo.policy.epochs import Epochs, Trained
 from zoo.policy.modes import ModelMode
-from zoo.policy.samples import TRANSITION_ONLY, in_pieces, rollout_values, scaled_reward, valid_weight
+from zoo.policy.objective import Objective
+from zoo.policy.regrowth import Regrowth
+from zoo.policy.samples import (
+    TRANSITION_ONLY,
+    in_pieces,
+    rollout_values,
+    scaled_reward,
+    valid_weight,
+    whole_episodes,
+)
 from zoo.policy.sequences import (
-    SequenceConfig,
     cut,
     first_rows,
     length_of,
@@ -43,15 +62,14 @@ from zoo.policy.sequences import (
     n_entry,
     once,
     rows_of,
-    sequence_problem,
+    run_model,
     states_before,
     stride_of,
 )
-from zoo.policy.updates import PolicyNumbers, ValueNumbers
 from zoo.rl_utils.distribution import ActionDist, make_dist
-from zoo.rl_utils.gae import gae_data, gae_return, normalize_advantage
+from zoo.rl_utils.gae import gae_data, normalize_advantage
 from zoo.rl_utils.normalizer import RunningMeanStd
-from zoo.rl_utils.optimizer import FlatAdam
+from zoo.rl_utils.optimizer import FlatOptimizer
 
 NO_INPUT = frozenset(
     ('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'is_repeat')
@@ -72,12 +90,17 @@ class ActorCriticPolicy(Policy):
     _keep_transitions = False  # samples also hold what a recomputation of the advantages needs
 
     @abstractmethod
-    def _make_optimizers(self) -> dict[str, FlatAdam]:
+    def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Every optimiser by name, for checkpoints and for counting skipped steps."""
 
     def _steps_per_env_step(self) -> float:
         """Gradient steps per env step, where each rollout is one batch."""
-        return self._overlap / self.cfg.learn.batch_size
+        return self._overlap / self._batch_size
+
+    @property
+    def _batch_size(self) -> int:
+        """Samples of a minibatch; of policies without a number of them, those of a rollout."""
+        return self.cfg.learn.batch_size or self.cfg.collect.n_sample or self.cfg.collect.n_step
 
     @property
     def _overlap(self) -> float:
@@ -85,16 +108,32 @@ class ActorCriticPolicy(Policy):
         is_drawn = self.run.n_draw is not None  # then the samples of a draw are counted
         return 1.0 if is_drawn or not self._has_state else n_copy(self.cfg.learn.sequence, self.cfg.collect.n_step)
 
+    def _make_model(self) -> nn.Module:
+        model = super()._make_model()
+        self._objective = Objective(self.cfg.learn)
+        if self._objective.n_value > 1:
+            predict = getattr(model, 'predict_distribution', None)
+            if predict is None:
+                raise UserError(
+                    f'policy.learn.value_loss is {self._objective.value_loss.name!r}, for a critic that predicts a '
+                    f'distribution of returns, but model {type(model).__name__} has no predict_distribution(); use mse'
+                )
+            predict(self._objective.n_value, self._objective.value_loss.decode)
+        return model
+
     def _build(self) -> None:
+        self._objective = Objective(self.cfg.learn)
+        self._intrinsic: Any = None
+        self._estimator = make_part(ESTIMATOR_REGISTRY, self.cfg.collect.estimator)
+        self._explore = make_part(EXPLORATION_REGISTRY, self.cfg.collect.exploration)
         self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
-        self._check_action_mode()
         self._mode = ModelMode(self._model, self.device)
         if 'learn' in self._fields:
             self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self._dist, self.device)
         self._has_state = keeps_state(self._model)
         self._acts_with_value = self._has_state or bool(getattr(self._model, 'one_trunk', False))
-        if problem := self._sequence_problem():
+        if problem := next(filter(None, self._problems()), None):
             raise UserError(problem)
         self._choose_executor()
 
@@ -103,44 +142,37 @@ class ActorCriticPolicy(Policy):
             if problem := unread_option(self.cfg.model, self._dist, self.action_space):
                 raise UserError(problem)
 
-    def _check_action_mode(self) -> None:
-        if self._dist.is_bounded and self._action_map.mode == 'rescale':
-            raise UserError(
-                f"env.action_mode is 'rescale' but the actions of a {self._dist.name} distribution lie between the "
-                "bounds already; use env.action_mode 'clip'"
-            )
-
-    def _sequence_problem(self) -> str:
-        """Why the model cannot be trained on the sequences of this config, in a sentence; empty if it can."""
-        cfg, is_given = self.cfg, self.cfg.learn.sequence != SequenceConfig().model_dump()
-        if not self._has_state and is_given:
-            return (
-                'policy.learn.sequence is given but the model has no recurrent state: nothing would be cut into '
-                'sequences; leave it out, or give policy.model.recurrent, e.g. {cell: lstm}'
-            )
-        if not self._has_state:
-            return ''
-        if 'learn' in self._fields and self._keep_transitions:
-            return (
-                'policy.learn.recompute_adv is true but the model has a recurrent state, whose rollouts are cut into '
-                'sequences; use recompute_adv=false'
-            )
-        only_acts = not {'learn', 'collect'} & set(self._fields)
-        return '' if only_acts else sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.batch_size)
+    def _problems(self) -> Iterator[str]:
+        """What does not fit together, each as a sentence, '' where all is well."""
+        cfg, batch_size = self.cfg, self._batch_size
+        yield action_problem(self._dist, self._action_map.mode)
+        yield parts_problem(cfg, self._objective, self.given_model, self._explore, self._dist, self.device)
+        yield memory_problem(cfg, self._has_state, self._fields, batch_size, self._keep_transitions)
 
     def _choose_executor(self, is_copy: bool = False) -> None:
         """The executor that the config asks for; a policy that only evaluates needs none, and a copy takes another."""
         cfg, length = self.cfg.learn, self.run.max_env_step
         n_step = None if length is None else length * self._steps_per_env_step()
         only_evaluates = not {'learn', 'collect'} & set(self._fields)
-        self._wish = Wish('eager' if only_evaluates else cfg.executor, cfg.compile, n_step, is_quiet=is_copy)
+        parts = () if only_evaluates else tuple(self._parts())
+        eager_only = getattr(self.run, 'eager_only', '')
+        self._wish = Wish('eager' if only_evaluates else cfg.executor, cfg.compile, n_step, is_quiet=is_copy, parts=parts, eager_only=eager_only)
         try:
             self._executor = choose_executor(self._model, self._dist, self.device, self._wish)
         except UserError:
             if not is_copy:
                 raise
-            self._wish = Wish('auto', 'auto', n_step, is_quiet=True)
+            self._wish = Wish('auto', 'auto', n_step, is_quiet=True, parts=parts, eager_only=eager_only)
             self._executor = choose_executor(self._model, self._dist, self.device, self._wish)
+
+    def _parts(self) -> list[Any]:
+        """The parts of gradient steps, for the choice of an executor."""
+        cfg = self.cfg.learn
+        specs = {'proximal policy': cfg.proximal, 'optimizer': cfg.optimizer}
+        others = [Named(kind, name_of(spec)) for kind, spec in specs.items()]
+        options = {'accumulate': cfg.accumulate != 1, 'grad_clip_value': cfg.grad_clip_value, 'precision': cfg.precision != 'fp32'}
+        others += [Named('option', f'policy.learn.{name}') for name, is_set in options.items() if is_set]
+        return [*self._objective.parts, *others]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != '_executor'}
@@ -170,7 +202,14 @@ class ActorCriticPolicy(Policy):
         self._noise: dict[Any, list[Tensor]] = {}
         self._reward_sum: Tensor | None = None
         self._ignore_done = self.cfg.learn.ignore_done
+        self._make_intrinsic()
         self._make_normalizers()
+
+    def _make_intrinsic(self) -> None:
+        """The intrinsic reward, which collecting measures and learning trains."""
+        spec = self.cfg.learn.intrinsic
+        if spec is not None and self._intrinsic is None:
+            self._intrinsic = make_part(INTRINSIC_REGISTRY, spec, self.obs_space, self.device, self.seed)
 
     def _init_eval(self) -> None:
         self._make_normalizers()
@@ -188,11 +227,14 @@ class ActorCriticPolicy(Policy):
         if getattr(self._forward_collect, '__func__', None) is not ActorCriticPolicy._forward_collect:
             return super()._start_acting(obs)
         key = object()  # noise of its own for every group of envs
-        acting = self._executor.start_acting(obs, self._draw_noise, self._acts_with_value)
+        acting = None
+        if self._explore.name == 'sample':
+            acting = self._executor.start_acting(obs, self._draw_noise, self._acts_with_value)
         return acting or ForwardActing(lambda x, state: self._act(x, state, key), obs, self._initial_state())
 
     def _act(self, obs: Obs, state: State, key: Any) -> dict[str, Any]:
         output = forward_for_acting(self._model, self._on_device(obs), self._acts_with_value, state)
+        output['logit'] = self._explore(self._dist, output['logit'])  # of the policy that acts: the ratio is to it
         n_env = len(output['logit'])
         return {'action': self._dist.sample(output['logit'], self._next_noise(n_env, key)), **output}
 
@@ -247,7 +289,12 @@ class ActorCriticPolicy(Policy):
             reward, self._reward_sum = scaled_reward(data, weight, self._reward_sum, gamma, statistics)
         outputs = rollout_values(rollout, self._compute_critic)
         value, next_value = map(self._in_return_units, outputs)
+        if cfg.learn.baseline == 'none':
+            value, next_value = torch.zeros_like(value), torch.zeros_like(value)
+            weight = whole_episodes(data['traj_flag'], weight)
         adv, return_ = self._advantage(value, next_value, reward, data['done'], data['traj_flag'])
+        if self._intrinsic is not None:
+            adv = adv + self._intrinsic.advantage(rollout)
         kept = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}
         samples = {**kept, 'value': value, 'adv': adv, 'return_': return_, **self._clip_centre(outputs[0])}
         if weight is not None:
@@ -277,12 +324,19 @@ class ActorCriticPolicy(Policy):
         return {'value_output': output} if self.cfg.learn.value_norm and self.cfg.learn.value_clip else {}
 
     def _advantage(
-        self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, traj_flag: Tensor
+        self,
+        value: Tensor,
+        next_value: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        traj_flag: Tensor,
+        log_ratio: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """adv and return_, [T, B] each, in return units."""
+        """adv and return_, [T, B] each, in return units. log_ratio: [T, B], log p_now - log p_behaviour; None: 0."""
         collect = self.cfg.collect
         data = gae_data(value, next_value, reward, done, traj_flag)
-        return gae_return(data, collect.discount_factor, collect.gae_lambda)[:2]
+        numbers = collect.discount_factor, collect.gae_lambda
+        return self._estimator(data, *numbers) if log_ratio is None else self._estimator(data, *numbers, log_ratio)
 
     def _update_obs_statistics(self, batch: Columns) -> None:
         """After the update, so that a rollout's first minibatch is compared with the very policy that collected it."""
@@ -290,6 +344,14 @@ class ActorCriticPolicy(Policy):
         if update is not None:
             rows = rows_of(batch)
             update(rows['obs'], once(rows))
+
+    def _after_update(self, batch: Columns) -> Metrics:
+        """What follows the gradient steps of an update: statistics, the intrinsic reward's own steps, plasticity."""
+        self._update_obs_statistics(batch)
+        found = {} if self._intrinsic is None else self._intrinsic.update()
+        if self._regrowth is not None:
+            self._regrowth.after_update()
+        return found
 
     def _reset_collect(self) -> None:
         self._noise, self._reward_sum = {}, None
@@ -303,10 +365,35 @@ class ActorCriticPolicy(Policy):
 
     def _init_learn(self) -> None:
         self._make_normalizers()
+        self._make_intrinsic()
         self._optimizers = self._make_optimizers()
-        self._order_generator = torch_generator(self.seed, 'learn', self.device)
-        self._train_iter, self._warned = 0, False
+        self._epochs = Epochs(self.cfg.learn, self._mode, self.seed, self.device)
+        self._adaptive = {
+            name: adaptive.start for name in self._scheduled() if (adaptive := adaptive_rate(self.cfg.learn[name]))
+        }
+        self._warned = False
+        self._regrowth = None
+        if self.cfg.learn.plasticity is not None:
+            self._regrowth = Regrowth(make_part(PLASTICITY_REGISTRY, self.cfg.learn.plasticity), self._model, self.seed)
         self._set_env_step(0)
+
+    def _make_optimizer(self, named: Any) -> FlatOptimizer:
+        """The optimiser that the config names, over named parameters."""
+        cfg = self.cfg.learn
+        optimizer = make_part(OPTIMIZER_REGISTRY, cfg.optimizer)(named, cfg.adam_eps)
+        optimizer.configure(
+            accumulate=cfg.accumulate,
+            grad_clip_value=cfg.grad_clip_value,
+            precision=cfg.precision,
+            average_decay=self._average_decay(),
+        )
+        return optimizer
+
+    def _average_decay(self) -> float | None:
+        proximal = self.cfg.learn.proximal
+        if self._objective.proximal != 'ewma':
+            return None
+        return make_part(PROXIMAL_REGISTRY, proximal)()
 
     def _scheduled(self) -> tuple[str, ...]:
         """The fields of `scheduled`, and the critic's rate where it has one of its own."""
@@ -319,7 +406,11 @@ class ActorCriticPolicy(Policy):
             optimizer.lr = self._rates.get('critic_learning_rate', rate) if name == 'critic' else rate
 
     def _set_env_step(self, env_step: int) -> None:
-        self._rates = {name: schedule_value(self.cfg.learn[name], env_step) for name in self._scheduled()}
+        self._rates = {
+            name: self._adaptive[name] if name in self._adaptive else schedule_value(self.cfg.learn[name], env_step)
+            for name in self._scheduled()
+        }
+        self._objective.set_env_step(env_step)
         if self._rates['learning_rate'] == 0 and not self._warned:
             self._warned = True
             logger.warning(
@@ -328,52 +419,47 @@ class ActorCriticPolicy(Policy):
                 env_step,
             )
 
-    def _policy_numbers(self, value_weight: float = 0.0, kl_penalty: float | None = None) -> PolicyNumbers:
-        cfg, value = self.cfg.learn, self._value_numbers()
-        return PolicyNumbers(
-            value.clip_ratio,
-            self._rates['entropy_weight'],
-            cfg.dual_clip,
-            kl_penalty,
-            cfg.grad_clip,
-            cfg.target_kl is not None,
-            value_weight,
-            cfg.value_clip,
-        )
+    @property
+    def _measures_kl(self) -> bool:
+        return self.cfg.learn.target_kl is not None or bool(self._adaptive)
 
-    def _value_numbers(self) -> ValueNumbers:
-        cfg = self.cfg.learn  # a schedule may end at 0, the loss needs a range
-        return ValueNumbers(max(self._rates['clip_ratio'], 1e-6), cfg.value_clip, cfg.grad_clip)
-
-    def _train_epochs(
-        self, batch: Columns, n_epoch: int, step: Step, optimizers: Sequence[FlatAdam], numbers: Any
-    ) -> tuple[Metrics, int]:
-        """Passes over a batch, a step for each minibatch, until n_epoch or target_kl; -> mean metrics, passes."""
-        cfg, found, n_done = self.cfg.learn, [], 0
-        n_pass = 1 if cfg.target_kl is not None or self._keep_transitions else n_epoch  # at once, if nothing intervenes
+    def _train(
+        self,
+        batch: Columns,
+        n_epoch: int,
+        step: Step,
+        optimizers: Sequence[FlatOptimizer],
+        numbers: Any,
+        batch_size: int | None,
+    ) -> Trained:
+        """Passes over a batch, a step for each minibatch, until n_epoch or target_kl."""
+        renew = (lambda: self._targets(self._recompute(batch))) if self._keep_transitions else None
         columns = self._targets(batch)
-        n_row = max(cfg.batch_size // length_of(columns), 1)  # or sequences
-        while n_done < n_epoch:
-            if n_done and self._keep_transitions:
-                columns = self._targets(self._recompute(batch))
-            order = torch.stack([self._draw_order(n_entry(columns)) for _ in range(n_pass)])
-            data = Pass(columns, order, n_row, self.device, cfg.adv_norm == 'minibatch')
-            found.append(self._run_steps(step, optimizers, data, numbers))
-            n_done += n_pass
-            self._train_iter += len(next(iter(found[-1].values())))
-            if 'kl' in found[-1] and bool(found[-1]['kl'].mean() > 1.5 * cfg.target_kl):
-                break
-        return {name: torch.cat([metrics[name] for metrics in found]).mean() for name in found[0]}, n_done
+        return self._epochs.run(self._executor, step, optimizers, numbers, n_epoch, columns, renew, batch_size)
 
-    def _run_steps(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
-        """Passes of gradient steps, which see the model in training mode; all else sees it in eval mode."""
-        with self._mode.steps(self.seed, self._train_iter):
-            return self._executor.run(step, optimizers, data, numbers)
+    def _train_policy_epochs(
+        self, batch: Columns, n_epoch: int, step: Step, optimizers: Sequence[FlatOptimizer], value_weight: float
+    ) -> Trained:
+        """`_train` of a step on the policy, after which the weights of penalties and an adaptive rate follow the KL."""
+        numbers = self._objective.policy_numbers(self._rates, value_weight, self._measures_kl)
+        if self._objective.proximal == 'recent':
+            batch = {**batch, 'logit_proximal': self._logit_of(batch)}
+        trained = self._train(batch, n_epoch, step, optimizers, numbers, self.cfg.learn.batch_size)
+        self._objective.adapt(trained.last)
+        for name, rate in self._adaptive.items():
+            if adaptive := adaptive_rate(self.cfg.learn[name]):
+                self._adaptive[name] = adaptive.next(rate, float(trained.last['kl']))
+        return trained
 
-    def _draw_order(self, n: int, device: torch.device | None = None) -> Tensor:
-        """A permutation of n rows, on a device (None: the policy's)."""
-        order = torch.randperm(n, generator=self._order_generator, device=self._order_generator.device)
-        return order.to(self.device if device is None else device)
+    @torch.no_grad()
+    def _logit_of(self, batch: Columns) -> Tensor:
+        """Logits of the policy as it is now, in the shape of the batch's."""
+        rows = max(self._batch_size // length_of(batch), 1)
+        pieces = [
+            run_model(self._model, 'compute_actor', map_tensors(lambda x: x[i : i + rows], batch))['logit']  # noqa: B023
+            for i in range(0, n_entry(batch), rows)
+        ]
+        return torch.cat(pieces).view_as(batch['logit'])
 
     @torch.no_grad()
     def _targets(self, batch: Columns) -> dict[str, Tensor]:
@@ -401,7 +487,12 @@ class ActorCriticPolicy(Policy):
         outputs = [self._compute_critic(batch[key]).view(n_step, -1) for key in ('obs', 'next_obs')]
         value, next_value = map(self._in_return_units, outputs)
         reward, done, traj_flag = (batch[key].view(n_step, -1) for key in ('reward', 'done', 'traj_flag'))
-        adv, return_ = self._advantage(value, next_value, reward, done, traj_flag)
+        log_ratio = None
+        if name_of(self.cfg.collect.estimator) == 'vtrace':
+            logits = self._logit_of(batch), batch['logit']
+            now, then = (self._dist.log_prob(logit, batch['action']) for logit in logits)
+            log_ratio = (now - then).view(n_step, -1)
+        adv, return_ = self._advantage(value, next_value, reward, done, traj_flag, log_ratio)
         found = {'value': value, 'adv': adv, 'return_': return_, **self._clip_centre(outputs[0])}
         return {**batch, **{name: x.flatten() for name, x in found.items()}}
 
@@ -413,29 +504,39 @@ class ActorCriticPolicy(Policy):
     def _learner_metrics(self, n_epoch: int) -> Metrics:
         """How the update went as a whole, and the values of the schedules. Waits for the device, once a batch."""
         n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self._optimizers.values())
+        numbers = {**self._rates, **self._objective.metrics()}
         return {
             'n_epoch': torch.tensor(float(n_epoch)),
             'skipped_step': torch.tensor(float(n_skipped)),
-            **{name: torch.tensor(value, dtype=torch.float64) for name, value in self._rates.items()},
+            **{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
         }
 
     def _monitor_vars_learn(self) -> list[str]:
         names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance']
-        names += ['n_epoch', 'skipped_step', *self._scheduled()]
-        return names + (['kl'] if self.cfg.learn.target_kl is not None else [])
+        names += ['n_epoch', 'skipped_step', *self._scheduled(), *self._objective.names]
+        names += [] if self._intrinsic is None else self._intrinsic.names
+        return names + (['kl'] if self._measures_kl else [])
 
     def _get_train_iter(self) -> int:
-        return self._train_iter
+        return self._epochs.train_iter
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        return {
+        state = {
             'optimizer': {name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
-            'generator': self._order_generator.get_state(),
-            'train_iter': self._train_iter,
+            **self._epochs.state_dict(),
         }
+        adaptive = {'penalty_weight': self._objective.state_dict(), 'adaptive_rate': dict(self._adaptive)}
+        for name, part in (('plasticity', self._regrowth), ('intrinsic', self._intrinsic)):
+            adaptive[name] = {} if part is None else part.state_dict()
+        return state | {name: x for name, x in adaptive.items() if x}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         for name, optimizer in self._optimizers.items():
             optimizer.load_state_dict(state['optimizer'][name])
-        restore_generator(self._order_generator, state['generator'])
-        self._train_iter = state['train_iter']
+        self._epochs.load_state_dict(state)
+        self._objective.load_state_dict(state.get('penalty_weight', {}))
+        for name, part in (('plasticity', self._regrowth), ('intrinsic', self._intrinsic)):
+            if part is not None and name in state:
+                part.load_state_dict(state[name])
+        kept = state.get('adaptive_rate', {})
+        self._adaptive = {name: kept.get(name, rate) for name, rate in self._adaptive.items()}

@@ -29,10 +29,12 @@ class AuxMemory:
     Args:
       where: 'device' (that of the batches), 'cpu', or 'disk': a file in the folder for temporary files (TMPDIR), which
         has no name and is gone with the process; its space is reserved at once.
+      is_ring: once it is full, a batch takes the place of the oldest.
     """
 
-    def __init__(self, n_part: int, where: MemoryLocation) -> None:
-        self._n_part, self._where = n_part, where
+    def __init__(self, n_part: int, where: MemoryLocation, is_ring: bool = False) -> None:
+        self._n_part, self._where, self._is_ring = n_part, where, is_ring
+        self._oldest = 0  # of a full ring, the batch whose place the next one takes
         self._block: dict[str, Any] = {}
         self._n, self._n_filled = 0, 0  # rows (or sequences), and batches
         self._is_loaded = False  # what it holds is of a checkpoint, and nothing was appended since
@@ -57,7 +59,7 @@ class AuxMemory:
         Rows of a checkpoint that have another form are dropped, with a warning.
         Raises: RunError if a disk has no room for the block, with the first batch; RuntimeError if all batches are in.
         """
-        if self._n_filled >= self._n_part:
+        if self._n_filled >= self._n_part and not self._is_ring:
             raise RuntimeError(
                 f'the auxiliary memory has its {self._n_part} batches already; call learn_aux() after '
                 'each learn_mode.forward(), it empties the memory when the phase is due'
@@ -73,7 +75,10 @@ class AuxMemory:
             self._block = {}
             self.clear()
         self._is_loaded = False
-        self._take(part, 1, first_leaf(part).device)
+        if self._n_filled >= self._n_part:
+            self._overwrite(part)
+        else:
+            self._take(part, 1, first_leaf(part).device)
 
     def columns(self) -> dict[str, Any]:
         """The rows kept, [M] each, as views where they lie; valid until the next `append`."""
@@ -81,7 +86,7 @@ class AuxMemory:
 
     def clear(self) -> None:
         """Forgets all rows; the block stays."""
-        self._n, self._n_filled = 0, 0
+        self._n, self._n_filled, self._oldest = 0, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         """The rows kept (views, valid until the next `append`)."""
@@ -110,6 +115,20 @@ class AuxMemory:
             self._write(block, slice(self._n, self._n + n), part.get(key))
         self._n += n
         self._n_filled += n_filled
+
+    def _overwrite(self, part: Columns) -> None:
+        """Puts a batch in the place of the oldest; one of another size begins a new memory."""
+        n = len(part['return_'])
+        if n * self._n_filled != self._n or part.keys() - self._block.keys():
+            self._block = {}
+            self.clear()
+            self._take(part, 1, first_leaf(part).device)
+            return
+        if misfits := self._misfits(part):
+            raise UserError(f'samples have other columns than the auxiliary memory ({misfits}); give samples of one form')
+        for key, block in self._block.items():
+            self._write(block, slice(self._oldest * n, (self._oldest + 1) * n), part.get(key))
+        self._oldest = (self._oldest + 1) % self._n_part
 
     def _misfits(self, part: Columns) -> str:
         """The columns that have another form than the rows kept; '' if there are none."""

@@ -6,92 +6,31 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
-import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, Compile, ForwardActing
-from zoo.config.section import Section
-from zoo.core.action_map import ActionMap, first_row, forbids_all
-from zoo.core.data import (
-    Columns,
-    Metrics,
-    Obs,
-    Rollout,
-    RunInfo,
-    Sample,
-    State,
-    Transition,
-    first_leaf,
-    keeps_state,
-    map_tensors,
-    replace_rows,
-)
+from zoo.core.action_map import ActionMap
+from zoo.core.data import Columns, Metrics, Obs, Rollout, RunInfo, Sample, State, Transition, keeps_state
 from zoo.core.errors import UserError
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.seeding import stream
-from zoo.core.spaces import ACTION_MASK, Dict, Space, mask_space, n_lead, obs_to_tensor
+from zoo.core.spaces import Dict, Space
 from zoo.model.unread import set_fields
+from zoo.policy.sections import DEVICE as DEVICE
+from zoo.policy.sections import MAX_EPISODE_STEPS as MAX_EPISODE_STEPS
+from zoo.policy.sections import CollectConfig as CollectConfig
+from zoo.policy.sections import EvalConfig as EvalConfig
+from zoo.policy.sections import LearnConfig as LearnConfig
+from zoo.policy.sections import PolicyConfig as PolicyConfig
+from zoo.policy.session import Session as Session
+from zoo.policy.updated import updated_class
 
 logger = logging.getLogger(__name__)
 
-DEVICE = r'^(auto|cpu|cuda(:\d+)?)$'
 Mode = Literal['learn', 'collect', 'eval']
-
-
-class LearnConfig(Section):
-    """Section `policy.learn`: how a policy is updated."""
-
-    batch_size: int = Field(
-        256, ge=1, description='samples per gradient step (64 to 4096 is usual); smaller ones learn more from a sample'
-    )
-
-
-class CollectConfig(Section):
-    """Section `policy.collect`: how experience is gathered; give n_sample or n_step, the other is derived."""
-
-    n_sample: Annotated[int, Field(ge=1)] | None = Field(None, description='env steps per rollout, over all envs')
-    n_step: Annotated[int, Field(ge=1)] | None = Field(
-        128, description='env steps per rollout and env (32 to 2048 is usual); longer ones are less biased'
-    )
-
-
-MAX_EPISODE_STEPS = 100_000  # of an evaluation; the longest of Atari have 27,000
-
-
-class EvalConfig(Section):
-    """Section `policy.eval`: when and how long a policy is evaluated."""
-
-    eval_freq: int = Field(20_000, ge=1, description='env steps between evaluations')
-    n_episode: int = Field(10, ge=1, description='episodes per evaluation, shared out evenly over the evaluation envs')
-    stop_value: float | None = Field(
-        None, description='mean return of an evaluation at which the run stops; null: never'
-    )
-    max_episode_steps: Annotated[int, Field(ge=1)] | None = Field(
-        MAX_EPISODE_STEPS,
-        description='env steps after which an evaluation cuts an episode off and counts it as it is; null: never',
-    )
-
-
-class PolicyConfig(Section):
-    """Section `policy`."""
-
-    type: str = Field('ppo', description='registered name of the policy')
-    device: str = Field(
-        'auto', pattern=DEVICE, description="'auto' (cuda where there is one), 'cpu', 'cuda' or 'cuda:N'"
-    )
-    n_thread: Annotated[int, Field(ge=1, le=1_024)] | None = Field(
-        None,
-        description='torch threads of all phases of the run; null: chosen for each phase, 1 for small networks, '
-        'never more than torch has at the start (OMP_NUM_THREADS)',
-    )
-    model: dict[str, Any] = Field({}, description='the model: {type: registered name, ...its fields}')
-    learn: LearnConfig = LearnConfig()
-    collect: CollectConfig = CollectConfig()
-    eval: EvalConfig = EvalConfig()
 
 
 class LearnMode(NamedTuple):
@@ -102,7 +41,7 @@ class LearnMode(NamedTuple):
     monitor_vars: Callable[[], list[str]]
     set_env_step: Callable[[int], None]
     train_iter: Callable[[], int]
-    get_batch_size: Callable[[], int | dict[str, int]]
+    get_batch_size: Callable[[], int | dict[str, int] | None]  # None: all samples at once
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[dict[str, Any]], None]
 
@@ -152,6 +91,8 @@ class Policy(ABC):
     """
 
     config: ClassVar[type[PolicyConfig]] = PolicyConfig
+    announces_gradients: ClassVar[bool] = False
+    """Whether its steps call `zoo.policy.hooks.gradient_ready`, without which no callback may have `on_gradient`."""
     draws_apart: ClassVar[bool] = False
     """Whether `_forward_learn` also takes {'policy': batch, 'value': batch}, or one of these, from buffer 'multi'."""
 
@@ -191,6 +132,20 @@ class Policy(ABC):
         for name, init in (('collect', self._init_collect), ('learn', self._init_learn), ('eval', self._init_eval)):
             if name in self._fields:
                 init()
+
+    @classmethod
+    def with_updates(cls, name: str, config: Any = None, **methods: Any) -> type[Policy]:
+        """Makes a subclass with other methods or defaults, and registers it under `name`; returns it.
+
+        For example `PPOPolicy.with_updates('calm_ppo', {'learn': {'clip_ratio': 0.1}}, _advantage=my_advantage)`.
+        Args:
+          config: other defaults of the section `policy`, as a nested dict; or a Section class, for fields of its own.
+          methods: by the name of what they replace: a method of this class, as a function with `self`, or an attribute.
+            A static method, class method or property of this class is replaced by one of the same kind.
+        Raises: UserError for a name that this class does not have, since nothing would call it, and if `name` is taken;
+          ConfigError for defaults that its section refuses.
+        """
+        return updated_class(cls, name, config, methods)
 
     @classmethod
     @abstractmethod
@@ -316,7 +271,8 @@ class Policy(ABC):
         """Optimiser steps so far."""
         return 0
 
-    def _get_batch_size(self) -> int | dict[str, int]:
+    def _get_batch_size(self) -> int | dict[str, int] | None:
+        """Samples per gradient step, for each part of the update where they have samples of their own; None: all."""
         return self.cfg.learn.batch_size
 
     def learn_aux(self) -> Metrics:
@@ -405,50 +361,3 @@ class Policy(ABC):
                 f'this policy was built with enable_field={list(self._fields)} and has no {name} '
                 f"mode; add '{name}' to enable_field"
             )
-
-
-class Session:
-    """Greedy acting of a policy in one env, or a batch of envs, through whole episodes.
-
-    A recurrent state is kept from call to call; say with `begins` where an episode begins, or call `reset`.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy, self._mode = policy, policy.eval_mode
-        self._state: State = None
-
-    def reset(self) -> None:
-        """All episodes begin anew, with any number of envs."""
-        self._state = None
-
-    def act(self, obs: Any, begins: Any = None) -> Any:
-        """Actions as the env takes them, for one raw observation [*O], or a batch [B, *O] in the order of the last call.
-
-        Args: begins: [B] bool, or one bool: an episode begins with this observation.
-        Raises: UserError if obs is not of the space of observations, or of another number of envs than before.
-        """
-        policy, space = self._policy, self._policy.obs_space
-        batch = obs_to_tensor(space, obs, optional=policy._optional_obs())
-        is_single = n_lead(space, batch) == 0
-        batch = map_tensors(lambda x: x.unsqueeze(0), batch) if is_single else batch
-        if mask_space(space) is not None and bool((none := forbids_all(policy.action_space, batch[ACTION_MASK])).any()):
-            row = int(none.nonzero()[0])
-            raise UserError(f'the action mask of observation {row} forbids every action; it must allow one or more')
-        output = self._mode.forward(batch, self._before(len(first_leaf(batch)), begins))
-        self._state = output.get('state')
-        action = output['action']
-        actions = policy._action_map(action if self._mode.env_action is None else self._mode.env_action(action))
-        return first_row(actions) if is_single else actions
-
-    def _before(self, n_env: int, begins: Any) -> State:
-        if self._state is None or self._mode.initial_state is None:
-            return None
-        if (n := len(first_leaf(self._state))) != n_env:
-            raise UserError(f'act got {n_env} observations but the session is of {n} envs; call reset() before')
-        if begins is None:
-            return self._state
-        given = np.asarray(begins)
-        if given.dtype != bool or given.shape not in ((), (n_env,)):
-            raise UserError(f'begins is {begins!r} but must be one bool, or one for each of the {n_env} envs')
-        rows = torch.as_tensor(given).expand(n_env)
-        return replace_rows(rows, self._mode.initial_state(n_env), self._state)

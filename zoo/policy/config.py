@@ -4,19 +4,94 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
-from zoo.config.schedule import Schedule, ScheduleOrZero
+from zoo.backend.precision import UpdatePrecision
+from zoo.config.parts import part_of, parts_of
+from zoo.config.schedule import RateSchedule, Schedule, ScheduleOrZero
+from zoo.config.section import Section
+from zoo.core.registry import (
+    DRAW_REGISTRY,
+    ESTIMATOR_REGISTRY,
+    EXPLORATION_REGISTRY,
+    INTRINSIC_REGISTRY,
+    OPTIMIZER_REGISTRY,
+    PENALTY_REGISTRY,
+    PLASTICITY_REGISTRY,
+    PROXIMAL_REGISTRY,
+    SURROGATE_REGISTRY,
+    VALUE_LOSS_REGISTRY,
+)
+from zoo.policy import draw, intrinsic, plasticity, proximal  # noqa: F401  # they register what the defaults name
 from zoo.policy.base import CollectConfig, LearnConfig
 from zoo.policy.sequences import SequenceConfig
 
+Weight = Annotated[float, Field(ge=0)]
 
-class ActorCriticLearnConfig(LearnConfig):
+
+class PenaltyConfig(Section):
+    """What all entries of `policy.learn.penalties` have besides the options of their own."""
+
+    weight: ScheduleOrZero = Field(1.0, description='factor of the penalty in the loss; with a target its first value')
+    target: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description='after each update the weight grows by 1.5 where the penalty of its last pass is above 2 targets, and '
+        'shrinks by 1.5 below half a target (RLlib: .01 for kl); null: the weight is as given',
+    )
+    min_weight: Weight = Field(1e-4, description='least weight that a target leads to')
+    max_weight: Weight = Field(100.0, description='greatest weight that a target leads to')
+
+    @model_validator(mode='after')
+    def _can_adapt(self) -> PenaltyConfig:
+        if self.target is None:
+            return self
+        if not isinstance(self.weight, float | int):
+            raise ValueError('weight is a schedule and target is given, but only one of them can move it; drop one.')
+        if not self.min_weight <= self.weight <= self.max_weight:
+            raise ValueError(
+                f'weight is {self.weight:g} but must lie between min_weight {self.min_weight:g} and max_weight '
+                f'{self.max_weight:g}; change one of them.'
+            )
+        return self
+
+
+class PartsConfig(LearnConfig):
+    """The parts of an update that the config exchanges; `zoo list parts` shows all, docs/parts.md says how to add one."""
+
+    surrogate: part_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
+        'clip', description='what is maximised of probability ratio and advantage, by name or as {type: name, its options}'
+    )
+    proximal: part_of(PROXIMAL_REGISTRY, 'policy.learn.proximal') = Field(  # type: ignore[valid-type]
+        'behaviour',
+        description="the policy that updates stay near: 'behaviour', the one that acted, 'recent', the one that the update "
+        "began with, or 'ewma', an average over past steps; the last two weigh old samples right (decoupled clip)",
+    )
+    value_loss: part_of(VALUE_LOSS_REGISTRY, 'policy.learn.value_loss') = Field(  # type: ignore[valid-type]
+        'mse', description='loss of the critic, by name or as {type: name, its options}'
+    )
+    penalties: parts_of(PENALTY_REGISTRY, 'policy.learn.penalties', PenaltyConfig) = Field(  # type: ignore[valid-type]
+        [], description='terms added to the loss, each a name or {type: name, weight, target, its options}'
+    )
+    optimizer: part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer') = Field(  # type: ignore[valid-type]
+        'adam', description='how parameters move, by name or as {type: name, its options}'
+    )
+    draw: part_of(DRAW_REGISTRY, 'policy.learn.draw') = Field(  # type: ignore[valid-type]
+        'shuffle', description='how minibatches are drawn from a batch, by name or as {type: name, its options}'
+    )
+    intrinsic: part_of(INTRINSIC_REGISTRY, 'policy.learn.intrinsic') | None = Field(  # type: ignore[valid-type]
+        None, description='a reward for what is new, by name or as {type: name, its options}; null: none'
+    )
+    plasticity: part_of(PLASTICITY_REGISTRY, 'policy.learn.plasticity') | None = Field(  # type: ignore[valid-type]
+        None, description='what keeps the networks able to learn, by name or as {type: name, its options}; null: nothing'
+    )
+
+
+class ActorCriticLearnConfig(PartsConfig):
     """What the sections `policy.learn` of PPO and PPG have in common."""
 
-    learning_rate: Schedule = Field(2.5e-4, description="Adam's step size")
-    critic_learning_rate: Schedule | None = Field(
+    learning_rate: RateSchedule = Field(2.5e-4, description="Adam's step size")
+    critic_learning_rate: RateSchedule | None = Field(
         None,
         description="Adam's step size of the parameters that are the critic's alone; null: learning_rate. In ppo the "
         "gradients of actor and critic are then limited by grad_clip apart; ppg's auxiliary phase moves the critic by "
@@ -28,7 +103,14 @@ class ActorCriticLearnConfig(LearnConfig):
         0.2, description='how far the probability ratio may move from 1 before its gradient stops'
     )
     value_clip: bool = Field(
-        False, description='clip the value around its old prediction by clip_ratio, in units of the critic'
+        False,
+        description="the same as value_loss 'clip': clip the value around its old prediction by clip_ratio, in units of the "
+        'critic',
+    )
+    baseline: Literal['critic', 'none'] = Field(
+        'critic',
+        description="what advantages compare returns with: the critic's values, or nothing (only with estimator 'returns'; "
+        'steps whose episode does not end within the rollout then train nothing)',
     )
     dual_clip: Annotated[float, Field(gt=1)] | None = Field(
         None, description='bound on the loss where adv < 0 (3 to 5 is usual); null: off'
@@ -48,8 +130,18 @@ class ActorCriticLearnConfig(LearnConfig):
     target_kl: Annotated[float, Field(gt=0)] | None = Field(
         None, description='stop the epochs once KL(old || new) exceeds 1.5 times this; null: off'
     )
+    target_kl_at: Literal['epoch', 'minibatch'] = Field(
+        'epoch', description='where target_kl is looked at: after each pass, or after each minibatch'
+    )
     grad_clip: Annotated[float, Field(gt=0)] | None = Field(
         0.5, description='limit of the global gradient norm; null: off'
+    )
+    grad_clip_value: Annotated[float, Field(gt=0)] | None = Field(
+        None, description='limit of each element of the gradient, applied before grad_clip; null: off'
+    )
+    accumulate: int = Field(1, ge=1, description='minibatches whose mean gradient makes one optimiser step')
+    precision: UpdatePrecision = Field(
+        'fp32', description='number format inside the networks during updates; fp16, with a loss scale, on GPUs alone'
     )
     ignore_done: bool = Field(
         False, description='bootstrap through terminal states too (tasks that end only for convenience)'
@@ -78,4 +170,10 @@ class OnPolicyCollectConfig(CollectConfig):
     discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
     gae_lambda: float = Field(
         0.95, ge=0, le=1, description='lambda of the advantage estimator: 0 trusts the critic, 1 the returns'
+    )
+    estimator: part_of(ESTIMATOR_REGISTRY, 'policy.collect.estimator') = Field(  # type: ignore[valid-type]
+        'gae', description='how advantages and returns come from rewards and values, by name or as {type: name, its options}'
+    )
+    exploration: part_of(EXPLORATION_REGISTRY, 'policy.collect.exploration') = Field(  # type: ignore[valid-type]
+        'sample', description='what actions are drawn from, by name or as {type: name, its options}'
     )

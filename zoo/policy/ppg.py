@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from zoo.backend.executor import Pass
+from zoo.config.parts import make_part, part_of
 from zoo.config.schedule import Schedule, schedule_value
 from zoo.core.data import Columns, Metrics, leaves, map_tensors
 from zoo.core.errors import UserError
-from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
+from zoo.policy import phases  # noqa: F401  # it registers what a default names
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.aux_memory import AuxMemory, MemoryLocation
 from zoo.policy.base import PolicyConfig
@@ -22,8 +24,8 @@ from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
 from zoo.policy.metrics import explained_variance
 from zoo.policy.samples import CRITIC_CELLS
 from zoo.policy.sequences import length_of, run_model, sequence_problem
-from zoo.policy.updates import AuxNumbers, aux_step, policy_step, ppo_step, value_step
-from zoo.rl_utils.optimizer import FlatAdam
+from zoo.policy.updates import policy_step, ppo_step, value_step
+from zoo.rl_utils.optimizer import FlatOptimizer
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,20 @@ class PPGLearnConfig(ActorCriticLearnConfig):
         'clip', description='keep the policy phase near the old policy by clipping, or by a penalty on KL(old || new)'
     )
     kl_weight: float = Field(1.0, ge=0, description="factor of that penalty, for policy_loss 'kl'")
-    value_weight: float = Field(0.5, ge=0, description="factor of the value loss where arch is 'shared'")
+    value_weight: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="factor of the critic's loss in all phases; null: 0.5 in the policy phase of arch 'shared', else 1"
+    )
+    critic_batch_size: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="samples per gradient step of the critic's passes; null: batch_size"
+    )
+    phase: part_of(PHASE_REGISTRY, 'policy.learn.phase') = Field(  # type: ignore[valid-type]
+        'ppg', description='what the auxiliary phase learns, by name or as {type: name, its options}'
+    )
+    aux_window: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description='rollouts, or draws, that the memory of the auxiliary phase keeps, the newest ones; null: those since '
+        'the last phase',
+    )
     value_norm: bool = Field(
         True,
         description='the critic and the auxiliary head predict returns normalised by their running mean and '
@@ -72,6 +87,21 @@ class PPGLearnConfig(ActorCriticLearnConfig):
         description='limit of the gradient norm, of actor and critic apart (unless shared); null: off, as published, '
         'which at a learning rate of 1e-3 or more may lose what was learned',
     )
+
+
+    @model_validator(mode='after')
+    def _has_use_for_all(self) -> PPGLearnConfig:
+        if self.policy_loss != 'kl' and self.kl_weight != 1.0:
+            raise ValueError(
+                f"kl_weight is {self.kl_weight:g} but policy_loss is 'clip', which has no such term; use policy_loss 'kl', or "
+                'penalties: [{type: kl, weight: ..}] for both.'
+            )
+        if self.aux_window is not None and self.aux_window < self.aux_freq:
+            raise ValueError(
+                f'aux_window is {self.aux_window} but {self.aux_freq} rollouts (aux_freq) come between two phases, all of '
+                f'which would not be kept; use {self.aux_freq} or more.'
+            )
+        return self
 
 
 class PPGCollectConfig(OnPolicyCollectConfig):
@@ -96,6 +126,10 @@ class PPGPolicy(ActorCriticPolicy):
 
     config: ClassVar[type[PolicyConfig]] = PPGConfig
     draws_apart: ClassVar[bool] = True
+    policy_step: ClassVar[Any] = staticmethod(policy_step)
+    value_step: ClassVar[Any] = staticmethod(value_step)
+    joint_step: ClassVar[Any] = staticmethod(ppo_step)
+    """The gradient steps, see zoo.policy.updates; joint: of actor and critic that share all parameters."""
 
     @classmethod
     def default_model(cls) -> str:
@@ -123,19 +157,20 @@ class PPGPolicy(ActorCriticPolicy):
                 "or 'detach'"
             )
 
-    def _sequence_problem(self) -> str:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         cfg = self.cfg
-        problem = super()._sequence_problem()
-        if problem or not self._has_state or 'learn' not in self._fields:
-            return problem
-        return sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.aux_batch_size, 'aux_batch_size')
+        if self._has_state and 'learn' in self._fields:
+            yield sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.aux_batch_size, 'aux_batch_size')
 
     @property
     def _joint(self) -> bool:
         return bool(getattr(self._model, 'joint', False))
 
     def _init_learn(self) -> None:
-        self._memory = AuxMemory(self.cfg.learn.aux_freq, self.cfg.learn.aux_memory)
+        cfg = self.cfg.learn
+        self._memory = AuxMemory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, is_ring=cfg.aux_window is not None)
+        self._phase = make_part(PHASE_REGISTRY, cfg.phase)()
         self._policy_phase = 0  # since the last auxiliary phase
         self._warn_if_short()
         super()._init_learn()
@@ -167,7 +202,7 @@ class PPGPolicy(ActorCriticPolicy):
             self._rates['learning_rate'] if own is None else schedule_value(own, env_step)
         )
 
-    def _make_optimizers(self) -> dict[str, FlatAdam]:
+    def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Parameters of actor and critic lie in buffers of their own, so that one's momentum never moves the other."""
         critic = set() if self._joint else {name for name, _ in self._model.critic_parameters()}
         named = list(self._model.named_parameters())
@@ -175,14 +210,15 @@ class PPGPolicy(ActorCriticPolicy):
             'actor': [(name, p) for name, p in named if name not in critic],
             'critic': [(name, p) for name, p in named if name in critic],
         }
-        optimizers = {name: FlatAdam(group, eps=self.cfg.learn.adam_eps) for name, group in groups.items() if group}
+        optimizers = {name: self._make_optimizer(group) for name, group in groups.items() if group}
         return optimizers | {f'aux_{name}': optimizer.sibling() for name, optimizer in optimizers.items()}
 
     def _steps_per_env_step(self) -> float:
         cfg, reuse = self.cfg.learn, self.run.reuse
         n_critic = 0.0 if self._joint else reuse['value'] * cfg.critic_epoch_per_collect
         n_policy, n_aux = (reuse['policy'] * n for n in (cfg.actor_epoch_per_collect, cfg.aux_train_epoch))
-        return self._overlap * ((n_policy + n_critic) / cfg.batch_size + n_aux / cfg.aux_batch_size)
+        n_step = n_policy / self._batch_size + n_critic / (cfg.critic_batch_size or self._batch_size)
+        return self._overlap * (n_step + n_aux * (cfg.aux_window or cfg.aux_freq) / cfg.aux_freq / cfg.aux_batch_size)
 
     def _forward_learn(self, batch: Columns) -> Metrics:
         """Policy phase and value phase, over one batch or over {'policy': batch, 'value': batch}, or one of them."""
@@ -192,6 +228,7 @@ class PPGPolicy(ActorCriticPolicy):
                 'policy and value were drawn apart, but actor and critic of this '
                 f"{type(self._model).__name__} learn together; use buffer.type 'replay' or 'rollout'"
             )
+        cfg = self.cfg.learn
         self._set_learning_rates()
         metrics: Metrics = {}
         if 'value' in parts:
@@ -202,10 +239,11 @@ class PPGPolicy(ActorCriticPolicy):
             losses, n_epoch = self._train_policy(parts['policy'])
             metrics |= losses
             self._memory.append(parts['policy'])
-            self._policy_phase = self._memory.n_filled
+            # what a ring has dropped counts, what a memory has dropped with another form of samples does not
+            self._policy_phase = self._memory.n_filled if cfg.aux_window is None else self._policy_phase + 1
         if 'value' in parts and not self._joint:
             metrics |= self._train_value(parts['value'])
-        self._update_obs_statistics(parts['policy'] if 'policy' in parts else parts['value'])
+        metrics |= self._after_update(parts['policy'] if 'policy' in parts else parts['value'])
         metrics = {**self._learner_metrics(n_epoch), **metrics}
         if 'policy' not in parts:
             del metrics['n_epoch']  # of the policy phase; a 0 would enter the mean over the batches of a round
@@ -214,14 +252,23 @@ class PPGPolicy(ActorCriticPolicy):
     def _train_policy(self, batch: Columns) -> tuple[Metrics, int]:
         """The policy phase: E_pi passes over a batch; -> mean metrics, passes."""
         cfg, optimizers = self.cfg.learn, [self._optimizers['actor']]
-        step = ppo_step if self._joint else policy_step
-        numbers = self._policy_numbers(cfg.value_weight, cfg.kl_weight if cfg.policy_loss == 'kl' else None)
-        return self._train_epochs(batch, cfg.actor_epoch_per_collect, step, optimizers, numbers)
+        step = self.joint_step if self._joint else self.policy_step
+        weight = 0.5 if cfg.value_weight is None else cfg.value_weight
+        trained = self._train_policy_epochs(batch, cfg.actor_epoch_per_collect, step, optimizers, weight)
+        return trained.metrics, trained.n_epoch
 
     def _train_value(self, batch: Columns) -> Metrics:
         """The value phase: E_V passes over a batch."""
-        optimizers, numbers = [self._optimizers['critic']], self._value_numbers()
-        return self._train_epochs(batch, self.cfg.learn.critic_epoch_per_collect, value_step, optimizers, numbers)[0]
+        cfg, optimizers = self.cfg.learn, [self._optimizers['critic']]
+        numbers = self._objective.value_numbers(self._rates, self._value_weight)
+        size = cfg.critic_batch_size or cfg.batch_size
+        return self._train(batch, cfg.critic_epoch_per_collect, self.value_step, optimizers, numbers, size).metrics
+
+    @property
+    def _value_weight(self) -> float:
+        """Factor of the critic's loss where it has steps of its own, and in the auxiliary phase."""
+        weight = self.cfg.learn.value_weight
+        return 1.0 if weight is None else weight
 
     def learn_aux(self) -> Metrics:
         """The auxiliary phase (E_aux passes over all that was kept), when it is due; else nothing.
@@ -233,22 +280,26 @@ class PPGPolicy(ActorCriticPolicy):
         cfg = self.cfg.learn
         if self._policy_phase < cfg.aux_freq:
             return {}
-        optimizers = [o for name, o in self._optimizers.items() if name.startswith('aux_')]
+        names = ('aux_actor', 'aux_critic') if self._phase.moves_critic else ('aux_actor',)
+        optimizers = [self._optimizers[name] for name in names if name in self._optimizers]
         for optimizer in optimizers:
             optimizer.lr = self._rates['aux_learning_rate']
         columns, n, device = self._aux_columns(), len(self._memory), self._memory.device
-        order = torch.stack([self._draw_order(n, device) for _ in range(cfg.aux_train_epoch)])
+        order = torch.stack([self._epochs.permutation(n, device) for _ in range(cfg.aux_train_epoch)])
         n_cell = sum(x.numel() for _, x in leaves(columns['obs']))
         gather = device == self.device and n_cell <= CRITIC_CELLS
         n_row = max(cfg.aux_batch_size // length_of(columns), 1)  # or sequences
         data = Pass(columns, order, n_row, self.device, gather=gather)
-        metrics = self._run_steps(aux_step, optimizers, data, AuxNumbers(cfg.aux_bc_weight, cfg.grad_clip))
-        self._train_iter += len(metrics['aux_grad_norm'])
+        numbers = self._objective.aux_numbers(cfg.aux_bc_weight, self._value_weight)
+        metrics = self._epochs.steps(self._executor, self._phase.step, optimizers, data, numbers)
         for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
             optimizer.count_skipped(cfg.nonfinite_limit)
         kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])
-        self._memory.clear()
+        if cfg.aux_window is None:
+            self._memory.clear()
         self._policy_phase = 0
+        if self._objective.proximal == 'ewma':  # arXiv:2110.00641, sec. 3.3: the phase moved the policy
+            self._optimizers['actor'].reset_average()
         means = {name: x.mean() for name, x in metrics.items()}
         return {**means, 'aux_kl_before': kl_before, 'aux_kl_after': kl_after}
 
@@ -256,7 +307,10 @@ class PPGPolicy(ActorCriticPolicy):
     def _aux_columns(self) -> dict[str, Any]:
         """What the auxiliary phase reads, [M] rows where the memory lies; 'logit' is that of the policy as it begins."""
         columns, device = self._memory.columns(), self._memory.device
-        if self.cfg.learn.value_norm:
+        if self._phase.target == 'critic':
+            values = [run_model(self._model, 'compute_critic', rows)['value'] for _, rows in self._pieces()]
+            columns['return_'] = torch.cat(values).to(device).view_as(columns['return_'])
+        elif self.cfg.learn.value_norm:
             statistics = self._normalizers['value']
             columns['return_'] = statistics.standardize(columns['return_'].to(self.device)).to(device)
         logits = [run_model(self._model, 'compute_actor', rows)['logit'] for _, rows in self._pieces()]
@@ -288,11 +342,12 @@ class PPGPolicy(ActorCriticPolicy):
         return dict.fromkeys(('policy', 'value'), self.cfg.learn.batch_size)
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        return {**super()._state_dict_learn(), 'policy_phase': self._policy_phase}
+        kept = {} if self.cfg.learn.aux_window is None else {'aux_filled': self._memory.n_filled}
+        return {**super()._state_dict_learn(), 'policy_phase': self._policy_phase, **kept}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state)
-        self._policy_phase = state['policy_phase']
+        self._policy_phase, self._aux_filled = state['policy_phase'], state.get('aux_filled', 0)
 
     def memory_state_dict(self) -> dict[str, Any]:
         return self._memory.state_dict()
@@ -306,6 +361,9 @@ class PPGPolicy(ActorCriticPolicy):
             )
             self._policy_phase = 0
         self._policy_phase = min(self._policy_phase, self.cfg.learn.aux_freq - 1)  # aux_freq may be less than it was
+        if self.cfg.learn.aux_window is not None:
+            self._memory.load_state_dict(state, self._aux_filled or self._policy_phase, self.device)
+            return
         if state and not self._policy_phase:  # it is 1 now: each phase starts from an empty memory
             logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
             state = {}

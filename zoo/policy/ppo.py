@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from zoo.policy.base import PolicyConfig
 from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
 from zoo.policy.metrics import explained_variance
 from zoo.policy.updates import ppo_step
-from zoo.rl_utils.optimizer import FlatAdam
+from zoo.rl_utils.optimizer import FlatOptimizer
 
 
 class PPOLearnConfig(ActorCriticLearnConfig):
@@ -45,6 +45,8 @@ class PPOPolicy(ActorCriticPolicy):
     """On-policy PPO with clipping; one optimiser for actor and critic, or one each where their rates differ."""
 
     config: ClassVar[type[PolicyConfig]] = PPOConfig
+    step: ClassVar[Any] = staticmethod(ppo_step)
+    """The gradient step, see zoo.policy.updates; a subclass may have its own."""
 
     @classmethod
     def default_model(cls) -> str:
@@ -54,28 +56,25 @@ class PPOPolicy(ActorCriticPolicy):
         self._keep_transitions = self.cfg.learn.recompute_adv
         super()._build()
 
-    def _make_optimizers(self) -> dict[str, FlatAdam]:
-        named, eps = list(self._model.named_parameters()), self.cfg.learn.adam_eps
+    def _make_optimizers(self) -> dict[str, FlatOptimizer]:
+        named = list(self._model.named_parameters())
         if self.cfg.learn.critic_learning_rate is None:
-            return {'all': FlatAdam(named, eps=eps)}
+            return {'all': self._make_optimizer(named)}
         critic = critic_names(self._model, self.obs_space)
         return {
-            'actor': FlatAdam([(name, p) for name, p in named if name not in critic], eps=eps),
-            'critic': FlatAdam([(name, p) for name, p in named if name in critic], eps=eps),
+            'actor': self._make_optimizer([(name, p) for name, p in named if name not in critic]),
+            'critic': self._make_optimizer([(name, p) for name, p in named if name in critic]),
         }
 
     def _steps_per_env_step(self) -> float:
         n_pass = self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect
-        return self._overlap * n_pass / self.cfg.learn.batch_size
+        return self._overlap * n_pass / self._batch_size
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        cfg = self.cfg.learn
+        cfg, optimizers = self.cfg.learn, list(self._optimizers.values())
         self._set_learning_rates()
         fit = explained_variance(batch)
         self._update_value_statistics(batch)
-        numbers = self._policy_numbers(cfg.value_weight)
-        metrics, n_epoch = self._train_epochs(
-            batch, cfg.epoch_per_collect, ppo_step, list(self._optimizers.values()), numbers
-        )
-        self._update_obs_statistics(batch)
-        return {**metrics, 'explained_variance': fit, **self._learner_metrics(n_epoch)}
+        trained = self._train_policy_epochs(batch, cfg.epoch_per_collect, self.step, optimizers, cfg.value_weight)
+        extra = self._after_update(batch)
+        return {**trained.metrics, 'explained_variance': fit, **extra, **self._learner_metrics(trained.n_epoch)}

@@ -24,6 +24,17 @@ def valid_weight(is_reset: Tensor) -> Tensor:
     return valid * (valid.numel() / valid.sum().clamp(min=1))
 
 
+def whole_episodes(traj_flag: Tensor, weight: Tensor | None) -> Tensor:
+    """Weights [T, B] that leave out steps whose episode goes on after the rollout; the others have mean 1.
+
+    Without a critic nothing is known of what comes after. An episode that a time limit ends has the return it has.
+    Args: traj_flag: [T, B], the episode ends with the step; weight: [T, B] of the rows so far; None: 1.
+    """
+    known = (traj_flag.flip(0).to(torch.int32).cumsum(0).flip(0) > 0).to(torch.float32)
+    kept = known if weight is None else known * weight
+    return kept * (kept.numel() / kept.sum().clamp(min=1))
+
+
 def scaled_reward(
     data: Transition, weight: Tensor | None, carry: Tensor | None, gamma: float, statistics: RunningMeanStd
 ) -> tuple[Tensor, Tensor]:

@@ -6,16 +6,20 @@ faster. While one traces them, the numbers are 0-dim tensors, so none is asked f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from zoo.backend.precision import UpdatePrecision, in_precision
+from zoo.backend.trace import replaced
+from zoo.config.parts import Part
 from zoo.core.data import AuxMinibatch, Metrics, Minibatch
 from zoo.policy.sequences import rows_of, run_model
+from zoo.rl_utils import surrogates, value_losses
 from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.optimizer import backward
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
 from zoo.rl_utils.ppo import (
     MAX_LOG_RATIO,
@@ -30,25 +34,40 @@ from zoo.rl_utils.ppo import (
 F = TypeVar('F', bound=Callable[..., Any])
 
 
+CLIP = Part('surrogate', 'clip', surrogates.clip)
+MSE = Part('value loss', 'mse', value_losses.mse)
+VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
+
+
 class PolicyNumbers(NamedTuple):
-    """The numbers of a step on the policy, schedules resolved."""
+    """The numbers of a step on the policy, schedules resolved, and the parts that its loss is made of.
+
+    surrogate, value_loss, penalties: see zoo.core.registry.PARTS; penalty_weights: the factor of each penalty.
+    proximal: 'behaviour'; 'recent': column 'logit_proximal' has its logits; 'ewma': it is the first optimiser's average.
+    """
 
     clip_ratio: Number = 0.2
     entropy_weight: Number = 0.0
     dual_clip: Number | None = None
-    kl_penalty: Number | None = None  # in place of clipping: factor of KL(old || new)
     grad_clip: Number | None = 0.5
     measure_kl: bool = False
     value_weight: Number = 0.5
-    value_clip: bool = False
+    surrogate: Any = CLIP
+    value_loss: Any = MSE
+    penalties: tuple[Any, ...] = ()
+    penalty_weights: tuple[Number, ...] = ()
+    proximal: str = 'behaviour'
+    precision: UpdatePrecision = 'fp32'
 
 
 class ValueNumbers(NamedTuple):
     """The numbers of a step on the critic alone."""
 
     clip_ratio: Number = 0.2
-    value_clip: bool = False
     grad_clip: Number | None = None
+    value_loss: Any = MSE
+    value_weight: Number = 1.0
+    precision: UpdatePrecision = 'fp32'
 
 
 class AuxNumbers(NamedTuple):
@@ -56,6 +75,9 @@ class AuxNumbers(NamedTuple):
 
     bc_weight: Number = 1.0  # factor of KL(old || new)
     grad_clip: Number | None = None
+    value_loss: Any = MSE  # of a critic that predicts a distribution; else it is the squared error
+    value_weight: Number = 1.0  # factor of aux_value_loss
+    precision: UpdatePrecision = 'fp32'
 
 
 def step_kind(kind: str) -> Callable[[F], F]:
@@ -69,7 +91,11 @@ def step_kind(kind: str) -> Callable[[F], F]:
 
 
 class Optimizer(Protocol):
-    """What a step needs of a `FlatAdam`."""
+    """What a step needs of a `FlatOptimizer`."""
+
+    @property
+    def averaged(self) -> dict[str, Tensor]:
+        """The average of its parameters by name, where it keeps one."""
 
     def zero_grad(self) -> None:
         """Sets the gradient to zero."""
@@ -88,11 +114,13 @@ def ppo_step(
       minibatch: obs, action, logit, value, adv, return_ and, where the rollout had invalid rows,
         weight; value and return_ in the unit of the critic's output.
       numbers.measure_kl: add 'kl', the weighted mean of r - 1 - log r, r = p_new / p_old.
-    Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl).
+    Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl), and
+      penalty_<name> of each penalty.
     """
-    output, minibatch = run_model(model, 'compute_actor_critic', minibatch), rows_of(minibatch)
-    loss, metrics = _policy_loss(dist, output['logit'], minibatch, numbers)
-    value_loss = _value_loss(output['value'], minibatch, numbers)
+    proximal = _proximal_logit(model, optimizers, minibatch, numbers)
+    output, minibatch = _output(model, 'compute_actor_critic', minibatch, numbers), rows_of(minibatch)
+    loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
+    value_loss = _value_loss(output, minibatch, numbers)
     loss = _add(loss, numbers.value_weight, value_loss)
     return {**metrics, 'value_loss': value_loss.detach(), 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
 
@@ -102,8 +130,9 @@ def policy_step(
     model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
 ) -> Metrics:
     """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
-    output, minibatch = run_model(model, 'compute_actor', minibatch), rows_of(minibatch)
-    loss, metrics = _policy_loss(dist, output['logit'], minibatch, numbers)
+    proximal = _proximal_logit(model, optimizers, minibatch, numbers)
+    output, minibatch = _output(model, 'compute_actor', minibatch, numbers), rows_of(minibatch)
+    loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
     return {**metrics, 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
 
 
@@ -112,16 +141,20 @@ def value_step(
     model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: ValueNumbers
 ) -> Metrics:
     """One step of the critic alone on value_loss; returns value_loss and value_grad_norm."""
-    output, minibatch = run_model(model, 'compute_critic', minibatch), rows_of(minibatch)
-    loss = _value_loss(output['value'], minibatch, numbers)
-    return {'value_loss': loss.detach(), 'value_grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
+    method = 'compute_critic' if n_output_of(numbers.value_loss) == 1 else 'compute_critic_output'
+    output, minibatch = _output(model, method, minibatch, numbers), rows_of(minibatch)
+    value_loss = _value_loss(output, minibatch, numbers)
+    loss = value_loss * numbers.value_weight
+    return {'value_loss': value_loss.detach(), 'value_grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
 
 
 @step_kind('AUX')
 def aux_step(
     model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: AuxMinibatch, numbers: AuxNumbers
 ) -> Metrics:
-    """One step of PPG's auxiliary phase, on auxiliary_loss + bc_weight * behavioral_cloning_loss + aux_value_loss.
+    """One step of PPG's auxiliary phase.
+
+    loss = auxiliary_loss + bc_weight * behavioral_cloning_loss + value_weight * aux_value_loss
 
     auxiliary_loss is that of the value head on the policy's trunk, aux_value_loss that of the critic, both
     0.5 * mean((R - V)^2); the cloning loss is mean(KL(old || new)).
@@ -131,12 +164,16 @@ def aux_step(
     Returns: detached 0-dim tensors auxiliary_loss, behavioral_cloning_loss, aux_value_loss, aux_grad_norm.
     Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
     """
-    output, minibatch = run_model(model, 'compute_aux', minibatch), rows_of(minibatch)
+    output, minibatch = _output(model, 'compute_aux', minibatch, numbers), rows_of(minibatch)
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
     joint = ppg_joint_error(data, use_value_clip=False, dist=dist)
-    value_loss = ppo_value_error(ppo_value_data(output['value'], return_, return_, weight), use_value_clip=False)
-    loss = _add(joint.auxiliary_loss + value_loss, numbers.bc_weight, joint.behavioral_cloning_loss)
+    if 'value_logit' in output:
+        value_loss = _distribution_error(output['value_logit'], minibatch, numbers)
+    else:
+        value_loss = ppo_value_error(ppo_value_data(output['value'], return_, return_, weight), use_value_clip=False)
+    loss = joint.auxiliary_loss + value_loss * numbers.value_weight
+    loss = _add(loss, numbers.bc_weight, joint.behavioral_cloning_loss)
     return {
         'auxiliary_loss': joint.auxiliary_loss.detach(),
         'aux_value_loss': value_loss.detach(),
@@ -145,26 +182,85 @@ def aux_step(
     }
 
 
+def distill_step(
+    model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: AuxMinibatch, numbers: AuxNumbers
+) -> Metrics:
+    """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
+
+    Args: minibatch: its return_ is what the auxiliary head learns, for DNA the critic's values. Returns: as `aux_step`.
+    Source: Aitchison & Sweetser 2022, arXiv:2206.10027, sec. 3.3 (distil phase).
+    """
+    output, minibatch = _output(model, 'compute_aux', minibatch, numbers), rows_of(minibatch)
+    return_, weight = minibatch['return_'], minibatch.get('weight', None)
+    data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
+    joint = ppg_joint_error(data, use_value_clip=False, dist=dist)
+    loss = _add(joint.auxiliary_loss, numbers.bc_weight, joint.behavioral_cloning_loss)
+    return {
+        'auxiliary_loss': joint.auxiliary_loss.detach(),
+        'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
+        'aux_grad_norm': _descend(optimizers, loss, numbers.grad_clip),
+    }
+
+
+def _output(model: Any, method: str, minibatch: Any, numbers: Any) -> dict[str, Tensor]:
+    """What a method of the model computes from a minibatch, as rows, in the precision of the numbers."""
+    return run_model(in_precision(model, numbers.precision), method, minibatch)
+
+
+def _proximal_logit(
+    model: Any, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
+) -> Tensor | None:
+    """Logits [N, P] of the policy that the loss keeps near, as rows; None: that of the samples."""
+    if numbers.proximal == 'behaviour':
+        return None
+    if numbers.proximal == 'recent':
+        return rows_of(minibatch)['logit_proximal']  # type: ignore[typeddict-item]
+    with torch.no_grad(), replaced(model, optimizers[0].averaged):
+        return _output(model, 'compute_actor', minibatch, numbers)['logit']
+
+
 def _policy_loss(
-    dist: ActionDist, logit: Tensor, minibatch: Minibatch, numbers: PolicyNumbers
+    dist: ActionDist, output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers, proximal: Tensor | None
 ) -> tuple[Tensor, Metrics]:
-    logit_old, action, weight = minibatch['logit'], minibatch['action'], minibatch.get('weight', None)
-    clip_ratio = numbers.clip_ratio if numbers.kl_penalty is None else math.inf
-    data = ppo_policy_data(logit, logit_old, action, minibatch['adv'], weight)
-    losses, info = ppo_policy_error(data, clip_ratio, numbers.dual_clip, dist=dist)
+    logit, logit_old, action = output['logit'], minibatch['logit'], minibatch['action']
+    weight, surrogate = minibatch.get('weight', None), numbers.surrogate
+    losses, info = ppo_policy_error(
+        ppo_policy_data(logit, logit_old, action, minibatch['adv'], weight),
+        numbers.clip_ratio,
+        numbers.dual_clip,
+        dist=dist,
+        surrogate=surrogates.clip if surrogate == CLIP else surrogate,
+        logit_proximal=proximal,
+    )
     loss = _add(losses.policy_loss, -numbers.entropy_weight, losses.entropy_loss)
     metrics = {'policy_loss': losses.policy_loss.detach(), 'entropy': losses.entropy_loss.detach(), **info._asdict()}
-    if numbers.kl_penalty is not None:
-        kl = dist.kl(logit_old, logit)
-        loss = _add(loss, numbers.kl_penalty, (kl if weight is None else kl * weight).mean())
+    for penalty, factor in zip(numbers.penalties, numbers.penalty_weights, strict=True):
+        rows = penalty(dist, output, minibatch)
+        mean = (rows if weight is None else rows * weight).mean()
+        loss = _add(loss, factor, mean)
+        metrics[f'penalty_{penalty.name}'] = mean.detach()
     if numbers.measure_kl:
         metrics['kl'] = _kl_k3(dist, logit, logit_old, action, weight)
     return loss, metrics
 
 
-def _value_loss(value: Tensor, minibatch: Minibatch, numbers: PolicyNumbers | ValueNumbers) -> Tensor:
-    data = ppo_value_data(value, minibatch['value'], minibatch['return_'], minibatch.get('weight', None))
-    return ppo_value_error(data, numbers.clip_ratio, numbers.value_clip)
+def _value_loss(output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers | ValueNumbers) -> Tensor:
+    if 'value_logit' in output:
+        return _distribution_error(output['value_logit'], minibatch, numbers)
+    loss, return_, weight = numbers.value_loss, minibatch['return_'], minibatch.get('weight', None)
+    data = ppo_value_data(output['value'], minibatch['value'], return_, weight)
+    return ppo_value_error(data, numbers.clip_ratio, loss == VALUE_CLIP, None if loss in (MSE, VALUE_CLIP) else loss)
+
+
+def _distribution_error(logit: Tensor, minibatch: Any, numbers: Any) -> Tensor:
+    """Of a critic that predicts a distribution of returns."""
+    error, weight = numbers.value_loss(logit, minibatch['return_'], None, None), minibatch.get('weight', None)
+    return (error if weight is None else error * weight).mean()
+
+
+def n_output_of(value_loss: Any) -> int:
+    """How many numbers the critic predicts for this loss: more than 1 for a distribution of returns."""
+    return getattr(value_loss, 'n_output', 1)
 
 
 def _add(loss: Tensor, factor: Number, term: Tensor) -> Tensor:
@@ -176,7 +272,7 @@ def _descend(optimizers: Sequence[Optimizer], loss: Tensor, grad_clip: Number | 
     """One step of each optimiser down the gradient of the loss; returns the norm of the whole gradient."""
     for optimizer in optimizers:
         optimizer.zero_grad()
-    loss.backward()
+    backward(loss, optimizers)
     norms = [optimizer.step(grad_clip) for optimizer in optimizers]
     return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
 

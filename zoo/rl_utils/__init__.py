@@ -10,7 +10,7 @@ from zoo.rl_utils.gaussian import Gaussian
 from zoo.rl_utils.gsde import GSDE
 from zoo.rl_utils.multi_categorical import MultiCategorical
 from zoo.rl_utils.normalizer import RunningMeanStd
-from zoo.rl_utils.optimizer import FlatAdam, NonFiniteGradientError
+from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer, NonFiniteGradientError
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error, ppg_joint_loss
 from zoo.rl_utils.ppo import (
     ppo_data,
@@ -35,6 +35,7 @@ __all__ = [
     'Categorical',
     'Composite',
     'FlatAdam',
+    'FlatOptimizer',
     'GSDE',
     'Gaussian',
     'MultiCategorical',

@@ -163,7 +163,7 @@ def from_logits(new: Logit, *others: Logit | None) -> tuple[Any, ...]:
     """
     dist, flat = _read('logit_new', new)
     params: list[Tensor | None] = [flat]
-    for name, other in zip(('logit_old', 'logit_pretrained'), others, strict=False):
+    for name, other in zip(('logit_old', 'logit_pretrained', 'logit_proximal'), others, strict=False):
         param = None
         if other is not None:
             other_dist, param = _read(name, other)

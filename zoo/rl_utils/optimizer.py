@@ -1,72 +1,70 @@
-"""How parameters move: Adam over one flat buffer."""
+"""How parameters move: an optimiser over one flat buffer, by any rule; Adam's steps are one fused operation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import namedtuple
+from collections.abc import Iterable, Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from zoo.core.errors import RunError
+from zoo.rl_utils.mechanics import MIN_SCALE, Mechanics, first_values, limited, moved
+from zoo.rl_utils.update_rules import AdamRule, Rule
 
-
-class FlatState(NamedTuple):
-    """The buffers of a FlatAdam: all that a step reads and writes."""
-
-    param: Tensor
-    grad: Tensor
-    exp_avg: Tensor
-    exp_avg_sq: Tensor
-    step_count: Tensor
+Own = TypeVar('Own', bound='FlatOptimizer')
 
 
 class AdamRates(NamedTuple):
-    """The numbers of an Adam step, or 0-dim tensors of them."""
+    """The numbers of an Adam step."""
 
-    lr: Any
-    beta1: Any
-    beta2: Any
-    eps: Any
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
 
 
 class NonFiniteGradientError(RunError):
     """Too many gradient steps in a row were not finite."""
 
 
-class FlatAdam:
-    """Adam over one flat buffer of parameters and one of gradients, of which the model's are views.
+class FlatOptimizer:
+    """An update rule over one flat buffer of parameters and one of gradients, of which the model's are views.
 
-    Zeroing, the global norm, the finite check and the update are then one operation each. A step whose gradient is not
-    finite changes nothing and is counted; only `count_skipped` waits for the device. Copied or pickled together with
-    its model, the copy moves the copied model.
+    A step whose gradient is not finite changes nothing and is counted; only `count_skipped` waits for the device. Copied
+    or pickled together with its model, the copy moves the copied model.
     Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views
       of one buffer.
-    Source: Kingma & Ba 2015, arXiv:1412.6980.
+    Raises: ValueError if no parameter requires a gradient.
     """
 
-    def __init__(
-        self,
-        named_parameters: Iterable[tuple[str, nn.Parameter]],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-5,
-    ) -> None:
-        self.lr, self._betas, self._eps = lr, betas, eps
+    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: Rule, lr: float = 1e-3) -> None:
+        self.lr, self.rule, self.mechanics, self._is_plain = lr, rule, Mechanics(), True
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
-            raise ValueError('FlatAdam got no parameter that requires a gradient; give the model at least one')
+            raise ValueError(
+                f'{type(self).__name__} got no parameter that requires a gradient; give the model at least one'
+            )
         first = self._named[0][1]
         size = sum(p.numel() for _, p in self._named)
         self.param = torch.empty(size, dtype=first.dtype, device=first.device)
-        self.grad, self.exp_avg, self.exp_avg_sq = (torch.zeros_like(self.param) for _ in range(3))
-        self.step_count = torch.zeros((), device=first.device)  # steps taken; the skipped ones are not among them
-        self.n_skipped, self._n_in_row = 0, 0
-        self._norms: list[Tensor] = []
+        self.grad = torch.zeros_like(self.param)
         for (_, p), value in zip(self._named, self.cut(self.param).values(), strict=True):
             value.copy_(p.detach())
+        self._begin_anew()
         self._tie()
+
+    def _begin_anew(self) -> None:
+        """Moments and counters as before the first step."""
+        self._kept = {name: torch.zeros_like(self.param) for name in self.rule.moments}
+        self._kept['step_count'] = torch.zeros((), device=self.param.device)  # steps taken, without the skipped ones
+        self._kept |= first_values(self.mechanics, self.param)
+        self.n_skipped, self._n_in_row = 0, 0
+        self._norms: list[Tensor] = []
+        self._n_gathered, self._n_to_come = 0, 0
+        self.scaled_by: Tensor | None = None  # what the loss of this gradient was multiplied by, see `backward`
 
     def _tie(self) -> None:
         """Makes the parameters and their gradients views of the flat buffers, whose values count."""
@@ -79,69 +77,144 @@ class FlatAdam:
         self.__dict__.update(state)
         self._tie()
 
+    def configure(
+        self,
+        *,
+        grad_clip_value: float | None = None,
+        accumulate: int = 1,
+        average_decay: float | None = None,
+        precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
+    ) -> None:
+        """Sets what it does around its rule, before its first step; fp16 brings a loss scale.
+
+        Args: see `Mechanics`.
+        Raises: ValueError if a number is out of range.
+        """
+        self.mechanics = Mechanics(grad_clip_value, accumulate, average_decay, precision == 'fp16')
+        if problem := self.mechanics.problem():
+            raise ValueError(problem)
+        self._is_plain = self.mechanics == Mechanics()
+        self._begin_anew()
+
     @property
-    def state(self) -> FlatState:
-        """The buffers themselves."""
-        return FlatState(self.param, self.grad, self.exp_avg, self.exp_avg_sq, self.step_count)
+    def grad_clip_value(self) -> float | None:
+        """Limit of each element of the gradient; None: off."""
+        return self.mechanics.grad_clip_value
+
+    @property
+    def accumulate(self) -> int:
+        """How many gradients make one step."""
+        return self.mechanics.accumulate
+
+    @property
+    def average_decay(self) -> float | None:
+        """Of the average of the parameters; None: none is kept."""
+        return self.mechanics.average_decay
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing around the rule: all of `mechanics` is off."""
+        return self._is_plain
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """All tensors that a step reads and writes: param, grad, moments, step_count, and those of the mechanics."""
+        return {'param': self.param, 'grad': self.grad, **self._kept}
+
+    @property
+    def state(self) -> Any:
+        """`buffers` as a named tuple."""
+        buffers = self.buffers
+        return namedtuple('FlatState', buffers)(**buffers)
+
+    @property
+    def step_count(self) -> Tensor:
+        """How many steps were taken, 0-dim."""
+        return self._kept['step_count']
+
+    @property
+    def loss_scale(self) -> Tensor | None:
+        """What the next loss is to be multiplied by, 0-dim; None: by nothing."""
+        return self._kept.get('loss_scale')
+
+    @property
+    def averaged(self) -> dict[str, Tensor]:
+        """The average of the parameters by name, as views. Raises: ValueError if none is kept."""
+        if 'average' not in self._kept:
+            raise ValueError('this optimiser keeps no average of its parameters; give it an average_decay, e.g. 0.99')
+        return self.cut(self._kept['average'])
+
+    @torch.no_grad()
+    def reset_average(self) -> None:
+        """The average begins anew with the parameters as they are; does nothing where none is kept."""
+        if 'average' in self._kept:
+            self._kept['average'].copy_(self.param)
+            self._kept['average_weight'].fill_(1)
 
     @property
     def names(self) -> list[str]:
         """Of the parameters, in the order of the buffers."""
         return [name for name, _ in self._named]
 
-    @property
-    def rates(self) -> AdamRates:
-        """The numbers of the next step."""
-        return AdamRates(self.lr, *self._betas, self._eps)
-
     def cut(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of a flat buffer laid out as `param`, by name and in the shapes of the parameters."""
         pieces = flat.split([p.numel() for _, p in self._named])
         return {name: piece.view(p.shape) for (name, p), piece in zip(self._named, pieces, strict=True)}
 
-    def sibling(self) -> FlatAdam:
-        """Another Adam over the same parameters and gradients, with step size, moments and counters of its own."""
+    def sibling(self: Own) -> Own:
+        """Another optimiser over the same parameters and gradients, with step size, moments and counters of its own.
+
+        It keeps no average.
+        """
         other = copy(self)
-        other.n_skipped, other._n_in_row, other._norms = 0, 0, []
-        other.exp_avg, other.exp_avg_sq = torch.zeros_like(self.param), torch.zeros_like(self.param)
-        other.step_count = torch.zeros_like(self.step_count)
+        other.mechanics = self.mechanics._replace(average_decay=None)
+        other._is_plain = other.mechanics == Mechanics()
+        other._begin_anew()
         return other
 
     def zero_grad(self) -> None:
-        """Sets the gradient to zero, in place."""
-        self.grad.zero_()
+        """Sets the gradient to zero, in place; where gradients accumulate, only before the first of a step."""
+        if self._n_gathered == 0:
+            self.grad.zero_()
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
-        """One Adam step with the accumulated gradient, its global norm limited to grad_clip.
+        """One step with the gradient, its global norm limited to grad_clip; where it accumulates, at each k-th call.
 
-        Returns: the norm before the limit, 0-dim; when it is not finite the step was skipped.
+        Returns: the norm before all limits, 0-dim; when it is not finite the step was skipped. Before the k-th call that
+          of the mean so far.
         """
-        norm = torch.linalg.vector_norm(self.grad)
-        bad = (norm * 0).nan_to_num_(nan=1.0).float()  # 0, or 1 where the norm is infinite or NaN
-        scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0).float()
-        self.step_count.add_(1)
-        # what torch.optim.Adam(fused=True) calls, without its search for devices and types: 20 us
-        torch._fused_adam_(
-            [self.param],
-            [self.grad],
-            [self.exp_avg],
-            [self.exp_avg_sq],
-            [],
-            [self.step_count],
-            lr=self.lr,
-            beta1=self._betas[0],
-            beta2=self._betas[1],
-            weight_decay=0.0,
-            eps=self._eps,
-            amsgrad=False,
-            maximize=False,
-            grad_scale=scale,
-            found_inf=bad,
-        )
-        self.step_count.sub_(bad)
-        self.note_step(norm)
+        n_gathered, moves = self.upcoming
+        grad, norm = limited(self.grad, grad_clip, self.mechanics, self.divisor(n_gathered, self.scaled_by))
+        if moves:
+            buffers = self.buffers
+            new = moved(self.rule, self.mechanics, buffers, grad, self.lr, norm.isfinite(), self.scaled_by)
+            for name, x in new.items():
+                buffers[name].copy_(x)
+            self.note_step(norm)
+        self.advance()
         return norm
+
+    def begin_pass(self, n_call: int) -> None:
+        """Tells an optimiser that accumulates how many calls of `step` follow: with the last one it moves in any case."""
+        self._n_gathered, self._n_to_come = 0, n_call
+
+    @property
+    def upcoming(self) -> tuple[int, bool]:
+        """Of the next call of `step`: how many gradients there are then, and whether it moves."""
+        n_gathered = self._n_gathered + 1
+        return n_gathered, n_gathered >= self.mechanics.accumulate or self._n_to_come == 1
+
+    def divisor(self, n_gathered: Any, scale: Tensor | None) -> Any:
+        """What a sum of gradients of scaled losses is to be divided by; None: by nothing."""
+        n = None if self.mechanics.accumulate == 1 else n_gathered
+        return n if scale is None else scale if n is None else n * scale
+
+    def advance(self) -> None:
+        """Notes that `step` was called, or that a program did what it does."""
+        n_gathered, moves = self.upcoming
+        self._n_gathered, self._n_to_come = 0 if moves else n_gathered, max(self._n_to_come - 1, 0)
+        self.scaled_by = None
 
     def note_step(self, norm: Tensor) -> None:
         """Notes the norm of the gradient of a step taken, or of several ([n]), for `count_skipped`."""
@@ -151,13 +224,13 @@ class FlatAdam:
         """How many steps were skipped so far. Waits for the device, so call it once per rollout.
 
         Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; names the first
-          such parameter.
+          such parameter. With a loss scale only once that cannot be lowered any more.
         """
         for finite in torch.cat(self._norms).isfinite().tolist() if self._norms else []:
             self.n_skipped += not finite
             self._n_in_row = 0 if finite else self._n_in_row + 1
         self._norms.clear()
-        if self._n_in_row >= limit:
+        if self._n_in_row >= limit and (self.loss_scale is None or self.loss_scale <= MIN_SCALE):
             raise NonFiniteGradientError(
                 f'the gradient of {self._n_in_row} steps in a row was not finite, first in parameter '
                 f'{self._culprit()!r}; lower policy.learn.learning_rate, set policy.learn.grad_clip, or look at the '
@@ -173,16 +246,101 @@ class FlatAdam:
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """Moments and counters; the parameters are the model's own state."""
-        return {
-            'exp_avg': self.exp_avg,
-            'exp_avg_sq': self.exp_avg_sq,
-            'step_count': self.step_count,
-            'n_skipped': self.n_skipped,
-            'n_in_row': self._n_in_row,
-        }
+        return {**self._kept, 'n_skipped': self.n_skipped, 'n_in_row': self._n_in_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies a `state_dict` in; shapes must be equal."""
-        for name in ('exp_avg', 'exp_avg_sq', 'step_count'):
-            getattr(self, name).copy_(state[name])
+        """Copies a `state_dict` in; shapes must be equal.
+
+        What only the mechanics keep may be missing: an average then begins with the present parameters.
+        Raises: ValueError if it is that of another rule.
+        """
+        wanted = [*self.rule.moments, 'step_count']
+        if missing := [name for name in wanted if name not in state]:
+            raise ValueError(
+                f'the state is that of an optimiser with {", ".join(state)} but this one needs {", ".join(missing)} too; '
+                'continue with the policy.learn.optimizer that it was trained with'
+            )
+        begun = first_values(self.mechanics, self.param)
+        for name, x in self._kept.items():
+            x.copy_(state[name] if name in state else begun[name])
         self.n_skipped, self._n_in_row = state['n_skipped'], state['n_in_row']
+
+
+class FlatAdam(FlatOptimizer):
+    """Adam, the only rule that the C code knows; a step without further mechanics is one of torch's fused Adam.
+
+    Args: named_parameters: as of `FlatOptimizer`.
+    Source: Kingma & Ba 2015, arXiv:1412.6980.
+    """
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, nn.Parameter]],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-5,
+    ) -> None:
+        self._betas, self._eps = betas, eps
+        super().__init__(named_parameters, AdamRule(betas, eps), lr)
+
+    @property
+    def exp_avg(self) -> Tensor:
+        """The first moment, [n]."""
+        return self._kept['exp_avg']
+
+    @property
+    def exp_avg_sq(self) -> Tensor:
+        """The second moment, [n]."""
+        return self._kept['exp_avg_sq']
+
+    @property
+    def rates(self) -> AdamRates:
+        """The numbers of the next step."""
+        return AdamRates(self.lr, *self._betas, self._eps)
+
+    @torch.no_grad()
+    def step(self, grad_clip: float | None = None) -> Tensor:
+        """As `FlatOptimizer.step`."""
+        if not self._is_plain:
+            return super().step(grad_clip)
+        norm = torch.linalg.vector_norm(self.grad)
+        bad = (norm * 0).nan_to_num_(nan=1.0).float()  # 0, or 1 where the norm is infinite or NaN
+        scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0).float()
+        step_count = self._kept['step_count']
+        step_count.add_(1)
+        # what torch.optim.Adam(fused=True) calls, without its search for devices and types: 20 us
+        torch._fused_adam_(
+            [self.param],
+            [self.grad],
+            [self._kept['exp_avg']],
+            [self._kept['exp_avg_sq']],
+            [],
+            [step_count],
+            lr=self.lr,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            weight_decay=0.0,
+            eps=self._eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=scale,
+            found_inf=bad,
+        )
+        step_count.sub_(bad)
+        self.note_step(norm)
+        return norm
+
+
+def backward(loss: Tensor, optimizers: Sequence[Any]) -> None:
+    """Adds the gradient of a loss to those of its optimisers; where they have a loss scale, of the loss times that.
+
+    Their steps divide it out again. All of them take part in one loss, so the smallest scale serves.
+    """
+    scales = [x for x in (getattr(optimizer, 'loss_scale', None) for optimizer in optimizers) if x is not None]
+    if not scales:
+        loss.backward()
+        return
+    scale = scales[0].clone() if len(scales) == 1 else torch.stack(scales).amin()
+    (loss * scale).backward()
+    for optimizer in optimizers:
+        optimizer.scaled_by = scale

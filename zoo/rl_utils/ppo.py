@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from zoo.rl_utils import kernels
+from zoo.rl_utils import kernels, surrogates, value_losses
 from zoo.rl_utils.check import (
     check_clip_ratio,
     check_shape,
@@ -24,6 +25,8 @@ KLType = Literal['k1', 'k2', 'k3']
 Number = float | Tensor
 MAX_LOG_RATIO = 88.0
 """Of a probability ratio: e^88 is float32's largest; one beyond it has that value, and no gradient."""
+LOG_MAX_IMPORTANCE = math.log(100.0)
+"""Of p_new / p_behaviour where the loss has a proximal policy (Hilton et al. 2022, arXiv:2110.00641, released code)."""
 
 
 class ppo_data(NamedTuple):
@@ -119,13 +122,18 @@ def ppo_policy_error(
     entropy_bonus: bool = True,
     kl_type: KLType = 'k1',
     dist: ActionDist | None = None,
+    surrogate: Callable[..., Tensor] = surrogates.clip,
+    logit_proximal: Logit | None = None,
 ) -> tuple[ppo_policy_loss, ppo_info]:
-    """Clipped surrogate loss of a batch.
+    """Clipped surrogate loss of a batch, or that of another surrogate.
 
     ratio       = p_new(action) / p_old(action)
     surrogate   = min(ratio * adv, clip(ratio, 1 - clip_ratio, 1 + clip_ratio) * adv)
     surrogate   = max(surrogate, dual_clip * adv)   where adv < 0, if dual_clip is given
     policy_loss = -mean(surrogate * weight),   entropy_loss = +mean(entropy * weight)
+
+    With logit_proximal the ratio is p_new / p_proximal and the surrogate is multiplied by p_proximal / p_old (decoupled
+    clip: how far a step may go is independent of how old the samples are); p_new / p_old counts as at most 100.
 
     Args:
       data.logit_new, logit_old, logit_pretrained: [..., A] (categorical), or {'mu', 'sigma'} of [..., D] (Gaussian);
@@ -138,28 +146,32 @@ def ppo_policy_error(
       kl_type: estimator of KL(new || pretrained) from the drawn actions, used only with logit_pretrained (else kl_div
         is a zero).
       dist: the distribution that the logits are flat parameters of; None: found from what the logits are.
+      surrogate: (log_ratio, ratio, adv, clip_ratio) -> gain, elementwise; see zoo.rl_utils.surrogates.
+      logit_proximal: as logit_old; None: the old policy itself.
     Returns: (ppo_policy_loss, ppo_info); the losses have a gradient in logit_new alone.
     Raises: ValueError if shapes differ (names both), a tensor is empty or has a wrong kind of dtype, an action lies
       outside [0, A) (checked on CPU; on a GPU only if ZOO_DEBUG=1, since that waits for it), clip_ratio <= 0,
       dual_clip <= 1 or kl_type is unknown.
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7; dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5;
-      k1, k2, k3: J. Schulman, joschu.net/blog/kl-approx.html.
+      k1, k2, k3: J. Schulman, joschu.net/blog/kl-approx.html; proximal policy: arXiv:2110.00641, eq. 3.
     """
-    logits: Sequence[Any] = (data.logit_new, data.logit_old, data.logit_pretrained)
+    logits: Sequence[Any] = (data.logit_new, data.logit_old, data.logit_pretrained, logit_proximal)
     if dist is None:
         dist, *logits = from_logits(*logits)
-    new, old, pretrained = logits
+    new, old, pretrained, proximal = logits
     action, adv, weight = data.action, data.adv, _detach(data.weight)
     check_surrogate(dist, new, old, action, adv, weight, pretrained)
     check_surrogate_options(clip_ratio, dual_clip, kl_type)
     numbers = (clip_ratio, dual_clip)
-    kernel = kernels.ENABLED and kernels.find(
-        'ppo_policy_error', new, old, action, adv, weight, dist=dist, numbers=numbers
+    kernel = (
+        kernels.ENABLED
+        and proximal is None
+        and kernels.find('ppo_policy_error', new, old, action, adv, weight, dist=dist, numbers=numbers, part=surrogate)
     )
     if kernel:
-        policy_loss, entropy_loss, *info = kernel(dist, new, old, action, adv, weight, *numbers)
+        policy_loss, entropy_loss, *info = kernel(dist, new, old, action, adv, weight, *numbers, surrogate)
     else:
-        policy_loss, *info = _surrogate_error(dist, new, old, action, adv, weight, *numbers)
+        policy_loss, *info = _surrogate_error(dist, new, old, proximal, action, adv, weight, *numbers, surrogate)
         entropy_loss = _mean(dist.entropy(new), weight) if entropy_bonus else None
     if not entropy_bonus:
         entropy_loss = adv.new_zeros(())
@@ -169,15 +181,21 @@ def ppo_policy_error(
     return ppo_policy_loss(policy_loss, entropy_loss, kl_div), ppo_info(*info)
 
 
-def ppo_value_error(data: ppo_value_data, clip_ratio: Number = 0.2, use_value_clip: bool = True) -> Tensor:
-    """Squared value error, optionally clipped around the old prediction.
+def ppo_value_error(
+    data: ppo_value_data,
+    clip_ratio: Number = 0.2,
+    use_value_clip: bool = True,
+    value_loss: Callable[..., Tensor] | None = None,
+) -> Tensor:
+    """Squared value error, optionally clipped around the old prediction, or another value loss.
 
     clipped:   0.5 * mean(max((R - V)^2, (R - V_clip)^2) * weight),
                V_clip = V_old + clamp(V - V_old, -clip_ratio, clip_ratio)
     unclipped: 0.5 * mean((R - V)^2 * weight)
 
     Args: data.value_new, value_old, return_: [...], equal shapes and units; data.weight: as in `ppo_policy_error`.
-      clip_ratio: > 0, in their unit.
+      clip_ratio: > 0, in their unit. value_loss: (value, return_, value_old, clip_ratio) -> error, elementwise, in place
+      of the two above; see zoo.rl_utils.value_losses.
     Returns: 0-dim tensor with a gradient in value_new alone.
     Raises: ValueError if two shapes differ (a [N, 1] against [N] would broadcast to [N, N]), a tensor is empty or not
       floating, or clip_ratio <= 0.
@@ -185,17 +203,12 @@ def ppo_value_error(data: ppo_value_data, clip_ratio: Number = 0.2, use_value_cl
     """
     check_values(*data)
     check_clip_ratio(clip_ratio)
-    kernel = kernels.ENABLED and kernels.find('ppo_value_error', *data, numbers=(clip_ratio,))
+    kernel = kernels.ENABLED and value_loss is None and kernels.find('ppo_value_error', *data, numbers=(clip_ratio,))
     if kernel:
         return kernel(*data, clip_ratio if use_value_clip else None)
+    value_loss = value_loss or (value_losses.clip if use_value_clip else value_losses.mse)
     value, value_old, return_ = wide(data.value_new), data.value_old.detach(), wide(data.return_.detach())
-    error = (return_ - value).square()
-    if use_value_clip:
-        change = value - value_old
-        bounded = change.detach().clamp(-clip_ratio, clip_ratio)  # type: ignore[arg-type]  # 0-dim tensors too
-        change = torch.where(change.abs() > clip_ratio, bounded, change)  # clamp alone has no gradient at NaN
-        error = torch.max(error, (return_ - (value_old + change)).square())
-    return 0.5 * _mean(error, _detach(data.weight))
+    return _mean(value_loss(value, return_, value_old, clip_ratio), _detach(data.weight))
 
 
 ppo_error_continuous = ppo_error
@@ -222,26 +235,44 @@ def _surrogate_error(
     dist: ActionDist,
     new: Tensor,
     old: Tensor,
+    proximal: Tensor | None,
     action: Tensor,
     adv: Tensor,
     weight: Tensor | None,
     clip_ratio: Number,
     dual_clip: Number | None,
+    surrogate: Callable[..., Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """policy_loss, and without gradient approx_kl and clipfrac."""
-    log_ratio = dist.log_prob(new, action) - dist.log_prob(old.detach(), action)
+    log_new, log_old = dist.log_prob(new, action), dist.log_prob(old.detach(), action)
+    log_proximal = log_old if proximal is None else dist.log_prob(proximal.detach(), action)
+    log_ratio, adv = log_new - log_proximal, wide(adv.detach())
     if weight is not None:
         log_ratio = torch.where(weight != 0, log_ratio, 0.0)  # in a row without weight the ratio may overflow
-    capped = log_ratio.masked_fill(log_ratio > MAX_LOG_RATIO, MAX_LOG_RATIO)  # clamp has no gradient at NaN
-    ratio, adv = capped.exp(), wide(adv.detach())
-    clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)  # type: ignore[arg-type]  # 0-dim tensors too
-    surrogate = torch.min(ratio * adv, clipped * adv)
+    ratio = log_ratio.masked_fill(log_ratio > MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # clamp has no gradient at NaN
+    gain = surrogate(log_ratio, ratio, adv, clip_ratio)
+    if proximal is not None:
+        gain = gain * _importance(log_new, log_old, log_proximal, weight)
     if dual_clip is not None:
-        surrogate = torch.where(adv < 0, torch.max(surrogate, dual_clip * adv), surrogate)
+        gain = torch.where(adv < 0, torch.max(gain, dual_clip * adv), gain)
     with torch.no_grad():
-        outside = torch.where(ratio.isnan(), ratio, (clipped != ratio).to(ratio.dtype))
-        approx_kl, clipfrac = weighted_mean(-log_ratio, weight), weighted_mean(outside, weight)
-    return -_mean(surrogate, weight), approx_kl, clipfrac
+        high = dict(getattr(surrogate, 'options', ())).get('high', clip_ratio)  # of an asymmetric clip
+        outside = (ratio.clamp(1 - clip_ratio, 1 + high) != ratio).to(ratio.dtype)  # type: ignore[arg-type]
+        outside = torch.where(ratio.isnan(), ratio, outside)
+        log_old_ratio = log_ratio if proximal is None else log_new - log_old
+        if weight is not None and proximal is not None:
+            log_old_ratio = torch.where(weight != 0, log_old_ratio, 0.0)
+        approx_kl, clipfrac = weighted_mean(-log_old_ratio, weight), weighted_mean(outside, weight)
+    return -_mean(gain, weight), approx_kl, clipfrac
+
+
+@torch.no_grad()
+def _importance(log_new: Tensor, log_old: Tensor, log_proximal: Tensor, weight: Tensor | None) -> Tensor:
+    """p_proximal / p_old, with p_old raised to where p_new / p_old is 100."""
+    log_importance = log_proximal - torch.max(log_old, log_new - LOG_MAX_IMPORTANCE)
+    if weight is not None:
+        log_importance = torch.where(weight != 0, log_importance, 0.0)
+    return log_importance.clamp(max=MAX_LOG_RATIO).exp()
 
 
 def _sampled_kl(log_r: Tensor, weight: Tensor | None, kl_type: KLType) -> Tensor:

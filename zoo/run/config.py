@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import Field, create_model, field_validator
@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from zoo.buffer import BufferConfig
 from zoo.config.messages import describe, shown
+from zoo.config.parts import part_of
 from zoo.config.section import (
     Config,
     ConfigError,
@@ -24,7 +25,15 @@ from zoo.config.section import (
     value_at,
 )
 from zoo.config.source import load_config, parse_value, split_override
-from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
+from zoo.core.registry import (
+    BUFFER_REGISTRY,
+    MODEL_REGISTRY,
+    PARTS,
+    PIPELINE_REGISTRY,
+    POLICY_REGISTRY,
+    Registry,
+    UnknownNameError,
+)
 from zoo.env import EnvConfig
 from zoo.policy.base import PolicyConfig
 from zoo.run.checkpoint import CheckpointConfig
@@ -46,6 +55,13 @@ class JobConfig(Section):
         True,
         description='let malloc keep up to 512 MB of freed memory in the process, which speeds up updates of image '
         'networks by a tenth (glibc only); false where memory is scarce or the process does other work',
+    )
+    pipeline: part_of(PIPELINE_REGISTRY, 'pipeline') = Field(  # type: ignore[valid-type]
+        'serial',
+        description="what a round of the run does, by name or as {type: name, its options}; 'serial': collect, learn",
+    )
+    callbacks: list[str | Callable[..., Any]] = Field(
+        [], description="classes that the run calls at its events, as 'module:Class', see zoo.Callback"
     )
     env: EnvConfig
     policy: PolicyConfig
@@ -246,14 +262,21 @@ def _drop_overridden_size(data: dict[str, Any], origins: dict[str, str]) -> None
 
 
 def _put(data: dict[str, Any], path: str, value: Any, fields: dict[str, FieldInfo]) -> None:
-    """Set the value at a dotted path; a dict given for a section is merged into it key by key."""
+    """Set the value at a dotted path; a dict given for a section is merged into it key by key.
+
+    An option of a part that was named alone keeps the name: {surrogate: clip} becomes {surrogate: {type: clip, ...}}.
+    """
     if isinstance(value, dict) and path in fields and is_section(fields[path]):
         for key, item in value.items():
             _put(data, join_path(path, key), item, fields)
         return
     *parents, last = path.split('.')
+    at = ''
     for key in parents:
-        data[key] = data[key] if isinstance(data.get(key), dict) else {}
+        at = join_path(at, key)
+        if not isinstance(data.get(key), dict):
+            name = data.get(key, fields[at].default if at in fields else None)
+            data[key] = {'type': name} if at in PARTS and isinstance(name, str) else {}
         data = data[key]
     data[last] = value
 

@@ -15,6 +15,7 @@ from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
 from zoo.policy.sequences import sequence_problem
+from zoo.run.callbacks import callback_problems
 from zoo.run.memory import memory_problem
 
 N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
@@ -91,14 +92,18 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
                 f'policy.learn.batch_size is {batch_size} but a rollout has {size}: '
                 f'{_dropped(n_sample, batch_size)}; use a divisor, e.g. {_divisors_around(n_sample, batch_size)}.'
             )
-        if batch_size == 1 and value_at(config, 'policy.learn.adv_norm') == 'minibatch':
+        if (
+            1 in (batch_size, n_sample if batch_size is None else 0)
+            and value_at(config, 'policy.learn.adv_norm') == 'minibatch'
+        ):
             yield (
-                "policy.learn.batch_size is 1 but policy.learn.adv_norm is 'minibatch', which leaves one sample no "
-                "advantage; use batch_size 2 or more, or adv_norm 'batch' or 'off'."
+                f'policy.learn.batch_size is {"null and a rollout has 1 sample" if batch_size is None else 1} but '
+                "policy.learn.adv_norm is 'minibatch', which leaves one sample no advantage; use batch_size 2 or more, or "
+                "adv_norm 'batch' or 'off'."
             )
         yield from _aux_problems(config, n_sample)
         yield from _sequence_problems(config)
-        if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int):
+        if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int | None):
             yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'])
         if config['max_env_step'] < n_sample:
             yield (
@@ -106,6 +111,7 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
                 f'use {n_sample} or more, or a smaller {N_STEP}.'
             )
     yield from _buffer_problems(config)
+    yield from callback_problems(config['callbacks'])
     device = str(config['policy'].get('device', 'auto'))
     if device.startswith('cuda'):
         n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -145,6 +151,7 @@ def _sequence_problems(config: dict[str, Any]) -> Iterator[str]:
         return  # whether another model has a state, the policy finds out
     n_row = {key: learn[key] for key in ('batch_size', 'aux_batch_size') if key in learn}
     for key, n in n_row.items():
+        n = sequence['len'] if n is None else n
         if problem := sequence_problem(Config(sequence), config['policy']['collect']['n_step'], n, key):
             yield problem
             return

@@ -1,23 +1,27 @@
-"""A run: collect, learn, log, evaluate, save, and again."""
+"""A run: collect, learn, log, evaluate, save, and again; the registry of pipelines has it as 'serial'."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from zoo.config.section import Config
-from zoo.core.errors import RunError
+from zoo.config.parts import section_of
+from zoo.config.section import Config, ConfigError
+from zoo.core.errors import RunError, UserError
+from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.core.seeding import stream
 from zoo.policy.base import Policy
+from zoo.policy.hooks import listening
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.allocator import keep_freed_memory
+from zoo.run.callbacks import CallbackError, Callbacks
 from zoo.run.checkpoint import Checkpoint
 from zoo.run.logger import Logger
 from zoo.run.parts import make_parts
@@ -45,12 +49,18 @@ class TrainResult:
     env_step_per_s: float
 
 
+@PIPELINE_REGISTRY.register('serial')
 class SerialJob:
-    """A run, one `iteration` at a time; `serial_pipeline` is this and a loop.
+    """Collect a rollout, learn from it, and again.
+
+    `iteration` is one round of it: `collect_round`, then `learn_round`. Another plan is a class derived from this one that
+    overrides these two, and `step_per_iteration` if it collects another number of rollouts, registered in
+    PIPELINE_REGISTRY; the config names it (`pipeline`). Its options are its class attribute `config`, a Section.
 
     Args: cfg: a resolved config (frozen here); policy: to train instead of a new one; checkpoint: to continue from;
-      model: a network for the new policy, in place of the one that policy.model names.
-    Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop.
+      model: a network for the new policy, in place of the one that policy.model names; callbacks: besides those of cfg.
+    Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop; options: the section
+      `pipeline`, complete.
     """
 
     def __init__(
@@ -59,11 +69,16 @@ class SerialJob:
         policy: Policy | None = None,
         checkpoint: Checkpoint | None = None,
         model: nn.Module | None = None,
+        callbacks: Sequence[Any] = (),
     ) -> None:
         self.cfg = cfg.freeze()
+        self.options = section_of(PIPELINE_REGISTRY, cfg.pipeline, 'pipeline')
         self.timer = Timer(('sample', 'learn', 'evaluate', 'log'))
         self.stop_requested: Callable[[], bool] = lambda: False
         self._updating, self._stopped = False, False
+        self._has_started, self._has_ended, self._saw_gradient = False, False, False
+        self._learn_step: int | None = None  # env step before the first rollout that is not learned from yet
+        self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
         with ExitStack() as undo:  # closes what was made if the rest fails
             self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint)))
             n_thread = torch.get_num_threads()
@@ -71,7 +86,8 @@ class SerialJob:
             use_threads(cfg.policy.n_thread or 1)
             if cfg.keep_freed_memory:
                 keep_freed_memory()
-            self._parts = parts = make_parts(cfg, policy, undo, n_thread, model)
+            gradient_readers = self._callbacks.names('on_gradient')
+            self._parts = parts = make_parts(cfg, policy, undo, n_thread, model, gradient_readers)
             if checkpoint is None:
                 parts.policy.check_fields()
             self._envs, self.policy, self._n_thread = parts.envs, parts.policy, parts.n_thread
@@ -92,28 +108,63 @@ class SerialJob:
             self.reset_env()
             self._undo = undo.pop_all()
 
+    def start(self) -> None:
+        """Tells the callbacks, once, that the run begins; the first iteration does it where nobody has."""
+        if not self._has_started:
+            self._has_started = True
+            self._callbacks.call('on_start', self)
+
     def iteration(self) -> None:
-        """Collect; make samples; push; train; log; evaluate if due; checkpoint if due."""
-        start_step = self.env_step
-        use_threads(self._n_thread['collect'])
-        with self.timer.label('zoo/collect'):
-            rollout = self._collector.collect()
-        use_threads(self._n_thread['learn'])
-        self._updating = True  # from here on the state is that of no whole iteration
-        with self.timer.part('sample'):
-            self._parts.buffer.push(self._get_train_sample(rollout))
-        with self.timer.part('learn'):
-            metrics = self._learner.train(start_step)
-        self._updating = False
-        with self.timer.part('log'):
-            self._report.training(metrics)
-            self._report.progress(self._progress.last_return, self._progress.best_return)
+        """A round of the plan: collect, learn; then evaluate and save where due."""
+        self.start()
+        self.collect_round()
+        self.learn_round()
         eval_freq = self.cfg.policy.eval.eval_freq
         if self.env_step // eval_freq > self._progress.eval_step // eval_freq:
             self.evaluate()
         if self.env_step - self._progress.save_step >= self.cfg.checkpoint.freq:
             with self.timer.part('log'):
                 _or_warn(self.save)
+
+    def collect_round(self) -> None:
+        """Collects one rollout, makes samples of it and pushes them into the buffer."""
+        if self._learn_step is None:
+            self._learn_step = self.env_step
+        elif hasattr(self._parts.buffer, 'keep'):  # the rollout before was not learned from, and is overwritten now
+            self._parts.buffer.keep()
+        use_threads(self._n_thread['collect'])
+        with self.timer.label('zoo/collect'):
+            rollout = self._collector.collect()
+        use_threads(self._n_thread['learn'])
+        with self.timer.part('sample'):
+            self._callbacks.call('on_rollout', self, rollout)
+            with self._unfinished():
+                samples = self._get_train_sample(rollout)
+            self._callbacks.call('on_samples', self, samples)
+            with self._unfinished():
+                self._parts.buffer.push(samples)
+
+    def learn_round(self) -> None:
+        """One round of updates, on what the buffer yields."""
+        env_step, n_before = self.env_step if self._learn_step is None else self._learn_step, self.train_iter
+        use_threads(self._n_thread['learn'])
+        listener = self._show_gradient if 'on_gradient' in self._callbacks else None
+        with self.timer.part('learn'), self._unfinished(), listening(listener):
+            metrics = self._learner.train(env_step)
+        self._learn_step = None
+        if listener is not None and not self._saw_gradient and self.train_iter > n_before:
+            raise UserError(
+                f'callback {self._callbacks.names("on_gradient")} has on_gradient, which none of the first '
+                f'{self.train_iter - n_before} gradient steps called: the policy has steps of its own; call '
+                'zoo.policy.hooks.gradient_ready(optimizers, loss) in them after each backward pass, or leave on_gradient out'
+            )
+        with self.timer.part('log'):
+            self._report.training(self._callbacks.update(self, metrics))
+            self._report.progress(self._progress.last_return, self._progress.best_return)
+
+    def stop(self) -> None:
+        """Ends the run after the present iteration, as policy.eval.stop_value does; a resume continues it."""
+        self._stopped = True
 
     def evaluate(self) -> Evaluation | None:
         """Greedy episodes on the evaluation envs; keeps the best policy so far, marks the run stopped at stop_value.
@@ -129,8 +180,9 @@ class SerialJob:
             self._report.evaluation(evaluation)
             if progress.best_return is None or progress.last_return > progress.best_return:
                 self._save_best()
-            self._stopped = progress.reached(self.cfg.policy.eval.stop_value)
+            self._stopped |= progress.reached(self.cfg.policy.eval.stop_value)
             self._report.progress(progress.last_return, progress.best_return)
+            self._callbacks.call('on_evaluate', self, evaluation)
         return evaluation
 
     def play_evaluation(self) -> Evaluation | None:
@@ -140,19 +192,25 @@ class SerialJob:
             seed = stream(self.cfg.seed, 'evaluate', self.env_step)
             return self._evaluator.evaluate(seed, self.stop_requested)
 
-    def save(self) -> None:
-        """Writes a checkpoint of everything. Raises: SaveError if it cannot be written."""
+    def save(self) -> Path:
+        """Writes a checkpoint of everything and returns its path. Raises: SaveError if it cannot be written."""
         self._progress.save_step = self.env_step
-        self._checkpoints.save(self.env_step, self.state_dict(), meta_of(self.cfg, self._parts, self._progress))
+        path = self._checkpoints.save(self.env_step, self.state_dict(), meta_of(self.cfg, self._parts, self._progress))
+        self._callbacks.call('on_checkpoint', self, path)
+        return path
 
     def finish(self, evaluate: bool = True) -> None:
-        """Saves; evaluates the last policy before, unless that was just done.
+        """Saves and tells the callbacks; evaluates the last policy before, unless that was just done.
 
         Raises: SaveError, whose `result` has the trained policy.
         """
+        self.start()
         if evaluate and (self._progress.eval_step != self.env_step or self._progress.last_return is None):
             self.evaluate()
         self._save_end()
+        if not self._has_ended:
+            self._has_ended = True
+            self._callbacks.call('on_end', self, self.result())
 
     def result(self) -> TrainResult:
         """The run so far."""
@@ -175,12 +233,12 @@ class SerialJob:
 
     @property
     def step_per_iteration(self) -> int:
-        """Env steps of a rollout, counting rows that only reset an env."""
+        """Env steps of an iteration, here of one rollout, counting rows that only reset an env."""
         return self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
 
     @property
     def done(self) -> bool:
-        """Whether the next rollout would pass max_env_step, or stop_value was reached."""
+        """Whether the next iteration would pass max_env_step, stop_value was reached, or `stop` called."""
         return self._stopped or self.env_step + self.step_per_iteration > self.cfg.max_env_step
 
     @property
@@ -199,7 +257,7 @@ class SerialJob:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resume needs; the envs' own state is not part of it."""
-        return state_of(self.cfg, self._parts, self._progress, self.wall_s)
+        return state_of(self.cfg, self._parts, self._progress, self.wall_s, is_whole=not self._updating)
 
     def close(self) -> None:
         """Closes envs and logs, and restores torch's number of threads."""
@@ -209,15 +267,27 @@ class SerialJob:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        # if an env or a disk failed, the policy is that of the last complete iteration and worth saving; during a run
-        # signals are handled, so that a KeyboardInterrupt was raised by an env
-        is_env_or_disk = isinstance(error, Exception | KeyboardInterrupt)
-        is_env_or_disk &= not isinstance(error, NonFiniteGradientError | SaveError)
+        # if an env, a disk or a callback failed, the policy is that of the last complete update and worth saving, or, in
+        # on_gradient, that of the last complete step; during a run signals are handled, so that a KeyboardInterrupt was
+        # raised by an env
+        is_outside = isinstance(error, Exception | KeyboardInterrupt)
+        is_outside &= not isinstance(error, NonFiniteGradientError | SaveError)
         try:
-            if is_env_or_disk and not self._updating:
+            if is_outside and (not self._updating or isinstance(error, CallbackError)):
                 self._save_end(error)
         finally:
             self.close()
+
+    @contextmanager
+    def _unfinished(self) -> Iterator[None]:
+        """While this context lasts, and after an error in it, the state is that of no whole iteration."""
+        self._updating = True
+        yield
+        self._updating = False
+
+    def _show_gradient(self, optimizers: Sequence[Any], loss: Tensor) -> None:
+        self._saw_gradient = True
+        self._callbacks.call('on_gradient', self, optimizers, loss)
 
     def _save_end(self, cause: BaseException | None = None) -> None:
         """Saves the end of the run. Raises: SaveError; unless the run ended by an error that is not zoo's own."""
@@ -236,7 +306,9 @@ class SerialJob:
         self._progress.best_return = self._progress.last_return
         if self.cfg.checkpoint.keep_best:
             meta = meta_of(self.cfg, self._parts, self._progress)
-            _or_warn(lambda: self._checkpoints.save_best(self.env_step, self.state_dict(), meta))
+            path = _or_warn(lambda: self._checkpoints.save_best(self.env_step, self.state_dict(), meta))
+            if path is not None:
+                self._callbacks.call('on_checkpoint', self, path)
 
     def _logger(self) -> Logger:
         cfg = self.cfg
@@ -271,8 +343,19 @@ class SerialJob:
             self._save_best()
 
 
-def _or_warn(save: Callable[[], object]) -> None:
+def job_class(cfg: Config) -> type[SerialJob]:
+    """The class that the section `pipeline` names. Raises: ConfigError if it is no run."""
+    name = section_of(PIPELINE_REGISTRY, cfg.pipeline, 'pipeline').type
+    found = PIPELINE_REGISTRY.get(name)
+    if not (isinstance(found, type) and issubclass(found, SerialJob)):
+        where = PIPELINE_REGISTRY.where(name)
+        raise ConfigError(f'pipeline {name!r} of {where} is no class derived from zoo.SerialJob; derive it from that.')
+    return found
+
+
+def _or_warn(save: Callable[[], Path | None]) -> Path | None:
     try:
-        save()
+        return save()
     except SaveError as error:
         logger.warning('%s; training continues', error)
+        return None

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zoo.buffer.multi import PARTS
 from zoo.config.section import value_at
 from zoo.core.spaces import Space, leaf_spaces, obs_dtype
 from zoo.policy.sequences import n_copy
@@ -26,6 +27,8 @@ SAMPLE_KEYS = (
     'policy.collect.n_sample',
     'policy.learn.aux_freq',
     'buffer.size',
+    'buffer.policy.size',
+    'buffer.value.size',
 )
 """What the memory for samples depends on."""
 
@@ -42,9 +45,10 @@ def sample_bytes(config: dict[str, Any], obs_space: Space | None = None) -> int:
     obs = 0
     if obs_space is not None:
         obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(obs_space))
-    n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS)
+    n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS[:5])
     n_draw = [_whole(config, key, 0) for key in ('buffer.n_sample', 'buffer.policy.n_sample')]
-    n_collected = max(round(n_env * n_step * _n_copy(config, n_step)), size)
+    parts = [_whole(config, f'buffer.{part}.size', 0) or size for part in PARTS]
+    n_collected = max(round(n_env * n_step * _n_copy(config, n_step)), *parts)
     n_kept = (max(n_draw) or n_sample) * n_phase
     on_disk = value_at(config, 'policy.learn.aux_memory') == 'disk'
     n_obs = n_collected if on_disk else max(n_collected, n_kept)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from zoo.buffer import Buffer, in_sequences, n_draw_of, reuse_of
+from zoo.buffer import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
 from zoo.config.section import Config, ConfigError
 from zoo.core.data import RunInfo
 from zoo.core.errors import UserError
@@ -37,13 +37,20 @@ class Parts(NamedTuple):
 
 
 def make_parts(
-    cfg: Config, policy: Policy | None, undo: ExitStack, n_thread: int, model: nn.Module | None = None
+    cfg: Config,
+    policy: Policy | None,
+    undo: ExitStack,
+    n_thread: int,
+    model: nn.Module | None = None,
+    gradient_readers: str = '',
 ) -> Parts:
     """All parts.
 
     Args: policy: to use instead of a new one; undo: gets what closes the envs; n_thread: most torch threads to use;
-      model: a network for the new policy, in place of the one that policy.model names.
+      model: a network for the new policy, in place of the one that policy.model names; gradient_readers: the callbacks
+      with on_gradient, by name, for whose sake steps are executed eagerly.
     """
+    section = executed_eagerly(cfg.policy, policy, gradient_readers) if gradient_readers else cfg.policy
     if cfg.env.check:
         check_env(cfg.env)
     device = str(policy.device if policy is not None else device_of(cfg.policy.device))
@@ -53,7 +60,7 @@ def make_parts(
     eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval_env, device=device, restarts=restarts)))
     if problem := memory_problem(cfg, envs[0].obs_space):
         raise ConfigError(problem)
-    policy = _make_policy(cfg, policy, envs, model)
+    policy = _make_policy(cfg, section, policy, envs, model)
     buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(
         in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride), seed=cfg.seed
     )
@@ -69,7 +76,34 @@ def make_parts(
     )
 
 
-def _make_policy(cfg: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv], model: nn.Module | None) -> Policy:
+def executed_eagerly(cfg: Config, policy: Policy | None, callbacks: str) -> Config:
+    """The section `policy` with the executor 'eager', under which callbacks see gradients.
+
+    Args: cfg: the section as it was resolved; policy: one that was given; callbacks: their names.
+    Raises: UserError if the policy or its executor shows nobody its gradients.
+    """
+    learn, kind = cfg.learn, POLICY_REGISTRY.get(cfg.type) if policy is None else type(policy)
+    why = ''
+    if not kind.announces_gradients:
+        why = (
+            f'the steps of policy {cfg.type!r} show nobody their gradients; call zoo.policy.hooks.gradient_ready(optimizers, '
+            'loss) after each backward pass and set the class attribute announces_gradients = True'
+        )
+    elif policy is not None and policy.executor_name != 'eager':
+        why = f'the policy given has the executor {policy.executor_name!r}; make it with policy.learn.executor eager'
+    elif learn.get('executor', 'auto') not in ('auto', 'eager'):
+        why = f'policy.learn.executor is {learn.executor!r}, which shows nobody its gradients; use auto or eager'
+    elif learn.get('executor') == 'auto' and learn.get('compile') == 'on':
+        why = "policy.learn.compile is 'on', and compiled steps show nobody their gradients; use auto or off"
+    if why:
+        raise UserError(f'callback {callbacks} has on_gradient but {why}, or leave on_gradient out')
+    return Config({**cfg, 'learn': {**learn, 'executor': 'eager'}}).freeze() if 'executor' in learn else cfg
+
+
+def _make_policy(
+    cfg: Config, section: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv], model: nn.Module | None
+) -> Policy:
+    """The policy of a section `policy`, or the one that was given. Raises: UserError if that is for other spaces."""
     spaces = envs[0].obs_space, envs[0].action_space
     if policy is None:
         reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
@@ -78,7 +112,7 @@ def _make_policy(cfg: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv
         options = {'seed': cfg.seed, 'action_mode': cfg.env.action_mode, 'run': run, 'model': model}
         try:
             with AllocationLimit(machine_memory()):
-                policy = make(cfg.policy, *spaces, **options)
+                policy = make(section, *spaces, **options)
         except AllocationError as error:
             raise ConfigError(
                 f'policy.model describes a network that takes {error.n_byte / 1e9:,.0f} GB or more with its optimiser but '
@@ -99,5 +133,7 @@ def _choose_threads(cfg: Config, policy: Policy, n_env: int, n_eval_env: int, li
     if cfg.policy.n_thread is not None:
         return dict.fromkeys(('collect', 'learn', 'evaluate'), cfg.policy.n_thread)
     batch_size = policy.learn_mode.get_batch_size()
-    n_row = max(batch_size.values()) if isinstance(batch_size, dict) else batch_size
+    sizes = list(batch_size.values()) if isinstance(batch_size, dict) else [batch_size]
+    whole = max(n_rows_drawn(cfg.buffer) or [cfg.policy.collect.n_sample])
+    n_row = max(whole if size is None else size for size in sizes)
     return phase_threads(policy, Rows(n_env, n_row, n_eval_env), limit)

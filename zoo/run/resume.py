@@ -38,11 +38,14 @@ class Progress:
         return stop_value is not None and self.last_return is not None and self.last_return >= stop_value
 
 
-def state_of(cfg: Config, parts: Parts, progress: Progress, wall_s: float) -> dict[str, Any]:
-    """Everything that a resume needs; the envs' own state is not part of it."""
+def state_of(cfg: Config, parts: Parts, progress: Progress, wall_s: float, is_whole: bool = True) -> dict[str, Any]:
+    """Everything that a resume needs; the envs' own state is not part of it.
+
+    Args: is_whole: no update was broken off; else what is kept for an auxiliary phase, maybe a half one, is left out.
+    """
     return {
         'policy': parts.policy.state_dict(),
-        'memory': parts.policy.memory_state_dict() if cfg.checkpoint.aux_memory else {},
+        'memory': parts.policy.memory_state_dict() if cfg.checkpoint.aux_memory and is_whole else {},
         'buffer': parts.buffer.state_dict(),
         'counter': _counters(parts, progress, wall_s),
     }

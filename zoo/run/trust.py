@@ -64,7 +64,7 @@ def check_names(run: SavedRun, sections: Sequence[str], trust: Trust = (), overr
         module = name.partition(':')[0]
         if module not in modules:
             raise CheckpointError(run.path, _needs_consent(path, name, module))
-        if path == 'env.id' and (home := _home_elsewhere(name)):
+        if path in ('env.id', 'callbacks') and (home := _home_elsewhere(name)):
             raise CheckpointError(
                 run.path,
                 f'names {shown(name)!r} ({path}), which is code of module {home!r} and not of {module!r}; '

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.native.arguments import Linear, Model, ModelSpec, StepSpec
-from zoo.backend.native.structures import Activation, Dist, Input, Kind
+from zoo.backend.native.structures import Activation, Dist, Input, Kind, Surrogate, ValueLoss
 
 
 class Case(NamedTuple):
@@ -188,6 +188,28 @@ def distribution(case: Case, new: Tensor, old: Tensor, action: Tensor) -> tuple[
     return (logp.gather(-1, each) - logp_old.gather(-1, each)).squeeze(-1), entropy, kl
 
 
+def gain(step: StepSpec, ratio: Tensor, adv: Tensor) -> Tensor:
+    """Of the policy, for each row."""
+    if step.surrogate == Surrogate.UNCLIPPED:
+        return ratio * adv
+    if step.surrogate == Surrogate.SPO:
+        return ratio * adv - adv.abs() * (ratio - 1).square() / (2 * step.clip_low)
+    return torch.min(ratio * adv, ratio.clamp(1 - step.clip_low, 1 + step.clip_high) * adv)
+
+
+def value_error(step: StepSpec, value: Tensor, value_old: Tensor, return_: Tensor) -> Tensor:
+    """Of the critic, for each row."""
+    error, c = return_ - value, step.value_range
+    if step.value_loss == ValueLoss.HUBER:
+        return nn.functional.huber_loss(value, return_, reduction='none', delta=c)
+    if step.value_loss == ValueLoss.CLIPPED_ERROR:
+        return 0.5 * error.square().clamp(max=c)
+    if step.value_loss == ValueLoss.CLIPPED_VALUE:
+        clipped = return_ - value_old - (value - value_old).clamp(-c, c)
+        return 0.5 * torch.max(error.square(), clipped.square())
+    return 0.5 * error.square()
+
+
 def loss(
     net: Net,
     step: StepSpec,
@@ -206,30 +228,28 @@ def loss(
             valid = adv[w > 0]
             adv = (adv - valid.mean()) / (valid.std(correction=0) + 1e-8)
         log_ratio = torch.where(w != 0, log_ratio, 0.0)
-        ratio, c = log_ratio.exp(), math.inf if step.kl_penalty is not None else step.clip_ratio
-        surrogate = torch.min(ratio * adv, ratio.clamp(1 - c, 1 + c) * adv)
+        ratio, low, high = log_ratio.exp(), 1 - step.clip_low, 1 + step.clip_high
+        surrogate = gain(step, ratio, adv)
         if step.dual_clip is not None:
             surrogate = torch.where(adv < 0, torch.max(surrogate, step.dual_clip * adv), surrogate)
         metrics |= {
             'POLICY_LOSS': -(surrogate * w).mean(),
             'ENTROPY': (entropy * w).mean(),
             'APPROX_KL': -(log_ratio * w).sum() / w.sum(),
-            'CLIPFRAC': (((ratio < 1 - c) | (ratio > 1 + c)) * w).sum() / w.sum(),
+            'CLIPFRAC': (((ratio < low) | (ratio > high)) * w).sum() / w.sum(),
         }
         if step.measure_kl:
             metrics['KL'] = ((ratio - 1 - log_ratio) * w).sum() / w.sum()
         total = metrics['POLICY_LOSS']
         if step.entropy_weight:
             total = total - step.entropy_weight * metrics['ENTROPY']
+        if step.kl_penalty is not None:
+            metrics['PENALTY_KL'] = (kl * w).mean()
         if step.kl_penalty:
-            total = total + step.kl_penalty * (kl * w).mean()
+            total = total + step.kl_penalty * metrics['PENALTY_KL']
     if step.kind in (Kind.PPO, Kind.VALUE):
-        square = (b['return_'] - value).square()
-        if step.use_value_clip:
-            c = step.clip_ratio
-            square = torch.max(square, (b['return_'] - b['value'] - (value - b['value']).clamp(-c, c)).square())
-        metrics['VALUE_LOSS'] = 0.5 * (square * w).mean()
-        total = total + (step.value_weight if step.kind == Kind.PPO else 1.0) * metrics['VALUE_LOSS']
+        metrics['VALUE_LOSS'] = (value_error(step, value, b['value'], b['return_']) * w).mean()
+        total = total + step.value_weight * metrics['VALUE_LOSS']
     if step.kind == Kind.AUX:
         metrics |= {
             'AUXILIARY_LOSS': 0.5 * ((aux_value - b['return_']).square() * w).mean(),

@@ -13,7 +13,7 @@ import torch
 
 from zoo.backend.native import library
 from zoo.backend.native.arguments import Rollout, StepSpec
-from zoo.backend.native.structures import Activation, Dist, Input, Kind, Level, Output
+from zoo.backend.native.structures import Activation, Dist, Input, Kind, Level, Output, Surrogate, ValueLoss
 
 spec = importlib.util.spec_from_file_location('native_reference', Path(__file__).with_name('reference.py'))
 assert spec is not None and spec.loader is not None
@@ -42,8 +42,10 @@ def sweep(lib: library.Library) -> None:
         batch = reference.rows(case, 403, weighted=True, mask=is_masked)
         mask = batch.get('mask')
         for n in (1, 67, 201, 403):
-            for kind in Kind:
-                step = StepSpec(kind, True, use_value_clip=True, dual_clip=2.0, entropy_weight=0.01, kl_penalty=0.1)
+            for i, kind in enumerate((*Kind, *Kind)):  # 8 steps
+                surrogate, value_loss = list(Surrogate)[i % 3], list(ValueLoss)[i * 3 % 4]
+                step = StepSpec(kind, True, surrogate, value_loss=value_loss, dual_clip=2.0, kl_penalty=0.1)
+                step = step._replace(entropy_weight=0.01)
                 metrics = lib.epoch(lib.workspace(), net.model, step, batch, net.states, torch.arange(n), n, 2)
                 assert metrics[0, 6].isfinite()
             some = None if mask is None else mask[:n]

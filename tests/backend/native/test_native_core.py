@@ -18,7 +18,7 @@ from torch import Tensor
 from zoo.backend.native import build, library
 from zoo.backend.native.arguments import Rollout, StepSpec
 from zoo.backend.native.calls import Library
-from zoo.backend.native.structures import Activation, Column, Dist, Input, Kind, Level, Output
+from zoo.backend.native.structures import Activation, Column, Dist, Input, Kind, Level, Output, Surrogate, ValueLoss
 
 
 def _beside(name: str) -> ModuleType:
@@ -57,12 +57,23 @@ def leveled(lib: Library, request: pytest.FixtureRequest) -> Iterator[Library]:
     lib.set_level(-1)
 
 
+ALL_OPTIONS: dict[str, Any] = dict(
+    clip_low=0.1,
+    clip_high=0.1,
+    value_loss=ValueLoss.CLIPPED_VALUE,
+    value_range=0.1,
+    value_weight=0.7,
+    entropy_weight=0.05,
+    dual_clip=1.5,
+    grad_clip=0.3,
+    measure_kl=True,
+)
 CASES: list[tuple[str, Any, StepSpec, int, dict[str, bool]]] = [
     ('ppo', Case(), StepSpec(Kind.PPO), 64, {}),
     (
         'ppo_all_options',
         Case(5, (33, 7), (9,), 5),
-        StepSpec(Kind.PPO, True, 0.1, 0.7, 0.01, True, 1.5, 0.3, True),
+        StepSpec(Kind.PPO, True, **ALL_OPTIONS),
         77,
         {'weighted': True},
     ),
@@ -109,7 +120,7 @@ CASES: list[tuple[str, Any, StepSpec, int, dict[str, bool]]] = [
     (
         'ppo_choices_masked',
         Case(4, (16,), (16,), 10, nvec=(4, 1, 5)),
-        StepSpec(Kind.PPO, True, 0.1, 0.7, 0.05, True, 1.5, 0.3, True, 0.5),
+        StepSpec(Kind.PPO, True, **ALL_OPTIONS, kl_penalty=0.5),
         177,
         {'mask': True, 'weighted': True},
     ),
@@ -126,7 +137,31 @@ CASES: list[tuple[str, Any, StepSpec, int, dict[str, bool]]] = [
     ('ppo_many_lanes', Case(), StepSpec(Kind.PPO, True), 1111, {'weighted': True}),
     ('policy', Case(4, (16, 16), (16, 16), 3), StepSpec(Kind.POLICY, True, entropy_weight=0.01), 50, {}),
     ('policy_kl', Case(4, (16, 16), (16, 16), 3), StepSpec(Kind.POLICY, kl_penalty=1.0), 50, {'weighted': True}),
-    ('value', Case(4, (16, 16), (20, 16), 3), StepSpec(Kind.VALUE, use_value_clip=True), 50, {}),
+    ('value', Case(4, (16, 16), (20, 16), 3), StepSpec(Kind.VALUE, value_loss=ValueLoss.CLIPPED_VALUE), 50, {}),
+    (
+        'ppo_asymmetric_clip',
+        Case(4, (16,), (9,), 3),
+        StepSpec(Kind.PPO, clip_low=0.1, clip_high=0.4, value_loss=ValueLoss.HUBER, value_range=0.6),
+        130,
+        {'weighted': True},
+    ),
+    (
+        'ppo_spo',
+        Case(6, (17,), (9,), 5, **GAUSSIAN),
+        StepSpec(Kind.PPO, surrogate=Surrogate.SPO, value_loss=ValueLoss.CLIPPED_ERROR, value_range=0.9),
+        130,
+        {'weighted': True},
+    ),
+    (
+        'policy_spo_dual_clip_and_penalty',
+        Case(4, (16,), (9,), 6, nvec=(2, 4)),
+        StepSpec(Kind.POLICY, True, Surrogate.SPO, 0.3, dual_clip=1.2, kl_penalty=0.4, measure_kl=True),
+        70,
+        {'mask': True},
+    ),
+    ('policy_unclipped', Case(), StepSpec(Kind.POLICY, True, Surrogate.UNCLIPPED, dual_clip=1.2), 70, {}),
+    ('value_error_clip', Case(), StepSpec(Kind.VALUE, value_loss=ValueLoss.CLIPPED_ERROR), 70, {'weighted': True}),
+    ('value_huber', Case(), StepSpec(Kind.VALUE, value_loss=ValueLoss.HUBER, value_range=1.0), 70, {}),
     ('value_detach', Case(4, (16, 16), None, 3, stop=True), StepSpec(Kind.VALUE), 50, {'weighted': True}),
     ('aux_dual', Case(4, (16, 16), (20, 16), 3), StepSpec(Kind.AUX, bc_weight=1.5), 90, {'weighted': True}),
     ('aux_shared', Case(4, (16, 16), None, 3, stop=True), StepSpec(Kind.AUX, grad_clip=0.05), 90, {}),
@@ -263,10 +298,13 @@ def _problems(draw: st.DrawFn) -> tuple[Any, StepSpec, int, dict[str, bool]]:
     step = StepSpec(
         draw(st.sampled_from(Kind)),
         draw(st.booleans()),
+        draw(st.sampled_from(Surrogate)),
         draw(st.sampled_from([0.05, 0.2, 0.5])),
+        draw(st.sampled_from([0.2, 0.4])),
+        draw(st.sampled_from(ValueLoss)),
+        draw(st.sampled_from([0.05, 0.2, 1.5])),
         draw(st.sampled_from([0.0, 0.5, 1.0])),
         draw(st.sampled_from([0.0, 0.03])),
-        draw(st.booleans()),
         draw(st.none() | st.just(1.5)),
         None,
         draw(st.booleans()),
@@ -541,6 +579,45 @@ def test_epoch_row_outside_is_refused_and_changes_nothing(lib: Library, key: str
     with pytest.raises(error):
         _run(lib, net, StepSpec(Kind.PPO), batch, index, 10)
     assert all(torch.equal(a, b) for a, b in zip(before, _snapshot(net), strict=True))
+
+
+@pytest.mark.parametrize(
+    'step',
+    [
+        StepSpec(Kind.PPO, surrogate=3),  # type: ignore[arg-type]
+        StepSpec(Kind.PPO, value_loss=4),  # type: ignore[arg-type]
+        StepSpec(Kind.PPO, value_loss=ValueLoss.HUBER, value_range=0.0),
+        StepSpec(Kind.PPO, value_loss=ValueLoss.CLIPPED_VALUE, value_range=torch.nan),
+        StepSpec(Kind.PPO, surrogate=Surrogate.SPO, clip_low=0.0),
+    ],
+    ids=['surrogate', 'value loss', 'range of 0', 'range of nan', 'clip of 0'],
+)
+def test_epoch_step_that_does_not_exist_is_refused_and_changes_nothing(lib: Library, step: StepSpec) -> None:
+    net, batch = Net(Case()), rows(Case(), 40)
+    before = _snapshot(net)
+    with pytest.raises(ValueError, match='cannot run this model'):
+        _run(lib, net, step, batch, torch.arange(40), 40)
+    assert all(torch.equal(a, b) for a, b in zip(before, _snapshot(net), strict=True))
+
+
+def test_spo_and_error_clip_of_one_row_are_those_worked_by_hand(leveled: Library) -> None:
+    """ratio 1.5, adv -2, e = 0.25: gain = -3 - 2 * 0.25 / 0.5 = -4; V = 1, R = 3: 0.5 * min(4, 2.5) = 1.25."""
+    case = Case(1, (1,), (1,), 2)
+    net = Net(case)
+    for p in net.params.values():
+        p.data.zero_()
+    net.params['value.bias'].data.fill_(1.0)  # the new policy takes each choice with probability 1/2
+    batch = {'obs': torch.zeros(1, 1), 'action': torch.tensor([0]), 'adv': torch.tensor([-2.0])}
+    batch |= {'return_': torch.tensor([3.0]), 'logit': torch.tensor([[1 / 3, 2 / 3]]).log()}
+    step = StepSpec(Kind.PPO, False, Surrogate.SPO, 0.25, 0.25, ValueLoss.CLIPPED_ERROR, 2.5, kl_penalty=0.0)
+    metrics = _run(leveled, net, step, batch, torch.tensor([0]), 1)[0]
+    assert float(metrics[Column.POLICY_LOSS]) == pytest.approx(4.0, rel=1e-6)
+    assert float(metrics[Column.VALUE_LOSS]) == pytest.approx(1.25, rel=1e-6)
+    # 1/3 log(2/3) + 2/3 log(4/3)
+    assert float(metrics[Column.PENALTY_KL]) == pytest.approx(0.0566330, rel=1e-5)
+    # d loss / d logit_0 = -slope (1 - 1/2), slope of the gain = 1.5 * -2 - 1.5 * 2 * 0.5 / 0.25 = -9
+    assert net.params['policy.bias'].grad.tolist() == pytest.approx([4.5, -4.5], rel=1e-5)
+    assert float(net.params['value.bias'].grad) == 0.0
 
 
 def test_epoch_wrong_column_names_it(lib: Library) -> None:

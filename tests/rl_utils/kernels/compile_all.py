@@ -29,7 +29,16 @@ from tests.rl_utils.kernels.cases import (
     policy_case,
     value_case,
 )
-from zoo.rl_utils import MultiCategorical, gae_return, ppg_joint_error, ppo_policy_error, ppo_value_error
+from zoo.rl_utils import (
+    Categorical,
+    MultiCategorical,
+    gae_return,
+    kernels,
+    ppg_joint_error,
+    ppo_policy_error,
+    ppo_value_error,
+    surrogates,
+)
 
 TYPES = {
     torch.float32: '*fp32',
@@ -95,6 +104,9 @@ def main(capability: int) -> None:
         (loss.policy_loss + loss.entropy_loss).backward()
         ppg_joint_error(joint_choices_case(64, nvec=nvec, weight=True), dist=dist)
     ppo_value_error(value_case(64, weight=True))
+    data = choices_case(64, nvec=(18,), weight=True)
+    args, dist = (*data[:2], data.action[..., 0], *data[3:5]), Categorical(18)
+    kernels.find('ppo_policy_error', *args, dist=dist, part=surrogates.spo)(dist, *args, 0.2, None, surrogates.spo)
     for shape in ((128, 8192), (2048, 64), (8192, 1), (8, 256)):
         gae_return(gae_case(shape))
 

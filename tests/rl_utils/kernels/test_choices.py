@@ -326,7 +326,7 @@ def test_ops_of_several_choices_pass_torchs_own_checks():
     kind, new, old = 'multi_categorical', policy.logit_new.detach(), policy.logit_old
     values = joint.value_new.detach(), joint.value_old, joint.return_
     for op, args in (
-        (ops.ppo_policy_error, (new, old, policy.action, policy.adv, None, 0.2, None, kind, nvec)),
+        (ops.ppo_policy_error, (new, old, policy.action, policy.adv, None, 0.2, None, 'clip', kind, nvec)),
         (ops.ppo_policy_error_backward, (new, policy.action, slope, None, one, one, kind, nvec)),
         (ops.ppg_joint_error, (new, old, *values, None, None, kind, nvec)),
     ):

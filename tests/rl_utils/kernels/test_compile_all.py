@@ -36,5 +36,7 @@ def test_kernels_compile_and_keep_their_rows_in_registers(capability):
     }
     kinds = {kernel['KIND'] for kernel in kernels if kernel['kernel'] == 'ppo_policy._forward'}
     assert kinds == {'categorical', 'multi_categorical', 'gaussian'}
+    surrogates = {kernel['SURROGATE'] for kernel in kernels if kernel['kernel'] == 'ppo_policy._forward'}
+    assert surrogates == {'clip', 'spo'}
     # bytes per thread in memory: a tile that does not fit spills hundreds, one or two numbers are ptxas' own choice
     assert [kernel for kernel in kernels if kernel['stack'] > 16] == []

@@ -21,6 +21,7 @@ from tests.rl_utils.kernels.compare import (
     policy_results,
     set_mode,
 )
+from zoo.config.parts import Part
 from zoo.rl_utils import (
     Categorical,
     FlatAdam,
@@ -36,6 +37,8 @@ from zoo.rl_utils import (
     ppo_policy_error,
     ppo_value_data,
     ppo_value_error,
+    surrogates,
+    value_losses,
 )
 from zoo.rl_utils.distribution import from_logits
 
@@ -63,6 +66,58 @@ def test_policy_kernel_equals_float64_reference(shape, dtype, gaussian):
     data = policy_case(*shape, gaussian=gaussian, weight=weight, dtype=dtype)
     got = policy_results(moved(data), dual_clip=dual_clip)
     assert_close(got, policy_results(moved(data, torch.float64), dual_clip=dual_clip), dtype)
+
+
+@pytest.mark.parametrize('gaussian', [False, True])
+@pytest.mark.parametrize('dual_clip', [None, 1.5])
+@pytest.mark.parametrize('weight', [False, True])
+def test_policy_kernel_of_spo_equals_float64_reference(weight, dual_clip, gaussian):
+    """The kernel itself: the losses ask `find` for it."""
+    data = policy_case(7, 3, gaussian=gaussian, weight=weight)
+
+    def results(data, kernel):
+        dist, new, old = from_logits(data.logit_new, data.logit_old)
+        if kernel:
+            args = (new, old, *data[2:5])
+            found = kernels.find('ppo_policy_error', *args, dist=dist, numbers=(0.1, dual_clip), part=surrogates.spo)
+            policy_loss, entropy_loss, *info = found(dist, *args, 0.1, dual_clip, surrogates.spo)
+        else:
+            loss, info = ppo_policy_error(data, 0.1, dual_clip, surrogate=surrogates.spo)
+            policy_loss, entropy_loss = loss.policy_loss, loss.entropy_loss
+        (0.7 * policy_loss - 0.3 * entropy_loss).backward()
+        return finish([policy_loss, entropy_loss, *info], data, data.adv.numel())
+
+    assert_close(results(moved(data), True), results(moved(data, torch.float64), False))
+
+
+@pytest.mark.parametrize(
+    'op, part, said',
+    [
+        ('ppo_policy_error', surrogates.clip, ''),
+        ('ppo_policy_error', surrogates.spo, ''),
+        ('ppo_policy_error', surrogates.dpo, "surrogate 'dpo' is not covered, only clip and spo of zoo"),
+        ('ppo_value_error', value_losses.clip, ''),
+        ('ppo_value_error', value_losses.huber, "value loss 'huber' is not covered, only mse and clip of zoo"),
+        ('ppo_value_error', value_losses.TwoHot(), "value loss 'two_hot' is not covered, only mse and clip of zoo"),
+    ],
+)
+def test_parts_that_no_kernel_knows_use_the_reference(op, part, said):
+    data = value_case(3) if op == 'ppo_value_error' else policy_case(3, 2)
+    options = dict(part=part, dist=None if op == 'ppo_value_error' else Categorical(2))
+    data = moved(data)
+    assert (kernels.find(op, *data[:4], **options) is None) == bool(said)
+    explained = kernels.explain(op, *data[:4], **options)
+    assert explained == f'reference: the {said}' if said else explained.startswith('kernel: ')
+
+
+def test_function_of_a_users_own_under_a_name_of_zoo_uses_the_reference():
+    def clip(log_ratio, ratio, adv, clip_ratio):
+        return ratio * adv
+
+    data = moved(policy_case(3, 2))
+    assert kernels.find('ppo_policy_error', *data[:4], dist=Categorical(2), part=clip) is None
+    part = Part('surrogate', 'clip', clip)
+    assert kernels.find('ppo_policy_error', *data[:4], dist=Categorical(2), part=part) is None
 
 
 @pytest.mark.parametrize('gaussian', [False, True])
@@ -401,7 +456,7 @@ def test_ops_pass_torchs_own_checks():
     ops, slope, one = torch.ops.zoo, torch.randn(30, device=DEVICE), torch.ones((), device=DEVICE)
     rows, rows_old = policy.logit_new.detach(), policy.logit_old
     for op, args in (
-        (ops.ppo_policy_error, (rows, rows_old, policy.action, policy.adv, None, 0.2, None, 'categorical', [])),
+        (ops.ppo_policy_error, (rows, rows_old, policy.action, policy.adv, None, 0.2, None, 'clip', 'categorical', [])),
         (ops.ppo_policy_error_backward, (rows, policy.action, slope, None, one, one, 'categorical', [])),
         (ops.ppo_value_error, (value[0].detach(), value[1], value[2], None, 0.2)),
         (

@@ -27,7 +27,9 @@ from zoo.backend.native.structures import (
     RolloutStruct,
     Std,
     StepStruct,
+    Surrogate,
     TrunkStruct,
+    ValueLoss,
 )
 
 
@@ -66,10 +68,13 @@ class StepSpec(NamedTuple):
 
     kind: Kind
     normalize_adv: bool = False
-    clip_ratio: float = 0.2
-    value_weight: float = 0.5
+    surrogate: Surrogate = Surrogate.CLIP
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    value_loss: ValueLoss = ValueLoss.MSE
+    value_range: float = 0.2
+    value_weight: float = 1.0
     entropy_weight: float = 0.0
-    use_value_clip: bool = False
     dual_clip: float | None = None
     grad_clip: float | None = 0.5
     measure_kl: bool = False

@@ -8,17 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, DrawNoise, Eager, Pass, Step
+from zoo.backend.executor import Acting, DrawNoise, Eager, Executor, Pass, Step
 from zoo.backend.native.arguments import Model, Rollout, StepSpec
 from zoo.backend.native.calls import Library
 from zoo.backend.native.library import load
 from zoo.backend.native.network import obstacle_of_model, spec_of
+from zoo.backend.native.parts import knows_parts, step_spec
 from zoo.backend.native.structures import Column, Kind, Output
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.optimizer import FlatAdam
+from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 
 _METRICS: dict[Kind, dict[str, Column]] = {
     Kind.POLICY: {
@@ -59,33 +60,36 @@ def level() -> str:
 
 
 class NativeExecutor:
-    """Runs the four steps of zoo.policy.updates in C; a step of another kind, or other columns, run eagerly.
+    """Runs the four steps of zoo.policy.updates in C; another executor runs what C does not know.
 
-    Args: model: one without `obstacle`.
+    That is a step of another kind, one with a part of `unknown_parts`, optimisers of other kinds, or other columns.
+    Args: model: one without `obstacle`; fallback: the other executor, of the same model; None: an eager one;
+      only_acts: whether that one takes all steps.
     """
 
     name = 'native'
 
-    def __init__(self, model: nn.Module, dist: ActionDist) -> None:
+    def __init__(self, model: nn.Module, dist: ActionDist, fallback: Executor | None = None, only_acts: bool = False) -> None:
         library, why = load()
         if library is None:
             raise RuntimeError(why)
         self._library: Library = library
         self._model: Any = model
-        self._dist, self._eager = dist, Eager(model, dist)
-        self._workspace = library.workspace()
+        self._dist, self._fallback = dist, Eager(model, dist) if fallback is None else fallback
+        self._workspace, self._only_acts = library.workspace(), only_acts
         self._described: Model | None = None
         self._places: list[int] = []
 
-    def run(self, step: Step, optimizers: Sequence[FlatAdam], data: Pass, numbers: Any) -> Metrics:
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any) -> Metrics:
         """As `Executor.run`. Raises: UserError if the model was changed since, so that C does not serve it any more."""
         if why := obstacle_of_model(self._model, self._dist, _CPU):
             raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
-        columns = self._columns(data) if _is_known(step, optimizers) else None
+        is_known = not self._only_acts and _is_known(step, optimizers, numbers)
+        columns = self._columns(data) if is_known else None
         if columns is None:
-            return self._eager.run(step, optimizers, data, numbers)
+            return self._fallback.run(step, optimizers, data, numbers)
         kind = Kind[step.kind]  # type: ignore[attr-defined]
-        options = _options(kind, data, numbers)
+        options = step_spec(kind, data.normalize_adv, numbers)
         size, n_rest = data.batch_size, data.order.shape[1] % data.batch_size
         if not n_rest:
             rows = self._epoch(options, columns, optimizers, data.order.flatten(), size)
@@ -95,6 +99,8 @@ class NativeExecutor:
         names = dict(_METRICS[kind])
         if options.measure_kl:
             names['kl'] = Column.KL
+        if options.kl_penalty is not None:
+            names['penalty_kl'] = Column.PENALTY_KL
         return {name: rows[:, column].float() for name, column in names.items()}
 
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
@@ -121,7 +127,9 @@ class NativeExecutor:
         return obs if model.leaf is None else obs[model.leaf], obs[ACTION_MASK] if model.is_masked else None
 
     def _columns(self, data: Pass) -> Columns | None:
-        """The columns that the four steps read; None if they are not rows on a CPU, as C reads them: sequences."""
+        """The columns that the four steps read; None if they are not as C reads them: rows on a CPU, not sequences."""
+        if 'logit_proximal' in data.columns:  # of a loss with a proximal policy
+            return None
         columns = {name: data.columns[name] for name in _READ if name in data.columns}
         columns['obs'], mask = self._parts(columns['obs'])
         if data.device.type != 'cpu' or any(columns[name].dim() != 1 for name in _PER_ROW if name in columns):
@@ -133,7 +141,7 @@ class NativeExecutor:
         return columns if fits else None
 
     def _epoch(
-        self, options: StepSpec, columns: Columns, optimizers: Sequence[FlatAdam], order: Tensor, batch_size: int
+        self, options: StepSpec, columns: Columns, optimizers: Sequence[FlatOptimizer], order: Tensor, batch_size: int
     ) -> Tensor:
         """Metrics [n_step, Column] of the steps; their norms are noted by the optimisers."""
         rows = self._library.epoch(
@@ -185,17 +193,11 @@ class NativeActing:
         """Nothing: these models have no state."""
 
 
-def _is_known(step: Step, optimizers: Sequence[FlatAdam]) -> bool:
-    """Whether C has the step and the optimisers; not those of a user's own."""
+def _is_known(step: Step, optimizers: Sequence[FlatOptimizer], numbers: Any) -> bool:
+    """Whether C has the step with these numbers and the optimisers; not those of a user's own."""
     return (
         getattr(step, 'kind_of', None) is step
         and len(optimizers) <= 2
-        and all(type(each) is FlatAdam for each in optimizers)
+        and all(type(each) is FlatAdam and each.is_plain for each in optimizers)
+        and knows_parts(Kind[step.kind], numbers)  # type: ignore[attr-defined]
     )
-
-
-def _options(kind: Kind, data: Pass, numbers: Any) -> StepSpec:
-    fields = numbers._asdict()
-    if 'value_clip' in fields:
-        fields['use_value_clip'] = fields.pop('value_clip')
-    return StepSpec(kind=kind, normalize_adv=data.normalize_adv, **fields)

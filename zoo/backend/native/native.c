@@ -149,6 +149,13 @@ static int outputs_of(const zoo_step *step) {
     }
 }
 
+static int is_step(const zoo_step *step) {
+    if (step->surrogate < ZOO_CLIP || step->surrogate > ZOO_SPO) return 0;
+    if (step->surrogate == ZOO_SPO && !(step->clip_low > 0.0)) return 0;
+    if (step->value_loss < ZOO_MSE || step->value_loss > ZOO_HUBER) return 0;
+    return step->value_loss == ZOO_MSE || step->value_range > 0.0;
+}
+
 static int32_t check_obs(const zoo_model *model, const void *obs, int64_t row) {
     if (model->input != ZOO_INDEX) return ZOO_OK;
     const int64_t i = ((const int64_t *)obs)[row];
@@ -166,7 +173,7 @@ static int32_t check_rows(const zoo_model *model, const zoo_step *step, const zo
                           int64_t n) {
     const int kind = step->kind, acts = kind == ZOO_PPO || kind == ZOO_POLICY;
     const int learns_value = kind != ZOO_POLICY;
-    const int clips_value = step->use_value_clip && (kind == ZOO_PPO || kind == ZOO_VALUE);
+    const int clips_value = step->value_loss == ZOO_CLIPPED_VALUE && (kind == ZOO_PPO || kind == ZOO_VALUE);
     if (!batch->obs || (acts && !(batch->action && batch->adv)) || (kind != ZOO_VALUE && !batch->logit) ||
         (learns_value && !batch->return_) || (clips_value && !batch->value))
         return ZOO_BAD_MODEL;
@@ -239,6 +246,7 @@ static void write_losses(const minibatch *mb, double *metrics) {
         metrics[ZOO_APPROX_KL] = -total(mb, SUM_LOG_RATIO) / weight;
         metrics[ZOO_CLIPFRAC] = total(mb, SUM_OUTSIDE) / weight;
         if (mb->step->measure_kl) metrics[ZOO_KL] = total(mb, SUM_K3) / weight;
+        if (mb->step->has_kl_penalty) metrics[ZOO_PENALTY_KL] = total(mb, SUM_KL) / n;
     }
     if (kind == ZOO_PPO || kind == ZOO_VALUE) metrics[ZOO_VALUE_LOSS] = 0.5 * total(mb, SUM_VALUE) / n;
     if (kind == ZOO_AUX) {
@@ -300,7 +308,7 @@ int32_t zoo_epoch(zoo_workspace *w, const zoo_model *model, const zoo_step *step
     e.mb.batch = batch;
     e.mb.n_row = batch_size;
     network net;
-    if (batch_size < 1 || n_minibatch < 0 || n_adam < 1 || n_adam > 2) return ZOO_BAD_MODEL;
+    if (batch_size < 1 || n_minibatch < 0 || n_adam < 1 || n_adam > 2 || !is_step(step)) return ZOO_BAD_MODEL;
     int32_t error = plan_network(&net, model, outputs_of(step), model->stop_value_gradient, e.kernels->width);
     if (!error) error = check_rows(model, step, batch, index, n_minibatch * batch_size);
     if (error) return error;

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum, IntFlag
 
-ABI = 2
+ABI = 3
 MAX_LAYER = 8
 
 
@@ -58,6 +58,23 @@ class Kind(IntEnum):
     AUX = 3
 
 
+class Surrogate(IntEnum):
+    """The gain of the policy; clip_low and clip_high are its bounds, the first also what SPO's pull is divided by."""
+
+    CLIP = 0
+    UNCLIPPED = 1
+    SPO = 2
+
+
+class ValueLoss(IntEnum):
+    """The loss of the critic; all but the first have a range."""
+
+    MSE = 0
+    CLIPPED_VALUE = 1
+    CLIPPED_ERROR = 2
+    HUBER = 3
+
+
 class Column(IntEnum):
     """Columns of an epoch's metrics; NaN where the step does not compute one."""
 
@@ -73,6 +90,7 @@ class Column(IntEnum):
     AUXILIARY_LOSS = 9
     BEHAVIORAL_CLONING_LOSS = 10
     AUX_VALUE_LOSS = 11
+    PENALTY_KL = 12
 
 
 class Output(IntFlag):
@@ -138,18 +156,20 @@ class StepStruct(ctypes.Structure):
             for name in (
                 'kind',
                 'normalize_adv',
-                'use_value_clip',
                 'measure_kl',
+                'surrogate',
+                'value_loss',
                 'has_dual_clip',
                 'has_kl_penalty',
                 'has_grad_clip',
-                'reserved',
             )
         ),
         *(
             (name, c_double)
             for name in (
-                'clip_ratio',
+                'clip_low',
+                'clip_high',
+                'value_range',
                 'value_weight',
                 'entropy_weight',
                 'dual_clip',

@@ -16,7 +16,7 @@
 #define ZOO_API __attribute__((visibility("default")))
 #endif
 
-#define ZOO_ABI 2
+#define ZOO_ABI 3
 #ifndef ZOO_SOURCE
 #define ZOO_SOURCE 0u
 #endif
@@ -29,6 +29,8 @@ enum zoo_activation { ZOO_TANH = 0, ZOO_RELU = 1 };
 enum zoo_distribution { ZOO_CATEGORICAL = 0, ZOO_GAUSSIAN = 1 };
 enum zoo_std { ZOO_STD_NONE = 0, ZOO_STD_FREE = 1, ZOO_STD_LAYER = 2 };            /* source of a Gaussian's log std */
 enum zoo_kind { ZOO_PPO = 0, ZOO_POLICY = 1, ZOO_VALUE = 2, ZOO_AUX = 3 };
+enum zoo_surrogate { ZOO_CLIP = 0, ZOO_UNCLIPPED = 1, ZOO_SPO = 2 };                /* gain of the policy, see loss.inc */
+enum zoo_value_loss { ZOO_MSE = 0, ZOO_CLIPPED_VALUE = 1, ZOO_CLIPPED_ERROR = 2, ZOO_HUBER = 3 };   /* see loss.inc */
 enum zoo_output { ZOO_OUT_LOGIT = 1, ZOO_OUT_VALUE = 2, ZOO_OUT_AUX = 4 };         /* bits */
 
 enum zoo_error {
@@ -45,7 +47,8 @@ enum zoo_metric {
     ZOO_POLICY_LOSS, ZOO_VALUE_LOSS, ZOO_ENTROPY, ZOO_APPROX_KL, ZOO_CLIPFRAC, ZOO_KL,
     ZOO_GRAD_NORM,            /* over all optimisers: the root of the sum of their squared norms */
     ZOO_GRAD_NORM_0, ZOO_GRAD_NORM_1,                                               /* of each optimiser */
-    ZOO_AUXILIARY_LOSS, ZOO_CLONING_LOSS, ZOO_AUX_VALUE_LOSS, ZOO_N_METRIC
+    ZOO_AUXILIARY_LOSS, ZOO_CLONING_LOSS, ZOO_AUX_VALUE_LOSS,
+    ZOO_PENALTY_KL, ZOO_N_METRIC
 };
 
 /* One linear layer: weight [n_out, n_in], bias [n_out]; their gradients, or NULL for what takes none. */
@@ -82,9 +85,11 @@ typedef struct {
 /* What the steps of an epoch share. A has_ of 0 leaves the option out. */
 typedef struct {
     int32_t kind;                         /* zoo_kind */
-    int32_t normalize_adv, use_value_clip, measure_kl;
-    int32_t has_dual_clip, has_kl_penalty, has_grad_clip, reserved;
-    double clip_ratio, value_weight, entropy_weight, dual_clip, kl_penalty, bc_weight, grad_clip;
+    int32_t normalize_adv, measure_kl, surrogate, value_loss;   /* ..., zoo_surrogate, zoo_value_loss */
+    int32_t has_dual_clip, has_kl_penalty, has_grad_clip;
+    double clip_low, clip_high;           /* ratios outside [1 - clip_low, 1 + clip_high] count as clipped */
+    double value_range;                   /* > 0: of ZOO_CLIPPED_VALUE, ZOO_CLIPPED_ERROR or ZOO_HUBER */
+    double value_weight, entropy_weight, dual_clip, kl_penalty, bc_weight, grad_clip;
 } zoo_step;
 
 /* N rows that minibatches are gathered from; a step reads the columns that it needs, others may be NULL. */

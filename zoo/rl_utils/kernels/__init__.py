@@ -42,6 +42,8 @@ _FILES = {
 }
 _HAS_TRITON = find_spec('triton') is not None
 _OF_POLICIES = ('ppo_policy_error', 'ppg_joint_error')  # whose first two tensors are logits
+# What else an op's loss may be made of, first the default: (kind of part, names of zoo's own).
+_PARTS = {'ppo_policy_error': ('surrogate', ('clip', 'spo')), 'ppo_value_error': ('value loss', ('mse', 'clip'))}
 _DISTRIBUTIONS = (Categorical, MultiCategorical, Gaussian)  # these alone: a subclass may compute something else
 _FLOATS = (torch.float32, torch.bfloat16)
 _disabled = False
@@ -51,17 +53,18 @@ _ready: set[tuple[str, str, tuple[int, ...]]] = set()
 
 
 def find(
-    op: str, *tensors: Tensor | None, dist: ActionDist | None = None, numbers: tuple[Any, ...] = ()
+    op: str, *tensors: Tensor | None, dist: ActionDist | None = None, numbers: tuple[Any, ...] = (), part: Any = None
 ) -> Callable[..., Any] | None:
     """The kernel of an op for these tensors; None: use the reference.
 
     Args: dist: the distribution that the op's first two tensors are parameters of; numbers: arguments that a kernel
-      takes as plain numbers: with a tensor among them the reference is used.
+      takes as plain numbers: with a tensor among them the reference is used; part: the surrogate or the value loss,
+      a function or a `zoo.config.parts.Part`; None: that of PPO.
     """
     first = tensors[0]
     if first is None or (not first.is_cuda and MODE != 'interpret'):
         return None
-    if _disabled or any(isinstance(x, Tensor) for x in numbers) or _obstacle(op, tensors, dist):
+    if _disabled or any(isinstance(x, Tensor) for x in numbers) or _obstacle(op, tensors, dist, part):
         return None
     nvec = () if dist is None else layout_of(dist)[1]
     return _loaded[op][0] if _load(op, str(first.device), nvec) else None
@@ -78,14 +81,14 @@ def disabled() -> Iterator[None]:
         _disabled = before
 
 
-def explain(op: str, *tensors: Logit | None, dist: ActionDist | None = None) -> str:
+def explain(op: str, *tensors: Logit | None, dist: ActionDist | None = None, part: Any = None) -> str:
     """Says which version an op uses on these tensors, and why.
 
     Args:
       op: 'gae', 'ppo_policy_error', 'ppo_value_error' or 'ppg_joint_error'.
       tensors: its inputs in their order, logits in any form that the op takes; not logit_pretrained, whose divergence
         the reference always computes.
-      dist: as the op takes it.
+      dist: as the op takes it. part: as `find` takes it.
     Returns: 'kernel: ...' or 'reference: ...'. Raises: ValueError if no op has that name, or there is no tensor.
     """
     if op not in _FILES:
@@ -98,7 +101,7 @@ def explain(op: str, *tensors: Logit | None, dist: ActionDist | None = None) -> 
         raise ValueError(
             f'{op} got {[type(x).__name__ for x in tensors]}; give its tensors one by one, as explain(op, *data)'
         )
-    obstacle = _obstacle(op, given, dist)
+    obstacle = _obstacle(op, given, dist, part)
     return f'reference: {obstacle}' if obstacle else f'kernel: zoo.rl_utils.kernels.{_FILES[op]}'
 
 
@@ -113,6 +116,18 @@ def layout_of(dist: ActionDist) -> tuple[str, tuple[int, ...]]:
     return dist.name, ()
 
 
+def part_name(op: str, part: Any) -> str:
+    """The name of an op's surrogate or value loss, a function or a Part; empty if it is not zoo's own."""
+    if part is None:
+        return _PARTS[op][1][0]
+    is_own = getattr(part, 'function', part).__module__.startswith('zoo.rl_utils.')
+    return _any_name(part) if is_own else ''
+
+
+def _any_name(part: Any) -> str:
+    return str(getattr(part, 'name', getattr(part, '__name__', type(part).__name__)))
+
+
 def columns_of(kind: str, nvec: Sequence[int], n_param: int) -> int:
     """How many numbers of a row are needed at once: those of the largest choice, or one for each action dimension."""
     if nvec:
@@ -120,7 +135,7 @@ def columns_of(kind: str, nvec: Sequence[int], n_param: int) -> int:
     return n_param // 2 if kind == Gaussian.name else n_param
 
 
-def _obstacle(op: str, tensors: Sequence[Any], dist: ActionDist | None) -> str:
+def _obstacle(op: str, tensors: Sequence[Any], dist: ActionDist | None, part: Any = None) -> str:
     """Why the kernel can't be used; empty if it can."""
     given = [x for x in tensors if x is not None]
     first = given[0]
@@ -135,6 +150,9 @@ def _obstacle(op: str, tensors: Sequence[Any], dist: ActionDist | None) -> str:
             return f'{str(x.dtype).removeprefix("torch.")} is not covered, only float32 and bfloat16'
     if dist is not None and (obstacle := _obstacle_of(dist)):
         return obstacle
+    if op in _PARTS and part_name(op, part) not in _PARTS[op][1]:
+        kind, names = _PARTS[op]
+        return f'the {kind} {_any_name(part)!r} is not covered, only {" and ".join(names)} of zoo'
     return '' if _HAS_TRITON else 'triton is not installed; it comes with the CUDA builds of torch'
 
 

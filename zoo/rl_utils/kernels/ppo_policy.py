@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Kernels of `ppo_policy_error`: clipped surrogate, entropy and metrics in one pass, for all that `kernels.find` covers.
+"""Kernels of `ppo_policy_error`: surrogate (clip or SPO), entropy and metrics in one pass, for all that `kernels.find` covers.
 
 The forward launch reads everything once; it writes the four sums and, for each row, d policy_loss / d log p_new. The
 backward launch reads the new logits again and spreads that number, and the entropy's gradient, over the row.
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.kernels import columns_of, layout_of
+from zoo.rl_utils.kernels import columns_of, layout_of, part_name
 from zoo.rl_utils.kernels.choices import choice_terms, choice_terms_grad, choices_terms, group_bounds
 from zoo.rl_utils.kernels.gaussian import gaussian_terms, gaussian_terms_grad
 from zoo.rl_utils.kernels.launch import (
@@ -48,10 +48,12 @@ def apply(
     weight: Tensor | None,
     clip_ratio: float,
     dual_clip: float | None,
+    surrogate: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(policy_loss, entropy_loss, approx_kl, clipfrac); arguments as those of the reference, logits as `param`."""
     numbers = float(clip_ratio), None if dual_clip is None else float(dual_clip)
-    return _PolicyKernel.apply(*layout_of(dist), new, old, action, adv, weight, *numbers)
+    name = part_name('ppo_policy_error', surrogate)
+    return _PolicyKernel.apply(*layout_of(dist), new, old, action, adv, weight, *numbers, name)
 
 
 class _PolicyKernel(torch.autograd.Function):
@@ -69,11 +71,13 @@ class _PolicyKernel(torch.autograd.Function):
         weight: Tensor | None,
         clip_ratio: float,
         dual_clip: float | None,
+        surrogate: str,
     ) -> tuple[Tensor, ...]:
         rows = as_rows(new)
         action = flat(action) if kind == 'categorical' else as_rows(action)
         weight = None if weight is None else flat(weight)
-        sums, slope = _launch_forward(rows, as_rows(old), action, flat(adv), weight, clip_ratio, dual_clip, kind, nvec)
+        numbers = clip_ratio, dual_clip, surrogate
+        sums, slope = _launch_forward(rows, as_rows(old), action, flat(adv), weight, *numbers, kind, nvec)
         ctx.shape, ctx.layout = new.shape, (kind, nvec)
         ctx.save_for_backward(rows, action, slope, *(() if weight is None else (weight,)))
         ctx.set_materialize_grads(False)  # no zeros for the metrics
@@ -90,7 +94,7 @@ class _PolicyKernel(torch.autograd.Function):
         grad = _launch_backward(
             rows, action, slope, weight[0] if weight else None, grad_policy, grad_entropy, *ctx.layout
         )
-        return None, None, grad.view(ctx.shape), None, None, None, None, None, None
+        return None, None, grad.view(ctx.shape), *(None,) * 7
 
 
 def _fake_forward(new: Tensor, old: Tensor, action: Tensor, adv: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -103,7 +107,7 @@ def _fake_backward(new: Tensor, *_: Any) -> Tensor:
 
 @custom_op(
     'ppo_policy_error(Tensor new, Tensor old, Tensor action, Tensor adv, Tensor? weight, float clip_ratio, '
-    'float? dual_clip, str kind, int[] nvec) -> (Tensor, Tensor)',
+    'float? dual_clip, str surrogate, str kind, int[] nvec) -> (Tensor, Tensor)',
     _fake_forward,
 )
 def _launch_forward(
@@ -114,6 +118,7 @@ def _launch_forward(
     weight: Tensor | None,
     clip_ratio: float,
     dual_clip: float | None,
+    surrogate: str,
     kind: str,
     nvec: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
@@ -149,6 +154,7 @@ def _launch_forward(
             KIND=kind,
             HAS_WEIGHT=weight is not None,
             HAS_DUAL=dual_clip is not None,
+            SURROGATE=surrogate,
             GROUPS=tiling.groups,
             **tiling.constants,
         )
@@ -225,6 +231,7 @@ def _forward(
     KIND: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     HAS_DUAL: tl.constexpr,
+    SURROGATE: tl.constexpr,
     ROWS: tl.constexpr,
     GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -264,7 +271,7 @@ def _forward(
         adv = tl.load(adv_ptr + row, mask=is_row, other=0.0).to(tl.float32)
         weight = load_weight(weight_ptr, row, is_row, HAS_WEIGHT)
         log_ratio = tl.where(weight == 0.0, 0.0, log_ratio)  # in a row without weight the ratio may overflow
-        surrogate, slope, outside = _surrogate(log_ratio, adv, low, high, dual_clip, HAS_DUAL)
+        surrogate, slope, outside = _surrogate(log_ratio, adv, low, high, dual_clip, HAS_DUAL, SURROGATE)
         tl.store(slope_ptr + row, -slope * weight * per_row, mask=is_row)
         policy -= surrogate * weight
         entropy += row_entropy * weight
@@ -339,14 +346,20 @@ def _backward(
 
 
 @triton.jit
-def _surrogate(log_ratio, adv, low, high, dual_clip, HAS_DUAL: tl.constexpr):
+def _surrogate(log_ratio, adv, low, high, dual_clip, HAS_DUAL: tl.constexpr, SURROGATE: tl.constexpr):
     """-> surrogate, its slope in log p_new, whether the ratio is outside; subgradients as torch has them, NaN stays."""
     is_capped = log_ratio > _MAX_LOG_RATIO
     ratio = tl.exp(tl.where(is_capped, _MAX_LOG_RATIO, log_ratio))
     bounded = tl.where(ratio < low, low, tl.where(ratio > high, high, ratio))
-    unclipped, clipped = ratio * adv, bounded * adv
-    surrogate = tl.where(unclipped > clipped, clipped, unclipped)
-    slope = tl.where(is_capped | (unclipped > clipped), 0.0, unclipped)
+    unclipped = ratio * adv
+    if SURROGATE == 'spo':  # rA - |A| (r - 1)^2 / (2e), where 2e is the width of the range
+        pull = tl.abs(adv) * (ratio - 1) / (high - low)
+        surrogate = unclipped - pull * (ratio - 1)
+        slope = tl.where(is_capped, 0.0, unclipped - 2 * ratio * pull)
+    else:
+        clipped = bounded * adv
+        surrogate = tl.where(unclipped > clipped, clipped, unclipped)
+        slope = tl.where(is_capped | (unclipped > clipped), 0.0, unclipped)
     if HAS_DUAL:
         bound = tl.where(adv < 0, dual_clip * adv, -float('inf'))
         slope = tl.where(surrogate < bound, 0.0, tl.where(surrogate == bound, 0.5 * slope, slope))

@@ -1,0 +1,157 @@
+"""What variants of PPO and PPG learn beside the plain ones: writes benchmarks/results/variants.md.
+
+    python benchmarks/variants.py [--only spo_hopper ...] [--seeds 5] [--workers 2] [--force] [--table]
+
+All rows of a comparison have the same env, env steps, seeds and settings, but for what the row names; nothing was tuned
+for either side. Each run is that of benchmarks/learning.py: one process, one thread, the whole budget, then 20 greedy
+episodes of the last policy. Raw numbers stay in results/variants_raw/; a run with the same config is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from learning import is_done, raw_path, run_child
+from report import REPO, RESULTS, bootstrap_interval, interquartile_mean, table, versions_line
+
+RAW = RESULTS / 'variants_raw'
+COLUMNS = (
+    'comparison',
+    'what the run has',
+    'seeds',
+    'greedy return of the last policy: interquartile mean [95% interval]',
+    'mean return of all evaluations on the way',
+    'chance to beat the first row',
+    'env steps',
+    'wall time of a run',
+)
+KL_RATE = 'policy.learn.learning_rate={"start":3.0e-4,"kl_target":0.008}'
+
+
+class Comparison(NamedTuple):
+    """Rows by their label, the plain one first: each a bundled config and its overrides."""
+
+    rows: dict[str, str]
+    n_seed: int = 5
+
+
+def robots(name: str) -> Comparison:
+    """SPO and a learning rate that follows the KL beside plain PPO."""
+    return Comparison(
+        {
+            'ppo': name,
+            'surrogate spo': f'{name} policy.learn.surrogate=spo',
+            'learning rate follows the KL': f'{name} {KL_RATE}',
+        }
+    )
+
+
+COMPARISONS: dict[str, Comparison] = {
+    'Hopper': robots('hopper_ppo'),
+    'Walker2d': robots('walker2d_ppo'),
+}
+
+
+def records_of(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
+    """The records that are there, by the label of the row, in the order of seeds."""
+    found = {}
+    for label, name in comparison.rows.items():
+        paths = [raw_path(name, seed, RAW) for seed in range(100)]
+        found[label] = [json.loads(path.read_text()) for path in paths if path.exists()]
+    return {label: runs for label, runs in found.items() if runs}
+
+
+def chance_to_beat(runs: Sequence[float], plain: Sequence[float]) -> float:
+    """Share of pairs of runs in which the first is better, ties as halves (Agarwal et al. 2021, arXiv:2108.13264)."""
+    difference = np.subtract.outer(np.asarray(runs), np.asarray(plain))
+    return float((difference > 0).mean() + 0.5 * (difference == 0).mean())
+
+
+def table_rows(key: str, comparison: Comparison) -> list[list[str]]:
+    """One row of the table for each row of a comparison that has records."""
+    found = records_of(comparison)
+    first = next(iter(comparison.rows))
+    plain = [run['return_mean'] for run in found.get(first, [])]
+    rows = []
+    for label, runs in found.items():
+        means = np.array([run['return_mean'] for run in runs])
+        low, high = bootstrap_interval([means])
+        on_the_way = [np.mean([value for _, value in run['curve']]) for run in runs if run['curve']]
+        walls = [run['wall_s'] for run in runs]
+        rows.append(
+            [
+                key,
+                label,
+                str(len(runs)),
+                f'{interquartile_mean(means):.2f} [{low:.2f}, {high:.2f}]',
+                f'{np.mean(on_the_way):.2f}' if on_the_way else '-',
+                '-' if label == first or not plain else f'{chance_to_beat(means.tolist(), plain):.2f}',
+                f'{max(run["env_step"] for run in runs):,}',
+                f'{min(walls):.0f} to {max(walls):.0f} s',
+            ]
+        )
+    return rows
+
+
+def write_table() -> None:
+    """Rebuilds variants.md from the raw files."""
+    rows = [row for key, comparison in COMPARISONS.items() for row in table_rows(key, comparison)]
+    records = [json.loads(path.read_text()) for path in sorted(RAW.glob('*.json'))]
+    facts = {key: sorted({str(record[key]) for record in records}) for key in ('machine', 'date', 'commit')}
+    stale = [
+        f'{name} seed {record["seed"]}'
+        for comparison in COMPARISONS.values()
+        for name in comparison.rows.values()
+        for record in records
+        if record['config'] == name and not is_done(name, record['seed'], RAW)
+    ]
+    text = [
+        '# Variants beside plain PPO and PPG\n',
+        'All rows of a comparison have the same env, env steps, seeds and settings, but for what the second column names; '
+        'nothing was tuned for either side. A run has one process and one thread; after the last env step its policy acts '
+        'greedily for 20 episodes on seeds that training never saw. The interval is a bootstrap over seeds, rough with so '
+        'few; a chance of .5 is a tie, and with 5 seeds each one below .1 or above .9 is unlikely to be luck.\n',
+        table(COLUMNS, rows),
+        *(f'- {key}: {"; ".join(values)}' for key, values in facts.items()),
+        f'- versions: {"; ".join(sorted({versions_line(record["versions"]) for record in records}))}',
+        '- command: `python benchmarks/variants.py`; raw numbers and curves: `variants_raw/`',
+        *([f'- measured with an older config: {", ".join(sorted(set(stale)))}'] if stale else []),
+    ]
+    (RESULTS / 'variants.md').write_text('\n'.join(text) + '\n', encoding='utf-8')
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--only', nargs='+', choices=COMPARISONS, default=list(COMPARISONS), help='comparisons to run')
+    parser.add_argument('--seeds', type=int, help='seeds 0 .. N-1; default: as many as the comparison asks for')
+    parser.add_argument('--workers', type=int, default=2, help='processes at a time')
+    parser.add_argument('--force', action='store_true', help='run again what is there')
+    parser.add_argument('--table', action='store_true', help='only rebuild variants.md from the raw files')
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
+    jobs = [
+        (name, seed)
+        for key in args.only
+        for seed in range(args.seeds or COMPARISONS[key].n_seed)
+        for name in COMPARISONS[key].rows.values()
+    ]
+    todo = [] if args.table else [job for job in dict.fromkeys(jobs) if args.force or not is_done(*job, RAW)]
+    RAW.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(args.workers) as pool:
+        done = list(pool.map(partial(run_child, folder=RAW), todo))
+    write_table()
+    return 0 if all(done) else 1
+
+
+if __name__ == '__main__':
+    sys.path.insert(0, str(REPO))
+    sys.exit(main())

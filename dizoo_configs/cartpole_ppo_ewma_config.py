@@ -1,0 +1,24 @@
+"""CartPole-v1 with PPO-EWMA: as cartpole_ppo, but the policy stays near an average of its past."""
+
+config = dict(
+    exp_name='cartpole_ppo_ewma',
+    max_env_step=100_000,
+    env=dict(id='CartPole-v1'),
+    policy=dict(
+        type='ppo_ewma',
+        learn=dict(
+            epoch_per_collect=10,
+            learning_rate=dict(start=1e-3, end=0.0),
+            clip_ratio=dict(start=0.2, end=0.02),
+        ),
+        # rollouts longer than rl-zoo3's 32 steps, and half its epochs: small ones gone over often can kill the critic
+        collect=dict(discount_factor=0.98, gae_lambda=0.8),
+        eval=dict(eval_freq=10_000, stop_value=475.0),
+    ),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

@@ -1,0 +1,23 @@
+"""CartPole-v1 with PPO-EWMA on draws from a replay buffer: old samples count right (decoupled clip)."""
+
+config = dict(
+    exp_name='cartpole_ppo_ewma_offpolicy',
+    max_env_step=100_000,
+    env=dict(id='CartPole-v1'),
+    policy=dict(
+        type='ppo_ewma_offpolicy',
+        learn=dict(
+            learning_rate=dict(start=1e-3, end=0.0),
+            clip_ratio=dict(start=0.2, end=0.02),
+        ),
+        collect=dict(discount_factor=0.98, gae_lambda=0.8),
+        eval=dict(eval_freq=10_000, stop_value=475.0),
+    ),
+    buffer=dict(size=4096, update_per_collect=10, max_staleness=3),  # draws of 1024
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

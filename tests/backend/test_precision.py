@@ -1,0 +1,111 @@
+"""Networks that compute in bfloat16 or float16 with float32 parameters."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.backend.test_executors import Case, Problem
+from tests.gpu import needs_gpu
+from zoo.backend.executor import Eager, Pass
+from zoo.backend.precision import autocast, in_precision, precision_problem
+from zoo.policy.updates import PolicyNumbers
+from zoo.rl_utils import FlatAdam
+
+CPU = torch.device('cpu')
+
+
+class Net(nn.Module):
+    """Returns what its layer computes, in several forms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.inner = torch.float32  # dtype of the layer's output
+
+    def compute_actor_critic(self, obs: Tensor) -> dict[str, Any]:
+        out = self.layer(obs)
+        self.inner = out.dtype
+        return {'logit': out, 'state': {'h': out}, 'index': torch.zeros(2, dtype=torch.int64)}
+
+    def compute_actor(self, obs: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return self.layer(obs), state
+
+
+def test_fp32_is_the_model_itself() -> None:
+    net = Net()
+    assert in_precision(net, 'fp32') is net
+    with autocast('fp32', CPU):
+        assert net.layer(torch.ones(1, 3)).dtype == torch.float32
+
+
+def test_outputs_are_float32_of_a_forward_pass_in_bfloat16() -> None:
+    net = Net()
+    model, obs = in_precision(net, 'bf16'), torch.ones(4, 3) / 3
+    found = model.compute_actor_critic(obs)
+    assert net.inner == torch.bfloat16
+    assert found['logit'].dtype == found['state']['h'].dtype == torch.float32 and found['index'].dtype == torch.int64
+    want = net.layer(obs)
+    assert not torch.equal(found['logit'], want)
+    torch.testing.assert_close(found['logit'], want, rtol=0, atol=0.02)  # 2^-8 of numbers up to 2
+    logit, state = model.compute_actor(obs, None)
+    assert logit.dtype == torch.float32 and state is None
+
+
+def test_gradients_are_float32() -> None:
+    net = Net()
+    in_precision(net, 'bf16').compute_actor_critic(torch.ones(4, 3))['logit'].sum().backward()
+    assert net.layer.weight.grad.dtype == torch.float32 and net.layer.bias.grad.tolist() == [4, 4]
+
+
+def test_all_else_is_the_models() -> None:
+    net = Net()
+    model = in_precision(net, 'bf16')
+    assert model.layer is net.layer and dict(model.named_parameters()).keys() == dict(net.named_parameters()).keys()
+    assert not hasattr(model, 'initial_state')
+    assert copy.deepcopy(model).compute_actor_critic(torch.ones(1, 3))['logit'].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    'precision, device, wants', [('fp16', 'cpu', True), ('bf16', 'cpu', False), ('fp16', 'cuda', False)]
+)
+def test_fp16_on_a_cpu_is_refused(precision: Any, device: str, wants: bool) -> None:
+    found = precision_problem(precision, torch.device(device))
+    sentence = "policy.learn.precision is 'fp16' but the device is cpu, and fp16 is for CUDA GPUs; use 'bf16' or 'fp32'"
+    assert found.startswith(sentence) if wants else not found
+
+
+def train(problem: Problem, precision: Any, device: str = 'cpu', **options: Any) -> tuple[list[FlatAdam], Any]:
+    model = copy.deepcopy(problem.model).to(device)
+    optimizers = problem.optimizers(model)
+    for optimizer in optimizers:
+        optimizer.configure(precision=precision, **options)
+    columns = {name: x.to(device) for name, x in problem.columns.items()}
+    data = Pass(columns, problem.order.to(device), problem.case.batch_size, torch.device(device))
+    numbers = problem.case.numbers._replace(precision=precision)
+    metrics = Eager(model, problem.dist).run(problem.step, optimizers, data, numbers)
+    return optimizers, metrics
+
+
+def test_updates_in_bfloat16_are_near_those_in_float32() -> None:
+    """The first step of a 16-16 network: its losses, and the direction of its gradient, agree within a percent or so."""
+    problem = Problem(Case('PPO', numbers=PolicyNumbers(grad_clip=None)), n_step=1)
+    problem.order = problem.order[:, : problem.case.batch_size]
+    (low, low_metrics), (full, metrics) = train(problem, 'bf16'), train(problem, 'fp32')
+    for a, b in zip(low, full, strict=True):
+        assert a.param.dtype == torch.float32 and not torch.equal(a.grad, b.grad)
+        assert torch.cosine_similarity(a.grad, b.grad, 0) > 0.999
+    torch.testing.assert_close(low_metrics['value_loss'], metrics['value_loss'], rtol=0.02, atol=0)
+
+
+@needs_gpu
+def test_updates_in_float16_with_a_loss_scale_are_near_those_in_float32() -> None:
+    problem = Problem(Case('PPO', numbers=PolicyNumbers(grad_clip=None)), n_step=1)
+    problem.order = problem.order[:, : problem.case.batch_size]
+    (low, _), (full, _) = train(problem, 'fp16', 'cuda'), train(problem, 'fp32', 'cuda')
+    for a, b in zip(low, full, strict=True):
+        assert a.count_skipped(9) == 0 and torch.cosine_similarity(a.grad, b.grad, 0) > 0.9999

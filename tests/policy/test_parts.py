@@ -1,0 +1,334 @@
+"""The parts that a config chooses, inside a policy: each does what it says, and old runs are as they were."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.policy.test_ppo import N, N_STEP, parameters, ppo, samples_of
+from tests.policy_envs import TWO_ACTIONS, clone, differing, job_config, make_policy
+from zoo.core.errors import UserError
+from zoo.core.spaces import Box
+from zoo.pipeline import serial_pipeline
+from zoo.policy.samples import whole_episodes
+from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error
+
+OBS = Box(torch.full((2,), -torch.inf).numpy(), torch.full((2,), torch.inf).numpy())
+
+
+def after(learn: dict[str, Any], samples: dict[str, Any], n_round: int = 1, **kwargs: Any) -> dict[str, Tensor]:
+    policy = ppo(learn, **kwargs)
+    for _ in range(n_round):
+        policy.learn_mode.forward(clone(samples))
+    return parameters(policy)
+
+
+# --- decoupled clip: arXiv:2110.00641, eq. 3 ---
+
+
+def test_decoupled_clip_by_hand() -> None:
+    """Two choices; p_old = .5, p_prox = .6, p_new = .75 of the one taken, clip .2, A = 1.
+
+    rp = .75 / .6 = 1.25, clipped 1.2; importance .6 / .5 = 1.2: gain = 1.2 * 1.2 = 1.44, where rb A = 1.5.
+    """
+
+    def logit(p: float) -> Tensor:
+        return torch.tensor([[p, 1 - p]]).log()
+
+    data = ppo_policy_data(logit(0.75), logit(0.5), torch.tensor([0]), torch.ones(1))
+    loss, info = ppo_policy_error(data, 0.2, logit_proximal=logit(0.6))
+    assert loss.policy_loss.item() == pytest.approx(-1.44)
+    assert info.clipfrac == 1 and info.approx_kl.item() == pytest.approx(torch.tensor(0.5 / 0.75).log().item())
+
+
+def test_decoupled_ratio_to_behaviour_counts_as_at_most_100() -> None:
+    """p_new = p_prox = .9, p_old = .001: 900 counts as 100."""
+    logit = torch.tensor([[0.9, 0.1]]).log()
+    old = torch.tensor([[0.001, 0.999]]).log()
+    data = ppo_policy_data(logit, old, torch.tensor([0]), torch.ones(1))
+    loss, _ = ppo_policy_error(data, 0.2, logit_proximal=logit)
+    assert loss.policy_loss.item() == pytest.approx(-100, rel=1e-5)
+
+
+def test_a_proximal_policy_that_is_the_old_one_changes_nothing() -> None:
+    samples = samples_of(ppo())
+    logit = samples['logit'] + torch.randn(N, 2, generator=torch.Generator().manual_seed(0))
+    data = ppo_policy_data(logit, samples['logit'], samples['action'], samples['adv'])
+    plain, decoupled = ppo_policy_error(data)[0], ppo_policy_error(data, logit_proximal=samples['logit'])[0]
+    torch.testing.assert_close(plain.policy_loss, decoupled.policy_loss)
+
+
+def test_proximal_recent_is_plain_ppo_on_new_samples() -> None:
+    """The update begins with the policy that acted, so the two are one."""
+    samples = samples_of(ppo())
+    plain = after(dict(epoch_per_collect=4, learning_rate=0.05), samples)
+    recent = after(dict(epoch_per_collect=4, learning_rate=0.05, proximal='recent'), samples)
+    for name, x in plain.items():
+        torch.testing.assert_close(recent[name], x, rtol=1e-4, atol=1e-5)
+
+
+def test_proximal_recent_moves_further_on_old_samples() -> None:
+    """Old samples are beyond the clip of plain PPO from the first step on; the decoupled clip begins at ratio 1."""
+    policy = ppo()
+    samples = samples_of(policy)
+    samples['adv'] = torch.ones(N)
+    old = torch.full((N, 2), 1.0).scatter(1, samples['action'].unsqueeze(1), 0.0)  # the action was unlikely then
+    samples['logit'] = old
+    before = parameters(policy)
+    heads = [name for name in before if name.startswith('policy_head')]
+    stuck = after(dict(value_weight=0.0), samples)
+    moved = after(dict(value_weight=0.0, proximal='recent'), samples)
+    assert all(torch.equal(stuck[name], before[name]) for name in heads)
+    assert all(not torch.equal(moved[name], before[name]) for name in heads)
+
+
+def test_ewma_is_the_debiased_average_of_the_steps() -> None:
+    """decay .5, three steps: weights .125 .25 .5 1 of the start and the three, over 1.875."""
+    policy = ppo(dict(proximal={'type': 'ewma', 'decay': 0.5}, executor='eager'))
+    optimizer, path = policy._optimizers['all'], []
+    samples = samples_of(policy)
+    path.append(optimizer.param.clone())
+    for _ in range(3):
+        policy.learn_mode.forward(clone(samples))
+        path.append(optimizer.param.clone())
+    want = (0.125 * path[0] + 0.25 * path[1] + 0.5 * path[2] + path[3]) / 1.875
+    torch.testing.assert_close(optimizer.buffers['average'], want)
+
+
+def test_the_average_begins_anew_after_an_auxiliary_phase() -> None:
+    policy = make_policy(
+        OBS, TWO_ACTIONS, type='ppg', learn=dict(proximal='ewma', batch_size=N, aux_freq=1, aux_batch_size=N)
+    )
+    policy.learn_mode.forward(samples_of(policy))
+    actor = policy._optimizers['actor']
+    assert not torch.equal(actor.buffers['average'], actor.param)
+    policy.learn_mode.learn_aux()
+    assert torch.equal(actor.buffers['average'], actor.param)
+
+
+# --- no critic ---
+
+
+def test_steps_of_unfinished_episodes_weigh_nothing_without_a_critic() -> None:
+    """Env 0 ends at step 1 (of 0 to 3), env 1 never, env 2 at 3: 2 + 0 + 4 of 12 rows are known, so each weighs 2."""
+    ends = torch.zeros(4, 3, dtype=torch.bool)
+    ends[1, 0] = ends[3, 2] = True
+    weight = whole_episodes(ends, None)
+    assert weight.T.tolist() == [[2, 2, 0, 0], [0, 0, 0, 0], [2, 2, 2, 2]]
+    assert not whole_episodes(torch.zeros_like(ends), None).any()
+
+
+def test_baseline_none_has_the_plain_return_as_advantage() -> None:
+    """Rewards 1, discount .9, an episode of 5 steps: 1 + .9 * .. = 4.0951 at its first step."""
+    cfg = dict(learn=dict(baseline='none'), collect=dict(estimator='returns', discount_factor=0.9, n_step=5))
+    policy = make_policy(OBS, TWO_ACTIONS, **cfg)
+    rollout = random_ends(policy)
+    samples = policy.collect_mode.get_train_sample(rollout)
+    assert samples['adv'].view(5, 1)[:, 0].tolist() == pytest.approx([4.0951, 3.439, 2.71, 1.9, 1.0])
+    assert torch.equal(samples['adv'], samples['return_']) and not samples['value'].any()
+
+
+def random_ends(policy: Any) -> Any:
+    """One env, five steps with reward 1, the last of which ends the episode."""
+    from zoo.core.data import Rollout
+
+    obs = torch.randn(6, 1, 2, generator=torch.Generator().manual_seed(0))
+    output = [policy.collect_mode.forward(obs[t], None) for t in range(5)]
+    ends = torch.zeros(5, 1, dtype=torch.bool)
+    ends[-1] = True
+    data = {
+        'obs': obs[:-1],
+        'action': torch.stack([o['action'] for o in output]),
+        'logit': torch.stack([o['logit'] for o in output]),
+        'reward': torch.ones(5, 1),
+        'done': ends,
+        'traj_flag': ends,
+    }
+    return Rollout(data, obs[-1], torch.randn(1, 2), ends.nonzero())
+
+
+# --- exploration ---
+
+
+def test_what_is_stored_is_the_policy_that_acted() -> None:
+    """temperature 2: the logit of the samples is half the model's, so the first ratio is not 1 but p / p_behaviour."""
+    policy = ppo(collect=dict(n_step=N_STEP, exploration={'type': 'temperature', 'temperature': 2.0}))
+    obs = torch.randn(3, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(policy.collect_mode.forward(obs, None)['logit'], policy._model.compute_actor(obs) / 2)
+
+
+# --- early stop, draws, whole rollouts ---
+
+
+@pytest.mark.parametrize(('limit', 'n_step'), [(1e-9, 2), (1e9, 8)])
+def test_minibatch_stop_takes_the_step_that_was_found_beyond_and_no_more(limit: float, n_step: int) -> None:
+    """4 minibatches a pass. The first has KL 0, since nothing has moved; the second is beyond: 1 + 1 steps."""
+    learn = dict(epoch_per_collect=2, batch_size=N // 4, target_kl=limit, target_kl_at='minibatch', learning_rate=0.05)
+    policy = ppo(learn)
+    policy.learn_mode.forward(samples_of(policy))
+    assert policy.learn_mode.train_iter() == n_step
+
+
+def test_no_batch_size_is_the_whole_rollout() -> None:
+    policy = ppo(dict(batch_size=None, epoch_per_collect=3))
+    policy.learn_mode.forward(samples_of(policy))
+    assert policy.learn_mode.train_iter() == 3
+
+
+def test_in_order_and_one_minibatch_are_bit_equal_to_shuffled_up_to_rounding() -> None:
+    samples = samples_of(ppo())
+    a, b = after({}, samples), after(dict(draw='in_order'), samples)
+    for name, x in a.items():
+        torch.testing.assert_close(b[name], x, rtol=1e-4, atol=1e-6)
+
+
+# --- penalties ---
+
+
+def test_a_penalty_with_target_moves_its_weight_once_an_update_and_is_in_checkpoints() -> None:
+    """A first update with a large rate leaves KL far above the target."""
+    learn = dict(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 1e-6}], learning_rate=0.1, epoch_per_collect=2)
+    policy = ppo(learn)
+    metrics = policy.learn_mode.forward(samples_of(policy))
+    assert metrics['kl_weight'].item() == pytest.approx(0.3) and metrics['penalty_kl'] > 0
+    other = ppo(learn)
+    other.load_state_dict(policy.state_dict())
+    assert other._objective.weights == [pytest.approx(0.3)]
+    samples = samples_of(policy, 1)
+    policy.learn_mode.forward(clone(samples))
+    other.learn_mode.forward(clone(samples))
+    assert not differing(parameters(policy), parameters(other))
+
+
+def test_a_penalty_of_weight_zero_may_be_infinite() -> None:
+    policy = ppo(dict(penalties=[{'type': 'kl', 'weight': 0.0}]))
+    samples = samples_of(policy)
+    samples['logit'][0, 0] = -torch.inf
+    samples['action'][0] = 1
+    policy._model.dist = policy._dist
+    policy.learn_mode.forward(samples)
+    assert all(p.isfinite().all() for p in policy._model.parameters())
+
+
+# --- a rate that follows the KL ---
+
+
+def test_the_rate_falls_after_a_large_kl_and_resumes() -> None:
+    """KL far above 2 targets: 1e-2 / 1.5."""
+    learn = dict(learning_rate={'start': 1e-2, 'kl_target': 1e-9}, epoch_per_collect=2)
+    policy = ppo(learn)
+    policy.learn_mode.forward(samples_of(policy))
+    other = ppo(learn)
+    other.load_state_dict(policy.state_dict())
+    for each in (policy, other):
+        each.learn_mode.set_env_step(100)
+        metrics = each.learn_mode.forward(samples_of(each, 1))
+        assert metrics['learning_rate'].item() == pytest.approx(1e-2 / 1.5)
+
+
+# --- the critic as a classifier ---
+
+
+@pytest.mark.parametrize('kind', ['ppo', 'ppg'])
+@pytest.mark.parametrize('loss', ['hl_gauss', 'two_hot'])
+def test_a_classifying_critic_learns_the_returns(kind: str, loss: str) -> None:
+    """Returns of 3 everywhere: values come from 0, the mean of all bins, close to 3."""
+    learn: dict[str, Any] = dict(value_loss={'type': loss, 'n_bin': 21}, learning_rate=0.05, batch_size=N, adv_norm='off')
+    learn |= dict(aux_freq=100, value_norm=False) if kind == 'ppg' else dict(value_weight=1.0)
+    policy = make_policy(OBS, TWO_ACTIONS, type=kind, learn=learn, collect=dict(n_step=N_STEP))
+    samples = samples_of(policy)
+    assert samples['value'].abs().max() < 1e-5
+    samples['return_'] = torch.full_like(samples['return_'], 3.0)
+    for _ in range(60):
+        policy.learn_mode.forward(clone(samples))
+    value = policy._model.compute_critic(samples['obs']).detach()
+    assert value.shape == (N,) and (value - 3).abs().max() < 0.2
+
+
+def test_a_classifying_critic_is_rebuilt_from_a_checkpoint(tmp_path: Any) -> None:
+    from zoo import load_policy
+
+    cfg = job_config(tmp_path, policy=dict(learn=dict(value_loss={'type': 'hl_gauss', 'n_bin': 11})))
+    run = serial_pipeline(cfg)
+    obs = torch.zeros(4, *run.policy.obs_space.shape)
+    loaded = load_policy(run.run_dir)
+    torch.testing.assert_close(loaded._model.compute_critic(obs), run.policy._model.compute_critic(obs))
+
+
+# --- value_weight of ppg ---
+
+
+@pytest.mark.parametrize('arch', ['dual', 'detach'])
+def test_value_weight_zero_leaves_the_critic_of_ppg_still(arch: str) -> None:
+    policy = make_policy(
+        OBS,
+        TWO_ACTIONS,
+        type='ppg',
+        model=dict(arch=arch),
+        learn=dict(value_weight=0.0, batch_size=N, aux_freq=1, aux_batch_size=N, aux_bc_weight=0.0, grad_clip=None),
+    )
+    critic = {name for name, _ in policy._model.critic_parameters()}
+    before = parameters(policy)
+    policy.learn_mode.forward(samples_of(policy))
+    policy.learn_mode.learn_aux()
+    now = parameters(policy)
+    assert critic and all(torch.equal(before[name], now[name]) for name in critic)
+    assert any(not torch.equal(before[name], now[name]) for name in before.keys() - critic)
+
+
+# --- copies ---
+
+
+@pytest.mark.parametrize(
+    'learn',
+    [
+        dict(proximal='ewma'),
+        dict(optimizer='muon'),
+        dict(value_loss='hl_gauss'),
+        dict(plasticity={'type': 'shrink_perturb', 'every': 1}),
+        dict(penalties=[{'type': 'kl', 'target': 0.01}]),
+        dict(intrinsic='rnd'),
+        dict(draw='prioritized'),
+        dict(learning_rate={'start': 1e-3, 'kl_target': 0.01}),
+        dict(accumulate=2, batch_size=8),
+    ],
+    ids=lambda learn: next(iter(learn)),
+)
+def test_a_copy_and_a_restored_policy_go_on_alike(learn: dict[str, Any]) -> None:
+    policy = ppo(learn)
+    policy.learn_mode.forward(samples_of(policy))
+    twin, other = copy.deepcopy(policy), ppo(learn)
+    other.load_state_dict(policy.state_dict())
+    rollout_samples = samples_of(policy, 5)
+    for each in (policy, twin, other):
+        if each is not policy:
+            samples_of(each, 5)  # an intrinsic reward remembers the rollout
+        each.learn_mode.forward(clone(rollout_samples))
+    assert not differing(parameters(policy), parameters(twin))
+    assert not differing(parameters(policy), parameters(other))
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ('learn', 'collect', 'words'),
+    [
+        (dict(baseline='none'), {}, "use estimator 'returns'"),
+        (dict(baseline='none'), dict(estimator={'type': 'n_step', 'n': 3}), "use estimator 'returns'"),
+        (dict(proximal='ewma', surrogate='a2c'), {}, "use proximal 'behaviour'"),
+        (dict(target_kl_at='minibatch'), {}, 'give target_kl'),
+        (dict(precision='fp16'), {}, 'bf16'),
+        ({}, dict(estimator='vtrace'), 'recompute_adv'),
+    ],
+)
+def test_combinations_without_meaning_are_refused(learn: dict[str, Any], collect: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        ppo(learn, collect=dict(n_step=N_STEP, **collect))
+
+

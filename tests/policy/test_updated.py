@@ -1,0 +1,151 @@
+"""`Policy.with_updates`: other methods and defaults under a name of their own; names that nothing calls are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import Field
+
+from tests.policy_envs import job_config
+from zoo import POLICY_REGISTRY, load_policy, serial_pipeline
+from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
+from zoo.policy import Policy, PPGPolicy, PPOConfig, PPOLearnConfig, PPOPolicy
+from zoo.run.config import resolve_config
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names that a test registers are free again afterwards."""
+    POLICY_REGISTRY.names()
+    monkeypatch.setattr(POLICY_REGISTRY, '_items', dict(POLICY_REGISTRY._items))
+
+
+def resolved(name: str, **policy: Any) -> Any:
+    return resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': name, **policy}}).policy
+
+
+def test_methods_are_called_in_place_of_those_of_the_class(tmp_path: Path) -> None:
+    n_call = 0
+
+    def forward_learn(self: Any, batch: Any) -> Any:
+        nonlocal n_call
+        n_call += 1
+        return PPOPolicy._forward_learn(self, batch)
+
+    new = PPOPolicy.with_updates('counted', _forward_learn=forward_learn)
+    result = serial_pipeline(job_config(tmp_path, policy=dict(type='counted')))
+    assert type(result.policy) is new and issubclass(new, PPOPolicy) and n_call == 4
+    plain = serial_pipeline(job_config(tmp_path / 'b'))
+    a, b = (each.policy.state_dict()['model'] for each in (result, plain))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert type(load_policy(result.run_dir)) is new
+
+
+def test_defaults_of_a_dict_are_those_of_the_name_alone() -> None:
+    PPOPolicy.with_updates('calm', {'learn': {'clip_ratio': 0.1, 'learning_rate': {'start': 1e-3, 'end': 0.0}}})
+    calm, plain = resolved('calm'), resolved('ppo')
+    assert calm.learn.clip_ratio == 0.1 and calm.learn.learning_rate == {'start': 1e-3, 'end': 0.0, 'over': 100_000}
+    assert plain.learn.clip_ratio == 0.2
+    changed = {'type': 'calm', 'learn': {**calm.learn, 'clip_ratio': 0.2, 'learning_rate': plain.learn.learning_rate}}
+    assert {**calm, **changed, 'type': 'ppo'} == plain
+    assert resolved('calm', learn={'clip_ratio': 0.3, 'entropy_weight': 0.01}).learn.clip_ratio == 0.3
+
+
+def test_updates_of_updates_add_up() -> None:
+    first = PPOPolicy.with_updates('first', {'learn': {'clip_ratio': 0.1}})
+    first.with_updates('second', {'learn': {'epoch_per_collect': 7}})
+    assert (resolved('second').learn.clip_ratio, resolved('second').learn.epoch_per_collect) == (0.1, 7)
+    assert resolved('first').learn.epoch_per_collect == 4
+
+
+def test_default_stays_checked_against_the_range_of_its_field() -> None:
+    PPOPolicy.with_updates('calm', {'learn': {'epoch_per_collect': 2}})
+    with pytest.raises(ConfigError, match='policy.learn.epoch_per_collect is 0'):
+        resolved('calm', learn={'epoch_per_collect': 0})
+
+
+def test_section_class_gives_fields_of_its_own() -> None:
+    class MyLearn(PPOLearnConfig):
+        end_penalty: float = Field(0.5, ge=0, description='subtracted at the end')
+
+    class MyConfig(PPOConfig):
+        learn: MyLearn = MyLearn()
+
+    PPOPolicy.with_updates('penalised', MyConfig)
+    assert resolved('penalised').learn.end_penalty == 0.5
+
+
+def test_class_method_property_and_plain_attribute_keep_their_kind() -> None:
+    new = PPOPolicy.with_updates(
+        'kinds', default_model=lambda cls: 'ppg', executor_name=property(lambda self: 'mine'), draws_apart=True
+    )
+    assert new.default_model() == 'ppg' and new.draws_apart and isinstance(vars(new)['executor_name'], property)
+    assert resolved('kinds').model.type == 'ppg'
+
+
+def test_policy_from_scratch_is_made_of_functions(tmp_path: Path) -> None:
+    new = Policy.with_updates(
+        'still',
+        default_model=lambda cls: None,
+        _init_learn=lambda self: None,
+        _forward_learn=lambda self, batch: {'reward': batch['reward'].mean()},
+        _monitor_vars_learn=lambda self: ['reward'],
+        _init_collect=lambda self: None,
+        _forward_collect=lambda self, obs, state=None: {'action': torch.zeros(len(obs), dtype=torch.int64)},
+        _process_transition=lambda self, obs, output, timestep: {'reward': timestep.reward},
+        _get_train_sample=lambda self, rollout: {'reward': rollout.data['reward'].flatten()},
+        _forward_eval=lambda self, obs, state=None: {'action': torch.zeros(len(obs), dtype=torch.int64)},
+    )
+    cfg = dict(
+        max_env_step=128,
+        env=dict(id='CartPole-v1', collector_env_num=4),
+        policy=dict(type='still', collect=dict(n_step=16), learn=dict(batch_size=None), eval=dict(n_episode=2)),
+        logger=dict(root=str(tmp_path), console='off', tensorboard=False),
+    )
+    result = serial_pipeline(cfg)
+    assert type(result.policy) is new and result.last_return is not None
+    assert 8 <= result.last_return <= 11  # always left: the pole falls at once
+
+
+def test_class_says_where_it_comes_from() -> None:
+    new = PPOPolicy.with_updates('mine')
+    assert new.__name__ == 'mine' and new.__module__ == __name__
+    assert POLICY_REGISTRY.where('mine').startswith(f'{__name__}:')
+
+
+@pytest.mark.parametrize(
+    ('methods', 'words'),
+    [
+        (dict(_forward_lern=lambda self: None), "PPOPolicy has no method '_forward_lern', so nothing would call it: did you "
+         "mean '_forward_learn'"),
+        (dict(zzz=1), "PPOPolicy has no method 'zzz', so nothing would call it: there are .*_advantage"),
+        (dict(__init__=lambda self: None), "no method '__init__'"),
+        (dict(_forward_learn=3), '_forward_learn is 3 but PPOPolicy._forward_learn is a function; give one'),
+        (dict(draws_apart=print), 'draws_apart is <built-in.* but PPOPolicy.draws_apart is a value like False; give one'),
+        (dict(with_updates=print), "no method 'with_updates'"),
+        (dict(config=3), 'config is 3 but must be a dict of defaults, or a class derived from PPOConfig'),
+        (dict(config=PPGPolicy.config), 'must be a dict of defaults, or a class derived from PPOConfig'),
+        (dict(config={'model': {'hidden_sizes': [8]}}), 'config has defaults for model'),
+        (dict(config={'learn': {'clip_ration': 0.1}}), 'unknown key policy.learn.clip_ration: did you mean'),
+        (dict(config={'learn': {'clip_ratio': 'x'}}), "policy.learn.clip_ratio is 'x'"),
+    ],
+)  # fmt: skip
+def test_what_nothing_would_read_is_refused(methods: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        PPOPolicy.with_updates('refused', **methods)
+    assert 'refused' not in POLICY_REGISTRY
+
+
+def test_name_that_is_taken_is_refused() -> None:
+    with pytest.raises(UserError, match="policy 'ppo' is registered at zoo.policy.ppo"):
+        PPOPolicy.with_updates('ppo')
+
+
+@pytest.mark.parametrize('name', ['', 3, None])
+def test_name_that_is_no_text_is_refused(name: Any) -> None:
+    with pytest.raises(UserError, match='with_updates got .* as a name'):
+        PPOPolicy.with_updates(name)

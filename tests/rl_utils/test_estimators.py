@@ -1,0 +1,254 @@
+"""Estimators by hand on six steps with a terminal and a time limit, against plain loops, and where they coincide."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from zoo.config.parts import make_part, summary_of
+from zoo.core.registry import ESTIMATOR_REGISTRY
+from zoo.rl_utils.estimators import vtrace
+from zoo.rl_utils.gae import gae, gae_data, gae_return
+
+NAMES = ESTIMATOR_REGISTRY.names()
+SHAPES = [(1,), (7,), (7, 3), (7, 3, 2)]
+
+
+def estimate(name: str, data: gae_data, gamma: float = 0.9, lambda_: float = 0.7, **options) -> tuple[Tensor, Tensor]:
+    return make_part(ESTIMATOR_REGISTRY, {'type': name, **options})(data, gamma, lambda_)
+
+
+def tensor(*x: float) -> Tensor:
+    return torch.tensor(x, dtype=torch.float64)
+
+
+def six_steps() -> gae_data:
+    """Rewards 1..6; row 1 is terminal, row 3 ends by a time limit in a state worth 8, the rollout ends at one worth 4."""
+    return gae_data(
+        value=tensor(1, 1, 1, 1, 1, 1),
+        next_value=tensor(1, 50, 1, 8, 1, 4),  # the 50 must not count
+        reward=tensor(1, 2, 3, 4, 5, 6),
+        done=torch.tensor([0, 1, 0, 0, 0, 0], dtype=torch.bool),
+        traj_flag=torch.tensor([0, 1, 0, 1, 0, 0], dtype=torch.bool),
+    )
+
+
+def random_data(shape: tuple[int, ...], seed: int = 0) -> gae_data:
+    """Next values are those of the next rows, except at ends, as in a rollout."""
+    generator = torch.Generator().manual_seed(seed)
+    value, beyond = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    reward, end, terminal = (torch.randn(shape[:2], generator=generator, dtype=torch.float64) for _ in range(3))
+    traj_flag = end > 0.5
+    cut = (traj_flag if len(shape) < 3 else traj_flag.unsqueeze(-1)).expand(shape)
+    next_value = torch.where(cut, beyond, torch.cat((value[1:], beyond[-1:])))
+    return gae_data(value, next_value, reward, traj_flag & (terminal > 0), traj_flag)
+
+
+def loop_returns(data: gae_data, gamma: float, n: int) -> Tensor:
+    """By the sum of the docstring, row by row; [T] data."""
+    found = torch.zeros_like(data.value)
+    for t in range(len(data.value)):
+        for k in range(n):
+            row = t + k
+            found[t] += gamma**k * data.reward[row]
+            if k == n - 1 or data.traj_flag[row] or row == len(data.value) - 1:
+                found[t] += gamma ** (k + 1) * data.next_value[row] * (1 - data.done[row].double())
+                break
+    return found
+
+
+def test_returns_by_hand():
+    # gamma .5: row 5: 6 + .5 * 4 = 8; row 4: 5 + .5 * 8 = 9; row 3: 4 + .5 * 8 = 8; row 2: 3 + .5 * 8 = 7; row 1: 2
+    adv, return_ = estimate('returns', six_steps(), 0.5)
+    assert return_.tolist() == [2.0, 2.0, 7.0, 8.0, 9.0, 8.0]
+    assert adv.tolist() == [1.0, 1.0, 6.0, 7.0, 8.0, 7.0]  # less the value of 1
+
+
+def test_returns_without_a_critic_are_plain_sums():
+    # gamma .5, values 0: row 4: 5 + .5 * 6; row 2: 3 + .5 * 4
+    zero = torch.zeros(6, dtype=torch.float64)
+    adv, return_ = estimate('returns', six_steps()._replace(value=zero, next_value=zero), 0.5)
+    assert return_.tolist() == [2.0, 2.0, 5.0, 4.0, 8.0, 6.0] and torch.equal(adv, return_)
+
+
+def test_one_step_by_hand():
+    # gamma .5: row 0: 1 + .5 * 1; row 1: 2, terminal; row 2: 3 + .5; row 3: 4 + .5 * 8; row 4: 5 + .5; row 5: 6 + .5 * 4
+    assert estimate('n_step', six_steps(), 0.5, n=1)[1].tolist() == [1.5, 2.0, 3.5, 8.0, 5.5, 8.0]
+
+
+def test_two_steps_by_hand():
+    # gamma .5: row 0: 1 + .5 * 2 + 0; row 1: 2; row 2: 3 + .5 * 4 + .25 * 8; row 3: 4 + .5 * 8; row 4: 5 + .5 * 6 + .25 * 4
+    adv, return_ = estimate('n_step', six_steps(), 0.5, n=2)
+    assert return_.tolist() == [2.0, 2.0, 7.0, 8.0, 9.0, 8.0]
+    assert adv.tolist() == [1.0, 1.0, 6.0, 7.0, 8.0, 7.0]
+
+
+def test_two_steps_stop_at_the_value_in_between():
+    # rewards 1, gamma .5, values 0, 10, 20, 30 of the next states: row 0: 1 + .5 + .25 * 20; row 1: 1 + .5 + .25 * 30
+    data = gae_data(tensor(0, 10, 20), tensor(10, 20, 30), tensor(1, 1, 1))
+    assert estimate('n_step', data, 0.5, n=2)[1].tolist() == [6.5, 9.0, 16.0]
+
+
+@pytest.mark.parametrize('n', [1, 2, 3, 6, 7, 50])
+def test_n_step_equals_the_loop(n):
+    for seed in range(5):
+        data = random_data((40,), seed)
+        torch.testing.assert_close(estimate('n_step', data, n=n)[1], loop_returns(data, 0.9, n), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_many_steps_are_the_returns(shape):
+    data = random_data(shape)
+    wanted = estimate('returns', data)
+    for n in (shape[0], 8, 100):
+        for found, x in zip(estimate('n_step', data, n=n), wanted, strict=True):
+            torch.testing.assert_close(found, x, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_returns_are_gae_with_lambda_1(shape):
+    data = random_data(shape)
+    adv, return_ = estimate('returns', data, 0.9)
+    torch.testing.assert_close(adv, gae(data, 0.9, 1.0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(return_, adv + data.value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_one_step_is_gae_with_lambda_0(shape):
+    data = random_data(shape)
+    torch.testing.assert_close(estimate('n_step', data, 0.9, n=1)[0], gae(data, 0.9, 0.0), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_gae_is_bit_equal_to_gae_return(shape):
+    data = random_data(shape)
+    for found, wanted in zip(estimate('gae', data), gae_return(data, 0.9, 0.7)[:2], strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_two_lambdas_are_one_gae_each():
+    data = random_data((7, 3))
+    adv, return_ = estimate('gae', data, 0.9, 0.8, value_lambda=0.95)
+    assert torch.equal(adv, gae(data, 0.9, 0.8))
+    assert torch.equal(return_, gae(data, 0.9, 0.95) + data.value)
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_vtrace_of_the_policy_itself_is_gae(shape):
+    data = random_data(shape)
+    for log_ratio in (None, torch.zeros(shape[:2], dtype=torch.float64)):
+        for found, wanted in zip(vtrace(data, 0.9, 0.7, log_ratio), gae_return(data, 0.9, 0.7)[:2], strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_vtrace_by_hand():
+    # gamma .5, lambda 1, values 1, rewards 1..3, next values 1, 1, 5: deltas .5, 1.5, 3 + 2.5 - 1 = 4.5
+    # ratios 2 (counts as 1), .5, .25: adv_2 = .25 * 4.5 = 1.125; adv_1 = .5 * 1.5 + .5 * .5 * 1.125 = 1.03125
+    # adv_0 = .5 + .5 * 1.03125 = 1.015625
+    data = gae_data(tensor(1, 1, 1), tensor(1, 1, 5), tensor(1, 2, 3))
+    adv, return_ = vtrace(data, 0.5, 1.0, tensor(2.0, 0.5, 0.25).log())
+    assert adv.tolist() == pytest.approx([1.015625, 1.03125, 1.125])
+    assert return_.tolist() == pytest.approx([2.015625, 2.03125, 2.125])
+
+
+def test_vtrace_bounds_by_hand():
+    # the same with ratios 8, 1, 1 and rho_max 3, c_max 2: adv_1 = 1.5 + .5 * 4.5 = 3.75; adv_0 = 3 * .5 + .5 * 2 * 3.75
+    data = gae_data(tensor(1, 1, 1), tensor(1, 1, 5), tensor(1, 2, 3))
+    adv, _ = vtrace(data, 0.5, 1.0, tensor(8.0, 1.0, 1.0).log(), rho_max=3.0, c_max=2.0)
+    assert adv.tolist() == pytest.approx([5.25, 3.75, 4.5])
+
+
+def test_vtrace_of_extreme_ratios_is_finite():
+    log_ratio = torch.tensor([1000.0, -1000.0, math.inf, -math.inf, 0.0, 89.0], dtype=torch.float64)
+    adv, _ = vtrace(six_steps(), 0.9, 0.95, log_ratio, rho_max=5.0)
+    assert adv.isfinite().all()
+    assert adv[1] == adv[3] == 0.0  # of actions that the policy would never take
+
+
+def test_vtrace_with_ratios_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r'log_ratio has shape \(5,\) but reward \(6,\)'):
+        vtrace(six_steps(), 0.9, 0.95, torch.zeros(5))
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_nothing_below_an_end_reaches_the_rows_above(name):
+    data = six_steps()
+    below = [x.clone() for x in data]
+    for x in below[:3]:
+        x[4:] = 1000.0  # after the time limit
+    for found, wanted in zip(estimate(name, gae_data(*below)), estimate(name, data), strict=True):
+        assert torch.equal(found[:4], wanted[:4]) and not torch.equal(found[4:], wanted[4:])
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_the_value_after_a_terminal_counts_for_nothing(name):
+    data = six_steps()
+    other = data._replace(next_value=torch.where(data.done, -7.0, data.next_value))
+    for found, wanted in zip(estimate(name, other), estimate(name, data), strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_adv_is_return_less_value(name):
+    data = random_data((7, 3))
+    adv, return_ = estimate(name, data)
+    torch.testing.assert_close(adv, return_ - data.value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('shape', SHAPES)
+def test_without_flags_nothing_ends(name, shape):
+    data, no = random_data(shape), torch.zeros(shape[:2], dtype=torch.bool)
+    wanted = estimate(name, data._replace(done=no, traj_flag=no))
+    for flags in ({'done': None, 'traj_flag': None}, {'done': no, 'traj_flag': None}, {'done': None, 'traj_flag': no}):
+        for found, x in zip(estimate(name, data._replace(**flags)), wanted, strict=True):
+            assert torch.equal(found, x)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_flags_may_be_numbers(name):
+    data = random_data((7, 3))
+    numbers = data._replace(done=data.done.double(), traj_flag=data.traj_flag.double())
+    for found, wanted in zip(estimate(name, numbers), estimate(name, data), strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_agents_that_share_rewards_are_as_each_alone(name):
+    data = random_data((7, 3, 2))
+    together = estimate(name, data)
+    for agent in range(2):
+        alone = data._replace(value=data.value[..., agent], next_value=data.next_value[..., agent])
+        for found, wanted in zip(together, estimate(name, alone), strict=True):
+            torch.testing.assert_close(found[..., agent], wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_inputs_are_unchanged_and_the_result_is_new(name, dtype):
+    data = random_data((7, 3))
+    data = gae_data(*(x.to(dtype) for x in data[:3]), *data[3:])
+    data = data._replace(value=data.value.requires_grad_())
+    before = [x.detach().clone() for x in data]
+    found = estimate(name, data)
+    assert all(torch.equal(x, y) for x, y in zip(data, before, strict=True))
+    assert all(x.shape == data.value.shape and x.dtype == dtype and not x.requires_grad for x in found)
+    assert (
+        not {x.data_ptr() for x in found} & {x.data_ptr() for x in data} and found[0].data_ptr() != found[1].data_ptr()
+    )
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_shapes_that_differ_are_refused(name):
+    with pytest.raises(ValueError, match='reward has shape'):
+        estimate(name, six_steps()._replace(reward=torch.zeros(5)))
+    with pytest.raises(ValueError, match='next_value has shape'):
+        estimate(name, six_steps()._replace(next_value=torch.zeros(6, 6)))
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_has_a_summary(name):
+    assert summary_of(ESTIMATOR_REGISTRY.get(name)).endswith('.')

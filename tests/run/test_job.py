@@ -1,0 +1,174 @@
+"""A run's rounds, and plans of the user's own for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import Field
+
+from tests.policy.test_offpolicy import run_config
+from tests.policy_envs import job_config
+from zoo import PIPELINE_REGISTRY, Section
+from zoo.config.section import ConfigError
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint import load_checkpoint
+from zoo.run.config import explain_config, resolve_config
+from zoo.run.job import SerialJob
+
+
+class TimesConfig(Section):
+    n: int = Field(2, ge=1, description='rollouts for each round of updates')
+
+
+@PIPELINE_REGISTRY.register('times_test')
+class Times(SerialJob):
+    """n rollouts for each round of updates."""
+
+    config = TimesConfig
+
+    @property
+    def step_per_iteration(self) -> int:
+        return self.options.n * super().step_per_iteration
+
+    def collect_round(self) -> None:
+        for _ in range(self.options.n):
+            super().collect_round()
+
+
+@PIPELINE_REGISTRY.register('every_second_test')
+class EverySecond(SerialJob):
+    """Learns from two rollouts in every second round."""
+
+    n_round = 0
+
+    def learn_round(self) -> None:
+        self.n_round += 1
+        if self.n_round % 2 == 0:
+            super().learn_round()
+
+
+def numbers_of(result: Any) -> tuple[int, int]:
+    return result.env_step, result.train_iter
+
+
+def test_serial_is_the_default_and_by_any_spelling_the_same_run(tmp_path: Path) -> None:
+    runs = [
+        serial_pipeline(job_config(tmp_path / str(i), **more))
+        for i, more in enumerate([{}, dict(pipeline='serial'), dict(pipeline=dict(type='serial'))])
+    ]
+    first, *others = ([*run.policy.state_dict()['model'].values()] for run in runs)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    assert resolve_config(job_config(tmp_path)).pipeline == 'serial'
+
+
+def test_plan_by_name_and_options_collects_twice_and_learns_once(tmp_path: Path) -> None:
+    # rollouts of 64 samples, of which each gives 2 epochs x 2 minibatches; 256 env steps
+    assert numbers_of(serial_pipeline(job_config(tmp_path, pipeline='times_test'))) == (256, 16)
+    assert numbers_of(serial_pipeline(job_config(tmp_path, pipeline=dict(type='times_test', n=3)))) == (192, 12)
+
+
+def test_round_of_two_rollouts_learns_from_both_as_they_were_collected(tmp_path: Path) -> None:
+    """The buffer 'rollout' copies nothing unless the next rollout would be written over what it holds."""
+    pushed: list[Any] = []
+    learned: list[Any] = []
+
+    def on_samples(job: Any, samples: Any) -> None:
+        pushed.append({name: x.clone() for name, x in samples.items()})
+        if len(pushed) == 1:
+            forward = job._learner._mode.forward
+
+            def noting(batch: Any) -> Any:
+                learned.append({name: x.clone() for name, x in batch.items()})
+                return forward(batch)
+
+            job._learner._mode = job._learner._mode._replace(forward=noting)
+
+    serial_pipeline(job_config(tmp_path, 'CartPole-v1', pipeline='times_test'), callbacks=[on_samples])
+    assert len(pushed) == len(learned) == 4
+    for was, now in zip(pushed, learned, strict=True):
+        assert all(torch.equal(was[name], now[name]) for name in was)
+    assert not torch.equal(pushed[0]['obs'], pushed[1]['obs'])
+
+
+def test_plan_that_learns_in_every_second_round_gives_schedules_the_step_of_its_first_rollout(tmp_path: Path) -> None:
+    steps: list[int] = []
+
+    def on_start(job: Any) -> None:
+        mode = job._learner._mode
+        job._learner._mode = mode._replace(set_env_step=lambda step: (steps.append(step), mode.set_env_step(step)))
+
+    result = serial_pipeline(job_config(tmp_path, pipeline='every_second_test'), callbacks=[on_start])
+    assert numbers_of(result) == (256, 16) and steps == [0, 128]
+
+
+def test_plan_is_kept_by_a_checkpoint(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path, max_env_step=128, pipeline='times_test'))
+    assert load_checkpoint(first.run_dir).meta['config']['pipeline'] == 'times_test'
+    assert numbers_of(serial_pipeline(resume=first.run_dir, max_env_step=320)) == (256, 16)  # 384 would pass 320
+
+
+def test_plan_works_with_a_buffer_that_keeps_samples(tmp_path: Path) -> None:
+    cfg = run_config(tmp_path, 'ppo_offpolicy') | dict(pipeline='times_test')
+    result = serial_pipeline(cfg)
+    plain = serial_pipeline(run_config(tmp_path, 'ppo_offpolicy'))
+    assert 0 < result.train_iter < plain.train_iter and result.env_step == plain.env_step
+
+
+def test_options_of_a_plan_are_checked_and_completed() -> None:
+    cfg = resolve_config(job_config('runs', pipeline=dict(type='times_test')))
+    assert dict(cfg.pipeline) == {'type': 'times_test', 'n': 2}
+    with pytest.raises(ConfigError, match=r'unknown key pipeline.m'):
+        resolve_config(job_config('runs', pipeline=dict(type='times_test', m=2)))
+    with pytest.raises(ConfigError, match=r'pipeline.n is 0'):
+        resolve_config(job_config('runs', pipeline=dict(type='times_test', n=0)))
+
+
+@pytest.mark.parametrize('override', ['pipeline=times_test', 'pipeline.type=times_test', 'pipeline={type: times_test}'])
+def test_plan_may_be_named_on_the_command_line(override: str) -> None:
+    cfg = resolve_config(job_config('runs'), [override])
+    assert 'times_test' in (
+        cfg.pipeline,
+        dict(cfg.pipeline or {}).get('type') if not isinstance(cfg.pipeline, str) else '',
+    )
+
+
+def test_option_of_a_plan_may_be_given_on_the_command_line() -> None:
+    cfg = resolve_config(job_config('runs', pipeline='times_test'), ['pipeline.n=3'])
+    assert dict(cfg.pipeline) == {'type': 'times_test', 'n': 3}
+
+
+def test_unknown_plan_is_refused_with_close_names() -> None:
+    with pytest.raises(ConfigError, match="pipeline: unknown pipeline 'seriel': did you mean 'serial'"):
+        resolve_config(job_config('runs', pipeline='seriel'))
+
+
+def test_registered_thing_that_is_no_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    PIPELINE_REGISTRY.register('function_test', force=True)(lambda *args: None)
+    with pytest.raises(
+        ConfigError, match="'function_test' of tests.run.test_job.* is no class derived from zoo.SerialJob"
+    ):
+        serial_pipeline(job_config(tmp_path, pipeline='function_test'))
+    assert not list(tmp_path.iterdir())
+
+
+def test_explained_config_has_the_new_keys() -> None:
+    rows = {row.key: row for row in explain_config(job_config('runs'))}
+    assert rows['pipeline'].value == 'serial' and rows['callbacks'].value == []
+
+
+def test_iteration_by_hand_tells_callbacks_of_the_start_once(tmp_path: Path) -> None:
+    starts: list[int] = []
+
+    def on_start(job: Any) -> None:
+        starts.append(job.env_step)
+
+    with SerialJob(resolve_config(job_config(tmp_path)), callbacks=[on_start]) as job:
+        assert starts == []
+        job.iteration()
+        job.iteration()
+        job.finish()
+    assert starts == [0]

@@ -1,0 +1,69 @@
+"""Number formats of updates: a model that computes in bfloat16 or float16 with float32 parameters and outputs."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from zoo.core.data import map_tensors
+
+UpdatePrecision = Literal['fp32', 'bf16', 'fp16']
+DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}
+
+
+def autocast(precision: UpdatePrecision, device: torch.device) -> AbstractContextManager[Any]:
+    """Torch's autocast to a format; for fp32 nothing. Only forward passes belong in it, no backward pass."""
+    return nullcontext() if precision == 'fp32' else torch.autocast(device.type, DTYPES[precision])
+
+
+def in_precision(model: Any, precision: UpdatePrecision) -> Any:
+    """A model whose methods `compute_*` calculate in a format and return float32; for fp32 the model itself."""
+    return model if precision == 'fp32' else _LowPrecision(model, precision)
+
+
+def precision_problem(precision: UpdatePrecision, device: torch.device) -> str:
+    """Why a device cannot train in a format, in a sentence; empty if it can."""
+    if precision != 'fp16' or device.type == 'cuda':
+        return ''
+    return (
+        f"policy.learn.precision is 'fp16' but the device is {device.type}, and fp16 is for CUDA GPUs; "
+        "use 'bf16' or 'fp32', or policy.device=cuda"
+    )
+
+
+class _LowPrecision:
+    """Passes everything on to a model, its methods `compute_*` through autocast."""
+
+    def __init__(self, model: Any, precision: UpdatePrecision) -> None:
+        self._model, self._precision = model, precision
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith('__') or '_model' not in vars(self):  # while it is copied or unpickled
+            raise AttributeError(name)
+        found = getattr(self._model, name)
+        if not (name.startswith('compute_') and callable(found)):
+            return found
+
+        def compute(*args: Any) -> Any:
+            device = next(iter(self._model.parameters())).device
+            with autocast(self._precision, device):
+                output = found(*args)
+            return _in_float32(output)
+
+        return compute
+
+
+def _in_float32(output: Any) -> Any:
+    """Outputs of a model, tensors in tuples and dicts, those of floats as float32; None stays."""
+    if output is None:
+        return None
+    if isinstance(output, tuple):
+        return tuple(map(_in_float32, output))
+    return map_tensors(_to_float32, output)
+
+
+def _to_float32(x: Tensor) -> Tensor:
+    return x.float() if x.is_floating_point() else x

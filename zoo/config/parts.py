@@ -1,0 +1,128 @@
+"""Parts of a policy that the config chooses by name: a registered function or class with typed options.
+
+A function part is given its positional arguments by the policy; its keyword-only parameters are its options, with
+annotation and default, e.g. `*, beta: Annotated[float, Field(gt=0, description='...')] = 0.5`. A class part has them in
+its constructor, or has a class attribute `config`, a Section, and is constructed from one. A config names a part as 'spo'
+or as {type: spo, its options}.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import AfterValidator, Field, create_model
+
+from zoo.config.section import ConfigError, Section, plain, validate
+from zoo.core.registry import Registry, UnknownNameError
+
+
+@dataclass(frozen=True)
+class Part:
+    """A registered function with its options: callable, and hashable, so that a compiled step may depend on it."""
+
+    kind: str
+    name: str
+    function: Callable[..., Any]
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args, **dict(self.options))
+
+
+def part_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
+    """The type of a config field that names a part: a name, or {type: name, its options}, checked and completed.
+
+    Args: path: dotted path of the field, which errors name; common: options that all parts of this kind have.
+    """
+    return Annotated[str | dict[str, Any], AfterValidator(lambda spec: checked_spec(registry, spec, path, common))]
+
+
+def parts_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
+    """The type of a config field that names a list of parts, each as `part_of` takes it."""
+    return list[part_of(registry, path, common)]  # type: ignore[misc]
+
+
+def checked_spec(registry: Registry[Any], spec: Any, path: str, common: type[Section] = Section) -> Any:
+    """A name as it is, or {type: name, its options} complete. Raises: ConfigError that names the keys below `path`."""
+    section = section_of(registry, spec, path, common)
+    return spec if isinstance(spec, str) else plain(section)
+
+
+def section_of(registry: Registry[Any], spec: Any, path: str, common: type[Section] = Section) -> Any:
+    """The options of a part as a Section with the field `type`. Raises: ConfigError."""
+    if not isinstance(spec, str | dict):
+        raise ConfigError(f'{path} is {spec!r} but must name a {registry.kind}, or be {{type: its name, its options}}.')
+    name = spec if isinstance(spec, str) else spec.get('type')
+    if not isinstance(name, str):
+        got = f'{path}.type is {name!r}' if 'type' in spec else f'{path} has no type'
+        raise ConfigError(f'{got} but must name a {registry.kind}; use one of {", ".join(registry.names())}.')
+    try:
+        item = registry.get(name)
+    except UnknownNameError as error:
+        raise ConfigError(f'{path}: {error}') from error
+    return validate(_section(item, registry.kind, name, common), {} if isinstance(spec, str) else spec, path)
+
+
+def make_part(registry: Registry[Any], spec: Any, *args: Any, common: type[Section] = Section) -> Any:
+    """The part that a checked spec names: a `Part` of a function; of a class an object, made of its section or options.
+
+    Args: args: given to the constructor of a class, after its section; common: as in `part_of`, and not given to it.
+    """
+    section = section_of(registry, spec, registry.kind, common)
+    item = registry.get(section.type)
+    if hasattr(item, 'config'):
+        return item(section, *args)
+    options = tuple((name, _hashable(x)) for name, x in dict(section).items() if name in options_of(item).model_fields)
+    if isinstance(item, type):
+        return item(*args, **dict(options))
+    return Part(registry.kind, section.type, item, options)
+
+
+def summary_of(item: Any) -> str:
+    """The first line of a part's docstring."""
+    return (inspect.getdoc(item) or '').partition('\n')[0]
+
+
+@functools.cache
+def options_of(item: Any) -> type[Section]:
+    """The options of a part: the section `config` of a class, or its keyword-only parameters."""
+    config = getattr(item, 'config', None)
+    if isinstance(config, type) and issubclass(config, Section):
+        return config
+    function = inspect.unwrap(item.__init__ if isinstance(item, type) else item)  # type: ignore[misc]
+    options = [x for x in inspect.signature(function).parameters.values() if x.kind is x.KEYWORD_ONLY]
+    hints = _hints_of(function, {option.name for option in options})
+    for option in options:
+        if option.default is option.empty or option.name not in hints:
+            raise ConfigError(
+                f'{item.__name__} has the option {option.name!r} without a default or without a type; write '
+                f'`*, {option.name}: float = 0.5`'
+            )
+        if option.name == 'type':
+            raise ConfigError(f"{item.__name__} has an option 'type', the key that names a part; give it another name")
+    fields: dict[str, Any] = {option.name: (hints[option.name], option.default) for option in options}
+    return create_model('Options', __base__=Section, **fields)
+
+
+def _hints_of(function: Any, names: set[str]) -> dict[str, Any]:
+    """Types of some parameters; those of the others may be of modules that only type checkers import."""
+    annotations = {name: x for name, x in getattr(function, '__annotations__', {}).items() if name in names}
+    holder = SimpleNamespace(__annotations__=annotations)
+    return get_type_hints(holder, getattr(function, '__globals__', {}), include_extras=True)
+
+
+@functools.cache
+def _section(item: Any, kind: str, name: str, common: type[Section]) -> type[Section]:
+    options = options_of(item)
+    bases = (options,) if common is Section else (common, options)
+    fields: Any = {'type': (str, Field(name, description=f'registered name of the {kind}'))}
+    return create_model(options.__name__, __base__=bases, **fields)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

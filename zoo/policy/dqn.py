@@ -1,0 +1,170 @@
+"""Policy 'dqn': deep Q-learning (Mnih et al. 2015) with double-Q targets (van Hasselt et al. 2016, arXiv:1509.06461).
+
+The actor of the registered model is the network: its logits [..., A] are the Q-values. The critic is neither run nor moved.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from zoo.config.parts import make_part, part_of
+from zoo.config.schedule import Linear, Schedule, ScheduleOrZero, schedule_value
+from zoo.core.data import Metrics, Obs, Rollout, Sample, State, Transition, keeps_state, map_tensors, split_rows
+from zoo.core.errors import UserError
+from zoo.core.registry import OPTIMIZER_REGISTRY, POLICY_REGISTRY
+from zoo.core.seeding import restore_generator, torch_generator
+from zoo.core.spaces import Discrete
+from zoo.model.parameters import critic_names
+from zoo.policy.base import CollectConfig, LearnConfig, Policy, PolicyConfig
+from zoo.policy.modes import ModelMode
+from zoo.policy.q_learning import TargetNetwork, n_step_transition, q_step
+from zoo.policy.samples import valid_weight
+from zoo.rl_utils.categorical import Categorical
+from zoo.rl_utils.exploration import epsilon_greedy
+
+NONFINITE_LIMIT = 10  # gradient steps in a row that may be skipped as not finite before the run stops
+
+
+class DQNLearnConfig(LearnConfig):
+    """Section `policy.learn` of 'dqn'; each draw of the buffer is learned from once, in minibatches."""
+
+    learning_rate: Schedule = Field(1e-3, description="the optimiser's step size (1e-4 to 3e-3 is usual)")
+    optimizer: part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer') = Field(  # type: ignore[valid-type]
+        'adam', description='how parameters move, by name or as {type: name, its options}'
+    )
+    grad_clip: float | None = Field(10.0, gt=0, description='limit of the gradient norm; null: off')
+    double: bool = Field(
+        True, description='the network picks the action that the target network values; false: the latter'
+    )
+    target_freq: int = Field(200, ge=1, description='gradient steps between moves of the target network')
+    tau: float = Field(1.0, gt=0, le=1, description='share of the way that it then moves; .005 with target_freq 1')
+    huber_delta: float | None = Field(
+        1.0, gt=0, description='error beyond which its loss is linear; null: squared error'
+    )
+
+
+class DQNCollectConfig(CollectConfig):
+    """Section `policy.collect` of 'dqn'."""
+
+    n_step: Annotated[int, Field(ge=1)] | None = Field(
+        8, description='env steps per rollout and env (1 to 32 is usual)'
+    )
+    discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
+    n_return: int = Field(1, ge=1, description='steps whose rewards a target counts, fewer at ends; 3 is usual')
+    eps: ScheduleOrZero = Field(Linear(start=1, end=0.05, over=10_000), description='probability of a random action')
+
+
+class DQNConfig(PolicyConfig):
+    """Section `policy` of 'dqn'."""
+
+    type: str = Field('dqn', description='registered name of the policy')
+    learn: DQNLearnConfig = DQNLearnConfig()
+    collect: DQNCollectConfig = DQNCollectConfig()
+
+
+@POLICY_REGISTRY.register('dqn')
+class DQNPolicy(Policy):
+    """Acts epsilon-greedily; leaves |target - Q| in the column 'priority' of each batch, for buffers that draw by it."""
+
+    config: ClassVar[type[PolicyConfig]] = DQNConfig
+    announces_gradients: ClassVar[bool] = True
+
+    @classmethod
+    def default_model(cls) -> str:
+        return 'vac'
+
+    @classmethod
+    def default_buffer(cls) -> str:
+        return 'replay'
+
+    def _build(self) -> None:
+        if not isinstance(self.action_space, Discrete) or keeps_state(self._model):
+            got = 'a model with a recurrent state' if keeps_state(self._model) else f'actions of {self.action_space}'
+            raise UserError(f"policy 'dqn' got {got} but is for Discrete actions and models without state; use ppo")
+        self._mode, self._dist = ModelMode(self._model, self.device), Categorical(self.action_space.n)
+
+    def _init_collect(self) -> None:
+        self._n_acted, self._generator = 0, torch_generator(self.seed, 'collect', self.device)
+
+    def _q(self, obs: Obs) -> Tensor:
+        return self._model.compute_actor(map_tensors(lambda x: x.to(self.device), obs))
+
+    def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
+        q = self._q(obs)
+        logit = epsilon_greedy(self._dist, q, epsilon=schedule_value(self.cfg.collect.eps, self._n_acted))
+        self._n_acted += len(q)
+        return {'action': self._dist.sample(logit, self._dist.noise((len(q),), self._generator, self.device))}
+
+    @torch.inference_mode()
+    def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
+        return {'action': self._q(obs).argmax(-1)}
+
+    def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Any) -> Transition:
+        done, end = timestep.terminated, timestep.terminated | timestep.truncated
+        kept: Any = dict(obs=obs, action=output['action'], reward=timestep.reward, done=done, traj_flag=end)
+        if timestep.is_reset is not None:
+            kept['is_reset'] = timestep.is_reset
+        return kept
+
+    def _get_train_sample(self, rollout: Rollout) -> Sample:
+        rollout, cfg = rollout.to(self.device), self.cfg.collect
+        columns = {name: rollout.data[name] for name in ('obs', 'action')}
+        columns |= n_step_transition(rollout, cfg.discount_factor, cfg.n_return)
+        if 'is_reset' in rollout.data:
+            columns['weight'] = valid_weight(rollout.data['is_reset'])
+        return map_tensors(lambda x: x.flatten(0, 1), columns)  # [T, B] -> [N]
+
+    def _init_learn(self) -> None:
+        critic = critic_names(self._model, self.obs_space)
+        self._optimizer = make_part(OPTIMIZER_REGISTRY, self.cfg.learn.optimizer)(
+            [(name, p) for name, p in self._model.named_parameters() if name not in critic]
+        )
+        self._target = TargetNetwork(self._model, self.cfg.learn.target_freq, self.cfg.learn.tau)
+        self._train_iter, self._env_step = 0, 0
+
+    def _forward_learn(self, batch: Any) -> Metrics:
+        cfg, drawn, found, errors = self.cfg.learn, map_tensors(lambda x: x.to(self.device), batch), [], []
+        self._optimizer.lr = schedule_value(cfg.learning_rate, self._env_step)
+        for part in split_rows(drawn, cfg.batch_size or len(drawn['action'])):
+            with self._mode.steps(self.seed, self._train_iter):
+                metrics, error = q_step(self._model, self._target.model, self._optimizer, part, cfg)
+            self._train_iter += 1
+            self._target.follow(self._train_iter)
+            found.append(metrics)
+            errors.append(error)
+        batch['priority'] = torch.cat(errors)  # read by buffers that draw by it
+        if hasattr(self._model, 'update_normalizer'):  # a model need not keep any
+            self._model.update_normalizer(drawn['obs'], drawn.get('weight'))
+        rates = {'learning_rate': self._optimizer.lr, 'eps': schedule_value(self.cfg.collect.eps, self._env_step)}
+        rates['skipped_step'] = self._optimizer.count_skipped(NONFINITE_LIMIT)
+        means = {name: torch.stack([step[name] for step in found]).mean() for name in found[0]}
+        return means | {name: torch.tensor(x, dtype=torch.float64) for name, x in rates.items()}
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ['loss', 'q', 'td_error', 'grad_norm', 'learning_rate', 'eps', 'skipped_step']
+
+    def _set_env_step(self, env_step: int) -> None:
+        self._env_step = env_step
+
+    def _get_train_iter(self) -> int:
+        return self._train_iter
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        parts = {'optimizer': self._optimizer, 'target': self._target}
+        return {'train_iter': self._train_iter, **{name: part.state_dict() for name, part in parts.items()}}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state['optimizer'])
+        self._target.load_state_dict(state['target'])
+        self._train_iter = state['train_iter']
+
+    def _state_dict_collect(self) -> dict[str, Any]:
+        return {'n_acted': self._n_acted, 'generator': self._generator.get_state()}
+
+    def _load_state_dict_collect(self, state: dict[str, Any]) -> None:
+        self._n_acted = state['n_acted']
+        restore_generator(self._generator, state['generator'])

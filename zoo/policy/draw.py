@@ -1,0 +1,77 @@
+"""Draws: in which order, and how often, the entries of a batch (rows, or whole sequences) come in the passes over it.
+
+Each takes (columns, n_pass, generator) and returns (order, weight): order [n_pass, n] int64 on the generator's device,
+indices of entries, n of them in each pass; weight [n] f32 or None: a factor of the loss of each entry, None: 1.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from zoo.core.data import Columns
+from zoo.core.errors import UserError
+from zoo.core.registry import DRAW_REGISTRY
+from zoo.policy.sequences import n_entry
+
+Drawn = tuple[Tensor, Tensor | None]
+_FLOOR = 1e-6
+"""Of a priority, as a share of the largest one: every entry may come, and a batch without advantages is drawn evenly."""
+
+
+@DRAW_REGISTRY.register('shuffle')
+def shuffle(columns: Columns, n_pass: int, generator: torch.Generator) -> Drawn:
+    """Every entry once in each pass, in a random order."""
+    n, device = n_entry(columns), generator.device
+    return torch.stack([torch.randperm(n, generator=generator, device=device) for _ in range(n_pass)]), None
+
+
+@DRAW_REGISTRY.register('in_order')
+def in_order(columns: Columns, n_pass: int, generator: torch.Generator) -> Drawn:
+    """Every entry once in each pass, in the order of collection: step by step, at each step all envs."""
+    return torch.arange(n_entry(columns), device=generator.device).repeat(n_pass, 1), None
+
+
+@DRAW_REGISTRY.register('prioritized')
+@torch.no_grad()
+def prioritized(
+    columns: Columns,
+    n_pass: int,
+    generator: torch.Generator,
+    *,
+    alpha: Annotated[
+        float, Field(ge=0, description='0: all entries alike; 1: in proportion to their advantages')
+    ] = 0.8,
+    beta: Annotated[
+        float, Field(ge=0, le=1, description='1: weights make up for all of the preference; 0: none')
+    ] = 0.2,
+) -> Drawn:
+    """Entries with large advantages come more often, with replacement, and count less each time.
+
+    p_i = s_i^alpha / sum_j s_j^alpha, s_i = sum of |adv| over the entry's samples;   weight_i = (n p_i)^-beta / z
+    z makes the weights of the drawn entries 1 on average, sum_i p_i weight_i m_i = 1 with m_i the mean of the column
+    'weight' in the entry (1 if there is none). So the loss keeps its scale, which a largest weight of 1 would not, and
+    with beta 1 it is, on average, that of 'shuffle'. Samples of weight 0 add nothing to s; an entry of them never comes.
+    adv is what the steps read, so normalised where policy.learn.adv_norm is 'batch'.
+    Source: Schaul et al. 2016, arXiv:1511.05952, sec. 3.3; for segments of rollouts by |adv|: PufferLib 3. Departs: the
+      weights' scale; beta is constant.
+    Raises: UserError if the batch has no column 'adv'.
+    """
+    if 'adv' not in columns:
+        raise UserError(
+            "the draw 'prioritized' needs the column 'adv', which these samples lack; use the draw 'shuffle'"
+        )
+    n, device = n_entry(columns), generator.device
+    adv, given = columns['adv'].to(device, torch.float64), columns.get('weight')
+    share = torch.ones_like(adv) if given is None else given.to(device, torch.float64)
+    size = torch.where(share > 0, adv.abs(), 0.0).view(n, -1).sum(-1)
+    mean_weight = share.view(n, -1).mean(-1)
+    size = size.clamp(min=size.max().clamp(min=torch.finfo(size.dtype).tiny) * _FLOOR)
+    priority = torch.where(mean_weight > 0, (size / size.max()).pow(alpha), 0.0)
+    p = priority / priority.sum()
+    order = torch.multinomial(p, n_pass * n, replacement=True, generator=generator).view(n_pass, n)
+    weight = torch.where(p > 0, (n * p).pow(-beta), 0.0)
+    return order, (weight / (p * weight * mean_weight).sum()).float()

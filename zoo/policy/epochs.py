@@ -1,0 +1,126 @@
+"""Passes of gradient steps over a batch: what is drawn, how far it goes, how many steps were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.backend.executor import Executor, Pass, Step
+from zoo.config.parts import make_part
+from zoo.core.data import Columns, Metrics
+from zoo.core.registry import DRAW_REGISTRY
+from zoo.core.seeding import restore_generator, torch_generator
+from zoo.core.transfer import send
+from zoo.policy.modes import ModelMode
+from zoo.policy.sequences import length_of, n_entry
+from zoo.rl_utils.optimizer import FlatOptimizer
+
+KL_FACTOR = 1.5  # of target_kl, at which an update stops
+
+
+class Trained(NamedTuple):
+    """What passes over a batch found.
+
+    metrics: means over all steps; last: over those of the last pass; n_epoch: passes, the last maybe a part of one.
+    """
+
+    metrics: Metrics
+    last: Metrics
+    n_epoch: int
+
+
+class Epochs:
+    """Trains on a batch for some passes, in minibatches, until `target_kl` stops it.
+
+    Args: cfg: the resolved section `policy.learn`; mode: of the model that the steps move; device: where they run.
+    Attributes: train_iter: steps so far.
+    """
+
+    def __init__(self, cfg: Any, mode: ModelMode, seed: int, device: torch.device) -> None:
+        self._cfg, self._mode, self._seed, self._device = cfg, mode, seed, device
+        self._draw = make_part(DRAW_REGISTRY, cfg.draw)
+        self._generator = torch_generator(seed, 'learn', device)
+        self.train_iter = 0
+
+    def run(
+        self,
+        executor: Executor,
+        step: Step,
+        optimizers: Sequence[FlatOptimizer],
+        numbers: Any,
+        n_epoch: int,
+        columns: Columns,
+        renew: Callable[[], Columns] | None = None,
+        batch_size: int | None = None,
+    ) -> Trained:
+        """Up to n_epoch passes over columns [N], in minibatches of batch_size samples (None: all of them).
+
+        Args: renew: gives the columns anew before each pass but the first; None: they stay the same.
+        """
+        target_kl, by_minibatch = self._cfg.target_kl, self._cfg.target_kl_at == 'minibatch'
+        at_once = target_kl is None and renew is None
+        found: list[Metrics] = []
+        n_done, is_over = 0, False
+        while n_done < n_epoch and not is_over:
+            if n_done and renew is not None:
+                columns = renew()
+            data = self._pass(columns, n_epoch if at_once else 1, batch_size)
+            for piece in _minibatches(data) if target_kl is not None and by_minibatch else [data]:
+                found.append(self.steps(executor, step, optimizers, piece, numbers))
+                is_over = target_kl is not None and 'kl' in found[-1] and _is_beyond(found[-1]['kl'], target_kl)
+                if is_over:
+                    break
+            n_done += len(data.order)
+        metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
+        n_last = -(-len(next(iter(metrics.values()))) // max(n_done, 1))
+        return Trained(
+            {name: x.mean() for name, x in metrics.items()}, {name: x[-n_last:].mean() for name, x in metrics.items()}, n_done
+        )
+
+    def steps(
+        self, executor: Executor, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any
+    ) -> Metrics:
+        """Passes of gradient steps, which see the model in training mode; all else sees it in eval mode."""
+        with self._mode.steps(self._seed, self.train_iter):
+            found = executor.run(step, optimizers, data, numbers)
+        self.train_iter += len(next(iter(found.values())))
+        return found
+
+    def permutation(self, n: int, device: torch.device) -> Tensor:
+        """A permutation of n rows, on a device."""
+        return torch.randperm(n, generator=self._generator, device=self._generator.device).to(device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The random stream and the counter."""
+        return {'generator': self._generator.get_state(), 'train_iter': self.train_iter}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies a `state_dict` in."""
+        restore_generator(self._generator, state['generator'])
+        self.train_iter = state['train_iter']
+
+    def _pass(self, columns: Columns, n_pass: int, batch_size: int | None) -> Pass:
+        order, weight = self._draw(columns, n_pass, self._generator)
+        if weight is not None:
+            columns = {**columns, 'weight': weighted(columns, send(weight, self._device))}
+        n_sample = n_entry(columns) * length_of(columns) if batch_size is None else batch_size
+        n_row = max(n_sample // length_of(columns), 1)  # or sequences
+        return Pass(columns, send(order, self._device), n_row, self._device, self._cfg.adv_norm == 'minibatch')
+
+
+def weighted(columns: Columns, weight: Tensor) -> Tensor:
+    """The column 'weight' of a batch times one weight [n] for each entry; made where there is none."""
+    like = columns['adv' if 'adv' in columns else 'return_']
+    rows = weight.view(-1, *(1,) * (like.dim() - 1)).expand_as(like)
+    return rows * columns['weight'] if 'weight' in columns else rows.contiguous()
+
+
+def _minibatches(data: Pass) -> list[Pass]:
+    return [data._replace(order=data.order[:, i : i + data.batch_size]) for i in range(0, data.order.shape[1], data.batch_size)]
+
+
+def _is_beyond(kl: Tensor, target: float) -> bool:
+    return bool(kl.mean() > KL_FACTOR * target)

@@ -1,0 +1,142 @@
+"""What an actor-critic's steps minimise: the parts that the config names, and the weights that move between updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zoo.config.parts import make_part
+from zoo.config.schedule import schedule_value
+from zoo.core.errors import UserError
+from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
+from zoo.policy.checks import name_of
+from zoo.policy.config import PenaltyConfig
+from zoo.policy.updates import MSE, AuxNumbers, PolicyNumbers, ValueNumbers, n_output_of
+
+TARGET_FACTOR, TARGET_BAND = 1.5, 2.0
+"""A weight with a target grows or shrinks by the first where the penalty is off by the second (arXiv:1707.06347, sec. 4)."""
+MIN_CLIP = 1e-6  # a schedule may end at 0, the loss needs a range
+
+
+class Objective:
+    """The losses of a policy, and their numbers at an env step.
+
+    Args: cfg: the resolved section `policy.learn`.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        self._cfg = cfg
+        surrogate, penalties = _policy_specs(cfg)
+        self.surrogate = make_part(SURROGATE_REGISTRY, surrogate)
+        self.value_loss = make_part(VALUE_LOSS_REGISTRY, _value_loss_spec(cfg))
+        self.penalties = tuple(make_part(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
+        self._common = [_common_of(spec) for spec in penalties]
+        if len(names := [penalty.name for penalty in self.penalties]) != len(set(names)):
+            raise UserError(f'policy.learn.penalties has {", ".join(names)} but each may be there once; drop the others')
+        self.weights = [schedule_value(common.weight, 0) for common in self._common]
+        self.proximal = name_of(cfg.proximal)
+
+    @property
+    def parts(self) -> list[Any]:
+        """All parts of the losses, for the choice of an executor."""
+        return [self.surrogate, self.value_loss, *self.penalties]
+
+    @property
+    def n_value(self) -> int:
+        """Numbers that the critic predicts: 1, or more for a distribution of returns."""
+        return n_output_of(self.value_loss)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the metrics: the mean of each penalty, and its weight."""
+        return [name for penalty in self.penalties for name in (f'penalty_{penalty.name}', f'{penalty.name}_weight')]
+
+    def set_env_step(self, env_step: int) -> None:
+        """Weights without a target follow their schedules."""
+        for i, common in enumerate(self._common):
+            if common.target is None:
+                self.weights[i] = schedule_value(common.weight, env_step)
+
+    def adapt(self, last: Mapping[str, Any]) -> None:
+        """Weights with a target follow the penalties of the last pass of an update. Waits for the device."""
+        for i, (penalty, common) in enumerate(zip(self.penalties, self._common, strict=True)):
+            if common.target is None:
+                continue
+            found, weight = float(last[f'penalty_{penalty.name}']), self.weights[i]
+            if found > TARGET_BAND * common.target:
+                weight *= TARGET_FACTOR
+            elif found < common.target / TARGET_BAND:
+                weight /= TARGET_FACTOR
+            self.weights[i] = min(max(weight, common.min_weight), common.max_weight)
+
+    def policy_numbers(self, rates: Mapping[str, float], value_weight: float, measure_kl: bool) -> PolicyNumbers:
+        """The numbers of a step on the policy. rates: clip_ratio and entropy_weight at present."""
+        cfg = self._cfg
+        return PolicyNumbers(
+            max(rates['clip_ratio'], MIN_CLIP),
+            rates['entropy_weight'],
+            cfg.dual_clip,
+            cfg.grad_clip,
+            measure_kl,
+            value_weight,
+            self.surrogate,
+            self.value_loss,
+            self.penalties,
+            tuple(self.weights),
+            self.proximal,
+            cfg.precision,
+        )
+
+    def value_numbers(self, rates: Mapping[str, float], value_weight: float) -> ValueNumbers:
+        """The numbers of a step of the critic alone."""
+        cfg = self._cfg
+        return ValueNumbers(
+            max(rates['clip_ratio'], MIN_CLIP), cfg.grad_clip, self.value_loss, value_weight, cfg.precision
+        )
+
+    def aux_numbers(self, bc_weight: float, value_weight: float) -> AuxNumbers:
+        """The numbers of a step of an auxiliary phase."""
+        value_loss = self.value_loss if self.n_value > 1 else MSE
+        return AuxNumbers(bc_weight, self._cfg.grad_clip, value_loss, value_weight, self._cfg.precision)
+
+    def metrics(self) -> dict[str, float]:
+        """The weights of the penalties."""
+        return {f'{penalty.name}_weight': weight for penalty, weight in zip(self.penalties, self.weights, strict=True)}
+
+    def state_dict(self) -> dict[str, float]:
+        """The weights that a target moves, by penalty."""
+        adaptive = zip(self.penalties, self.weights, self._common, strict=True)
+        return {penalty.name: weight for penalty, weight, common in adaptive if common.target is not None}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Copies a `state_dict` in; penalties that it lacks keep their weights."""
+        for i, (penalty, common) in enumerate(zip(self.penalties, self._common, strict=True)):
+            if common.target is not None and penalty.name in state:
+                self.weights[i] = state[penalty.name]
+
+
+def _policy_specs(cfg: Any) -> tuple[Any, list[Any]]:
+    """Surrogate and penalties; policy_loss 'kl' of ppg is a name for a pair of these."""
+    if cfg.get('policy_loss') != 'kl':
+        return cfg.surrogate, list(cfg.penalties)
+    if cfg.surrogate != 'clip':
+        raise UserError(
+            f"policy.learn.policy_loss is 'kl', which is surrogate 'none' and the penalty kl, but surrogate is "
+            f'{cfg.surrogate!r}; drop one of the two'
+        )
+    return 'none', [{'type': 'kl', 'weight': cfg.kl_weight}, *cfg.penalties]
+
+
+def _value_loss_spec(cfg: Any) -> Any:
+    if not cfg.value_clip:
+        return cfg.value_loss
+    if cfg.value_loss not in (MSE.name, 'clip', {'type': MSE.name}):
+        raise UserError(
+            f"policy.learn.value_clip is true, which is value_loss 'clip', but value_loss is {cfg.value_loss!r}; drop one"
+        )
+    return 'clip'
+
+
+def _common_of(spec: Any) -> PenaltyConfig:
+    given = {} if isinstance(spec, str) else spec
+    return PenaltyConfig(**{name: given[name] for name in PenaltyConfig.model_fields if name in given})

@@ -1,0 +1,102 @@
+"""How Q-values are learned: transitions over one step or several, targets, a gradient step, and the slow target network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import huber_loss
+
+from zoo.core.data import Metrics, Rollout, map_tensors
+from zoo.policy.hooks import gradient_ready
+from zoo.rl_utils.estimators import n_step
+from zoo.rl_utils.gae import gae_data
+
+
+@torch.no_grad()
+def n_step_transition(rollout: Rollout, gamma: float, n: int) -> dict[str, Any]:
+    """Columns [T, B] of transitions over m = n steps, fewer where the episode or the rollout ends before.
+
+    reward = r_t + .. + gamma^(m-1) r_{t+m-1},   discount = gamma^m, or 0 where the last of these steps is `done`,
+    next_obs = the true successor of that step, also where a time limit ended the episode
+    """
+    reward, done, end = (rollout.data[name] for name in ('reward', 'done', 'traj_flag'))
+    zero, one = torch.zeros_like(reward), torch.ones_like(reward)
+
+    def total(next_value: Tensor, reward: Tensor, done: Tensor, gamma: float) -> Tensor:
+        return n_step(gae_data(zero, next_value, reward, done, end), gamma, 1.0, n=n)[1]
+
+    row, env = torch.meshgrid(*(torch.arange(k, device=reward.device) for k in reward.shape), indexing='ij')
+    last = row + total(zero, one, done, 1.0).long() - 1  # m - 1 rows below
+    return {
+        'reward': total(zero, reward, done, gamma),
+        'discount': total(one, zero, done, gamma),
+        'next_obs': map_tensors(lambda x: x[last, env], rollout.next_obs()),
+    }
+
+
+@torch.no_grad()
+def q_target(reward: Tensor, discount: Tensor, value: Tensor, choice: Tensor) -> Tensor:
+    """reward + discount * value[argmax choice], [N].
+
+    Args: reward, discount: [N]; value: [N, A], the target network's Q-values of what follows; choice: [N, A], those that
+      pick the action: the network's own (double Q-learning), or value again. Both are -inf where an action is not allowed.
+    Source: van Hasselt et al. 2016, arXiv:1509.06461, eq. 4.
+    """
+    rest = value.gather(-1, choice.argmax(-1, keepdim=True)).squeeze(-1)
+    return reward + torch.where(discount > 0, discount * rest, 0.0)  # a terminal state may allow no action
+
+
+def q_step(model: Any, target_model: Any, optimizer: Any, part: Mapping[str, Any], cfg: Any) -> tuple[Metrics, Tensor]:
+    """One gradient step on mean(weight * loss(Q(obs)[action] - target)), with the Huber loss.
+
+    Args:
+      model, target_model: their `compute_actor` gives Q-values [n, A].
+      part: obs, action, reward, discount, next_obs as of `n_step_transition`, [n, ...], and weight where rows differ in it.
+      cfg: the section `policy.learn` of 'dqn'.
+    Returns: detached 0-dim metrics loss, q, td_error, grad_norm; |Q - target| [n], 0 where the weight is.
+    """
+    with torch.no_grad():
+        value = target_model.compute_actor(part['next_obs'])
+        choice = model.compute_actor(part['next_obs']) if cfg.double else value
+    target = q_target(part['reward'], part['discount'], value, choice)
+    weight = part.get('weight', torch.ones_like(target))
+    q = model.compute_actor(part['obs']).gather(-1, part['action'].unsqueeze(-1)).squeeze(-1)
+    q = torch.where(
+        weight > 0, q, target
+    )  # rows without weight may hold anything, such as an action that is not allowed
+    loss = (huber_loss(q, target, reduction='none', delta=cfg.huber_delta or torch.inf) * weight).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    gradient_ready([optimizer], loss)
+    norm, error = optimizer.step(cfg.grad_clip), (q.detach() - target).abs()
+    return {'loss': loss.detach(), 'q': q.detach().mean(), 'td_error': error.mean(), 'grad_norm': norm}, error
+
+
+class TargetNetwork:
+    """A copy of a network that follows it slowly.
+
+    Args: freq: gradient steps between its moves; tau: share of the way to the network of each move, 1: all of it.
+    Attributes: model: the copy.
+    """
+
+    def __init__(self, model: nn.Module, freq: int, tau: float) -> None:
+        self.model: Any = copy.deepcopy(model).requires_grad_(False)
+        self._source, self._freq, self._tau = model, freq, tau
+
+    def follow(self, n_step: int) -> None:
+        """Called after each gradient step; n_step: how many there were."""
+        if n_step % self._freq == 0:
+            for slow, fast in zip(self.model.state_dict().values(), self._source.state_dict().values(), strict=True):
+                slow.copy_(slow.lerp(fast, self._tau) if slow.is_floating_point() else fast)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its parameters and buffers."""
+        return dict(self.model.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copies a `state_dict` in."""
+        self.model.load_state_dict(state)

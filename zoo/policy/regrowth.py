@@ -1,0 +1,44 @@
+"""When a policy's plasticity part acts on its model: after every so many updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from zoo.config.parts import Part
+from zoo.core.seeding import restore_generator, torch_generator
+
+
+class Regrowth:
+    """Calls a part of PLASTICITY_REGISTRY on a model after every `every`-th update, `every` an option of the part (1 without).
+
+    Parameters change in place, so that flat buffers of which they are views stay valid; the moments of an optimiser stay as
+    they are. The initial values are those at construction. They go into checkpoints: a model given from outside, or one
+    that began from another run, has values that no seed brings back.
+    Args: part: as `make_part` gives it; seed: the run's, for a random stream of its own.
+    """
+
+    def __init__(self, part: Part, model: nn.Module, seed: int) -> None:
+        self._part, self._every = part, dict(part.options).get('every', 1)
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._initial = {name: p.detach().clone() for name, p in self._named.items()}
+        self._generator = torch_generator(seed, 'plasticity')
+        self.n_update = 0
+
+    def after_update(self) -> None:
+        """Counts an update, and calls the part where it is its turn."""
+        self.n_update += 1
+        if self.n_update % self._every == 0:
+            self._part({name: p.detach() for name, p in self._named.items()}, self._initial, self._generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count of updates, the initial parameters and the random stream."""
+        return {'n_update': self.n_update, 'initial': dict(self._initial), 'generator': self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies a `state_dict` in."""
+        self.n_update = state['n_update']
+        for name, x in self._initial.items():
+            x.copy_(state['initial'][name])
+        restore_generator(self._generator, state['generator'])

@@ -1,0 +1,139 @@
+"""Estimators: advantages and returns of a rollout, from (data, gamma, lambda_) as `gae` takes them.
+
+Each returns (adv, return_), new tensors in the shape and dtype of data.value, without gradient. All treat ends alike:
+where `done` no value of the next state counts; where `traj_flag`, and at the end of the rollout, nothing of the rows
+below counts, and the value of the next state stands for the rest. Inputs and errors are those of `gae`.
+Below r is the reward, V the value, V' the value of the next state, 0 where done.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from zoo.core.registry import ESTIMATOR_REGISTRY
+from zoo.rl_utils.check import check_shape, wide
+from zoo.rl_utils.gae import gae as gae_advantage
+from zoo.rl_utils.gae import gae_data, gae_return, linear_scan
+
+Estimate = tuple[Tensor, Tensor]
+Lambda = Annotated[float, Field(ge=0, le=1)]
+
+
+@ESTIMATOR_REGISTRY.register('gae')
+def gae(
+    data: gae_data,
+    gamma: float,
+    lambda_: float,
+    *,
+    value_lambda: Annotated[
+        Lambda | None,
+        Field(description='lambda of the returns that the critic learns (DNA: 0.95 beside 0.8); null: gae_lambda'),
+    ] = None,
+) -> Estimate:
+    """Generalised advantages; the critic's returns may have a lambda of their own.
+
+    adv = gae(lambda_),   return_ = gae(value_lambda) + V
+    Source: Schulman et al. 2016, arXiv:1506.02438; two lambdas: Aitchison and Sweetser 2022 (DNA), arXiv:2206.10027.
+    """
+    if value_lambda is None or value_lambda == lambda_:
+        found = gae_return(data, gamma, lambda_)
+        return found.adv, found.return_
+    return gae_advantage(data, gamma, lambda_), gae_return(data, gamma, value_lambda).return_
+
+
+@ESTIMATOR_REGISTRY.register('n_step')
+@torch.no_grad()
+def n_step(
+    data: gae_data,
+    gamma: float,
+    lambda_: float,
+    *,
+    n: Annotated[int, Field(ge=1, description='steps whose rewards count; the value stands for what follows them')] = 5,
+) -> Estimate:
+    """Returns of n steps, fewer where an end comes first; reads no gae_lambda.
+
+    return_t = r_t + gamma r_{t+1} + .. + gamma^{m-1} r_{t+m-1} + gamma^m V'_{t+m-1},   adv = return_ - V
+    m = n, or the number of rows up to the first end if that is less.
+    Source: Mnih et al. 2016, arXiv:1602.01783, sec. 4.
+    """
+    last, reward, cut = _one_step(data, gamma)
+    if n >= len(last):
+        return returns(data, gamma, lambda_)
+    return_ = last
+    for _ in range(n - 1):
+        longer = torch.where(cut[:-1], last[:-1], reward[:-1] + gamma * return_[1:])
+        return_ = torch.cat((longer, last[-1:]))
+    return return_ - data.value, return_
+
+
+@ESTIMATOR_REGISTRY.register('returns')
+@torch.no_grad()
+def returns(data: gae_data, gamma: float, lambda_: float) -> Estimate:
+    """Discounted returns up to the end of each episode; reads no gae_lambda.
+
+    return_t = r_t + gamma return_{t+1}, but r_t + gamma V'_t where a trace ends,   adv = return_ - V
+    Where the caller has no critic it gives values of 0: both are then the plain discounted sum of rewards.
+    Source: Williams 1992, doi:10.1007/BF00992696 (REINFORCE with a baseline).
+    """
+    last, reward, cut = _one_step(data, gamma)
+    decay = torch.full_like(last, gamma).masked_fill_(cut, 0.0)
+    return_ = linear_scan(torch.where(cut, last, reward), decay)
+    return return_ - data.value, return_
+
+
+@ESTIMATOR_REGISTRY.register('vtrace')
+@torch.no_grad()
+def vtrace(
+    data: gae_data,
+    gamma: float,
+    lambda_: float,
+    log_ratio: Tensor | None = None,
+    *,
+    rho_max: Annotated[
+        float, Field(ge=1, description='bound of the ratio that weights each temporal difference')
+    ] = 1.0,
+    c_max: Annotated[float, Field(ge=1, description='bound of the ratio that carries the trace back')] = 1.0,
+) -> Estimate:
+    """Generalised advantages for samples of another policy: ratios weight each difference and cut the trace.
+
+    adv_t = min(rho_t, rho_max) delta_t + gamma lambda_ min(rho_t, c_max) (1 - traj_flag_t) adv_{t+1},   adv_T = 0
+    delta_t = r_t + gamma V'_t - V_t,   return_ = adv + V,   rho = exp(log_ratio)
+
+    Args: log_ratio: log p_now(action) - log p_behaviour(action), in the shape of reward; None: 0, the samples are of the
+      policy itself, and all is as in 'gae'.
+    Source: Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and remark 2. Departs: the policy's advantage is the sum of the
+      whole trace, as in PufferLib, not rho_t (r_t + gamma return_{t+1} - V_t).
+    """
+    if log_ratio is None:
+        return gae(data, gamma, lambda_)
+    check_shape('log_ratio', log_ratio, 'reward', data.reward.shape)
+    delta = wide(gae_advantage(data, gamma, 0.0))
+    rho = (
+        _like(wide(log_ratio), delta).clamp(max=max(rho_max, c_max)).exp()
+    )  # finite; as e^x > x, at its bounds or above
+    decay = (rho.clamp(max=c_max) * (gamma * lambda_)).expand_as(delta)
+    adv = linear_scan(rho.clamp(max=rho_max) * delta, torch.where(_cut(data, delta), 0.0, decay)).to(data.value.dtype)
+    return adv, adv + data.value
+
+
+def _one_step(data: gae_data, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """r + gamma V' of every row [T, ...]; and, to be broadcast to it, its reward, and where a trace ends. Checks data."""
+    last = gae_advantage(data._replace(value=torch.zeros_like(data.value)), gamma, 0.0)
+    return last, _like(data.reward, last).to(last.dtype), _cut(data, last)
+
+
+def _like(x: Tensor, value: Tensor) -> Tensor:
+    """Rewards or flags of agents that share them: [T, B] -> [T, B, 1]."""
+    return x.unsqueeze(-1) if x.dim() < value.dim() else x
+
+
+def _cut(data: gae_data, value: Tensor) -> Tensor:
+    """[T, ...] bool, to be broadcast to value: the trace ends with the row, as it does with the last."""
+    flag = data.done if data.traj_flag is None else data.traj_flag
+    cut = torch.zeros_like(data.reward, dtype=torch.bool) if flag is None else flag.bool().clone()
+    cut[-1] = True
+    return _like(cut, value)

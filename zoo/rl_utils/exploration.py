@@ -1,0 +1,161 @@
+"""Exploration: how the behaviour policy, which is sampled from and stored, differs from the policy.
+
+Each takes (dist, logit) and returns the parameters [..., P] of the behaviour policy, of the same distribution; it runs
+with every step, also compiled. A part is for the distributions of `kinds`, see `exploration_problem`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from zoo.core.registry import EXPLORATION_REGISTRY
+from zoo.rl_utils.bernoulli import Bernoulli
+from zoo.rl_utils.beta import Beta
+from zoo.rl_utils.categorical import Categorical
+from zoo.rl_utils.check import wide
+from zoo.rl_utils.composite import Composite
+from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.gaussian import Gaussian
+from zoo.rl_utils.gsde import GSDE
+from zoo.rl_utils.multi_categorical import MultiCategorical
+from zoo.rl_utils.squashed_gaussian import SquashedGaussian
+
+F = TypeVar('F', bound=Callable[..., Tensor])
+_DISCRETE = (Categorical, MultiCategorical, Bernoulli)
+_GAUSSIAN = (Gaussian, SquashedGaussian, GSDE)
+
+Epsilon = Annotated[float, Field(gt=0, le=1, description='share of the actions that are drawn uniformly')]
+
+
+def _for(*kinds: type[ActionDist]) -> Callable[[F], F]:
+    """Marks an exploration with the distributions that it is for; those of a composite are looked at one by one."""
+
+    def mark(function: F) -> F:
+        function.kinds = kinds  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def exploration_problem(exploration: Any, dist: ActionDist) -> str:
+    """Why an exploration cannot be used with a distribution, as a sentence; empty if it can.
+
+    Args: exploration: a registered function, or the Part of one. One without the attribute `kinds` is for all.
+    """
+    function = getattr(exploration, 'function', exploration)
+    kinds = getattr(function, 'kinds', None)
+    if kinds is None:
+        return ''
+    parts = [part for _, part in _parts(dist)]
+    wrong = [part.name for part in parts if type(part) not in kinds]
+    if not wrong:
+        return ''
+    name = getattr(exploration, 'name', function.__name__)
+    fitting = [
+        other
+        for other in EXPLORATION_REGISTRY.names()
+        if all(type(part) in getattr(EXPLORATION_REGISTRY.get(other), 'kinds', (type(part),)) for part in parts)
+    ]
+    return (
+        f'policy.collect.exploration is {name!r}, which is for {", ".join(kind.name for kind in kinds)} distributions, but '
+        f'the actions are of a {wrong[0]} distribution; use {" or ".join(map(repr, fitting))}'
+    )
+
+
+@EXPLORATION_REGISTRY.register('sample')
+def sample(dist: ActionDist, logit: Tensor) -> Tensor:
+    """Actions are drawn from the policy itself."""
+    return logit
+
+
+@EXPLORATION_REGISTRY.register('temperature')
+@_for(*_DISCRETE, *_GAUSSIAN, Beta)
+def temperature(
+    dist: ActionDist,
+    logit: Tensor,
+    *,
+    temperature: Annotated[
+        float, Field(gt=0, description='above 1: more random actions than the policy, below 1: fewer')
+    ] = 1.0,
+) -> Tensor:
+    """Makes the behaviour policy more random, or less.
+
+    Discrete choices and Beta: probabilities (densities over the unit interval) p^(1 / temperature), normalised.
+    Gaussian, squashed Gaussian and gSDE: the standard deviation (before squashing) times temperature, the same mean.
+    """
+    return _each_part(lambda part, param: _tempered(part, param, temperature), dist, logit)
+
+
+@EXPLORATION_REGISTRY.register('epsilon')
+@_for(*_DISCRETE)
+def epsilon(dist: ActionDist, logit: Tensor, *, epsilon: Epsilon = 0.05) -> Tensor:
+    """Draws a share of the actions uniformly from what is allowed, the others from the policy; for discrete actions.
+
+    p = (1 - epsilon) softmax(logit) + epsilon / n, n the number of choices that no mask forbids; the result is log p.
+    With several choices in an action each of them is drawn uniformly on its own, bits too.
+    """
+    return _each_part(lambda part, param: _mixed(part, param, epsilon, is_greedy=False), dist, logit)
+
+
+@EXPLORATION_REGISTRY.register('epsilon_greedy')
+@_for(*_DISCRETE)
+def epsilon_greedy(dist: ActionDist, logit: Tensor, *, epsilon: Epsilon = 0.05) -> Tensor:
+    """Draws a share of the actions uniformly from what is allowed, else takes the best one; for discrete actions.
+
+    p = (1 - epsilon) [the choice with the largest logit, the first of equal ones] + epsilon / n; otherwise as 'epsilon'.
+    For policies whose logits are values of actions, as in DQN.
+    """
+    return _each_part(lambda part, param: _mixed(part, param, epsilon, is_greedy=True), dist, logit)
+
+
+def _parts(dist: ActionDist) -> list[tuple[int, ActionDist]]:
+    """(number of parameters, distribution) of each part of a composite; of another distribution it alone."""
+    parts = dist.parts if isinstance(dist, Composite) else [dist]
+    return [(part.n_param, part) for part in parts]
+
+
+def _each_part(function: Callable[[ActionDist, Tensor], Tensor], dist: ActionDist, logit: Tensor) -> Tensor:
+    parts = _parts(dist)
+    if len(parts) == 1:
+        return function(parts[0][1], logit)
+    params = logit.split([n for n, _ in parts], -1)
+    return torch.cat([function(part, param) for (_, part), param in zip(parts, params, strict=True)], -1)
+
+
+def _tempered(dist: ActionDist, param: Tensor, temperature: float) -> Tensor:
+    if isinstance(dist, _DISCRETE):
+        return param / temperature
+    if isinstance(dist, Beta):
+        return 1 + (param - 1) / temperature
+    mu, spread = param.split((dist.n_action, dist.n_param - dist.n_action), -1)  # sigma; of gSDE what it is linear in
+    return torch.cat((mu, spread * temperature), -1)
+
+
+def _mixed(dist: ActionDist, param: Tensor, epsilon: float, is_greedy: bool) -> Tensor:
+    param = wide(param)
+    if isinstance(dist, MultiCategorical):
+        return torch.cat([_mixed_choice(part, epsilon, is_greedy) for part in param.split(dist.nvec, -1)], -1)
+    return (_mixed_bits if isinstance(dist, Bernoulli) else _mixed_choice)(param, epsilon, is_greedy)
+
+
+def _mixed_choice(logit: Tensor, epsilon: float, is_greedy: bool) -> Tensor:
+    """Logits [..., A] of one choice."""
+    allowed = (logit != -torch.inf).to(logit.dtype)
+    choice = torch.arange(logit.shape[-1], device=logit.device)
+    p = (choice == logit.argmax(-1, keepdim=True)).to(logit.dtype) if is_greedy else logit.softmax(-1)
+    return ((1 - epsilon) * p + epsilon * allowed / allowed.sum(-1, keepdim=True)).log()
+
+
+def _mixed_bits(log_odds: Tensor, epsilon: float, is_greedy: bool) -> Tensor:
+    """Log-odds [..., K] of bits; one of -inf may not be 1."""
+    if is_greedy:
+        one, zero = (log_odds > 0).to(log_odds.dtype), (log_odds <= 0).to(log_odds.dtype)
+    else:
+        one, zero = log_odds.sigmoid(), (-log_odds).sigmoid()
+    mixed = ((1 - epsilon) * one + 0.5 * epsilon).log() - ((1 - epsilon) * zero + 0.5 * epsilon).log()
+    return torch.where(log_odds == -torch.inf, log_odds, mixed)

@@ -1,0 +1,163 @@
+"""Surrogates: what a gradient step on the policy maximises, as elementwise functions of probability ratio and advantage.
+
+Each takes (log_ratio, ratio, adv, clip_ratio), all [N] but the last, and returns the gain [N]:
+  log_ratio: log p_new(action) - log p_old(action); the gradient arrives here and in `ratio`.
+  ratio: exp(log_ratio), bounded at e^88, where it has no gradient. adv: without gradient.
+  clip_ratio: > 0, a number or a 0-dim tensor; infinity: no clipping.
+The caller takes the weighted mean, and adds entropy, dual clip and metrics. Below r is the ratio, A the advantage, c the
+clip_ratio, and the slope d gain / d log p_new. At r = 1 the slope of all but 'awr' is A.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from zoo.core.registry import SURROGATE_REGISTRY
+
+Number = float | Tensor
+
+
+@SURROGATE_REGISTRY.register('clip')
+def clip(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
+    """PPO's clipped gain: no reward for a ratio outside [1 - clip_ratio, 1 + clip_ratio].
+
+    gain = min(r A, clamp(r, 1 - c, 1 + c) A);   slope = r A, and 0 where the ratio is outside and going on would pay
+    Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7.
+    """
+    clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)  # type: ignore[arg-type]  # 0-dim tensors too
+    return torch.min(ratio * adv, clipped * adv)
+
+
+@SURROGATE_REGISTRY.register('asymmetric_clip')
+def asymmetric_clip(
+    log_ratio: Tensor,
+    ratio: Tensor,
+    adv: Tensor,
+    clip_ratio: Number,
+    *,
+    high: Annotated[
+        float, Field(gt=0, description='the ratio is clipped at 1 + high; 0.28 beside a clip_ratio of 0.2 is usual')
+    ] = 0.28,
+) -> Tensor:
+    """As 'clip' with an upper bound of its own, so that unlikely actions can gain probability faster.
+
+    gain = min(r A, clamp(r, 1 - c, 1 + high) A);   slope as 'clip'
+    Source: Yu et al. 2025 (DAPO), arXiv:2503.14476.
+    """
+    clipped = ratio.clamp(min=1 - clip_ratio).clamp(max=1 + high)
+    return torch.min(ratio * adv, clipped * adv)
+
+
+@SURROGATE_REGISTRY.register('spo')
+def spo(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
+    """Simple policy optimisation: a quadratic penalty whose best ratio lies on the edge of the clip.
+
+    gain = r A - |A| (r - 1)^2 / (2 c);   slope = r A - r |A| (r - 1) / c, which is 0 at r = 1 + c sign(A)
+    Outside the slope leads back, so every sample keeps a gradient.
+    Source: Xie et al. 2025, arXiv:2401.16025.
+    """
+    change = ratio - 1
+    return adv + change * (adv - adv.abs() / (2 * clip_ratio) * change)  # no inf - inf for huge ratios, nor 0 * inf
+
+
+@SURROGATE_REGISTRY.register('dpo')
+def dpo(
+    log_ratio: Tensor,
+    ratio: Tensor,
+    adv: Tensor,
+    clip_ratio: Number,
+    *,
+    alpha: Annotated[float, Field(gt=0, description='where adv >= 0: smaller slows sooner as the ratio grows')] = 2.0,
+    beta: Annotated[float, Field(gt=0, description='where adv < 0: smaller slows sooner as the ratio falls')] = 0.6,
+) -> Tensor:
+    """Discovered policy optimisation: a smooth drift, found by meta-learning, in place of the clip; reads no clip_ratio.
+
+    A >= 0, u = (r - 1) A:  gain = r A - max(u - alpha tanh(u / alpha), 0);   slope = r A (1 - [u > 0] tanh^2(u / alpha))
+    A <  0, v = A log r:    gain = r A - max(v - beta tanh(v / beta), 0);     slope = r A - [v > 0] A tanh^2(v / beta)
+    Source: Lu et al. 2022, arXiv:2210.05639.
+    """
+    plain, u, v = ratio * adv, (ratio - 1) * adv, log_ratio * adv
+    rising = torch.where(u > 0, adv + alpha * (u / alpha).tanh(), plain)  # r A - u is A: no inf - inf for huge ratios
+    falling = torch.where(v > 0, plain - v + beta * (v / beta).tanh(), plain)
+    return torch.where(adv >= 0, rising, falling)
+
+
+@SURROGATE_REGISTRY.register('rollback')
+def rollback(
+    log_ratio: Tensor,
+    ratio: Tensor,
+    adv: Tensor,
+    clip_ratio: Number,
+    *,
+    slope: Annotated[
+        float, Field(ge=0, description='strength of the pull back from outside; 0: as clip; 0.3 is usual')
+    ] = 0.3,
+) -> Tensor:
+    """PPO-RB: as 'clip', but where the clip has no gradient a reversed one leads back.
+
+    gain = min(r A, (q - slope (r - q)) A), q = clamp(r, 1 - c, 1 + c);   slope = -slope r A where 'clip' has 0, else r A
+    Source: Wang et al. 2019, arXiv:1903.07940, PPO-RB.
+    """
+    clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)  # type: ignore[arg-type]  # 0-dim tensors too
+    return torch.min(ratio * adv, (clipped - slope * (ratio - clipped)) * adv)
+
+
+@SURROGATE_REGISTRY.register('none')
+def none(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
+    """The ratio times the advantage without any clipping; needs a KL penalty or few steps; reads no clip_ratio.
+
+    gain = r A;   slope = r A
+    Source: Schulman et al. 2017, arXiv:1707.06347, eq. 6; with penalty 'kl' eq. 8.
+    """
+    return ratio * adv
+
+
+@SURROGATE_REGISTRY.register('a2c')
+def a2c(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
+    """The policy gradient of actor-critic methods, for one pass over each batch; reads no clip_ratio.
+
+    gain = A log r;   slope = A
+    The constant A log p_old is subtracted from the usual A log p_new: the gradient is the same, the gain 0 at r = 1.
+    Source: Mnih et al. 2016, arXiv:1602.01783.
+    """
+    return log_ratio * adv
+
+
+@SURROGATE_REGISTRY.register('cispo')
+def cispo(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
+    """The policy gradient with an importance weight that is limited to 1 + clip_ratio: no sample loses its gradient.
+
+    slope = min(r, 1 + c) A;   gain = r A up to r = 1 + c, beyond (1 + c) (1 + log(r / (1 + c))) A
+    Source: MiniMax 2025 (CISPO), arXiv:2506.13585. Departs: there the gain is sg(min(r, 1 + c)) A log p_new with a
+      stopped gradient sg; this one has the same slope and is its integral, so that the loss can be compared with others.
+    """
+    outside = ratio > 1 + clip_ratio
+    log_bound = clip_ratio.log1p() if isinstance(clip_ratio, Tensor) else math.log1p(clip_ratio)
+    bounded = torch.where(outside, 1 + clip_ratio, ratio)
+    return bounded * (1 + torch.where(outside, log_ratio - log_bound, 0.0)) * adv
+
+
+@SURROGATE_REGISTRY.register('awr')
+def awr(
+    log_ratio: Tensor,
+    ratio: Tensor,
+    adv: Tensor,
+    clip_ratio: Number,
+    *,
+    temperature: Annotated[
+        float, Field(gt=0, description='of the weights exp(adv / temperature), in units of adv')
+    ] = 1.0,
+    max_weight: Annotated[float, Field(gt=0, description='largest weight of a sample')] = 20.0,
+) -> Tensor:
+    """Advantage-weighted regression: likelihood of the actions taken, good ones weighted more; reads no clip_ratio.
+
+    gain = w log r, w = min(exp(A / temperature), max_weight);   slope = w: at r = 1 it is not A, and never negative
+    Source: Peng et al. 2019, arXiv:1910.00177. Departs: w log p_old is subtracted, which has no gradient.
+    """
+    weight = (adv / temperature).clamp(max=math.log(max_weight)).exp()
+    return weight * log_ratio

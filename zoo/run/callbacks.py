@@ -1,0 +1,249 @@
+"""Code of the user's own that a run calls at its events: which there are, where they come from, what a failure does."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from zoo.config.messages import shown
+from zoo.config.section import ConfigError
+from zoo.config.source import function_name
+from zoo.core.data import Metrics, Rollout
+from zoo.core.errors import RunError
+from zoo.core.registry import closest
+
+if TYPE_CHECKING:
+    from zoo.run.job import SerialJob, TrainResult
+    from zoo.worker.evaluator import Evaluation
+
+NAME = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*')
+"""'module:Class'; a part of what zoo.run.trust takes for code that needs consent."""
+
+
+class Callback:
+    """What a run calls at its events: derive a class and override what you need; a class with the same methods will do.
+
+    The config names it, `callbacks: ['my_module:MyCallback']`, or it is given, `serial_pipeline(..., callbacks=[...])`, as
+    a class, an object, or a function that has the name of an event. Callbacks are called in that order. What they keep
+    is theirs: it is in no checkpoint, so a resume makes new ones.
+
+    `job` is the run: read `job.policy`, `job.cfg`, `job.env_step`, `job.train_iter`, `job.run_dir`. `job.stop()` ends the
+    run after the present round, as `policy.eval.stop_value` does. Methods return nothing, except `on_update`.
+    A callback that raises ends the run with a CallbackError; the run is saved before, see docs/your_policy.md.
+    """
+
+    def on_start(self, job: SerialJob) -> None:
+        """The run begins, or continues from a checkpoint: envs and policy are there."""
+
+    def on_rollout(self, job: SerialJob, rollout: Rollout) -> None:
+        """A rollout was collected: `rollout.data` has its columns [T, B, ...], which may be changed in place."""
+
+    def on_samples(self, job: SerialJob, samples: dict[str, Any]) -> None:
+        """A rollout became samples [N, ...] by column, which the buffer gets next; may be changed in place."""
+
+    def on_gradient(self, job: SerialJob, optimizers: Sequence[Any], loss: Tensor) -> None:
+        """The gradient of `loss` (0-dim) was found, the optimisers step next; may change gradients in place.
+
+        `optimizer.grad` is the whole gradient as one flat tensor, `optimizer.cut(optimizer.grad)` has views of it by name of
+        the parameter. Called before the limit of `policy.learn.grad_clip`. A run with it takes its steps eagerly.
+        """
+
+    def on_update(self, job: SerialJob, metrics: Metrics) -> Metrics | None:
+        """A round of updates is over; returns metrics to add, numbers or 0-dim tensors, which the log has as 'learn/name'."""
+
+    def on_evaluate(self, job: SerialJob, evaluation: Evaluation) -> None:
+        """The policy was evaluated: `evaluation.return_mean` and more."""
+
+    def on_checkpoint(self, job: SerialJob, path: Path) -> None:
+        """A checkpoint was written."""
+
+    def on_end(self, job: SerialJob, result: TrainResult) -> None:
+        """The run is over, evaluated and saved; not called after an error."""
+
+
+EVENTS = {
+    name: [p for p in inspect.signature(method).parameters if p != 'self']
+    for name, method in vars(Callback).items()
+    if name.startswith('on_')
+}
+"""The methods of a callback, each with the names of its arguments."""
+
+
+class CallbackError(RunError):
+    """A callback raised an error, which is the cause of this one."""
+
+
+class Callbacks:
+    """The callbacks of one run. Args: specs: names, classes, objects or functions, see `Callback`.
+
+    Attributes: has_failed: one of them raised an error; from then on none is called.
+    Raises: ConfigError for one that cannot be one.
+    """
+
+    def __init__(self, specs: Sequence[Any]) -> None:
+        if problems := list(callback_problems(specs)):
+            raise ConfigError(problems)
+        self.has_failed = False
+        self._methods: dict[str, list[tuple[str, Any]]] = {event: [] for event in EVENTS}
+        for spec in specs:
+            found = _load(spec) if isinstance(spec, str) else spec
+            name = _name_of(found)
+            item = self._guarded(f'{name} raised when it was made', found) if isinstance(found, type) else found
+            for event, method in _methods_of(item).items():
+                self._methods[event].append((name, method))
+
+    def __contains__(self, event: str) -> bool:
+        return bool(self._methods[event])
+
+    def names(self, event: str) -> str:
+        """The callbacks that have this event, for messages."""
+        return ', '.join(name for name, _ in self._methods[event])
+
+    def call(self, event: str, *args: Any) -> None:
+        """Calls all that have the event. Raises: CallbackError, which names the first that raised an error."""
+        for name, answer in self._answers(event, args):
+            if answer is not None:
+                what = 'call job.stop() to end the run' if answer is True else 'change its argument in place'
+                self._fail(f'{name} returned {shown(answer)} from {event}, whose answer nothing reads; {what}')
+
+    def update(self, job: SerialJob, metrics: Metrics) -> Metrics:
+        """The event on_update: returns the metrics with those that callbacks returned, or wrote into them."""
+        if not self._methods['on_update']:
+            return metrics
+        found: dict[str, Any] = dict(metrics)
+        for name, answer in self._answers('on_update', (job, found)):
+            if answer is not None and not isinstance(answer, dict):
+                self._fail(f'{name} returned {shown(answer)} from on_update; return a dict of metrics, or None')
+            found |= answer or {}
+            for key, value in found.items():
+                is_number = isinstance(value, int | float) or isinstance(value, Tensor) and value.dim() == 0
+                if not isinstance(key, str) or not is_number:
+                    self._fail(
+                        f'{name} gave the metric {shown(key)} = {shown(value)} in on_update; give a number, or a tensor '
+                        'without dimensions, under a text'
+                    )
+        return {key: x.detach() if isinstance(x, Tensor) else torch.tensor(float(x)) for key, x in found.items()}
+
+    def _answers(self, event: str, args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+        for name, method in self._methods[event]:
+            if not self.has_failed:
+                yield name, self._guarded(f'{name} raised in {event}', method, *args)
+
+    def _guarded(self, words: str, function: Any, *args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            self.has_failed = True
+            text, at = ' '.join(str(error).split()), _place(error)
+            raised = f'{type(error).__name__}: {text}' if text else type(error).__name__
+            raise CallbackError(f'callback {words} {raised} ({at}); --debug shows the traceback') from error
+
+    def _fail(self, sentence: str) -> None:
+        self.has_failed = True
+        raise CallbackError(f'callback {sentence}')
+
+
+def callback_problems(specs: Any) -> Iterator[str]:
+    """A sentence for everything that cannot be a callback, or has methods that nothing would call; makes none."""
+    for spec in specs if isinstance(specs, list | tuple) else [specs]:
+        try:
+            found = _load(spec) if isinstance(spec, str) else spec
+            _check(found)
+        except ConfigError as error:
+            yield from error.problems
+
+
+def _load(name: str) -> Any:
+    """The class that 'module:Class' names."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"callbacks has {shown(name)}, which is no 'module:Class'; name a class of an importable module."
+        )
+    module, _, attribute = name.partition(':')
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f'{module}.'.startswith(f'{error.name}.'):
+            raise  # it exists, but a module that it imports does not
+        raise ConfigError(
+            f'callbacks has {name!r} but the module {error.name!r} is not found; check the spelling, or add --import with '
+            'the path of its file.'
+        ) from error
+    for part in attribute.split('.'):
+        found = getattr(found, part, None)
+    if not isinstance(found, type) and not inspect.isfunction(found):
+        names = [key for key, value in vars(importlib.import_module(module)).items() if isinstance(value, type)]
+        close = closest(attribute, names)
+        hint = f'did you mean {" or ".join(map(repr, close))}?' if close else 'check the spelling.'
+        raise ConfigError(f'callbacks has {name!r} but {module!r} has no class {attribute!r}: {hint}')
+    return found
+
+
+def _check(item: Any) -> None:
+    """Raises: ConfigError unless it is a class, an object or a function whose events are known and take what they get."""
+    name, is_class = _name_of(item), isinstance(item, type)
+    if inspect.isfunction(item) and item.__name__ not in EVENTS:
+        raise ConfigError(
+            f'callback {name} is a function, which is called at the event of its name: {_unknown(item.__name__)}'
+        )
+    if not inspect.isfunction(item):
+        for event in dir(item):
+            if event.startswith('on_') and event not in EVENTS:
+                raise ConfigError(f'callback {name} has a method that nothing would call: {_unknown(event)}')
+    methods = _methods_of(item)
+    if not methods:
+        raise ConfigError(f'callback {name} has nothing to call; give it one of the methods {", ".join(EVENTS)}.')
+    for event, method in methods.items():
+        is_unbound = is_class and not isinstance(inspect.getattr_static(item, event), staticmethod | classmethod)
+        args = (*(['self'] if is_unbound else []), *EVENTS[event])
+        if not callable(method) or not _takes(method, args):
+            raise ConfigError(f'callback {name} must have {event} as a method that takes ({", ".join(EVENTS[event])}).')
+    if is_class and not _takes(item, ()):
+        raise ConfigError(
+            f'callback {name} has a constructor that needs arguments; give defaults to all, or pass an object in Python: '
+            'serial_pipeline(..., callbacks=[...]).'
+        )
+
+
+def _methods_of(item: Any) -> dict[str, Any]:
+    """The methods that an object or class has for events of its own; of a function itself."""
+    if inspect.isfunction(item):
+        return {item.__name__: item}
+    owner = item if isinstance(item, type) else type(item)
+    found = {event: getattr(item, event) for event in EVENTS if hasattr(item, event)}
+    base = vars(Callback)
+    return {event: method for event, method in found.items() if getattr(owner, event, None) is not base[event]}
+
+
+def _takes(function: Any, args: Sequence[str]) -> bool:
+    try:
+        inspect.signature(function).bind(*args)
+    except TypeError:
+        return False
+    except ValueError:  # it has no signature, as code in C may
+        return True
+    return True
+
+
+def _unknown(event: str) -> str:
+    close = closest(event, EVENTS)
+    guess = f'did you mean {" or ".join(map(repr, close))}? ' if close else ''
+    return f'there is no event {event!r}; {guess}the events are {", ".join(EVENTS)}.'
+
+
+def _name_of(item: Any) -> str:
+    return function_name(item if isinstance(item, type) or inspect.isfunction(item) else type(item))
+
+
+def _place(error: BaseException) -> str:
+    """'file:line' of the last line that ran."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f'{Path(last.filename).name}:{last.lineno}'
