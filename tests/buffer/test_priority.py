@@ -9,13 +9,17 @@ import pytest
 import torch
 
 from tests.buffer.samples import numbered, push_numbered, replay, same
-from zoo.buffer import ReplayBuffer
+from tests.policy_envs import differing, job_config
+from zoo.buffer import ReplayBuffer, ReplayConfig
 from zoo.buffer.draws import Draws
 from zoo.buffer.priority import PrioritizedDraws
-from zoo.config.section import ConfigError
+from zoo.config.section import Config, ConfigError, plain, validate
 from zoo.core.errors import UserError
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.policy import PPOOffPolicy
 from zoo.run.checkpoint import load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
 
 
 def one_draw(buffer: ReplayBuffer, priority_of: Any = lambda number: torch.ones(len(number))) -> dict[str, Any]:
@@ -37,6 +41,21 @@ def with_priorities(priorities: list[float], n_sample: int, **fields: Any) -> Re
     return buffer
 
 
+@pytest.mark.parametrize(
+    ('limits', 'drawn'),
+    [
+        ({}, [[14, 48, 12, 34, 56, 15], [29, 39, 49, 23, 14, 27]]),
+        ({'max_use': 2, 'max_staleness': 0}, [[44, 54, 50, 52, 48, 36], [30, 44, 49, 40, 57, 55]]),
+    ],
+)
+def test_uniform_draws_are_those_of_before_there_were_priorities(
+    limits: dict[str, Any], drawn: list[list[int]]
+) -> None:
+    buffer = replay(3, size=48, n_sample=6, update_per_collect=2, **limits)
+    push_numbered(buffer, [30, 30])
+    assert [batch['id'].tolist() for batch in buffer.batches()] == drawn
+
+
 def test_alpha_0_is_the_uniform_draw_to_the_bit() -> None:
     plain, off = replay(size=16, n_sample=4), replay(size=16, n_sample=4, alpha=0.0, beta=1.0)
     for buffer in (plain, off):
@@ -52,10 +71,26 @@ def test_sample_is_drawn_in_proportion_to_a_power_of_its_priority(alpha: float) 
     buffer._draws['all']._cfg = buffer._draws['all']._cfg.model_copy(update={'n_sample': 4})
     mass = torch.tensor(priorities) ** alpha
     counts = torch.zeros(4)
-    for _ in range(500):
+    for _ in range(2000):
         counts += torch.bincount(one_draw(buffer, lambda n: torch.tensor(priorities)[n])['id'], minlength=4)
-    # one row from each of 4 equal ranges: a count's variance per draw is at most 2 * 1/4, over 500 draws 16 = 1 deviation
-    assert (counts - 2000 * mass / mass.sum()).abs().max() < 4 * 16
+    want = 8000 * mass / mass.sum()
+    # chi-square with 3 degrees of freedom is above 16.3 in 1 of 1,000; one row from each of 4 ranges varies less than that
+    assert ((counts - want).square() / want).sum() < 16.3
+
+
+@pytest.mark.parametrize('limit', [{}, {'max_staleness': 0}], ids=['all', 'eligible'])
+def test_any_row_of_many_is_drawn_in_proportion_to_its_priority(limit: dict[str, Any]) -> None:
+    n, n_draw = 40, 1000
+    buffer = replay(seed=1, size=60, n_sample=n, alpha=1.0, **limit)
+    push_numbered(buffer, [20] if limit else [])  # stale ones, not drawn
+    push_numbered(buffer, [n], 100)
+    mass = torch.rand(n, generator=torch.Generator().manual_seed(0)) + 0.1
+    one_draw(buffer, lambda number: mass[number - 100])
+    counts = torch.zeros(n)
+    for _ in range(n_draw):
+        counts += torch.bincount(one_draw(buffer, lambda number: mass[number - 100])['id'] - 100, minlength=n)
+    want = n_draw * n * mass / mass.sum()
+    assert ((counts - want).square() / want).sum() < 39 + 4 * (2 * 39) ** 0.5  # chi-square: mean k, deviation sqrt(2k)
 
 
 def test_weight_is_that_of_the_formula() -> None:
@@ -65,6 +100,42 @@ def test_weight_is_that_of_the_formula() -> None:
     # so the largest weight of the batch is that of sample 0 or 1
     want = torch.tensor([1.0, 1.0, 0.5**0.5, 0.5])[batch['id']]
     torch.testing.assert_close(batch['weight'], want)
+
+
+BETAS: list[tuple[Any, int, float]] = [
+    ({'start': 0.4, 'end': 1.0, 'over': 1000}, 0, 0.4),
+    ({'start': 0.4, 'end': 1.0, 'over': 1000}, 500, 0.7),
+    ({'start': 0.4, 'end': 1.0, 'over': 1000}, 5000, 1.0),
+    ({'points': [[0, 0.0], [100, 1.0]], 'kind': 'step'}, 99, 0.0),
+    (0.25, 77, 0.25),
+]
+
+
+@pytest.mark.parametrize(('beta', 'env_step', 'now'), BETAS)
+@pytest.mark.parametrize('is_plain', [False, True], ids=['section', 'resolved'])
+def test_beta_follows_its_schedule(beta: Any, env_step: int, now: float, is_plain: bool) -> None:
+    section = validate(ReplayConfig, dict(size=4, n_sample=4, alpha=1.0, beta=beta), 'buffer')
+    buffer = ReplayBuffer(Config(plain(section)) if is_plain else section)
+    buffer.push({'id': torch.arange(4)})
+    buffer.set_env_step(0)
+    one_draw(buffer, lambda number: torch.tensor([1.0, 1.0, 2.0, 4.0])[number])
+    buffer.set_env_step(env_step)
+    batch = one_draw(buffer)
+    assert batch['id'].tolist()[1:] == [2, 3, 3]  # P = 1/8, 1/8, 1/4, 1/2, and one from each quarter of the sum
+    torch.testing.assert_close(batch['weight'], torch.tensor([1.0, 2.0**-now, 4.0**-now, 4.0**-now]))
+
+
+def test_schedule_without_env_steps_is_refused() -> None:
+    buffer = replay(size=2, n_sample=2, alpha=1.0, beta={'start': 0.4, 'end': 1.0, 'over': 10})
+    push_numbered(buffer, [2])
+    with pytest.raises(UserError, match='buffer.beta is a schedule .* call its set_env_step'):
+        next(buffer.batches())
+
+
+def test_beta_of_a_config_lasts_as_long_as_the_run() -> None:
+    config = {'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'ppo_offpolicy'}, 'max_env_step': 5000}
+    found = resolve_config({**config, 'buffer': {'type': 'replay', 'beta': {'start': 0.4, 'end': 1.0}}})
+    assert found.buffer.beta == {'start': 0.4, 'end': 1.0, 'over': 5000}
 
 
 def test_weights_of_equal_priorities_are_1() -> None:
@@ -90,6 +161,28 @@ def test_new_samples_have_the_largest_priority_so_far() -> None:
     buffer.push(numbered(2, 1))  # over sample 0
     state = buffer.state_dict()['draws']['all']
     assert state['priority'].tolist() == [8.0, 8.0] and state['largest'] == 8.0
+
+
+def test_row_that_comes_several_times_has_its_largest_new_priority() -> None:
+    buffer = with_priorities([1.0, 1.0, 1.0, 9.0], 4, alpha=1.0)  # 9 of 12: three of the four quarters are sample 3's
+    batches = buffer.batches()
+    batch = next(batches)
+    assert batch['id'].tolist()[1:] == [3, 3, 3]
+    batch['priority'] = torch.tensor([1.0, 5.0, 7.0, 6.0])
+    assert next(batches, None) is None
+    state = buffer.state_dict()['draws']['all']
+    assert state['priority'][3] == 7.0 and state['largest'] == 9.0
+
+
+def test_sample_pushed_over_one_that_is_learned_from_keeps_the_priority_of_new_ones() -> None:
+    buffer = replay(size=4, n_sample=4, alpha=1.0)
+    push_numbered(buffer, [4])
+    batches = buffer.batches()
+    batch = next(batches)
+    buffer.push(numbered(4, 2))  # over 0 and 1
+    batch['priority'] = batch['id'] + 2.0  # 2, 3 for 0, 1, and 4, 5 for 2, 3
+    assert next(batches, None) is None
+    assert buffer.state_dict()['draws']['all']['priority'].tolist() == [1.0, 1.0, 4.0, 5.0]
 
 
 def test_priority_0_counts_as_a_very_small_one() -> None:
@@ -194,7 +287,16 @@ def test_samples_with_a_column_of_that_name_are_refused() -> None:
         ),
         (
             {'beta': 1.5},
-            'buffer.beta is 1.5 (float) but must be a number >= 0 and <= 1; leave it out for 0.4, the default.',
+            'buffer.beta is 1.5 (float) but must be a number >= 0 and <= 1 or {start, end, over} or {points, kind}; leave it '
+            'out for 0.4, the default.',
+        ),
+        (
+            {'beta': {'start': 0.4, 'end': 1.5}},
+            'buffer: beta reaches 1.5 but must be 0 to 1; use 1 for a full correction.',
+        ),
+        (
+            {'beta': [[0, 0.4], [1000, 2.0], [2000, 1.0]]},
+            'buffer: beta reaches 2 but must be 0 to 1; use 1 for a full correction.',
         ),
     ],
 )
@@ -207,3 +309,37 @@ def test_options_out_of_range_are_refused(fields: dict[str, Any], problem: str) 
 
 def test_kinds_of_draws() -> None:
     assert type(replay(alpha=0.5)._draws['all']) is PrioritizedDraws
+
+
+def learn_and_rank(self: Any, batch: Any) -> Any:
+    """PPO's update on a draw, and the size of the advantages as priorities."""
+    metrics = PPOOffPolicy._forward_learn(self, dict(batch))
+    batch['priority'] = batch['adv'].abs()
+    return metrics
+
+
+def test_resumed_run_with_priorities_equals_one_that_was_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    POLICY_REGISTRY.names()
+    monkeypatch.setattr(POLICY_REGISTRY, '_items', dict(POLICY_REGISTRY._items))
+    PPOOffPolicy.with_updates('ranking', _forward_learn=learn_and_rank)
+    buffer = dict(type='replay', size=160, n_sample=64, update_per_collect=3, alpha=0.6)
+    cfg = job_config(tmp_path, 'CartPole-v1', max_env_step=400, policy=dict(type='ranking'), buffer=buffer)
+    with SerialJob(resolve_config(cfg)) as job:
+        for i in range(6):
+            if i == 3:
+                job.reset_env()  # a resume starts new episodes
+            job.iteration()
+        straight = {key: job.state_dict()[key] for key in ('policy', 'buffer')}
+        assert len(straight['buffer']['draws']['all']['priority'].unique()) > 32  # they did come back
+    with SerialJob(resolve_config(cfg)) as job:
+        for _ in range(3):
+            job.iteration()
+        job.save()
+        run_dir = job.run_dir
+    checkpoint = load_checkpoint(run_dir)
+    with SerialJob(resolve_config(checkpoint.meta['config']), checkpoint=checkpoint) as job:
+        for _ in range(3):
+            job.iteration()
+        assert not differing({key: job.state_dict()[key] for key in straight}, straight)

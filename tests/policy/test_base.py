@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 import torch
 
 from tests.gpu import needs_gpu
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, job_config, make_policy
+from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import restore_generator, stream, torch_generator
 from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, make_vector_env
+from zoo.pipeline import serial_pipeline
+from zoo.policy.base import Policy
 from zoo.policy.ppo import PPOPolicy
-from zoo.run.config import resolve_policy
+from zoo.run.config import resolve_config, resolve_policy
 from zoo.worker.evaluator import evaluate
 
 OBS = Box(np.full(2, -np.inf), np.full(2, np.inf))
@@ -166,6 +170,30 @@ def test_state_of_another_device_begins_a_stream_that_depends_on_it_alone() -> N
         restore_generator(generator, state)
         drawn.append(torch.randn(5, generator=generator))
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+@pytest.mark.parametrize(
+    ('collect', 'n_step', 'n_sample'), [({}, 128, 1024), ({'n_sample': 64}, 8, 64), ({'n_step': 5}, 5, 40)]
+)
+def test_base_sections_have_the_length_of_a_rollout_and_a_batch_size(
+    collect: dict[str, int], n_step: int, n_sample: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    POLICY_REGISTRY.names()
+    monkeypatch.setattr(POLICY_REGISTRY, '_items', dict(POLICY_REGISTRY._items))
+    methods = dict.fromkeys(Policy.__abstractmethods__ - {'default_model'}, lambda self: None)
+    Policy.with_updates('bare', {'learn': {'batch_size': None}}, default_model=lambda cls: None, **methods)
+    policy = resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'bare', 'collect': collect}}).policy
+    assert (policy.collect.n_step, policy.collect.n_sample) == (n_step, n_sample)  # 8 envs
+    assert policy.learn == {'batch_size': None}
+
+
+def test_batch_size_null_is_one_gradient_step_on_all_of_a_rollout_or_draw(tmp_path: Path) -> None:
+    learn = dict(batch_size=None, epoch_per_collect=3)
+    on_policy = serial_pipeline(job_config(tmp_path / 'a', policy=dict(learn=learn)))
+    assert on_policy.train_iter == 4 * 3  # 256 env steps in rollouts of 64, 3 epochs
+    buffer = dict(type='replay', size=160, n_sample=48, update_per_collect=2)
+    drawn = serial_pipeline(job_config(tmp_path / 'b', policy=dict(learn=learn), buffer=buffer))
+    assert drawn.train_iter == 4 * 2 * 3
 
 
 @needs_gpu

@@ -31,10 +31,16 @@ def test_the_weight_follows_its_target_as_published() -> None:
 
 
 def test_the_weight_stays_within_its_limits() -> None:
-    found = objective(
-        penalties=[{'type': 'kl', 'weight': 1.0, 'target': 0.01, 'min_weight': 0.5, 'max_weight': 2.0}]
-    )
-    for kl, weight in ((1.0, 1.5), (1.0, 2.0), (1.0, 2.0), (0.0, 2 / 1.5), (0.0, 2 / 2.25), (0.0, 2 / 3.375), (0.0, 0.5)):
+    found = objective(penalties=[{'type': 'kl', 'weight': 1.0, 'target': 0.01, 'min_weight': 0.5, 'max_weight': 2.0}])
+    for kl, weight in (
+        (1.0, 1.5),
+        (1.0, 2.0),
+        (1.0, 2.0),
+        (0.0, 2 / 1.5),
+        (0.0, 2 / 2.25),
+        (0.0, 2 / 3.375),
+        (0.0, 0.5),
+    ):
         found.adapt({'penalty_kl': torch.tensor(kl)})
         assert found.weights[0] == pytest.approx(weight)
 
@@ -57,7 +63,9 @@ def test_a_weight_without_target_follows_its_schedule() -> None:
 
 def test_the_kl_loss_of_ppg_is_a_surrogate_and_a_penalty() -> None:
     found = objective('ppg', policy_loss='kl', kl_weight=0.7)
-    assert found.surrogate.name == 'none' and [part.name for part in found.penalties] == ['kl'] and found.weights == [0.7]
+    assert (
+        found.surrogate.name == 'none' and [part.name for part in found.penalties] == ['kl'] and found.weights == [0.7]
+    )
 
 
 def test_value_clip_is_the_value_loss_clip() -> None:
@@ -75,7 +83,11 @@ def test_value_clip_is_the_value_loss_clip() -> None:
         ('ppo', {'penalties': [{'type': 'kl', 'weight': -1.0}]}, 'weight'),
         ('ppo', {'penalties': ['kl', 'kll']}, "did you mean 'kl'"),
         ('ppo', {'penalties': [{'type': 'kl', 'weight': 200.0, 'target': 0.01}]}, 'between min_weight'),
-        ('ppo', {'penalties': [{'type': 'kl', 'weight': {'start': 1.0, 'end': 0.1, 'over': 9}, 'target': 0.01}]}, 'drop one'),
+        (
+            'ppo',
+            {'penalties': [{'type': 'kl', 'weight': {'start': 1.0, 'end': 0.1, 'over': 9}, 'target': 0.01}]},
+            'drop one',
+        ),
         ('ppo', {'phase': 'distill'}, 'phase'),
         ('ppg', {'kl_weight': 0.5}, "use policy_loss 'kl'"),
         ('ppg', {'aux_window': 3, 'aux_freq': 4}, 'use 4 or more'),

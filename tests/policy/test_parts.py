@@ -159,7 +159,9 @@ def test_what_is_stored_is_the_policy_that_acted() -> None:
     policy = ppo(collect=dict(n_step=N_STEP, exploration={'type': 'temperature', 'temperature': 2.0}))
     obs = torch.randn(3, 2)
     with torch.no_grad():
-        torch.testing.assert_close(policy.collect_mode.forward(obs, None)['logit'], policy._model.compute_actor(obs) / 2)
+        torch.testing.assert_close(
+            policy.collect_mode.forward(obs, None)['logit'], policy._model.compute_actor(obs) / 2
+        )
 
 
 # --- early stop, draws, whole rollouts ---
@@ -238,7 +240,9 @@ def test_the_rate_falls_after_a_large_kl_and_resumes() -> None:
 @pytest.mark.parametrize('loss', ['hl_gauss', 'two_hot'])
 def test_a_classifying_critic_learns_the_returns(kind: str, loss: str) -> None:
     """Returns of 3 everywhere: values come from 0, the mean of all bins, close to 3."""
-    learn: dict[str, Any] = dict(value_loss={'type': loss, 'n_bin': 21}, learning_rate=0.05, batch_size=N, adv_norm='off')
+    learn: dict[str, Any] = dict(
+        value_loss={'type': loss, 'n_bin': 21}, learning_rate=0.05, batch_size=N, adv_norm='off'
+    )
     learn |= dict(aux_freq=100, value_norm=False) if kind == 'ppg' else dict(value_weight=1.0)
     policy = make_policy(OBS, TWO_ACTIONS, type=kind, learn=learn, collect=dict(n_step=N_STEP))
     samples = samples_of(policy)
@@ -330,5 +334,3 @@ def test_a_copy_and_a_restored_policy_go_on_alike(learn: dict[str, Any]) -> None
 def test_combinations_without_meaning_are_refused(learn: dict[str, Any], collect: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         ppo(learn, collect=dict(n_step=N_STEP, **collect))
-
-

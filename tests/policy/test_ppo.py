@@ -187,7 +187,7 @@ def test_value_norm_learns_returns_far_from_zero_in_their_unit() -> None:
     samples['return_'] = 500 + 20 * samples['obs'][:, 0]
     policy.learn_mode.forward(samples)
     # with steps of .01 an output of 500 would take the critic far more than 60 of them
-    got = policy._in_return_units(policy._compute_critic(samples['obs']))
+    got = policy._advantages.in_return_units(policy._compute_critic(samples['obs']))
     assert (got - samples['return_']).abs().mean().item() < 5
     assert policy._normalizers['value'].mean.item() == pytest.approx(samples['return_'].mean().item(), rel=1e-5)
 
@@ -196,7 +196,7 @@ def test_value_norm_compares_values_in_the_unit_of_the_critic() -> None:
     policy = ppo(dict(value_norm=True))
     policy._normalizers['value'].update(torch.tensor([47.0, 53.0]))  # mean 50, deviation 3
     samples = samples_of(policy)
-    targets = policy._targets(samples)
+    targets = policy._advantages.targets(samples)
     for name in ('value', 'return_'):
         torch.testing.assert_close(targets[name], (samples[name] - 50) / 3)
     assert torch.equal(targets['adv'], samples['adv'])
@@ -229,7 +229,7 @@ def test_value_clip_with_value_norm_is_around_the_output_of_the_critic() -> None
     samples['return_'] = 500 + 20 * samples['obs'][:, 0]
     policy._update_value_statistics(samples)
     now = policy._model.compute_critic(samples['obs']).detach()
-    torch.testing.assert_close(policy._targets(samples)['value'], now, atol=1e-6, rtol=0)
+    torch.testing.assert_close(policy._advantages.targets(samples)['value'], now, atol=1e-6, rtol=0)
 
 
 def test_value_clip_holds_the_critic_near_its_old_values() -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import Field
 
-from tests.policy_envs import job_config
+from tests.policy_envs import differing, job_config
 from zoo import POLICY_REGISTRY, load_policy, serial_pipeline
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
+from zoo.core.spaces import Box, Discrete
 from zoo.policy import Policy, PPGPolicy, PPOConfig, PPOLearnConfig, PPOPolicy
-from zoo.run.config import resolve_config
+from zoo.policy.updates import ppo_step
+from zoo.run.config import resolve_config, resolve_policy
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +50,20 @@ def test_methods_are_called_in_place_of_those_of_the_class(tmp_path: Path) -> No
     a, b = (each.policy.state_dict()['model'] for each in (result, plain))
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert type(load_policy(result.run_dir)) is new
+
+
+def test_own_step_is_called_once_for_each_gradient_step(tmp_path: Path) -> None:
+    sizes = []
+
+    def step(*args: Any) -> Any:  # (model, dist, optimizers, minibatch, numbers)
+        sizes.append(len(args[3]['adv']))
+        return ppo_step(*args)
+
+    new = PPOPolicy.with_updates('stepping', {'learn': {'executor': 'eager'}}, step=step)
+    assert isinstance(vars(new)['step'], staticmethod)
+    result = serial_pipeline(job_config(tmp_path, policy=dict(type='stepping')))
+    # 256 env steps in rollouts of 64, 2 epochs of 2 minibatches of 32
+    assert len(sizes) == result.train_iter == 16 and set(sizes) == {32}
 
 
 def test_defaults_of_a_dict_are_those_of_the_name_alone() -> None:
@@ -111,6 +132,36 @@ def test_policy_from_scratch_is_made_of_functions(tmp_path: Path) -> None:
     assert 8 <= result.last_return <= 11  # always left: the pole falls at once
 
 
+CalmPPO = PPOPolicy.with_updates('calm_at_module_level', {'learn': {'clip_ratio': 0.1}}, learn_aux=lambda self: {})
+
+
+class CalmerPPO(CalmPPO):  # type: ignore[misc,valid-type]
+    """A class statement below such a class."""
+
+
+@pytest.mark.parametrize('copied', [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=['deepcopy', 'pickle'])
+@pytest.mark.parametrize('cls', [CalmPPO, CalmerPPO])
+def test_copy_of_a_policy_is_of_its_class_and_has_its_state(cls: Any, copied: Any) -> None:
+    cfg = resolve_policy({'type': 'calm_at_module_level', 'model': {'hidden_sizes': [8]}})
+    policy = cls(cfg, Box(np.full(2, -np.inf), np.full(2, np.inf)), Discrete(2), seed=3)
+    other = copied(policy)
+    assert type(other) is cls and other.cfg.learn.clip_ratio == 0.1
+    assert not differing(other.state_dict(), policy.state_dict())
+
+
+def test_pickled_policy_is_found_where_the_module_is_not_imported_yet() -> None:
+    cfg = resolve_policy({'type': 'spo', 'model': {'hidden_sizes': [8]}})
+    policy = POLICY_REGISTRY.get('spo')(cfg, Box(np.full(2, -np.inf), np.full(2, np.inf)), Discrete(2))
+    code = 'import pickle, sys; print(type(pickle.load(sys.stdin.buffer)))'
+    run = subprocess.run([sys.executable, '-c', code], input=pickle.dumps(policy), capture_output=True, check=True)
+    assert run.stdout.decode().strip() == "<class 'zoo.policy.variants.spo'>"
+
+
+def test_type_of_its_section_is_the_name() -> None:
+    assert PPOPolicy.with_updates('mine').config().type == 'mine'
+    assert PPOPolicy.with_updates('calm', {'learn': {'clip_ratio': 0.1}}).config().type == 'calm'
+
+
 def test_class_says_where_it_comes_from() -> None:
     new = PPOPolicy.with_updates('mine')
     assert new.__name__ == 'mine' and new.__module__ == __name__
@@ -122,7 +173,7 @@ def test_class_says_where_it_comes_from() -> None:
     [
         (dict(_forward_lern=lambda self: None), "PPOPolicy has no method '_forward_lern', so nothing would call it: did you "
          "mean '_forward_learn'"),
-        (dict(zzz=1), "PPOPolicy has no method 'zzz', so nothing would call it: there are .*_advantage"),
+        (dict(zzz=1), "PPOPolicy has no method 'zzz', so nothing would call it: there are .*_forward_learn"),
         (dict(__init__=lambda self: None), "no method '__init__'"),
         (dict(_forward_learn=3), '_forward_learn is 3 but PPOPolicy._forward_learn is a function; give one'),
         (dict(draws_apart=print), 'draws_apart is <built-in.* but PPOPolicy.draws_apart is a value like False; give one'),

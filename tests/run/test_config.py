@@ -145,7 +145,7 @@ def test_resolve_override_of_a_value_replaces_a_schedule():
     source = with_learn(learning_rate={'start': 1e-3, 'end': 0.0})
     assert resolve_config(source, ['policy.learn.learning_rate=3e-4']).policy.learn.learning_rate == 3e-4
     points = resolve_config(source, ['policy.learn.learning_rate={points: [[0, 1e-3]]}']).policy.learn.learning_rate
-    assert points == {'points': [[0, 1e-3]]}
+    assert points == {'points': [[0, 1e-3]], 'kind': 'linear'}
 
 
 def test_resolve_override_of_a_whole_section_may_change_its_type(monkeypatch):
@@ -165,7 +165,7 @@ def test_resolve_override_of_a_whole_section_may_change_its_type(monkeypatch):
 def test_resolve_override_of_a_section_replaces_a_schedule_in_it():
     source = with_learn(learning_rate={'start': 1e-3, 'end': 0.0}, batch_size=64)
     learn = resolve_config(source, ['policy.learn={learning_rate: {points: [[0, 1e-3]]}}']).policy.learn
-    assert learn.learning_rate == {'points': [[0, 1e-3]]} and learn.batch_size == 64
+    assert learn.learning_rate == {'points': [[0, 1e-3]], 'kind': 'linear'} and learn.batch_size == 64
 
 
 def test_resolved_sections_are_taken_by_the_classes_that_declare_them():
@@ -214,7 +214,8 @@ def test_resolve_registered_class_without_config_says_what_is_missing(monkeypatc
 
 # What bad input gets: before any env or network is made
 
-NUMBER = 'a number > 0 or {start, end, over} or {points}; leave it out for'
+SCHEDULE = 'a number > 0 or {start, end, over} or {points, kind}'
+NUMBER = f'{SCHEDULE} or {{start, kl_target, min, max, factor}}; leave it out for'
 FOLDER = (
     'it must name a folder, not a path: 1 to 100 characters without / \\ : and no leading dot; '
     'use e.g. cartpole_ppo, and logger.root for its place.'
@@ -267,7 +268,7 @@ FOLDER = (
         (with_learn(learning_rate=float('nan')), f'policy.learn.learning_rate is nan (float) but must be {NUMBER}'),
         (with_learn(learning_rate=float('inf')), f'policy.learn.learning_rate is inf (float) but must be {NUMBER}'),
         (with_learn(learning_rate={'start': -1, 'end': 0}), 'policy.learn.learning_rate.start is -1 (int) but must be'),
-        (with_learn(clip_ratio=0), f'policy.learn.clip_ratio is 0 (int) but must be {NUMBER}'),
+        (with_learn(clip_ratio=0), f'policy.learn.clip_ratio is 0 (int) but must be {SCHEDULE}; leave it out for'),
         (with_learn(epoch_per_collect=0), 'policy.learn.epoch_per_collect is 0 (int) but must be an integer >= 1'),
         (with_learn(batch_size=0), 'policy.learn.batch_size is 0 (int) but must be an integer >= 1'),
         (

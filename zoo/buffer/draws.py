@@ -56,6 +56,9 @@ class Draws:
         """These rows hold new samples, never drawn."""
         self._n_use[rows] = 0
 
+    def set_env_step(self, env_step: int) -> None:
+        """How far the run is, for schedules; uniform draws have none."""
+
     def state_dict(self) -> dict[str, Any]:
         """How often each row was drawn, and the generator."""
         return {'n_use': self._n_use[: self._ring.n_row], 'generator': self._generator.get_state()}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
 from zoo.buffer.draws import DrawConfig, Draws
 from zoo.buffer.priority import PrioritizedDraws
 from zoo.buffer.ring import Ring, RingConfig
+from zoo.config.schedule import Linear, Points
 from zoo.config.section import Section
 from zoo.core.data import Columns
 from zoo.core.errors import UserError
@@ -28,16 +29,24 @@ class ReplayConfig(DrawConfig, RingConfig):
         description='samples are drawn in proportion to priority^alpha (0.6 is usual), the priority being the column that '
         "the policy writes, batch['priority']; 0: all alike",
     )
-    beta: float = Field(
+    beta: Annotated[float, Field(ge=0, le=1)] | Linear | Points = Field(
         0.4,
-        ge=0,
-        le=1,
-        description="how far the column 'weight' corrects for draws by priority: 0 not at all, 1 fully (0.4 to 1 is usual)",
+        description="how far the column 'weight' corrects for draws by priority: 0 not at all, 1 fully; 0.4 to 1 is usual, "
+        'as a schedule from 0.4 to 1',
     )
 
     @model_validator(mode='after')
     def _holds_a_draw(self) -> ReplayConfig:
         check_size(self.size, '', self)
+        return self
+
+    @model_validator(mode='after')
+    def _beta_is_at_most_1(self) -> ReplayConfig:
+        beta = self.beta
+        values = [beta.start, beta.end] if isinstance(beta, Linear) else [0.0]
+        values = [value for _, value in beta.points] if isinstance(beta, Points) else values
+        if max(values) > 1:
+            raise ValueError(f'beta reaches {max(values):g} but must be 0 to 1; use 1 for a full correction.')
         return self
 
 
@@ -61,6 +70,11 @@ class RingBuffer:
         for rows in self._ring.push(samples):
             for draws in self._draws.values():
                 draws.renew(rows)
+
+    def set_env_step(self, env_step: int) -> None:
+        """How far the run is, for schedules; before the draws of a round."""
+        for draws in self._draws.values():
+            draws.set_env_step(env_step)
 
     def state_dict(self) -> dict[str, Any]:
         """The samples (views, valid until the next push), what is known of each, and the random streams."""

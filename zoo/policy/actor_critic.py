@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from zoo.backend.choose import Named, Wish, choose_executor, env_compiler, executor_label
 from zoo.backend.executor import Acting, Compile, ForwardActing, Step, forward_for_acting
 from zoo.config.parts import make_part
-from zoo.config.schedule import adaptive_rate, schedule_value
 from zoo.core.data import (
     Columns,
     Metrics,
@@ -28,7 +27,6 @@ from zoo.core.data import (
 )
 from zoo.core.errors import UserError
 from zoo.core.registry import (
-    ESTIMATOR_REGISTRY,
     EXPLORATION_REGISTRY,
     INTRINSIC_REGISTRY,
     OPTIMIZER_REGISTRY,
@@ -40,22 +38,18 @@ from zoo.core.transfer import send
 from zoo.model.networks import Networks
 from zoo.model.probe import probe
 from zoo.model.unread import unread_option
+from zoo.policy.advantages import Advantages
 from zoo.policy.base import Policy
 from zoo.policy.checks import action_problem, memory_problem, name_of, parts_problem
 from zoo.policy.epochs import Epochs, Trained
 from zoo.policy.modes import ModelMode
 from zoo.policy.objective import Objective
+from zoo.policy.rates import Rates
 from zoo.policy.regrowth import Regrowth
 from zoo.policy.samples import (
-    TRANSITION_ONLY,
     in_pieces,
-    rollout_values,
-    scaled_reward,
-    valid_weight,
-    whole_episodes,
 )
 from zoo.policy.sequences import (
-    cut,
     first_rows,
     length_of,
     n_copy,
@@ -63,17 +57,11 @@ from zoo.policy.sequences import (
     once,
     rows_of,
     run_model,
-    states_before,
     stride_of,
 )
 from zoo.rl_utils.distribution import ActionDist, make_dist
-from zoo.rl_utils.gae import gae_data, normalize_advantage
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatOptimizer
-
-NO_INPUT = frozenset(
-    ('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'is_repeat')
-)  # columns that no step reads
 
 logger = logging.getLogger(__name__)
 
@@ -123,10 +111,9 @@ class ActorCriticPolicy(Policy):
 
     def _build(self) -> None:
         self._objective = Objective(self.cfg.learn)
-        self._intrinsic: Any = None
-        self._estimator = make_part(ESTIMATOR_REGISTRY, self.cfg.collect.estimator)
         self._explore = make_part(EXPLORATION_REGISTRY, self.cfg.collect.exploration)
         self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
+        self._advantages = Advantages(self.cfg, self._normalizers, self._objective)
         self._mode = ModelMode(self._model, self.device)
         if 'learn' in self._fields:
             self._mode.warn_of_difference()
@@ -156,7 +143,14 @@ class ActorCriticPolicy(Policy):
         only_evaluates = not {'learn', 'collect'} & set(self._fields)
         parts = () if only_evaluates else tuple(self._parts())
         eager_only = getattr(self.run, 'eager_only', '')
-        self._wish = Wish('eager' if only_evaluates else cfg.executor, cfg.compile, n_step, is_quiet=is_copy, parts=parts, eager_only=eager_only)
+        self._wish = Wish(
+            'eager' if only_evaluates else cfg.executor,
+            cfg.compile,
+            n_step,
+            is_quiet=is_copy,
+            parts=parts,
+            eager_only=eager_only,
+        )
         try:
             self._executor = choose_executor(self._model, self._dist, self.device, self._wish)
         except UserError:
@@ -170,7 +164,11 @@ class ActorCriticPolicy(Policy):
         cfg = self.cfg.learn
         specs = {'proximal policy': cfg.proximal, 'optimizer': cfg.optimizer}
         others = [Named(kind, name_of(spec)) for kind, spec in specs.items()]
-        options = {'accumulate': cfg.accumulate != 1, 'grad_clip_value': cfg.grad_clip_value, 'precision': cfg.precision != 'fp32'}
+        options = {
+            'accumulate': cfg.accumulate != 1,
+            'grad_clip_value': cfg.grad_clip_value,
+            'precision': cfg.precision != 'fp32',
+        }
         others += [Named('option', f'policy.learn.{name}') for name, is_set in options.items() if is_set]
         return [*self._objective.parts, *others]
 
@@ -200,7 +198,6 @@ class ActorCriticPolicy(Policy):
     def _init_collect(self) -> None:
         self._noise_generator = torch_generator(self.seed, 'collect', self.device)
         self._noise: dict[Any, list[Tensor]] = {}
-        self._reward_sum: Tensor | None = None
         self._ignore_done = self.cfg.learn.ignore_done
         self._make_intrinsic()
         self._make_normalizers()
@@ -209,7 +206,11 @@ class ActorCriticPolicy(Policy):
         """The intrinsic reward, which collecting measures and learning trains."""
         spec = self.cfg.learn.intrinsic
         if spec is not None and self._intrinsic is None:
-            self._intrinsic = make_part(INTRINSIC_REGISTRY, spec, self.obs_space, self.device, self.seed)
+            self._advantages.intrinsic = make_part(INTRINSIC_REGISTRY, spec, self.obs_space, self.device, self.seed)
+
+    @property
+    def _intrinsic(self) -> Any:
+        return self._advantages.intrinsic
 
     def _init_eval(self) -> None:
         self._make_normalizers()
@@ -277,66 +278,14 @@ class ActorCriticPolicy(Policy):
             transition |= {'state': output['state'], 'is_first': first_rows(timestep)}
         return transition
 
-    @torch.no_grad()
     def _get_train_sample(self, rollout: Rollout) -> Sample:
-        rollout, cfg = rollout.to(self.device), self.cfg
-        data = rollout.data
-        weight = valid_weight(data['is_reset']) if 'is_reset' in data else None
-        reward = data['reward']
-        if cfg.learn.reward_norm:
-            statistics, gamma = self._normalizers['reward'], cfg.learn.reward_norm_discount
-            gamma = cfg.collect.discount_factor if gamma is None else gamma
-            reward, self._reward_sum = scaled_reward(data, weight, self._reward_sum, gamma, statistics)
-        outputs = rollout_values(rollout, self._compute_critic)
-        value, next_value = map(self._in_return_units, outputs)
-        if cfg.learn.baseline == 'none':
-            value, next_value = torch.zeros_like(value), torch.zeros_like(value)
-            weight = whole_episodes(data['traj_flag'], weight)
-        adv, return_ = self._advantage(value, next_value, reward, data['done'], data['traj_flag'])
-        if self._intrinsic is not None:
-            adv = adv + self._intrinsic.advantage(rollout)
-        kept = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}
-        samples = {**kept, 'value': value, 'adv': adv, 'return_': return_, **self._clip_centre(outputs[0])}
-        if weight is not None:
-            samples['weight'] = weight
-        if 'state' in data:
-            before = states_before(data['state'], rollout.state)
-            return cut(samples, before, data['is_first'], cfg.learn.sequence)
-        if self._keep_transitions:
-            ends = {'done': data['done'], 'traj_flag': data['traj_flag']}
-            samples |= {'reward': reward, **ends, 'next_obs': rollout.next_obs()}
-        return map_tensors(lambda x: x.flatten(0, 1), samples)  # [T, B] -> [N]
+        return self._advantages.samples(rollout.to(self.device), self._compute_critic, self._keep_transitions)
 
     def _compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         return in_pieces(self._executor.compute_critic, obs, state)
 
-    def _in_return_units(self, value: Tensor) -> Tensor:
-        return self._normalizers['value'].restore(value) if self.cfg.learn.value_norm else value
-
-    def _clip_centre(self, output: Tensor) -> Metrics:
-        """The column 'value_output' of the samples, where value_clip needs it: what the critic put out, in its own unit.
-
-        value_clip limits how far gradient steps move the critic's output, so its centre is the output that was there
-        before the first of them, also in later draws from a buffer. The column 'value' cannot give it back: it is in
-        return units, and the statistics that lead back move with the samples' own returns before the first step.
-        (They do so before it, so that the critic's new outputs are read by the statistics that it learned them in.)
-        """
-        return {'value_output': output} if self.cfg.learn.value_norm and self.cfg.learn.value_clip else {}
-
-    def _advantage(
-        self,
-        value: Tensor,
-        next_value: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        traj_flag: Tensor,
-        log_ratio: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """adv and return_, [T, B] each, in return units. log_ratio: [T, B], log p_now - log p_behaviour; None: 0."""
-        collect = self.cfg.collect
-        data = gae_data(value, next_value, reward, done, traj_flag)
-        numbers = collect.discount_factor, collect.gae_lambda
-        return self._estimator(data, *numbers) if log_ratio is None else self._estimator(data, *numbers, log_ratio)
+    def _update_value_statistics(self, batch: Columns) -> None:
+        self._advantages.update_statistics(batch)
 
     def _update_obs_statistics(self, batch: Columns) -> None:
         """After the update, so that a rollout's first minibatch is compared with the very policy that collected it."""
@@ -354,7 +303,8 @@ class ActorCriticPolicy(Policy):
         return found
 
     def _reset_collect(self) -> None:
-        self._noise, self._reward_sum = {}, None
+        self._noise = {}
+        self._advantages.reset()
 
     def _state_dict_collect(self) -> dict[str, Any]:
         return {'generator': self._noise_generator.get_state()}
@@ -368,10 +318,7 @@ class ActorCriticPolicy(Policy):
         self._make_intrinsic()
         self._optimizers = self._make_optimizers()
         self._epochs = Epochs(self.cfg.learn, self._mode, self.seed, self.device)
-        self._adaptive = {
-            name: adaptive.start for name in self._scheduled() if (adaptive := adaptive_rate(self.cfg.learn[name]))
-        }
-        self._warned = False
+        self._rates = Rates(self.cfg.learn, self._scheduled())
         self._regrowth = None
         if self.cfg.learn.plasticity is not None:
             self._regrowth = Regrowth(make_part(PLASTICITY_REGISTRY, self.cfg.learn.plasticity), self._model, self.seed)
@@ -406,22 +353,12 @@ class ActorCriticPolicy(Policy):
             optimizer.lr = self._rates.get('critic_learning_rate', rate) if name == 'critic' else rate
 
     def _set_env_step(self, env_step: int) -> None:
-        self._rates = {
-            name: self._adaptive[name] if name in self._adaptive else schedule_value(self.cfg.learn[name], env_step)
-            for name in self._scheduled()
-        }
+        self._rates.set_env_step(env_step)
         self._objective.set_env_step(env_step)
-        if self._rates['learning_rate'] == 0 and not self._warned:
-            self._warned = True
-            logger.warning(
-                'policy.learn.learning_rate is 0 from env step %d on: nothing more is learned; resume with '
-                'another, e.g. policy.learn.learning_rate=1e-4',
-                env_step,
-            )
 
     @property
     def _measures_kl(self) -> bool:
-        return self.cfg.learn.target_kl is not None or bool(self._adaptive)
+        return self.cfg.learn.target_kl is not None or self._rates.follow_kl
 
     def _train(
         self,
@@ -433,8 +370,9 @@ class ActorCriticPolicy(Policy):
         batch_size: int | None,
     ) -> Trained:
         """Passes over a batch, a step for each minibatch, until n_epoch or target_kl."""
-        renew = (lambda: self._targets(self._recompute(batch))) if self._keep_transitions else None
-        columns = self._targets(batch)
+        advantages = self._advantages
+        renew = (lambda: advantages.targets(self._recompute(batch))) if self._keep_transitions else None
+        columns = advantages.targets(batch)
         return self._epochs.run(self._executor, step, optimizers, numbers, n_epoch, columns, renew, batch_size)
 
     def _train_policy_epochs(
@@ -446,10 +384,18 @@ class ActorCriticPolicy(Policy):
             batch = {**batch, 'logit_proximal': self._logit_of(batch)}
         trained = self._train(batch, n_epoch, step, optimizers, numbers, self.cfg.learn.batch_size)
         self._objective.adapt(trained.last)
-        for name, rate in self._adaptive.items():
-            if adaptive := adaptive_rate(self.cfg.learn[name]):
-                self._adaptive[name] = adaptive.next(rate, float(trained.last['kl']))
+        if self._rates.follow_kl:
+            self._rates.adapt(float(trained.last['kl']))
         return trained
+
+    def _recompute(self, batch: Columns) -> dict[str, Any]:
+        """The batch with values, advantages and returns of the critic as it is now."""
+        log_ratio = None
+        if name_of(self.cfg.collect.estimator) == 'vtrace':
+            logits = self._logit_of(batch), batch['logit']
+            now, then = (self._dist.log_prob(logit, batch['action']) for logit in logits)
+            log_ratio = now - then
+        return self._advantages.recomputed(batch, self._compute_critic, log_ratio)
 
     @torch.no_grad()
     def _logit_of(self, batch: Columns) -> Tensor:
@@ -460,46 +406,6 @@ class ActorCriticPolicy(Policy):
             for i in range(0, n_entry(batch), rows)
         ]
         return torch.cat(pieces).view_as(batch['logit'])
-
-    @torch.no_grad()
-    def _targets(self, batch: Columns) -> dict[str, Tensor]:
-        """What a step reads: values in the unit of the critic's output, advantages of the batch normalised.
-
-        'value' is the critic's output before the first step where value_clip reads it, see `_clip_centre`.
-        """
-        cfg = self.cfg.learn
-        columns = {name: x for name, x in batch.items() if name not in NO_INPUT}
-        if cfg.value_norm:
-            for key in ('value', 'return_'):
-                columns[key] = self._normalizers['value'].standardize(columns[key])
-            columns['value'] = columns.pop('value_output', columns['value'])
-        if cfg.adv_norm == 'batch':
-            adv, weight = columns['adv'], columns.get('weight')
-            columns['adv'] = normalize_advantage(adv.flatten(), None if weight is None else weight.flatten()).view_as(
-                adv
-            )
-        return columns
-
-    @torch.no_grad()
-    def _recompute(self, batch: Columns) -> dict[str, Any]:
-        """The batch with values, advantages and returns of the critic as it is now (arXiv:2006.05990, sec. 3.5)."""
-        n_step = self.cfg.collect.n_step
-        outputs = [self._compute_critic(batch[key]).view(n_step, -1) for key in ('obs', 'next_obs')]
-        value, next_value = map(self._in_return_units, outputs)
-        reward, done, traj_flag = (batch[key].view(n_step, -1) for key in ('reward', 'done', 'traj_flag'))
-        log_ratio = None
-        if name_of(self.cfg.collect.estimator) == 'vtrace':
-            logits = self._logit_of(batch), batch['logit']
-            now, then = (self._dist.log_prob(logit, batch['action']) for logit in logits)
-            log_ratio = (now - then).view(n_step, -1)
-        adv, return_ = self._advantage(value, next_value, reward, done, traj_flag, log_ratio)
-        found = {'value': value, 'adv': adv, 'return_': return_, **self._clip_centre(outputs[0])}
-        return {**batch, **{name: x.flatten() for name, x in found.items()}}
-
-    def _update_value_statistics(self, batch: Columns) -> None:
-        if self.cfg.learn.value_norm:
-            rows = rows_of(batch)
-            self._normalizers['value'].update(rows['return_'], once(rows))
 
     def _learner_metrics(self, n_epoch: int) -> Metrics:
         """How the update went as a whole, and the values of the schedules. Waits for the device, once a batch."""
@@ -525,7 +431,7 @@ class ActorCriticPolicy(Policy):
             'optimizer': {name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
             **self._epochs.state_dict(),
         }
-        adaptive = {'penalty_weight': self._objective.state_dict(), 'adaptive_rate': dict(self._adaptive)}
+        adaptive = {'penalty_weight': self._objective.state_dict(), 'adaptive_rate': self._rates.state_dict()}
         for name, part in (('plasticity', self._regrowth), ('intrinsic', self._intrinsic)):
             adaptive[name] = {} if part is None else part.state_dict()
         return state | {name: x for name, x in adaptive.items() if x}
@@ -538,5 +444,4 @@ class ActorCriticPolicy(Policy):
         for name, part in (('plasticity', self._regrowth), ('intrinsic', self._intrinsic)):
             if part is not None and name in state:
                 part.load_state_dict(state[name])
-        kept = state.get('adaptive_rate', {})
-        self._adaptive = {name: kept.get(name, rate) for name, rate in self._adaptive.items()}
+        self._rates.load_state_dict(state.get('adaptive_rate', {}))

@@ -125,7 +125,9 @@ class AuxMemory:
             self._take(part, 1, first_leaf(part).device)
             return
         if misfits := self._misfits(part):
-            raise UserError(f'samples have other columns than the auxiliary memory ({misfits}); give samples of one form')
+            raise UserError(
+                f'samples have other columns than the auxiliary memory ({misfits}); give samples of one form'
+            )
         for key, block in self._block.items():
             self._write(block, slice(self._oldest * n, (self._oldest + 1) * n), part.get(key))
         self._oldest = (self._oldest + 1) % self._n_part

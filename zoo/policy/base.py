@@ -137,11 +137,13 @@ class Policy(ABC):
     def with_updates(cls, name: str, config: Any = None, **methods: Any) -> type[Policy]:
         """Makes a subclass with other methods or defaults, and registers it under `name`; returns it.
 
-        For example `PPOPolicy.with_updates('calm_ppo', {'learn': {'clip_ratio': 0.1}}, _advantage=my_advantage)`.
+        For example `PPOPolicy.with_updates('calm_ppo', {'learn': {'clip_ratio': 0.1}}, step=my_step)`.
         Args:
           config: other defaults of the section `policy`, as a nested dict; or a Section class, for fields of its own.
           methods: by the name of what they replace: a method of this class, as a function with `self`, or an attribute.
             A static method, class method or property of this class is replaced by one of the same kind.
+        Copies and pickles of its policies work where importing the calling module makes the class again; a pickle of the
+        class itself needs it under the variable `name` there.
         Raises: UserError for a name that this class does not have, since nothing would call it, and if `name` is taken;
           ConfigError for defaults that its section refuses.
         """

@@ -45,7 +45,9 @@ def memory_problem(cfg: Any, has_state: bool, fields: Sequence[str], batch_size:
     return '' if only_acts else sequence_problem(cfg.learn.sequence, cfg.collect.n_step, batch_size)
 
 
-def parts_problem(cfg: Any, objective: Any, given_model: str | None, explore: Any, dist: ActionDist, device: torch.device) -> str:
+def parts_problem(
+    cfg: Any, objective: Any, given_model: str | None, explore: Any, dist: ActionDist, device: torch.device
+) -> str:
     """Of the parts that the config names. cfg: the resolved section `policy`; given_model: class of a model given."""
     learn, estimator = cfg.learn, name_of(cfg.collect.estimator)
     value_loss = name_of(learn.value_loss)
@@ -72,7 +74,9 @@ def parts_problem(cfg: Any, objective: Any, given_model: str | None, explore: An
             "any policy; use proximal 'behaviour', or a surrogate with a clip, such as clip or spo"
         )
     if learn.target_kl is None and learn.target_kl_at != 'epoch':
-        return 'policy.learn.target_kl_at is given but target_kl is null: nothing stops early; give target_kl, e.g. 0.02'
+        return (
+            'policy.learn.target_kl_at is given but target_kl is null: nothing stops early; give target_kl, e.g. 0.02'
+        )
     if learn.target_kl_at == 'minibatch' and learn.accumulate > 1:
         return (
             f"policy.learn.target_kl_at is 'minibatch' but accumulate is {learn.accumulate}: no minibatch makes a step of "

@@ -60,7 +60,8 @@ class PartsConfig(LearnConfig):
     """The parts of an update that the config exchanges; `zoo list parts` shows all, docs/parts.md says how to add one."""
 
     surrogate: part_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
-        'clip', description='what is maximised of probability ratio and advantage, by name or as {type: name, its options}'
+        'clip',
+        description='what is maximised of probability ratio and advantage, by name or as {type: name, its options}',
     )
     proximal: part_of(PROXIMAL_REGISTRY, 'policy.learn.proximal') = Field(  # type: ignore[valid-type]
         'behaviour',
@@ -83,7 +84,8 @@ class PartsConfig(LearnConfig):
         None, description='a reward for what is new, by name or as {type: name, its options}; null: none'
     )
     plasticity: part_of(PLASTICITY_REGISTRY, 'policy.learn.plasticity') | None = Field(  # type: ignore[valid-type]
-        None, description='what keeps the networks able to learn, by name or as {type: name, its options}; null: nothing'
+        None,
+        description='what keeps the networks able to learn, by name or as {type: name, its options}; null: nothing',
     )
 
 
@@ -172,7 +174,8 @@ class OnPolicyCollectConfig(CollectConfig):
         0.95, ge=0, le=1, description='lambda of the advantage estimator: 0 trusts the critic, 1 the returns'
     )
     estimator: part_of(ESTIMATOR_REGISTRY, 'policy.collect.estimator') = Field(  # type: ignore[valid-type]
-        'gae', description='how advantages and returns come from rewards and values, by name or as {type: name, its options}'
+        'gae',
+        description='how advantages and returns come from rewards and values, by name or as {type: name, its options}',
     )
     exploration: part_of(EXPLORATION_REGISTRY, 'policy.collect.exploration') = Field(  # type: ignore[valid-type]
         'sample', description='what actions are drawn from, by name or as {type: name, its options}'

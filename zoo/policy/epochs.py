@@ -77,7 +77,9 @@ class Epochs:
         metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
         n_last = -(-len(next(iter(metrics.values()))) // max(n_done, 1))
         return Trained(
-            {name: x.mean() for name, x in metrics.items()}, {name: x[-n_last:].mean() for name, x in metrics.items()}, n_done
+            {name: x.mean() for name, x in metrics.items()},
+            {name: x[-n_last:].mean() for name, x in metrics.items()},
+            n_done,
         )
 
     def steps(
@@ -119,7 +121,10 @@ def weighted(columns: Columns, weight: Tensor) -> Tensor:
 
 
 def _minibatches(data: Pass) -> list[Pass]:
-    return [data._replace(order=data.order[:, i : i + data.batch_size]) for i in range(0, data.order.shape[1], data.batch_size)]
+    return [
+        data._replace(order=data.order[:, i : i + data.batch_size])
+        for i in range(0, data.order.shape[1], data.batch_size)
+    ]
 
 
 def _is_beyond(kl: Tensor, target: float) -> bool:

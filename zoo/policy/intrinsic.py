@@ -40,17 +40,17 @@ class RNDConfig(Section):
     """Options of intrinsic reward 'rnd'."""
 
     weight: float = Field(
-        0.5,
-        ge=0,
-        description='factor of the intrinsic advantages (published: 1 beside 2 for the env); more explores more',
+        0.1, ge=0, description='factor of the intrinsic advantages (published: 0.5); more explores more, and longer'
     )
     discount_factor: Share = Field(0.99, description='gamma of the intrinsic returns, per env step')
     gae_lambda: Share = Field(0.95, description='lambda of the intrinsic advantages and returns')
     reward_clip: float = Field(
         5.0, gt=0, description='bound of the intrinsic reward, in deviations of the intrinsic returns'
     )
-    learning_rate: float = Field(1e-4, gt=0, description="Adam's step size of predictor and intrinsic critic")
-    batch_size: int = Field(256, ge=1, description='rows of a gradient step')
+    learning_rate: float = Field(
+        1e-3, gt=0, description="Adam's step size of predictor and intrinsic critic (published, for images: 1e-4)"
+    )
+    batch_size: int = Field(512, ge=1, description='rows of a gradient step')
     epoch_per_collect: int = Field(4, ge=1, description='passes over each rollout')
     predictor_share: float = Field(
         0.25,
@@ -58,12 +58,12 @@ class RNDConfig(Section):
         le=1,
         description='share of the rows of each pass that the predictor learns from; less keeps it curious',
     )
-    feature_size: Width = Field(128, description='numbers that the predictor predicts (published: 512)')
+    feature_size: Width = Field(64, description='numbers that the predictor predicts (published: 512)')
     encoder: EncoderSpec = Field(
         'auto', description='network of target, predictor and intrinsic critic, each its own; as policy.model.encoder'
     )
     hidden_sizes: list[Width] = Field(
-        [128, 128],
+        [64],
         min_length=1,
         description='widths of an encoder for vectors, and of the layers that the predictor has more',
     )

@@ -15,6 +15,8 @@ from zoo.policy.updates import MSE, AuxNumbers, PolicyNumbers, ValueNumbers, n_o
 
 TARGET_FACTOR, TARGET_BAND = 1.5, 2.0
 """A weight with a target grows or shrinks by the first where the penalty is off by the second (arXiv:1707.06347, sec. 4)."""
+KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
+"""Value losses and penalties that do not read the stored value; of one's own it is not known."""
 MIN_CLIP = 1e-6  # a schedule may end at 0, the loss needs a range
 
 
@@ -32,7 +34,9 @@ class Objective:
         self.penalties = tuple(make_part(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
         self._common = [_common_of(spec) for spec in penalties]
         if len(names := [penalty.name for penalty in self.penalties]) != len(set(names)):
-            raise UserError(f'policy.learn.penalties has {", ".join(names)} but each may be there once; drop the others')
+            raise UserError(
+                f'policy.learn.penalties has {", ".join(names)} but each may be there once; drop the others'
+            )
         self.weights = [schedule_value(common.weight, 0) for common in self._common]
         self.proximal = name_of(cfg.proximal)
 
@@ -45,6 +49,12 @@ class Objective:
     def n_value(self) -> int:
         """Numbers that the critic predicts: 1, or more for a distribution of returns."""
         return n_output_of(self.value_loss)
+
+    @property
+    def reads_old_value(self) -> bool:
+        """Whether a loss compares the critic's output with what it was before the update."""
+        parts = [self.value_loss, *self.penalties]
+        return any(part.name not in KEEP_NO_OLD_VALUE for part in parts)
 
     @property
     def names(self) -> list[str]:

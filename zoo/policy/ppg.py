@@ -61,7 +61,8 @@ class PPGLearnConfig(ActorCriticLearnConfig):
     )
     kl_weight: float = Field(1.0, ge=0, description="factor of that penalty, for policy_loss 'kl'")
     value_weight: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="factor of the critic's loss in all phases; null: 0.5 in the policy phase of arch 'shared', else 1"
+        None,
+        description="factor of the critic's loss in all phases; null: 0.5 in the policy phase of arch 'shared', else 1",
     )
     critic_batch_size: Annotated[int, Field(ge=1)] | None = Field(
         None, description="samples per gradient step of the critic's passes; null: batch_size"
@@ -87,7 +88,6 @@ class PPGLearnConfig(ActorCriticLearnConfig):
         description='limit of the gradient norm, of actor and critic apart (unless shared); null: off, as published, '
         'which at a learning rate of 1e-3 or more may lose what was learned',
     )
-
 
     @model_validator(mode='after')
     def _has_use_for_all(self) -> PPGLearnConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import inspect
 import sys
@@ -34,11 +35,12 @@ def updated_class(base: type, name: str, config: Any, methods: Mapping[str, Any]
 
 def _reduced(self: Any, protocol: Any) -> Any:
     """As of every object, but the class is found by its registered name: the module may call it otherwise, or not at all."""
-    make, args, *state = object.__reduce_ex__(self, protocol)
+    reduced: Any = object.__reduce_ex__(self, protocol)
     cls = type(self)
-    if vars(cls).get('__reduce_ex__') is not _reduced or protocol < 2:  # a class statement below it: found as any class
-        return make, args, *state
-    return _new, (cls.__module__, cls.__name__), *state
+    is_made_here = vars(cls).get('__reduce_ex__') is _reduced  # not so for a class statement below such a class
+    if not is_made_here or reduced[0] is not copyreg.__newobj__:  # type: ignore[attr-defined]
+        return reduced
+    return _new, (cls.__module__, cls.__name__), *reduced[2:]
 
 
 def _new(module: str, name: str) -> Any:

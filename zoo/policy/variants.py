@@ -9,7 +9,6 @@ from zoo.policy.offpolicy import PPOOffPolicy
 from zoo.policy.ppg import PPGPolicy
 from zoo.policy.ppo import PPOPolicy
 
-
 # SPO (Xie et al. 2025, arXiv:2401.16025): a quadratic penalty in place of the clip
 PPOPolicy.with_updates('spo', {'learn': {'surrogate': 'spo'}})
 

@@ -1,0 +1,25 @@
+"""MiniGrid KeyCorridorS3R2 with PPO: 1M env steps, the same as minigrid_keycorridor_s3r2_rnd without RND.
+
+Find the key, open the locked door, pick up the ball behind it: the only reward. Its colour, which the mission tells and the
+observations leave out, does not matter: there is no other. Needs the envpool extra.
+"""
+
+config = dict(
+    exp_name='minigrid_keycorridor_s3r2_ppo',
+    max_env_step=1_000_000,
+    env=dict(id='envpool', game='MiniGrid-KeyCorridorS3R2-v0', collector_env_num=16),
+    policy=dict(
+        type='ppo',
+        learn=dict(
+            learning_rate=dict(start=1e-3, end=0.0),
+            entropy_weight=0.01,
+        ),
+        eval=dict(eval_freq=100_000, n_episode=50),
+    ),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)

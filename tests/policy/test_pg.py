@@ -1,0 +1,136 @@
+"""REINFORCE: rewards to go of whole episodes, and no critic anywhere in an update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.policy.test_ppo import N_STEP, OBS, parameters, samples_of
+from tests.policy_envs import TWO_ACTIONS, differing, job_config, make_policy
+from zoo.core.data import Rollout
+from zoo.core.errors import UserError
+from zoo.env import EnvConfig
+from zoo.pipeline import serial_pipeline
+from zoo.policy.base import Policy
+from zoo.worker.evaluator import evaluate
+
+
+class Coin(nn.Module):
+    """Two actions, equally likely at first; counts how often its critic is run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logit, self.value = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(()))
+        self.n_judged = 0
+
+    def compute_actor(self, obs: Tensor) -> Tensor:
+        return self.logit + torch.zeros(*obs.shape[:-1], 2)
+
+    def compute_critic(self, obs: Tensor) -> Tensor:
+        self.n_judged += 1
+        return self.value + torch.zeros(obs.shape[:-1])
+
+    def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
+        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
+
+
+def pg(network: nn.Module | None = None, n_step: int = N_STEP, **learn: Any) -> Policy:
+    base = dict(adv_norm='off', grad_clip=None)
+    collect = dict(n_step=n_step, discount_factor=0.5)
+    return make_policy(OBS, TWO_ACTIONS, type='pg', network=network, learn={**base, **learn}, collect=collect)
+
+
+def small_rollout(ends: bool = True) -> Rollout:
+    """4 steps of 2 envs: the first has a terminal state after two steps, the second reaches a time limit with its last."""
+    done = torch.tensor([[0, 0], [1, 0], [0, 0], [0, 0]]).bool() & ends
+    end = torch.tensor([[0, 0], [1, 0], [0, 0], [0, 1]]).bool() & ends
+    data = {
+        'obs': torch.zeros(4, 2, 2),
+        'action': torch.tensor([[0, 0], [1, 0], [0, 1], [1, 1]]),
+        'logit': torch.zeros(4, 2, 2),
+        'reward': torch.tensor([[1.0, 1.0], [2.0, 1.0], [4.0, 1.0], [8.0, 1.0]]),
+        'done': done,
+        'traj_flag': end,
+    }
+    index = end.nonzero()
+    return Rollout(data, torch.zeros(2, 2), torch.zeros(len(index), 2), index)  # type: ignore[arg-type]
+
+
+def test_pg_samples_hold_rewards_to_go_of_whole_episodes() -> None:
+    samples = pg(n_step=4).collect_mode.get_train_sample(small_rollout())
+    # gamma .5; the first env: 1 + .5 * 2, 2; then an episode without an end. The second: 1, 1.5, 1.75, 1.875 from below
+    known = torch.tensor([[1, 1], [1, 1], [0, 1], [0, 1]]).flatten()
+    wanted = torch.tensor([[2.0, 1.875], [2.0, 1.75], [0.0, 1.5], [0.0, 1.0]]).flatten()
+    torch.testing.assert_close(samples['adv'] * known, wanted)
+    torch.testing.assert_close(samples['weight'], known * 8 / 6)  # mean 1
+
+
+def test_pg_step_is_the_gradient_by_hand_and_leaves_the_critic_alone() -> None:
+    model = Coin()
+    policy = pg(model, n_step=4, optimizer='sgd', learning_rate=1.0)
+    n_judged = model.n_judged  # by the checks of a new model
+    metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(small_rollout()))
+    # d log p(a) / d logit = onehot(a) - (.5, .5); the mean over the 6 known rows of return * that, for action 0:
+    # .5 * (2 - 2 + 1.875 + 1.75 - 1.5 - 1) / 6 = .09375
+    torch.testing.assert_close(model.logit.detach(), torch.tensor([0.09375, -0.09375]))
+    assert model.n_judged == n_judged and model.value.item() == 0 and policy.learn_mode.train_iter() == 1
+    assert metrics['grad_norm'].item() == pytest.approx(0.09375 * 2**0.5)
+
+
+@pytest.mark.parametrize('adv_norm', ['off', 'batch', 'minibatch'])
+def test_pg_trains_nothing_where_no_episode_ends(adv_norm: str) -> None:
+    model = Coin()
+    policy = pg(model, n_step=4, adv_norm=adv_norm, entropy_weight=0.1)
+    with torch.no_grad():
+        model.logit[0] = 0.5  # where the entropy has a gradient
+    before = parameters(policy)
+    metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(small_rollout(ends=False)))
+    assert not differing(before, parameters(policy)) and policy.learn_mode.train_iter() == 1
+    assert all(x.isfinite() for x in metrics.values()) and metrics['skipped_step'] == 0
+
+
+def test_pg_moves_no_parameter_of_a_critic_with_weight_decay() -> None:
+    policy = pg(optimizer={'type': 'adamw', 'weight_decay': 0.5}, learning_rate=0.1)
+    before = parameters(policy)
+    policy.learn_mode.forward(samples_of(policy))
+    assert {name.split('.')[0] for name in differing(before, parameters(policy))} == {'actor_encoder', 'policy_head'}
+
+
+def test_pg_metrics_are_without_those_of_a_critic() -> None:
+    policy = pg()
+    metrics = policy.learn_mode.forward(samples_of(policy))
+    assert metrics.keys() == set(policy.learn_mode.monitor_vars())
+    assert {'policy_loss', 'entropy', 'approx_kl', 'grad_norm'} <= metrics.keys()
+    assert not metrics.keys() & {'value_loss', 'explained_variance'}
+
+
+@pytest.mark.parametrize(
+    ('learn', 'message'),
+    [
+        (dict(value_norm=True), "value_norm is True but policy 'pg' trains no critic"),
+        (dict(value_loss='huber'), "value_loss is 'huber' but policy 'pg' trains no critic"),
+        (dict(critic_learning_rate=1e-3), 'critic_learning_rate is 0.001 but'),
+        (dict(baseline='critic'), 'baseline'),
+        (dict(value_weight=0.5), 'value_weight'),
+    ],
+)
+def test_pg_refuses_what_only_a_critic_reads(learn: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        pg(**learn)
+
+
+def test_pg_refuses_an_estimator_that_needs_a_critic() -> None:
+    with pytest.raises(UserError, match="baseline is 'none' but policy.collect.estimator is 'gae'"):
+        make_policy(OBS, TWO_ACTIONS, type='pg', collect=dict(estimator='gae'))
+
+
+def test_pg_learns_to_match_a_number(tmp_path: Any) -> None:
+    env = 'tests.policy_envs:match_env'
+    cfg = job_config(tmp_path, env, max_env_step=6400)
+    cfg['policy'] |= dict(type='pg', learn=dict(learning_rate=1e-2), model=dict(hidden_sizes=[16]))
+    result = serial_pipeline(cfg)
+    assert result.train_iter == 100  # one for each rollout of 4 x 16
+    assert evaluate(result.policy, EnvConfig(id=env), 200, seed=1).return_mean == 1
