@@ -55,9 +55,45 @@ def robots(name: str) -> Comparison:
     )
 
 
+def stale(name: str, n_sample: int, decay: float, *more: str) -> Comparison:
+    """Samples that may be up to 1, 2, 4 or 8 rollouts old, with the clip of PPO and with that of PPO-EWMA.
+
+    n_sample: of a rollout and of a draw; decay: of the average, its centre of mass as many steps as follow a rollout.
+    """
+    rows = {}
+    for age in (1, 2, 4, 8):
+        ring = f'buffer.size={(age + 1) * n_sample} buffer.max_staleness={age}'
+        rows[f'samples up to {age} rollouts old'] = ' '.join((name, ring, *more))
+        ewma = f'policy.learn.proximal={{"type":"ewma","decay":{decay}}}'
+        rows[f'up to {age} rollouts old, proximal ewma'] = ' '.join((name, ring, ewma, *more))
+    return Comparison(rows)
+
+
+LANDER = 'policy.type=ppo_offpolicy buffer.n_sample=16384 buffer.update_per_collect=4 max_env_step=300000'
+
 COMPARISONS: dict[str, Comparison] = {
     'Hopper': robots('hopper_ppo'),
     'Walker2d': robots('walker2d_ppo'),
+    'CartPole, old samples': stale('cartpole_ppo_offpolicy', 1024, 0.976),  # 10 draws of 4 minibatches
+    'LunarLander, old samples': stale('lunarlander_ppo', 16384, 0.999, LANDER),  # 4 draws of 256 minibatches
+    'LunarLander, sliding memory': Comparison(
+        {
+            'ppg': 'lunarlander_ppg max_env_step=500000',
+            'ppg_reloaded': 'lunarlander_ppg_reloaded max_env_step=500000',
+        }
+    ),
+    'Acrobot, critic as classifier': Comparison({'ppo': 'acrobot_ppo', 'hl_gauss': 'acrobot_hl_gauss_ppo'}),
+    'tiny bricks': Comparison(
+        {
+            'ppo': 'tiny_bricks_ppo max_env_step=500000',
+            'ppg': 'tiny_bricks_ppg max_env_step=500000',
+            'dna': 'tiny_bricks_dna max_env_step=500000',
+        }
+    ),
+    'MiniGrid DoorKey 6x6': Comparison({'ppo': 'minigrid_doorkey_6x6_ppo', 'dna': 'minigrid_doorkey_6x6_dna'}),
+    'MiniGrid KeyCorridor S3R2, sparse reward': Comparison(
+        {'ppo': 'minigrid_keycorridor_s3r2_ppo', 'intrinsic rnd': 'minigrid_keycorridor_s3r2_rnd_ppo'}
+    ),
 }
 
 
@@ -131,7 +167,7 @@ def write_table() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--only', nargs='+', choices=COMPARISONS, default=list(COMPARISONS), help='comparisons to run')
+    parser.add_argument('--only', nargs='+', choices=list(COMPARISONS), metavar='NAME', default=list(COMPARISONS), help='comparisons to run')
     parser.add_argument('--seeds', type=int, help='seeds 0 .. N-1; default: as many as the comparison asks for')
     parser.add_argument('--workers', type=int, default=2, help='processes at a time')
     parser.add_argument('--force', action='store_true', help='run again what is there')

@@ -11,7 +11,6 @@ config = dict(
             critic_epoch_per_collect=4,
             aux_freq=2,
             aux_window=16,
-            aux_train_epoch=1,
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
             entropy_weight=0.01,

@@ -78,7 +78,7 @@ def test_validate_fills_defaults_and_keeps_what_is_given():
         (
             'rate',
             [1],
-            '[1] (list) but must be a number > 0 or {start, end, over} or {points}; leave it out for 0.001, '
+            '[1] (list) but must be a number > 0 or {start, end, over} or {points, kind}; leave it out for 0.001, '
             'the default.',
         ),
         ('mode', 'of', "'of' (text) but must be one of 'off', 'batch'; leave it out for 'off', the default."),

@@ -334,3 +334,13 @@ def test_a_copy_and_a_restored_policy_go_on_alike(learn: dict[str, Any]) -> None
 def test_combinations_without_meaning_are_refused(learn: dict[str, Any], collect: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         ppo(learn, collect=dict(n_step=N_STEP, **collect))
+
+
+def test_recomputed_advantages_keep_the_intrinsic_ones() -> None:
+    policy = ppo(dict(intrinsic='rnd', recompute_adv=True, adv_norm='off'))
+    samples = samples_of(policy)
+    extra = samples['intrinsic_adv']
+    assert extra.abs().max() > 0
+    again = policy._recompute(samples)
+    torch.testing.assert_close(again['adv'], samples['adv'])  # nothing was learned in between
+    torch.testing.assert_close(again['adv'] - extra + again['value'], again['return_'])

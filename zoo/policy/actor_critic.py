@@ -75,6 +75,7 @@ class ActorCriticPolicy(Policy):
 
     scheduled: ClassVar[tuple[str, ...]] = ('learning_rate', 'clip_ratio', 'entropy_weight')
     """Fields of cfg.learn that follow the env steps; their present values are in `_rates`, and are logged."""
+    announces_gradients: ClassVar[bool] = True
     _keep_transitions = False  # samples also hold what a recomputation of the advantages needs
 
     @abstractmethod
@@ -235,7 +236,8 @@ class ActorCriticPolicy(Policy):
 
     def _act(self, obs: Obs, state: State, key: Any) -> dict[str, Any]:
         output = forward_for_acting(self._model, self._on_device(obs), self._acts_with_value, state)
-        output['logit'] = self._explore(self._dist, output['logit'])  # of the policy that acts: the ratio is to it
+        if self._explore.name != 'sample':  # the logit of the policy that acts, to which the ratio is
+            output['logit'] = self._explore(self._dist, output['logit'])
         n_env = len(output['logit'])
         return {'action': self._dist.sample(output['logit'], self._next_noise(n_env, key)), **output}
 

@@ -16,6 +16,7 @@ from zoo.backend.precision import UpdatePrecision, in_precision
 from zoo.backend.trace import replaced
 from zoo.config.parts import Part
 from zoo.core.data import AuxMinibatch, Metrics, Minibatch
+from zoo.policy.hooks import gradient_ready
 from zoo.policy.sequences import rows_of, run_model
 from zoo.rl_utils import surrogates, value_losses
 from zoo.rl_utils.distribution import ActionDist
@@ -204,7 +205,8 @@ def distill_step(
 
 def _output(model: Any, method: str, minibatch: Any, numbers: Any) -> dict[str, Tensor]:
     """What a method of the model computes from a minibatch, as rows, in the precision of the numbers."""
-    return run_model(in_precision(model, numbers.precision), method, minibatch)
+    model = model if numbers.precision == 'fp32' else in_precision(model, numbers.precision)
+    return run_model(model, method, minibatch)
 
 
 def _proximal_logit(
@@ -273,6 +275,7 @@ def _descend(optimizers: Sequence[Optimizer], loss: Tensor, grad_clip: Number | 
     for optimizer in optimizers:
         optimizer.zero_grad()
     backward(loss, optimizers)
+    gradient_ready(optimizers, loss)
     norms = [optimizer.step(grad_clip) for optimizer in optimizers]
     return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
 

@@ -25,6 +25,8 @@ class Learner:
     def train(self, env_step: int) -> Metrics:
         """One round of updates at this env step; returns the mean of each metric over the batches that gave it."""
         self._mode.set_env_step(env_step)
+        if hasattr(self._buffer, 'set_env_step'):  # for its schedules, where it has any
+            self._buffer.set_env_step(env_step)
         metrics: list[Metrics] = []
         aux: list[Metrics] = []
         for batch in self._buffer.batches():

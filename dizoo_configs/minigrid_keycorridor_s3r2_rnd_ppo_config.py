@@ -5,7 +5,7 @@ observations leave out, does not matter: there is no other. Needs the envpool ex
 """
 
 config = dict(
-    exp_name='minigrid_keycorridor_s3r2_rnd',
+    exp_name='minigrid_keycorridor_s3r2_rnd_ppo',
     max_env_step=1_000_000,
     env=dict(id='envpool', game='MiniGrid-KeyCorridorS3R2-v0', collector_env_num=16),
     policy=dict(
