@@ -6,11 +6,13 @@ config = dict(
     env=dict(id='CartPole-v1', collector_env_num=4),
     policy=dict(
         type='dqn',
-        model=dict(activation='relu'),
-        learn=dict(learning_rate=dict(start=2e-3, end=0.0)),
+        model=dict(hidden_sizes=[256, 256], activation='relu'),
+        # a target network that moves once a rollout: 256 env steps, then 32 draws of 4 minibatches
+        learn=dict(learning_rate=dict(start=2.3e-3, end=0.0), batch_size=64, target_freq=128),
+        collect=dict(n_step=64, eps=dict(start=1.0, end=0.04, over=8_000)),
         eval=dict(eval_freq=5_000, stop_value=475.0),
     ),
-    buffer=dict(size=50_000, n_sample=256, update_per_collect=16),  # after 32 env steps
+    buffer=dict(size=50_000, n_sample=256, update_per_collect=32),
 )
 
 

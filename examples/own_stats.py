@@ -21,7 +21,7 @@ class OwnStats(Callback):
 
     def on_evaluate(self, job, evaluation):
         if evaluation.return_mean >= 400:
-            job.stop()
+            job.stop('it balances well enough')
 
 
 config = dict(

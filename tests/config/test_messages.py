@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zoo.buffer import BufferConfig
-from zoo.config.messages import OLD_NAMES, unknown_key
+from zoo.config.messages import OLD_NAMES, _some, unknown_key
 from zoo.config.section import ConfigError, fields_of
 from zoo.core.registry import BUFFER_REGISTRY
 from zoo.run.config import _job_schema, resolve_config
@@ -75,10 +75,9 @@ def test_unknown_key_names_the_one_meant(section, key, meant):
         ),
         (
             'cartpole_ppg',
-            ['policy.learn.epoch_per_collect=3'],
+            ['policy.learn.tau=0.1'],
             [
-                "unknown key policy.learn.epoch_per_collect: only policy.type 'ppo' or 'ppo_offpolicy' has it; did you mean "
-                'policy.learn.actor_epoch_per_collect or policy.learn.critic_epoch_per_collect?'
+                "unknown key policy.learn.tau: only policy.type 'dqn' has it; set that type, or leave the key out."
             ],
         ),
         (
@@ -91,8 +90,8 @@ def test_unknown_key_names_the_one_meant(section, key, meant):
         # no type has these
         (
             'cartpole_ppg_offpolicy',
-            ['buffer.policy.size=9'],
-            ['unknown key buffer.policy.size: it belongs at buffer.size.'],
+            ['policy.eval.batch_size=9'],
+            ['unknown key policy.eval.batch_size: it belongs at policy.learn.batch_size.'],
         ),
         ('cartpole_ppo', ['env.policy=3'], ['unknown key env.policy: it belongs at policy.']),
     ],
@@ -101,6 +100,16 @@ def test_key_of_another_type_is_told_with_that_type(source, overrides, sentences
     with pytest.raises(ConfigError) as error:
         resolve_config(source, overrides)
     assert error.value.problems == sentences
+
+
+def test_key_of_many_other_types_is_told_with_the_first_of_them_and_close_keys():
+    with pytest.raises(ConfigError) as error:
+        resolve_config('cartpole_ppg', ['policy.learn.epoch_per_collect=3'])
+    (problem,) = error.value.problems
+    assert problem.startswith("unknown key policy.learn.epoch_per_collect: only policy.type 'a2c', ")
+    assert problem.endswith(
+        ' others has it; did you mean policy.learn.actor_epoch_per_collect or policy.learn.critic_epoch_per_collect?'
+    )
 
 
 def test_key_of_a_type_of_ones_own_is_told_too(monkeypatch):
@@ -115,6 +124,55 @@ def test_key_of_a_type_of_ones_own_is_told_too(monkeypatch):
     assert error.value.problems == [
         "unknown key buffer.beat: only buffer.type 'even' has it; set that type, or leave the key out."
     ]
+
+
+@pytest.mark.parametrize(
+    'override, sentence',
+    [
+        (
+            'policy.learn.surrogate={type: spo, slope: 0.3}',
+            "unknown key policy.learn.surrogate.slope: only surrogate 'rollback' has it; set that type, or leave the key out.",
+        ),
+        (
+            'policy.collect.exploration.epsilon=0.1',  # a name of clip_ratio elsewhere
+            "unknown key policy.collect.exploration.epsilon: only exploration 'epsilon' or 'epsilon_greedy' has it; set that "
+            'type, or leave the key out.',
+        ),
+        (
+            'policy.learn.optimizer.lr=0.1',  # a name of learning_rate elsewhere, and a part has keys of its own
+            'unknown key policy.learn.optimizer.lr: the keys of policy.learn.optimizer are betas, eps, type.',
+        ),
+        (
+            'policy.learn.surrogate={type: rollback, slop: 0.3}',
+            'unknown key policy.learn.surrogate.slop: did you mean policy.learn.surrogate.slope?',
+        ),
+        (
+            'policy.learn.penalties=[{type: kl, batch_size: 3}]',
+            'unknown key policy.learn.penalties.batch_size: the keys of policy.learn.penalties are weight, target, '
+            'min_weight, max_weight, type.',
+        ),
+    ],
+)
+def test_option_of_another_part_is_told_with_that_part(override, sentence):
+    with pytest.raises(ConfigError) as error:
+        resolve_config('cartpole_ppo', [override])
+    assert error.value.problems == [sentence]
+
+
+def test_section_that_is_a_class_has_its_options_told_too():
+    with pytest.raises(ConfigError) as error:
+        resolve_config('cartpole_ppo', ['policy.learn.plasticity={type: l2_init, shrink: 0.5}'])
+    assert error.value.problems == [
+        "unknown key policy.learn.plasticity.shrink: only plasticity 'shrink_perturb' has it; set that type, or leave the "
+        'key out.'
+    ]
+
+
+@pytest.mark.parametrize(
+    'names, words', [(['a'], 'a'), (['a', 'b'], 'a or b'), ([*'abc'], 'a, b or c'), ([*'abcd'], 'a, b or 2 others')]
+)
+def test_types_that_have_a_key_are_listed_up_to_three(names, words):
+    assert _some(names) == words
 
 
 def test_unknown_key_like_no_other_lists_the_section():
@@ -147,6 +205,25 @@ def test_unknown_key_like_no_other_lists_the_section():
         ('num_envs', 'env.collector_env_num'),
         ('total_timesteps', 'max_env_step'),
         ('max_epoch', 'max_env_step'),
+        ('kl_target', 'policy.learn.penalties as [{type: kl, weight: .2, target: .01}]'),
+        ('kl_coeff', 'policy.learn.penalties as [{type: kl, weight: .2, target: .01}]'),
+        ('vf_clip_param', 'policy.learn.value_loss as {type: error_clip, range: 10}'),
+        ('clip_range_vf', 'policy.learn.value_loss as {type: clip, range: .2}'),
+        ('desired_kl', 'policy.learn.learning_rate as {start: .., kl_target: .008}'),
+        ('kl_threshold', 'policy.learn.learning_rate as {start: .., kl_target: .008}'),
+        ('use_critic', 'policy.learn.baseline'),
+        ('use_gae', 'policy.collect.estimator'),
+        ('optimizer_cls', 'policy.learn.optimizer'),
+        ('betas', 'policy.learn.optimizer as {type: adam, betas: [.9, .999]}'),
+        ('weight_decay', 'policy.learn.optimizer as {type: adamw, weight_decay: .01}'),
+        ('accumulate_grads', 'policy.learn.accumulate'),
+        ('gradient_accumulation', 'policy.learn.accumulate'),
+        ('enable_amp', 'policy.learn.precision'),
+        ('shuffle_minibatches', 'policy.learn.draw as in_order'),
+        ('shuffle_sequences', 'policy.learn.draw as in_order'),
+        ('vf_loss_type', 'policy.learn.value_loss as {type: huber, delta: 1}'),
+        ('exploration_config', 'policy.collect.exploration'),
+        ('execution_plan', 'pipeline'),
     ],
 )
 def test_old_names_of_other_libraries_lead_here(name, here):
@@ -155,6 +232,14 @@ def test_old_names_of_other_libraries_lead_here(name, here):
 
 def test_old_names_lead_to_keys_that_exist():
     assert {here.split(' ')[0] for here in OLD_NAMES.values()} <= set(KNOWN)
+
+
+@pytest.mark.parametrize('here', sorted({here for here in OLD_NAMES.values() if ' as ' in here}))
+def test_spellings_that_old_names_lead_to_are_taken(here):
+    for way in here.split(' or '):
+        path, _, value = (way if ' as ' in way else f'{here.split(" ")[0]} as {way}').partition(' as ')
+        value = value.replace('{start: ..,', '{start: 1e-3,').replace('low: ..', 'low: -10').replace('high: ..', 'high: 10')
+        assert resolve_config('cartpole_ppo', [f'{path}={value}']) is not None
 
 
 def test_old_names_are_no_names_of_ours():

@@ -270,8 +270,8 @@ def test_critic_is_neither_run_nor_moved() -> None:
 @pytest.mark.parametrize(
     ('space', 'model', 'message'),
     [
-        (ONE_NUMBER, {}, "'dqn' got actions of Box"),
-        (TWO_ACTIONS, {'recurrent': {'cell': 'gru'}}, "'dqn' got a model with a recurrent state"),
+        (ONE_NUMBER, {}, "'dqn' got Box"),
+        (TWO_ACTIONS, {'recurrent': {'cell': 'gru'}}, 'and model Recurrent.* but is for'),
     ],
 )
 def test_dqn_refuses_other_actions_and_recurrent_models(space: Any, model: dict[str, Any], message: str) -> None:

@@ -13,6 +13,7 @@ import torch
 from tests.policy.test_offpolicy import run_config
 from tests.policy_envs import job_config
 from zoo import POLICY_REGISTRY, Callback
+from zoo.backend import native
 from zoo.config.section import ConfigError
 from zoo.core.errors import RunError, UserError
 from zoo.pipeline import serial_pipeline
@@ -171,9 +172,29 @@ def test_on_gradient_is_called_for_every_step_of_other_policies(name: str, tmp_p
     assert n_call == result.train_iter > 0
 
 
-def test_on_gradient_makes_executor_auto_an_eager_one_and_keeps_the_config(tmp_path: Path) -> None:
+def test_on_gradient_leaves_acting_in_c_where_the_executor_is_auto(
+    tmp_path: Path, notes: list[tuple[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level('INFO')
     with SerialJob(resolve_config(job_config(tmp_path)), callbacks=[Notes]) as job:
-        assert job.policy.executor_name == 'eager' and job.cfg.policy.learn.executor == 'auto'
+        job.iteration()
+        assert job.cfg.policy.learn.executor == 'auto' and job.cfg.policy == job.policy.cfg
+        acts_in_c = job.policy.executor_name.startswith('native')
+    assert sum(event == 'on_gradient' for event, _ in notes) == 4  # all steps are eager
+    assert acts_in_c == (native.missing() == '')
+    why = f'updates run eagerly: callback {HERE}:Notes has on_gradient'
+    assert not acts_in_c or why in caplog.text
+
+
+def test_policy_of_a_run_with_on_gradient_may_be_trained_on_with_it(tmp_path: Path, notes: list[tuple[str, Any]]) -> None:
+    policy = serial_pipeline(job_config(tmp_path / 'a', max_env_step=64), callbacks=[Notes]).policy
+    notes.clear()
+    serial_pipeline(job_config(tmp_path / 'b', max_env_step=64), policy=policy, callbacks=[Notes])
+    assert sum(event == 'on_gradient' for event, _ in notes) == 4
+    plain = serial_pipeline(job_config(tmp_path / 'c', max_env_step=64)).policy
+    if plain.executor_name != 'eager':
+        with pytest.raises(UserError, match="the policy given has the executor 'native"):
+            serial_pipeline(job_config(tmp_path / 'd'), policy=plain, callbacks=[Notes])
 
 
 @pytest.mark.parametrize(
@@ -243,6 +264,18 @@ def test_stop_ends_the_run_after_the_present_round(event: str, tmp_path: Path) -
     assert load_checkpoint(result.run_dir).meta['env_step'] == want
     assert result.last_return is not None  # the last policy is evaluated, as at any end
     assert serial_pipeline(resume=result.run_dir).env_step == 256  # the wish is not kept
+
+
+def test_reason_to_stop_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def on_rollout(job: Any, rollout: Any) -> None:
+        job.stop('the pole is boring')
+        job.stop('again')
+
+    caplog.set_level('INFO')
+    serial_pipeline(job_config(tmp_path), callbacks=[on_rollout])
+    assert [x.message for x in caplog.records if 'ends after this round' in x.message] == [
+        'the run ends after this round: the pole is boring'
+    ]
 
 
 def raising(event: str, at: int = 1) -> Any:

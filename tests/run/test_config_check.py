@@ -258,6 +258,16 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
             AUX.format(512, 2, 128, 256) + 'that fills no minibatch; use a divisor, e.g. 256.',
         ),
         (
+            ppg(learn={'aux_freq': 4, 'aux_window': 6, 'aux_batch_size': 1024}),  # 4 x 256 at first, then 6 x 256
+            'policy.learn.aux_batch_size is 1024 but the memory holds aux_window 6 x 256 = 1536 samples: 1536 % 1024 = 512 '
+            'would be dropped; use a divisor, e.g. 768 or 1536.',
+        ),
+        (
+            ppg(learn={'critic_batch_size': 100}),
+            'policy.learn.critic_batch_size is 100 but a rollout has 256 samples (32 x 8 envs): 256 % 100 = 56 would be '
+            'dropped; use a divisor, e.g. 64 or 128.',
+        ),
+        (
             ppg(name='ppg_offpolicy', learn={'aux_freq': 2, 'aux_batch_size': 512}, buffer=REPLAY),
             AUX.format(512, 2, 128, 256) + 'that fills no minibatch; use a divisor, e.g. 256.',
         ),

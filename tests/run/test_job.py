@@ -146,8 +146,11 @@ def test_unknown_plan_is_refused_with_close_names() -> None:
         resolve_config(job_config('runs', pipeline='seriel'))
 
 
-def test_registered_thing_that_is_no_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    PIPELINE_REGISTRY.register('function_test', force=True)(lambda *args: None)
+def test_registered_thing_that_is_no_run_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PIPELINE_REGISTRY, '_items', dict(PIPELINE_REGISTRY._items))  # so that it is forgotten again
+    PIPELINE_REGISTRY.register('function_test')(lambda *args: None)
     with pytest.raises(
         ConfigError, match="'function_test' of tests.run.test_job.* is no class derived from zoo.SerialJob"
     ):

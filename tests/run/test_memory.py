@@ -82,6 +82,16 @@ def test_samples_of_a_buffer_take_the_largest_size_of_its_parts() -> None:
     assert n_byte(size=500, policy=own, value={'size': 200}) == 300 * ROW_BYTES  # the common size is nobody's
 
 
+def test_samples_of_an_auxiliary_memory_are_those_of_its_window() -> None:
+    cfg = config()  # 16 rows in a rollout
+    cfg['policy']['learn'] = {'aux_freq': 2, 'aux_window': 5}
+    assert sample_bytes(cfg) == 5 * 16 * 64 + 8_000
+    cfg['policy']['learn'] = {'aux_freq': 2, 'aux_window': None}
+    assert sample_bytes(cfg) == 2 * 16 * 64 + 8_000
+    cfg['policy']['learn'] = {'aux_freq': 2, 'aux_window': 10**9}
+    assert 'policy.learn.aux_window 1000000000 ask for samples' in memory_problem(cfg)
+
+
 def test_samples_of_overlapping_sequences_are_counted_as_often_as_they_are_kept() -> None:
     cfg = config()  # of 8 steps in sequences of 4 there are 5 by steps of 1: 20 rows for 8
     cfg['policy'] |= {'model': {'recurrent': {'cell': 'lstm'}}, 'learn': {'sequence': {'len': 4, 'overlap': 'maximum'}}}

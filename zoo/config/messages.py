@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import types
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry, closest
+from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, closest
 
 RESERVED = frozenset(
     (
@@ -56,25 +57,52 @@ OLD_NAMES: dict[str, str] = {
         'running_obs_norm obs_normalization',
         'policy.n_thread': 'num_threads n_threads torch_threads num_torch_threads',
         'policy.learn.learning_rate': 'lr lr_rate step_size stepsize adam_lr policy_lr optimizer_lr learning_rate_init',
-        'policy.learn.learning_rate as {start: .., end: 0}': 'anneal_lr lr_schedule lr_decay linear_lr_decay lr_scheduler',
+        'policy.learn.learning_rate as {start: .., end: 0}': 'anneal_lr lr_decay linear_lr_decay use_linear_lr_decay',
+        'policy.learn.learning_rate as {start: .., kl_target: .008}': 'desired_kl kl_threshold adaptive_lr schedule_kl_threshold',
+        'policy.learn.learning_rate as {start: .., end: 0} or {start: .., kl_target: .008}': 'lr_schedule lr_scheduler '
+        'lr_schedule_kind learning_rate_schedule learning_rate_scheduler schedule',
+        'policy.learn.critic_learning_rate': 'critic_lr value_lr vf_lr lr_critic lr_vf value_learning_rate vf_learning_rate',
+        'policy.learn.adam_eps': 'adam_epsilon optimizer_eps opt_eps optim_eps',
+        'policy.learn.optimizer': 'optimizer_cls optimizer_class optimizer_fn optimizer_type optimizer_name optim optimiser',
+        'policy.learn.optimizer as {type: adam, betas: [.9, .999]}': 'betas adam_betas beta1 beta2 optimizer_config '
+        'optimizer_kwargs optimizer_params',
+        'policy.learn.optimizer as {type: adamw, weight_decay: .01}': 'weight_decay l2_reg use_weight_decay',
+        'policy.learn.optimizer as {type: sgd, momentum: .9}': 'momentum',
+        'policy.learn.accumulate': 'accumulate_grads accumulate_grad_batches accumulation_steps grad_accumulation '
+        'grad_accumulation_steps gradient_accumulation gradient_accumulation_steps',
+        'policy.learn.precision': 'enable_amp use_amp amp amp_dtype mixed_precision fp16 bf16 use_fp16 use_bf16',
+        'policy.learn.draw as in_order': 'shuffle shuffle_minibatches shuffle_sequences shuffle_batch_per_epoch',
         'policy.learn.batch_size': 'sgd_minibatch_size minibatch_size mini_batch_size mini_batchsize minibatch',
-        'policy.learn.batch_size (samples in one minibatch, not their number)': 'num_minibatches n_minibatches nminibatches num_mini_batch num_minibatch num_mini_batches minibatches',
+        'policy.learn.batch_size (samples in one minibatch, not their number)': 'num_minibatches n_minibatches nminibatches '
+        'num_mini_batch num_minibatch num_mini_batches minibatches',
         'policy.learn.epoch_per_collect': 'num_sgd_iter n_epochs num_epochs update_epochs noptepochs ppo_epochs ppo_epoch '
         'repeat_per_collect update_per_collect mini_epochs epochs n_epoch num_epoch '
         'train_epochs nepoch',
         'policy.learn.clip_ratio': 'clip_range clip_coef clip_param cliprange clip_eps clip_epsilon eps_clip e_clip '
         'epsilon',
-        'policy.learn.value_clip': 'clip_range_vf clip_vloss vf_clip_param use_value_clip cliprange_vf clip_value',
+        'policy.learn.surrogate': 'surrogate_loss surrogate_fn policy_loss_type pg_loss_type',
+        'policy.learn.penalties as [{type: kl, weight: .2, target: .01}]': 'kl_target kl_coeff kl_coef use_kl_loss '
+        'kl_loss_coeff init_kl_coeff init_kl_coef kl_penalty kl_beta',
+        'policy.learn.value_clip': 'clip_vloss use_value_clip clip_value use_clipped_value_loss clip_value_loss clip_vf_loss',
+        'policy.learn.value_loss as {type: clip, range: .2}': 'clip_range_vf cliprange_vf value_clip_range',
+        'policy.learn.value_loss as {type: error_clip, range: 10}': 'vf_clip_param',
+        'policy.learn.value_loss as {type: huber, delta: 1}': 'vf_loss_type value_loss_type critic_loss_type huber use_huber '
+        'huber_loss use_huber_loss smooth_l1 vf_loss_fn',
+        'policy.learn.value_loss as {type: hl_gauss, low: .., high: ..}': 'num_atoms n_atoms num_bins v_min v_max',
+        'policy.learn.baseline': 'use_critic use_baseline',
+        'policy.learn.intrinsic': 'rnd use_rnd rnd_cfg intrinsic_reward curiosity',
         'policy.learn.value_weight': 'vf_coef vf_loss_coeff value_coef value_loss_coef critic_coef vf_coeff value_coeff '
         'value_loss_coeff critic_loss_coeff',
         'policy.learn.entropy_weight': 'ent_coef entropy_coeff entropy_coef ent_coeff entropy_loss_coeff entropy_beta',
-        'policy.learn.grad_clip': 'max_grad_norm grad_clip_norm grad_norm grad_clip_value clip_grad_norm gradient_clip '
-        'max_gradient_norm grad_clip_by grad_norm_clip',
+        'policy.learn.grad_clip': 'max_grad_norm grad_clip_norm grad_norm clip_grad_norm gradient_clip '
+        'max_gradient_norm grad_norm_clip',
+        'policy.learn.grad_clip_value': 'clip_grad_value gradient_clip_val grad_value_clip',
+        'policy.learn.grad_clip (by norm) or policy.learn.grad_clip_value': 'grad_clip_by grad_clip_type',
         'policy.learn.adv_norm': 'norm_adv normalize_advantage normalize_advantages advantage_normalization '
         'advantage_norm use_advantage_normalization',
         'policy.learn.value_norm': 'normalize_value normalize_returns return_norm value_normalization use_valuenorm',
         'policy.learn.reward_norm': 'norm_reward normalize_reward rew_norm reward_normalization reward_scaling',
-        'policy.learn.target_kl': 'kl_target desired_kl max_kl kl_threshold',
+        'policy.learn.target_kl': 'max_kl target_kl_div max_kl_div kl_early_stop',
         'policy.learn.recompute_adv': 'recompute_advantage recompute_advantages',
         'policy.collect.n_step': 'n_steps num_steps nsteps rollout_fragment_length rollout_length rollout_steps '
         'horizon horizon_length unroll_len num_rollout_steps steps_per_env update_timestep',
@@ -82,12 +110,17 @@ OLD_NAMES: dict[str, str] = {
         'frames_per_batch timesteps_per_batch n_samples',
         'policy.collect.discount_factor': 'gamma discount discount_rate',
         'policy.collect.gae_lambda': 'lambda lambda_ lam gae_lam lmbda gae_tau tau',
+        'policy.collect.estimator': 'use_gae advantage_estimator adv_estimator estimator_type',
+        'policy.collect.estimator as {type: n_step, n: 5}': 'nstep n_step_return nstep_return use_n_step',
+        'policy.collect.exploration': 'exploration_config explore action_selection',
         'policy.eval.eval_freq': 'evaluation_interval evaluate_interval eval_interval step_per_epoch eval_every',
         'policy.eval.n_episode': 'n_eval_episodes n_evaluator_episode episode_per_test evaluation_duration '
         'num_eval_episodes eval_episodes n_episodes',
         'policy.eval.stop_value': 'reward_threshold target_reward stop_reward stop_fn stop_score episode_reward_mean',
         'checkpoint.freq': 'save_freq save_interval checkpoint_freq checkpoint_frequency save_ckpt_after_iter ckpt_freq',
         'checkpoint.keep_last': 'num_to_keep keep_checkpoints_num max_to_keep',
+        'callbacks': 'callback callbacks_class callback_class',
+        'pipeline': 'execution_plan training_loop',
         'logger.tensorboard': 'tensorboard_log tb_log use_tb tb_logger',
     }.items()
     for name in names.split()
@@ -105,9 +138,12 @@ def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable
     if '.' in key and key in known:
         nested = functools.reduce(lambda inner, part: f'{{{part!r}: {inner}}}', reversed(key.split('.')), '..')
         return f'unknown key {path!r}: dotted names are for overrides only; write a nested dict: {nested}.'
-    if owners := _types_with(section, key):
+    if owners := _parts_with(section, key) if section in PARTS else _types_with(section, key):
         do = f'did you mean {" or ".join(close)}?' if close else 'set that type, or leave the key out.'
         return f'unknown key {path}: only {owners} has it; {do}'
+    if section in PARTS:  # its options have names of their own, which other keys have too
+        guess = f'did you mean {" or ".join(close)}?' if close else f'the keys of {section} are {", ".join(siblings)}.'
+        return f'unknown key {path}: {guess}'
     if last in OLD_NAMES and not elsewhere:
         return f'unknown key {path}: in zoo it is `{OLD_NAMES[last]}`.'
     if elsewhere:
@@ -128,8 +164,29 @@ def _types_with(section: str, key: str) -> str:
             names = [
                 repr(name) for name in registry.names() if _has_key(getattr(registry.get(name), 'config', None), keys)
             ]
-            return f'{typed}.type {" or ".join(names)}' if names else ''
+            return f'{typed}.type {_some(names)}' if names else ''
     return ''
+
+
+def _parts_with(path: str, key: str) -> str:
+    """The parts that a config may choose at this path and that have this option, e.g. "surrogate 'rollback'"; '' if none."""
+    registry = PARTS[path]
+    names = [repr(name) for name in registry.names() if key in _options(registry.get(name))]
+    return f'{registry.kind} {_some(names)}' if names else ''
+
+
+def _options(part: Any) -> Iterable[str]:
+    """The names of the options of a registered part, as `zoo.config.parts.options_of` has them."""
+    if hasattr(part, 'config'):
+        return getattr(part.config, 'model_fields', ())
+    parameters = inspect.signature(part).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+
+
+def _some(names: list[str]) -> str:
+    """'a, b or c'; of more than three the first two and the number of the others."""
+    *first, last = names if len(names) <= 3 else [*names[:2], f'{len(names) - 2} others']
+    return f'{", ".join(first)} or {last}' if first else last
 
 
 def _has_key(section: Any, keys: Iterable[str]) -> bool:

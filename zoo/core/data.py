@@ -80,11 +80,13 @@ class RunInfo(NamedTuple):
     max_env_step: env steps of the whole run; None: not known.
     reuse: expected draws of each sample by the policy's and by the value's phase; 1 where a buffer keeps nothing.
     n_draw: draws of the policy's phase per rollout; None where a buffer keeps nothing: the rollout itself is learned.
+    eager_only: why its gradient steps must be executed eagerly, as a clause; '' if they need not.
     """
 
     max_env_step: int | None = None
     reuse: Mapping[str, float] = {'policy': 1.0, 'value': 1.0}
     n_draw: int | None = None
+    eager_only: str = ''
 
 
 class Timestep(NamedTuple):

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.choose import Named, Wish, choose_executor, env_compiler, executor_label
-from zoo.backend.executor import Acting, Compile, ForwardActing, Step, forward_for_acting
+from zoo.backend.executor import Acting, Compile, Executor, ForwardActing, Step, forward_for_acting
 from zoo.config.parts import make_part
 from zoo.core.data import (
     Columns,
@@ -42,6 +41,7 @@ from zoo.policy.advantages import Advantages
 from zoo.policy.base import Policy
 from zoo.policy.checks import action_problem, memory_problem, name_of, parts_problem
 from zoo.policy.epochs import Epochs, Trained
+from zoo.policy.execution import Execution, wish_of
 from zoo.policy.modes import ModelMode
 from zoo.policy.objective import Objective
 from zoo.policy.rates import Rates
@@ -123,7 +123,10 @@ class ActorCriticPolicy(Policy):
         self._acts_with_value = self._has_state or bool(getattr(self._model, 'one_trunk', False))
         if problem := next(filter(None, self._problems()), None):
             raise UserError(problem)
-        self._choose_executor()
+        length, only_evaluates = self.run.max_env_step, not {'learn', 'collect'} & set(self._fields)
+        n_step = None if length is None else length * self._steps_per_env_step()
+        wish = wish_of(self.cfg.learn, self._objective, self.run, n_step, only_evaluates)
+        self._execution = Execution(self._model, self._dist, self.device, wish)
 
     def check_fields(self) -> None:
         if self.given_model is None and isinstance(self._model, Networks):
@@ -137,52 +140,13 @@ class ActorCriticPolicy(Policy):
         yield parts_problem(cfg, self._objective, self.given_model, self._explore, self._dist, self.device)
         yield memory_problem(cfg, self._has_state, self._fields, batch_size, self._keep_transitions)
 
-    def _choose_executor(self, is_copy: bool = False) -> None:
-        """The executor that the config asks for; a policy that only evaluates needs none, and a copy takes another."""
-        cfg, length = self.cfg.learn, self.run.max_env_step
-        n_step = None if length is None else length * self._steps_per_env_step()
-        only_evaluates = not {'learn', 'collect'} & set(self._fields)
-        parts = () if only_evaluates else tuple(self._parts())
-        eager_only = getattr(self.run, 'eager_only', '')
-        self._wish = Wish(
-            'eager' if only_evaluates else cfg.executor,
-            cfg.compile,
-            n_step,
-            is_quiet=is_copy,
-            parts=parts,
-            eager_only=eager_only,
-        )
-        try:
-            self._executor = choose_executor(self._model, self._dist, self.device, self._wish)
-        except UserError:
-            if not is_copy:
-                raise
-            self._wish = Wish('auto', 'auto', n_step, is_quiet=True, parts=parts, eager_only=eager_only)
-            self._executor = choose_executor(self._model, self._dist, self.device, self._wish)
-
-    def _parts(self) -> list[Any]:
-        """The parts of gradient steps, for the choice of an executor."""
-        cfg = self.cfg.learn
-        specs = {'proximal policy': cfg.proximal, 'optimizer': cfg.optimizer}
-        others = [Named(kind, name_of(spec)) for kind, spec in specs.items()]
-        options = {
-            'accumulate': cfg.accumulate != 1,
-            'grad_clip_value': cfg.grad_clip_value,
-            'precision': cfg.precision != 'fp32',
-        }
-        others += [Named('option', f'policy.learn.{name}') for name, is_set in options.items() if is_set]
-        return [*self._objective.parts, *others]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != '_executor'}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._choose_executor(is_copy=True)
+    @property
+    def _executor(self) -> Executor:
+        return self._execution.executor
 
     @property
     def executor_name(self) -> str:
-        return executor_label(self._executor)
+        return self._execution.name
 
     @property
     def sequence_len(self) -> int:
@@ -194,7 +158,7 @@ class ActorCriticPolicy(Policy):
 
     @property
     def compile_env(self) -> Compile | None:
-        return env_compiler(self._wish, self.device)
+        return self._execution.compile_env
 
     def _init_collect(self) -> None:
         self._noise_generator = torch_generator(self.seed, 'collect', self.device)

@@ -50,12 +50,12 @@ class DQNLearnConfig(LearnConfig):
 class DQNCollectConfig(CollectConfig):
     """Section `policy.collect` of 'dqn'."""
 
-    n_step: Annotated[int, Field(ge=1)] | None = Field(
-        8, description='env steps per rollout and env (1 to 32 is usual)'
-    )
+    n_step: Annotated[int, Field(ge=1)] | None = Field(8, description='env steps per rollout and env (1 to 64)')
     discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
     n_return: int = Field(1, ge=1, description='steps whose rewards a target counts, fewer at ends; 3 is usual')
-    eps: ScheduleOrZero = Field(Linear(start=1, end=0.05, over=10_000), description='probability of a random action')
+    eps: ScheduleOrZero = Field(
+        Linear(start=1, end=0.05, over=10_000), description='probability of a random action, by steps acted'
+    )
 
 
 class DQNConfig(PolicyConfig):
@@ -83,8 +83,8 @@ class DQNPolicy(Policy):
 
     def _build(self) -> None:
         if not isinstance(self.action_space, Discrete) or keeps_state(self._model):
-            got = 'a model with a recurrent state' if keeps_state(self._model) else f'actions of {self.action_space}'
-            raise UserError(f"policy 'dqn' got {got} but is for Discrete actions and models without state; use ppo")
+            got = f'{self.action_space} and model {type(self._model).__name__}'
+            raise UserError(f"policy 'dqn' got {got} but is for Discrete actions and a model without state; use ppo")
         self._mode, self._dist = ModelMode(self._model, self.device), Categorical(self.action_space.n)
 
     def _init_collect(self) -> None:
@@ -124,18 +124,16 @@ class DQNPolicy(Policy):
             [(name, p) for name, p in self._model.named_parameters() if name not in critic]
         )
         self._target = TargetNetwork(self._model, self.cfg.learn.target_freq, self.cfg.learn.tau)
-        self._train_iter, self._env_step = 0, 0
+        self._env_step = 0
 
     def _forward_learn(self, batch: Any) -> Metrics:
-        cfg, drawn, found, errors = self.cfg.learn, map_tensors(lambda x: x.to(self.device), batch), [], []
+        cfg, drawn, steps = self.cfg.learn, map_tensors(lambda x: x.to(self.device), batch), []
         self._optimizer.lr = schedule_value(cfg.learning_rate, self._env_step)
         for part in split_rows(drawn, cfg.batch_size or len(drawn['action'])):
-            with self._mode.steps(self.seed, self._train_iter):
-                metrics, error = q_step(self._model, self._target.model, self._optimizer, part, cfg)
-            self._train_iter += 1
-            self._target.follow(self._train_iter)
-            found.append(metrics)
-            errors.append(error)
+            with self._mode.steps(self.seed, self._target.n_step):
+                steps.append(q_step(self._model, self._target.model, self._optimizer, part, cfg))
+            self._target.follow()
+        found, errors = zip(*steps, strict=True)
         batch['priority'] = torch.cat(errors)  # read by buffers that draw by it
         if hasattr(self._model, 'update_normalizer'):  # a model need not keep any
             self._model.update_normalizer(drawn['obs'], drawn.get('weight'))
@@ -151,16 +149,14 @@ class DQNPolicy(Policy):
         self._env_step = env_step
 
     def _get_train_iter(self) -> int:
-        return self._train_iter
+        return self._target.n_step
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        parts = {'optimizer': self._optimizer, 'target': self._target}
-        return {'train_iter': self._train_iter, **{name: part.state_dict() for name, part in parts.items()}}
+        return {'optimizer': self._optimizer.state_dict(), 'target': self._target.state_dict()}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state['optimizer'])
         self._target.load_state_dict(state['target'])
-        self._train_iter = state['train_iter']
 
     def _state_dict_collect(self) -> dict[str, Any]:
         return {'n_acted': self._n_acted, 'generator': self._generator.get_state()}

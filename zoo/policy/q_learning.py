@@ -80,23 +80,25 @@ class TargetNetwork:
     """A copy of a network that follows it slowly.
 
     Args: freq: gradient steps between its moves; tau: share of the way to the network of each move, 1: all of it.
-    Attributes: model: the copy.
+    Attributes: model: the copy; n_step: gradient steps so far.
     """
 
     def __init__(self, model: nn.Module, freq: int, tau: float) -> None:
         self.model: Any = copy.deepcopy(model).requires_grad_(False)
-        self._source, self._freq, self._tau = model, freq, tau
+        self._source, self._freq, self._tau, self.n_step = model, freq, tau, 0
 
-    def follow(self, n_step: int) -> None:
-        """Called after each gradient step; n_step: how many there were."""
-        if n_step % self._freq == 0:
+    def follow(self) -> None:
+        """Called after each gradient step."""
+        self.n_step += 1
+        if self.n_step % self._freq == 0:
             for slow, fast in zip(self.model.state_dict().values(), self._source.state_dict().values(), strict=True):
                 slow.copy_(slow.lerp(fast, self._tau) if slow.is_floating_point() else fast)
 
     def state_dict(self) -> dict[str, Any]:
-        """Its parameters and buffers."""
-        return dict(self.model.state_dict())
+        """Its parameters and buffers, and how many steps there were."""
+        return {'model': dict(self.model.state_dict()), 'n_step': self.n_step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copies a `state_dict` in."""
-        self.model.load_state_dict(state)
+        self.model.load_state_dict(state['model'])
+        self.n_step = state['n_step']

@@ -87,11 +87,13 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
     n_sample, batch_size = value_at(config, N_SAMPLE), value_at(config, 'policy.learn.batch_size')
     if isinstance(n_sample, int):
         size = f'{n_sample} samples ({value_at(config, N_STEP)} x {config["env"]["collector_env_num"]} envs)'
-        if isinstance(batch_size, int) and config['buffer']['type'] == 'rollout' and n_sample % batch_size:
-            yield (
-                f'policy.learn.batch_size is {batch_size} but a rollout has {size}: '
-                f'{_dropped(n_sample, batch_size)}; use a divisor, e.g. {_divisors_around(n_sample, batch_size)}.'
-            )
+        for key in ('batch_size', 'critic_batch_size'):
+            n = value_at(config, f'policy.learn.{key}')
+            if isinstance(n, int) and config['buffer']['type'] == 'rollout' and n_sample % n:
+                yield (
+                    f'policy.learn.{key} is {n} but a rollout has {size}: {_dropped(n_sample, n)}; use a divisor, e.g. '
+                    f'{_divisors_around(n_sample, n)}.'
+                )
         if (
             1 in (batch_size, n_sample if batch_size is None else 0)
             and value_at(config, 'policy.learn.adv_norm') == 'minibatch'
@@ -149,7 +151,7 @@ def _sequence_problems(config: dict[str, Any]) -> Iterator[str]:
     sequence = learn.get('sequence')
     if sequence is None or model.get('recurrent') is None:
         return  # whether another model has a state, the policy finds out
-    n_row = {key: learn[key] for key in ('batch_size', 'aux_batch_size') if key in learn}
+    n_row = {key: learn[key] for key in ('batch_size', 'critic_batch_size', 'aux_batch_size') if key in learn}
     for key, n in n_row.items():
         n = sequence['len'] if n is None else n
         if problem := sequence_problem(Config(sequence), config['policy']['collect']['n_step'], n, key):
@@ -173,12 +175,14 @@ def _aux_problems(config: dict[str, Any], n_sample: int) -> Iterator[str]:
     )  # samples of a rollout or of a draw; unknown for other buffers
     if n_kept is None:
         return
-    if n_phase * n_kept % n_batch:
-        yield (
-            f'policy.learn.aux_batch_size is {n_batch} but the memory holds aux_freq {n_phase} x {n_kept} = '
-            f'{n_phase * n_kept} samples: {_dropped(n_phase * n_kept, n_batch)}; use a divisor, e.g. '
-            f'{_divisors_around(n_phase * n_kept, n_batch)}.'
-        )
+    for key in ('aux_freq', 'aux_window'):  # at the first phase, and once the memory is full
+        n = (value_at(config, f'policy.learn.{key}') or n_phase) * n_kept
+        if n % n_batch:
+            yield (
+                f'policy.learn.aux_batch_size is {n_batch} but the memory holds {key} {n // n_kept} x {n_kept} = '
+                f'{n} samples: {_dropped(n, n_batch)}; use a divisor, e.g. {_divisors_around(n, n_batch)}.'
+            )
+            return
 
 
 def _dropped(n_sample: int, batch_size: int) -> str:

@@ -162,8 +162,10 @@ class SerialJob:
             self._report.training(self._callbacks.update(self, metrics))
             self._report.progress(self._progress.last_return, self._progress.best_return)
 
-    def stop(self) -> None:
-        """Ends the run after the present iteration, as policy.eval.stop_value does; a resume continues it."""
+    def stop(self, reason: str = '') -> None:
+        """Ends the run after the present iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""
+        if not self._stopped:
+            logger.info('the run ends after this round%s', f': {reason}' if reason else '')
         self._stopped = True
 
     def evaluate(self) -> Evaluation | None:

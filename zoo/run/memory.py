@@ -29,6 +29,7 @@ SAMPLE_KEYS = (
     'buffer.size',
     'buffer.policy.size',
     'buffer.value.size',
+    'policy.learn.aux_window',
 )
 """What the memory for samples depends on."""
 
@@ -46,6 +47,7 @@ def sample_bytes(config: dict[str, Any], obs_space: Space | None = None) -> int:
     if obs_space is not None:
         obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(obs_space))
     n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS[:5])
+    n_phase = max(n_phase, _whole(config, 'policy.learn.aux_window'))
     n_draw = [_whole(config, key, 0) for key in ('buffer.n_sample', 'buffer.policy.n_sample')]
     parts = [_whole(config, f'buffer.{part}.size', 0) or size for part in PARTS]
     n_collected = max(round(n_env * n_step * _n_copy(config, n_step)), *parts)

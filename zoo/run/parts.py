@@ -50,7 +50,7 @@ def make_parts(
       model: a network for the new policy, in place of the one that policy.model names; gradient_readers: the callbacks
       with on_gradient, by name, for whose sake steps are executed eagerly.
     """
-    section = executed_eagerly(cfg.policy, policy, gradient_readers) if gradient_readers else cfg.policy
+    eager_only = must_be_eager(cfg.policy, policy, gradient_readers) if gradient_readers else ''
     if cfg.env.check:
         check_env(cfg.env)
     device = str(policy.device if policy is not None else device_of(cfg.policy.device))
@@ -60,7 +60,7 @@ def make_parts(
     eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval_env, device=device, restarts=restarts)))
     if problem := memory_problem(cfg, envs[0].obs_space):
         raise ConfigError(problem)
-    policy = _make_policy(cfg, section, policy, envs, model)
+    policy = _make_policy(cfg, policy, envs, model, eager_only)
     buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(
         in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride), seed=cfg.seed
     )
@@ -76,10 +76,10 @@ def make_parts(
     )
 
 
-def executed_eagerly(cfg: Config, policy: Policy | None, callbacks: str) -> Config:
-    """The section `policy` with the executor 'eager', under which callbacks see gradients.
+def must_be_eager(cfg: Config, policy: Policy | None, callbacks: str) -> str:
+    """Why the gradient steps of a run must be executed eagerly, for `RunInfo`: callbacks see its gradients.
 
-    Args: cfg: the section as it was resolved; policy: one that was given; callbacks: their names.
+    Args: cfg: the section `policy`; policy: one that was given; callbacks: their names.
     Raises: UserError if the policy or its executor shows nobody its gradients.
     """
     learn, kind = cfg.learn, POLICY_REGISTRY.get(cfg.type) if policy is None else type(policy)
@@ -89,7 +89,7 @@ def executed_eagerly(cfg: Config, policy: Policy | None, callbacks: str) -> Conf
             f'the steps of policy {cfg.type!r} show nobody their gradients; call zoo.policy.hooks.gradient_ready(optimizers, '
             'loss) after each backward pass and set the class attribute announces_gradients = True'
         )
-    elif policy is not None and policy.executor_name != 'eager':
+    elif policy is not None and policy.executor_name != 'eager' and not policy.run.eager_only:
         why = f'the policy given has the executor {policy.executor_name!r}; make it with policy.learn.executor eager'
     elif learn.get('executor', 'auto') not in ('auto', 'eager'):
         why = f'policy.learn.executor is {learn.executor!r}, which shows nobody its gradients; use auto or eager'
@@ -97,22 +97,22 @@ def executed_eagerly(cfg: Config, policy: Policy | None, callbacks: str) -> Conf
         why = "policy.learn.compile is 'on', and compiled steps show nobody their gradients; use auto or off"
     if why:
         raise UserError(f'callback {callbacks} has on_gradient but {why}, or leave on_gradient out')
-    return Config({**cfg, 'learn': {**learn, 'executor': 'eager'}}).freeze() if 'executor' in learn else cfg
+    return f'callback {callbacks} has on_gradient'
 
 
 def _make_policy(
-    cfg: Config, section: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv], model: nn.Module | None
+    cfg: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv], model: nn.Module | None, eager_only: str
 ) -> Policy:
-    """The policy of a section `policy`, or the one that was given. Raises: UserError if that is for other spaces."""
+    """A new policy, or the one that was given. Raises: UserError if that is for other spaces."""
     spaces = envs[0].obs_space, envs[0].action_space
     if policy is None:
         reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
-        run = RunInfo(cfg.max_env_step, reuse, n_draw_of(cfg.buffer))
+        run = RunInfo(cfg.max_env_step, reuse, n_draw_of(cfg.buffer), eager_only)
         make = POLICY_REGISTRY.get(cfg.policy.type)
         options = {'seed': cfg.seed, 'action_mode': cfg.env.action_mode, 'run': run, 'model': model}
         try:
             with AllocationLimit(machine_memory()):
-                policy = make(section, *spaces, **options)
+                policy = make(cfg.policy, *spaces, **options)
         except AllocationError as error:
             raise ConfigError(
                 f'policy.model describes a network that takes {error.n_byte / 1e9:,.0f} GB or more with its optimiser but '

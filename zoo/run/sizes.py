@@ -20,6 +20,7 @@ MOST = {
     'n_sample': 1 << 26,
     'batch_size': 1 << 26,
     'aux_batch_size': 1 << 26,
+    'critic_batch_size': 1 << 26,
     'size': 1 << 30,
     'len': 1 << 16,
     'epoch_per_collect': 1_000,
@@ -27,6 +28,7 @@ MOST = {
     'critic_epoch_per_collect': 1_000,
     'aux_train_epoch': 1_000,
     'aux_freq': 1 << 16,
+    'aux_window': 1 << 16,
     'update_per_collect': 1 << 16,
 }
 """Largest value of a key that a checkpoint may ask for: larger ones use up memory or time before a run has begun."""
