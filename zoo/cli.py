@@ -294,7 +294,13 @@ def _list_parts(args: argparse.Namespace) -> int:
         return 0
     lines = []
     for key, names in parts.items():
-        lines += [key, *(f'  {name:<16} {summary}{_shown_options(options_of(PARTS[key].get(name)))}' for name, summary in names.items())]
+        lines += [
+            key,
+            *(
+                f'  {name:<16} {summary}{_shown_options(options_of(PARTS[key].get(name)))}'
+                for name, summary in names.items()
+            ),
+        ]
     write_line('\n'.join(lines))
     return 0
 

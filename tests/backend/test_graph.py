@@ -25,7 +25,7 @@ from zoo.backend.graph import GraphActing, GraphExecutor
 from zoo.backend.trace import missing_compiler
 from zoo.config.parts import make_part
 from zoo.core.data import map_tensors
-from zoo.core.registry import OPTIMIZER_REGISTRY
+from zoo.core.registry import EXPLORATION_REGISTRY, OPTIMIZER_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
 from zoo.model.actor_critic import VAC
 from zoo.policy.updates import CLIP, VALUE_CLIP, AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
@@ -534,7 +534,7 @@ def test_compiled_acting_and_updates_equal_eager_ones(caplog: pytest.LogCaptureF
 N_STEP = 4
 
 
-def acting_pair(problem: Problem, obs: Tensor) -> tuple[GraphActing, Acting]:
+def acting_pair(problem: Problem, obs: Tensor, explore: Any = None) -> tuple[GraphActing, Acting]:
     """Compiled and eager acting of one model, which draw the same noise."""
     model, dist, one_trunk = problem.model, problem.dist, problem.model.one_trunk
     generators = [torch.Generator().manual_seed(5) for _ in range(2)]
@@ -549,9 +549,11 @@ def acting_pair(problem: Problem, obs: Tensor) -> tuple[GraphActing, Acting]:
             noise.extend(draw(1, len(x)))
         found = forward_for_acting(model, x.to(noise[0].device), one_trunk)
         found = {name: found[name] for name in ('logit', 'value') if name in found}
+        if explore is not None:
+            found['logit'] = explore(dist, found['logit'])
         return {'action': dist.sample(found['logit'], noise.pop(0)), **found}
 
-    return GraphActing(model, dist, obs, lambda n: draw(0, n), one_trunk), ForwardActing(forward, obs)
+    return GraphActing(model, dist, obs, lambda n: draw(0, n), one_trunk, explore), ForwardActing(forward, obs)
 
 
 @torch.no_grad()
@@ -561,9 +563,9 @@ def act(acting: Acting) -> None:
         assert torch.equal(acting.step(t), acting.output['action'][t])
 
 
-def assert_equal_acting(problem: Problem) -> None:
+def assert_equal_acting(problem: Problem, explore: Any = None) -> None:
     obs = torch.randn(N_STEP + 1, 6, 5, generator=torch.Generator().manual_seed(7))
-    compiled, eager = acting_pair(problem, obs)
+    compiled, eager = acting_pair(problem, obs, explore)
     for _ in range(3):
         act(compiled), act(eager)
         assert compiled.output.keys() == eager.output.keys()
@@ -580,6 +582,13 @@ def assert_equal_acting(problem: Problem) -> None:
 @pytest.mark.parametrize('arch', ['separate', 'one trunk'])
 def test_compiled_acting_equals_eager_acting(arch: str, dist: str, graphs: list[torch.fx.GraphModule]) -> None:
     assert_equal_acting(Problem(Case('PPO', dist, arch, input='normalised')))
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize('kind', ['temperature', 'epsilon'])
+def test_compiled_acting_explores_as_eager_acting_does(kind: str, graphs: list[torch.fx.GraphModule]) -> None:
+    explore = make_part(EXPLORATION_REGISTRY, {'type': kind, kind: 0.3})
+    assert_equal_acting(Problem(Case('PPO', 'categorical', 'one trunk', input='normalised')), explore)
     assert len(graphs) == 1
 
 

@@ -76,9 +76,7 @@ def test_unknown_key_names_the_one_meant(section, key, meant):
         (
             'cartpole_ppg',
             ['policy.learn.tau=0.1'],
-            [
-                "unknown key policy.learn.tau: only policy.type 'dqn' has it; set that type, or leave the key out."
-            ],
+            ["unknown key policy.learn.tau: only policy.type 'dqn' has it; set that type, or leave the key out."],
         ),
         (
             'cartpole_ppo',
@@ -238,7 +236,9 @@ def test_old_names_lead_to_keys_that_exist():
 def test_spellings_that_old_names_lead_to_are_taken(here):
     for way in here.split(' or '):
         path, _, value = (way if ' as ' in way else f'{here.split(" ")[0]} as {way}').partition(' as ')
-        value = value.replace('{start: ..,', '{start: 1e-3,').replace('low: ..', 'low: -10').replace('high: ..', 'high: 10')
+        value = (
+            value.replace('{start: ..,', '{start: 1e-3,').replace('low: ..', 'low: -10').replace('high: ..', 'high: 10')
+        )
         assert resolve_config('cartpole_ppo', [f'{path}={value}']) is not None
 
 

@@ -186,7 +186,9 @@ def test_on_gradient_leaves_acting_in_c_where_the_executor_is_auto(
     assert not acts_in_c or why in caplog.text
 
 
-def test_policy_of_a_run_with_on_gradient_may_be_trained_on_with_it(tmp_path: Path, notes: list[tuple[str, Any]]) -> None:
+def test_policy_of_a_run_with_on_gradient_may_be_trained_on_with_it(
+    tmp_path: Path, notes: list[tuple[str, Any]]
+) -> None:
     policy = serial_pipeline(job_config(tmp_path / 'a', max_env_step=64), callbacks=[Notes]).policy
     notes.clear()
     serial_pipeline(job_config(tmp_path / 'b', max_env_step=64), policy=policy, callbacks=[Notes])

@@ -57,7 +57,10 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
         raise UserError(problem)
     if not why_not_c and why_not_steps:
         is_compiled = not _why_not_compiled(model, device, wish)
-        _say(wish, f'acting runs in C ({native.level()}), updates run {"compiled" if is_compiled else "eagerly"}: {why_not_steps}')
+        _say(
+            wish,
+            f'acting runs in C ({native.level()}), updates run {"compiled" if is_compiled else "eagerly"}: {why_not_steps}',
+        )
         fallback = GraphExecutor(model, dist) if is_compiled else Eager(model, dist)
         return native.NativeExecutor(model, dist, fallback, only_acts=bool(wish.eager_only))
     if not why_not_c:

@@ -34,6 +34,8 @@ Forward = Callable[[Obs, State], dict[str, Any]]
 """(obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and the next 'state' where the model has one."""
 Compile = Callable[[Callable[..., Sequence[Tensor]], str], Callable[..., Sequence[Tensor]]]
 """(pure function of tensors, its name in messages) -> the same, compiled."""
+Explore = Callable[[ActionDist, Tensor], Tensor]
+"""(distribution, logit [B, P]) -> the logit of the policy that acts."""
 DrawNoise = Callable[[int], Tensor]
 """Number of envs B -> noise for the T steps of a rollout, [T, B, ...]."""
 
@@ -91,8 +93,11 @@ class Executor(Protocol):
         Optimisers that accumulate gradients move at the last step in any case.
         """
 
-    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
-        """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used."""
+    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
+        """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used.
+
+        Args: explore: what makes the policy that acts of the logits; None: they are that policy's.
+        """
 
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         """obs [N, *O] -> value [N] in the unit of the critic's output, without gradient; state: of a model with one."""
@@ -112,7 +117,7 @@ class Eager:
         found = [step(self._model, self._dist, optimizers, each, numbers) for each in minibatches(data)]
         return stacked(found)
 
-    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         return None
 
     @torch.no_grad()
@@ -163,12 +168,20 @@ def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = No
     state holds for the critic stays as it was.
     """
     if not keeps_state(model):
-        return model.compute_actor_critic(obs) if with_value else {'logit': model.compute_actor(obs)}
+        return (
+            _without_histogram(model.compute_actor_critic(obs)) if with_value else {'logit': model.compute_actor(obs)}
+        )
     state = model.initial_state(len(first_leaf(obs))) if state is None else state
     if with_value:
-        return model.compute_actor_critic(obs, state)
+        return _without_histogram(model.compute_actor_critic(obs, state))
     logit, state = model.compute_actor(obs, state)
     return {'logit': logit, 'state': state}
+
+
+def _without_histogram(output: dict[str, Any]) -> dict[str, Any]:
+    """Of a critic that predicts a distribution of returns, its mean alone."""
+    output.pop('value_logit', None)
+    return output
 
 
 class ForwardActing:

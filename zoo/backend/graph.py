@@ -19,6 +19,7 @@ from zoo.backend.executor import (
     Acting,
     DrawNoise,
     Eager,
+    Explore,
     ForwardActing,
     Pass,
     Step,
@@ -76,13 +77,13 @@ class GraphExecutor(Eager):
             self._functions.append(self._updates[key].compiled)
         return self._updates[key].run(data, numbers)
 
-    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         if keeps_state(self._model):
             return None
         # on a CPU the gain, 0 to 20 us a call, is that of the model's few operations: less than compiling takes
         if not self.is_compiled or not any(p.is_cuda for p in self._model.parameters()):
             return None
-        acting = GraphActing(self._model, self._dist, obs, draw, one_trunk)
+        acting = GraphActing(self._model, self._dist, obs, draw, one_trunk, explore)
         self._functions.append(acting.compiled)
         return acting
 
@@ -247,8 +248,17 @@ def _replaced(numbers: Any, values: Mapping[_Place, Any]) -> Any:
 class GraphActing(ForwardActing):
     """Network, noise and action as one program; rows are copied to it and its outputs into the blocks."""
 
-    def __init__(self, model: nn.Module, dist: ActionDist, obs: Obs, draw: DrawNoise, one_trunk: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        dist: ActionDist,
+        obs: Obs,
+        draw: DrawNoise,
+        one_trunk: bool,
+        explore: Explore | None = None,
+    ) -> None:
         super().__init__(self._act, obs)
+        self._explore = explore
         self._model, self._dist, self._draw, self._one_trunk = model, dist, draw, one_trunk
         self._names = ('action', 'logit', 'value') if one_trunk else ('action', 'logit')
         self._row: Obs = None
@@ -275,5 +285,7 @@ class GraphActing(ForwardActing):
 
     def _compute(self, obs: Obs, noise: Tensor) -> list[Tensor]:
         found: dict[str, Any] = forward_for_acting(self._model, obs, self._one_trunk)
+        if self._explore is not None:
+            found['logit'] = self._explore(self._dist, found['logit'])
         found['action'] = self._dist.sample(found['logit'], noise)
         return [found[name] for name in self._names]

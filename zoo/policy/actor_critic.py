@@ -193,9 +193,8 @@ class ActorCriticPolicy(Policy):
         if getattr(self._forward_collect, '__func__', None) is not ActorCriticPolicy._forward_collect:
             return super()._start_acting(obs)
         key = object()  # noise of its own for every group of envs
-        acting = None
-        if self._explore.name == 'sample':
-            acting = self._executor.start_acting(obs, self._draw_noise, self._acts_with_value)
+        explore = None if self._explore.name == 'sample' else self._explore
+        acting = self._executor.start_acting(obs, self._draw_noise, self._acts_with_value, explore)
         return acting or ForwardActing(lambda x, state: self._act(x, state, key), obs, self._initial_state())
 
     def _act(self, obs: Obs, state: State, key: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, DrawNoise, Eager, Executor, Pass, Step
+from zoo.backend.executor import Acting, DrawNoise, Eager, Executor, Explore, Pass, Step
 from zoo.backend.native.arguments import Model, Rollout, StepSpec
 from zoo.backend.native.calls import Library
 from zoo.backend.native.library import load
@@ -69,7 +69,9 @@ class NativeExecutor:
 
     name = 'native'
 
-    def __init__(self, model: nn.Module, dist: ActionDist, fallback: Executor | None = None, only_acts: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, dist: ActionDist, fallback: Executor | None = None, only_acts: bool = False
+    ) -> None:
         library, why = load()
         if library is None:
             raise RuntimeError(why)
@@ -103,7 +105,9 @@ class NativeExecutor:
             names['penalty_kl'] = Column.PENALTY_KL
         return {name: rows[:, column].float() for name, column in names.items()}
 
-    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool) -> Acting | None:
+    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
+        if explore is not None:
+            return None
         block, mask = self._parts(obs)
         return NativeActing(self, block, mask, draw, one_trunk) if block.is_cpu else None
 
