@@ -96,6 +96,9 @@ TARGETS = {
     'acrobot_ppg': Target(None, 3, 0, 500_000),
     'pendulum_ppg': Target(-250, 3, 2, 300_000),
     'lunarlander_ppg': Target(200, 3, 2, 1_000_000),
+    'cartpole_a2c': Target(475, 3, 3, 100_000),
+    'cartpole_pg': Target(475, 3, 3, 100_000),
+    'cartpole_dqn': Target(475, 3, 3, 50_000),
     'cartpole_ppo_offpolicy': Target(475, 5, 4, 100_000),
     'cartpole_ppg_offpolicy': Target(475, 5, 4, 100_000),
 }

@@ -167,7 +167,14 @@ def write_table() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--only', nargs='+', choices=list(COMPARISONS), metavar='NAME', default=list(COMPARISONS), help='comparisons to run')
+    parser.add_argument(
+        '--only',
+        nargs='+',
+        choices=list(COMPARISONS),
+        metavar='NAME',
+        default=list(COMPARISONS),
+        help='comparisons to run',
+    )
     parser.add_argument('--seeds', type=int, help='seeds 0 .. N-1; default: as many as the comparison asks for')
     parser.add_argument('--workers', type=int, default=2, help='processes at a time')
     parser.add_argument('--force', action='store_true', help='run again what is there')

@@ -8,13 +8,20 @@ from typing import Any
 from zoo.buffer.multi import PARTS
 
 
-def draw_problems(buffer: dict[str, Any], n_rollout: int, batch_size: int | None, max_env_step: int) -> Iterator[str]:
+def draw_problems(
+    buffer: dict[str, Any],
+    n_rollout: int,
+    batch_size: int | None,
+    max_env_step: int,
+    critic_batch_size: int | None = None,
+) -> Iterator[str]:
     """A sentence for every draw of a resolved section `buffer` that cannot be made, or not be used in full.
 
     Args:
       n_rollout: samples per rollout, over all envs, policy.collect.n_sample.
       batch_size: samples per gradient step, policy.learn.batch_size; None: all of a draw.
       max_env_step: env steps of the run, of which whole rollouts are made.
+      critic_batch_size: that of the value's part; None: batch_size.
     """
     rollout = f'a rollout has {n_rollout} samples'
     parts = {f'buffer.{part}': buffer[part] for part in PARTS if part in buffer} or {'buffer': buffer}
@@ -26,18 +33,22 @@ def draw_problems(buffer: dict[str, Any], n_rollout: int, batch_size: int | None
                 f'{key} is {size} but {rollout}: {n_rollout - size} of them would never be kept; use {n_rollout} or more.'
             )
     for path, draw in parts.items():
-        yield from _problems_of_draw(draw, path, n_rollout, batch_size)
+        has_own = path == 'buffer.value' and critic_batch_size is not None
+        size_of = ('critic_batch_size', critic_batch_size) if has_own else ('batch_size', batch_size)
+        yield from _problems_of_draw(draw, path, n_rollout, *size_of)
         size = f'{path}.size' if draw['size'] is not None else 'buffer.size'
         yield from _problems_of_supply(draw, path, n_rollout, size, draw['size'] or buffer['size'], max_env_step)
 
 
-def _problems_of_draw(draw: dict[str, Any], path: str, n_rollout: int, batch_size: int | None) -> Iterator[str]:
+def _problems_of_draw(
+    draw: dict[str, Any], path: str, n_rollout: int, key: str, batch_size: int | None
+) -> Iterator[str]:
     n_sample, n_draw, max_use, max_staleness = (
         draw[key] for key in ('n_sample', 'update_per_collect', 'max_use', 'max_staleness')
     )
     if batch_size is not None and n_sample % batch_size:
         yield (
-            f'{path}.n_sample is {n_sample} but policy.learn.batch_size is {batch_size}: {n_sample} % {batch_size} '
+            f'{path}.n_sample is {n_sample} but policy.learn.{key} is {batch_size}: {n_sample} % {batch_size} '
             f'= {n_sample % batch_size} would be dropped; use a multiple, e.g. '
             f'{max(n_sample // batch_size, 1) * batch_size}.'
         )

@@ -338,8 +338,9 @@ class PPGPolicy(ActorCriticPolicy):
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), 'aux_learning_rate', *(() if self._joint else ('value_grad_norm',))]
 
-    def _get_batch_size(self) -> dict[str, int]:
-        return dict.fromkeys(('policy', 'value'), self.cfg.learn.batch_size)
+    def _get_batch_size(self) -> Any:
+        cfg = self.cfg.learn
+        return {'policy': cfg.batch_size, 'value': cfg.critic_batch_size or cfg.batch_size}
 
     def _state_dict_learn(self) -> dict[str, Any]:
         kept = {} if self.cfg.learn.aux_window is None else {'aux_filled': self._memory.n_filled}

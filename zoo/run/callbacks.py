@@ -35,8 +35,9 @@ class Callback:
     a class, an object, or a function that has the name of an event. Callbacks are called in that order. What they keep
     is theirs: it is in no checkpoint, so a resume makes new ones.
 
-    `job` is the run: read `job.policy`, `job.cfg`, `job.env_step`, `job.train_iter`, `job.run_dir`. `job.stop(reason)`
-    ends the run after the present round, as `policy.eval.stop_value` does, and logs the reason. Methods return nothing, except `on_update`.
+    `job` is the run: read `job.policy`, `job.cfg`, `job.env_step`, `job.train_iter`, `job.run_dir`. `job.stop(reason)` ends
+    the run after the present round, as `policy.eval.stop_value` does, and logs the reason. Methods return nothing, except
+    `on_update`.
     A callback that raises ends the run with a CallbackError; the run is saved before, see docs/your_policy.md.
     """
 

@@ -106,7 +106,8 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
         yield from _aux_problems(config, n_sample)
         yield from _sequence_problems(config)
         if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int | None):
-            yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'])
+            own = value_at(config, 'policy.learn.critic_batch_size')
+            yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'], own)
         if config['max_env_step'] < n_sample:
             yield (
                 f'max_env_step is {config["max_env_step"]} but a rollout has {size}: nothing would be trained; '
