@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from learning import is_done, raw_path, run_child
+
 from report import REPO, RESULTS, bootstrap_interval, interquartile_mean, table, versions_line
 
 RAW = RESULTS / 'variants_raw'

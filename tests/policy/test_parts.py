@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policy.test_ppo import N, N_STEP, parameters, ppo, samples_of
+from tests.policy.test_ppo import N_STEP, N, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, differing, job_config, make_policy
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import zoo.policy.ppg
 from tests.policy.test_actor_critic import MODES, collect
 from tests.policy.test_actor_critic import OBS as ONE_NUMBER_OBS
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, random_rollout, samples_of
