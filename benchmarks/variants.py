@@ -69,13 +69,13 @@ def stale(name: str, n_sample: int, decay: float, *more: str) -> Comparison:
     return Comparison(rows)
 
 
-LANDER = 'policy.type=ppo_offpolicy buffer.n_sample=16384 buffer.update_per_collect=4 max_env_step=300000'
+LANDER = 'policy.type=ppo_offpolicy policy.collect.n_step=128 buffer.n_sample=2048 buffer.update_per_collect=4 max_env_step=300000'
 
 COMPARISONS: dict[str, Comparison] = {
     'Hopper': robots('hopper_ppo'),
     'Walker2d': robots('walker2d_ppo'),
     'CartPole, old samples': stale('cartpole_ppo_offpolicy', 1024, 0.976),  # 10 draws of 4 minibatches
-    'LunarLander, old samples': stale('lunarlander_ppo', 16384, 0.999, LANDER),  # 4 draws of 256 minibatches
+    'LunarLander, old samples': stale('lunarlander_ppo', 2048, 0.992, LANDER),  # 4 draws of 32 minibatches
     'LunarLander, sliding memory': Comparison(
         {
             'ppg': 'lunarlander_ppg max_env_step=500000',

@@ -274,3 +274,35 @@ def test_file_size_limit_is_an_error_and_no_bus_error() -> None:
     env: dict[str, Any] = {**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1])}
     done = subprocess.run([sys.executable, '-c', LIMITED], capture_output=True, text=True, timeout=120, env=env)
     assert done.returncode == 0 and 'has no room for 0.1 MB (File too large); set TMPDIR' in done.stdout, done.stderr
+
+
+# --- the newest batches, as a ring ---
+
+
+@places
+def test_a_full_ring_has_the_newest_batches(where: MemoryLocation) -> None:
+    memory = AuxMemory(3, where, is_ring=True)
+    for seed in range(5):
+        memory.append(part(seed))
+    got = all_rows(memory)
+    want = joined([part(seed) for seed in (3, 4, 2)], 'obs', 'return_')  # batches 3 and 4 took the places of 0 and 1
+    assert len(memory) == 18 and memory.n_filled == 3
+    assert torch.equal(got['obs'], want['obs']) and torch.equal(got['return_'], want['return_'])
+
+
+def test_a_batch_of_another_size_begins_a_ring_anew() -> None:
+    memory = AuxMemory(2, 'device', is_ring=True)
+    for seed, n in enumerate((6, 6, 4)):
+        memory.append(part(seed, n))
+    assert len(memory) == 4 and torch.equal(all_rows(memory)['return_'], part(2, 4)['return_'])
+
+
+def test_a_ring_goes_on_from_a_checkpoint() -> None:
+    memory, other = AuxMemory(2, 'device', is_ring=True), AuxMemory(2, 'device', is_ring=True)
+    for seed in range(3):  # batch 2 took the place of batch 0, so batch 1 is the oldest
+        memory.append(part(seed))
+    rows = {key: x.clone() for key, x in memory.state_dict().items()}
+    other.load_state_dict(rows, memory.n_filled, CPU, memory.oldest)
+    for each in (memory, other):
+        each.append(part(3))
+    assert_holds(other, all_rows(memory))

@@ -344,3 +344,20 @@ def test_recomputed_advantages_keep_the_intrinsic_ones() -> None:
     again = policy._recompute(samples)
     torch.testing.assert_close(again['adv'], samples['adv'])  # nothing was learned in between
     torch.testing.assert_close(again['adv'] - extra + again['value'], again['return_'])
+
+
+def test_a_sliding_memory_goes_on_after_a_resume_as_if_it_had_not_stopped(tmp_path: Any) -> None:
+    def run(n_step: int, **kwargs: Any) -> Any:
+        learn = dict(aux_freq=1, aux_window=3, aux_batch_size=32, batch_size=32)
+        drop = dict(epoch_per_collect=None)
+        cfg = job_config(tmp_path, policy=dict(type='ppg_reloaded', learn=learn), max_env_step=n_step)
+        for key in drop:
+            del cfg['policy']['learn'][key]
+        return serial_pipeline(cfg, **kwargs)
+
+    straight = run(64 * 8).policy
+    half = run(64 * 5)
+    resumed = serial_pipeline(resume=half.run_dir, max_env_step=64 * 8).policy
+    ring = straight._memory
+    assert ring.n_filled == 3 and resumed._memory.oldest == ring.oldest  # envs begin anew, so the rows differ
+    assert len(resumed._memory) == len(ring) == 3 * 64

@@ -34,7 +34,7 @@ class AuxMemory:
 
     def __init__(self, n_part: int, where: MemoryLocation, is_ring: bool = False) -> None:
         self._n_part, self._where, self._is_ring = n_part, where, is_ring
-        self._oldest = 0  # of a full ring, the batch whose place the next one takes
+        self.oldest = 0  # of a full ring, the batch whose place the next one takes
         self._block: dict[str, Any] = {}
         self._n, self._n_filled = 0, 0  # rows (or sequences), and batches
         self._is_loaded = False  # what it holds is of a checkpoint, and nothing was appended since
@@ -86,18 +86,22 @@ class AuxMemory:
 
     def clear(self) -> None:
         """Forgets all rows; the block stays."""
-        self._n, self._n_filled, self._oldest = 0, 0, 0
+        self._n, self._n_filled, self.oldest = 0, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         """The rows kept (views, valid until the next `append`)."""
         return self.columns()
 
-    def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device) -> None:
-        """Copies a `state_dict` in, to count as `n_filled` batches; an empty one leaves the memory empty."""
+    def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device, oldest: int = 0) -> None:
+        """Copies a `state_dict` in, to count as `n_filled` batches; an empty one leaves the memory empty.
+
+        Args: oldest: of a ring, as it was.
+        """
         self._block = {}
         self.clear()
         if state:
             self._take(state, n_filled, device)
+            self.oldest = oldest % self._n_part
         self._is_loaded = bool(state)
 
     def _take(self, part: Columns, n_filled: int, device: torch.device) -> None:
@@ -129,8 +133,8 @@ class AuxMemory:
                 f'samples have other columns than the auxiliary memory ({misfits}); give samples of one form'
             )
         for key, block in self._block.items():
-            self._write(block, slice(self._oldest * n, (self._oldest + 1) * n), part.get(key))
-        self._oldest = (self._oldest + 1) % self._n_part
+            self._write(block, slice(self.oldest * n, (self.oldest + 1) * n), part.get(key))
+        self.oldest = (self.oldest + 1) % self._n_part
 
     def _misfits(self, part: Columns) -> str:
         """The columns that have another form than the rows kept; '' if there are none."""

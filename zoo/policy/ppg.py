@@ -343,12 +343,15 @@ class PPGPolicy(ActorCriticPolicy):
         return {'policy': cfg.batch_size, 'value': cfg.critic_batch_size or cfg.batch_size}
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        kept = {} if self.cfg.learn.aux_window is None else {'aux_filled': self._memory.n_filled}
+        memory = self._memory
+        is_ring = self.cfg.learn.aux_window is not None
+        kept = {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if is_ring else {}
         return {**super()._state_dict_learn(), 'policy_phase': self._policy_phase, **kept}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state)
-        self._policy_phase, self._aux_filled = state['policy_phase'], state.get('aux_filled', 0)
+        self._policy_phase = state['policy_phase']
+        self._ring = state.get('aux_filled', 0), state.get('aux_oldest', 0)
 
     def memory_state_dict(self) -> dict[str, Any]:
         return self._memory.state_dict()
@@ -363,7 +366,8 @@ class PPGPolicy(ActorCriticPolicy):
             self._policy_phase = 0
         self._policy_phase = min(self._policy_phase, self.cfg.learn.aux_freq - 1)  # aux_freq may be less than it was
         if self.cfg.learn.aux_window is not None:
-            self._memory.load_state_dict(state, self._aux_filled or self._policy_phase, self.device)
+            n_filled, oldest = self._ring
+            self._memory.load_state_dict(state, n_filled or self._policy_phase, self.device, oldest)
             return
         if state and not self._policy_phase:  # it is 1 now: each phase starts from an empty memory
             logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
