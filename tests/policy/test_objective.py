@@ -23,9 +23,9 @@ def objective(kind: str = 'ppo', **learn: Any) -> Objective:
 
 
 def test_the_weight_follows_its_target_as_published() -> None:
-    """Schulman et al. 2017, sec. 4: KL above 2 targets x1.5, below half a target / 1.5, else as it is."""
+    """RLlib: KL above 2 targets x1.5, below half a target x0.5, else as it is."""
     found = objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01}])
-    for kl, weight in ((0.021, 0.3), (0.015, 0.3), (0.004, 0.2), (0.0201, 0.3), (0.0051, 0.3)):
+    for kl, weight in ((0.021, 0.3), (0.015, 0.3), (0.004, 0.15), (0.0201, 0.225), (0.0051, 0.225)):
         found.adapt({'penalty_kl': torch.tensor(kl)})
         assert found.weights[0] == pytest.approx(weight)
 
@@ -36,9 +36,8 @@ def test_the_weight_stays_within_its_limits() -> None:
         (1.0, 1.5),
         (1.0, 2.0),
         (1.0, 2.0),
-        (0.0, 2 / 1.5),
-        (0.0, 2 / 2.25),
-        (0.0, 2 / 3.375),
+        (0.0, 1.0),
+        (0.0, 0.5),
         (0.0, 0.5),
     ):
         found.adapt({'penalty_kl': torch.tensor(kl)})
@@ -50,7 +49,20 @@ def test_a_resume_has_the_weight_that_the_run_had() -> None:
     first, other = objective(penalties=penalties), objective(penalties=penalties)
     first.adapt({'penalty_kl': torch.tensor(1.0)})
     other.load_state_dict(first.state_dict())
-    assert first.state_dict() == {'kl': pytest.approx(0.3)} and other.weights == first.weights
+    assert first.weights == [pytest.approx(0.3), 1.0] and other.weights == first.weights
+
+
+def test_a_resume_with_other_numbers_takes_them() -> None:
+    def adapted(**numbers: float) -> list[float]:
+        first = objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01}])
+        first.adapt({'penalty_kl': torch.tensor(1.0)})
+        other = objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01, **numbers}])
+        other.load_state_dict(first.state_dict())
+        return other.weights
+
+    assert adapted() == [pytest.approx(0.3)]
+    assert adapted(max_weight=0.25) == [0.25]
+    assert adapted(weight=0.1) == [0.1]
 
 
 def test_a_weight_without_target_follows_its_schedule() -> None:

@@ -361,3 +361,51 @@ def test_a_sliding_memory_goes_on_after_a_resume_as_if_it_had_not_stopped(tmp_pa
     ring = straight._memory
     assert ring.n_filled == 3 and resumed._memory.oldest == ring.oldest  # envs begin anew, so the rows differ
     assert len(resumed._memory) == len(ring) == 3 * 64
+
+
+# --- how far an update goes ---
+
+
+def test_one_step_moves_the_policy_and_the_rate_follows_it() -> None:
+    """A KL that is measured before each step would be 0 here, and the rate would rise for ever."""
+    policy = ppo(dict(learning_rate={'start': 1e-2, 'kl_target': 1e-9}, batch_size=None, epoch_per_collect=1))
+    samples = samples_of(policy)
+    before = policy._model.compute_actor(samples['obs']).detach()
+    metrics = policy.learn_mode.forward(clone(samples))
+    after = policy._model.compute_actor(samples['obs']).detach()
+    want = (before.softmax(-1) * (before.log_softmax(-1) - after.log_softmax(-1))).sum(-1).mean()
+    torch.testing.assert_close(metrics['update_kl'], want)
+    assert want > 1e-8 and policy._rates.state_dict()['learning_rate'] == pytest.approx(1e-2 / 1.5)
+
+
+def test_exploration_is_no_change_of_the_policy() -> None:
+    explore = {'type': 'temperature', 'temperature': 3.0}
+    learn = dict(learning_rate={'start': 1e-12, 'kl_target': 0.01, 'min': 1e-13}, proximal='recent')
+    policy = ppo(learn, collect=dict(n_step=N_STEP, exploration=explore))
+    assert policy.learn_mode.forward(samples_of(policy))['update_kl'] < 1e-9
+
+
+def test_the_rate_follows_each_draw_of_a_round() -> None:
+    policy = make_policy(
+        OBS, TWO_ACTIONS, type='ppo_offpolicy', learn=dict(learning_rate={'start': 1e-3, 'kl_target': 1e3})
+    )
+    samples, rates = samples_of(policy), []
+    for _ in range(3):
+        rates.append(policy.learn_mode.forward(clone(samples))['learning_rate'].item())
+    assert rates == pytest.approx([1e-3, 1.5e-3, 2.25e-3])
+
+
+def test_plasticity_begins_the_average_anew() -> None:
+    policy = ppo(dict(proximal='ewma', plasticity={'type': 'shrink_perturb', 'every': 1, 'shrink': 0.5}))
+    policy.learn_mode.forward(samples_of(policy))
+    optimizer = policy._optimizers['all']
+    assert torch.equal(optimizer.buffers['average'], optimizer.param)
+
+
+def test_without_a_critic_nothing_of_it_moves() -> None:
+    policy = ppo(dict(baseline='none'), collect=dict(n_step=N_STEP, estimator='returns'))
+    before = parameters(policy)
+    policy.learn_mode.forward(samples_of(policy))
+    now = parameters(policy)
+    critic = {name for name in before if name.startswith(('critic', 'value'))}
+    assert critic and all(torch.equal(before[name], now[name]) for name in critic)

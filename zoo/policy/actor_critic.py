@@ -62,6 +62,7 @@ from zoo.policy.sequences import (
 from zoo.rl_utils.distribution import ActionDist, make_dist
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatOptimizer
+from zoo.rl_utils.ppo import weighted_mean
 
 logger = logging.getLogger(__name__)
 
@@ -263,8 +264,9 @@ class ActorCriticPolicy(Policy):
         """What follows the gradient steps of an update: statistics, the intrinsic reward's own steps, plasticity."""
         self._update_obs_statistics(batch)
         found = {} if self._intrinsic is None else self._intrinsic.update()
-        if self._regrowth is not None:
-            self._regrowth.after_update()
+        if self._regrowth is not None and self._regrowth.after_update():
+            for optimizer in self._optimizers.values():  # of another policy than it is now
+                optimizer.reset_average()
         return found
 
     def _reset_collect(self) -> None:
@@ -313,6 +315,7 @@ class ActorCriticPolicy(Policy):
         return (*self.scheduled, *own)
 
     def _set_learning_rates(self) -> None:
+        self._rates.refresh()
         rate = self._rates['learning_rate']
         for name, optimizer in self._optimizers.items():
             optimizer.lr = self._rates.get('critic_learning_rate', rate) if name == 'critic' else rate
@@ -323,7 +326,12 @@ class ActorCriticPolicy(Policy):
 
     @property
     def _measures_kl(self) -> bool:
-        return self.cfg.learn.target_kl is not None or self._rates.follow_kl
+        return self.cfg.learn.target_kl is not None
+
+    @property
+    def _follows_kl(self) -> bool:
+        """Whether a rate or a weight follows how far an update moves the policy."""
+        return self._rates.follow_kl or self._objective.follows_target
 
     def _train(
         self,
@@ -347,11 +355,23 @@ class ActorCriticPolicy(Policy):
         numbers = self._objective.policy_numbers(self._rates, value_weight, self._measures_kl)
         if self._objective.proximal == 'recent':
             batch = {**batch, 'logit_proximal': self._logit_of(batch)}
+        before = self._logit_of(batch) if self._follows_kl else None
         trained = self._train(batch, n_epoch, step, optimizers, numbers, self.cfg.learn.batch_size)
-        self._objective.adapt(trained.last)
-        if self._rates.follow_kl:
-            self._rates.adapt(float(trained.last['kl']))
+        last = dict(trained.last)
+        if before is not None:
+            kl = self._kl_of_update(batch, before)
+            last['penalty_kl'] = kl
+            self._rates.adapt(float(kl))
+            trained.metrics['update_kl'] = kl
+        self._objective.adapt(last)
         return trained
+
+    @torch.no_grad()
+    def _kl_of_update(self, batch: Columns, before: Tensor) -> Tensor:
+        """The mean KL(before || now) over a batch, of logits as `_logit_of` gives them: how far an update went."""
+        rows = self._dist.kl(before.flatten(0, before.dim() - 2), self._logit_of(batch).flatten(0, before.dim() - 2))
+        weight = batch.get('weight')
+        return weighted_mean(rows, None if weight is None else weight.flatten())
 
     def _recompute(self, batch: Columns) -> dict[str, Any]:
         """The batch with values, advantages and returns of the critic as it is now."""
@@ -386,6 +406,7 @@ class ActorCriticPolicy(Policy):
         names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance']
         names += ['n_epoch', 'skipped_step', *self._scheduled(), *self._objective.names]
         names += [] if self._intrinsic is None else self._intrinsic.names
+        names += ['update_kl'] if self._follows_kl else []
         return names + (['kl'] if self._measures_kl else [])
 
     def _get_train_iter(self) -> int:

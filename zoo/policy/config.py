@@ -36,8 +36,8 @@ class PenaltyConfig(Section):
     weight: ScheduleOrZero = Field(1.0, description='factor of the penalty in the loss; with a target its first value')
     target: Annotated[float, Field(gt=0)] | None = Field(
         None,
-        description='after each update the weight grows by 1.5 where the penalty of its last pass is above 2 targets, and '
-        'shrinks by 1.5 below half a target (RLlib: .01 for kl); null: the weight is as given',
+        description='after each update the weight is multiplied by 1.5 where the penalty is above 2 targets, and by 0.5 below '
+        'half a target (RLlib: .01 for kl); null: the weight is as given',
     )
     min_weight: Weight = Field(1e-4, description='least weight that a target leads to')
     max_weight: Weight = Field(100.0, description='greatest weight that a target leads to')

@@ -63,19 +63,20 @@ class Epochs:
         target_kl, by_minibatch = self._cfg.target_kl, self._cfg.target_kl_at == 'minibatch'
         at_once = target_kl is None and renew is None
         found: list[Metrics] = []
-        n_done, is_over = 0, False
+        n_done, n_last, is_over = 0, 0, False
         while n_done < n_epoch and not is_over:
             if n_done and renew is not None:
                 columns = renew()
-            data = self._pass(columns, n_epoch if at_once else 1, batch_size)
+            data, n_last = self._pass(columns, n_epoch if at_once else 1, batch_size), 0
             for piece in _minibatches(data) if target_kl is not None and by_minibatch else [data]:
                 found.append(self.steps(executor, step, optimizers, piece, numbers))
+                n_last += len(next(iter(found[-1].values())))
                 is_over = target_kl is not None and 'kl' in found[-1] and _is_beyond(found[-1]['kl'], target_kl)
                 if is_over:
                     break
             n_done += len(data.order)
         metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
-        n_last = -(-len(next(iter(metrics.values()))) // max(n_done, 1))
+        n_last //= len(data.order)  # steps of the last pass, or of what it came to
         return Trained(
             {name: x.mean() for name, x in metrics.items()},
             {name: x[-n_last:].mean() for name, x in metrics.items()},

@@ -13,8 +13,8 @@ from zoo.policy.checks import name_of
 from zoo.policy.config import PenaltyConfig
 from zoo.policy.updates import MSE, AuxNumbers, PolicyNumbers, ValueNumbers, n_output_of
 
-TARGET_FACTOR, TARGET_BAND = 1.5, 2.0
-"""A weight with a target grows or shrinks by the first where the penalty is off by the second (arXiv:1707.06347, sec. 4)."""
+GROWS, SHRINKS, BAND = 1.5, 0.5, 2.0
+"""Factors of a weight with a target where the penalty is off by more than the third; RLlib's, after arXiv:1707.06347, sec. 4."""
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
 """Value losses and penalties that do not read the stored value; of one's own it is not known."""
 MIN_CLIP = 1e-6  # a schedule may end at 0, the loss needs a range
@@ -73,10 +73,10 @@ class Objective:
             if common.target is None:
                 continue
             found, weight = float(last[f'penalty_{penalty.name}']), self.weights[i]
-            if found > TARGET_BAND * common.target:
-                weight *= TARGET_FACTOR
-            elif found < common.target / TARGET_BAND:
-                weight /= TARGET_FACTOR
+            if found > BAND * common.target:
+                weight *= GROWS
+            elif found < common.target / BAND:
+                weight *= SHRINKS
             self.weights[i] = min(max(weight, common.min_weight), common.max_weight)
 
     def policy_numbers(self, rates: Mapping[str, float], value_weight: float, measure_kl: bool) -> PolicyNumbers:
@@ -113,16 +113,25 @@ class Objective:
         """The weights of the penalties."""
         return {f'{penalty.name}_weight': weight for penalty, weight in zip(self.penalties, self.weights, strict=True)}
 
+    @property
+    def follows_target(self) -> bool:
+        """Whether a weight follows its penalty."""
+        return any(common.target is not None for common in self._common)
+
     def state_dict(self) -> dict[str, float]:
-        """The weights that a target moves, by penalty."""
-        adaptive = zip(self.penalties, self.weights, self._common, strict=True)
-        return {penalty.name: weight for penalty, weight, common in adaptive if common.target is not None}
+        """The weights that a target moves, by penalty, and where they began."""
+        state: dict[str, float] = {}
+        for penalty, weight, common in zip(self.penalties, self.weights, self._common, strict=True):
+            if common.target is not None:
+                state |= {penalty.name: weight, f'{penalty.name}_start': schedule_value(common.weight, 0)}
+        return state
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Copies a `state_dict` in; penalties that it lacks keep their weights."""
+        """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
         for i, (penalty, common) in enumerate(zip(self.penalties, self._common, strict=True)):
-            if common.target is not None and penalty.name in state:
-                self.weights[i] = state[penalty.name]
+            is_same = state.get(f'{penalty.name}_start') == schedule_value(common.weight, 0)
+            if common.target is not None and is_same:
+                self.weights[i] = min(max(state[penalty.name], common.min_weight), common.max_weight)
 
 
 def _policy_specs(cfg: Any) -> tuple[Any, list[Any]]:

@@ -75,6 +75,7 @@ class PPOPolicy(ActorCriticPolicy):
         self._set_learning_rates()
         fit = explained_variance(batch)
         self._update_value_statistics(batch)
-        trained = self._train_policy_epochs(batch, cfg.epoch_per_collect, self.step, optimizers, cfg.value_weight)
+        value_weight = 0.0 if cfg.baseline == 'none' else cfg.value_weight  # nothing reads the critic
+        trained = self._train_policy_epochs(batch, cfg.epoch_per_collect, self.step, optimizers, value_weight)
         extra = self._after_update(batch)
         return {**trained.metrics, 'explained_variance': fit, **extra, **self._learner_metrics(trained.n_epoch)}

@@ -32,8 +32,8 @@ class Rates(dict[str, float]):
     def set_env_step(self, env_step: int) -> None:
         """Takes the values at an env step."""
         for name in self._names:
-            adapted = self._adapted.get(name)
-            self[name] = schedule_value(self._cfg[name], env_step) if adapted is None else adapted
+            self[name] = schedule_value(self._cfg[name], env_step)
+        self.refresh()
         if self['learning_rate'] == 0 and not self._warned:
             self._warned = True
             logger.warning(
@@ -42,15 +42,21 @@ class Rates(dict[str, float]):
                 env_step,
             )
 
+    def refresh(self) -> None:
+        """Takes what `adapt` has moved: called as an update begins."""
+        self.update(self._adapted)
+
     def adapt(self, kl: float) -> None:
-        """Moves what follows the KL, after an update that had this one; it counts from the next `set_env_step` on."""
+        """Moves what follows the KL, after an update that had this one; it counts from the next update on."""
         for name, rule in self._rules.items():
             self._adapted[name] = rule.next(self._adapted[name], kl)
 
     def state_dict(self) -> dict[str, float]:
-        """What the KL has moved."""
-        return dict(self._adapted)
+        """What the KL has moved, and where it began."""
+        return {**self._adapted, **{f'{name}_start': rule.start for name, rule in self._rules.items()}}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Copies a `state_dict` in; what it lacks stays."""
-        self._adapted |= {name: x for name, x in state.items() if name in self._adapted}
+        """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
+        for name, rule in self._rules.items():
+            if state.get(f'{name}_start') == rule.start:
+                self._adapted[name] = min(max(state[name], rule.min), rule.max)

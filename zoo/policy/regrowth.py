@@ -26,11 +26,13 @@ class Regrowth:
         self._generator = torch_generator(seed, 'plasticity')
         self.n_update = 0
 
-    def after_update(self) -> None:
-        """Counts an update, and calls the part where it is its turn."""
+    def after_update(self) -> bool:
+        """Counts an update, and calls the part where it is its turn; returns whether it did."""
         self.n_update += 1
-        if self.n_update % self._every == 0:
+        acts = self.n_update % self._every == 0
+        if acts:
             self._part({name: p.detach() for name, p in self._named.items()}, self._initial, self._generator)
+        return acts
 
     def state_dict(self) -> dict[str, Any]:
         """The count of updates, the initial parameters and the random stream."""

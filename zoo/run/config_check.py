@@ -27,6 +27,10 @@ def fill_schedules(config: dict[str, Any], schema: type[Section]) -> None:
         value = value_at(config, path)
         if Linear in sections_of(field.annotation) and isinstance(value, dict) and value.get('over', 0) is None:
             value['over'] = config['max_env_step']
+    for penalty in value_at(config, 'policy.learn.penalties') or []:
+        weight = penalty.get('weight') if isinstance(penalty, dict) else None
+        if isinstance(weight, dict) and weight.get('over', 0) is None:
+            weight['over'] = config['max_env_step']
 
 
 def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
@@ -36,6 +40,8 @@ def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
     """
 
     def walk(value: Any) -> Any:
+        if isinstance(value, list):
+            return [walk(item) for item in value]
         if not isinstance(value, dict):
             return value
         is_line = {'start', 'end', 'over'} == set(value) and value['over'] == config['max_env_step']
