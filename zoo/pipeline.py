@@ -15,14 +15,14 @@ from torch import nn
 
 from zoo.config.messages import shown
 from zoo.config.section import ConfigError
-from zoo.config.source import storable
+from zoo.config.source import split_override, storable
 from zoo.core.errors import UserError
 from zoo.core.files import current_folder
 from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.run.callbacks import callback_problems
 from zoo.run.checkpoint import load_checkpoint
-from zoo.run.config import resolve_config
+from zoo.run.config import resolve_config, without_defaults
 from zoo.run.config_check import without_derived_values
 from zoo.run.env_watch import EnvWatch
 from zoo.run.interrupt import Interrupted, catch_signals
@@ -154,6 +154,9 @@ def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[st
     check_sizes(run, sections, trust, overrides)
     check_memory(run, overrides)
     config = without_derived_values(run.config)
+    named = dict(split_override(text) for text in overrides).get('policy.type')
+    if named is not None and named != config['policy']['type']:
+        config['policy'] = without_defaults(config['policy'])
     return {**config, 'logger': {**config['logger'], 'root': root_of(run)}}
 
 

@@ -409,3 +409,22 @@ def test_without_a_critic_nothing_of_it_moves() -> None:
     now = parameters(policy)
     critic = {name for name in before if name.startswith(('critic', 'value'))}
     assert critic and all(torch.equal(before[name], now[name]) for name in critic)
+
+
+def test_a_resume_as_a_variant_has_the_parts_of_the_variant(tmp_path: Any) -> None:
+    run = serial_pipeline(job_config(tmp_path, max_env_step=64))
+    assert run.policy.cfg.learn.surrogate == 'clip'
+    again = serial_pipeline(resume=run.run_dir, overrides=['policy.type=spo'], max_env_step=128)
+    learn = again.policy.cfg.learn
+    assert learn.surrogate == 'spo' and learn.batch_size == 32  # what the run had set stays
+
+
+# --- parts of somebody's own that give the wrong thing ---
+
+
+@pytest.mark.parametrize('wrong', [lambda gain: gain.mean(), lambda gain: gain[:, None], lambda gain: None])
+def test_a_surrogate_that_gives_no_number_for_each_sample_is_refused(wrong: Any) -> None:
+    logit, action = torch.zeros(4, 2, requires_grad=True), torch.zeros(4, dtype=torch.int64)
+    data = ppo_policy_data(logit, logit.detach(), action, torch.ones(4))
+    with pytest.raises(ValueError, match='the surrogate returned .* one number for each sample'):
+        ppo_policy_error(data, surrogate=lambda log_ratio, ratio, adv, clip_ratio: wrong(ratio * adv))

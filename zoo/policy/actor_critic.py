@@ -264,6 +264,9 @@ class ActorCriticPolicy(Policy):
         """What follows the gradient steps of an update: statistics, the intrinsic reward's own steps, plasticity."""
         self._update_obs_statistics(batch)
         found = {} if self._intrinsic is None else self._intrinsic.update()
+        if self._objective.n_value > 1:
+            return_ = self._advantages.targets(batch)['return_']
+            found['return_outside'] = self._objective.value_loss.is_outside(return_).float().mean()
         if self._regrowth is not None and self._regrowth.after_update():
             for optimizer in self._optimizers.values():  # of another policy than it is now
                 optimizer.reset_average()

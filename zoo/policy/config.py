@@ -92,10 +92,10 @@ class PartsConfig(LearnConfig):
 class ActorCriticLearnConfig(PartsConfig):
     """What the sections `policy.learn` of PPO and PPG have in common."""
 
-    learning_rate: RateSchedule = Field(2.5e-4, description="Adam's step size")
+    learning_rate: RateSchedule = Field(2.5e-4, description="the optimiser's step size")
     critic_learning_rate: RateSchedule | None = Field(
         None,
-        description="Adam's step size of the parameters that are the critic's alone; null: learning_rate. In ppo the "
+        description="the optimiser's step size of the parameters that are the critic's alone; null: learning_rate. In ppo the "
         "gradients of actor and critic are then limited by grad_clip apart; ppg's auxiliary phase moves the critic by "
         'aux_learning_rate',
     )

@@ -58,8 +58,9 @@ class Objective:
 
     @property
     def names(self) -> list[str]:
-        """Of the metrics: the mean of each penalty, and its weight."""
-        return [name for penalty in self.penalties for name in (f'penalty_{penalty.name}', f'{penalty.name}_weight')]
+        """Of the metrics: each penalty's mean and weight; the share of returns outside of a histogram of them."""
+        names = [name for penalty in self.penalties for name in (f'penalty_{penalty.name}', f'{penalty.name}_weight')]
+        return names + (['return_outside'] if self.n_value > 1 else [])
 
     def set_env_step(self, env_step: int) -> None:
         """Weights without a target follow their schedules."""
@@ -138,7 +139,7 @@ def _policy_specs(cfg: Any) -> tuple[Any, list[Any]]:
     """Surrogate and penalties; policy_loss 'kl' of ppg is a name for a pair of these."""
     if cfg.get('policy_loss') != 'kl':
         return cfg.surrogate, list(cfg.penalties)
-    if cfg.surrogate != 'clip':
+    if name_of(cfg.surrogate) != 'clip':
         raise UserError(
             f"policy.learn.policy_loss is 'kl', which is surrogate 'none' and the penalty kl, but surrogate is "
             f'{cfg.surrogate!r}; drop one of the two'

@@ -31,6 +31,8 @@ def ewma(
         ),
     ] = 0.889,
 ) -> float:
-    """An exponential average of the policy over gradient steps (PPO-EWMA, arXiv:2110.00641); begins anew after each
-    auxiliary phase of ppg."""
+    """An exponential average of the policy over gradient steps (PPO-EWMA, arXiv:2110.00641).
+
+    It begins anew after each auxiliary phase of ppg, and after a plasticity part has acted.
+    """
     return decay

@@ -19,6 +19,7 @@ from zoo.core.data import AuxMinibatch, Metrics, Minibatch
 from zoo.policy.hooks import gradient_ready
 from zoo.policy.sequences import rows_of, run_model
 from zoo.rl_utils import surrogates, value_losses
+from zoo.rl_utils.check import check_shape
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import backward
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
@@ -238,6 +239,7 @@ def _policy_loss(
     metrics = {'policy_loss': losses.policy_loss.detach(), 'entropy': losses.entropy_loss.detach(), **info._asdict()}
     for penalty, factor in zip(numbers.penalties, numbers.penalty_weights, strict=True):
         rows = penalty(dist, output, minibatch)
+        check_shape(f'what the penalty {penalty.name!r} returned', rows, 'adv', minibatch['adv'].shape)
         mean = (rows if weight is None else rows * weight).mean()
         loss = _add(loss, factor, mean)
         metrics[f'penalty_{penalty.name}'] = mean.detach()

@@ -208,7 +208,9 @@ def ppo_value_error(
         return kernel(*data, clip_ratio if use_value_clip else None)
     value_loss = value_loss or (value_losses.clip if use_value_clip else value_losses.mse)
     value, value_old, return_ = wide(data.value_new), data.value_old.detach(), wide(data.return_.detach())
-    return _mean(value_loss(value, return_, value_old, clip_ratio), _detach(data.weight))
+    error = value_loss(value, return_, value_old, clip_ratio)
+    _check_rows('the value loss', error, value)
+    return _mean(error, _detach(data.weight))
 
 
 ppo_error_continuous = ppo_error
@@ -251,6 +253,7 @@ def _surrogate_error(
         log_ratio = torch.where(weight != 0, log_ratio, 0.0)  # in a row without weight the ratio may overflow
     ratio = log_ratio.masked_fill(log_ratio > MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # clamp has no gradient at NaN
     gain = surrogate(log_ratio, ratio, adv, clip_ratio)
+    _check_rows('the surrogate', gain, adv)
     if proximal is not None:
         gain = gain * _importance(log_new, log_old, log_proximal, weight)
     if dual_clip is not None:
@@ -273,6 +276,13 @@ def _importance(log_new: Tensor, log_old: Tensor, log_proximal: Tensor, weight: 
     if weight is not None:
         log_importance = torch.where(weight != 0, log_importance, 0.0)
     return log_importance.clamp(max=MAX_LOG_RATIO).exp()
+
+
+def _check_rows(what: str, rows: Any, like: Tensor) -> None:
+    """Raises: ValueError unless a part of somebody's own gave one number for each sample."""
+    if not isinstance(rows, Tensor) or rows.shape != like.shape:
+        got = f'a tensor of shape {tuple(rows.shape)}' if isinstance(rows, Tensor) else type(rows).__name__
+        raise ValueError(f'{what} returned {got} but must return one number for each sample, shape {tuple(like.shape)}')
 
 
 def _sampled_kl(log_r: Tensor, weight: Tensor | None, kl_type: KLType) -> Tensor:

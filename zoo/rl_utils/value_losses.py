@@ -150,6 +150,10 @@ class _Histogram:
         logp = wide(logits).log_softmax(-1)
         return -(self.target(wide(return_.detach())) * logp).sum(-1)
 
+    def is_outside(self, return_: Tensor) -> Tensor:
+        """[...] bool: the return lies beyond low or high, as which it counts."""
+        return (return_ < self.low) | (return_ > self.high)
+
     def decode(self, logits: Tensor) -> Tensor:
         """The expected return: logits [..., n_output] -> value [...]."""
         p = wide(logits).softmax(-1)
@@ -208,9 +212,14 @@ class TwoHot(_Histogram):
     name: ClassVar[str] = 'two_hot'
     symlog: Annotated[bool, Field(description='bins of sign(R) log(1 + |R|), for returns of many magnitudes')] = False
 
+    def is_outside(self, return_: Tensor) -> Tensor:
+        return super().is_outside(self._placed(return_))
+
+    def _placed(self, return_: Tensor) -> Tensor:
+        return return_.sign() * return_.abs().log1p() if self.symlog else return_
+
     def target(self, return_: Tensor) -> Tensor:
-        if self.symlog:
-            return_ = return_.sign() * return_.abs().log1p()
+        return_ = self._placed(return_)
         width = (self.high - self.low) / (self.n_bin - 1)
         place = (return_.clamp(self.low, self.high).unsqueeze(-1) - self.centres(return_)) / width
         return (1 - place.abs()).clamp(min=0)  # of all but the two next centres it is 0

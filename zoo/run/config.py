@@ -145,6 +145,19 @@ def resolve_policy(policy: dict[str, Any]) -> Config:
     return Config(resolved)
 
 
+def without_defaults(policy: dict[str, Any]) -> dict[str, Any]:
+    """A stored section `policy` without the values of learn and collect that are its type's defaults.
+
+    For a resume as another type, whose own defaults they would hide, such as the parts that make a variant.
+    """
+    schema = _policy_schema({'type': policy['type'], 'model': policy.get('model')})
+    defaults = plain(schema())
+    kept = dict(policy)
+    for name in ('learn', 'collect'):
+        kept[name] = {key: x for key, x in policy[name].items() if x != defaults[name].get(key)}
+    return kept
+
+
 def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -> _Resolved:
     data, label = load_config(source)
     _check_storable(data)
