@@ -90,7 +90,13 @@ COMPARISONS: dict[str, Comparison] = {
             'dna': 'tiny_bricks_dna max_env_step=500000',
         }
     ),
-    'MiniGrid DoorKey 6x6': Comparison({'ppo': 'minigrid_doorkey_6x6_ppo', 'dna': 'minigrid_doorkey_6x6_dna'}),
+    'MiniGrid DoorKey 6x6': Comparison(
+        {
+            'ppo': 'minigrid_doorkey_6x6_ppo',
+            'dna': 'minigrid_doorkey_6x6_dna',
+            'dna, both lambdas 0.95': 'minigrid_doorkey_6x6_dna policy.collect.gae_lambda=0.95',
+        }
+    ),
     'MiniGrid KeyCorridor S3R2, sparse reward': Comparison(
         {'ppo': 'minigrid_keycorridor_s3r2_ppo', 'intrinsic rnd': 'minigrid_keycorridor_s3r2_rnd_ppo'}
     ),

@@ -42,6 +42,7 @@ class Wish(NamedTuple):
     is_quiet: bool = False  # nothing is logged
     parts: Sequence[Any] = ()  # of the gradient steps: kind, name, options
     eager_only: str = ''  # why steps can only run eagerly, in a sentence
+    exploration: str = 'sample'  # C acts with no other
 
 
 def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> Executor:
@@ -57,14 +58,14 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
         raise UserError(problem)
     if not why_not_c and why_not_steps:
         is_compiled = not _why_not_compiled(model, device, wish)
-        _say(
-            wish,
-            f'acting runs in C ({native.level()}), updates run {"compiled" if is_compiled else "eagerly"}: {why_not_steps}',
-        )
+        what = 'acting runs' if wish.exploration == 'sample' else 'values are found'
+        how = 'compiled' if is_compiled else 'eagerly'
+        _say(wish, f'{what} in C ({native.level()}), updates run {how}: {why_not_steps}')
         fallback = GraphExecutor(model, dist) if is_compiled else Eager(model, dist)
         return native.NativeExecutor(model, dist, fallback, only_acts=bool(wish.eager_only))
     if not why_not_c:
-        _say(wish, f"zoo's own updates and acting run in C ({native.level()})")
+        what = 'updates and acting' if wish.exploration == 'sample' else 'updates'
+        _say(wish, f"zoo's own {what} run in C ({native.level()})")
         return native.NativeExecutor(model, dist)
     is_missing = wants_c and why_not_c == native.missing()
     if is_missing and not wish.is_quiet:

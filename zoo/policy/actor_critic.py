@@ -126,7 +126,7 @@ class ActorCriticPolicy(Policy):
             raise UserError(problem)
         length, only_evaluates = self.run.max_env_step, not {'learn', 'collect'} & set(self._fields)
         n_step = None if length is None else length * self._steps_per_env_step()
-        wish = wish_of(self.cfg.learn, self._objective, self.run, n_step, only_evaluates)
+        wish = wish_of(self.cfg.learn, self._objective, self.run, n_step, only_evaluates, name_of(self.cfg.collect.exploration))
         self._execution = Execution(self._model, self._dist, self.device, wish)
 
     def check_fields(self) -> None:

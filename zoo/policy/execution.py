@@ -49,10 +49,12 @@ class Execution:
             self.executor = choose_executor(self._model, self._dist, self._device, self._wish)
 
 
-def wish_of(cfg: Any, objective: Objective, run: RunInfo, n_step: float | None, only_evaluates: bool) -> Wish:
+def wish_of(
+    cfg: Any, objective: Objective, run: RunInfo, n_step: float | None, only_evaluates: bool, exploration: str
+) -> Wish:
     """What a policy asks of its executor; one that only evaluates asks for nothing.
 
-    Args: cfg: the resolved section `policy.learn`; n_step: gradient steps of the run.
+    Args: cfg: the resolved section `policy.learn`; n_step: gradient steps of the run; exploration: its name.
     """
     if only_evaluates:
         return Wish('eager', cfg.compile, n_step)
@@ -67,4 +69,4 @@ def wish_of(cfg: Any, objective: Objective, run: RunInfo, n_step: float | None, 
         'precision': cfg.precision != 'fp32',
     }
     parts += [Named('option', f'policy.learn.{name}') for name, is_set in options.items() if is_set]
-    return Wish(cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=run.eager_only)
+    return Wish(cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=run.eager_only, exploration=exploration)
