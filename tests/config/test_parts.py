@@ -74,6 +74,22 @@ class StoredSauce:
         self.age, self.cook = cfg.age, cook
 
 
+@SAUCES.register('unhashable')
+@dataclass(kw_only=True)
+class UnhashableSauce:
+    """Has an __eq__ but no __hash__."""
+
+    ice: int = 2
+
+
+@SAUCES.register('slotted')
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlottedSauce:
+    """Takes no attributes."""
+
+    ice: int = 2
+
+
 class Dish(Section):
     sauce: part_of(SAUCES, 'dish.sauce') = Field('plain', description='on top')  # type: ignore[valid-type]
     other: part_of(SAUCES, 'dish.other') | None = Field(None, description='beside')  # type: ignore[valid-type]
@@ -105,6 +121,35 @@ def test_a_class_is_made_of_its_options():
 def test_a_class_with_a_section_is_made_of_it_and_what_the_caller_gives():
     sauce = make_part(SAUCES, {'type': 'stored', 'age': 7}, 'Ann')
     assert (sauce.age, sauce.cook) == (7, 'Ann')
+
+
+def test_an_object_of_a_class_has_what_a_part_has():
+    one, same, other = (make_part(SAUCES, {'type': 'cold', 'ice': x}) for x in (5, 5, 6))
+    assert (one.kind, one.name, one.options) == ('sauce', 'cold', (('ice', 5), ('herbs', ())))
+    assert one == same and hash(one) == hash(same) and one != other
+    stored = make_part(SAUCES, {'type': 'stored', 'age': 7})
+    assert (stored.kind, stored.name) == ('sauce', 'stored') and dict(stored.options)['age'] == 7 and hash(stored)
+
+
+def test_the_section_that_a_class_gets_can_be_pickled():
+    given = []
+
+    class Keeper(StoredSauce):
+        def __init__(self, cfg):
+            given.append(cfg)
+
+    own: Registry[Any] = Registry('sauce', 'tests.own')
+    own.register('keeper')(Keeper)
+    make_part(own, {'type': 'keeper', 'age': 9})
+    assert pickle.loads(pickle.dumps(given[0])).age == 9 and type(given[0]) is StoredConfig
+
+
+@pytest.mark.parametrize(
+    ('name', 'text'), [('unhashable', 'whose objects have no hash'), ('slotted', 'leave out its __slots__')]
+)
+def test_an_object_that_cannot_be_a_part_is_refused(name, text):
+    with pytest.raises(ConfigError, match=f"sauce '{name}' is of class .*{text}"):
+        make_part(SAUCES, name)
 
 
 def test_a_decorated_function_keeps_its_options():
@@ -153,10 +198,13 @@ def test_common_options_are_checked_but_not_given_to_the_part():
     [
         (
             'hott',
-            "dish.sauce: unknown sauce 'hott': did you mean 'hot'? registered: cold, hot, plain, stored, wrapped.",
+            "dish.sauce: unknown sauce 'hott': did you mean 'hot'? registered: cold, hot, plain, slotted, stored, unhashable, wrapped.",
         ),
         ({'type': 'hott'}, "dish.sauce: unknown sauce 'hott': did you mean 'hot'?"),
-        ({'chili': 1.0}, 'dish.sauce has no type but must name a sauce; use one of cold, hot, plain, stored, wrapped.'),
+        (
+            {'chili': 1.0},
+            'dish.sauce has no type but must name a sauce; use one of cold, hot, plain, slotted, stored, unhashable, wrapped.',
+        ),
         ({'type': 3}, 'dish.sauce.type is 3 but must name a sauce; use one of cold, hot'),
         ({'type': 'hot', 'chilli': 1.0}, 'unknown key dish.sauce.chilli: did you mean dish.sauce.chili?'),
         (

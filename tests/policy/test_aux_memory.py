@@ -306,3 +306,25 @@ def test_a_ring_goes_on_from_a_checkpoint() -> None:
     for each in (memory, other):
         each.append(part(3))
     assert_holds(other, all_rows(memory))
+
+
+@pytest.mark.parametrize('n_part', [2, 3, 6])
+@pytest.mark.parametrize('n_appended', [3, 4, 6])
+def test_ring_of_another_size_takes_the_newest_batches_and_goes_on(n_part: int, n_appended: int) -> None:
+    was, now = (AuxMemory(n, 'device', is_ring=True) for n in (4, n_part))
+    for seed in range(n_appended):
+        was.append(part(seed))
+    now.load_state_dict(was.state_dict(), was.n_filled, CPU, was.oldest)
+    kept = list(range(n_appended))[-4:][-n_part:]
+    assert_holds(now, joined([part(seed) for seed in kept], 'obs', 'return_'))
+    assert now.n_filled == len(kept)
+    for seed in range(10, 10 + n_part):  # as many as it holds: of the old ones none is left
+        now.append(part(seed))
+    want = joined([part(seed) for seed in range(10, 10 + n_part)], 'return_')['return_']
+    assert sorted(all_rows(now)['return_'].tolist()) == sorted(want.tolist())
+
+
+def test_smaller_ring_begins_empty_where_batches_had_several_sizes(caplog: pytest.LogCaptureFixture) -> None:
+    memory = AuxMemory(2, 'device', is_ring=True)
+    memory.load_state_dict(joined([part(0, 6), part(1, 5), part(2, 5)], 'obs', 'return_'), 3, CPU)
+    assert len(memory) == 0 and 'begins empty' in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,8 @@ def test_rnd_state_dict_makes_another_continue_to_the_bit() -> None:
     rnd, other = make_rnd(seed=0), make_rnd(seed=1)
     rnd.advantage(rollout_of(numbers(*range(9))))
     rnd.update()
-    other.load_state_dict(rnd.state_dict())
+    for each in (rnd, other):  # both begin new sums of errors
+        each.load_state_dict(copy.deepcopy(rnd.state_dict()))
     advs = []
     for each in (rnd, other):
         advs.append(each.advantage(rollout_of(numbers(*range(5, 14)))))
@@ -215,3 +217,26 @@ def test_policy_with_rnd_takes_over_all_of_a_state(tmp_path: Path) -> None:
     with SerialJob(cfg) as other:
         other.policy.load_state_dict(state)
         assert not differing(other.policy.state_dict(), state)
+
+
+def test_run_with_rnd_resumes(tmp_path: Path) -> None:
+    first = serial_pipeline(config(tmp_path))
+    before = flat(first.policy.state_dict())
+    again = serial_pipeline(resume=first.run_dir, max_env_step=384)
+    after = flat(again.policy.state_dict())
+    count = 'learn/intrinsic/networks/returns.count'  # of rows, less those that only reset an env
+    n_new = float(after[count]) - float(before[count])
+    assert before.keys() == after.keys() and n_new == again.env_step - first.env_step > 100
+
+
+def test_rnd_that_was_pickled_continues_to_the_bit() -> None:
+    rnd = make_rnd()
+    rnd.advantage(rollout_of(numbers(*range(9))))
+    other = pickle.loads(pickle.dumps(rnd))
+    assert rnd.update() == other.update()
+    assert not differing(rnd.state_dict(), other.state_dict())
+
+
+def test_policy_with_rnd_can_be_pickled(tmp_path: Path) -> None:
+    policy = serial_pipeline(config(tmp_path)).policy
+    assert not differing(pickle.loads(pickle.dumps(policy)).state_dict(), policy.state_dict())

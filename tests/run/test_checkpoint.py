@@ -259,10 +259,10 @@ def test_load_foreign_file_says_what_it_is(tmp_path: Path, data: bytes, reason: 
 
 
 def test_load_newer_format_says_upgrade(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo.run.checkpoint, 'FORMAT', 4)
+    monkeypatch.setattr(zoo.run.checkpoint, 'FORMAT', zoo.run.checkpoint.FORMAT + 1)
     save_checkpoint(saved, small_state(), META)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match='has format 4 and this zoo reads formats up to 3: upgrade with pip'):
+    with pytest.raises(CheckpointError, match='has format 5 and this zoo reads formats up to 4: upgrade with pip'):
         load_checkpoint(saved)
 
 

@@ -71,16 +71,41 @@ def section_of(registry: Registry[Any], spec: Any, path: str, common: type[Secti
 def make_part(registry: Registry[Any], spec: Any, *args: Any, common: type[Section] = Section) -> Any:
     """The part that a checked spec names: a `Part` of a function; of a class an object, made of its section or options.
 
-    Args: args: given to the constructor of a class, after its section; common: as in `part_of`, and not given to it.
+    Like a `Part`, the object has the attributes kind, name and options, unless its class has such of its own.
+    Args: args: given to the constructor of a class, after its section, which is of its class `config` itself, so that
+      the object may be pickled; common: as in `part_of`, and not given to it.
+    Raises: ConfigError if an object takes no attributes; or, made of options, has no hash, which a compiled step needs.
     """
     section = section_of(registry, spec, registry.kind, common)
     item = registry.get(section.type)
-    if hasattr(item, 'config'):
-        return item(section, *args)
-    options = tuple((name, _hashable(x)) for name, x in dict(section).items() if name in options_of(item).model_fields)
+    config = options_of(item)
+    own = {name: x for name, x in dict(section).items() if name in config.model_fields}
+    options = tuple((name, _hashable(x)) for name, x in own.items())
+    if config is getattr(item, 'config', None):
+        return _described(item(config.model_construct(**own), *args), registry.kind, section.type, options)
     if isinstance(item, type):
-        return item(*args, **dict(options))
+        part = item(*args, **dict(options))
+        if getattr(part, '__hash__', None) is None:
+            raise ConfigError(
+                f'{registry.kind} {section.type!r} is of class {item.__name__}, whose objects have no hash; write '
+                '`@dataclass(frozen=True, kw_only=True)`, or give it `__hash__`.'
+            )
+        return _described(part, registry.kind, section.type, options)
     return Part(registry.kind, section.type, item, options)
+
+
+def _described(part: Any, kind: str, name: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    """An object of a class part, with the attributes of a `Part` that it lacks."""
+    for key, value in (('kind', kind), ('name', name), ('options', options)):
+        if not hasattr(part, key):
+            try:
+                object.__setattr__(part, key, value)  # a frozen dataclass has a __setattr__ that refuses
+            except AttributeError as error:
+                raise ConfigError(
+                    f'{kind} {name!r} is of class {type(part).__name__}, whose objects cannot be given the attribute '
+                    f'{key!r}; leave out its __slots__.'
+                ) from error
+    return part
 
 
 def summary_of(item: Any) -> str:

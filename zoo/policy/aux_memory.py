@@ -95,14 +95,36 @@ class AuxMemory:
     def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device, oldest: int = 0) -> None:
         """Copies a `state_dict` in, to count as `n_filled` batches; an empty one leaves the memory empty.
 
+        A ring of another size takes the newest batches that it has room for; where they cannot be told apart, it begins
+        empty, with a warning.
         Args: oldest: of a ring, as it was.
         """
         self._block = {}
         self.clear()
+        if state and self._is_ring and n_filled != self._n_part:
+            state, n_filled, oldest = self._newest(state, n_filled, oldest)
         if state:
             self._take(state, n_filled, device)
             self.oldest = oldest % self._n_part
         self._is_loaded = bool(state)
+
+    def _newest(self, state: dict[str, Any], n_filled: int, oldest: int) -> tuple[dict[str, Any], int, int]:
+        """State, count and oldest batch of the newest batches of a ring of another size, in order."""
+        n = len(state['return_'])
+        if n_filled < 1 or n % n_filled:
+            if n_filled <= self._n_part:
+                return state, n_filled, 0
+            logger.warning(
+                'policy.learn.aux_window is %d but the checkpoint has %d rollouts or draws of several sizes: the auxiliary '
+                'memory begins empty',
+                self._n_part,
+                n_filled,
+            )
+            return {}, 0, 0
+        n_row, n_kept = n // n_filled, min(n_filled, self._n_part)
+        start = oldest % n_filled * n_row
+        in_order = map_tensors(lambda x: torch.cat((x[start:], x[:start])), state) if start else state
+        return map_tensors(lambda x: x[(n_filled - n_kept) * n_row :], in_order), n_kept, 0
 
     def _take(self, part: Columns, n_filled: int, device: torch.device) -> None:
         """Copies rows in that count as n_filled batches, with room for as many more as batches are to come."""

@@ -139,12 +139,11 @@ class RND:
         return dict(zip(self.names, self._found.clone(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks with their statistics, optimiser, random stream, and the running sums of errors."""
+        """Networks with their statistics, optimiser and random stream; sums of errors begin anew, as episodes do."""
         return {
             'networks': dict(self.networks.state_dict()),
             'optimizer': self._optimizer.state_dict(),
             'generator': self._generator.get_state(),
-            'carry': self._carry,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -152,7 +151,7 @@ class RND:
         self.networks.load_state_dict(state['networks'])
         self._optimizer.load_state_dict(state['optimizer'])
         restore_generator(self._generator, state['generator'])
-        self._carry, self._waiting = state['carry'].to(self._carry.device).clone(), None
+        self._carry, self._waiting = torch.zeros(0, device=self._carry.device), None
 
     def _split(self, obs: Obs) -> Iterator[Obs]:
         return split_rows(obs, self._cfg.batch_size)

@@ -251,8 +251,9 @@ class FlatOptimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copies a `state_dict` in; shapes must be equal.
 
-        What only the mechanics keep may be missing: an average then begins with the present parameters.
-        Raises: ValueError if it is that of another rule.
+        What only the mechanics keep may be missing: an average then begins with the present parameters. The rule may be
+        another with the same moments, as adam and adamw have.
+        Raises: ValueError if it lacks a moment of this rule.
         """
         wanted = [*self.rule.moments, 'step_count']
         if missing := [name for name in wanted if name not in state]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +19,12 @@ from zoo.run.checkpoint_file import DTYPES, CheckpointError, FileContent, malfor
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """Version of the file format; files with a higher number are refused, those with a lower one are translated.
 
 Format 1 has Gaussian logits in buffers as {'mu', 'sigma'}; format 2 has one tensor, mu and sigma side by side. Files of
-both are of a time without action masks, which an env may have had nevertheless.
+both are of a time without action masks, which an env may have had nevertheless. Up to format 3, PPG's value_weight had no
+effect unless actor and critic shared all parameters, nor had kl_weight beside policy_loss 'clip'.
 """
 
 State = dict[str, Any]
@@ -33,6 +34,15 @@ MAX_NUMBER = 2**128
 """Above all numbers in the state of a policy or buffer; the generators of numpy have integers of 128 bits."""
 
 Translation = Callable[[State, dict[str, Any]], None]
+
+WHOLE = re.compile('learn/(plasticity|intrinsic)/')
+"""State of parts that only some runs have: all of it is in a file, or nothing."""
+OPTIONAL = re.compile(
+    'learn/(adaptive_rate|penalty_weight)/|learn/optimizer/(.+/)?(average|average_weight|loss_scale|n_good_step)$'
+)
+"""State that begins anew where a file lacks it, each number on its own."""
+LATER = re.compile('learn/(aux_filled|aux_oldest)$')
+"""State that a file may lack, but not have in vain."""
 
 
 class CheckpointConfig(Section):
@@ -84,26 +94,40 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     return _load_newest(path) if _is_folder(path) else _load_file(path)
 
 
-def fit_state(expected: State, got: State, path: str | os.PathLike[str]) -> None:
+def fit_state(
+    expected: State, got: State, path: str | os.PathLike[str], causes: Mapping[str, str] | None = None
+) -> None:
     """Checks that a loaded state has the names, shapes and dtypes of the state that it replaces.
 
+    State of parts that were turned on or off since it was saved may be missing, or be there in vain; the log says so.
+    Args: causes: what a difference is due to and what to do, by the beginning of its name; the first that applies counts,
+      '' for nothing particular.
     Raises: CheckpointError with the first differences.
     """
     want, have = dict(_leaves(expected)), dict(_leaves(got))
+    missing, in_vain = _turned(want, have), _turned(have, want)
     misfits = [
         f'{name} is {_form(name, have[name])} in the file and {_form(name, value)} in this run'
         for name, value in want.items()
         if name in have and not _fits(name, value, have[name])
     ]
-    misfits += [f'{name} is not in the file' for name in want if name not in have]
-    misfits += [f'{shown(name)} is only in the file' for name in have if name not in want]
+    lacked = [name for name in want if name not in have and name not in missing and not LATER.match(name)]
+    misfits += [f'{name} is not in the file' for name in lacked]
+    misfits += [f'{shown(name)} is only in the file' for name in have if name not in want and name not in in_vain]
     if misfits:
         more = f', and {len(misfits) - 3} more' if len(misfits) > 3 else ''
-        raise CheckpointError(
-            path,
-            f'does not fit: {", ".join(misfits[:3])}{more}; use the config that it was saved with, and a model like '
-            'that of the run where it was given one as model=',
+        remedy = (
+            'use the config that it was saved with, and a model like that of the run where it was given one as model='
         )
+        for prefix, cause in (causes or {}).items():
+            if any(text.startswith(prefix) for text in misfits):
+                remedy = cause or remedy
+                break
+        raise CheckpointError(path, f'does not fit: {", ".join(misfits[:3])}{more}; {remedy}')
+    for piece in dict.fromkeys(missing.values()):
+        logger.info('%s is not in the checkpoint: it begins anew', piece)
+    for piece in dict.fromkeys(in_vain.values()):
+        logger.info('%s of the checkpoint is not used: this run has no such part', shown(piece))
 
 
 def check_finite(expected: State, got: State, path: str | os.PathLike[str]) -> None:
@@ -117,6 +141,19 @@ def check_finite(expected: State, got: State, path: str | os.PathLike[str]) -> N
             raise CheckpointError(
                 path, f'has numbers in {name} that are not finite: training had failed; use an older checkpoint'
             )
+
+
+def _turned(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str]:
+    """The names in one state alone that are of parts turned on or off, each with what the log calls its piece."""
+    found = {}
+    halves = {match[0] for match in map(WHOLE.match, other) if match}
+    for name in (name for name in one if name not in other):
+        whole, piece = WHOLE.match(name), OPTIONAL.match(name)
+        if whole and whole[0] not in halves:
+            found[name] = whole[0].rstrip('/')
+        elif piece:
+            found[name] = f'learn/{piece[1]}' if piece[1] else piece[0].removesuffix('_weight')
+    return found
 
 
 def _load_file(path: Path) -> Checkpoint:
@@ -153,7 +190,19 @@ def _leave_masks_out(state: State, meta: dict[str, Any]) -> None:
     meta['config']['env'].setdefault('action_mask', 'off')
 
 
-_TRANSLATIONS: dict[int, Translation] = {1: _flatten_logits, 2: _leave_masks_out}
+def _drop_idle_weights(state: State, meta: dict[str, Any]) -> None:
+    """Formats 1 to 3: weights in PPG's config that had no effect, and would have one or be refused now."""
+    policy = meta['config']['policy']
+    if policy['type'] not in ('ppg', 'ppg_offpolicy'):
+        return
+    learn, model = policy['learn'], policy.get('model') or {}
+    if learn.get('value_weight') == 0.5 or model.get('arch') in ('dual', 'detach'):
+        learn['value_weight'] = None
+    if learn.get('policy_loss', 'clip') == 'clip':
+        learn.pop('kl_weight', None)
+
+
+_TRANSLATIONS: dict[int, Translation] = {1: _flatten_logits, 2: _leave_masks_out, 3: _drop_idle_weights}
 """What changes state and meta of a format, in place, to those of the next one."""
 
 

@@ -16,7 +16,7 @@ from zoo.run.checkpoint import Checkpoint, State, check_finite, fit_state, load_
 from zoo.run.checkpoint_file import CheckpointError, malformed, shown
 from zoo.run.config import resolve_policy
 from zoo.run.memory import AllocationError, AllocationLimit
-from zoo.run.saved_run import SavedRun, check_given_model, saved_run
+from zoo.run.saved_run import SavedRun, causes_of_misfits, check_given_model, saved_run
 from zoo.run.sizes import check_sizes
 from zoo.run.trust import Trust, check_names
 
@@ -80,7 +80,7 @@ def build_policy(run: SavedRun, cfg: Config, model: nn.Module | None = None) -> 
         raise malformed(run.path, f'its policy cannot be built ({shown(str(error))})') from error
     expected = policy.state_dict()
     got = {key: run.state.policy[key] for key in expected if key in run.state.policy}
-    fit_state(expected, got, run.path)
+    fit_state(expected, got, run.path, causes_of_misfits(run, cfg))
     check_finite(expected, got, run.path)
     return policy
 

@@ -18,7 +18,7 @@ from zoo.run.checkpoint_file import CheckpointError, malformed, shown
 from zoo.run.config_check import without_derived_values
 from zoo.run.parts import Parts
 from zoo.run.run_dir import root_of
-from zoo.run.saved_run import MAX_KEY, SavedRun, check_given_model, saved_run
+from zoo.run.saved_run import MAX_KEY, SavedRun, causes_of_misfits, check_given_model, saved_run
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint) -> Progress:
             run.executor,
             now,
         )
-    _load(parts, run)
+    _load(cfg, parts, run)
     counter = run.state.counter
     parts.collector.env_step, parts.collector.collect_iter = counter.env_step, counter.collect_iter
     parts.collector.episodes.n_episode = counter.episode
@@ -105,9 +105,9 @@ def _differences(was: Any, now: Any, path: str = '') -> Iterator[str]:
         yield f'{path} {shown(repr(was), 40)} -> {shown(repr(now), 40)}'
 
 
-def _load(parts: Parts, run: SavedRun) -> None:
+def _load(cfg: Config, parts: Parts, run: SavedRun) -> None:
     expected, state = parts.policy.state_dict(), run.state
-    fit_state(expected, state.policy, run.path)
+    fit_state(expected, state.policy, run.path, causes_of_misfits(run, cfg.policy))
     for name in expected.keys() & {'model', 'normalizer'}:
         check_finite(expected[name], state.policy[name], run.path)
     try:

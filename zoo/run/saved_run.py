@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from zoo.config.section import plain
 from zoo.core.spaces import Space, space_from_json
 from zoo.run.checkpoint import Checkpoint, State
 from zoo.run.checkpoint_file import CheckpointError, first_problem, malformed, shown
@@ -89,6 +90,26 @@ def saved_run(checkpoint: Checkpoint) -> SavedRun:
         meta.model,
         SavedState(state.policy, state.memory, state.buffer, state.counter),
     )
+
+
+def causes_of_misfits(run: SavedRun, policy: dict[str, Any]) -> dict[str, str]:
+    """What `fit_state` is to say of state that differs, by the beginning of its name.
+
+    Args: policy: the section `policy` of the config now, which may be another than that of the run.
+    """
+    was, now = (x if isinstance(x, dict) else {} for x in (run.config['policy'].get('learn'), policy.get('learn')))
+    keys = {'model/': 'value_loss', 'learn/optimizer/': 'optimizer'}
+    keys |= {'learn/intrinsic/': 'intrinsic', 'learn/plasticity/': 'plasticity', 'learn/aux_': 'aux_window'}
+    first = {'value_loss': 'mse', 'optimizer': 'adam'}  # where a run was before there was a choice
+    found = {'model/': ''}  # moments of an optimiser differ where a model does
+    for prefix, key in keys.items():
+        old, new = was.get(key, first.get(key)), now.get(key, first.get(key))
+        if plain(old) != plain(new):
+            found[prefix] = (
+                f'policy.learn.{key} was {shown(repr(plain(old)), 60)} and is {shown(repr(plain(new)), 60)} now, which has '
+                'other state; resume with the one that it was, or begin a new run'
+            )
+    return found
 
 
 def check_given_model(run: SavedRun, is_given: bool) -> None:
