@@ -157,7 +157,11 @@ def is_done(name: str, seed: int, folder: Path = RAW) -> bool:
         return False
     from zoo.run.config import resolve_config
 
-    recorded = settings(json.loads(path.read_text())['resolved'])
+    resolved = json.loads(path.read_text())['resolved']
+    learn = resolved['policy']['learn']
+    if 'aux_freq' in learn and learn['value_weight'] == 0.5:  # of ppg it had no effect then
+        learn['value_weight'] = None
+    recorded = settings(resolved)
     return holds(resolve_config(bench_config(name), seed=seed).to_dict(), recorded)
 
 

@@ -33,6 +33,7 @@ class DQNConfig(PolicyConfig):
 @POLICY_REGISTRY.register('my_dqn')
 class DQNPolicy(Policy):
     config = DQNConfig
+    writes_priority = True
 
     @classmethod
     def default_model(cls):

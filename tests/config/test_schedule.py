@@ -93,7 +93,16 @@ def test_linear_is_points_with_two_points(start, end, over, env_step):
         ),
         (
             {'adaptive': {'kl_target': 0}},
-            'adaptive.kl_target is 0 (int) but must be a number > 0; leave it out for 0.008, the default.',
+            'adaptive.kl_target is 0 (int) but must be a number > 0; it is the KL(old || new) of an update, nats; .008 is usual.',
+        ),
+        (
+            {'adaptive': {'start': 1e-3}},
+            'adaptive.end is missing: give a number >= 0 (value at env step `over` and later).',
+        ),
+        ({'adaptive': {}}, 'adaptive.start is missing: give a number >= 0 (value at env step 0).'),
+        (
+            {'adaptive': {'start': 1e-3, 'max': 0.1}},
+            'adaptive.kl_target is missing: give a number > 0 (KL(old || new) of an update, nats; .008 is usual).',
         ),
         ({'rate': {'point': [[0, 1]]}}, 'unknown key rate.point: did you mean rate.points?'),
         (
@@ -131,7 +140,7 @@ def test_bare_list_is_points() -> None:
     ],
 )
 def test_adaptive_rate_follows_the_kl_by_the_factor(kl: float, rate: float) -> None:
-    assert KLAdaptive(start=1e-3).next(2e-3, kl) == pytest.approx(rate, rel=1e-12)
+    assert KLAdaptive(start=1e-3, kl_target=0.008).next(2e-3, kl) == pytest.approx(rate, rel=1e-12)
 
 
 def test_adaptive_rate_is_for_learning_rates_alone() -> None:
@@ -140,7 +149,7 @@ def test_adaptive_rate_is_for_learning_rates_alone() -> None:
 
 
 def test_adaptive_rate_stays_within_its_limits() -> None:
-    schedule = KLAdaptive(start=0.5, min=0.25, max=1.0, factor=3.0)
+    schedule = KLAdaptive(start=0.5, kl_target=0.008, min=0.25, max=1.0, factor=3.0)
     assert schedule.next(0.5, 1.0) == schedule.next(0.25, 1.0) == 0.25
     assert schedule.next(0.5, 0.0) == schedule.next(1.0, 0.0) == 1.0
 
@@ -149,4 +158,5 @@ def test_adaptive_rate_is_found_in_its_plain_form_and_begins_at_start() -> None:
     section = validate(Rates, {'adaptive': {'kl_target': 0.01}}).adaptive
     assert adaptive_rate(section) == adaptive_rate(section.model_dump()) == KLAdaptive(kl_target=0.01)
     assert schedule_value(section.model_dump(), 10**9) == 3e-4
+    assert adaptive_rate({'kl_target': 0.02, 'max': 0.1}) == KLAdaptive(kl_target=0.02, max=0.1)
     assert all(adaptive_rate(x) is None for x in (0.1, {'start': 1.0, 'end': 0.0, 'over': 5}, [[0, 1.0]]))

@@ -271,3 +271,19 @@ def test_rows_of_a_sequence_do_not_depend_on_the_other_sequences():
         for b in range(5):
             alone, _ = made(x[:, b : b + 1], made.initial_state(1), first[:, b : b + 1])
             np.testing.assert_allclose(alone[:, 0].detach(), whole[:, b].detach(), rtol=0, atol=1e-12)
+
+
+@cells
+@pytest.mark.parametrize('share', [0.0, 0.1, 0.6])
+def test_bf16_is_the_same_to_its_precision_and_has_a_gradient(cell, share):
+    """Reference: float32; 0.6 resets are too many for lanes. bfloat16 has 8 bits, 16 rows of numbers below 1."""
+    made = Core(N_IN, cell, 8, 2)
+    x, first = random(16, 6, N_IN).float(), resets(share, 16, 6)
+    whole, _ = made(x, made.initial_state(6), first)
+    with torch.autocast('cpu', torch.bfloat16):
+        feature, state = made(x, made.initial_state(6), first)
+        step, _ = made(x[0], made.initial_state(6))
+    torch.testing.assert_close(feature.float(), whole, rtol=0, atol=0.05)
+    torch.testing.assert_close(step.float(), whole[0], rtol=0, atol=0.05)
+    feature.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in made.parameters())

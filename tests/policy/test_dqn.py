@@ -321,3 +321,9 @@ def test_loaded_policy_acts_as_the_one_that_was_trained(tmp_path: Path) -> None:
 def test_dqn_learns_to_match_a_number(tmp_path: Path) -> None:
     result = serial_pipeline(run_config(tmp_path, max_env_step=3200))
     assert evaluate(result.policy, EnvConfig(id='tests.policy_envs:match_env'), 200, seed=1).return_mean == 1
+
+
+def test_targets_over_more_steps_than_a_rollout_are_refused_in_new_runs() -> None:
+    dqn(collect=dict(n_return=3)).check_fields()
+    with pytest.raises(UserError, match='n_return is 4 but a rollout has 3 steps.*use n_return 3 or less'):
+        dqn(collect=dict(n_return=4)).check_fields()

@@ -115,6 +115,14 @@ def test_prioritized_sequences_go_by_the_sum_of_their_steps():
 
 
 @pytest.mark.parametrize('alpha', [0.0, 0.8])
+def test_prioritized_of_rows_without_weight_alone_draws_them_evenly_with_weight_0(alpha):
+    columns = batch(1.0, 2.0, 3.0, 9.0) | {'weight': torch.zeros(4)}
+    order, weight = draw('prioritized', columns, 500, alpha=alpha, beta=1.0)
+    assert weight.tolist() == [0.0] * 4
+    assert order.flatten().bincount(minlength=4).min() > 400  # of 500 each, deviation 19
+
+
+@pytest.mark.parametrize('alpha', [0.0, 0.8])
 def test_prioritized_without_advantages_draws_evenly(alpha):
     order, weight = draw('prioritized', batch(0.0, 0.0, 0.0, 0.0), 500, alpha=alpha)
     assert weight.tolist() == pytest.approx([1.0] * 4)

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from zoo.backend.precision import UpdatePrecision
 from zoo.policy.hooks import gradient_ready, listening
+from zoo.policy.updates import _descend
+from zoo.rl_utils.optimizer import FlatOptimizer
+from zoo.rl_utils.update_rules import SGDRule
 
 LOSS = torch.ones((), requires_grad=True)
 
@@ -31,3 +35,30 @@ def test_listener_that_raises_is_gone_afterwards() -> None:
     with pytest.raises(RuntimeError, match='no'), listening(refuse):
         gradient_ready([], LOSS)
     gradient_ready([], LOSS)
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'fp16'])
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_listener_sees_the_gradient_of_the_step_that_follows_and_no_other(
+    precision: UpdatePrecision, accumulate: int
+) -> None:
+    """Losses k p with k = 1, 3, 5, 9, of gradient k: alone, or means of two, 2 and 7, whatever the loss scale."""
+    p = torch.nn.Parameter(torch.zeros(1))
+    optimizer = FlatOptimizer([('p', p)], SGDRule(), lr=1.0)
+    optimizer.configure(accumulate=accumulate, precision=precision)
+    seen: list[float] = []
+    with listening(lambda optimizers, loss: seen.append(optimizers[0].grad.item())):
+        for k in (1.0, 3.0, 5.0, 9.0):
+            _descend([optimizer], (k * p).sum(), None)
+    assert seen == ([1, 3, 5, 9] if accumulate == 1 else [2, 7])
+    assert p.item() == -sum(seen)  # the step divides no more than it did
+
+
+def test_listener_changes_the_step_where_gradients_gather() -> None:
+    p = torch.nn.Parameter(torch.zeros(1))
+    optimizer = FlatOptimizer([('p', p)], SGDRule(), lr=1.0)
+    optimizer.configure(accumulate=2, precision='fp16')
+    with listening(lambda optimizers, loss: optimizers[0].grad.fill_(0.5)):
+        for k in (1.0, 3.0):
+            _descend([optimizer], (k * p).sum(), None)
+    assert p.item() == -0.5

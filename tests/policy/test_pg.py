@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tests.policy.test_ppo import N_STEP, OBS, parameters, samples_of
 from tests.policy_envs import TWO_ACTIONS, differing, job_config, make_policy
+from zoo.config.section import ConfigError
 from zoo.core.data import Rollout
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig
@@ -134,3 +135,15 @@ def test_pg_learns_to_match_a_number(tmp_path: Any) -> None:
     result = serial_pipeline(cfg)
     assert result.train_iter == 100  # one for each rollout of 4 x 16
     assert evaluate(result.policy, EnvConfig(id=env), 200, seed=1).return_mean == 1
+
+
+def test_prioritized_draws_without_a_finished_episode_learn_nothing() -> None:
+    policy = pg(n_step=4, draw='prioritized', optimizer='sgd', executor='eager')
+    before = parameters(policy)
+    metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(small_rollout(ends=False)))
+    assert not differing(before, parameters(policy)) and metrics['policy_loss'] == 0
+
+
+def test_penalty_on_the_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match="penalties has 'value_drift' but policy 'pg' trains no critic"):
+        pg(penalties=['value_drift'])

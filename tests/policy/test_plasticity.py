@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from zoo.config.parts import make_part, options_of, summary_of
 from zoo.core.errors import UserError
 from zoo.core.registry import PLASTICITY_REGISTRY
+from zoo.policy.plasticity import plasticity_problem
 
 NAMES = PLASTICITY_REGISTRY.names()
 
@@ -64,6 +65,16 @@ def test_reset_last_of_a_name_that_no_parameter_has_is_refused():
         UserError, match="no parameter has one of 'vhead' in its name; the parameters are actor_encoder"
     ):
         change('reset_last', *network(), layers=['vhead'])
+
+
+def test_a_model_without_the_layers_to_be_reset_is_found_before_the_run():
+    def problem(spec):
+        return plasticity_problem(make_part(PLASTICITY_REGISTRY, spec), network()[0])
+
+    assert problem({'type': 'reset_last', 'layers': ['vhead']}).startswith(
+        "plasticity 'reset_last': no parameter has one"
+    )
+    assert problem('reset_last') == problem('l2_init') == plasticity_problem(None, []) == ''
 
 
 @pytest.mark.parametrize('name', NAMES)

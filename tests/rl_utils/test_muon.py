@@ -117,13 +117,18 @@ def images() -> Box:
             lambda: model_of(box(4), 4, hidden_sizes=[64, 64]),
             ['actor_encoder.layers.1.weight', 'critic_encoder.layers.1.weight'],
         ),
+        # as many observations as units: what the actor's layers give could be the input of the critic's first
+        (
+            lambda: model_of(box(64), 4, hidden_sizes=[64, 64]),
+            ['actor_encoder.layers.1.weight', 'critic_encoder.layers.1.weight'],
+        ),
         (lambda: model_of(box(4), 2, hidden_sizes=[32]), []),
         (
             lambda: model_of(images(), 2, shared_encoder='both'),
             [f'actor_encoder.{name}.weight' for name in ('convs.1', 'convs.2', 'dense')],
         ),
     ],
-    ids=['two hidden layers', 'one hidden layer', 'images'],
+    ids=['two hidden layers', 'as wide as the observation', 'one hidden layer', 'images'],
 )
 def test_hidden_matrices_of_a_model(model, hidden) -> None:
     named = list(model().named_parameters())
@@ -133,3 +138,16 @@ def test_hidden_matrices_of_a_model(model, hidden) -> None:
     for name, (start, n_row, n_column) in found.items():
         p = dict(named)[name].detach()
         assert torch.equal(flat[start : start + n_row * n_column].view(n_row, n_column), p.flatten(1))
+
+
+@pytest.mark.parametrize(('hidden_sizes', 'n_warning'), [([64, 64], 0), ([32], 1)])
+def test_a_model_without_hidden_matrices_is_warned_of_once(
+    hidden_sizes: list[int], n_warning: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    hidden_matrices(model_of(box(4), 2, hidden_sizes=hidden_sizes).named_parameters())
+    assert sum('all parameters move by Adam' in record.getMessage() for record in caplog.records) == n_warning
+
+
+def test_heads_alone_bring_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """As of a critic's own optimiser, where the encoder is the actor's."""
+    assert hidden_matrices([('value_head.layer.weight', torch.zeros(1, 8))]) == {} and not caplog.records

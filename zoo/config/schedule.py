@@ -73,7 +73,7 @@ class KLAdaptive(Section):
     """
 
     start: Annotated[float, Field(gt=0)] = Field(3e-4, description='learning rate of the first update')
-    kl_target: Annotated[float, Field(gt=0)] = Field(0.008, description='KL(old || new) of an update, nats')
+    kl_target: Annotated[float, Field(gt=0)] = Field(description='KL(old || new) of an update, nats; .008 is usual')
     min: Annotated[float, Field(gt=0)] = Field(1e-6, description='smallest learning rate')
     max: Annotated[float, Field(gt=0)] = Field(1e-2, description='largest learning rate')
     factor: Annotated[float, Field(gt=1)] = Field(1.5, description='by which the rate falls or rises after an update')
@@ -126,5 +126,5 @@ def _section(schedule: Any) -> Any:
         return Points.model_validate(list(schedule))
     if not isinstance(schedule, dict):
         return schedule
-    kind = Points if 'points' in schedule else Linear if 'end' in schedule else KLAdaptive
+    kind = Points if 'points' in schedule else KLAdaptive if 'kl_target' in schedule else Linear
     return kind.model_validate(dict(schedule))

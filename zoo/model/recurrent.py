@@ -229,7 +229,8 @@ class GRU(GatedCell):
         gates_x, new_x = of_x.split((2 * n, n), -1)
         gates_h, new_h = torch.addmm(self.bias_h, state, self.weight_h.t()).split((2 * n, n), -1)
         r, z = (gates_x + gates_h).sigmoid().chunk(2, -1)
-        state = torch.lerp(torch.addcmul(new_x, r, new_h).tanh(), state, z)
+        new = torch.addcmul(new_x, r, new_h).tanh()
+        state = torch.lerp(new.to(state.dtype), state, z.to(state.dtype))  # autocast leaves the memory in float32
         return state, state
 
 

@@ -39,11 +39,12 @@ from zoo.model.probe import probe
 from zoo.model.unread import unread_option
 from zoo.policy.advantages import Advantages
 from zoo.policy.base import Policy
-from zoo.policy.checks import action_problem, memory_problem, name_of, parts_problem
+from zoo.policy.checks import action_problem, memory_problem, name_of, parts_problem, unread_problem
 from zoo.policy.epochs import Epochs, Trained
 from zoo.policy.execution import Execution, wish_of
 from zoo.policy.modes import ModelMode
 from zoo.policy.objective import Objective
+from zoo.policy.plasticity import plasticity_problem
 from zoo.policy.rates import Rates
 from zoo.policy.regrowth import Regrowth
 from zoo.policy.samples import (
@@ -126,10 +127,15 @@ class ActorCriticPolicy(Policy):
             raise UserError(problem)
         length, only_evaluates = self.run.max_env_step, not {'learn', 'collect'} & set(self._fields)
         n_step = None if length is None else length * self._steps_per_env_step()
-        wish = wish_of(self.cfg.learn, self._objective, self.run, n_step, only_evaluates, name_of(self.cfg.collect.exploration))
+        wish = wish_of(
+            self.cfg.learn, self._objective, self.run, n_step, only_evaluates, name_of(self.cfg.collect.exploration)
+        )
         self._execution = Execution(self._model, self._dist, self.device, wish)
 
     def check_fields(self) -> None:
+        defaults = type(self).config()
+        if problem := unread_problem(self.cfg, defaults, self._objective, self.run.n_draw, self._has_state):
+            raise UserError(problem)
         if self.given_model is None and isinstance(self._model, Networks):
             if problem := unread_option(self.cfg.model, self._dist, self.action_space):
                 raise UserError(problem)
@@ -140,6 +146,9 @@ class ActorCriticPolicy(Policy):
         yield action_problem(self._dist, self._action_map.mode)
         yield parts_problem(cfg, self._objective, self.given_model, self._explore, self._dist, self.device)
         yield memory_problem(cfg, self._has_state, self._fields, batch_size, self._keep_transitions)
+        if cfg.learn.plasticity is not None:
+            part = make_part(PLASTICITY_REGISTRY, cfg.learn.plasticity)
+            yield plasticity_problem(part, [name for name, p in self._model.named_parameters() if p.requires_grad])
 
     @property
     def _executor(self) -> Executor:

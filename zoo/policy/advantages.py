@@ -101,7 +101,8 @@ class Advantages:
         if cfg.value_norm:
             for key in ('value', 'return_'):
                 columns[key] = self._normalizers['value'].standardize(columns[key])
-            columns['value'] = columns.pop('value_output', columns['value'])
+        if 'value_output' in columns:
+            columns['value'] = columns.pop('value_output')
         if cfg.adv_norm == 'batch':
             adv, weight = columns['adv'], columns.get('weight')
             columns['adv'] = normalize_advantage(adv.flatten(), None if weight is None else weight.flatten()).view_as(
@@ -154,5 +155,8 @@ class Advantages:
         before the first of them, also in later draws from a buffer. The column 'value' cannot give it back: it is in
         return units, and the statistics that lead back move with the samples' own returns before the first step.
         (They do so before it, so that the critic's new outputs are read by the statistics that it learned them in.)
+        Without a baseline that column is 0.
         """
-        return {'value_output': output} if self._cfg.learn.value_norm and self._objective.reads_old_value else {}
+        learn = self._cfg.learn
+        is_apart = learn.value_norm or learn.baseline == 'none'
+        return {'value_output': output} if is_apart and self._objective.reads_old_value else {}

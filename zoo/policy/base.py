@@ -93,6 +93,8 @@ class Policy(ABC):
     config: ClassVar[type[PolicyConfig]] = PolicyConfig
     announces_gradients: ClassVar[bool] = False
     """Whether its steps call `zoo.policy.hooks.gradient_ready`, without which no callback may have `on_gradient`."""
+    writes_priority: ClassVar[bool] = False
+    """Whether `_forward_learn` writes the column 'priority' into its batch, which buffers with alpha > 0 draw by."""
     draws_apart: ClassVar[bool] = False
     """Whether `_forward_learn` also takes {'policy': batch, 'value': batch}, or one of these, from buffer 'multi'."""
 

@@ -1,4 +1,4 @@
-"""What does not fit together in an actor-critic policy, each as a sentence; empty where all is well."""
+"""What does not fit together in a policy, each as a sentence; empty where all is well."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ from zoo.rl_utils.exploration import exploration_problem
 
 NEEDS_CRITIC = ('gae', 'n_step', 'vtrace')
 """Estimators that stand a value of the critic in for what comes after a step."""
+STAYS_NEAR_NOTHING = ('none', 'a2c', 'awr', 'cispo')
+"""Surrogates whose gradient stops nowhere, however far the policy moves."""
+NO_PLAIN_GAIN = ('a2c', 'awr', 'cispo')
+"""Surrogates that are not ratio * adv where they are not clipped, so that a bound dual_clip * adv means nothing."""
+NO_CLIP_RATIO = ('dpo', 'none', 'a2c', 'awr')
+"""Surrogates that do not read clip_ratio; of one's own it is not known."""
+NO_VALUE_CLIP_RATIO = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot')
+"""Value losses that do not read clip_ratio; of one's own it is not known."""
+NO_LAMBDA = ('returns', 'n_step')
+"""Estimators that do not read gae_lambda."""
 
 
 def action_problem(dist: ActionDist, action_mode: str) -> str:
@@ -68,10 +78,14 @@ def parts_problem(
             "policy.collect.estimator is 'vtrace', whose ratios are 1 where advantages are computed once: it would be gae; "
             "use policy.learn.recompute_adv=true, or estimator 'gae'"
         )
-    if objective.proximal != 'behaviour' and objective.surrogate.name in ('a2c', 'awr'):
+    if problem := _proximal_problem(cfg, objective) or _exploration_problem(cfg, objective):
+        return problem
+    if problem := _value_drift_problem(cfg, objective, given_model):
+        return problem
+    if learn.dual_clip is not None and objective.surrogate.name in NO_PLAIN_GAIN:
         return (
-            f'policy.learn.proximal is {objective.proximal!r} but surrogate {objective.surrogate.name!r} keeps no step near '
-            "any policy; use proximal 'behaviour', or a surrogate with a clip, such as clip or spo"
+            f'policy.learn.dual_clip is {learn.dual_clip:g} but surrogate {objective.surrogate.name!r} is not the ratio times '
+            'the advantage, which it bounds; use dual_clip null, or a surrogate such as clip or spo'
         )
     if learn.target_kl is None and learn.target_kl_at != 'epoch':
         return (
@@ -88,3 +102,104 @@ def parts_problem(
 def name_of(spec: Any) -> str:
     """The name of a part, from a name or {type: name, its options}."""
     return spec if isinstance(spec, str) else spec['type']
+
+
+def _surrogate_of(cfg: Any, objective: Any) -> str:
+    """The surrogate as the config says it."""
+    return "policy_loss 'kl'" if cfg.learn.get('policy_loss') == 'kl' else f'surrogate {objective.surrogate.name!r}'
+
+
+def _proximal_problem(cfg: Any, objective: Any) -> str:
+    if objective.proximal == 'behaviour' or objective.surrogate.name not in STAYS_NEAR_NOTHING:
+        return ''
+    return (
+        f'policy.learn.proximal is {objective.proximal!r} but {_surrogate_of(cfg, objective)} keeps no step near '
+        "that policy; use proximal 'behaviour', or a surrogate with a clip, such as clip or spo"
+    )
+
+
+def _exploration_problem(cfg: Any, objective: Any) -> str:
+    """Of a KL that is measured from the policy that acted, where that explores: it would not be 0 before any step."""
+    name = name_of(cfg.collect.exploration)
+    penalties = [penalty.name for penalty in objective.penalties if penalty.name in ('kl', 'reverse_kl')]
+    if name == 'sample' or (cfg.learn.target_kl is None and not penalties):
+        return ''
+    if cfg.learn.target_kl is None:
+        what, drop = f'the policy loss has the penalty {penalties[0]!r}', 'no such penalty'
+    else:
+        what, drop = f'policy.learn.target_kl is {cfg.learn.target_kl:g}', 'target_kl null'
+    return (
+        f'{what} but policy.collect.exploration is {name!r}: its KL is that from the policy that acted, so exploration would '
+        f"count as a change of the policy; use exploration 'sample', or {drop}"
+    )
+
+
+def _value_drift_problem(cfg: Any, objective: Any, given_model: str | None) -> str:
+    """Of ppg; a policy without a critic refuses the penalty itself, and of a model given the first step finds out."""
+    is_apart = 'aux_freq' in cfg.learn and given_model is None and cfg.model.get('arch') in ('dual', 'detach')
+    if not is_apart or all(penalty.name != 'value_drift' for penalty in objective.penalties):
+        return ''
+    return (
+        f"policy.learn.penalties has 'value_drift' but policy.model.arch is {cfg.model.arch!r}, which trains the critic in "
+        "steps of its own; leave the penalty out, or use arch 'shared'"
+    )
+
+
+def unread_problem(cfg: Any, default: Any, objective: Any, n_draw: int | None, has_state: bool) -> str:
+    """Of options that are set but that nothing reads, for new runs alone: configs of older versions may have them.
+
+    Args:
+      cfg: the resolved section `policy`; default: the same of the policy's class, `type(policy).config()`.
+      n_draw: draws of a buffer for each rollout; None: each rollout is one batch.
+    """
+    learn, estimator = cfg.learn, name_of(cfg.collect.estimator)
+    surrogate, value_loss = objective.surrogate.name, objective.value_loss
+    if estimator in NO_LAMBDA and _is_set(cfg.collect.gae_lambda, default.collect.gae_lambda):
+        return (
+            f'policy.collect.gae_lambda is {cfg.collect.gae_lambda:g} but estimator {estimator!r} has no lambda; leave '
+            "gae_lambda out, or use estimator 'gae'"
+        )
+    in_value = value_loss.name == 'clip' and dict(value_loss.options).get('range') is None
+    in_value = in_value or value_loss.name not in (*NO_VALUE_CLIP_RATIO, 'clip')
+    if surrogate in NO_CLIP_RATIO and not in_value and _is_set(learn.clip_ratio, default.learn.clip_ratio):
+        return (
+            f'policy.learn.clip_ratio is {learn.clip_ratio} but neither {_surrogate_of(cfg, objective)} nor value_loss '
+            f"{value_loss.name!r} reads it; leave clip_ratio out, or use surrogate 'clip'"
+        )
+    optimizer = learn.optimizer if isinstance(learn.optimizer, dict) else {'type': learn.optimizer}
+    has_eps = optimizer['type'] == 'sgd' or optimizer.get('eps') is not None
+    if has_eps and _is_set(learn.adam_eps, default.learn.adam_eps):
+        why = 'has none' if optimizer['type'] == 'sgd' else f'has the eps {optimizer["eps"]:g}'
+        return (
+            f'policy.learn.adam_eps is {learn.adam_eps:g} but optimizer {optimizer["type"]!r} {why}; leave adam_eps out'
+        )
+    return _pass_problem(cfg, n_draw, has_state)
+
+
+def _pass_problem(cfg: Any, n_draw: int | None, has_state: bool) -> str:
+    """Of what needs more steps than the passes over a batch have."""
+    learn, n_sample = cfg.learn, cfg.collect.get('n_sample')
+    n_pass = learn.get('epoch_per_collect', learn.get('actor_epoch_per_collect', 1))
+    n_minibatch = 1 if learn.batch_size is None else None  # None: not known
+    if learn.batch_size is not None and n_draw is None and not has_state and n_sample is not None:
+        n_minibatch = max(n_sample // learn.batch_size, 1)
+    if learn.target_kl is not None and n_pass == n_minibatch == 1:
+        return (
+            f'policy.learn.target_kl is {learn.target_kl:g} but an update is one step (one pass of one minibatch): nothing '
+            'could stop early; leave target_kl out, or use a smaller batch_size or more passes'
+        )
+    if n_minibatch is None or 'aux_freq' in learn:  # the minibatches of an auxiliary phase accumulate too
+        return ''
+    is_at_once = learn.target_kl is None and not learn.get('recompute_adv')  # else each pass ends with a step
+    n_call = n_minibatch * (n_pass if is_at_once else 1)
+    if learn.accumulate > n_call:
+        return (
+            f'policy.learn.accumulate is {learn.accumulate} but a step is due when {"the passes end" if is_at_once else "a pass ends"}, '
+            f'after minibatch {n_call}; use accumulate {n_call} or less, or a smaller batch_size'
+        )
+    return ''
+
+
+def _is_set(value: Any, default: Any) -> bool:
+    """Whether a number, or a schedule of it, differs from a default; False where that is not a number."""
+    return isinstance(default, float | int) and value != default

@@ -72,6 +72,7 @@ class DQNPolicy(Policy):
 
     config: ClassVar[type[PolicyConfig]] = DQNConfig
     announces_gradients: ClassVar[bool] = True
+    writes_priority: ClassVar[bool] = True
 
     @classmethod
     def default_model(cls) -> str:
@@ -86,6 +87,14 @@ class DQNPolicy(Policy):
             got = f'{self.action_space} and model {type(self._model).__name__}'
             raise UserError(f"policy 'dqn' got {got} but is for Discrete actions and a model without state; use ppo")
         self._mode, self._dist = ModelMode(self._model, self.device), Categorical(self.action_space.n)
+
+    def check_fields(self) -> None:
+        n_step, n_return = self.cfg.collect.n_step, self.cfg.collect.n_return
+        if n_step is not None and n_return > n_step:
+            raise UserError(
+                f'policy.collect.n_return is {n_return} but a rollout has {n_step} steps, after which no reward is known; '
+                f'use n_return {n_step} or less, or policy.collect.n_step={n_return} or more'
+            )
 
     def _init_collect(self) -> None:
         self._n_acted, self._generator = 0, torch_generator(self.seed, 'collect', self.device)

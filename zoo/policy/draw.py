@@ -54,7 +54,8 @@ def prioritized(
     p_i = s_i^alpha / sum_j s_j^alpha, s_i = sum of |adv| over the entry's samples;   weight_i = (n p_i)^-beta / z
     z makes the weights of the drawn entries 1 on average, sum_i p_i weight_i m_i = 1 with m_i the mean of the column
     'weight' in the entry (1 if there is none). So the loss keeps its scale, which a largest weight of 1 would not, and
-    with beta 1 it is, on average, that of 'shuffle'. Samples of weight 0 add nothing to s; an entry of them never comes.
+    with beta 1 it is, on average, that of 'shuffle'. Samples of weight 0 add nothing to s; an entry of them never comes,
+    unless there are no others: then all come alike, with weight 0.
     adv is what the steps read, so normalised where policy.learn.adv_norm is 'batch'.
     Source: Schaul et al. 2016, arXiv:1511.05952, sec. 3.3; for segments of rollouts by |adv|: PufferLib 3. Departs: the
       weights' scale; beta is constant.
@@ -71,7 +72,9 @@ def prioritized(
     mean_weight = share.view(n, -1).mean(-1)
     size = size.clamp(min=size.max().clamp(min=torch.finfo(size.dtype).tiny) * _FLOOR)
     priority = torch.where(mean_weight > 0, (size / size.max()).pow(alpha), 0.0)
-    p = priority / priority.sum()
+    total = priority.sum()
+    p = torch.where(total > 0, priority / total, 1 / n)
     order = torch.multinomial(p, n_pass * n, replacement=True, generator=generator).view(n_pass, n)
-    weight = torch.where(p > 0, (n * p).pow(-beta), 0.0)
-    return order, (weight / (p * weight * mean_weight).sum()).float()
+    weight = torch.where(priority > 0, (n * p).pow(-beta), 0.0)
+    scale = (p * weight * mean_weight).sum()
+    return order, torch.where(scale > 0, weight / scale, 0.0).float()

@@ -69,4 +69,6 @@ def wish_of(
         'precision': cfg.precision != 'fp32',
     }
     parts += [Named('option', f'policy.learn.{name}') for name, is_set in options.items() if is_set]
-    return Wish(cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=run.eager_only, exploration=exploration)
+    return Wish(
+        cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=run.eager_only, exploration=exploration
+    )

@@ -1,7 +1,9 @@
 """Where an update calls code of the run: between a backward pass and the step of the optimisers.
 
 A step function calls `gradient_ready` once after each backward pass. Nothing happens unless a run has callbacks for it,
-see `Callback.on_gradient`; such a run executes its steps eagerly.
+see `Callback.on_gradient`; such a run executes its steps eagerly. They see the gradient that the optimisers step with,
+before its limits: where several minibatches make one step it is their mean, shown before that step alone, and a loss
+scale is divided out.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
+from zoo.rl_utils.optimizer import FlatOptimizer
+
 Listener = Callable[[Sequence[Any], Tensor], None]
 """(optimisers, loss) -> nothing; may change the gradients of the optimisers in place."""
 
@@ -20,8 +24,24 @@ _listener: Listener | None = None
 
 def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
     """Says that the gradient of `loss` (0-dim) is in the flat buffers `grad` of the optimisers, which step next."""
-    if _listener is not None:
+    if _listener is None or not all(optimizer.upcoming[1] for optimizer in _gathering(optimizers)):
+        return  # an optimiser that waits for more gradients does not step next
+    divided = []
+    for optimizer in _gathering(optimizers):
+        divisor = optimizer.divisor(optimizer.upcoming[0], optimizer.scaled_by)
+        if divisor is not None:
+            optimizer.grad.div_(divisor)
+            divided.append((optimizer.grad, divisor))
+    try:
         _listener(optimizers, loss.detach())
+    finally:
+        for grad, divisor in divided:  # the optimiser's own step divides
+            grad.mul_(divisor)
+
+
+def _gathering(optimizers: Sequence[Any]) -> list[Any]:
+    """Those of the zoo, which may gather gradients and scale losses."""
+    return [optimizer for optimizer in optimizers if isinstance(optimizer, FlatOptimizer)]
 
 
 @contextmanager

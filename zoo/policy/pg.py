@@ -47,6 +47,10 @@ class PGLearnConfig(ActorCriticLearnConfig):
                 raise ValueError(
                     f"{name} is {value!r} but policy 'pg' trains no critic; leave it out, or use policy 'a2c'."
                 )
+        if 'value_drift' in [spec if isinstance(spec, str) else spec['type'] for spec in self.penalties]:
+            raise ValueError(
+                "penalties has 'value_drift' but policy 'pg' trains no critic; leave it out, or use policy 'a2c'."
+            )
         return self
 
 

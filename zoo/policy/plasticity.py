@@ -6,7 +6,8 @@ values of all of them before the first update. The caller calls it after every `
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -81,11 +82,27 @@ def reset_last(
     Source: Nikishin et al. 2022, arXiv:2205.07802.
     Raises: UserError if no parameter has such a name.
     """
-    chosen = [name for name in named if any(text in name for text in layers)]
-    if not chosen:
-        raise UserError(
-            f"plasticity 'reset_last': no parameter has one of {', '.join(map(repr, layers))} in its name; the "
-            f'parameters are {", ".join(named)}'
-        )
-    for name in chosen:
-        named[name].copy_(initial[name])
+    if problem := _unmatched(layers, named):
+        raise UserError(problem)
+    for name in named:
+        if any(text in name for text in layers):
+            named[name].copy_(initial[name])
+
+
+def plasticity_problem(part: Any, names: Iterable[str]) -> str:
+    """Why a part cannot act on a model, as a sentence; empty if it can, or if that is not known.
+
+    Args: part: as `make_part` gives it, or None; names: of the model's parameters.
+    """
+    is_ours = part is not None and getattr(part, 'function', None) is reset_last
+    return _unmatched(dict(part.options)['layers'], names) if is_ours else ''
+
+
+def _unmatched(layers: Iterable[str], names: Iterable[str]) -> str:
+    names = list(names)
+    if any(text in name for name in names for text in layers):
+        return ''
+    return (
+        f"plasticity 'reset_last': no parameter has one of {', '.join(map(repr, layers))} in its name; the "
+        f'parameters are {", ".join(names)}'
+    )

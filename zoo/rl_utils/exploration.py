@@ -1,7 +1,8 @@
 """Exploration: how the behaviour policy, which is sampled from and stored, differs from the policy.
 
 Each takes (dist, logit) and returns the parameters [..., P] of the behaviour policy, of the same distribution; it runs
-with every step, also compiled. A part is for the distributions of `kinds`, see `exploration_problem`.
+with every step: compiled with the network where acting is, on GPUs, else as written here. C acts with 'sample' alone. A part
+is for the distributions of `kinds`, see `exploration_problem`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 from zoo.rl_utils.update_rules import AdamRule, decayed
+
+logger = logging.getLogger(__name__)
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the polynomial a x + b x^3 + c x^5: five times in a row it takes singular values of .01 to 1 to about .7 to 1.2."""
@@ -99,7 +102,7 @@ def hidden_matrices(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[str,
 
     That is a weight of a dense layer, or of convolutions (its filters are the rows), which an earlier weight feeds and
     which feeds a later one, by their widths; behind convolutions a multiple of their channels counts, for flattened maps.
-    Input layers, output layers (also all with 'head' in their name), stacked gates of recurrent cells, vectors and
+    Modules of an actor and of a critic, by their names, do not feed each other. Warns where there is none. Input layers, output layers (also all with 'head' in their name), stacked gates of recurrent cells, vectors and
     biases are none.
     """
     places: list[tuple[str, Matrix, Tensor]] = []
@@ -110,12 +113,26 @@ def hidden_matrices(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[str,
         start += p.numel()
     found = {}
     for i, (name, matrix, p) in enumerate(places):
-        is_fed = any(_feeds(earlier, p) for _, _, earlier in places[:i])
-        if is_fed and 'head' not in name and any(_feeds(p, later) for _, _, later in places[i + 1 :]):
+        is_fed = any(_feeds(earlier, p) and _may_meet(other, name) for other, _, earlier in places[:i])
+        feeds = any(_feeds(p, later) and _may_meet(name, other) for other, _, later in places[i + 1 :])
+        if is_fed and feeds and 'head' not in name:
             found[name] = matrix
+    layers = [name for name, _, _ in places if 'head' not in name]
+    if layers and not found:
+        logger.warning(
+            "policy.learn.optimizer 'muon' found no weight between two hidden layers among %s: all parameters move by Adam; "
+            "use optimizer 'adam', or a model with two hidden layers or more",
+            ', '.join(layers),
+        )
     return found
 
 
 def _feeds(a: Tensor, b: Tensor) -> bool:
     """Whether the outputs of weight a may be the inputs of weight b."""
     return b.shape[1] == a.shape[0] or (a.ndim > 2 and b.ndim == 2 and b.shape[1] % a.shape[0] == 0)
+
+
+def _may_meet(name: str, other: str) -> bool:
+    """Whether parameters of these names may be of one path through the model: not of the actor here and the critic there."""
+    owners = {owner for each in (name, other) for owner in ('actor', 'critic') if owner in each.split('.')[0]}
+    return len(owners) < 2

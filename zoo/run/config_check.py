@@ -135,6 +135,12 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
 def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
     """Problems of buffers that do not fit the policy."""
     name, kind = config['policy']['type'], config['buffer']['type']
+    alpha = config['buffer'].get('alpha') or 0
+    if alpha > 0 and not POLICY_REGISTRY.get(name).writes_priority:
+        yield (
+            f'buffer.alpha is {alpha:g} but policy {name!r} writes no priorities to draw by; use buffer.alpha=0, or set '
+            'the class attribute writes_priority = True of a policy that writes them.'
+        )
     if kind == 'multi' and not POLICY_REGISTRY.get(name).draws_apart:
         yield (
             f"buffer.type is 'multi' but policy {name!r} learns policy and value from the same samples; use "
