@@ -32,8 +32,7 @@ class DQNConfig(PolicyConfig):
 
 @POLICY_REGISTRY.register('my_dqn')
 class DQNPolicy(Policy):
-    config = DQNConfig
-    writes_priority = True
+    config, writes_priority = DQNConfig, True
 
     @classmethod
     def default_model(cls):

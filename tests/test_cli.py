@@ -126,7 +126,7 @@ def test_list_names_what_is_there(kind: str, name: str, capsys: pytest.CaptureFi
         (['train', 'cartpole_pp'], ['cartpole_pp', "'cartpole_ppo'"]),
         (['train'], ['--resume', 'zoo list configs']),
         (['train', 'cartpole_ppo', 'policy.learn.learning_rat=1'], ['policy.learn.learning_rate']),
-        (['train', 'cartpole_ppo', 'policy.type=pgg'], ['pgg', "did you mean 'ppg'", 'registered: ', 'ppg_offpolicy']),
+        (['train', 'cartpole_ppo', 'policy.type=pgg'], ['pgg', "did you mean 'pg'", 'registered: ', 'ppg_offpolicy']),
         (['train', 'cartpole_ppo', 'env.id=CartPol-v1'], ['CartPol-v1', 'CartPole-v1']),
         (['train', 'cartpole_ppo', 'policy.learn.batch_size=96'], ['is 96', 'divisor']),
         (['train', 'cartpole_ppo', '--profile', '0'], ['profile is 0', '1 or more']),

@@ -210,21 +210,30 @@ def shrink(config: dict) -> None:
     if config['env']['id'] != 'procgen':
         config['env']['max_episode_steps'] = 200
     config['policy']['learn'] |= {'batch_size': 16}
+    if config['policy']['type'] == 'dna':  # whose auxiliary phase has one rollout
+        config['policy']['learn'] |= {'aux_batch_size': 16}
     config['policy'].setdefault('collect', {})['n_step'] = 16
     if config['policy']['type'] == 'ppg':
         config['policy']['learn']['aux_batch_size'] = 64
 
 
 def steps_per_rollout(config) -> int:
-    """Gradient steps on a first rollout, before any auxiliary phase."""
+    """Gradient steps on a first rollout, with an auxiliary phase only where each rollout has one."""
     learn, rollout = config.policy.learn, {'n_sample': config.policy.collect.n_sample, 'update_per_collect': 1}
     parts = {'policy': 'actor_epoch_per_collect', 'value': 'critic_epoch_per_collect'}
-    if 'epoch_per_collect' in learn:
-        parts = {'policy': 'epoch_per_collect'}
+    if 'actor_epoch_per_collect' not in learn:
+        parts = {'policy': 'epoch_per_collect'}  # pg and dqn have no such key: one pass
     draws = {part: config.buffer.get(part, config.buffer if 'n_sample' in config.buffer else rollout) for part in parts}
     return sum(
-        draw['n_sample'] // learn.batch_size * draw['update_per_collect'] * learn[parts[part]]
+        draw['n_sample']
+        // (learn.batch_size or draw['n_sample'])
+        * draw['update_per_collect']
+        * learn.get(parts[part], 1)
         for part, draw in draws.items()
+    ) + (
+        learn.aux_train_epoch * config.policy.collect.n_sample // learn.aux_batch_size
+        if learn.get('aux_freq') == 1
+        else 0
     )
 
 

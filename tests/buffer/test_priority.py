@@ -323,7 +323,7 @@ def test_resumed_run_with_priorities_equals_one_that_was_not_stopped(
 ) -> None:
     POLICY_REGISTRY.names()
     monkeypatch.setattr(POLICY_REGISTRY, '_items', dict(POLICY_REGISTRY._items))
-    PPOOffPolicy.with_updates('ranking', _forward_learn=learn_and_rank)
+    PPOOffPolicy.with_updates('ranking', _forward_learn=learn_and_rank, writes_priority=True)
     buffer = dict(type='replay', size=160, n_sample=64, update_per_collect=3, alpha=0.6)
     cfg = job_config(tmp_path, 'CartPole-v1', max_env_step=400, policy=dict(type='ranking'), buffer=buffer)
     with SerialJob(resolve_config(cfg)) as job:

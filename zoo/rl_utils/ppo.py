@@ -260,7 +260,8 @@ def _surrogate_error(
         gain = torch.where(adv < 0, torch.max(gain, dual_clip * adv), gain)
     with torch.no_grad():
         high = dict(getattr(surrogate, 'options', ())).get('high', clip_ratio)  # of an asymmetric clip
-        outside = (ratio.clamp(1 - clip_ratio, 1 + high) != ratio).to(ratio.dtype)
+        bounded = ratio.clamp(min=1 - clip_ratio).clamp(max=1 + high)  # one by one: both may be tensors
+        outside = (bounded != ratio).to(ratio.dtype)
         outside = torch.where(ratio.isnan(), ratio, outside)
         log_old_ratio = log_ratio if proximal is None else log_new - log_old
         if weight is not None and proximal is not None:

@@ -257,7 +257,9 @@ def loss(
             'AUX_VALUE_LOSS': 0.5 * ((value - b['return_']).square() * w).mean(),
         }
         total = (
-            metrics['AUXILIARY_LOSS'] + step.bc_weight * metrics['BEHAVIORAL_CLONING_LOSS'] + metrics['AUX_VALUE_LOSS']
+            metrics['AUXILIARY_LOSS']
+            + step.bc_weight * metrics['BEHAVIORAL_CLONING_LOSS']
+            + step.value_weight * metrics['AUX_VALUE_LOSS']
         )
     return total, {name: float(x.detach()) for name, x in metrics.items()}
 
