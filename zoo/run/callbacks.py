@@ -54,7 +54,8 @@ class Callback:
         """The gradient of `loss` (0-dim) was found, the optimisers step next; may change gradients in place.
 
         `optimizer.grad` is the whole gradient as one flat tensor, `optimizer.cut(optimizer.grad)` has views of it by name of
-        the parameter. Called before the limit of `policy.learn.grad_clip`. A run with it takes its steps eagerly.
+        the parameter. Called before the limit of `policy.learn.grad_clip`. A run with it takes its steps eagerly. With
+        `policy.learn.accumulate` it is called before each step, with the mean gradient and the last minibatch's loss.
         """
 
     def on_update(self, job: SerialJob, metrics: Metrics) -> Metrics | None:
