@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, job_config, make_policy
 from zoo import load_policy
+from zoo.config.section import ConfigError
 from zoo.core.data import Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY
@@ -21,7 +22,7 @@ from zoo.pipeline import serial_pipeline
 from zoo.policy.base import Policy
 from zoo.policy.q_learning import n_step_transition, q_target
 from zoo.run.checkpoint import load_checkpoint
-from zoo.run.config import resolve_config
+from zoo.run.config import resolve_config, resolve_policy
 from zoo.run.job import SerialJob
 from zoo.worker.evaluator import evaluate
 from zoo.worker.learner import Learner
@@ -327,3 +328,9 @@ def test_targets_over_more_steps_than_a_rollout_are_refused_in_new_runs() -> Non
     dqn(collect=dict(n_return=3)).check_fields()
     with pytest.raises(UserError, match='n_return is 4 but a rollout has 3 steps.*use n_return 3 or less'):
         dqn(collect=dict(n_return=4)).check_fields()
+
+
+@pytest.mark.parametrize('eps', [2.0, {'start': 5.0, 'end': 0.1, 'over': 100}])
+def test_eps_is_a_probability(eps: Any) -> None:
+    with pytest.raises(ConfigError, match='eps reaches .* is a probability'):
+        resolve_policy({'type': 'dqn', 'collect': {'eps': eps}})

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from zoo.buffer.draws import DrawConfig, Draws
 from zoo.buffer.priority import PrioritizedDraws
 from zoo.buffer.ring import Ring, RingConfig
-from zoo.config.schedule import Linear, Points
+from zoo.config.schedule import Linear, Points, greatest
 from zoo.config.section import Section
 from zoo.core.data import Columns
 from zoo.core.errors import UserError
@@ -42,11 +42,8 @@ class ReplayConfig(DrawConfig, RingConfig):
 
     @model_validator(mode='after')
     def _beta_is_at_most_1(self) -> ReplayConfig:
-        beta = self.beta
-        values = [beta.start, beta.end] if isinstance(beta, Linear) else [0.0]
-        values = [value for _, value in beta.points] if isinstance(beta, Points) else values
-        if max(values) > 1:
-            raise ValueError(f'beta reaches {max(values):g} but must be 0 to 1; use 1 for a full correction.')
+        if (most := greatest(self.beta)) > 1:
+            raise ValueError(f'beta reaches {most:g} but must be 0 to 1; use 1 for a full correction.')
         return self
 
 

@@ -114,6 +114,13 @@ def schedule_value(schedule: Any, env_step: int) -> float:
     return schedule.value(env_step) if is_section else float(schedule)
 
 
+def greatest(schedule: float | Linear | Points) -> float:
+    """The greatest value that a schedule has."""
+    if isinstance(schedule, Linear):
+        return max(schedule.start, schedule.end)
+    return max(value for _, value in schedule.points) if isinstance(schedule, Points) else schedule
+
+
 def adaptive_rate(schedule: Any) -> KLAdaptive | None:
     """The schedule as a section if it follows the KL of updates, else None."""
     schedule = _section(schedule)

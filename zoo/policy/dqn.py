@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from zoo.config.parts import make_part, part_of
-from zoo.config.schedule import Linear, Schedule, ScheduleOrZero, schedule_value
+from zoo.config.schedule import Linear, Schedule, ScheduleOrZero, greatest, schedule_value
 from zoo.core.data import Metrics, Obs, Rollout, Sample, State, Transition, keeps_state, map_tensors, split_rows
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY, POLICY_REGISTRY
@@ -56,6 +56,12 @@ class DQNCollectConfig(CollectConfig):
     eps: ScheduleOrZero = Field(
         Linear(start=1, end=0.05, over=10_000), description='probability of a random action, by steps acted'
     )
+
+    @model_validator(mode='after')
+    def _eps_is_a_probability(self) -> DQNCollectConfig:
+        if (most := greatest(self.eps)) > 1:
+            raise ValueError(f'eps reaches {most:g} but is a probability; use 0 to 1, e.g. {{start: 1.0, end: 0.05}}.')
+        return self
 
 
 class DQNConfig(PolicyConfig):
