@@ -12,7 +12,7 @@ from pydantic import Field
 
 from zoo.config.parts import Part, checked_spec, make_part, options_of, part_of, summary_of
 from zoo.config.section import Config, ConfigError, Section, validate
-from zoo.core.registry import PARTS, Registry
+from zoo.core.registry import PARTS, SURROGATE_REGISTRY, Registry
 
 if TYPE_CHECKING:
     from torch import Tensor as OnlyForTypeCheckers
@@ -260,3 +260,10 @@ def test_every_registered_part_has_options_and_a_summary(path):
         assert summary_of(registry.get(name)), name
         described = {key: field.description for key, field in options_of(registry.get(name)).model_fields.items()}
         assert all(described.values()), (name, described)
+
+
+@pytest.mark.parametrize('wrong', [lambda a, b, c: a, lambda a, b, c, d, e: a], ids=['too few', 'too many'])
+def test_a_function_with_other_arguments_is_refused_by_name(wrong, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SURROGATE_REGISTRY._items, 'wrong', wrong)
+    with pytest.raises(ConfigError, match=r"surrogate 'wrong' .* is called with \(log_ratio, ratio, adv, clip_ratio\)"):
+        make_part(SURROGATE_REGISTRY, 'wrong')

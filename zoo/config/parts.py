@@ -91,7 +91,35 @@ def make_part(registry: Registry[Any], spec: Any, *args: Any, common: type[Secti
                 '`@dataclass(frozen=True, kw_only=True)`, or give it `__hash__`.'
             )
         return _described(part, registry.kind, section.type, options)
+    _check_arguments(registry.kind, section.type, item)
     return Part(registry.kind, section.type, item, options)
+
+
+ARGUMENTS = {
+    'surrogate': 'log_ratio, ratio, adv, clip_ratio',
+    'value loss': 'value, return_, value_old, clip_ratio',
+    'penalty': 'dist, output, minibatch',
+    'estimator': 'data, gamma, lambda_',
+    'exploration': 'dist, logit',
+    'draw': 'columns, n_pass, generator',
+    'optimizer': 'named_parameters, adam_eps',
+    'plasticity': 'named, initial, generator',
+}
+"""What functions of a kind are given, by position."""
+
+
+def _check_arguments(kind: str, name: str, function: Callable[..., Any]) -> None:
+    """Raises: ConfigError if a function cannot be called with what its kind is given."""
+    given = ARGUMENTS.get(kind)
+    if given is None:
+        return
+    try:
+        inspect.signature(function).bind(*given.split(', '))
+    except TypeError as error:
+        raise ConfigError(
+            f'{kind} {name!r} is the function {function.__name__}{inspect.signature(function)} but is called with '
+            f'({given}): {error}; write `def {function.__name__}({given}, *, options=...)`.'
+        ) from error
 
 
 def _described(part: Any, kind: str, name: str, options: tuple[tuple[str, Any], ...]) -> Any:
