@@ -96,6 +96,8 @@ TARGETS = {
     'acrobot_ppg': Target(None, 3, 0, 500_000),
     'pendulum_ppg': Target(-250, 3, 2, 300_000),
     'lunarlander_ppg': Target(200, 3, 2, 1_000_000),
+    'cartpole_ppo policy.learn.precision=bf16': Target(475, 3, 3, 100_000),
+    'cartpole_ppo policy.learn.penalties=[{"type":"kl","weight":0.2,"target":0.01}]': Target(475, 5, 4, 100_000),
     'cartpole_a2c': Target(475, 3, 3, 100_000),
     'cartpole_pg': Target(475, 3, 3, 100_000),
     'cartpole_dqn': Target(475, 3, 3, 50_000),
