@@ -79,7 +79,8 @@ def test_contradictions_are_refused(kind: str, learn: dict[str, Any], collect: d
 def test_what_has_a_meaning_is_not_refused(
     kind: str, learn: dict[str, Any], collect: dict[str, Any], model: dict[str, Any]
 ) -> None:
-    made(kind, learn, collect, model=model)
+    policy = made(kind, learn, collect, model=model)
+    assert not any(policy._problems())
 
 
 def unread(kind: str, learn: dict[str, Any], collect: dict[str, Any], n_draw: int | None = None) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -47,9 +47,7 @@ from zoo.policy.objective import Objective
 from zoo.policy.plasticity import plasticity_problem
 from zoo.policy.rates import Rates
 from zoo.policy.regrowth import Regrowth
-from zoo.policy.samples import (
-    in_pieces,
-)
+from zoo.policy.samples import in_pieces
 from zoo.policy.sequences import (
     first_rows,
     length_of,
@@ -64,8 +62,6 @@ from zoo.rl_utils.distribution import ActionDist, make_dist
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import weighted_mean
-
-logger = logging.getLogger(__name__)
 
 
 class ActorCriticPolicy(Policy):
@@ -99,9 +95,13 @@ class ActorCriticPolicy(Policy):
         is_drawn = self.run.n_draw is not None  # then the samples of a draw are counted
         return 1.0 if is_drawn or not self._has_state else n_copy(self.cfg.learn.sequence, self.cfg.collect.n_step)
 
+    @cached_property
+    def _objective(self) -> Objective:
+        """The losses; there before the model, since they may ask for another head of its critic."""
+        return Objective(self.cfg.learn)
+
     def _make_model(self) -> nn.Module:
         model = super()._make_model()
-        self._objective = Objective(self.cfg.learn)
         if self._objective.n_value > 1:
             predict = getattr(model, 'predict_distribution', None)
             if predict is None:
@@ -113,7 +113,6 @@ class ActorCriticPolicy(Policy):
         return model
 
     def _build(self) -> None:
-        self._objective = Objective(self.cfg.learn)
         self._explore = make_part(EXPLORATION_REGISTRY, self.cfg.collect.exploration)
         self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
         self._advantages = Advantages(self.cfg, self._normalizers, self._objective)
@@ -316,10 +315,8 @@ class ActorCriticPolicy(Policy):
         return optimizer
 
     def _average_decay(self) -> float | None:
-        proximal = self.cfg.learn.proximal
-        if self._objective.proximal != 'ewma':
-            return None
-        return make_part(PROXIMAL_REGISTRY, proximal)()
+        is_averaged = self._objective.proximal == 'ewma'
+        return make_part(PROXIMAL_REGISTRY, self.cfg.learn.proximal)() if is_averaged else None
 
     def _scheduled(self) -> tuple[str, ...]:
         """The fields of `scheduled`, and the critic's rate where it has one of its own."""
