@@ -17,6 +17,7 @@ CORE = [
     'pydantic>=2.7',  # typed, ranged sections of the config; 2.6 cannot read back the spaces of Dict in Dict
     'rich>=13.0',  # the live line on the console
     'pyyaml>=6.0',  # config files and command-line values
+    'argcomplete>=3.1',  # completion of the command in bash, zsh and fish
 ]
 ENVPOOL = 'envpool>=1.2; python_version >= "3.11" and platform_system == "Linux"'
 EXTRAS = {
@@ -25,6 +26,12 @@ EXTRAS = {
     'atari': ['ale-py>=0.12'],  # Atari games, ROMs included; GPL-2, so never without being asked for
     'envpool': [ENVPOOL],  # Atari, MuJoCo, Box2D, MiniGrid, ... as one C++ batch; Apache-2.0
     'procgen': [ENVPOOL, 'PyQt5-Qt5>=5.15'],  # Procgen in envpool draws with Qt's Core and Gui libraries; LGPL-3
+    'wandb': ['wandb>=0.19'],  # the sink wandb: Weights & Biases
+    'mlflow': [
+        'mlflow-skinny>=3.0',  # the sink mlflow: MLflow without its server and pages
+        'sqlalchemy>=2.0',  # MLflow's local database, which mlflow-skinny leaves out
+        'alembic>=1.13',  # makes the tables of that database
+    ],
     'dev': [
         'pytest>=8.2',  # tests; importorskip(exc_type=) is new in 8.2
         'pytest-xdist>=3.5',  # tests in parallel
@@ -34,8 +41,10 @@ EXTRAS = {
         'triton>=3.2; platform_system == "Linux"',  # its interpreter runs the GPU kernels on a CPU
         'safetensors>=0.4.3',  # its readers and zoo's read each other's files
         'types-PyYAML',  # types of pyyaml
+        'tensorboard>=2.15',  # W&B asks for it where it reads TensorBoard files
     ],
 }
+EXTRAS['dev'] += [*EXTRAS['wandb'], *EXTRAS['mlflow']]  # tests write to their local stores
 EXTRAS['all'] = [requirement for name in ('box2d', 'mujoco', 'procgen') for requirement in EXTRAS[name]]
 README = HERE / 'README.md'
 
@@ -49,7 +58,7 @@ setup(
     license_files=['LICENSE'],
     python_requires='>=3.10',
     ext_modules=[NATIVE['extension']()],  # optional: without a C compiler zoo runs, more slowly
-    package_data={'zoo': ['py.typed'], 'zoo.backend.native': ['*.c', '*.h', '*.inc']},
+    package_data={'zoo': ['py.typed'], 'zoo.backend.native': ['*.c', '*.h', '*.inc'], 'zoo.cli': ['starts/*.txt']},
     packages=find_packages(include=['zoo', 'zoo.*', 'dizoo_configs', 'dizoo_configs.*']),
     install_requires=CORE,
     extras_require=EXTRAS,

@@ -22,6 +22,8 @@ SHORT = {  # overrides that leave one rollout or a few, with every kind of updat
     'quick_start.py': ['max_env_step=512'],
     'my_ppo.py': ['max_env_step=2_048'],
     'my_env.py': ['max_env_step=2_048'],
+    'my_vector_env.py': ['max_env_step=2_048'],
+    'my_wrappers.py': ['max_env_step=2_048'],
     'my_model.py': ['max_env_step=2_048'],
     'my_masks.py': ['max_env_step=2_048'],
     'memory.py': ['max_env_step=2_048'],
@@ -35,10 +37,14 @@ SHORT = {  # overrides that leave one rollout or a few, with every kind of updat
     'random_policy.py': ['max_env_step=1_024'],
     'own_updates.py': ['max_env_step=2_048'],
     'own_stats.py': ['max_env_step=2_048'],
+    'my_evaluation.py': ['max_env_step=2_048'],
     'own_gradients.py': ['max_env_step=2_048'],
     'own_plan.py': ['max_env_step=4_096'],
+    'own_sink.py': ['max_env_step=4_096'],
+    'own_stop.py': ['max_env_step=4_096'],
+    'curriculum.py': ['max_env_step=2_048'],
 }
-SCRIPTS = ['my_loss.py', 'try_device_env.py']  # they have no config
+SCRIPTS = ['ask_policy.py', 'look_at_env.py', 'my_loss.py', 'try_device_env.py']  # they have no config
 
 
 def run(*args: str, cwd: Path) -> str:

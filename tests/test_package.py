@@ -9,6 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,25 @@ def test_every_core_dependency_is_imported_somewhere(package):
     found = {name.split('.')[0] for path in SOURCES for name in imported_modules(path)}
     core = {canonicalize_name(Requirement(line).name) for line in package['install_requires']}
     assert {name for name in core if MODULE_OF.get(name, name) not in found} == set()
+
+
+@pytest.mark.slow
+def test_source_distribution_has_all_that_its_tests_and_pages_need(tmp_path):
+    ignored = shutil.ignore_patterns('.*', 'runs', 'build', '*.egg-info', '__pycache__', '*.so')
+    checkout = shutil.copytree(REPO, tmp_path / 'checkout', ignore=ignored)
+    command = [sys.executable, 'setup.py', '-q', 'sdist', '--dist-dir', str(tmp_path / 'dist')]
+    subprocess.run(command, cwd=checkout, check=True, capture_output=True, timeout=300)
+    with tarfile.open(next((tmp_path / 'dist').glob('*.tar.gz'))) as archive:
+        packed = {str(Path(*Path(name).parts[1:])) for name in archive.getnames()}
+    folders = ('zoo', 'dizoo_configs', 'tests', 'docs', 'examples', 'benchmarks')
+    wanted = {
+        str(path.relative_to(checkout))
+        for folder in folders
+        for path in (checkout / folder).rglob('*')
+        if path.is_file()
+    }
+    assert {'zoo/py.typed', 'tests/conftest.py', 'docs/index.md', 'constraints.txt', 'Makefile'} <= packed
+    assert wanted - packed == set()
 
 
 def test_ranges_have_a_floor_and_no_pin_or_cap(package):

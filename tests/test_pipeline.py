@@ -19,6 +19,7 @@ import torch
 from tests.gpu import needs_gpu
 from tests.policy.test_offpolicy import run_config
 from tests.policy_envs import differing, flat, job_config, rows
+from zoo.config.section import ConfigError
 from zoo.core.errors import RunError, UserError
 from zoo.env import EnvError, make_env
 from zoo.pipeline import serial_pipeline
@@ -381,6 +382,29 @@ def test_callable_env_trains_and_its_name_is_kept(tmp_path: Path) -> None:
 
     result = serial_pipeline(job_config(tmp_path, limit_env))
     assert load_checkpoint(result.run_dir).meta['config']['env']['id'] == 'tests.envs:limit_env'
+
+
+def test_env_given_takes_the_place_of_that_of_the_config(tmp_path: Path) -> None:
+    from tests.envs import limit_env
+
+    config = job_config(tmp_path, limit_env)
+    result = serial_pipeline({**config, 'env': {**config['env'], 'id': 'CartPole-v1'}}, env=limit_env)
+    assert load_checkpoint(result.run_dir).meta['config']['env']['id'] == 'tests.envs:limit_env'
+    result = serial_pipeline(config, env={'max_episode_steps': 3})
+    env = load_checkpoint(result.run_dir).meta['config']['env']
+    assert (env['id'], env['max_episode_steps']) == ('tests.envs:limit_env', 3) and result.last_return == 3
+
+
+def test_env_without_a_config_is_trained_on_with_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.envs import limit_env
+
+    monkeypatch.chdir(tmp_path)
+    result = serial_pipeline(env=limit_env, max_env_step=1_024, overrides=['policy.type=ppg', 'logger.console=off'])
+    config = load_checkpoint(result.run_dir).meta['config']
+    assert config['policy']['type'] == 'ppg' and config['policy']['learn']['reward_norm']
+    assert config['env']['id'] == 'tests.envs:limit_env'
+    with pytest.raises(ConfigError, match='has no id; give one'):
+        serial_pipeline(env={'window': 3})
 
 
 # --- policies that keep samples between rollouts ---

@@ -27,15 +27,21 @@ if TYPE_CHECKING:
         PLASTICITY_REGISTRY,
         POLICY_REGISTRY,
         PROXIMAL_REGISTRY,
+        SINK_REGISTRY,
+        STOP_REGISTRY,
         SURROGATE_REGISTRY,
         VALUE_LOSS_REGISTRY,
     )
+    from zoo.env.inspect import inspect_env
     from zoo.pipeline import serial_pipeline
     from zoo.run.callbacks import Callback, CallbackError
     from zoo.run.checkpoint import CheckpointError
     from zoo.run.job import SerialJob, TrainResult
     from zoo.run.load import load_policy
     from zoo.run.saving import SaveError
+    from zoo.run.sinks import Sink
+    from zoo.run.stop_rules import StopRule
+    from zoo.worker.evaluation import Evaluation
     from zoo.worker.evaluator import evaluate
 
 from zoo.core.version import VERSION
@@ -63,13 +69,19 @@ _HOME = {
     'PLASTICITY_REGISTRY': 'zoo.core.registry',
     'POLICY_REGISTRY': 'zoo.core.registry',
     'PROXIMAL_REGISTRY': 'zoo.core.registry',
+    'SINK_REGISTRY': 'zoo.core.registry',
+    'STOP_REGISTRY': 'zoo.core.registry',
     'SURROGATE_REGISTRY': 'zoo.core.registry',
     'SaveError': 'zoo.run.saving',
     'SerialJob': 'zoo.run.job',
     'Section': 'zoo.config.section',
+    'Sink': 'zoo.run.sinks',
+    'StopRule': 'zoo.run.stop_rules',
     'TrainResult': 'zoo.run.job',
     'VALUE_LOSS_REGISTRY': 'zoo.core.registry',
+    'Evaluation': 'zoo.worker.evaluation',
     'evaluate': 'zoo.worker.evaluator',
+    'inspect_env': 'zoo.env.inspect',
     'load_policy': 'zoo.run.load',
     'serial_pipeline': 'zoo.pipeline',
 }
@@ -91,6 +103,8 @@ __all__ = [
     'PLASTICITY_REGISTRY',
     'POLICY_REGISTRY',
     'PROXIMAL_REGISTRY',
+    'SINK_REGISTRY',
+    'STOP_REGISTRY',
     'SURROGATE_REGISTRY',
     'VALUE_LOSS_REGISTRY',
     'Callback',
@@ -100,8 +114,12 @@ __all__ = [
     'SaveError',
     'Section',
     'SerialJob',
+    'Sink',
+    'StopRule',
     'TrainResult',
+    'Evaluation',
     'evaluate',
+    'inspect_env',
     'load_policy',
     'serial_pipeline',
 ]

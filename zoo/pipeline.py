@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,19 +15,20 @@ from torch import nn
 
 from zoo.config.messages import shown
 from zoo.config.section import ConfigError
-from zoo.config.source import split_override, storable
+from zoo.config.source import load_config, split_override, storable
 from zoo.core.errors import UserError
 from zoo.core.files import current_folder
 from zoo.env import EnvError
 from zoo.policy.base import Policy
+from zoo.run.any_env import config_for_env
 from zoo.run.callbacks import callback_problems
-from zoo.run.checkpoint import load_checkpoint
+from zoo.run.checkpoint import load_checkpoint, steps_of
 from zoo.run.config import resolve_config, without_defaults
 from zoo.run.config_check import without_derived_values
 from zoo.run.env_watch import EnvWatch
 from zoo.run.interrupt import Interrupted, catch_signals
 from zoo.run.job import SerialJob, TrainResult, job_class
-from zoo.run.load import build_policy
+from zoo.run.load import build_policy, check_env_known
 from zoo.run.profile import profiled
 from zoo.run.run_dir import root_of
 from zoo.run.saved_run import SavedRun, saved_run
@@ -49,11 +50,13 @@ def serial_pipeline(
     trust: Trust = (),
     model: nn.Module | None = None,
     callbacks: Sequence[Any] = (),
+    env: Any = None,
 ) -> TrainResult:
     """Trains a policy from a config.
 
     Args:
-      config: a dict, an EasyDict, a path to a .py or .yaml file, or a bundled config's name; None only with resume.
+      config: a dict, an EasyDict, a path to a .py or .yaml file, a bundled config's name, or DI-engine's pair
+        (main_config, create_config); None only with resume or env.
       seed, max_env_step: replace those of the config.
       max_train_iter: also stop after this many optimiser steps (checked between rollouts).
       policy: a policy with all its modes, to train instead of a new one.
@@ -68,6 +71,8 @@ def serial_pipeline(
         model. `load_policy(run, model=...)` needs it again.
       callbacks: classes, objects or functions that the run calls at its events, see `Callback`, after those of the
         config; a resume needs them again.
+      env: what `env.id` takes, in place of the config's, or a dict of keys of the section `env`; without a config, it is
+        trained on with the bundled config of that env, or with the defaults of 'ppo'.
     Returns: TrainResult. Raises: ConfigError before anything is made; UserError if the run folder cannot be written or
       another process uses it; EnvError, CallbackError, CheckpointError, NonFiniteGradientError; SaveError if the end of
       the run could not be saved, whose `result` has the trained policy; Interrupted (SystemExit, 128 + its number) after
@@ -75,6 +80,7 @@ def serial_pipeline(
     """
     current_folder()  # in one that is gone, no run folder can be made
     _check_types(policy, resume, overrides, model, callbacks)
+    config = config if env is None else _with_env(config, env, overrides)
     _check_values(config, max_train_iter, policy, resume, profile, model)
     checkpoint = None if resume is None else load_checkpoint(resume)
     run = saved_run(checkpoint) if checkpoint is not None and config is None else None
@@ -103,8 +109,9 @@ def _run(
                 iterations.close()  # ends a profile
                 job.finish(evaluate=not received)
                 result = job.result()
-        except EnvError:
-            if not received:  # a signal to the process group also ends env workers, which is not their fault
+        except Exception as error:
+            if not received or not isinstance(error, EnvError):  # a signal to the process group also ends env workers
+                _say_what_is_saved(run_dir)
                 raise
         if received:
             if run_dir is not None:
@@ -112,6 +119,32 @@ def _run(
                 logger.warning('stopped by signal %d; continue with: zoo train --resume %s', received[0], words)
             raise Interrupted(128 + received[0])
         return result
+
+
+def _say_what_is_saved(run_dir: Path | None) -> None:
+    """Logs how to continue a run that failed, if it has saved anything."""
+    steps = steps_of(run_dir / 'checkpoints') if run_dir is not None else {}
+    if steps:
+        logger.warning(
+            'the run failed; it is saved up to env step %d; once the cause is mended, continue with: zoo train --resume %s%s',
+            max(steps),
+            run_dir,
+            consent_words(),
+        )
+
+
+def _with_env(config: Any, env: Any, overrides: Sequence[str]) -> dict[str, Any]:
+    """The config with another env, or one for an env that was given without a config."""
+    keys = dict(env) if isinstance(env, Mapping) else {'id': env}
+    if config is None:
+        if 'id' not in keys:
+            raise ConfigError(
+                f'env is {shown(env)} but has no id; give one, e.g. env=dict(id="CartPole-v1"), or a config'
+            )
+        config = config_for_env(keys['id'], overrides=overrides)
+    else:
+        config = load_config(config)[0]
+    return {**config, 'env': {**(config.get('env') or {}), **keys}}
 
 
 def _check_types(policy: Any, resume: Any, overrides: Any, model: Any, callbacks: Any) -> None:
@@ -153,6 +186,7 @@ def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[st
     check_names(run, sections, trust, overrides)
     check_sizes(run, sections, trust, overrides)
     check_memory(run, overrides)
+    check_env_known(run, overrides)
     config = without_derived_values(run.config)
     named = dict(split_override(text) for text in overrides).get('policy.type')
     if named is not None and named != config['policy']['type']:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from zoo.buffer import BufferConfig
-from zoo.config.messages import OLD_NAMES, _some, unknown_key
+from zoo.config.messages import _some, unknown_key
 from zoo.config.section import ConfigError, fields_of
 from zoo.core.registry import BUFFER_REGISTRY
-from zoo.run.config import _job_schema, resolve_config
+from zoo.run.config import _job_schema, explain_config, resolve_config
 
 
 class EvenConfig(BufferConfig):
@@ -179,68 +179,63 @@ def test_unknown_key_like_no_other_lists_the_section():
     )
 
 
+def test_name_of_another_library_gets_its_word_wherever_it_stands():
+    assert unknown_key('', 'vf_coef', [], KNOWN).startswith(
+        'unknown key vf_coef: in zoo it is `policy.learn.value_weight`; twice as much as in stable-baselines3'
+    )
+    assert unknown_key('policy.learn', 'learner', LEARN, KNOWN).startswith(
+        'unknown key policy.learn.learner: in zoo the run is the learner: '
+    )
+    assert unknown_key('', 'multi_agent', [], KNOWN).startswith(
+        'unknown key multi_agent: zoo has no such key: one policy acts for one agent; leave it out'
+    )
+
+
+def test_capitals_are_told_the_place_of_the_key():
+    assert unknown_key('', 'BATCH_SIZE', ['seed'], KNOWN).endswith(': it belongs at policy.learn.batch_size.')
+
+
+# --- values ---
+
+
 @pytest.mark.parametrize(
-    'name, here',
+    'override, start, end',
     [
-        ('sgd_minibatch_size', 'policy.learn.batch_size'),
-        ('num_sgd_iter', 'policy.learn.epoch_per_collect'),
-        ('n_epochs', 'policy.learn.epoch_per_collect'),
-        ('update_epochs', 'policy.learn.epoch_per_collect'),
-        ('repeat_per_collect', 'policy.learn.epoch_per_collect'),
-        ('lr', 'policy.learn.learning_rate'),
-        ('gamma', 'policy.collect.discount_factor'),
-        ('lambda', 'policy.collect.gae_lambda'),
-        ('clip_range', 'policy.learn.clip_ratio'),
-        ('clip_param', 'policy.learn.clip_ratio'),
-        ('ent_coef', 'policy.learn.entropy_weight'),
-        ('vf_coef', 'policy.learn.value_weight'),
-        ('vf_loss_coeff', 'policy.learn.value_weight'),
-        ('max_grad_norm', 'policy.learn.grad_clip'),
-        ('n_steps', 'policy.collect.n_step'),
-        ('num_steps', 'policy.collect.n_step'),
-        ('rollout_fragment_length', 'policy.collect.n_step'),
-        ('train_batch_size', 'policy.collect.n_sample'),
-        ('num_envs', 'env.collector_env_num'),
-        ('total_timesteps', 'max_env_step'),
-        ('max_epoch', 'max_env_step'),
-        ('kl_target', 'policy.learn.penalties as [{type: kl, weight: .2, target: .01}]'),
-        ('kl_coeff', 'policy.learn.penalties as [{type: kl, weight: .2, target: .01}]'),
-        ('vf_clip_param', 'policy.learn.value_loss as {type: error_clip, range: 10}'),
-        ('clip_range_vf', 'policy.learn.value_loss as {type: clip, range: .2}'),
-        ('desired_kl', 'policy.learn.learning_rate as {start: .., kl_target: .008}'),
-        ('kl_threshold', 'policy.learn.learning_rate as {start: .., kl_target: .008}'),
-        ('use_critic', 'policy.learn.baseline'),
-        ('use_gae', 'policy.collect.estimator'),
-        ('optimizer_cls', 'policy.learn.optimizer'),
-        ('betas', 'policy.learn.optimizer as {type: adam, betas: [.9, .999]}'),
-        ('weight_decay', 'policy.learn.optimizer as {type: adamw, weight_decay: .01}'),
-        ('accumulate_grads', 'policy.learn.accumulate'),
-        ('gradient_accumulation', 'policy.learn.accumulate'),
-        ('enable_amp', 'policy.learn.precision'),
-        ('shuffle_minibatches', 'policy.learn.draw as in_order'),
-        ('shuffle_sequences', 'policy.learn.draw as in_order'),
-        ('vf_loss_type', 'policy.learn.value_loss as {type: huber, delta: 1}'),
-        ('exploration_config', 'policy.collect.exploration'),
-        ('execution_plan', 'pipeline'),
+        (
+            'env=CartPole-v1',
+            "env is 'CartPole-v1' (text) but must be a section with the keys id, ",
+            '; write env: {id: CartPole-v1}.',
+        ),
+        ('policy=ppg', "policy is 'ppg' (text) but must be a section with the keys ", '; write policy: {type: ppg}.'),
+        ('policy.collect=4', 'policy.collect is 4 (int) but must be a section with the keys ', 'exploration.'),
     ],
 )
-def test_old_names_of_other_libraries_lead_here(name, here):
-    assert OLD_NAMES[name] == here
+def test_value_in_place_of_a_section_is_told_how_to_write_it(override, start, end):
+    with pytest.raises(ConfigError) as error:
+        resolve_config('cartpole_ppo', [override])
+    (problem,) = error.value.problems
+    assert problem.startswith(start) and problem.endswith(end)
 
 
-def test_old_names_lead_to_keys_that_exist():
-    assert {here.split(' ')[0] for here in OLD_NAMES.values()} <= set(KNOWN)
+@pytest.mark.parametrize(
+    'key, wanted',
+    [
+        ('policy.learn.surrogate', 'a name or {type: name, its options}'),
+        ('policy.learn.intrinsic', 'a name or {type: name, its options} or null'),
+        ('policy.learn.penalties', 'a list of names or {type: name, its options}'),
+        ('policy.model.encoder', 'a name or {type: name, its options}'),
+        ('env.kwargs', 'a section of your own keys'),
+        ('exp_name', 'text'),
+    ],
+)
+def test_values_of_parts_are_described_as_names(key, wanted):
+    (row,) = [row for row in explain_config('cartpole_ppo') if row.key == key]
+    assert row.wanted == wanted
 
 
-@pytest.mark.parametrize('here', sorted({here for here in OLD_NAMES.values() if ' as ' in here}))
-def test_spellings_that_old_names_lead_to_are_taken(here):
-    for way in here.split(' or '):
-        path, _, value = (way if ' as ' in way else f'{here.split(" ")[0]} as {way}').partition(' as ')
-        value = (
-            value.replace('{start: ..,', '{start: 1e-3,').replace('low: ..', 'low: -10').replace('high: ..', 'high: 10')
-        )
-        assert resolve_config('cartpole_ppo', [f'{path}={value}']) is not None
-
-
-def test_old_names_are_no_names_of_ours():
-    assert not set(OLD_NAMES) & {path.rsplit('.')[-1] for path in KNOWN}
+def test_all_problems_stand_in_a_line_each():
+    with pytest.raises(ConfigError) as error:
+        resolve_config('cartpole_ppo', ['policy.learn.vf_coef=1', 'env.nope=2', 'seed=-1', 'policy.cuda=true'])
+    lines = str(error.value).split('\n')
+    assert len(lines) == 4 and lines == error.value.problems
+    assert sorted(line.split(' ')[0] for line in lines) == ['seed', 'unknown', 'unknown', 'unknown']

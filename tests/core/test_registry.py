@@ -8,6 +8,7 @@ from importlib import metadata
 
 import pytest
 
+from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY, Registry, UnknownNameError, closest
 
 
@@ -43,6 +44,26 @@ def test_register_class_returns_it_unchanged(registry):
 def test_names_are_sorted_and_contained(registry):
     assert registry.names() == ['ppg', 'ppo', 'ppo_offpolicy']
     assert 'ppo' in registry and 'pgg' not in registry
+
+
+def test_build_constructs_what_is_registered_with_the_arguments(registry):
+    assert registry.build('ppo', [('a', 1)], b=2) == {'a': 1, 'b': 2}
+    with pytest.raises(UnknownNameError, match="did you mean 'ppg'"):
+        registry.build('pgg')
+
+
+def test_query_gives_the_names(registry):
+    assert registry.query() == registry.names() == ['ppg', 'ppo', 'ppo_offpolicy']
+
+
+def test_register_with_module_registers_at_once_and_returns_it(registry):
+    class Mine:
+        pass
+
+    assert registry.register('mine', module=Mine) is Mine
+    assert registry.get('mine') is Mine and registry.where('mine').startswith(f'{__name__}:')
+    with pytest.raises(UserError, match="^policy 'mine' is registered at "):
+        registry.register('mine', module=Mine)
 
 
 def test_get_unknown_name_says_closest_and_all(registry):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from tests.envs import LimitEnv, limit_env
+from tests.envs import LimitEnv, LimitVectorEnv, limit_env
 from tests.policy_envs import job_config
 from zoo import serial_pipeline
+from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
-from zoo.env import EnvConfig, EnvContractError, check_env, make_env
+from zoo.env import EnvConfig, EnvContractError, check_env, make_env, make_vector_env
+from zoo.env.config import env_config
 
 
 class StepEnv(LimitEnv):
@@ -590,3 +594,142 @@ def test_check_env_mask_that_only_steps_have_is_refused() -> None:
 
 def test_check_env_entry_of_that_name_in_infos_of_box_actions_is_no_mask() -> None:
     assert check_env(EnvConfig(id=LateMaskEnv, kwargs={'action': 'box'})) == []
+
+
+# --- env.check=strict, running statistics, and the switch that each refusal names
+
+
+def normalised_env() -> gymnasium.Env:
+    return gymnasium.wrappers.NormalizeObservation(LimitEnv())
+
+
+def normalised_reward_env() -> gymnasium.Env:
+    return gymnasium.wrappers.NormalizeReward(LimitEnv())
+
+
+@pytest.mark.parametrize(
+    ('make', 'wrapper', 'key'),
+    [
+        (normalised_env, 'NormalizeObservation', 'policy.model.obs_norm'),
+        (normalised_reward_env, 'NormalizeReward', 'policy.learn.reward_norm'),
+    ],
+)
+def test_check_env_wrapper_with_running_statistics_is_a_warning_that_names_the_key(
+    make: Any, wrapper: str, key: str
+) -> None:
+    sentence = warning_of(id=make)
+    assert f'has the wrapper {wrapper}, which normalises' in sentence and f'set {key}=true.' in sentence
+    assert 'np_random' not in sentence
+    with pytest.raises(EnvContractError, match=f'set {key}=true'):
+        check_env(EnvConfig(id=make, check='strict'))
+
+
+def test_check_env_wrapper_with_running_statistics_hides_no_other_chance() -> None:
+    class Env(LimitEnv):
+        def step(self, action: Any) -> Any:
+            obs, _, *rest = super().step(action)
+            return (obs, rng.random(), *rest)
+
+    rng = np.random.default_rng(0)
+    wrapper, chance = check_env(EnvConfig(id=lambda: gymnasium.wrappers.NormalizeObservation(Env())))
+    assert 'NormalizeObservation' in wrapper and 'the same actions differ: reward' in chance
+
+
+def test_check_env_difference_below_a_wrapper_named_so_is_put_down_to_it() -> None:
+    class NormObs(gymnasium.ObservationWrapper):
+        n = 0
+
+        def observation(self, observation: Any) -> Any:
+            self.n += 1
+            return observation / np.float32(self.n)
+
+    assert 'has the wrapper NormObs, which normalises observations' in warning_of(id=lambda: NormObs(LimitEnv()))
+
+
+def test_run_with_running_statistics_trains_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    result = serial_pipeline(job_config(tmp_path, normalised_env, max_env_step=128, env=dict(check=True)))
+    assert result.train_iter > 0
+    assert len([text for text in caplog.messages if 'policy.model.obs_norm=true' in text]) == 1
+
+
+def test_run_with_check_strict_refuses_an_unseeded_env_and_names_the_switch(tmp_path: Path) -> None:
+    with pytest.raises(EnvContractError) as raised:
+        serial_pipeline(job_config(tmp_path, RandomEnv, max_env_step=128, env=dict(check='strict')))
+    assert 'no run with this env can be repeated' in str(raised.value)
+    assert str(raised.value).endswith('(env.check=strict refuses this; env.check=true only warns of it.)')
+
+
+def test_check_strict_passes_an_env_whose_seed_repeats_its_episodes() -> None:
+    assert check_env(EnvConfig(id=limit_env, check='strict'), n_step=30) == []
+
+
+def test_config_check_of_another_word_is_refused() -> None:
+    with pytest.raises(ConfigError, match="env.check is 'hard' .*'strict'"):
+        env_config({'id': limit_env, 'check': 'hard'})
+
+
+REFUSALS = {
+    **{f'step {k}': dict(id=StepEnv, kwargs={'change': change}) for k, (change, _) in STEP_BREAKS.items()},
+    **{f'reset {k}': dict(id=ResetEnv, kwargs={'change': change}) for k, (change, _) in RESET_BREAKS.items()},
+    **{f'leaf {k}': dict(id=NestedEnv, kwargs={'change': change}) for k, (change, _) in NESTED_BREAKS.items()},
+    **{f'int {obs!r}': dict(id=DiscreteObsEnv, kwargs={'obs': obs}) for obs in (4, 1.0, True)},
+}
+
+
+def takes_12_steps(cfg: EnvConfig) -> bool:
+    """Whether envs can be stepped as a run does it."""
+    with closing(make_vector_env(cfg, 1)) as env:
+        try:
+            env.reset(0)
+            for _ in range(12):
+                env.step(torch.zeros(1, dtype=torch.int64))
+        except EnvContractError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize('case', REFUSALS)
+def test_check_env_refusal_says_what_env_check_false_would_do(case: str) -> None:
+    """To train with it, where 12 steps without the check take it; else to move the error."""
+    fields = REFUSALS[case]
+    with pytest.raises(EnvContractError) as raised:
+        check_env(EnvConfig(**fields))
+    takes = all(takes_12_steps(EnvConfig(**fields, check=False, vectorization=how)) for how in ('sync', 'async'))
+    switch = ', or set env.check=false to train with it.'
+    assert ('(env.check=false only moves this error into the run).' in str(raised.value)) == (not takes), raised.value
+    assert str(raised.value).endswith(switch) == takes, raised.value
+
+
+class NoOptionsEnv(LimitEnv):
+    def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+
+@pytest.mark.parametrize('limit', [None, 5], ids=['bare', 'in a wrapper'])
+def test_check_env_reset_without_options_is_refused_though_a_run_may_take_it(limit: int | None) -> None:
+    """Wrappers pass options on."""
+    cfg = EnvConfig(id=NoOptionsEnv, max_episode_steps=limit)
+    with pytest.raises(EnvContractError, match='reset has no argument options') as raised:
+        check_env(cfg)
+    assert ('or set env.check=false to train with it' in str(raised.value)) == takes_12_steps(cfg) == (limit is None)
+
+
+# --- vectors of envs
+
+
+def endless_vector(num_envs: int) -> gymnasium.vector.VectorEnv:
+    return LimitVectorEnv(num_envs, limit=10**9)
+
+
+def normalised_vector(num_envs: int) -> gymnasium.vector.VectorEnv:
+    return gymnasium.wrappers.vector.NormalizeReward(LimitVectorEnv(num_envs))
+
+
+def test_check_env_own_vector_without_an_end_is_a_warning() -> None:
+    assert check_env(EnvConfig(id=endless_vector), n_step=999) == []
+    assert 'no episode ended in 1000 random steps' in check_env(EnvConfig(id=endless_vector), n_step=1000)[0]
+
+
+def test_check_env_own_vector_with_running_statistics_is_a_warning() -> None:
+    sentence = warning_of(id=normalised_vector)
+    assert 'NormalizeReward' in sentence and 'set policy.learn.reward_norm=true' in sentence

@@ -528,7 +528,7 @@ def test_shared_arch_takes_policy_and_value_loss_in_one_step() -> None:
     a, b = mine.learn_mode.forward(samples), ppo.learn_mode.forward(samples)
     for name in names:
         torch.testing.assert_close(parameters(mine)[name], parameters(ppo)[name])
-    assert a.keys() - b.keys() == {'aux_learning_rate'} and not b.keys() - a.keys()
+    assert a.keys() - b.keys() == {'aux_learning_rate', 'aux_bc_weight'} and not b.keys() - a.keys()
     for name in b:
         torch.testing.assert_close(a[name], b[name])
 

@@ -97,7 +97,10 @@ def reference(model: Any, batch: dict[str, Tensor], step: PolicyNumbers) -> tupl
         'approx_kl': ((logp_old - logp) * w).sum() / w.sum(),
         'clipfrac': (((ratio - 1).abs() > c) * w).sum() / w.sum(),
         'kl': ((ratio - 1 - (logp - logp_old)) * w).sum() / w.sum(),
+        'ratio_max': ratio[w != 0].max(),
     }
+    if step.value_loss == VALUE_CLIP:
+        parts['value_clipfrac'] = (((value - old).abs() > c) * w).sum() / w.sum()
     return parts['policy_loss'] + step.value_weight * parts['value_loss'] - step.entropy_weight * parts[
         'entropy'
     ], parts
@@ -207,7 +210,7 @@ def test_policy_step_has_the_gradient_of_the_policy_loss_alone(arch: str, space:
         model, dist_of(batch), [optimizer], only(batch, 'obs', 'action', 'logit', 'adv', 'weight'), step
     )
     torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
-    assert metrics.keys() == {'policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'kl', 'grad_norm'}
+    assert metrics.keys() == {'policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'kl', 'ratio_max', 'grad_norm'}
     for name in metrics.keys() - {'grad_norm'}:
         torch.testing.assert_close(metrics[name].double(), parts[name].detach().double(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(metrics['grad_norm'], want.norm())
@@ -225,7 +228,9 @@ def test_value_step_has_the_gradient_of_the_value_loss_alone(arch: str, weighted
     numbers = ValueNumbers(0.15, None, VALUE_CLIP if clip else MSE)
     metrics = value_step(model, dist_of(batch), [optimizer], only(batch, 'obs', 'value', 'return_', 'weight'), numbers)
     torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(metrics, {'value_loss': parts['value_loss'].detach(), 'value_grad_norm': want.norm()})
+    found = {name: parts[name].detach() for name in ('value_loss', 'value_clipfrac') if name in parts}
+    torch.testing.assert_close(metrics, {**found, 'value_grad_norm': want.norm()}, check_dtype=False)
+    assert ('value_clipfrac' in metrics) == clip
     moved = part_of(model, optimizer, 'policy_head', 'aux_head', *(() if arch == 'shared' else ('actor_encoder',)))
     assert not optimizer.grad[moved].any() and optimizer.grad[~moved].any()
 

@@ -213,11 +213,15 @@ def test_full_disk_warns_once_goes_on_and_leaves_valid_rows(tmp_path: Path) -> N
 
 # --- console ---
 
-CALLS = [(12_000, 23.0625, None, 1000.0), (50_000, 100.0, 200.0, 0.0), (99_000, 450.04, 480.0, 500.0)]
+CALLS = [
+    (12_000, 23.0625, None, None, 1000.0),
+    (50_000, 90.5, 100.0, 200.0, 0.0),
+    (99_000, 410.0, 450.04, 480.0, 500.0),
+]
 # time left: (100000 - 12000) / 1000 = 88 s; (100000 - 99000) / 500 = 2 s
-FIRST = 'cartpole [v1]   12%  left 0:01:28  last 23.06  best -  1,000/s  12,000/100,000 env steps'
-MIDDLE = 'cartpole [v1]   50%  left -  last 100  best 200  0/s  50,000/100,000 env steps'
-LAST = 'cartpole [v1]   99%  left 0:00:02  last 450  best 480  500/s  99,000/100,000 env steps'
+FIRST = 'cartpole [v1]   12%  left 0:01:28  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps'
+MIDDLE = 'cartpole [v1]   50%  left -  train 90.5  last 100  best 200  0/s  50,000/100,000 env steps'
+LAST = 'cartpole [v1]   99%  left 0:00:02  train 410  last 450  best 480  500/s  99,000/100,000 env steps'
 
 
 @pytest.mark.parametrize(
@@ -260,7 +264,7 @@ def test_console_on_terminal_redraws_one_line(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=slave,
         text=True,
-        env=environment(),
+        env={**environment(), 'COLUMNS': '110'},
     )
     os.close(slave)
     shown = b''
@@ -272,7 +276,11 @@ def test_console_on_terminal_redraws_one_line(tmp_path: Path) -> None:
     os.close(master)
     out, _ = child.communicate(timeout=60)
     assert (child.returncode, out) == (0, 'printed\n'), shown.decode()
-    for text in (b'cartpole [v1]', b'left 0:01:28  last 23.06  best -  1,000/s  12,000/100,000 env steps', b'99%'):
+    for text in (
+        b'cartpole [v1]',
+        b'left 0:01:28  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps',
+        b'99%',
+    ):
         assert text in shown
     assert b'take care\r\n' in shown
     assert b'\x1b[2K' in shown  # erases the line to draw it anew

@@ -148,6 +148,25 @@ def test_callback_of_a_module_with_consent_is_made_and_one_that_it_imports_is_no
         resume(path, trust=['trap_of_test'])
 
 
+@pytest.mark.parametrize('key', ['stop', 'logger.sinks'])
+@pytest.mark.parametrize('is_dict', [False, True])
+def test_sink_or_stop_rule_of_a_module_needs_consent_and_one_that_it_imports_is_refused(
+    folder: Path, key: str, is_dict: bool
+) -> None:
+    spec: Any = {'type': 'trap_of_test:Maker'} if is_dict else 'trap_of_test:Maker'
+    path = with_value(folder / 'c', f'meta.config.{key}', [spec])
+    with pytest.raises(CheckpointError, match=r"'trap_of_test' \(.*only with your consent"):
+        resume(path, trust=['other'])
+    assert env_config_of(load_checkpoint(path)).id == 'CartPole-v1'  # to evaluate, neither is made
+    assert not is_sprung(folder)
+    with pytest.raises(UserError, match="'trap_of_test:Maker'"):  # it is loaded, and is neither
+        resume(path, trust=['trap_of_test'])
+    spec = {'type': 'trap_of_test:system'} if is_dict else 'trap_of_test:system'
+    path = with_value(folder / 'd', f'meta.config.{key}', [spec])
+    with pytest.raises(CheckpointError, match="and not of 'trap_of_test'"):
+        resume(path, trust=['trap_of_test'])
+
+
 @pytest.mark.parametrize('name', ['trap_of_test : Watcher', 'trap_of_test:f.<locals>.Watcher', ':Watcher', 'trap-of:W'])
 def test_callback_by_an_odd_name_is_refused_and_imports_nothing(folder: Path, name: str) -> None:
     path = with_value(folder / 'c', 'meta.config.callbacks', [name])

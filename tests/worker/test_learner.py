@@ -9,7 +9,10 @@ import torch
 
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from tests.worker.test_collector import SAME_STEP, make_collector
-from zoo.buffer import RolloutBuffer
+from zoo.buffer import ReplayConfig, RolloutBuffer
+from zoo.config.section import validate
+from zoo.core.errors import UserError
+from zoo.core.registry import BUFFER_REGISTRY
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy
 from zoo.worker.learner import Learner
@@ -34,7 +37,19 @@ def test_train_uses_each_pushed_block_once() -> None:
     buffer.push(samples)
     learner.train(0)
     assert learner.train_iter == 6  # 16 samples, 2 minibatches, 3 epochs
-    assert learner.train(0) == {} and learner.train_iter == 6  # nothing was pushed
+    with pytest.raises(UserError, match='^there is nothing to learn from: the buffer is empty; collect a rollout'):
+        learner.train(0)  # nothing was pushed
+    assert learner.train_iter == 6
+
+
+def test_train_with_a_replay_buffer_that_was_never_filled_says_so() -> None:
+    policy, samples = policy_and_samples()
+    buffer = BUFFER_REGISTRY.build('replay', validate(ReplayConfig, dict(size=64, n_sample=64)), seed=0)
+    learner = Learner(policy.learn_mode, buffer)
+    with pytest.raises(UserError, match='the buffer is empty'):
+        learner.train(0)
+    buffer.push(samples)
+    assert learner.train(0) == {}  # 16 samples, too few for a draw, as early in any run
 
 
 def test_train_averages_the_metrics_of_all_blocks() -> None:
@@ -45,7 +60,8 @@ def test_train_averages_the_metrics_of_all_blocks() -> None:
     buffer.push(samples)
     metrics = Learner(two.learn_mode, buffer).train(0)
     for name, value in metrics.items():
-        torch.testing.assert_close(value, (singles[0][name] + singles[1][name]) / 2)
+        both = torch.stack([singles[0][name], singles[1][name]])
+        torch.testing.assert_close(value, both.max() if name in ('ratio_max', 'adv_abs_max') else both.mean())
 
 
 def test_train_sets_the_schedules_first() -> None:

@@ -68,6 +68,11 @@ class RingBuffer:
             for draws in self._draws.values():
                 draws.renew(rows)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever pushed, in this process or before a resume."""
+        return self._ring.n_row == 0
+
     def set_env_step(self, env_step: int) -> None:
         """How far the run is, for schedules; before the draws of a round."""
         for draws in self._draws.values():

@@ -29,6 +29,11 @@ class RolloutBuffer:
         if self._samples:
             self._samples[-1] = map_tensors(lambda x: x.clone(), self._samples[-1])
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was pushed since the last time."""
+        return not self._samples
+
     def batches(self) -> Iterator[Columns]:
         """Each pushed block, once, in order."""
         samples, self._samples = self._samples, []

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from zoo.config.names import in_context, look_up
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, closest
 
 RESERVED = frozenset(
@@ -36,104 +37,11 @@ RESERVED = frozenset(
 TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POLICY_REGISTRY, 'buffer': BUFFER_REGISTRY}
 """Section whose keys depend on its `type` -> registry of the types; inner sections come first."""
 
-OLD_NAMES: dict[str, str] = {
-    name: here
-    for here, names in {
-        'exp_name': 'run_name experiment_name experiment job_name',
-        'max_env_step': 'total_timesteps total_steps timesteps num_timesteps num_env_steps max_env_steps timesteps_total '
-        'max_epoch max_epochs max_step max_steps num_frames total_frames',
-        'env.id': 'env_id env_name gym_id task',
-        'env.kwargs': 'env_kwargs env_config env_args',
-        'env.collector_env_num': 'num_envs n_envs n_env num_env env_num num_actors num_workers num_rollout_workers '
-        'num_env_runners num_envs_per_worker num_envs_per_env_runner training_num num_processes',
-        'env.collector_group_num': 'worker_num_splits num_splits n_env_group',
-        'env.evaluator_env_num': 'n_eval_envs test_num num_eval_envs evaluation_num_workers',
-        'policy.device': 'cuda use_cuda gpu num_gpus',
-        'policy.model.hidden_sizes': 'net_arch hidden_size hidden_dim hidden_dims fcnet_hiddens hiddens layers '
-        'encoder_hidden_size_list actor_head_hidden_size critic_head_hidden_size',
-        'policy.model.activation': 'activation_fn fcnet_activation',
-        'policy.model.shared_encoder': 'vf_share_layers share_layers share_encoder share_features_extractor shared_network',
-        'policy.model.obs_norm': 'norm_obs normalize_obs normalize_observations observation_filter normalize_input '
-        'running_obs_norm obs_normalization',
-        'policy.n_thread': 'num_threads n_threads torch_threads num_torch_threads',
-        'policy.learn.learning_rate': 'lr lr_rate step_size stepsize adam_lr policy_lr optimizer_lr learning_rate_init',
-        'policy.learn.learning_rate as {start: .., end: 0}': 'anneal_lr lr_decay linear_lr_decay use_linear_lr_decay',
-        'policy.learn.learning_rate as {start: .., kl_target: .008}': 'desired_kl kl_threshold adaptive_lr schedule_kl_threshold',
-        'policy.learn.learning_rate as {start: .., end: 0} or {start: .., kl_target: .008}': 'lr_schedule lr_scheduler '
-        'lr_schedule_kind learning_rate_schedule learning_rate_scheduler schedule',
-        'policy.learn.critic_learning_rate': 'critic_lr value_lr vf_lr lr_critic lr_vf value_learning_rate vf_learning_rate',
-        'policy.learn.adam_eps': 'adam_epsilon optimizer_eps opt_eps optim_eps',
-        'policy.learn.optimizer': 'optimizer_cls optimizer_class optimizer_fn optimizer_type optimizer_name optim optimiser',
-        'policy.learn.optimizer as {type: adam, betas: [.9, .999]}': 'betas adam_betas beta1 beta2 optimizer_config '
-        'optimizer_kwargs optimizer_params',
-        'policy.learn.optimizer as {type: adamw, weight_decay: .01}': 'weight_decay l2_reg use_weight_decay',
-        'policy.learn.optimizer as {type: sgd, momentum: .9}': 'momentum',
-        'policy.learn.accumulate': 'accumulate_grads accumulate_grad_batches accumulation_steps grad_accumulation '
-        'grad_accumulation_steps gradient_accumulation gradient_accumulation_steps',
-        'policy.learn.precision': 'enable_amp use_amp amp amp_dtype mixed_precision fp16 bf16 use_fp16 use_bf16',
-        'policy.learn.draw as in_order': 'shuffle shuffle_minibatches shuffle_sequences shuffle_batch_per_epoch',
-        'policy.learn.batch_size': 'sgd_minibatch_size minibatch_size mini_batch_size mini_batchsize minibatch',
-        'policy.learn.batch_size (samples in one minibatch, not their number)': 'num_minibatches n_minibatches nminibatches '
-        'num_mini_batch num_minibatch num_mini_batches minibatches',
-        'policy.learn.epoch_per_collect': 'num_sgd_iter n_epochs num_epochs update_epochs noptepochs ppo_epochs ppo_epoch '
-        'repeat_per_collect update_per_collect mini_epochs epochs n_epoch num_epoch '
-        'train_epochs nepoch',
-        'policy.learn.clip_ratio': 'clip_range clip_coef clip_param cliprange clip_eps clip_epsilon eps_clip e_clip '
-        'epsilon',
-        'policy.learn.surrogate': 'surrogate_loss surrogate_fn policy_loss_type pg_loss_type',
-        'policy.learn.penalties as [{type: kl, weight: .2, target: .01}]': 'kl_target kl_coeff kl_coef use_kl_loss '
-        'kl_loss_coeff init_kl_coeff init_kl_coef kl_penalty kl_beta',
-        'policy.learn.value_clip': 'clip_vloss use_value_clip clip_value use_clipped_value_loss clip_value_loss clip_vf_loss',
-        'policy.learn.value_loss as {type: clip, range: .2}': 'clip_range_vf cliprange_vf value_clip_range',
-        'policy.learn.value_loss as {type: error_clip, range: 10}': 'vf_clip_param',
-        'policy.learn.value_loss as {type: huber, delta: 1}': 'vf_loss_type value_loss_type critic_loss_type huber use_huber '
-        'huber_loss use_huber_loss smooth_l1 vf_loss_fn',
-        'policy.learn.value_loss as {type: hl_gauss, low: .., high: ..}': 'num_atoms n_atoms num_bins v_min v_max',
-        'policy.learn.baseline': 'use_critic use_baseline',
-        'policy.learn.intrinsic': 'rnd use_rnd rnd_cfg intrinsic_reward curiosity',
-        'policy.learn.value_weight': 'vf_coef vf_loss_coeff value_coef value_loss_coef critic_coef vf_coeff value_coeff '
-        'value_loss_coeff critic_loss_coeff',
-        'policy.learn.entropy_weight': 'ent_coef entropy_coeff entropy_coef ent_coeff entropy_loss_coeff entropy_beta',
-        'policy.learn.grad_clip': 'max_grad_norm grad_clip_norm grad_norm clip_grad_norm gradient_clip '
-        'max_gradient_norm grad_norm_clip',
-        'policy.learn.grad_clip_value': 'clip_grad_value gradient_clip_val grad_value_clip',
-        'policy.learn.grad_clip (by norm) or policy.learn.grad_clip_value': 'grad_clip_by grad_clip_type',
-        'policy.learn.adv_norm': 'norm_adv normalize_advantage normalize_advantages advantage_normalization '
-        'advantage_norm use_advantage_normalization',
-        'policy.learn.value_norm': 'normalize_value normalize_returns return_norm value_normalization use_valuenorm',
-        'policy.learn.reward_norm': 'norm_reward normalize_reward rew_norm reward_normalization reward_scaling',
-        'policy.learn.target_kl': 'max_kl target_kl_div max_kl_div kl_early_stop',
-        'policy.learn.recompute_adv': 'recompute_advantage recompute_advantages',
-        'policy.collect.n_step': 'n_steps num_steps nsteps rollout_fragment_length rollout_length rollout_steps '
-        'horizon horizon_length unroll_len num_rollout_steps steps_per_env update_timestep',
-        'policy.collect.n_sample': 'train_batch_size train_batch_size_per_learner step_per_collect steps_per_epoch '
-        'frames_per_batch timesteps_per_batch n_samples',
-        'policy.collect.discount_factor': 'gamma discount discount_rate',
-        'policy.collect.gae_lambda': 'lambda lambda_ lam gae_lam lmbda gae_tau tau',
-        'policy.collect.estimator': 'use_gae advantage_estimator adv_estimator estimator_type',
-        'policy.collect.estimator as {type: n_step, n: 5}': 'nstep n_step_return nstep_return use_n_step',
-        'policy.collect.exploration': 'exploration_config explore action_selection',
-        'policy.eval.eval_freq': 'evaluation_interval evaluate_interval eval_interval step_per_epoch eval_every',
-        'policy.eval.n_episode': 'n_eval_episodes n_evaluator_episode episode_per_test evaluation_duration '
-        'num_eval_episodes eval_episodes n_episodes',
-        'policy.eval.stop_value': 'reward_threshold target_reward stop_reward stop_fn stop_score episode_reward_mean',
-        'checkpoint.freq': 'save_freq save_interval checkpoint_freq checkpoint_frequency save_ckpt_after_iter ckpt_freq',
-        'checkpoint.keep_last': 'num_to_keep keep_checkpoints_num max_to_keep',
-        'callbacks': 'callback callbacks_class callback_class',
-        'pipeline': 'execution_plan training_loop',
-        'logger.tensorboard': 'tensorboard_log tb_log use_tb tb_logger',
-    }.items()
-    for name in names.split()
-}
-"""Name of a key in other libraries -> its path in zoo."""
-
 
 def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable[str] = ()) -> str:
     """One sentence about a key that does not exist: its name in zoo, where it belongs, or the closest names."""
     known, siblings = list(known), list(siblings)
     path = f'{section}.{key}' if section else key
-    last = key.rsplit('.', 1)[-1]
-    elsewhere = [p for p in known if p.rsplit('.', 1)[-1] == key]
     close = [f'{section}.{name}' if section else name for name in closest(key, siblings)]
     if '.' in key and key in known:
         nested = functools.reduce(lambda inner, part: f'{{{part!r}: {inner}}}', reversed(key.split('.')), '..')
@@ -144,16 +52,32 @@ def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable
     if section in PARTS:  # its options have names of their own, which other keys have too
         guess = f'did you mean {" or ".join(close)}?' if close else f'the keys of {section} are {", ".join(siblings)}.'
         return f'unknown key {path}: {guess}'
-    if last in OLD_NAMES and not elsewhere:
-        return f'unknown key {path}: in zoo it is `{OLD_NAMES[last]}`.'
+    return f'unknown key {path}: {_other_name(section, key, siblings, known) or _guess(section, key, siblings, known)}'
+
+
+def _other_name(section: str, key: str, siblings: list[str], known: list[str]) -> str:
+    """What a key of another library or another section is here, as the end of a message; '' if it is none."""
+    path = f'{section}.{key}' if section else key
+    if entry := in_context(path):
+        return entry.sentence()
+    name = key.rsplit('.', 1)[-1].lower()  # AgileRL writes its keys in capitals
+    elsewhere = [] if name in siblings else [p for p in known if p.rsplit('.', 1)[-1] == name]
     if elsewhere:
-        return f'unknown key {path}: it belongs at {" or ".join(elsewhere[:2])}.'
-    if not close:
-        names = closest(key, {p.rsplit('.', 1)[-1] for p in known}, n=1)
-        close = [p for p in known if p.rsplit('.', 1)[-1] in names][:2]
+        return f'it belongs at {" or ".join(elsewhere[:2])}.'
+    entry = look_up(name, inside=False)
+    return entry.sentence() if entry else ''
+
+
+def _guess(section: str, key: str, siblings: list[str], known: list[str]) -> str:
+    """The closest names of the section, or if others are much closer those; else all of the section."""
+    elsewhere = {p.rsplit('.', 1)[-1] for p in known}
+    near = closest(key, {*siblings, *elsewhere}, n=5)
+    here = [name for name in near if name in siblings]
+    close = [f'{section}.{name}' if section else name for name in here[:2]]
+    close = close or [p for p in known if p.rsplit('.', 1)[-1] in near[:1]][:2]
     if close:
-        return f'unknown key {path}: did you mean {" or ".join(close)}?'
-    return f'unknown key {path}: the keys of {section or "the config"} are {", ".join(siblings) or "none"}.'
+        return f'did you mean {" or ".join(close)}?'
+    return f'the keys of {section or "the config"} are {", ".join(siblings) or "none"}.'
 
 
 def _types_with(section: str, key: str) -> str:
@@ -204,7 +128,9 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
     got = f'{shown(value)} ({"text" if isinstance(value, str) else type(value).__name__})'
     got = got if value is not None else 'null'
     if not isinstance(wanted, FieldInfo):
-        return f'{path} is {got} but must be a section with the keys {", ".join(wanted.model_fields)}.'
+        first = next((key for key in ('type', 'id') if key in wanted.model_fields), '')
+        do = f'; write {path}: {{{first}: {value}}}' if first and isinstance(value, str) and value.isprintable() else ''
+        return f'{path} is {got} but must be a section with the keys {", ".join(wanted.model_fields)}{do}.'
     patterned = wanted.description and any(getattr(m, 'pattern', None) for m in wanted.metadata)
     must = wanted.description if patterned else describe(wanted.annotation, wanted.metadata)
     whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
@@ -246,7 +172,14 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         inner = [m for meta in args[1:] for m in (meta.metadata if isinstance(meta, FieldInfo) else [meta])]
         return describe(args[0], [*inner, *metadata])
     if origin in (Union, types.UnionType):
-        words = [describe(arg, () if arg is type(None) else metadata) for arg in args]
+        names = str in args and any(get_origin(arg) is dict for arg in args)  # of a part
+        args = tuple(arg for arg in args if not names or get_origin(arg) is not dict)
+        words = [
+            'a name or {type: name, its options}'
+            if names and arg is str
+            else describe(arg, () if arg is type(None) else metadata)
+            for arg in args
+        ]
         return ' or '.join([w for w in words if w != 'null'] + [w for w in words if w == 'null'])
     if origin is Literal:
         return 'one of ' + ', '.join(map(repr, args)) if len(args) > 1 else repr(args[0])

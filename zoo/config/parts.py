@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import AfterValidator, Field, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
+from zoo.config.code import MODULE_NAME, load_code
+from zoo.config.messages import shown
 from zoo.config.section import ConfigError, Section, plain, validate
+from zoo.config.source import function_name
 from zoo.core.registry import Registry, UnknownNameError
 
 
@@ -39,7 +42,10 @@ def part_of(registry: Registry[Any], path: str, common: type[Section] = Section)
 
     Args: path: dotted path of the field, which errors name; common: options that all parts of this kind have.
     """
-    return Annotated[str | dict[str, Any], AfterValidator(lambda spec: checked_spec(registry, spec, path, common))]
+    check = AfterValidator(lambda spec: checked_spec(registry, spec, path, common))
+    if registry.takes_code:
+        return Annotated[str | dict[str, Any] | Callable[..., Any], BeforeValidator(_with_name), check]
+    return Annotated[str | dict[str, Any], check]
 
 
 def parts_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
@@ -61,11 +67,54 @@ def section_of(registry: Registry[Any], spec: Any, path: str, common: type[Secti
     if not isinstance(name, str):
         got = f'{path}.type is {name!r}' if 'type' in spec else f'{path} has no type'
         raise ConfigError(f'{got} but must name a {registry.kind}; use one of {", ".join(registry.names())}.')
-    try:
-        item = registry.get(name)
-    except UnknownNameError as error:
-        raise ConfigError(f'{path}: {error}') from error
+    item = _item(registry, name, path)
     return validate(_section(item, registry.kind, name, common), {} if isinstance(spec, str) else spec, path)
+
+
+def _item(registry: Registry[Any], name: str, path: str) -> Any:
+    """What is registered under a name; where the registry takes code, also what 'module:Class' names."""
+    if registry.takes_code and name not in registry and (name in _given or MODULE_NAME.fullmatch(name)):
+        found = _given[name] if name in _given else load_code(name, path)
+        if not callable(found):
+            raise ConfigError(f'{path} is {name!r} but that is {shown(found)}; name a class or a function.')
+        return found
+    try:
+        return registry.get(name)
+    except UnknownNameError as error:
+        own = " Or name your own, 'module:Class' of an importable module." if registry.takes_code else ''
+        raise ConfigError(f'{path}: {error}{own}') from error
+
+
+_given: dict[str, Any] = {}
+"""Classes and functions that a config had itself, in place of their names."""
+
+
+def _with_name(spec: Any) -> Any:
+    """A spec with the name of code that was given itself, so that a config can be stored."""
+    given = spec.get('type') if isinstance(spec, dict) else spec
+    if not callable(given):
+        return spec
+    first = name = function_name(given)
+    n = 1
+    while '<' in name and _given.get(name, given) is not given:  # lambdas, which share a name
+        n += 1
+        name = f'{first}{n}'
+    _given[name] = given
+    return {**spec, 'type': name} if isinstance(spec, dict) else name
+
+
+def part_object(registry: Registry[Any], section: Any, path: str) -> Any:
+    """The object that a section of `section_of` describes; of a function one that has its options.
+
+    Args: path: key in the config, which errors name.
+    Unlike a part of `make_part` it needs no hash, and no attribute is set on it.
+    """
+    item = _item(registry, section.type, path)
+    config = options_of(item)
+    options = {name: x for name, x in dict(section).items() if name in config.model_fields}
+    if config is getattr(item, 'config', None):
+        return item(config.model_construct(**options))
+    return item(**options) if isinstance(item, type) else functools.partial(item, **options)
 
 
 def make_part(registry: Registry[Any], spec: Any, *args: Any, common: type[Section] = Section) -> Any:

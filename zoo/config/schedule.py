@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import math
+import re
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from zoo.config.messages import shown
 from zoo.config.section import Section
 
+ATTRIBUTE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
 Rate = Annotated[float, Field(ge=0)]
 
 
@@ -32,6 +36,8 @@ class Points(Section):
     point and after the last.
     """
 
+    least: ClassVar[float] = 0.0
+
     points: list[tuple[int, float]] = Field(min_length=1, description='[[env_step, value], ...] in order of env_step')
     kind: Literal['linear', 'step'] = Field(
         'linear', description='linear: straight lines between points; step: a value holds until the next point'
@@ -50,7 +56,7 @@ class Points(Section):
         steps = [step for step, _ in self.points]
         if steps != sorted(set(steps)) or steps[0] < 0:
             raise ValueError(f'env steps {steps} do not rise from 0 or more; list the points in order')
-        if any(value < 0 for _, value in self.points):
+        if any(value < self.least for _, value in self.points):
             raise ValueError(f'values {[v for _, v in self.points]} must be 0 or more')
         return self
 
@@ -97,6 +103,19 @@ class KLAdaptive(Section):
         return min(rate * self.factor, self.max) if kl < self.kl_target / 2 else rate
 
 
+class SignedLinear(Linear):
+    """A straight line between numbers of any sign."""
+
+    start: float = Field(description='value at env step 0')
+    end: float = Field(description='value at env step `over` and later')
+
+
+class SignedPoints(Points):
+    """Points with numbers of any sign."""
+
+    least: ClassVar[float] = -math.inf
+
+
 Schedule = Annotated[float, Field(gt=0)] | Linear | Points
 """A positive number, or {start, end, over} (linear), or {points: [[env_step, value], ...]}, or that list alone."""
 
@@ -112,6 +131,49 @@ def schedule_value(schedule: Any, env_step: int) -> float:
     schedule = _section(schedule)
     is_section = isinstance(schedule, Linear | Points | KLAdaptive)
     return schedule.value(env_step) if is_section else float(schedule)
+
+
+def is_signed_schedule(value: Any) -> bool:
+    """Whether a value has the form {start, end, over} or {points, kind}."""
+    keys = set(value) if isinstance(value, dict) else set()
+    return {'start', 'end'} <= keys <= {'start', 'end', 'over'} or 'points' in keys <= {'points', 'kind'}
+
+
+def signed_section(value: Any) -> SignedLinear | SignedPoints:
+    """The section of a schedule with numbers of any sign, in its plain form, or the bare list of points."""
+    is_line = isinstance(value, dict) and 'start' in value
+    return (SignedLinear if is_line else SignedPoints).model_validate(value)
+
+
+def schedule_problem(name: str, value: Any) -> str:
+    """What is wrong with an entry of env.schedule, as the end of a sentence; '' if nothing is."""
+    if not ATTRIBUTE.fullmatch(name) or '__' in name:
+        return f'{shown(name)} is no name of an attribute; write it as in Python, such as wind or engine.power.'
+    wanted = 'a number, {start, end, over}, or {points: [[env_step, value], ...], kind}'
+    if isinstance(value, bool) or not isinstance(value, int | float | dict | list):
+        return f'{name!r} is {shown(value)} but must be {wanted}.'
+    if isinstance(value, dict | list):
+        if isinstance(value, dict) and not is_signed_schedule(value):
+            return f'{name!r} has the keys {", ".join(map(str, value)) or "none"} but must be {wanted}.'
+        try:
+            signed_section(value)
+        except ValueError as error:
+            why = getattr(error, 'errors', list)() or [{'msg': str(error)}]
+            return f'{name!r} is {shown(value)}: {why[0]["msg"].removeprefix("Value error, ")}; it must be {wanted}.'
+    return ''
+
+
+def signed_value(schedule: Any, env_step: int) -> float:
+    """Value at an env step of a number, or of a schedule with numbers of any sign.
+
+    A line of unknown length has its start at env step 0 and its end later.
+    """
+    if not isinstance(schedule, dict | list | SignedLinear | SignedPoints):
+        return float(schedule)
+    section = schedule if isinstance(schedule, SignedLinear | SignedPoints) else signed_section(schedule)
+    if isinstance(section, SignedLinear) and section.over is None:
+        return section.end if env_step else section.start
+    return section.value(env_step)
 
 
 def greatest(schedule: float | Linear | Points) -> float:

@@ -22,7 +22,7 @@ from zoo.config.messages import printable, shown
 from zoo.config.section import MAX_DEPTH, ConfigError, plain
 from zoo.core.errors import UserError
 from zoo.core.files import whole_file
-from zoo.core.registry import unknown_name
+from zoo.core.registry import closest
 
 BUNDLED_PACKAGE = 'dizoo_configs'
 
@@ -32,26 +32,36 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
 
     Args:
       source: a dict or EasyDict; a path to a .py file (its variable `config` or `main_config`) or a .yaml file; the
-        name of a bundled config. A .py file is run once in a process, with its folder on the import path.
+        name of a bundled config. A .py file is run once in a process, with its folder on the import path. DI-engine's
+        (main_config, create_config), as a tuple, a list or the two variables of a file, is translated.
     Raises: ConfigError if there is no such config, or its file holds none or cannot be read; for an error inside a .py
       file it names the line, and the error itself is its cause.
     """
     if isinstance(source, dict):
-        return plain(source), 'config'
+        return _translated(plain(source)) or plain(source), 'config'
+    if isinstance(source, (tuple, list)):
+        from zoo.config.foreign.pairs import check_pair, translated
+
+        return translated(*check_pair(source)), 'main_config and create_config'
     if not isinstance(source, (str, os.PathLike)):
-        raise ConfigError(f'a config is a dict, a path or a name, got {type(source).__name__}; pass one of those.')
+        raise ConfigError(
+            f'a config is a dict, a path or a name, got {type(source).__name__}; pass one of those, or the pair '
+            '(main_config, create_config) of DI-engine.'
+        )
     path = Path(source)
     if path.suffix in ('.yaml', '.yml'):
         return _from_yaml(_existing(path)), str(source)
     if path.suffix == '.py':
-        return _from_module(_module_of_file(_existing(path)), str(source)), str(source)
+        return _from_module(config_module(_existing(path)), str(source)), str(source)
     if path.suffix or path.parent != Path('.'):
         raise ConfigError(
             f'config {str(source)!r} is not a .py or .yaml file; give one, or the name of a bundled config.'
         )
     bundled, name = bundled_configs(), str(source)
     if name not in bundled:
-        raise ConfigError(unknown_name('config', name, bundled, listed='bundled'))
+        near = closest(name, bundled)
+        guess = f'did you mean {" or ".join(map(repr, near))}? ' if near else ''
+        raise ConfigError(f'unknown config {shown(name)}: {guess}zoo list configs shows all {len(bundled)}.')
     return _from_module(importlib.import_module(f'{BUNDLED_PACKAGE}.{bundled[name].stem}'), name), name
 
 
@@ -74,7 +84,36 @@ def _existing(path: Path) -> Path:
     raise ConfigError(f'there is no config file {str(path)!r}; check the path.')
 
 
+def _translated(config: dict[str, Any]) -> dict[str, Any] | None:
+    """The config of zoo for a main_config of DI-engine; None for any other dict."""
+    if isinstance(config.get('env'), dict) and 'id' in config['env']:
+        return None  # zoo's own, as most are; the translators need not be loaded
+    from zoo.config.foreign.pairs import is_main_config, translated
+
+    return translated(config) if is_main_config(config) else None
+
+
+def config_module(path: Path) -> ModuleType:
+    """The module of a .py file; of one that imports DI-engine, where that is missing, without those imports."""
+    try:
+        return _module_of_file(path)
+    except ConfigError as error:
+        from zoo.config.foreign.pairs import needs_di_engine, run_without_imports
+
+        if not needs_di_engine(error.__cause__):
+            raise
+        try:
+            return run_without_imports(path)
+        except Exception as other:
+            raise ConfigError(_failed(str(path), other, str(path))) from other
+
+
 def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
+    if isinstance(vars(module).get('create_config'), dict) or not isinstance(vars(module).get('config'), dict):
+        from zoo.config.foreign.pairs import pair_of, translated
+
+        if (pair := pair_of(vars(module))) is not None:
+            return translated(*pair)
     for name in ('config', 'main_config'):
         if isinstance(vars(module).get(name), dict):
             return plain(vars(module)[name])
@@ -225,11 +264,13 @@ def _from_yaml(path: Path) -> dict[str, Any]:
 
 def save_yaml(config: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a config so that load_config reads an equal one; functions are written as 'module:function'."""
-    text = yaml.dump(
-        storable(config), Dumper=_Dumper, sort_keys=False, width=120
-    )  # ASCII, with escapes for other characters
     with whole_file(Path(path)) as file:
-        file.write(text.encode())
+        file.write(yaml_text(config).encode())
+
+
+def yaml_text(config: dict[str, Any]) -> str:
+    """A config as YAML, in ASCII with escapes for other characters."""
+    return yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)
 
 
 def storable(value: Any) -> Any:

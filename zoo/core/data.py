@@ -81,12 +81,14 @@ class RunInfo(NamedTuple):
     reuse: expected draws of each sample by the policy's and by the value's phase; 1 where a buffer keeps nothing.
     n_draw: draws of the policy's phase per rollout; None where a buffer keeps nothing: the rollout itself is learned.
     eager_only: why its gradient steps must be executed eagerly, as a clause; '' if they need not.
+    config: the config of the run as files hold it; None: a policy made by hand.
     """
 
     max_env_step: int | None = None
     reuse: Mapping[str, float] = {'policy': 1.0, 'value': 1.0}
     n_draw: int | None = None
     eager_only: str = ''
+    config: Mapping[str, Any] | None = None
 
 
 class Timestep(NamedTuple):
@@ -104,7 +106,7 @@ class Timestep(NamedTuple):
     truncated: Tensor  # [B] bool, cut off from outside, such as by a time limit
     final_obs: Obs | None  # [K, *O], of the K envs whose episode ended; None if none did or `obs` is it
     final_index: Tensor | None  # [K] int64, which envs those are
-    info: dict[str, Any]  # of the vector env; single envs' own are not gathered
+    info: dict[str, Any]  # of the vector env; in a rollout {entry: [T, B, ...] f32} of env.info_columns
     is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None where no such rows exist.
     # With `truncated` the env failed in this step and was made anew (env.on_error); in a rollout it is then set in all
     # rows of the broken episode.

@@ -5,6 +5,9 @@ What the code of an env raises is neither: it passes through, and carries the pl
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 
 class UserError(ValueError):
     """What was asked for cannot be done as asked: a config, a name, a file."""
@@ -12,6 +15,12 @@ class UserError(ValueError):
 
 class RunError(RuntimeError):
     """A run that began well and failed: its env, its gradient, its disk."""
+
+
+def place_of(error: BaseException) -> str:
+    """'file:line' of the last line that ran before an error."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f'{Path(last.filename).name}:{last.lineno}'
 
 
 def env_failure(error: BaseException) -> str | None:

@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from importlib import metadata
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from zoo.core.errors import UserError
 
@@ -26,20 +26,29 @@ class Registry(Generic[T]):
     """A dict from names to classes or functions that fills itself when it is first read.
 
     Built-in entries register when `modules` are imported; those of other packages when the entry points of `group` are
-    loaded. Construction is `REGISTRY.get(name)(...)`, so what a constructor raises arrives as it was raised.
+    loaded. Construction is `REGISTRY.get(name)(...)`, or `build`: what a constructor raises arrives as it was raised.
+
+    Attributes: takes_code: a config may name 'module:Class' in place of a registered name.
     """
 
-    def __init__(self, kind: str, group: str, modules: Iterable[str] = ()) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, group: str, modules: Iterable[str] = (), takes_code: bool = False) -> None:
+        self.kind, self.takes_code = kind, takes_code
         self._group = group
         self._modules = tuple(modules)
         self._items: dict[str, T] = {}
         self._places: dict[str, str] = {}
         self._loaded = False
 
-    def register(self, name: str, force: bool = False) -> Callable[[Item], Item]:
+    @overload
+    def register(self, name: str, force: bool = False) -> Callable[[Item], Item]: ...
+
+    @overload
+    def register(self, name: str, force: bool = False, *, module: Item) -> Item: ...
+
+    def register(self, name: str, force: bool = False, *, module: Any = None) -> Any:
         """Decorator that registers a class or function under `name` and returns it unchanged.
 
+        Args: module: the class or function itself, to register it at once without a decorator; it is returned.
         Raises: UserError (a ValueError) if the name is taken, naming both places, unless `force` says to replace it.
         """
         if not isinstance(name, str) or not name:
@@ -56,7 +65,16 @@ class Registry(Generic[T]):
             self._add(name, item, place, force)
             return item
 
-        return decorator
+        return decorator if module is None else decorator(module)
+
+    def build(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """`get(name)(*args, **kwargs)`. Raises: as `get`, and what the constructor raises."""
+        make: Any = self.get(name)
+        return make(*args, **kwargs)
+
+    def query(self) -> list[str]:
+        """`names`."""
+        return self.names()
 
     def get(self, name: str) -> T:
         """What is registered under `name`. Raises: UnknownNameError with close matches and the known names."""
@@ -157,6 +175,9 @@ PHASE_REGISTRY: Registry[Any] = Registry('phase', 'zoo.phases', ('zoo.policy.pha
 INTRINSIC_REGISTRY: Registry[Any] = Registry('intrinsic reward', 'zoo.intrinsic_rewards', ('zoo.policy.intrinsic',))
 PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.plasticity',))
 PIPELINE_REGISTRY: Registry[Any] = Registry('pipeline', 'zoo.pipelines', ('zoo.run.job',))
+SINK_REGISTRY: Registry[Any] = Registry('sink', 'zoo.sinks', ('zoo.run.sinks',), takes_code=True)
+STOP_REGISTRY: Registry[Any] = Registry('stop rule', 'zoo.stop_rules', ('zoo.run.stop_rules',), takes_code=True)
+SAVE_REGISTRY: Registry[Any] = Registry('form of a saved policy', 'zoo.policy_forms', ('zoo.run.policy_file',))
 
 PARTS: dict[str, Registry[Any]] = {
     'policy.learn.surrogate': SURROGATE_REGISTRY,
@@ -171,5 +192,7 @@ PARTS: dict[str, Registry[Any]] = {
     'policy.collect.estimator': ESTIMATOR_REGISTRY,
     'policy.collect.exploration': EXPLORATION_REGISTRY,
     'pipeline': PIPELINE_REGISTRY,
+    'stop': STOP_REGISTRY,
+    'logger.sinks': SINK_REGISTRY,
 }
-"""The parts of a policy that a config chooses, by the key that names them."""
+"""The parts of a policy or a run that a config chooses, by the key that names them."""

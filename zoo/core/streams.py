@@ -16,6 +16,17 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))  # the lowest free number
 
 
+def paint(text: str, color: str) -> str:
+    """The text as a terminal shows it in a color: 'red', 'yellow'; as it is without a color, a terminal, or with NO_COLOR.
+
+    NO_COLOR is the convention of no-color.org: set to anything but the empty text, it means no colors.
+    """
+    codes = {'red': 31, 'yellow': 33}
+    if color not in codes or os.environ.get('NO_COLOR') or os.environ.get('TERM') == 'dumb' or not sys.stderr.isatty():
+        return text
+    return f'\033[{codes[color]}m{text}\033[0m'
+
+
 def write_line(text: str) -> None:
     """Writes a line to stdout, at once: an error of its file must not come when the interpreter exits.
 

@@ -21,7 +21,9 @@ from zoo.env.families import procgen as procgen
 from zoo.env.families.family import EnvFamily as EnvFamily
 from zoo.env.families.family import EnvRequest as EnvRequest
 from zoo.env.families.family import env_family as env_family
-from zoo.env.make import known_ids as known_ids
+from zoo.env.ids import known_ids as known_ids
+from zoo.env.inspect import EnvReport as EnvReport
+from zoo.env.inspect import inspect_env as inspect_env
 from zoo.env.make import make_env as make_env
 from zoo.env.make_vector import AnyVectorEnv as AnyVectorEnv
 from zoo.env.make_vector import make_env_groups as make_env_groups

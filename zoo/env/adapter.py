@@ -120,11 +120,13 @@ class OldGymEnv(gymnasium.Env):
             env, 'unwrapped', env
         )  # wrappers of old gym pass on any keyword, even to an env that does not take it
         self._reset_takes_seed = all(takes_keyword(e.reset, 'seed') for e in (env, inner))
+        self.takes_options = all(takes_keyword(e.reset, 'options') for e in (env, inner))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None and not self._reset_takes_seed and callable(getattr(self._env, 'seed', None)):
             self._env.seed(seed)
-        result = self._env.reset(seed=seed) if self._reset_takes_seed else self._env.reset()
+        kwargs = {'options': options} if options and self.takes_options else {}
+        result = self._env.reset(seed=seed, **kwargs) if self._reset_takes_seed else self._env.reset(**kwargs)
         is_both = _is_obs_and_info(result) and not (self._is_pair and not isinstance(result[0], tuple))
         obs, info = result if is_both else (result, {})
         return _cast(self.observation_space, obs), info
@@ -148,6 +150,26 @@ class OldGymEnv(gymnasium.Env):
     def close(self) -> None:
         if hasattr(self._env, 'close'):
             self._env.close()
+
+
+def takes_options(env: gymnasium.Env) -> bool:
+    """Whether the reset of an env reads its options."""
+    inner = env.unwrapped
+    return inner.takes_options if isinstance(inner, OldGymEnv) else takes_keyword(inner.reset, 'options')
+
+
+def refuse_untaken_options(env: gymnasium.Env, options: Any, name: str) -> None:
+    """Raises: UnsupportedEnvError if there are reset options and the env's reset does not take any."""
+    if options is not None and not takes_options(env):
+        raise no_options_error(name)
+
+
+def no_options_error(name: str) -> UnsupportedEnvError:
+    """The error of reset options for an env whose reset takes none."""
+    return UnsupportedEnvError(
+        f'env.reset_options is set but the reset of {name!r} has no argument options; give it one, or leave '
+        'env.reset_options out.'
+    )
 
 
 def takes_keyword(function: Any, keyword: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,49 @@ from zoo.env.errors import BrokenContractError, of_entry, show_value
 CORRECT = 'correct one of the two'
 
 
-def checked_leaves(obs: Any, space: Space, source: str) -> dict[str, np.ndarray]:
-    """Copies of the leaves of an observation by their paths.
+class ToleratedError(BrokenContractError):
+    """A break that only the check refuses: a run without the check takes such a value."""
+
+
+Note = Callable[[BrokenContractError], None]
+"""Is given a break after which the check could continue; it may raise it."""
+
+
+def checked_leaves(obs: Any, space: Space, source: str, note: Note) -> dict[str, np.ndarray]:
+    """Copies of the leaves of an observation by their paths, without those that a note is made of.
 
     Args: source: 'reset' or 'step', for the error.
-    Raises: BrokenContractError if a leaf is missing, or has another type, shape, dtype or range than in the space.
+      note: gets a BrokenContractError for each leaf that is missing, or has another type, shape, dtype or range than in
+        the space.
     """
     found = {}
-    for path, leaf, value in _leaves(obs, space, '', source):
-        what = f'the observation{of_entry(path)} of {source}'
-        if isinstance(leaf, Discrete):
-            _check_discrete(value, leaf, what)
-        else:
-            _check_array(value, leaf, what)
-        found[path] = np.array(value)
+    try:
+        for path, leaf, value in _leaves(obs, space, '', source):
+            what = f'the observation{of_entry(path)} of {source}'
+            try:
+                if isinstance(leaf, Discrete):
+                    _check_discrete(value, leaf, what)
+                else:
+                    _check_array(value, leaf, what, note)
+            except ToleratedError as error:
+                note(error)
+            except BrokenContractError as error:
+                note(error)
+                continue
+            found[path] = np.array(value)
+    except BrokenContractError as error:  # of the entries
+        note(error)
     return found
+
+
+def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The path of the first leaf that differs, or is missing."""
+    return next((path for path in was if path not in now or not _equal(was[path], now[path])), None)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    are_floats = all(np.asarray(x).dtype.kind == 'f' for x in (a, b))
+    return bool(np.array_equal(a, b, equal_nan=are_floats))
 
 
 def _leaves(obs: Any, space: Space, path: str, source: str) -> Iterator[tuple[str, Leaf, Any]]:
@@ -44,30 +72,45 @@ def _leaves(obs: Any, space: Space, path: str, source: str) -> Iterator[tuple[st
         raise BrokenContractError(f'{what} is {show_value(obs)}', f'{wanted} as in observation_space', CORRECT)
     if set(entries) != set(space.spaces):
         has = f'{what} has the entries {", ".join(map(repr, entries))}'
-        raise BrokenContractError(has, f'{", ".join(map(repr, space.spaces))} as in observation_space', CORRECT)
+        kind = ToleratedError if set(entries) > set(space.spaces) else BrokenContractError
+        raise kind(has, f'{", ".join(map(repr, space.spaces))} as in observation_space', CORRECT)
     for name, each in space.spaces.items():
         yield from _leaves(entries[name], each, f'{path}.{name}' if path else name, source)
 
 
 def _check_discrete(obs: Any, space: Discrete, what: str) -> None:
     if isinstance(obs, bool) or np.shape(obs) != () or np.asarray(obs).dtype.kind not in 'iu':
-        raise BrokenContractError(f'{what} is {show_value(obs)}', 'an int', 'return int(obs)')
+        kind = ToleratedError if isinstance(obs, bool) else BrokenContractError
+        raise kind(f'{what} is {show_value(obs)}', 'an int', 'return int(obs)')
     if not 0 <= int(obs) - space.start < space.n:
         wanted = f'{space.start} to {space.start + space.n - 1} as in observation_space'
         raise BrokenContractError(f'{what} is {obs}', wanted, CORRECT)
 
 
-def _check_array(obs: Any, space: Box | MultiDiscrete | MultiBinary, what: str) -> None:
+def _check_array(obs: Any, space: Box | MultiDiscrete | MultiBinary, what: str, note: Note) -> None:
     dtype = space.dtype if isinstance(space, Box) else 'int8' if isinstance(space, MultiBinary) else 'int64'
     if not isinstance(obs, np.ndarray | np.generic):
         do = f'return np.asarray(obs, dtype=np.{dtype})'
-        raise BrokenContractError(f'{what} is {show_value(obs)}', 'a numpy array', do)
+        kind = ToleratedError if _fits(obs, space.shape, dtype) else BrokenContractError
+        raise kind(f'{what} is {show_value(obs)}', 'a numpy array', do)
     if obs.shape != space.shape:
         raise BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', CORRECT)
     if obs.dtype != dtype if isinstance(space, Box) else obs.dtype.kind not in 'biu':
         wanted = f'{dtype} as in observation_space' if isinstance(space, Box) else 'integers'
-        raise BrokenContractError(f'{what} has dtype {obs.dtype}', wanted, f'return obs.astype(np.{dtype})')
-    _check_values(np.asarray(obs), *_bounds(space), what)
+        got, do = f'{what} has dtype {obs.dtype}', f'return obs.astype(np.{dtype})'
+        if not _fits(obs, space.shape, dtype):
+            raise BrokenContractError(got, wanted, do)
+        note(ToleratedError(got, wanted, do))
+    _check_values(np.asarray(obs), *_bounds(space), what, isinstance(space, Box))
+
+
+def _fits(obs: Any, shape: tuple[int, ...], dtype: str) -> bool:
+    """Whether a run makes an array of the space of it."""
+    try:
+        array = np.asarray(obs)
+    except ValueError:  # a ragged list
+        return False
+    return array.shape == shape and array.dtype.kind in 'biuf' and np.can_cast(array.dtype, dtype, 'same_kind')
 
 
 def _bounds(space: Box | MultiDiscrete | MultiBinary) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +122,7 @@ def _bounds(space: Box | MultiDiscrete | MultiBinary) -> tuple[np.ndarray, np.nd
     return low, low + n - 1
 
 
-def _check_values(obs: np.ndarray, low: np.ndarray, high: np.ndarray, what: str) -> None:
+def _check_values(obs: np.ndarray, low: np.ndarray, high: np.ndarray, what: str, is_box: bool) -> None:
     finite = np.isfinite(obs)
     wrong = np.argwhere(~(finite & (low <= obs) & (obs <= high)))
     if not len(wrong):
@@ -89,4 +132,4 @@ def _check_values(obs: np.ndarray, low: np.ndarray, high: np.ndarray, what: str)
     if not finite[at]:
         raise BrokenContractError(got, 'finite numbers', 'find where it comes from')
     wanted = f'{low[at]:g} to {high[at]:g} as in observation_space'
-    raise BrokenContractError(got, wanted, 'correct it, or widen the space')
+    raise (ToleratedError if is_box else BrokenContractError)(got, wanted, 'correct it, or widen the space')

@@ -7,8 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from zoo.config.code import absolute_name, names_code
+from zoo.config.schedule import schedule_problem
 from zoo.config.section import ConfigError, Section, section_problems
 from zoo.env.masks import MaskSource
+from zoo.env.user_wrappers import with_absolute_names
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -17,10 +20,16 @@ class EnvConfig(Section):
     """The env, the number of its copies, and how they run."""
 
     id: str | Callable[..., Any] = Field(
-        description="gymnasium id, registered name, 'module:function', or a callable that makes one env"
+        description="gymnasium id, registered name, 'module:function' or 'path/file.py:function', or a callable that makes "
+        'one env, or (with an argument num_envs) a gymnasium.vector.VectorEnv'
     )
     game: str | None = Field(None, description='game of an env family: atari, procgen, envpool, torch')
     kwargs: dict[str, Any] = Field({}, description='keyword arguments of the env')
+    wrappers: list[str | dict[str, Any] | Callable[..., Any]] = Field(
+        [],
+        description="wrappers around each env, the first innermost: 'module:Class', 'path/file.py:Class', or "
+        "{type: 'module:Class', its arguments}; env.max_episode_steps counts the steps inside them",
+    )
     collector_env_num: Count = Field(
         8, description='training envs that step together; 8 to 64 are usual, more with batched or tensor envs'
     )
@@ -58,7 +67,30 @@ class EnvConfig(Section):
     max_episode_steps: Count | None = Field(
         None, description="env steps per episode, at most; null: the env's own limit"
     )
-    check: bool = Field(True, description='check at the start of a run that the env keeps the gymnasium interface')
+    reset_options: dict[str, Any] | str | Callable[..., Any] = Field(
+        {},
+        description='options of every reset of an env, as gymnasium passes them: values may follow the env steps, as {start, '
+        "end, over} or {points: [[env_step, value], ...]}; or 'module:function' of the env step, which returns the dict",
+    )
+    reset_every: Count | None = Field(
+        None,
+        description='rollouts after which all training envs are reset, whether their episodes have ended or not; null: never',
+    )
+    schedule: dict[str, Any] = Field(
+        {},
+        description='attributes of the env that follow the env steps of the run, set before each rollout and evaluation: '
+        '{wind: {start: 0, end: 5, over: 100000}}, or {points: [[env_step, value], ...], kind: step}, or a number',
+    )
+    info_columns: list[str] = Field(
+        [],
+        description="entries of the env's info that are stored with each transition, as column 'info/<entry>': numbers or "
+        'arrays of numbers, nan where a step has none',
+    )
+    check: bool | Literal['strict'] = Field(
+        True,
+        description='check at the start of a run that the env keeps the gymnasium interface; strict: an env whose episodes '
+        'no seed repeats is refused too, and no warning',
+    )
     step_timeout: Annotated[float, Field(gt=0, le=1e8)] = Field(
         60.0,
         description='seconds that an env may take for one step, reset or close, and ten times as long to be made; raise it '
@@ -83,6 +115,35 @@ class EnvConfig(Section):
                 f'it must divide env.collector_env_num, which is {n_env}; use 1, or another number of envs.'
             )
         return n_group
+
+    @field_validator('id')
+    @classmethod
+    def _whole_path(cls, env_id: Any) -> Any:
+        return absolute_name(env_id) if isinstance(env_id, str) else env_id
+
+    @field_validator('wrappers', mode='before')
+    @classmethod
+    def _list_of_one(cls, wrappers: Any) -> Any:
+        return [wrappers] if isinstance(wrappers, str | dict) or callable(wrappers) else wrappers
+
+    @field_validator('wrappers')
+    @classmethod
+    def _whole_paths(cls, wrappers: list[Any]) -> list[Any]:
+        return with_absolute_names(wrappers)
+
+    @field_validator('reset_options')
+    @classmethod
+    def _names_code(cls, options: Any) -> Any:
+        if isinstance(options, str) and not names_code(options):
+            raise ValueError("it must be a dict, or name a function, as 'module:function' or 'path/file.py:function'.")
+        return absolute_name(options) if isinstance(options, str) else options
+
+    @field_validator('schedule')
+    @classmethod
+    def _schedules(cls, schedule: dict[str, Any]) -> dict[str, Any]:
+        if problems := [sentence for name, value in schedule.items() if (sentence := schedule_problem(name, value))]:
+            raise ValueError(' '.join(problems))
+        return schedule
 
     @field_validator('kwargs')
     @classmethod

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
+import logging
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,16 +13,22 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from zoo.core.registry import ENV_REGISTRY, closest
+from zoo.config.code import shown_name
+from zoo.config.section import ConfigError
 from zoo.env.adapter import OldGymEnv, env_spaces
 from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError, UnsupportedEnvError, locate, made_at
 from zoo.env.families.family import EnvFamily, missing_extra, no_games
+from zoo.env.ids import Source, find_source, versions_of
 from zoo.env.mask_source import find_mask_source, has_mask_in_info, has_mask_in_worker
 from zoo.env.masks import MaskSource
+from zoo.env.own_vector import check_limits, check_one_vector, limit_of, own_vector
+from zoo.env.user_wrappers import apply_wrappers, wrapper_problems
 from zoo.env.wrappers import wrap_env
 
 EXTRAS = {'gymnasium.envs.box2d': 'box2d', 'gymnasium.envs.mujoco': 'mujoco'}
+
+logger = logging.getLogger(__name__)
 
 
 def make_env(cfg: EnvConfig | Mapping[str, Any]) -> gymnasium.Env:
@@ -44,14 +50,24 @@ class EnvMaker:
     The first call finds out where their action masks come from: it may reset that env once, to look at its info.
     """
 
-    def __init__(self, cfg: EnvConfig, timeout: float | None = None) -> None:
-        """timeout: seconds for the reset of an env in a process of its own; None: they all run in this process."""
-        self._cfg, self._timeout = cfg, timeout
+    def __init__(self, cfg: EnvConfig, timeout: float | None = None, n_env: int = 1, training: bool = False) -> None:
+        """
+        Args:
+          timeout: seconds for the reset of an env in a process of its own; None: they all run in this process.
+          n_env, training: how many envs the whole vector has, and what it is for: an env may support fewer.
+        """
+        self._cfg, self._timeout, self._n_env, self._training = cfg, timeout, n_env, training
         self._source: MaskSource | None = None if cfg.action_mask == 'auto' else cfg.action_mask
+        self._is_first = True
 
     def __call__(self) -> gymnasium.Env:
         name = env_name(self._cfg)
         env = _make_bare_env(self._cfg)
+        if self._is_first:
+            check_limits(env, self._n_env, self._cfg.max_episode_steps, self._training, name)
+            if self._training and self._cfg.max_episode_steps is None and (n_step := limit_of(env, 'max_horizon')):
+                logger.info('env %r: episodes are cut after %d steps, its max_horizon', name, n_step)
+            self._is_first = False
         if self._source is None:
             self._source = find_mask_source(env, name, partial(self._has_mask_in_info, env, name))
         return wrap_env(env, self._cfg, self._source, name)
@@ -70,39 +86,49 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
         raise UnsupportedEnvError(f'env {name!r} is available as a vector only; use make_vector_env(cfg, 1).')
     env = _make_gymnasium(source, cfg) if isinstance(source, EnvSpec) else _call(source, cfg)
     if not isinstance(env, gymnasium.Env):
+        check_one_vector(env, name)
         env = OldGymEnv(env, name)
+    n_step = cfg.max_episode_steps or limit_of(env, 'max_horizon')
+    if n_step is not None:
+        env = _limit(env, n_step, replace=cfg.max_episode_steps is not None)
+    env = apply_wrappers(env, cfg.wrappers, name)
     env_spaces(env, name)
-    return env if cfg.max_episode_steps is None else _limit(env, cfg.max_episode_steps)
-
-
-def known_ids() -> list[str]:
-    """Registered names, then the ids that gymnasium knows."""
-    return [*ENV_REGISTRY.names(), *sorted(gymnasium.registry)]
+    return env
 
 
 def env_name(cfg: EnvConfig) -> str:
     """The env's name in messages: its id and game, or the place where its callable is defined."""
     if isinstance(cfg.id, str):
-        return cfg.id if cfg.game is None else f'{cfg.id}/{cfg.game}'
-    return f'{getattr(cfg.id, "__module__", "?")}:{getattr(cfg.id, "__qualname__", repr(cfg.id))}'
+        name = shown_name(cfg.id)
+        return name if cfg.game is None else f'{name}/{cfg.game}'
+    maker = cfg.id.func if isinstance(cfg.id, partial) else cfg.id
+    return f'{getattr(maker, "__module__", "?")}:{getattr(maker, "__qualname__", repr(maker))}'
 
 
-def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> EnvSpec | EnvFamily | Callable[..., Any]:
-    """The maker of the env: a gymnasium spec, a family, or a callable (given, registered, or 'module:function').
+def extra_of(env_id: str) -> str | None:
+    """The extra of zoo that an id of gymnasium needs, e.g. 'mujoco'; None if none is known."""
+    entry_point = str(gymnasium.registry[env_id].entry_point)
+    return next((extra for module, extra in EXTRAS.items() if entry_point.startswith(module)), None)
 
+
+def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> Source:
+    """The maker of the env: a gymnasium spec, a family, or a callable (given, registered, or named).
+
+    What makes whole vectors of envs only, see `own_vector`, is a family too.
     Raises: UnknownEnvError with the closest known ids or games; MissingExtraError if the package with the games is not
       installed.
     """
-    source = _find_source(env_id)
+    source = find_source(env_id)
     if isinstance(source, EnvFamily):
         source.check_game(str(env_id), game)
-    elif game is not None:
+        return source
+    if game is not None:
         raise UnknownEnvError(no_games(str(env_id), game))
-    return source
+    return own_vector(source) or source
 
 
 def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
-    """Checks env.id, env.game and env.kwargs without making an env.
+    """Checks env.id, env.game, env.kwargs and env.wrappers without making an env.
 
     A missing extra is not a mistake in the config; `make_env` reports it.
     Raises: UnknownEnvError, ConfigError.
@@ -112,41 +138,8 @@ def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
         source = find_env(cfg.id, cfg.game)
         if isinstance(source, EnvFamily):
             source.read_options(cfg.kwargs)
-
-
-def _find_source(env_id: str | Callable[..., Any]) -> EnvSpec | EnvFamily | Callable[..., Any]:
-    if callable(env_id):
-        return env_id
-    if env_id in ENV_REGISTRY:
-        return ENV_REGISTRY.get(env_id)
-    if ':' in env_id:
-        return _find_in_module(env_id)
-    if env_id in gymnasium.registry:
-        return gymnasium.registry[env_id]
-    raise UnknownEnvError(_unknown(env_id))
-
-
-def _find_in_module(env_id: str) -> EnvSpec | EnvFamily | Callable[..., Any]:
-    module_name, _, attribute = env_id.partition(':')
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f'{module_name}.'.startswith(f'{error.name}.'):
-            raise  # it exists, but a module that it imports does not
-        raise UnknownEnvError(
-            f'env {env_id!r} names the module {error.name!r}, which is not found; '
-            'check the spelling, or install the package that has it.'
-        ) from error
-    if attribute in gymnasium.registry:  # the import registered it
-        return gymnasium.registry[attribute]
-    for part in attribute.split('.'):
-        found = getattr(found, part, None)
-    if not callable(found) and not isinstance(found, EnvFamily):
-        raise UnknownEnvError(
-            f'env {env_id!r}: module {module_name!r} has no function or class {attribute!r}, and '
-            'registers no gymnasium env of that id; check the spelling.'
-        )
-    return found
+    if problems := list(wrapper_problems(cfg.wrappers)):
+        raise ConfigError(problems)
 
 
 def _call(creator: Callable[..., Any], cfg: EnvConfig) -> Any:
@@ -216,40 +209,21 @@ def _join(names: list[str]) -> str:
 
 def raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
     """Raise an error that names the extra to install, or the newer version to use, if that is the cause of `error`."""
-    extra = next((extra for module, extra in EXTRAS.items() if str(spec.entry_point).startswith(module)), None)
+    extra = extra_of(spec.id)
     if extra and isinstance(error, gymnasium.error.DependencyNotInstalled):
         raise MissingExtraError(missing_extra(extra, spec.id)) from error
-    latest = _versions(spec.id)[-1]
+    latest = versions_of(spec.id)[-1]
     if latest.id != spec.id:
         raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); use {latest.id!r}.') from error
 
 
-def _limit(env: gymnasium.Env, max_episode_steps: int) -> gymnasium.Env:
+def _limit(env: gymnasium.Env, max_episode_steps: int, replace: bool) -> gymnasium.Env:
+    """The env with a limit of steps. replace: also where it has a longer one; else the shorter one holds."""
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, gymnasium.wrappers.TimeLimit):
-            layer._max_episode_steps = max_episode_steps  # a second limit could only shorten the episodes
+            n_step = max_episode_steps if replace else min(max_episode_steps, layer._max_episode_steps)
+            layer._max_episode_steps = n_step  # a second limit could only shorten the episodes
             return env
         layer = layer.env
     return gymnasium.wrappers.TimeLimit(env, max_episode_steps)
-
-
-def _versions(env_id: str) -> list[EnvSpec]:
-    base = env_id.rpartition('-v')[0] or env_id
-    same = [s for s in gymnasium.registry.values() if s.id.rpartition('-v')[0] == base]
-    return sorted(same, key=lambda s: s.version or 0)
-
-
-def _unknown(env_id: str) -> str:
-    versions = [s.id for s in _versions(env_id)]
-    if versions:
-        return (
-            f'unknown env {env_id!r}: gymnasium {gymnasium.__version__} has {", ".join(versions)}; '
-            f'use {versions[-1]!r}.'
-        )
-    close = closest(env_id, (*ENV_REGISTRY.names(), *gymnasium.registry))
-    hint = f'did you mean {" or ".join(repr(c) for c in close)}?' if close else 'no known id is close.'
-    return (
-        f"unknown env {env_id!r}: {hint} `zoo list envs` shows the known ones; write 'module:function' for "
-        "your own, and 'package:id' for an id that a package registers with gymnasium when it is imported."
-    )

@@ -16,8 +16,10 @@ from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.errors import EnvContractError, UnsupportedEnvError, locate, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest
 from zoo.env.make import EnvMaker, env_name, find_env, raise_bad_kwargs, raise_missing_extra
+from zoo.env.own_vector import OwnVector, takes_one_seed
 from zoo.env.restarts import Restarts
 from zoo.env.serial import SerialVectorEnv
+from zoo.env.steering import EnvSettings
 from zoo.env.tensor.base import TensorEnv
 from zoo.env.tensor.vector import TensorVectorEnv
 from zoo.env.vector import VectorEnv, autoreset_name
@@ -60,7 +62,8 @@ def make_vector_env(
             env = _make_batched(cfg, source, n_env)
     else:
         mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
-        env_fns = [EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout)] * n_env
+        n_all = n_env if first is None else cfg.collector_env_num
+        env_fns = [EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout, n_all, training)] * n_env
         if cfg.on_error == 'raise':
             restarts = None
         elif restarts is None:
@@ -70,7 +73,7 @@ def make_vector_env(
             if how == 'sync'
             else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name, restarts)
         )
-    one_seed = source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
+    one_seed = _one_seed(source, env, how)
     vector = (
         TensorVectorEnv(env, cfg, name, n_env, device)
         if isinstance(env, TensorEnv)
@@ -78,7 +81,8 @@ def make_vector_env(
             env, cfg, name, one_seed, torch.device(device) if device.startswith('cuda') else None, first or 0
         )
     )
-    if vector.n_env != n_env:
+    is_copy = isinstance(source, OwnVector) and source.is_given and not training
+    if vector.n_env != n_env and not is_copy:
         vector.close()
         raise EnvContractError(
             f'env {name!r}: {vector.n_env} envs were made, wanted {n_env}; make as many as '
@@ -90,6 +94,12 @@ def make_vector_env(
         raise UnsupportedEnvError(
             f"env.autoreset is {cfg.autoreset!r} but the batched {name!r} does {vector.autoreset!r}; use 'auto'{sync}."
         )
+    settings = EnvSettings(cfg)
+    if settings.changes:
+        with ExitStack() as undo:
+            undo.callback(vector.close)
+            settings.apply([vector], 0)
+            undo.pop_all()
     return vector
 
 
@@ -120,6 +130,13 @@ def make_env_groups(
     return groups
 
 
+def _one_seed(source: Any, env: Any, how: str) -> bool:
+    """Whether a reset of the vector takes one int rather than one for each env."""
+    if isinstance(source, OwnVector):
+        return takes_one_seed(env)
+    return source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
+
+
 def _one_group(cfg: EnvConfig, device: str) -> list[AnyVectorEnv]:
     """The group of tensor envs."""
     if cfg.collector_group_num is not None:
@@ -128,6 +145,11 @@ def _one_group(cfg: EnvConfig, device: str) -> list[AnyVectorEnv]:
             'device of the policy, which gains nothing from groups; leave it out.'
         )
     return [make_vector_env(cfg, cfg.collector_env_num, training=True, device=device)]
+
+
+def vectorization_of(cfg: EnvConfig) -> Literal['sync', 'async', 'batched']:
+    """How the envs of a config step. Raises: UnsupportedEnvError, UnknownEnvError, as `make_vector_env`."""
+    return _vectorization(cfg, find_env(cfg.id, cfg.game))
 
 
 def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'batched']:
@@ -162,7 +184,7 @@ def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'bat
         )
     if cfg.vectorization != 'auto':
         return cfg.vectorization
-    single = bool(wrapped) or cfg.on_error == 'restart'
+    single = bool(wrapped) or cfg.on_error == 'restart' or cfg.reset_options != {}
     return 'batched' if has_batched and not single and _batched_fits(cfg, source) else 'sync'
 
 

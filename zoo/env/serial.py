@@ -1,7 +1,7 @@
 """Envs that step one after the other in this process.
 
-Of the infos that they return only the last observations of ended episodes are kept: to merge all of them takes longer
-than a step of a small env.
+Of the infos that they return only the last observations and numbers of ended episodes are kept, and what `watch` names: to
+merge all of them takes longer than a step of a small env.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
+from zoo.env.adapter import refuse_untaken_options
+from zoo.env.attributes import EnvCommand, apply
 from zoo.env.calls import CALLS, CONSTRUCTION_CALLS, env_call
 from zoo.env.closing import close_in_time
 from zoo.env.diagnosis import (
@@ -29,9 +31,8 @@ from zoo.env.diagnosis import (
     raise_if_broken,
 )
 from zoo.env.errors import locate, made_at
+from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched, numbers_of, watched_of
 from zoo.env.restarts import BROKEN, CONSTRUCTION, RESET, Restarts, restart_seed
-
-FINAL_OBS = 'final_obs'  # key of gymnasium's infos
 
 
 class SerialVectorEnv(SyncVectorEnv):
@@ -64,6 +65,25 @@ class SerialVectorEnv(SyncVectorEnv):
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._seeds: list[int | None] = [None] * self.num_envs
         self._step_count = 0
+        self._watched: tuple[str, ...] = ()
+        self._reset_kwargs: dict[str, Any] = {}  # options
+        self._commands: dict[str, EnvCommand] = {}  # by the attributes that they set
+
+    def watch(self, keys: Sequence[str]) -> None:
+        """Entries of the infos that every step gives from now on."""
+        self._watched = tuple(keys)
+
+    def command(self, command: EnvCommand) -> list[Any]:
+        """What each env gives for a command; an env that is made anew gets what was set."""
+        found = [apply(env, command) for env in self.envs]
+        if command.kind == 'set':
+            self._commands[command.name] = command
+        return found
+
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        """The options of all resets from now on. Raises: UnsupportedEnvError."""
+        refuse_untaken_options(self.envs[0], options, self._name)
+        self._reset_kwargs = {} if options is None else {'options': options}
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
@@ -121,6 +141,10 @@ class SerialVectorEnv(SyncVectorEnv):
                 if not isinstance(info, dict):
                     check_result(result, self.single_observation_space)
                 terminated[i], truncated[i] = is_over, is_cut
+                if self._watched:
+                    add_watched(infos, watched_of(self._watched, info), i, self.num_envs)
+                if (is_over or is_cut) and info:
+                    infos.setdefault(FINAL_INFO, np.full(self.num_envs, None, dtype=object))[i] = numbers_of(info)
                 if self._same_step and (is_over or is_cut):
                     finals = infos.setdefault(FINAL_OBS, np.full(self.num_envs, None, dtype=object))
                     finals[i] = self._copy(seen[i])  # the reset may write into it
@@ -143,6 +167,7 @@ class SerialVectorEnv(SyncVectorEnv):
     def _reset_env(self, i: int, **kwargs: Any) -> None:
         self.failed_index = CALLS.index = i
         CALLS.count += 1
+        kwargs |= self._reset_kwargs
         self._seen[i], _ = checked_call('reset', self.single_observation_space, self.envs[i].reset, **kwargs)
         self.failed_index = None
 
@@ -157,6 +182,8 @@ class SerialVectorEnv(SyncVectorEnv):
             try:
                 when = CONSTRUCTION
                 self.envs[i] = self.env_fns[i]()  # type: ignore[index]
+                for command in self._commands.values():
+                    apply(self.envs[i], command)
                 when = RESET
                 self._reset_env(i, seed=restart_seed(self._seeds[i], self._restarts.count))
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import gymnasium
@@ -14,6 +15,7 @@ from zoo.core.action_map import ActionMap
 from zoo.core.data import BlockField, Obs, Row, StepBlock, Timestep, map_tensors
 from zoo.core.spaces import ACTION_MASK, Dict, Leaf, map_spaces, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
+from zoo.env.attributes import EnvCommand, apply
 from zoo.env.calls import CALLS
 from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig
@@ -68,6 +70,35 @@ class VectorEnv:
         self._closes_in_time, self._timeout = getattr(env, 'closes_in_time', False), cfg.step_timeout
         self._restarts = cfg.on_error == 'restart'
         self._ended = np.zeros(self.n_env, dtype=bool)
+        self.watched: tuple[str, ...] = ()
+        self.info_columns = tuple(cfg.info_columns)
+        self.watch(self.info_columns)
+
+    def watch(self, keys: Sequence[str]) -> None:
+        """Entries of single envs' infos that the info of every step has from now on; attribute `watched` names them."""
+        new = tuple(dict.fromkeys([*self.watched, *keys]))
+        if new != self.watched and hasattr(self._env, 'watch'):  # batched envs gather all entries anyway
+            self._env.watch(new)
+        self.watched = new
+
+    def command(self, command: EnvCommand) -> list[Any]:
+        """What each env gives for a command; where all step as one batch, what that gives, one value.
+
+        Raises: UserError, see `zoo.env.attributes.apply`.
+        """
+        if hasattr(self._env, 'command'):
+            found: list[Any] = self._env.command(command)
+            return found
+        return [apply(self._env, command)]
+
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        """The options of all resets from now on. Raises: UnsupportedEnvError if the envs take none."""
+        if not hasattr(self._env, 'set_reset_options'):
+            raise UnsupportedEnvError(
+                f'env.reset_options is set but {self.name!r} steps all its envs at once and resets them itself; use '
+                'env.vectorization=sync where that env can be made alone, or env.kwargs.'
+            )
+        self._env.set_reset_options(options)
 
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
         """Start new episodes; returns their first observations.
@@ -132,7 +163,7 @@ class VectorEnv:
                 raise
 
     def receive(self, block: StepBlock, t: int) -> dict[str, Any]:
-        """Writes what the step returns into row t of a block; returns the info of the vector env."""
+        """Writes what the step returns into row t of a block; returns the info of the vector env, see `zoo.env.infos`."""
         try:
             return self._write(block, t, self._sent)
         except (Exception, SystemExit) as error:

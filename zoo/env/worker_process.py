@@ -21,8 +21,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import write_to_shared_memory
 
 from zoo.core.stop import STOP_SIGNALS
+from zoo.env.attributes import EnvCommand, apply, outcome
 from zoo.env.diagnosis import as_flag, checked_call
 from zoo.env.errors import BrokenContractError, raised_at, show_error
+from zoo.env.infos import numbers_of, watched_of
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 WATCH_S = 1.0  # seconds between two looks at the parent, where no signal of the system tells of its end
@@ -34,6 +36,8 @@ class WorkerPlace(NamedTuple):
     memory: where the observations of all envs are, shared with the parent; env_index: the place of this env in it.
     spaces: of the first env, (observations, actions), which those of all must equal.
     is_main_thread: whether the thread that starts the worker is the parent's main thread.
+    watched: entries of the infos that are sent with every step. options: of resets.
+    commands: what an env that is made anew does first.
     """
 
     env_index: int
@@ -41,6 +45,19 @@ class WorkerPlace(NamedTuple):
     mode: AutoresetMode
     spaces: tuple[gymnasium.Space, gymnasium.Space]
     is_main_thread: bool
+    watched: tuple[str, ...] = ()
+    options: dict[str, Any] | None = None
+    commands: tuple[EnvCommand, ...] = ()
+
+
+class StepInfo(NamedTuple):
+    """What of an env's info is sent with a step: the entries that are watched, and at an episode's end its numbers."""
+
+    watched: dict[str, Any]
+    last: dict[str, Any] | None
+
+
+Step = tuple[Any, bool, bool, Any, StepInfo | None]
 
 
 class Raised(NamedTuple):
@@ -54,7 +71,7 @@ class Raised(NamedTuple):
     words: str  # its type and message
     text: str  # its traceback
     at: str  # file:line of the env's code
-    step: tuple[Any, bool, bool, Any] | None = None
+    step: Step | None = None
 
 
 def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Connection, other_end: Connection) -> None:
@@ -66,6 +83,8 @@ def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Conn
     try:
         env = make()
         _check_spaces(env, place.spaces)
+        for command in place.commands:
+            apply(env, command)
         worker = _Worker(env, place)
         _answer(worker, pipe)
     except BaseException as error:  # even SystemExit: the parent says what became of the env
@@ -89,6 +108,12 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
             return
         if command == 'step':
             result = worker.step(data)
+        elif command == 'watch':
+            result, worker.watched = None, data
+        elif command == 'options':
+            result, worker.options = None, data
+        elif command == 'apply':
+            result = outcome(worker.env, data)
         else:
             worker.reset(**data)
             result = None
@@ -104,40 +129,49 @@ def _send_error(error: BaseException, pipe: Connection, step: Any) -> None:
 
 
 class _Worker:
-    """An env whose results are looked at here; its infos, which nothing reads, are not sent.
+    """An env whose results are looked at here; of its infos only what is wanted is sent.
 
-    Attributes: complete: what a step that ended an episode returned, while the reset after it runs; else None.
+    Attributes: watched: entries of the infos that every step sends. options: of resets. complete: what a step that ended an
+      episode returned, while the reset after it runs; else None.
     """
 
-    complete: tuple[Any, bool, bool, Any] | None = None
+    complete: Step | None = None
 
     def __init__(self, env: gymnasium.Env, place: WorkerPlace) -> None:
-        self.env, self._place = env, place
+        self.env, self._place, self.watched, self.options = env, place, place.watched, place.options
         self._ended = False
 
     def reset(self, **kwargs: Any) -> None:
+        if self.options is not None:
+            kwargs['options'] = self.options
         obs, _ = checked_call('reset', self._place.spaces[0], self.env.reset, **kwargs)
         self._write(obs)
         self._ended = False
 
-    def step(self, action: Any) -> tuple[Any, bool, bool, Any]:
-        """reward, terminated, truncated, and in mode same_step the last observation of an episode, else None."""
+    def step(self, action: Any) -> Step:
+        """reward, terminated, truncated, in mode same_step the last observation of an episode, else None; wanted infos."""
         mode = self._place.mode
         if self._ended and mode == AutoresetMode.NEXT_STEP:
             self.reset()
-            return 0.0, False, False, None
+            return 0.0, False, False, None, None
         result = checked_call('step', self._place.spaces[0], self.env.step, action)
-        obs, reward, terminated, truncated, _ = result
+        obs, reward, terminated, truncated, info = result
         terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
-        if (terminated or truncated) and mode == AutoresetMode.SAME_STEP:
-            complete = reward, terminated, truncated, deepcopy(obs)  # the reset may write into it
+        is_over = terminated or truncated
+        sent = self._wanted(info, is_over) if info and (is_over or self.watched) else None
+        if is_over and mode == AutoresetMode.SAME_STEP:
+            complete = reward, terminated, truncated, deepcopy(obs), sent  # the reset may write into it
             self.complete = complete
             self.reset()
             self.complete = None
             return complete
-        self._ended = terminated or truncated
+        self._ended = is_over
         self._write(obs)
-        return reward, terminated, truncated, None
+        return reward, terminated, truncated, None, sent
+
+    def _wanted(self, info: Any, is_over: bool) -> StepInfo | None:
+        watched, last = watched_of(self.watched, info), numbers_of(info) if is_over else None
+        return StepInfo(watched, last) if watched or last else None
 
     def _write(self, obs: Any) -> None:
         write_to_shared_memory(self._place.spaces[0], self._place.env_index, obs, self._place.memory)

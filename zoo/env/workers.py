@@ -25,12 +25,14 @@ from gymnasium.vector.utils import (
     read_from_shared_memory,
 )
 
+from zoo.env.adapter import no_options_error, takes_options
+from zoo.env.attributes import EnvCommand, result, sendable
 from zoo.env.calls import CONSTRUCTION_CALLS
 from zoo.env.closing import close_in_time
 from zoo.env.errors import BrokenContractError, EnvError, WorkerTraceback, add_place, contract_error, locate, made_at
+from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched
 from zoo.env.restarts import BROKEN, CONSTRUCTION, RESET, Restarts, restart_seed
-from zoo.env.serial import FINAL_OBS
-from zoo.env.worker_process import Raised, WorkerPlace, run_worker
+from zoo.env.worker_process import Raised, StepInfo, WorkerPlace, run_worker
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
 MAX_WAIT = 1e6  # seconds; a system counts them in milliseconds, of 31 bits
@@ -68,7 +70,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             first = env_fns[0]()  # for its spaces
             self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
             self.metadata = {**first.metadata, 'autoreset_mode': autoreset_mode}
-            self.render_mode = first.render_mode
+            self.render_mode, self._takes_options = first.render_mode, takes_options(first)
         close_in_time({f'env {name!r}, index 0': first.close}, timeout)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -81,6 +83,9 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._observations = read_from_shared_memory(self.single_observation_space, self._memory, self.num_envs)
         self._seeds: list[int | None] = [None] * self.num_envs
         self._step_count, self._is_stepping = 0, False
+        self._watched: tuple[str, ...] = ()
+        self._options: dict[str, Any] | None = None
+        self._commands: dict[str, EnvCommand] = {}  # by the attributes that they set
         self.processes: list[Any] = [None] * self.num_envs
         self._pipes: list[Connection] = [None] * self.num_envs  # type: ignore[list-item]
         try:
@@ -124,7 +129,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         """Ends the step that was begun."""
         self._is_stepping = False
         results, broken = self._answers(range(self.num_envs), f'step {self._step_count}')
-        rewards, terminated, truncated, finals = zip(*results, strict=True)
+        rewards, terminated, truncated, finals, own_infos = zip(*results, strict=True)
         infos: dict[str, Any] = {}
         if broken:
             infos[BROKEN] = np.isin(np.arange(self.num_envs), broken)
@@ -132,8 +137,31 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             infos[FINAL_OBS] = np.full(self.num_envs, None, dtype=object)
             for i, final in enumerate(finals):
                 infos[FINAL_OBS][i] = final
+        if any(info is not None for info in own_infos):
+            self._gather(infos, own_infos)
         flags = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)
         return self._observations, np.array(rewards, dtype=np.float64), *flags, infos
+
+    def watch(self, keys: Sequence[str]) -> None:
+        """Entries of the infos that every step gives from now on."""
+        self._watched = tuple(keys)
+        self._ask(('watch', self._watched), 'the choice of info entries')
+
+    def command(self, command: EnvCommand) -> list[Any]:
+        """What each env gives for a command; an env that is made anew gets what was set."""
+        found = [
+            result(each) for each in self._ask(('apply', sendable(command)), f'{command.kind} of {command.name!r}')
+        ]
+        if command.kind == 'set':
+            self._commands[command.name] = command
+        return found
+
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        """The options of all resets from now on. Raises: UnsupportedEnvError."""
+        if options is not None and not self._takes_options:
+            raise no_options_error(self._name)
+        self._options = options
+        self._ask(('options', options), 'the choice of reset options')
 
     def close_extras(self, timeout: float = GRACE, terminate: bool = False) -> None:
         """Ask every worker to close its env, then kill those that are still running; terminate: kill all at once."""
@@ -167,12 +195,39 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         if not self.closed and hasattr(self, 'processes'):
             self.close(terminate=True)
 
+    def _gather(self, infos: dict[str, Any], own_infos: Sequence[StepInfo | None]) -> None:
+        """Puts what single envs' infos have into that of the vector."""
+        for i, info in enumerate(own_infos):
+            if info is not None:
+                self.failed_index = i
+                add_watched(infos, info.watched, i, self.num_envs)
+                if info.last is not None:
+                    infos.setdefault(FINAL_INFO, np.full(self.num_envs, None, dtype=object))[i] = info.last
+        self.failed_index = None
+
+    def _ask(self, command: tuple[str, Any], when: str) -> list[Any]:
+        """The answers of all workers to a command that is no step."""
+        if self._is_stepping:  # a step was begun and not ended
+            self.step_wait()
+        for i in range(self.num_envs):
+            self._send(i, command, when)
+        return self._answers(range(self.num_envs), when)[0]
+
     def _start(self, i: int) -> None:
         """Start the process of env i."""
         self._pipes[i], pipe = self._context.Pipe()
         spaces = self.single_observation_space, self.single_action_space
         is_main_thread = threading.current_thread() is threading.main_thread()
-        place = WorkerPlace(i, self._memory, self._mode, spaces, is_main_thread)
+        place = WorkerPlace(
+            i,
+            self._memory,
+            self._mode,
+            spaces,
+            is_main_thread,
+            self._watched,
+            self._options,
+            (*self._commands.values(),),
+        )
         arguments = place, CloudpickleWrapper(self._env_fns[i]), pipe, self._pipes[i]
         process = self._context.Process(target=run_worker, args=arguments, name=f'env {self._name} {i}', daemon=True)
         with clear_mpi_env_vars():
@@ -196,7 +251,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         for i in indices:
             is_good, result = _receive(self._pipes[i], deadline)
             if not is_good:
-                faults[i], result = result, _complete(result) or (0.0, False, False, None)
+                faults[i], result = result, _complete(result) or (0.0, False, False, None, None)
             results.append(result)
         if faults:
             if self._restarts is None:

@@ -41,7 +41,7 @@ def wrapper_fields(cfg: EnvConfig) -> list[str]:
     """The config fields that need a wrapper around each single env."""
     fields = {'action_mask': cfg.action_mask in ('info', 'method'), 'window': cfg.window is not None}
     fields |= {'action_bins': cfg.action_bins is not None}
-    fields |= {'prev_action': cfg.prev_action, 'prev_reward': cfg.prev_reward}
+    fields |= {'prev_action': cfg.prev_action, 'prev_reward': cfg.prev_reward, 'wrappers': bool(cfg.wrappers)}
     return [f'env.{name}' for name, is_set in fields.items() if is_set]
 
 
@@ -80,6 +80,7 @@ class MaskEnv(gymnasium.Wrapper):
         self._n = mask_size(self._space)
         if self._n == 0:
             raise no_mask_error(name, self._space)
+        self.source: Literal['info', 'method'] = source
         self._method = mask_method(env) if source == 'method' else None
         if source == 'method' and self._method is None:
             raise UnsupportedEnvError(

@@ -57,6 +57,9 @@ class A2CConfig(PPOConfig):
 
 @POLICY_REGISTRY.register('a2c')
 class A2CPolicy(PPOPolicy):
-    """Descends -mean(adv * log p(action)) + value_weight * value loss - entropy_weight * entropy, once for each rollout."""
+    """Advantage actor-critic: one step for each rollout.
+
+    It descends -mean(adv * log p(action)) + value_weight * value loss - entropy_weight * entropy.
+    """
 
     config: ClassVar[type[PolicyConfig]] = A2CConfig

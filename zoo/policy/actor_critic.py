@@ -39,9 +39,17 @@ from zoo.model.probe import probe
 from zoo.model.unread import unread_option
 from zoo.policy.advantages import Advantages
 from zoo.policy.base import Policy
-from zoo.policy.checks import action_problem, memory_problem, name_of, parts_problem, unread_problem
+from zoo.policy.checks import (
+    action_problem,
+    exploration_of,
+    memory_problem,
+    name_of,
+    parts_problem,
+    unread_problem,
+)
 from zoo.policy.epochs import Epochs, Trained
 from zoo.policy.execution import Execution, wish_of
+from zoo.policy.metrics import adv_abs_max, total_loss
 from zoo.policy.modes import ModelMode
 from zoo.policy.objective import Objective
 from zoo.policy.plasticity import plasticity_problem
@@ -58,6 +66,7 @@ from zoo.policy.sequences import (
     run_model,
     stride_of,
 )
+from zoo.policy.updates import clips_values
 from zoo.rl_utils.distribution import ActionDist, make_dist
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -113,7 +122,7 @@ class ActorCriticPolicy(Policy):
         return model
 
     def _build(self) -> None:
-        self._explore = make_part(EXPLORATION_REGISTRY, self.cfg.collect.exploration)
+        self._explore = make_part(EXPLORATION_REGISTRY, exploration_of(self.cfg.collect))
         self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
         self._advantages = Advantages(self.cfg, self._normalizers, self._objective)
         self._mode = ModelMode(self._model, self.device)
@@ -127,7 +136,7 @@ class ActorCriticPolicy(Policy):
         length, only_evaluates = self.run.max_env_step, not {'learn', 'collect'} & set(self._fields)
         n_step = None if length is None else length * self._steps_per_env_step()
         wish = wish_of(
-            self.cfg.learn, self._objective, self.run, n_step, only_evaluates, name_of(self.cfg.collect.exploration)
+            self.cfg.learn, self._objective, self.run, n_step, only_evaluates, name_of(exploration_of(self.cfg.collect))
         )
         self._execution = Execution(self._model, self._dist, self.device, wish)
 
@@ -217,6 +226,18 @@ class ActorCriticPolicy(Policy):
     def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
         output = forward_for_acting(self._model, self._on_device(obs), False, state)
         return {'action': self._dist.mode(output.pop('logit')), **output}
+
+    @torch.inference_mode()
+    def _forward_sample(self, obs: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
+        output = forward_for_acting(self._model, self._on_device(obs), False, state)
+        logit = output.pop('logit')
+        return {'action': self._dist.sample(logit, self._dist.noise((len(logit),), generator, self.device)), **output}
+
+    def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:
+        has_value = with_value and self.cfg.learn.baseline != 'none'
+        output = forward_for_acting(self._model, self._on_device(obs), has_value)
+        value = self._advantages.in_return_units(output['value']) if has_value else None
+        return self._dist, output['logit'], value
 
     def _env_action(self) -> Callable[[Tensor], Tensor] | None:
         return self._dist.env_action if self._dist.is_bounded else None
@@ -334,8 +355,31 @@ class ActorCriticPolicy(Policy):
         self._objective.set_env_step(env_step)
 
     @property
-    def _measures_kl(self) -> bool:
-        return self.cfg.learn.target_kl is not None
+    def _policy_step(self) -> Any:
+        """The gradient step on the policy."""
+        return getattr(self, 'step', None)
+
+    @property
+    def _value_step(self) -> Any:
+        """The gradient step on the critic."""
+        return self._policy_step
+
+    def _measures_kl(self, step: Any) -> bool:
+        """Whether steps report kl and ratio_max: where it costs next to nothing, and always with target_kl.
+
+        Eager steps on a GPU have kernels without these; steps that are not zoo's own report what they like.
+        """
+        is_cheap = self.device.type == 'cpu' or self._executor.name != 'eager'
+        return self.cfg.learn.target_kl is not None or (is_cheap and hasattr(step, 'kind'))
+
+    def _coefficients(self) -> dict[str, float]:
+        """Constant weights of the losses, by the name of their metric."""
+        return {}
+
+    def _metrics_of(self, batch: Columns, trained: Trained) -> Metrics:
+        """The metrics of passes of the policy, and those of the batch that they were on."""
+        total = {} if trained.total_loss is None else {'total_loss': trained.total_loss}
+        return {**trained.metrics, **total, 'adv_abs_max': adv_abs_max(batch)}
 
     @property
     def _follows_kl(self) -> bool:
@@ -361,18 +405,18 @@ class ActorCriticPolicy(Policy):
         self, batch: Columns, n_epoch: int, step: Step, optimizers: Sequence[FlatOptimizer], value_weight: float
     ) -> Trained:
         """`_train` of a step on the policy, after which the weights of penalties and an adaptive rate follow the KL."""
-        numbers = self._objective.policy_numbers(self._rates, value_weight, self._measures_kl)
+        numbers = self._objective.policy_numbers(self._rates, value_weight, self._measures_kl(step))
         if self._objective.proximal == 'recent':
             batch = {**batch, 'logit_proximal': self._logit_of(batch)}
         before = self._logit_of(batch) if self._follows_kl else None
         trained = self._train(batch, n_epoch, step, optimizers, numbers, self.cfg.learn.batch_size)
-        last = dict(trained.last)
+        if hasattr(step, 'kind'):
+            trained = trained._replace(total_loss=total_loss(trained.metrics, numbers))
         if before is not None:
             kl = self._kl_of_update(batch, before)
-            last['penalty_kl'] = kl
             self._rates.adapt(float(kl))
+            self._objective.adapt({**trained.last(), 'penalty_kl': kl})
             trained.metrics['update_kl'] = kl
-        self._objective.adapt(last)
         return trained
 
     @torch.no_grad()
@@ -404,19 +448,19 @@ class ActorCriticPolicy(Policy):
     def _learner_metrics(self, n_epoch: int) -> Metrics:
         """How the update went as a whole, and the values of the schedules. Waits for the device, once a batch."""
         n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self._optimizers.values())
-        numbers = {**self._rates, **self._objective.metrics()}
-        return {
-            'n_epoch': torch.tensor(float(n_epoch)),
-            'skipped_step': torch.tensor(float(n_skipped)),
-            **{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
-        }
+        numbers = {'n_epoch': n_epoch, 'skipped_step': n_skipped, **self._rates, **self._objective.metrics()}
+        numbers |= self._coefficients()
+        return dict(zip(numbers, torch.tensor([*numbers.values()], dtype=torch.float64).unbind(), strict=True))
 
     def _monitor_vars_learn(self) -> list[str]:
         names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance']
         names += ['n_epoch', 'skipped_step', *self._scheduled(), *self._objective.names]
         names += [] if self._intrinsic is None else self._intrinsic.names
         names += ['update_kl'] if self._follows_kl else []
-        return names + (['kl'] if self._measures_kl else [])
+        names += ['adv_abs_max', *self._coefficients(), *(['total_loss'] if hasattr(self._policy_step, 'kind') else [])]
+        is_clipped = clips_values(self._objective.value_loss) and hasattr(self._value_step, 'kind')
+        names += ['value_clipfrac'] if is_clipped else []
+        return names + (['kl', 'ratio_max'] if self._measures_kl(self._policy_step) else [])
 
     def _get_train_iter(self) -> int:
         return self._epochs.train_iter

@@ -15,6 +15,7 @@ from zoo.policy.objective import Objective
 from zoo.policy.samples import (
     TRANSITION_ONLY,
     Critic,
+    refuse_no_episode,
     rollout_values,
     scaled_reward,
     valid_weight,
@@ -56,8 +57,10 @@ class Advantages:
         weight = valid_weight(data['is_reset']) if 'is_reset' in data else None
         reward = self._scaled(data, weight)
         outputs = rollout_values(rollout, critic)
-        if cfg.learn.baseline == 'none':
+        if cfg.learn.baseline == 'none' or cfg.collect.batch_mode == 'episode':
             weight = whole_episodes(data['traj_flag'], weight)
+        if cfg.collect.batch_mode == 'episode':
+            refuse_no_episode(weight)
         ends = data['done'], data['traj_flag']
         found = self._estimate(outputs, reward, *ends)
         kept = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -15,10 +17,12 @@ from zoo.backend.executor import Acting, Compile, ForwardActing
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Columns, Metrics, Obs, Rollout, RunInfo, Sample, State, Transition, keeps_state
 from zoo.core.errors import UserError
-from zoo.core.registry import MODEL_REGISTRY
+from zoo.core.registry import MODEL_REGISTRY, SAVE_REGISTRY
 from zoo.core.seeding import stream
 from zoo.core.spaces import Dict, Space
 from zoo.model.unread import set_fields
+from zoo.policy.answers import ActionDistribution, Judged, Sampled, distribution_of_obs, judged, sampled, value_of_obs
+from zoo.policy.partial import PartialLoad, load_partly
 from zoo.policy.sections import DEVICE as DEVICE
 from zoo.policy.sections import MAX_EPISODE_STEPS as MAX_EPISODE_STEPS
 from zoo.policy.sections import CollectConfig as CollectConfig
@@ -27,6 +31,7 @@ from zoo.policy.sections import LearnConfig as LearnConfig
 from zoo.policy.sections import PolicyConfig as PolicyConfig
 from zoo.policy.session import Session as Session
 from zoo.policy.updated import updated_class
+from zoo.rl_utils.distribution import ActionDist
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +69,8 @@ class EvalMode(NamedTuple):
     forward: Callable[[Obs, State], dict[str, Any]]
     initial_state: Callable[[int], State] | None = None
     env_action: Callable[[Tensor], Tensor] | None = None  # as in `CollectMode`
+    sample: Callable[[Obs, State, torch.Generator | None], dict[str, Any]] | None = None
+    # like forward, with actions drawn from the policy; None: it draws none
 
 
 def device_of(name: str) -> torch.device:
@@ -143,7 +150,8 @@ class Policy(ABC):
         Args:
           config: other defaults of the section `policy`, as a nested dict; or a Section class, for fields of its own.
           methods: by the name of what they replace: a method of this class, as a function with `self`, or an attribute.
-            A static method, class method or property of this class is replaced by one of the same kind.
+            A static method, class method or property of this class is replaced by one of the same kind. `__doc__` is a line
+            for `zoo list policies`.
         Copies and pickles of its policies work where importing the calling module makes the class again; a pickle of the
         class itself needs it under the variable `name` there.
         Raises: UserError for a name that this class does not have, since nothing would call it, and if `name` is taken;
@@ -197,6 +205,23 @@ class Policy(ABC):
     @abstractmethod
     def _forward_eval(self, obs: Obs, state: State) -> dict[str, Any]:
         """obs [B, *O] -> {action} (and 'state', as in `_forward_collect`), greedy, no gradient."""
+
+    def _forward_sample(self, obs: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
+        """Like `_forward_eval`, with actions drawn at random by `generator`; None: by torch's own. Optional.
+
+        A policy without it cannot be evaluated with policy.eval.deterministic=false.
+        """
+        raise NotImplementedError
+
+    def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:
+        """obs [B, *O] -> the distribution, its parameters [B, P], and the values [B] in return units, if asked for.
+
+        With gradient where it is enabled. The value is None for a policy without a critic.
+        """
+        raise UserError(
+            f'policy {self.cfg.type!r} has neither a distribution of actions nor a critic; act(obs) gives its actions, and '
+            'model.compute_actor(obs) what its network says'
+        )
 
     def _build(self) -> None:
         """Builds or checks what all modes share, once the model is there."""
@@ -316,19 +341,71 @@ class Policy(ABC):
     def eval_mode(self) -> EvalMode:
         """The evaluator's view."""
         self._need('eval')
-        return EvalMode(self._forward_eval, self._initial_state(), self._env_action())
+        draws = type(self)._forward_sample is not Policy._forward_sample
+        sample = self._forward_sample if draws else None
+        return EvalMode(self._forward_eval, self._initial_state(), self._env_action(), sample)
 
-    def act(self, obs: Any) -> Any:
-        """Greedy actions as the env takes them, for one raw observation [*O] or a batch [B, *O]; as evaluation acts.
+    def act(self, obs: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
+        """Actions as the env takes them, for one raw observation [*O] or a batch [B, *O]; greedy as evaluation acts.
 
         A model with a recurrent state acts as at the start of an episode; `session` keeps the state between calls.
         Entries of a Dict observation that only the critic reads may be missing.
+        Args: deterministic: false: actions drawn from the policy; generator: what draws them, None: torch's own.
         """
-        return self.session().act(obs)
+        return self.session().act(obs, deterministic=deterministic, generator=generator)
 
     def session(self) -> Session:
-        """Greedy acting through whole episodes, with the recurrent state of a model that has one."""
+        """Acting through whole episodes, with the recurrent state of a model that has one."""
         return Session(self)
+
+    def value(self, obs: Any) -> Tensor:
+        """The critic's value of raw observations, [B], or 0-dim for one; in the unit of returns, without gradient.
+
+        Here and in the methods below observations are as `act` takes them, results are tensors on the policy's device,
+        and a model with a recurrent state is as at the start of an episode.
+        Raises: UserError if the policy trains no critic.
+        """
+        return value_of_obs(self, obs)
+
+    def distribution(self, obs: Any) -> ActionDistribution:
+        """The distribution of actions for raw observations: log_prob, entropy, sample, mode, kl; without gradient.
+
+        Raises: UserError if the policy has none, as 'dqn'.
+        """
+        return distribution_of_obs(self, obs)
+
+    def sample(self, obs: Any, generator: torch.Generator | None = None) -> Sampled:
+        """Drawn actions, their log-probabilities and the values of raw observations, without gradient.
+
+        The actions are those that the log-probabilities belong to: `env_action` turns them into what an env takes.
+        """
+        return sampled(self, obs, generator)
+
+    def evaluate_actions(self, obs: Any, action: Any) -> Judged:
+        """Log-probability, entropy and value for raw observations and actions as `sample` gives them, with gradient."""
+        return judged(self, obs, action)
+
+    def env_action(self, action: Tensor) -> Any:
+        """A batch of actions [B, ...] of this policy as arrays that the env takes: clipped or rescaled to its bounds."""
+        change = self._env_action()
+        return self._action_map(action if change is None else change(action))
+
+    @property
+    def model(self) -> Any:
+        """The network."""
+        return self._model
+
+    def save(
+        self, path: str | os.PathLike[str], *, env: Any = None, env_step: int = 0, form: str = 'checkpoint'
+    ) -> Path:
+        """Writes this policy to a file, with all that its modes need to continue, and returns the path.
+
+        `load_policy` reads it. Of a policy made by hand the file knows no env: `env` names it, for `zoo eval`.
+        Args: env: section `env` as a dict, or an id; None: that of the run; env_step: env steps of training so far;
+          form: registered in SAVE_REGISTRY.
+        Raises: UserError for what the form cannot hold; OSError, e.g. on a full disk.
+        """
+        return SAVE_REGISTRY.get(form)(self, path, env, env_step)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that makes this policy continue as if it had not stopped: nested, tensors and JSON scalars."""
@@ -342,8 +419,20 @@ class Policy(ABC):
             state['collect'] = self._state_dict_collect()
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies a `state_dict` in; modes that this policy does not have are left out."""
+    def load_state_dict(
+        self, state: dict[str, Any], strict: bool = True, only: Sequence[str] = ('*',)
+    ) -> PartialLoad | None:
+        """Copies a `state_dict` in; modes that this policy does not have are left out.
+
+        Args:
+          strict: false: takes over the parameters and statistics that fit, by name and shape, and nothing else, so that the
+            optimiser begins anew.
+          only: with strict false, patterns of names of parameters, e.g. ['actor_*'].
+        Returns: with strict false what was taken and what did not fit. Raises: with strict RuntimeError for other names or
+          shapes.
+        """
+        if not strict:
+            return load_partly(self._model, self._normalizers, state, only)
         self._model.load_state_dict(state['model'])
         known = self._normalizers.state_dict()
         self._normalizers.load_state_dict({k: v for k, v in state['normalizer'].items() if k in known})
@@ -351,6 +440,7 @@ class Policy(ABC):
             self._load_state_dict_learn(state['learn'])
         if 'collect' in self._fields:
             self._load_state_dict_collect(state['collect'])
+        return None
 
     def memory_state_dict(self) -> dict[str, Any]:
         """What the learner keeps of past rollouts, where it keeps any: large, so a checkpoint may leave it out."""

@@ -78,6 +78,11 @@ def parts_problem(
             "policy.collect.estimator is 'vtrace', whose ratios are 1 where advantages are computed once: it would be gae; "
             "use policy.learn.recompute_adv=true, or estimator 'gae'"
         )
+    if cfg.collect.get('temperature', 1.0) != 1.0 and (named := name_of(cfg.collect.exploration)) != 'sample':
+        return (
+            f'policy.collect.temperature is {cfg.collect.temperature:g} and exploration is {named!r}, but only one of them can '
+            "say what actions are drawn from; leave one out (temperature 1, or exploration 'sample')"
+        )
     if problem := _proximal_problem(cfg, objective) or _exploration_problem(cfg, objective):
         return problem
     if problem := _value_drift_problem(cfg, objective, given_model):
@@ -97,6 +102,13 @@ def parts_problem(
             "its own; use target_kl_at 'epoch', or accumulate 1"
         )
     return precision_problem(learn.precision, device) or exploration_problem(explore, dist)
+
+
+def exploration_of(collect: Any) -> Any:
+    """The exploration that the resolved section policy.collect names, or its temperature if that is given."""
+    if collect.get('temperature', 1.0) == 1.0:
+        return collect.exploration
+    return {'type': 'temperature', 'temperature': collect.temperature}
 
 
 def name_of(spec: Any) -> str:
@@ -120,7 +132,7 @@ def _proximal_problem(cfg: Any, objective: Any) -> str:
 
 def _exploration_problem(cfg: Any, objective: Any) -> str:
     """Of a KL that is measured from the policy that acted, where that explores: it would not be 0 before any step."""
-    name = name_of(cfg.collect.exploration)
+    name = name_of(exploration_of(cfg.collect))
     penalties = [penalty.name for penalty in objective.penalties if penalty.name in ('kl', 'reverse_kl')]
     if name == 'sample' or (cfg.learn.target_kl is None and not penalties):
         return ''

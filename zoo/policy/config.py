@@ -177,6 +177,16 @@ class OnPolicyCollectConfig(CollectConfig):
         'gae',
         description='how advantages and returns come from rewards and values, by name or as {type: name, its options}',
     )
+    batch_mode: Literal['fragment', 'episode'] = Field(
+        'fragment',
+        description="what a rollout trains on: 'fragment', all its steps, episodes continue in the next one; 'episode', whole "
+        'episodes alone: each rollout begins with a reset of all envs, and steps after the last end in an env have weight 0',
+    )
+    temperature: Annotated[float, Field(gt=0)] = Field(
+        1.0,
+        description='the same as exploration {type: temperature, temperature: this}: above 1 actions are more random than the '
+        "policy's, below 1 less",
+    )
     exploration: part_of(EXPLORATION_REGISTRY, 'policy.collect.exploration') = Field(  # type: ignore[valid-type]
         'sample', description='what actions are drawn from, by name or as {type: name, its options}'
     )

@@ -5,6 +5,7 @@ The actor of the registered model is the network: its logits [..., A] are the Q-
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -74,7 +75,10 @@ class DQNConfig(PolicyConfig):
 
 @POLICY_REGISTRY.register('dqn')
 class DQNPolicy(Policy):
-    """Acts epsilon-greedily; leaves |target - Q| in the column 'priority' of each batch, for buffers that draw by it."""
+    """Deep Q-learning, epsilon-greedy.
+
+    It leaves |target - Q| in the column 'priority' of each batch, for buffers that draw by it.
+    """
 
     config: ClassVar[type[PolicyConfig]] = DQNConfig
     announces_gradients: ClassVar[bool] = True
@@ -117,6 +121,13 @@ class DQNPolicy(Policy):
     @torch.inference_mode()
     def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
         return {'action': self._q(obs).argmax(-1)}
+
+    @torch.inference_mode()
+    def _forward_sample(self, obs: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
+        """Epsilon-greedy, with the epsilon that its schedule ends with."""
+        q = self._q(obs)
+        logit = epsilon_greedy(self._dist, q, epsilon=schedule_value(self.cfg.collect.eps, sys.maxsize))
+        return {'action': self._dist.sample(logit, self._dist.noise((len(q),), generator, self.device))}
 
     def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Any) -> Transition:
         done, end = timestep.terminated, timestep.terminated | timestep.truncated

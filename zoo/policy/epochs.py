@@ -14,6 +14,7 @@ from zoo.core.data import Columns, Metrics
 from zoo.core.registry import DRAW_REGISTRY
 from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.transfer import send
+from zoo.policy.metrics import summary
 from zoo.policy.modes import ModelMode
 from zoo.policy.sequences import length_of, n_entry
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -24,12 +25,20 @@ KL_FACTOR = 1.5  # of target_kl, at which an update stops
 class Trained(NamedTuple):
     """What passes over a batch found.
 
-    metrics: means over all steps; last: over those of the last pass; n_epoch: passes, the last maybe a part of one.
+    metrics: means over all steps (of ratio_max the largest); n_epoch: passes, the last maybe a part of one.
+    steps: each metric of all steps, [n]; n_last: how many of them the last pass had.
+    total_loss: see zoo.policy.metrics; None of steps that are not zoo's own.
     """
 
     metrics: Metrics
-    last: Metrics
     n_epoch: int
+    steps: Metrics
+    n_last: int
+    total_loss: Tensor | None = None
+
+    def last(self) -> Metrics:
+        """Means over the steps of the last pass."""
+        return {name: x[-self.n_last :].mean() for name, x in self.steps.items()}
 
 
 class Epochs:
@@ -75,13 +84,11 @@ class Epochs:
                 if is_over:
                     break
             n_done += len(data.order)
-        metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
-        n_last //= len(data.order)  # steps of the last pass, or of what it came to
-        return Trained(
-            {name: x.mean() for name, x in metrics.items()},
-            {name: x[-n_last:].mean() for name, x in metrics.items()},
-            n_done,
+        metrics = (
+            found[0] if len(found) == 1 else {name: torch.cat([each[name] for each in found]) for name in found[0]}
         )
+        n_last //= len(data.order)  # steps of the last pass, or of what it came to
+        return Trained({name: summary(name, x) for name, x in metrics.items()}, n_done, metrics, n_last)
 
     def steps(
         self, executor: Executor, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any

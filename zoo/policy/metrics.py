@@ -1,10 +1,47 @@
-"""How well the critic predicted the returns of a batch."""
+"""Metrics of an update as a whole, from its batch and from those of its steps; docs/metrics.md lists them all."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from zoo.core.data import Columns
+from zoo.core.data import Columns, Metrics
+
+MAXIMA = ('ratio_max', 'adv_abs_max')
+"""Metrics of which an update, or a round of several, has the largest value; of all others it has the mean."""
+
+
+def summary(name: str, values: Tensor) -> Tensor:
+    """A metric of several steps or batches [n] as one number."""
+    return values.max() if name in MAXIMA else values.mean()
+
+
+def total_loss(metrics: Metrics, numbers: Any) -> Tensor:
+    """What the steps of an update minimised: policy_loss, value_loss, entropy and penalties with their weights.
+
+    total_loss = policy_loss + value_weight * value_loss - entropy_weight * entropy + sum of weight * penalty
+
+    Args: metrics: means over the steps; a loss that is missing, or has the weight 0, is left out. numbers: a
+      `PolicyNumbers`, the weights of all the steps.
+    """
+    terms = [('value_loss', numbers.value_weight), ('entropy', -numbers.entropy_weight)]
+    terms += [
+        (f'penalty_{penalty.name}', weight)
+        for penalty, weight in zip(numbers.penalties, numbers.penalty_weights, strict=True)
+    ]
+    total = metrics['policy_loss']
+    for name, weight in terms:
+        if weight and name in metrics:  # 0 * inf is NaN
+            total = total + weight * metrics[name]
+    return total
+
+
+def adv_abs_max(batch: Columns) -> Tensor:
+    """The largest |advantage| of the rows with a weight, before any normalisation."""
+    adv, weight = batch['adv'], batch.get('weight', None)
+    return (adv if weight is None else torch.where(weight > 0, adv, 0.0)).abs().max()
 
 
 def explained_variance(batch: Columns) -> Tensor:

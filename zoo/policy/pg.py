@@ -75,7 +75,10 @@ class PGConfig(PolicyConfig):
 
 @POLICY_REGISTRY.register('pg')
 class PGPolicy(ActorCriticPolicy):
-    """Descends -mean(return * log p(action)) - entropy_weight * entropy; the model's critic is neither run nor moved."""
+    """REINFORCE, policy gradient without a critic.
+
+    It descends -mean(return * log p(action)) - entropy_weight * entropy; the model's critic is neither run nor moved.
+    """
 
     config: ClassVar[type[PolicyConfig]] = PGConfig
     step: ClassVar[Step] = staticmethod(policy_step)
@@ -98,7 +101,11 @@ class PGPolicy(ActorCriticPolicy):
         optimizers = list(self._optimizers.values())
         self._set_learning_rates()
         trained = self._train_policy_epochs(batch, 1, type(self).step, optimizers, value_weight=0.0)
-        return {**trained.metrics, **self._after_update(batch), **self._learner_metrics(trained.n_epoch)}
+        return {
+            **self._metrics_of(batch, trained),
+            **self._after_update(batch),
+            **self._learner_metrics(trained.n_epoch),
+        }
 
     def _monitor_vars_learn(self) -> list[str]:
         return [name for name in super()._monitor_vars_learn() if name not in ('value_loss', 'explained_variance')]

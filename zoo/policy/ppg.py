@@ -118,7 +118,7 @@ class PPGConfig(PolicyConfig):
 
 @POLICY_REGISTRY.register('ppg')
 class PPGPolicy(ActorCriticPolicy):
-    """Policy phases as in PPO, and every `aux_freq` of them an auxiliary phase.
+    """PPG: policy phases as in PPO, and every `aux_freq` of them an auxiliary phase.
 
     In that phase the policy's own value head (aux_value) and the critic learn the returns kept since the last one,
     while KL(old || new) holds the policy where it was. GAE reads the critic alone, aux_value feeds nothing.
@@ -242,7 +242,9 @@ class PPGPolicy(ActorCriticPolicy):
             # what a ring has dropped counts, what a memory has dropped with another form of samples does not
             self._policy_phase = self._memory.n_filled if cfg.aux_window is None else self._policy_phase + 1
         if 'value' in parts and not self._joint:
-            metrics |= self._train_value(parts['value'])
+            metrics |= (found := self._train_value(parts['value']))
+            if 'total_loss' in metrics:
+                metrics['total_loss'] = metrics['total_loss'] + self._value_weight * found['value_loss']
         metrics |= self._after_update(parts['policy'] if 'policy' in parts else parts['value'])
         metrics = {**self._learner_metrics(n_epoch), **metrics}
         if 'policy' not in parts:
@@ -252,10 +254,22 @@ class PPGPolicy(ActorCriticPolicy):
     def _train_policy(self, batch: Columns) -> tuple[Metrics, int]:
         """The policy phase: E_pi passes over a batch; -> mean metrics, passes."""
         cfg, optimizers = self.cfg.learn, [self._optimizers['actor']]
-        step = self.joint_step if self._joint else self.policy_step
         weight = 0.5 if cfg.value_weight is None else cfg.value_weight
-        trained = self._train_policy_epochs(batch, cfg.actor_epoch_per_collect, step, optimizers, weight)
-        return trained.metrics, trained.n_epoch
+        trained = self._train_policy_epochs(batch, cfg.actor_epoch_per_collect, self._policy_step, optimizers, weight)
+        return self._metrics_of(batch, trained), trained.n_epoch
+
+    @property
+    def _policy_step(self) -> Any:
+        return self.joint_step if self._joint else self.policy_step
+
+    @property
+    def _value_step(self) -> Any:
+        return self.joint_step if self._joint else self.value_step
+
+    def _coefficients(self) -> dict[str, float]:
+        cfg, joint = self.cfg.learn, 0.5 if self._joint else 1.0
+        weight = joint if cfg.value_weight is None else cfg.value_weight
+        return {'value_weight': weight, 'aux_bc_weight': cfg.aux_bc_weight}
 
     def _train_value(self, batch: Columns) -> Metrics:
         """The value phase: E_V passes over a batch."""

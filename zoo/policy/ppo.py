@@ -42,7 +42,7 @@ class PPOConfig(PolicyConfig):
 
 @POLICY_REGISTRY.register('ppo')
 class PPOPolicy(ActorCriticPolicy):
-    """On-policy PPO with clipping; one optimiser for actor and critic, or one each where their rates differ."""
+    """PPO with clipping, on-policy; one optimiser for actor and critic, or one each where their rates differ."""
 
     config: ClassVar[type[PolicyConfig]] = PPOConfig
     step: ClassVar[Any] = staticmethod(ppo_step)
@@ -75,7 +75,11 @@ class PPOPolicy(ActorCriticPolicy):
         self._set_learning_rates()
         fit = explained_variance(batch)
         self._update_value_statistics(batch)
-        value_weight = 0.0 if cfg.baseline == 'none' else cfg.value_weight  # nothing reads the critic
+        value_weight = self._coefficients()['value_weight']
         trained = self._train_policy_epochs(batch, cfg.epoch_per_collect, self.step, optimizers, value_weight)
-        extra = self._after_update(batch)
-        return {**trained.metrics, 'explained_variance': fit, **extra, **self._learner_metrics(trained.n_epoch)}
+        found = {**self._metrics_of(batch, trained), 'explained_variance': fit, **self._after_update(batch)}
+        return {**found, **self._learner_metrics(trained.n_epoch)}
+
+    def _coefficients(self) -> dict[str, float]:
+        cfg = self.cfg.learn
+        return {'value_weight': 0.0 if cfg.baseline == 'none' else cfg.value_weight}  # then nothing reads the critic

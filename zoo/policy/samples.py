@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.data import Obs, Rollout, State, Transition, first_leaf, leaves, map_tensors, split_rows
+from zoo.core.errors import UserError
 from zoo.rl_utils.gae import discounted_sum
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -33,6 +34,16 @@ def whole_episodes(traj_flag: Tensor, weight: Tensor | None) -> Tensor:
     known = (traj_flag.flip(0).to(torch.int32).cumsum(0).flip(0) > 0).to(torch.float32)
     kept = known if weight is None else known * weight
     return kept * (kept.numel() / kept.sum().clamp(min=1))
+
+
+def refuse_no_episode(weight: Tensor | None) -> None:
+    """Raises: UserError if no row of the rollout has a weight: no episode ended in it."""
+    if weight is not None and not bool(weight.any()):
+        raise UserError(
+            f"policy.collect.batch_mode is 'episode' but no episode ended within a rollout of {weight.shape[0]} steps in each "
+            f'of {weight.shape[1]} envs, so there is nothing to learn from; raise policy.collect.n_step above the length of '
+            'the episodes, limit that by env.max_episode_steps, or use fragment'
+        )
 
 
 def scaled_reward(

@@ -45,6 +45,19 @@ class EvalConfig(Section):
         MAX_EPISODE_STEPS,
         description='env steps after which an evaluation cuts an episode off and counts it as it is; null: never',
     )
+    deterministic: bool = Field(
+        True, description='evaluate the likeliest action of each state; false: actions drawn from the policy'
+    )
+    env: dict[str, Any] = Field(
+        {},
+        description='what differs from section env in evaluation envs, such as {kwargs: {level: 2}} or {id: ...}; kwargs of '
+        'the same env are merged key by key',
+    )
+    sets: dict[str, dict[str, Any]] = Field(
+        {},
+        description='further evaluations, by name: {unseen: {kwargs: {level: 9}}} is logged as eval/unseen/return_mean; each '
+        'says what differs from the evaluation envs, as policy.eval.env does',
+    )
 
 
 class PolicyConfig(Section):

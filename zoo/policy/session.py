@@ -1,14 +1,16 @@
-"""Greedy acting through whole episodes, as the env takes actions."""
+"""Acting through whole episodes, as the env takes actions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zoo.core.action_map import first_row, forbids_all
-from zoo.core.data import State, first_leaf, map_tensors, replace_rows
+from zoo.core.data import Obs, State, first_leaf, map_tensors, replace_rows
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK, mask_space, n_lead, obs_to_tensor
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Greedy acting of a policy in one env, or a batch of envs, through whole episodes.
+    """Acting of a policy in one env, or a batch of envs, through whole episodes.
 
     A recurrent state is kept from call to call; say with `begins` where an episode begins, or call `reset`.
     """
@@ -30,24 +32,32 @@ class Session:
         """All episodes begin anew, with any number of envs."""
         self._state = None
 
-    def act(self, obs: Any, begins: Any = None) -> Any:
+    def act(
+        self, obs: Any, begins: Any = None, deterministic: bool = True, generator: torch.Generator | None = None
+    ) -> Any:
         """Actions as the env takes them, for one raw observation [*O], or a batch [B, *O] in the order of the last call.
 
-        Args: begins: [B] bool, or one bool: an episode begins with this observation.
-        Raises: UserError if obs is not of the space of observations, or of another number of envs than before.
+        Args:
+          begins: [B] bool, or one bool: an episode begins with this observation.
+          deterministic: the likeliest action; false: one drawn from the policy, by `generator` (None: torch's own).
+        Raises: UserError if obs is not of the space of observations, or of another number of envs than before; or if
+          the policy draws no actions.
         """
-        policy, space = self._policy, self._policy.obs_space
-        batch = obs_to_tensor(space, obs, optional=policy._optional_obs())
-        is_single = n_lead(space, batch) == 0
-        batch = map_tensors(lambda x: x.unsqueeze(0), batch) if is_single else batch
-        if mask_space(space) is not None and bool((none := forbids_all(policy.action_space, batch[ACTION_MASK])).any()):
-            row = int(none.nonzero()[0])
-            raise UserError(f'the action mask of observation {row} forbids every action; it must allow one or more')
-        output = self._mode.forward(batch, self._before(len(first_leaf(batch)), begins))
+        batch, is_single = read_obs(self._policy, obs)
+        forward = self._mode.forward if deterministic else self._drawing(generator)
+        output = forward(batch, self._before(len(first_leaf(batch)), begins))
         self._state = output.get('state')
-        action = output['action']
-        actions = policy._action_map(action if self._mode.env_action is None else self._mode.env_action(action))
+        actions = self._policy.env_action(output['action'])
         return first_row(actions) if is_single else actions
+
+    def _drawing(self, generator: torch.Generator | None) -> Callable[[Obs, State], dict[str, Any]]:
+        draw = self._mode.sample
+        if draw is None:
+            raise UserError(
+                f'policy {self._policy.cfg.type!r} draws no actions outside of collecting; give it a method '
+                '_forward_sample, or act with deterministic=True'
+            )
+        return lambda obs, state: draw(obs, state, generator)
 
     def _before(self, n_env: int, begins: Any) -> State:
         if self._state is None or self._mode.initial_state is None:
@@ -61,3 +71,27 @@ class Session:
             raise UserError(f'begins is {begins!r} but must be one bool, or one for each of the {n_env} envs')
         rows = torch.as_tensor(given).expand(n_env)
         return replace_rows(rows, self._mode.initial_state(n_env), self._state)
+
+
+def read_obs(policy: Policy, obs: Any) -> tuple[Obs, bool]:
+    """Raw observations of an env (arrays, tensors, nested dicts of them) as a batch [B, *O], and whether it was one alone.
+
+    Raises: UserError if obs is not of the space of observations, or if an action mask forbids every action.
+    """
+    space = policy.obs_space
+    batch = obs_to_tensor(space, _off_device(obs), optional=policy._optional_obs())
+    is_single = n_lead(space, batch) == 0
+    batch = map_tensors(lambda x: x.unsqueeze(0), batch) if is_single else batch
+    if mask_space(space) is not None and bool((none := forbids_all(policy.action_space, batch[ACTION_MASK])).any()):
+        row = int(none.nonzero()[0])
+        raise UserError(f'the action mask of observation {row} forbids every action; it must allow one or more')
+    return batch, is_single
+
+
+def _off_device(obs: Any) -> Any:
+    """Tensors as arrays, at any depth; numpy reads none that is on a GPU or has a gradient."""
+    if isinstance(obs, Mapping):
+        return {name: _off_device(each) for name, each in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(map(_off_device, obs))
+    return obs.detach().cpu().numpy() if isinstance(obs, Tensor) else obs

@@ -24,11 +24,13 @@ def updated_class(base: type, name: str, config: Any, methods: Mapping[str, Any]
         raise UserError(
             f'with_updates got {shown(name)} as a name but must get a non-empty text, e.g. {base.__name__!r}'
         )
-    body = {key: _like(base, key, value) for key, value in methods.items()}
+    body = {key: _like(base, key, value) for key, value in methods.items() if key != '__doc__'}
     caller = sys._getframe(2)
     module = caller.f_globals.get('__name__', '?')
     body |= {'config': _section(base, name, config), '__module__': module, '__qualname__': name}
-    new = type(base)(name, (base,), {'__reduce_ex__': _reduced, **body, '__doc__': base.__doc__})
+    new = type(base)(
+        name, (base,), {'__reduce_ex__': _reduced, **body, '__doc__': methods.get('__doc__', base.__doc__)}
+    )
     POLICY_REGISTRY._add(name, new, f'{module}:{caller.f_lineno}')
     return new
 

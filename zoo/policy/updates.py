@@ -19,15 +19,15 @@ from zoo.core.data import AuxMinibatch, Metrics, Minibatch
 from zoo.policy.hooks import gradient_ready
 from zoo.policy.sequences import rows_of, run_model
 from zoo.rl_utils import surrogates, value_losses
-from zoo.rl_utils.check import check_shape
+from zoo.rl_utils.check import check_shape, wide
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import backward
 from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
 from zoo.rl_utils.ppo import (
     MAX_LOG_RATIO,
     Number,
+    policy_error_terms,
     ppo_policy_data,
-    ppo_policy_error,
     ppo_value_data,
     ppo_value_error,
     weighted_mean,
@@ -115,16 +115,16 @@ def ppo_step(
     Args:
       minibatch: obs, action, logit, value, adv, return_ and, where the rollout had invalid rows,
         weight; value and return_ in the unit of the critic's output.
-      numbers.measure_kl: add 'kl', the weighted mean of r - 1 - log r, r = p_new / p_old.
-    Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl), and
-      penalty_<name> of each penalty.
+      numbers.measure_kl: add 'kl', the weighted mean of r - 1 - log r, r = p_new / p_old, and 'ratio_max', the largest r.
+    Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl, ratio_max),
+      penalty_<name> of each penalty, and value_clipfrac where the value loss is clipped.
     """
     proximal = _proximal_logit(model, optimizers, minibatch, numbers)
     output, minibatch = _output(model, 'compute_actor_critic', minibatch, numbers), rows_of(minibatch)
     loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
-    value_loss = _value_loss(output, minibatch, numbers)
+    value_loss, of_value = _value_loss(output, minibatch, numbers)
     loss = _add(loss, numbers.value_weight, value_loss)
-    return {**metrics, 'value_loss': value_loss.detach(), 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
+    return {**metrics, **of_value, 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
 
 
 @step_kind('POLICY')
@@ -142,12 +142,12 @@ def policy_step(
 def value_step(
     model: Any, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: ValueNumbers
 ) -> Metrics:
-    """One step of the critic alone on value_loss; returns value_loss and value_grad_norm."""
+    """One step of the critic alone on value_loss; returns value_loss (, value_clipfrac) and value_grad_norm."""
     method = 'compute_critic' if n_output_of(numbers.value_loss) == 1 else 'compute_critic_output'
     output, minibatch = _output(model, method, minibatch, numbers), rows_of(minibatch)
-    value_loss = _value_loss(output, minibatch, numbers)
+    value_loss, metrics = _value_loss(output, minibatch, numbers)
     loss = value_loss * numbers.value_weight
-    return {'value_loss': value_loss.detach(), 'value_grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
+    return {**metrics, 'value_grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
 
 
 @step_kind('AUX')
@@ -227,7 +227,7 @@ def _policy_loss(
 ) -> tuple[Tensor, Metrics]:
     logit, logit_old, action = output['logit'], minibatch['logit'], minibatch['action']
     weight, surrogate = minibatch.get('weight', None), numbers.surrogate
-    losses, info = ppo_policy_error(
+    losses, info, log_ratio = policy_error_terms(
         ppo_policy_data(logit, logit_old, action, minibatch['adv'], weight),
         numbers.clip_ratio,
         numbers.dual_clip,
@@ -244,16 +244,41 @@ def _policy_loss(
         loss = _add(loss, factor, mean)
         metrics[f'penalty_{penalty.name}'] = mean.detach()
     if numbers.measure_kl:
-        metrics['kl'] = _kl_k3(dist, logit, logit_old, action, weight)
+        metrics |= _of_ratios(
+            _log_ratio(dist, logit, logit_old, action, weight) if log_ratio is None else log_ratio, weight
+        )
     return loss, metrics
 
 
-def _value_loss(output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers | ValueNumbers) -> Tensor:
+def _value_loss(
+    output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers | ValueNumbers
+) -> tuple[Tensor, Metrics]:
+    """The loss, and the metrics value_loss and, where it is one that clips, value_clipfrac."""
     if 'value_logit' in output:
-        return _distribution_error(output['value_logit'], minibatch, numbers)
+        error = _distribution_error(output['value_logit'], minibatch, numbers)
+        return error, {'value_loss': error.detach()}
     loss, return_, weight = numbers.value_loss, minibatch['return_'], minibatch.get('weight', None)
     data = ppo_value_data(output['value'], minibatch['value'], return_, weight)
-    return ppo_value_error(data, numbers.clip_ratio, loss == VALUE_CLIP, None if loss in (MSE, VALUE_CLIP) else loss)
+    error = ppo_value_error(data, numbers.clip_ratio, loss == VALUE_CLIP, None if loss in (MSE, VALUE_CLIP) else loss)
+    metrics = {'value_loss': error.detach()}
+    if clips_values(loss):
+        metrics['value_clipfrac'] = _value_clipfrac(data, loss, numbers.clip_ratio)
+    return error, metrics
+
+
+def clips_values(value_loss: Any) -> bool:
+    """Whether a value loss is one of zoo's own whose gradient is cut beyond a range."""
+    return getattr(value_loss, 'name', '') in ('clip', 'error_clip')
+
+
+@torch.no_grad()
+def _value_clipfrac(data: ppo_value_data, loss: Any, clip_ratio: Number) -> Tensor:
+    """Share of rows beyond the range of the loss: V further than it from V_old, or (R - V)^2 larger."""
+    limit = dict(loss.options).get('range')
+    limit = clip_ratio if limit is None else limit
+    value = wide(data.value_new)
+    distance = (value - data.value_old).abs() if loss.name == 'clip' else (value - data.return_).square()
+    return weighted_mean((distance > limit).to(value.dtype), data.weight)
 
 
 def _distribution_error(logit: Tensor, minibatch: Any, numbers: Any) -> Tensor:
@@ -283,8 +308,14 @@ def _descend(optimizers: Sequence[Optimizer], loss: Tensor, grad_clip: Number | 
 
 
 @torch.no_grad()
-def _kl_k3(dist: ActionDist, new: Tensor, old: Tensor, action: Tensor, weight: Tensor | None) -> Tensor:
+def _log_ratio(dist: ActionDist, new: Tensor, old: Tensor, action: Tensor, weight: Tensor | None) -> Tensor:
     log_ratio = dist.log_prob(new, action) - dist.log_prob(old, action)
-    if weight is not None:
-        log_ratio = torch.where(weight != 0, log_ratio, 0.0)  # in a row without weight the ratio may overflow
-    return weighted_mean(log_ratio.clamp(max=MAX_LOG_RATIO).exp() - 1 - log_ratio, weight)
+    return log_ratio if weight is None else torch.where(weight != 0, log_ratio, 0.0)  # where the ratio may overflow
+
+
+@torch.no_grad()
+def _of_ratios(log_ratio: Tensor, weight: Tensor | None) -> Metrics:
+    """The metrics kl and ratio_max of the rows with a weight."""
+    ratio = log_ratio.clamp(max=MAX_LOG_RATIO).exp()
+    kl = weighted_mean(ratio - 1 - log_ratio, weight)
+    return {'kl': kl, 'ratio_max': (ratio if weight is None else torch.where(weight != 0, ratio, 0.0)).max()}

@@ -155,6 +155,23 @@ def ppo_policy_error(
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7; dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5;
       k1, k2, k3: J. Schulman, joschu.net/blog/kl-approx.html; proximal policy: arXiv:2110.00641, eq. 3.
     """
+    return policy_error_terms(data, clip_ratio, dual_clip, entropy_bonus, kl_type, dist, surrogate, logit_proximal)[:2]
+
+
+def policy_error_terms(
+    data: ppo_policy_data,
+    clip_ratio: Number = 0.2,
+    dual_clip: Number | None = None,
+    entropy_bonus: bool = True,
+    kl_type: KLType = 'k1',
+    dist: ActionDist | None = None,
+    surrogate: Callable[..., Tensor] = surrogates.clip,
+    logit_proximal: Logit | None = None,
+) -> tuple[ppo_policy_loss, ppo_info, Tensor | None]:
+    """As `ppo_policy_error`, and log p_new - log p_old of each row without gradient: 0 in rows without weight.
+
+    It is None where a kernel computed the loss, which leaves no numbers of single rows.
+    """
     logits: Sequence[Any] = (data.logit_new, data.logit_old, data.logit_pretrained, logit_proximal)
     if dist is None:
         dist, *logits = from_logits(*logits)
@@ -170,15 +187,18 @@ def ppo_policy_error(
     )
     if kernel:
         policy_loss, entropy_loss, *info = kernel(dist, new, old, action, adv, weight, *numbers, surrogate)
+        log_ratio = None
     else:
-        policy_loss, *info = _surrogate_error(dist, new, old, proximal, action, adv, weight, *numbers, surrogate)
+        policy_loss, *info, log_ratio = _surrogate_error(
+            dist, new, old, proximal, action, adv, weight, *numbers, surrogate
+        )
         entropy_loss = _mean(dist.entropy(new), weight) if entropy_bonus else None
     if not entropy_bonus:
         entropy_loss = adv.new_zeros(())
     kl_div = adv.new_zeros(())
     if pretrained is not None:
         kl_div = _sampled_kl(dist.log_prob(pretrained.detach(), action) - dist.log_prob(new, action), weight, kl_type)
-    return ppo_policy_loss(policy_loss, entropy_loss, kl_div), ppo_info(*info)
+    return ppo_policy_loss(policy_loss, entropy_loss, kl_div), ppo_info(*info), log_ratio
 
 
 def ppo_value_error(
@@ -244,8 +264,8 @@ def _surrogate_error(
     clip_ratio: Number,
     dual_clip: Number | None,
     surrogate: Callable[..., Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """policy_loss, and without gradient approx_kl and clipfrac."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """policy_loss, and without gradient approx_kl, clipfrac and log p_new - log p_old of each row."""
     log_new, log_old = dist.log_prob(new, action), dist.log_prob(old.detach(), action)
     log_proximal = log_old if proximal is None else dist.log_prob(proximal.detach(), action)
     log_ratio, adv = log_new - log_proximal, wide(adv.detach())
@@ -267,7 +287,7 @@ def _surrogate_error(
         if weight is not None and proximal is not None:
             log_old_ratio = torch.where(weight != 0, log_old_ratio, 0.0)
         approx_kl, clipfrac = weighted_mean(-log_old_ratio, weight), weighted_mean(outside, weight)
-    return -_mean(gain, weight), approx_kl, clipfrac
+    return -_mean(gain, weight), approx_kl, clipfrac, log_old_ratio.detach()
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from zoo.config.messages import shown
 from zoo.config.section import ConfigError
 from zoo.config.source import function_name
 from zoo.core.data import Metrics, Rollout
-from zoo.core.errors import RunError
+from zoo.core.errors import RunError, place_of
 from zoo.core.registry import closest
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ class Callbacks:
             return function(*args)
         except Exception as error:
             self.has_failed = True
-            text, at = ' '.join(str(error).split()), _place(error)
+            text, at = ' '.join(str(error).split()), place_of(error)
             raised = f'{type(error).__name__}: {text}' if text else type(error).__name__
             raise CallbackError(f'callback {words} {raised} ({at}); --debug shows the traceback') from error
 
@@ -243,9 +242,3 @@ def _unknown(event: str) -> str:
 
 def _name_of(item: Any) -> str:
     return function_name(item if isinstance(item, type) or inspect.isfunction(item) else type(item))
-
-
-def _place(error: BaseException) -> str:
-    """'file:line' of the last line that ran."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f'{Path(last.filename).name}:{last.lineno}'

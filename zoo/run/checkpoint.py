@@ -15,7 +15,8 @@ from torch import Tensor
 
 from zoo.config.section import Section
 from zoo.core.errors import UserError
-from zoo.run.checkpoint_file import DTYPES, CheckpointError, FileContent, malformed, read_file, shown, write_file
+from zoo.run.checkpoint_file import CheckpointError, FileContent, malformed, read_file, shown, write_file
+from zoo.run.state_tree import check_json, from_tree, is_numbered, split, to_tree
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,10 @@ effect unless actor and critic shared all parameters, nor had kl_weight beside p
 """
 
 State = dict[str, Any]
-"""Nested dicts; the keys are non-empty strings without '/', the leaves tensors or JSON values."""
+"""Nested dicts; the keys are non-empty strings, or integers, the leaves tensors, JSON values or lists of these.
+
+So `state_dict()` of a torch.optim.Optimizer is one; tuples come back as lists.
+"""
 
 MAX_NUMBER = 2**128
 """Above all numbers in the state of a policy or buffer; the generators of numpy have integers of 128 bits."""
@@ -76,9 +80,14 @@ def save_checkpoint(path: str | os.PathLike[str], state: State, meta: dict[str, 
       meta: JSON values, e.g. the config, counters and versions.
     Raises: TypeError if something is neither a tensor nor a JSON value (names it); OSError, e.g. on a full disk.
     """
-    tensors, values = _split(state)
-    _check_json(meta, 'meta')
+    tensors, values = split(to_tree(state))
+    check_json(meta, 'meta')
     write_file(Path(path), FileContent(FORMAT, meta, values, tensors))
+
+
+def check_state(state: State) -> None:
+    """Raises: TypeError if something is neither a tensor nor a JSON value (names it), so that it could not be saved."""
+    split(to_tree(state))
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
@@ -105,6 +114,11 @@ def fit_state(
     Raises: CheckpointError with the first differences.
     """
     want, have = dict(_leaves(expected)), dict(_leaves(got))
+    for name in {
+        name for leaves in (want, have) for name, value in leaves.items() if is_numbered(value) or value == {}
+    }:
+        want.pop(name, None)  # of torch.optim, which has no state before its first step, and looks at what it is given
+        have.pop(name, None)
     missing, in_vain = _turned(want, have), _turned(have, want)
     misfits = [
         f'{name} is {_form(name, have[name])} in the file and {_form(name, value)} in this run'
@@ -164,6 +178,7 @@ def _load_file(path: Path) -> Checkpoint:
             _put(state, name, tensor)
         for number in range(content.format, FORMAT):
             _TRANSLATIONS[number](state, meta)
+        state = from_tree(state)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise malformed(path, shown(str(error))) from error
     return Checkpoint(state, meta, path.absolute())
@@ -214,43 +229,6 @@ def _with_flat_logits(value: Any) -> Any:
     return {key: _with_flat_logits(item) for key, item in value.items()}
 
 
-def _split(state: State, prefix: str = '') -> tuple[dict[str, Tensor], State]:
-    """The tensors by path, and the state with None in their places, which keeps the order of keys."""
-    tensors: dict[str, Tensor] = {}
-    values: State = {}
-    for key, value in state.items():
-        if not isinstance(key, str) or not key or '/' in key or key == '__metadata__':
-            raise TypeError(f'state has the key {key!r} under {prefix!r}; use a non-empty string without "/"')
-        values[key] = None
-        if isinstance(value, Tensor):
-            if value.dtype not in DTYPES:
-                raise TypeError(
-                    f'state {prefix}{key} has dtype {value.dtype}, which a checkpoint cannot hold; convert it'
-                )
-            tensors[prefix + key] = value
-        elif isinstance(value, dict):
-            inner, values[key] = _split(value, f'{prefix}{key}/')
-            tensors |= inner
-        else:
-            _check_json(value, f'state {prefix}{key}')
-            values[key] = value
-    return tensors, values
-
-
-def _check_json(value: Any, where: str) -> None:
-    if isinstance(value, list):
-        for i, item in enumerate(value):
-            _check_json(item, f'{where}[{i}]')
-    elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        for key, item in value.items():
-            _check_json(item, f'{where}/{key}')
-    elif value is not None and not isinstance(value, (bool, int, float, str)):
-        raise TypeError(
-            f'{where} is of type {type(value).__name__}; a checkpoint holds tensors, numbers, strings, '
-            'None, lists, and dicts with string keys; convert it'
-        )
-
-
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
@@ -281,9 +259,9 @@ def steps_of(folder: Path) -> dict[int, Path]:
 
 
 def _leaves(state: State, prefix: str = '') -> Iterator[tuple[str, Any]]:
-    """Path and value of every leaf."""
+    """Path and value of every leaf; dicts with integers as keys, and empty ones, are leaves too."""
     for key, value in state.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value and not is_numbered(value):
             yield from _leaves(value, f'{prefix}{key}/')
         else:
             yield prefix + key, value

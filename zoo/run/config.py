@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from zoo.buffer import BufferConfig
 from zoo.config.messages import describe, shown
-from zoo.config.parts import part_of
+from zoo.config.parts import part_of, parts_of
 from zoo.config.section import (
     Config,
     ConfigError,
@@ -31,16 +31,19 @@ from zoo.core.registry import (
     PARTS,
     PIPELINE_REGISTRY,
     POLICY_REGISTRY,
+    STOP_REGISTRY,
     Registry,
     UnknownNameError,
 )
 from zoo.env import EnvConfig
+from zoo.env.own_vector import take_env_instances
 from zoo.policy.base import PolicyConfig
 from zoo.run.checkpoint import CheckpointConfig
 from zoo.run.config_check import N_SAMPLE, N_STEP, cross_check, fill_rollout, fill_schedules
 from zoo.run.logger import LoggerConfig
 from zoo.run.saved_run import check_config_size
 from zoo.run.trust import leaf_values
+from zoo.worker.evaluation_env import fill_evaluation
 
 
 class JobConfig(Section):
@@ -62,6 +65,11 @@ class JobConfig(Section):
     )
     callbacks: list[str | Callable[..., Any]] = Field(
         [], description="classes that the run calls at its events, as 'module:Class', see zoo.Callback"
+    )
+    stop: parts_of(STOP_REGISTRY, 'stop') = Field(  # type: ignore[valid-type]
+        [],
+        description='rules that end the run before max_env_step, as {type: patience, n: 5} or your own, '
+        "'module:function'; the first that holds ends it",
     )
     env: EnvConfig
     policy: PolicyConfig
@@ -145,6 +153,15 @@ def resolve_policy(policy: dict[str, Any]) -> Config:
     return Config(resolved)
 
 
+def defaults_for(policy: dict[str, Any]) -> dict[str, Any]:
+    """A config of defaults alone, as plain dicts, for a section `policy` of its type and model; env.id is ''."""
+    named: dict[str, Any] = {'type': policy['type']}
+    if policy.get('model'):
+        named['model'] = {'type': policy['model']['type']}
+    data = {'env': {'id': ''}, 'policy': named}
+    return plain(validate(_job_schema(data), data))
+
+
 def without_defaults(policy: dict[str, Any]) -> dict[str, Any]:
     """A stored section `policy` without the values of learn and collect that are its type's defaults.
 
@@ -160,6 +177,7 @@ def without_defaults(policy: dict[str, Any]) -> dict[str, Any]:
 
 def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -> _Resolved:
     data, label = load_config(source)
+    take_env_instances(data)
     _check_storable(data)
     if problems := bad_keys(data):
         raise ConfigError(problems)
@@ -182,6 +200,7 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
     origins |= dict.fromkeys(fill_rollout(config, value_at(data, 'policy.collect') or {}), 'derived')
     if problems := list(cross_check(config)):
         raise ConfigError(problems)
+    fill_evaluation(config)
     return _Resolved(config, schema, origins)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from zoo.buffer import draw_problems
-from zoo.config.schedule import Linear
+from zoo.config.schedule import Linear, is_signed_schedule
 from zoo.config.section import Config, ConfigError, Section, fields_of, sections_of, value_at
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import UnknownEnvError
@@ -17,6 +17,7 @@ from zoo.env.make import check_source
 from zoo.policy.sequences import sequence_problem
 from zoo.run.callbacks import callback_problems
 from zoo.run.memory import memory_problem
+from zoo.worker.evaluation_env import evaluation_problems
 
 N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
 
@@ -27,10 +28,20 @@ def fill_schedules(config: dict[str, Any], schema: type[Section]) -> None:
         value = value_at(config, path)
         if Linear in sections_of(field.annotation) and isinstance(value, dict) and value.get('over', 0) is None:
             value['over'] = config['max_env_step']
+    of_eval = value_at(config, 'policy.eval') or {}
+    for env in (config['env'], of_eval.get('env') or {}, *(of_eval.get('sets') or {}).values()):
+        _fill_env_schedules(env, config['max_env_step'])
     for penalty in value_at(config, 'policy.learn.penalties') or []:
         weight = penalty.get('weight') if isinstance(penalty, dict) else None
         if isinstance(weight, dict) and weight.get('over', 0) is None:
             weight['over'] = config['max_env_step']
+
+
+def _fill_env_schedules(env: dict[str, Any], length: int) -> None:
+    for values in (env.get('schedule'), env.get('reset_options')):
+        for value in values.values() if isinstance(values, dict) else ():
+            if is_signed_schedule(value) and 'start' in value and value.get('over') is None:
+                value['over'] = length
 
 
 def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
@@ -128,8 +139,11 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
             yield f"policy.device is {device!r} but torch finds {n_cuda} CUDA devices here; use 'auto' or 'cpu'."
     try:
         check_source(config['env'])
-    except (UnknownEnvError, ConfigError) as error:
+    except UnknownEnvError as error:
         yield str(error)
+    except ConfigError as error:
+        yield from error.problems
+    yield from evaluation_problems(config)
 
 
 def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:

@@ -17,18 +17,23 @@ from zoo.config.section import Config, ConfigError
 from zoo.core.errors import RunError, UserError
 from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.core.seeding import stream
+from zoo.env.steering import RunEnvs
 from zoo.policy.base import Policy
 from zoo.policy.hooks import listening
 from zoo.rl_utils.optimizer import NonFiniteGradientError
+from zoo.run.advice import Advice, facts_of
 from zoo.run.allocator import keep_freed_memory
 from zoo.run.callbacks import CallbackError, Callbacks
 from zoo.run.checkpoint import Checkpoint
+from zoo.run.env_settings import RunSettings
 from zoo.run.logger import Logger
 from zoo.run.parts import make_parts
 from zoo.run.report import Clocks, Report, Timer
 from zoo.run.resume import Progress, changes, meta_of, restore, state_of
 from zoo.run.run_dir import RunFolder, best_return_of, refuse_unwritable
-from zoo.run.saving import CheckpointManager, SaveError
+from zoo.run.saving import CheckpointManager, SaveError, refuse_unsavable
+from zoo.run.sinks import make_sinks
+from zoo.run.stop_rules import StopRules
 from zoo.run.threads import use_threads
 from zoo.worker.evaluator import Evaluation
 
@@ -47,6 +52,7 @@ class TrainResult:
     last_return: float | None
     wall_s: float
     env_step_per_s: float
+    stop_reason: str = ''  # why the run ended before max_env_step: a stop rule, stop_value, or `SerialJob.stop`
 
 
 @PIPELINE_REGISTRY.register('serial')
@@ -79,6 +85,8 @@ class SerialJob:
         self._has_started, self._has_ended, self._saw_gradient = False, False, False
         self._learn_step: int | None = None  # env step before the first rollout that is not learned from yet
         self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
+        self._stop_rules, self._stop_reason = StopRules(cfg.stop), ''
+        sinks = make_sinks(cfg.logger.sinks, cfg.logger.tensorboard)
         with ExitStack() as undo:  # closes what was made if the rest fails
             self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint)))
             n_thread = torch.get_num_threads()
@@ -90,21 +98,26 @@ class SerialJob:
             self._parts = parts = make_parts(cfg, policy, undo, n_thread, model, gradient_readers)
             if checkpoint is None:
                 parts.policy.check_fields()
+                refuse_unsavable(parts.policy)
             self._envs, self.policy, self._n_thread = parts.envs, parts.policy, parts.n_thread
             self._get_train_sample = parts.policy.collect_mode.get_train_sample
             self._collector, self._learner, self._evaluator = parts.collector, parts.learner, parts.evaluator
+            self._settings = RunSettings(cfg, parts)
             self._progress = Progress() if checkpoint is None else self._resume(checkpoint)
             self._folder.begin()
             self.run_dir = self._folder.path
             with refuse_unwritable(self.run_dir):
-                log = undo.enter_context(self._logger())
-            self._report = Report(log, parts, self.timer, cfg.logger.freq)
+                self._log = log = undo.enter_context(self._logger(sinks))
+            if self._stop_rules:
+                log.listeners.append(lambda metrics: self._stop_rules.see(self, metrics))
+            self._report = Report(log, parts, self.timer, cfg.logger.freq, Advice(facts_of(cfg, parts.policy)))
             last = None if checkpoint is None else (checkpoint.path, self.env_step)
             self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint, last, log.keep_files)
             if checkpoint is not None:
                 self._announce(checkpoint)
                 if cfg.checkpoint.keep_best:
                     self._adopt_best()
+            self._settings.before_rollout(self.env_step)
             self.reset_env()
             self._undo = undo.pop_all()
 
@@ -122,6 +135,8 @@ class SerialJob:
         eval_freq = self.cfg.policy.eval.eval_freq
         if self.env_step // eval_freq > self._progress.eval_step // eval_freq:
             self.evaluate()
+        if self._stop_rules and (why := self._stop_rules.reason(self)):
+            self.stop(why)
         if self.env_step - self._progress.save_step >= self.cfg.checkpoint.freq:
             with self.timer.part('log'):
                 _or_warn(self.save)
@@ -133,6 +148,9 @@ class SerialJob:
         elif hasattr(self._parts.buffer, 'keep'):  # the rollout before was not learned from, and is overwritten now
             self._parts.buffer.keep()
         use_threads(self._n_thread['collect'])
+        self._settings.before_rollout(self.env_step)
+        if self._settings.resets(self._collector.collect_iter):
+            self.reset_env()
         with self.timer.label('zoo/collect'):
             rollout = self._collector.collect()
         use_threads(self._n_thread['learn'])
@@ -159,6 +177,7 @@ class SerialJob:
                 'zoo.policy.hooks.gradient_ready(optimizers, loss) in them after each backward pass, or leave on_gradient out'
             )
         with self.timer.part('log'):
+            self._report.env_values = self._settings.metrics()
             self._report.training(self._callbacks.update(self, metrics))
             self._report.progress(self._progress.last_return, self._progress.best_return)
 
@@ -166,6 +185,7 @@ class SerialJob:
         """Ends the run after the present iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""
         if not self._stopped:
             logger.info('the run ends after this round%s', f': {reason}' if reason else '')
+            self._stop_reason = reason or 'stop() was called'
         self._stopped = True
 
     def evaluate(self) -> Evaluation | None:
@@ -191,8 +211,17 @@ class SerialJob:
         """The episodes of `evaluate` alone: nothing is logged or kept."""
         use_threads(self._n_thread['evaluate'])
         with self.timer.part('evaluate'):
+            self._settings.before_evaluation(self.env_step)
             seed = stream(self.cfg.seed, 'evaluate', self.env_step)
-            return self._evaluator.evaluate(seed, self.stop_requested)
+            found = self._evaluator.evaluate(seed, self.stop_requested)
+            sets: dict[str, Evaluation] = {}
+            for name, evaluator in self._parts.evaluation_sets.items():
+                seed = stream(self.cfg.seed, 'evaluate', self.env_step, name)
+                part = None if found is None else evaluator.evaluate(seed, self.stop_requested)
+                if part is None:
+                    return None
+                sets[name] = part
+            return found if found is None or not sets else found._replace(sets=sets)
 
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError if it cannot be written."""
@@ -217,11 +246,18 @@ class SerialJob:
     def result(self) -> TrainResult:
         """The run so far."""
         returns, speed = (self._progress.best_return, self._progress.last_return), self._report.env_step_per_s
-        return TrainResult(self.policy, self.run_dir, self.env_step, self.train_iter, *returns, self.wall_s, speed)
+        has_reached = self._progress.reached(self.cfg.policy.eval.stop_value)
+        why = self._stop_reason or ('policy.eval.stop_value is reached' if has_reached else '')
+        return TrainResult(self.policy, self.run_dir, self.env_step, self.train_iter, *returns, self.wall_s, speed, why)
 
     def reset_env(self) -> None:
         """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
         self._collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
+
+    @property
+    def envs(self) -> RunEnvs:
+        """The envs of training and evaluation, whose attributes may be read and set between rollouts."""
+        return self._settings.envs
 
     @property
     def env_step(self) -> int:
@@ -232,6 +268,12 @@ class SerialJob:
     def train_iter(self) -> int:
         """Optimiser steps."""
         return self._learner.train_iter
+
+    @property
+    def n_iteration(self) -> int:
+        """Rounds of collecting and learning that were done, those before a resume included."""
+        n_step = self._collector.collect_iter * self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
+        return n_step // self.step_per_iteration
 
     @property
     def step_per_iteration(self) -> int:
@@ -259,7 +301,14 @@ class SerialJob:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resume needs; the envs' own state is not part of it."""
-        return state_of(self.cfg, self._parts, self._progress, self.wall_s, is_whole=not self._updating)
+        return state_of(
+            self.cfg,
+            self._parts,
+            self._progress,
+            self.wall_s,
+            is_whole=not self._updating,
+            stop=self._stop_rules.state_dict(),
+        )
 
     def close(self) -> None:
         """Closes envs and logs, and restores torch's number of threads."""
@@ -278,6 +327,7 @@ class SerialJob:
             if is_outside and (not self._updating or isinstance(error, CallbackError)):
                 self._save_end(error)
         finally:
+            self._log.close(has_failed=error is not None)
             self.close()
 
     @contextmanager
@@ -312,14 +362,21 @@ class SerialJob:
             if path is not None:
                 self._callbacks.call('on_checkpoint', self, path)
 
-    def _logger(self) -> Logger:
+    def _logger(self, sinks: Sequence[Any]) -> Logger:
         cfg = self.cfg
         return Logger(
-            self.run_dir, cfg.logger, cfg.exp_name, cfg.max_env_step, self.env_step, restore=self._folder.restore
+            self.run_dir,
+            cfg.logger,
+            cfg.exp_name,
+            cfg.max_env_step,
+            self.env_step,
+            restore=self._folder.restore,
+            run_cfg=cfg,
+            sinks=sinks,
         )
 
     def _resume(self, checkpoint: Checkpoint) -> Progress:
-        progress = restore(self.cfg, self._parts, checkpoint)
+        progress = restore(self.cfg, self._parts, checkpoint, self._stop_rules)
         self._stopped = progress.eval_step == self.env_step and progress.reached(self.cfg.policy.eval.stop_value)
         if self._stopped:
             logger.warning('this run had reached policy.eval.stop_value; to continue it: policy.eval.stop_value=null')
@@ -329,6 +386,9 @@ class SerialJob:
         logger.info('resuming at env step %d in %s', self.env_step, self.run_dir)
         if changed := changes(self.cfg, checkpoint):
             logger.info('changed since it was saved: %s', changed)
+        if self._stop_rules and (why := self._stop_rules.reason(self)):
+            logger.warning('this run ends by a stop rule: %s; to continue it change `stop`, e.g. stop=[]', why)
+            self._stopped, self._stop_reason = True, why
         if self.done and not self._stopped:
             logger.warning(
                 'nothing is left to train: the run has %d env steps, a rollout %d, and max_env_step is %d; raise that',

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from zoo.config.section import Config, validate
-from zoo.core.errors import RunError
+from zoo.buffer import n_draw_of, reuse_of
+from zoo.config.section import Config
+from zoo.core.data import RunInfo
+from zoo.core.errors import RunError, UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import EnvConfig
-from zoo.policy.base import Policy
+from zoo.policy.base import Mode, Policy
 from zoo.run.checkpoint import Checkpoint, State, check_finite, fit_state, load_checkpoint
 from zoo.run.checkpoint_file import CheckpointError, malformed, shown
 from zoo.run.config import resolve_policy
@@ -19,6 +24,9 @@ from zoo.run.memory import AllocationError, AllocationLimit
 from zoo.run.saved_run import SavedRun, causes_of_misfits, check_given_model, saved_run
 from zoo.run.sizes import check_sizes
 from zoo.run.trust import Trust, check_names
+from zoo.worker.evaluation_env import evaluation_env
+
+logger = logging.getLogger(__name__)
 
 BUILD_FACTOR, BUILD_SLACK = 8, 1 << 28
 """A policy of n bytes of parameters may allocate BUILD_FACTOR * n + BUILD_SLACK while it is built.
@@ -28,36 +36,82 @@ Initialisation and a first pass through the network need some 3 * n; small netwo
 
 
 def load_policy(
-    path: str | os.PathLike[str], device: str | None = None, trust: Trust = (), model: nn.Module | None = None
+    path: str | os.PathLike[str],
+    device: str | None = None,
+    trust: Trust = (),
+    model: nn.Module | None = None,
+    *,
+    fields: Literal['all'] | Sequence[Mode] = ('eval',),
+    only: Sequence[str] | None = None,
 ) -> Policy:
-    """The policy of a checkpoint file or run folder with eval mode: `policy.act(obs)` acts as in evaluation.
+    """The policy of a checkpoint file or run folder; with eval mode `policy.act(obs)` acts as in evaluation.
 
     Args:
       device: as `policy.device`; None: the device of the run, or the CPU if there is no CUDA.
       trust: True, or a list of modules: code that the config of the policy may name, as 'module:function'.
       model: a module like the one that was trained, where `serial_pipeline` was given one; its weights are replaced.
-    Raises: CheckpointError (path and reason); ConfigError if its policy or model is not registered.
+      fields: modes to build, of 'learn', 'collect' and 'eval', or 'all'; with learn the optimiser and all else that learning
+        needs are restored too, so that the policy learns on as if it had not stopped.
+      only: patterns of names of parameters, e.g. ['actor_*']: these alone are loaded, where they fit, all others begin anew;
+        the log says which.
+    Raises: CheckpointError (path and reason); ConfigError if its policy or model is not registered; UserError if `only`
+      matches nothing.
     """
-    return policy_of(load_checkpoint(path), device, trust, model)
+    return policy_of(load_checkpoint(path), device, trust, model, fields, only)
 
 
 def policy_of(
-    checkpoint: Checkpoint, device: str | None = None, trust: Trust = (), model: nn.Module | None = None
+    checkpoint: Checkpoint,
+    device: str | None = None,
+    trust: Trust = (),
+    model: nn.Module | None = None,
+    fields: Literal['all'] | Sequence[Mode] = ('eval',),
+    only: Sequence[str] | None = None,
 ) -> Policy:
     """Like `load_policy`, for a checkpoint in memory."""
+    modes = _modes(fields)
     run = saved_run(checkpoint)
     check_names(run, ('policy',), trust)
     cfg = resolve_policy(run.config['policy'])
     if device is not None or not torch.cuda.is_available():
         cfg.device = device or 'cpu'
-    policy = build_policy(run, cfg, model)
-    policy.load_state_dict(run.state.policy)
+    policy = build_policy(run, cfg, model, modes, is_whole=only is None)
+    if only is not None:
+        report = policy.load_state_dict(run.state.policy, strict=False, only=only)
+        assert report is not None, 'it is not strict'
+        logger.info('%s was loaded in part\n%s', run.path, report.text())
+        return policy
+    try:
+        policy.load_state_dict(run.state.policy)
+        if 'learn' in modes:
+            policy.load_memory_state_dict(run.state.memory)
+    except (UserError, RunError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise malformed(run.path, f'its policy cannot be restored ({shown(str(error))})') from error
     return policy
 
 
-def build_policy(run: SavedRun, cfg: Config, model: nn.Module | None = None) -> Policy:
-    """A new policy with eval mode of this section `policy`, which the state in a checkpoint fits.
+def _modes(fields: Any) -> tuple[Mode, ...]:
+    if isinstance(fields, str) and fields != 'all':
+        fields = (fields,)
+    names: tuple[Mode, ...] = ('learn', 'collect', 'eval')
+    modes = names if fields == 'all' else tuple(fields)
+    if not modes or not set(modes) <= set(names):
+        raise UserError(f"fields is {fields!r} but must be 'all' or a list of {', '.join(names)}")
+    return modes
 
+
+def build_policy(
+    run: SavedRun,
+    cfg: Config,
+    model: nn.Module | None = None,
+    fields: Sequence[Mode] = ('eval',),
+    is_whole: bool = True,
+) -> Policy:
+    """A new policy of this section `policy` with some modes, which the state in a checkpoint fits.
+
+    Args: is_whole: false: the state need not fit.
     Raises: CheckpointError if it does not, has numbers that are not finite, or if the policy would be much larger.
     """
     check_given_model(run, model is not None)
@@ -67,7 +121,7 @@ def build_policy(run: SavedRun, cfg: Config, model: nn.Module | None = None) -> 
     try:
         with AllocationLimit(BUILD_FACTOR * n_byte + BUILD_SLACK):
             spaces, options = (run.obs_space, run.action_space), {'seed': run.config['seed'], 'action_mode': mode}
-            policy = make(cfg, *spaces, enable_field=['eval'], model=model, **options)
+            policy = make(cfg, *spaces, enable_field=fields, model=model, run=_run_info(run, fields), **options)
     except AllocationError as error:
         raise CheckpointError(
             run.path,
@@ -78,6 +132,8 @@ def build_policy(run: SavedRun, cfg: Config, model: nn.Module | None = None) -> 
         raise
     except (RuntimeError, OverflowError, MemoryError) as error:
         raise malformed(run.path, f'its policy cannot be built ({shown(str(error))})') from error
+    if not is_whole:
+        return policy
     expected = policy.state_dict()
     got = {key: run.state.policy[key] for key in expected if key in run.state.policy}
     fit_state(expected, got, run.path, causes_of_misfits(run, cfg))
@@ -85,12 +141,38 @@ def build_policy(run: SavedRun, cfg: Config, model: nn.Module | None = None) -> 
     return policy
 
 
-def env_config_of(checkpoint: Checkpoint, trust: Trust = ()) -> EnvConfig:
-    """The section `env` of a checkpoint, to evaluate its policy on. Raises: CheckpointError, ConfigError."""
+def _run_info(run: SavedRun, fields: Sequence[Mode]) -> RunInfo:
+    """What the policy knew of its run, on which the executor of its updates depends."""
+    config = None if run.by_hand else run.config
+    if run.by_hand or 'learn' not in fields:
+        return RunInfo(config=config)
+    buffer, n_sample = run.config['buffer'], run.config['policy']['collect'].get('n_sample') or 1
+    return RunInfo(run.config['max_env_step'], reuse_of(buffer, n_sample), n_draw_of(buffer), config=config)
+
+
+def env_config_of(
+    checkpoint: Checkpoint, trust: Trust = (), overrides: Sequence[str] = (), name: str | None = None
+) -> EnvConfig:
+    """The envs that the policy of a checkpoint is evaluated on, see `zoo.worker.evaluation_env`.
+
+    Args: overrides: 'env.a.b=value' texts; name: of one of policy.eval.sets.
+    Raises: CheckpointError, ConfigError.
+    """
     run = saved_run(checkpoint)
-    check_names(run, ('env', 'policy'), trust)
-    check_sizes(run, ('env',), trust)
-    return validate(EnvConfig, run.config['env'], 'env')
+    check_names(run, ('env', 'policy'), trust, overrides)
+    check_sizes(run, ('env',), trust, overrides)
+    check_env_known(run, overrides)
+    return evaluation_env(run.config, overrides, name)
+
+
+def check_env_known(run: SavedRun, overrides: Sequence[str] = ()) -> None:
+    """Raises: CheckpointError if the policy was saved by hand without an env, and no override names one."""
+    if not run.config['env']['id'] and not any(text.startswith('env.id=') for text in overrides):
+        raise CheckpointError(
+            run.path,
+            'is of a policy that was saved by hand, without an env; give env.id=..., or name it when saving: '
+            'policy.save(path, env=...)',
+        )
 
 
 def _n_byte(state: State) -> int:

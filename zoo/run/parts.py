@@ -9,18 +9,23 @@ from typing import NamedTuple
 from torch import nn
 
 from zoo.buffer import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
-from zoo.config.section import Config, ConfigError
+from zoo.config.section import Config, ConfigError, validate
+from zoo.config.source import storable
 from zoo.core.data import RunInfo
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
-from zoo.env import AnyVectorEnv, check_env, make_env_groups, make_vector_env
+from zoo.env import AnyVectorEnv, EnvConfig, check_env, make_env_groups, make_vector_env
 from zoo.env.restarts import Restarts
 from zoo.policy.base import Policy, device_of
 from zoo.run.memory import AllocationError, AllocationLimit, machine_memory, memory_problem
 from zoo.run.threads import Phase, Rows, phase_threads
 from zoo.worker.collector import Collector
+from zoo.worker.episode_infos import InfoKeys
+from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, refuse_other_spaces
 from zoo.worker.evaluator import Evaluator
 from zoo.worker.learner import Learner
+
+MAIN = ''  # name of the main evaluation among those of policy.eval.sets
 
 
 class Parts(NamedTuple):
@@ -32,6 +37,7 @@ class Parts(NamedTuple):
     collector: Collector
     learner: Learner
     evaluator: Evaluator
+    evaluation_sets: dict[str, Evaluator]  # of policy.eval.sets, by name
     n_thread: dict[Phase, int]  # torch threads of each phase
     restarts: Restarts  # of all envs
 
@@ -57,10 +63,13 @@ def make_parts(
     restarts = Restarts(cfg.env.max_restarts)
     envs = [undo.enter_context(closing(env)) for env in make_env_groups(cfg.env, device, restarts)]
     n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
-    eval_env = undo.enter_context(closing(make_vector_env(cfg.env, n_eval_env, device=device, restarts=restarts)))
+    eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
     if problem := memory_problem(cfg, envs[0].obs_space):
         raise ConfigError(problem)
     policy = _make_policy(cfg, policy, envs, model, eager_only)
+    keys = cfg.logger.info_keys
+    infos = InfoKeys(keys if keys == 'auto' else tuple(keys), tuple(cfg.logger.info_step_keys))
+    evaluators = {name: _make_evaluator(cfg, policy, env, name, infos) for name, env in eval_envs.items()}
     buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(
         in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride), seed=cfg.seed
     )
@@ -68,11 +77,41 @@ def make_parts(
         envs,
         policy,
         buffer,
-        Collector(envs, policy.collect_mode),
+        Collector(envs, policy.collect_mode, infos),
         Learner(policy.learn_mode, buffer),
-        Evaluator(eval_env, policy.eval_mode, cfg.policy.eval.n_episode, cfg.policy.eval.max_episode_steps),
+        evaluators.pop(MAIN),
+        evaluators,
         _choose_threads(cfg, policy, envs[0].n_env, n_eval_env, n_thread),
         restarts,
+    )
+
+
+def _make_evaluation_envs(cfg: Config, undo: ExitStack, device: str, restarts: Restarts) -> dict[str, AnyVectorEnv]:
+    """The envs of all evaluations by name, the main one first, whose name is MAIN; those of their own are checked first."""
+    n_episode = cfg.policy.eval.n_episode
+    sections = {MAIN: evaluation_env(cfg), **evaluation_sets(cfg)}
+    checked = [validate(EnvConfig, cfg.env)]
+    for section in sections.values():
+        if section.check and section not in checked:
+            checked.append(section)
+            check_env(section)
+    return {
+        name: undo.enter_context(
+            closing(
+                make_vector_env(section, min(section.evaluator_env_num, n_episode), device=device, restarts=restarts)
+            )
+        )
+        for name, section in sections.items()
+    }
+
+
+def _make_evaluator(cfg: Config, policy: Policy, env: AnyVectorEnv, name: str, infos: InfoKeys) -> Evaluator:
+    """The evaluator of one set of envs. Raises: UserError if the policy does not fit them."""
+    refuse_other_spaces(policy, env, 'policy.eval.env' if name == MAIN else f'policy.eval.sets.{name}')
+    options = cfg.policy.eval
+    deterministic = options.get('deterministic', True)
+    return Evaluator(
+        env, policy.eval_mode, options.n_episode, options.max_episode_steps, deterministic=deterministic, infos=infos
     )
 
 
@@ -107,7 +146,7 @@ def _make_policy(
     spaces = envs[0].obs_space, envs[0].action_space
     if policy is None:
         reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
-        run = RunInfo(cfg.max_env_step, reuse, n_draw_of(cfg.buffer), eager_only)
+        run = RunInfo(cfg.max_env_step, reuse, n_draw_of(cfg.buffer), eager_only, storable(cfg))
         make = POLICY_REGISTRY.get(cfg.policy.type)
         options = {'seed': cfg.seed, 'action_mode': cfg.env.action_mode, 'run': run, 'model': model}
         try:

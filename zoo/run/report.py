@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
+from zoo.run.advice import Advice
 from zoo.run.logger import Logger
 from zoo.run.parts import Parts
 from zoo.worker.evaluator import Evaluation
@@ -58,11 +60,17 @@ class Timer:
 
 
 class Report:
-    """The log of a run that begins, or continues, now. Args: freq: env steps between lines of training metrics."""
+    """The log of a run that begins, or continues, now.
 
-    def __init__(self, logger: Logger, parts: Parts, timer: Timer, freq: int) -> None:
+    Args: freq: env steps between lines of training metrics; advice: looks at each of them.
+    """
+
+    def __init__(self, logger: Logger, parts: Parts, timer: Timer, freq: int, advice: Advice) -> None:
+        self._advice = advice
         self._logger, self._parts, self._timer, self._freq = logger, parts, timer, freq
         self._start_step = self._write_step = parts.collector.env_step
+        self.env_values: dict[str, float] = {}  # of env.schedule
+        self._last = self.clocks(), parts.collector.collect_iter  # as the last line was written
         self._metrics: dict[str, Any] = {}  # the newest values since the last line of the log
 
     @property
@@ -85,41 +93,54 @@ class Report:
         self._metrics |= metrics
         env_step = self._parts.collector.env_step
         if env_step - self._write_step >= self._freq:
-            self._logger.write(env_step, self._row())
+            self._advice.look(env_step, self._logger.write(env_step, self._row()))
             self._write_step, self._metrics = env_step, {}
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Writes a line for an evaluation."""
-        row = {
-            'eval/return_mean': evaluation.return_mean,
-            'eval/return_std': evaluation.return_std,
-            'eval/episode_len_mean': sum(evaluation.lengths) / len(evaluation.lengths),
-            'eval/episode_cut': evaluation.n_cut,
-        }
+        row = {f'eval/{name}': value for name, value in evaluation.metrics().items()}
         self._logger.write(self._parts.collector.env_step, row)
 
     def progress(self, last_return: float | None, best_return: float | None) -> None:
-        """Updates the console; before the first evaluation it shows the mean return of training episodes."""
+        """Updates the console: the mean return of training episodes, the last evaluation and the best one."""
         collector = self._parts.collector
         returns = collector.episodes.returns
-        if last_return is None and returns:
-            last_return = sum(returns) / len(returns)
-        self._logger.progress(collector.env_step, last_return, best_return, self.env_step_per_s)
+        train_return = sum(returns) / len(returns) if returns else None
+        self._logger.progress(collector.env_step, train_return, last_return, best_return, self.env_step_per_s)
 
     def _row(self) -> dict[str, Any]:
         collector, episodes = self._parts.collector, self._parts.collector.episodes
         row: dict[str, Any] = {f'learn/{name}': value for name, value in self._metrics.items()}
         row |= {
             'learn/train_iter': self._parts.learner.train_iter,
+            'learn/sample': self._parts.learner.n_sample,
             'collect/iter': collector.collect_iter,
             'collect/episode': episodes.n_episode,
+            'env/reset': episodes.n_reset,
         }
+        row |= self.env_values
         if self._parts.restarts.count:
             row['env/restart'] = self._parts.restarts.count
         if episodes.returns:
-            row['collect/return_mean'] = sum(episodes.returns) / len(episodes.returns)
+            row |= {f'collect/return_{name}': value for name, value in _statistics(episodes.returns).items()}
             row['collect/episode_len_mean'] = sum(episodes.lengths) / len(episodes.lengths)
+        row |= {f'collect/{name}': value for name, value in episodes.infos.metrics().items()}
+        row |= {f'collect/{name}': value for name, value in collector.reward_metrics().items()}
         seconds = {**collector.time, **self._timer.seconds}
         total = max(sum(seconds.values()), 1e-9)
         row['time/env_step_per_s'] = self.env_step_per_s
-        return row | {f'time/share_{name}': value / total for name, value in seconds.items()}
+        row |= {f'time/share_{name}': value / total for name, value in seconds.items()}
+        return row | self._seconds()
+
+    def _seconds(self) -> dict[str, float]:
+        """time/<part>_s: seconds of each part in one round, the mean over those since the last line."""
+        (before, n_before), now, n = self._last, self.clocks(), self._parts.collector.collect_iter
+        self._last = now, n
+        return {f'time/{name}_s': x / max(n - n_before, 1) for name, x in now.since(before).seconds.items()}
+
+
+def _statistics(values: Sequence[float]) -> dict[str, float]:
+    """Mean, standard deviation (without correction), minimum and maximum."""
+    mean = sum(values) / len(values)
+    std = math.sqrt(sum((x - mean) ** 2 for x in values) / len(values))
+    return {'mean': mean, 'std': std, 'min': min(values), 'max': max(values)}

@@ -19,6 +19,7 @@ from zoo.run.config_check import without_derived_values
 from zoo.run.parts import Parts
 from zoo.run.run_dir import root_of
 from zoo.run.saved_run import MAX_KEY, SavedRun, causes_of_misfits, check_given_model, saved_run
+from zoo.run.stop_rules import StopRules
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +39,25 @@ class Progress:
         return stop_value is not None and self.last_return is not None and self.last_return >= stop_value
 
 
-def state_of(cfg: Config, parts: Parts, progress: Progress, wall_s: float, is_whole: bool = True) -> dict[str, Any]:
+def state_of(
+    cfg: Config,
+    parts: Parts,
+    progress: Progress,
+    wall_s: float,
+    is_whole: bool = True,
+    stop: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """Everything that a resume needs; the envs' own state is not part of it.
 
-    Args: is_whole: no update was broken off; else what is kept for an auxiliary phase, maybe a half one, is left out.
+    Args: is_whole: no update was broken off; else what is kept for an auxiliary phase, maybe a half one, is left out;
+      stop: state of the stop rules.
     """
     return {
         'policy': parts.policy.state_dict(),
         'memory': parts.policy.memory_state_dict() if cfg.checkpoint.aux_memory and is_whole else {},
         'buffer': parts.buffer.state_dict(),
         'counter': _counters(parts, progress, wall_s),
+        **({'stop': stop} if stop else {}),
     }
 
 
@@ -65,7 +75,7 @@ def meta_of(cfg: Config, parts: Parts, progress: Progress) -> dict[str, Any]:
     }
 
 
-def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint) -> Progress:
+def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint, stop_rules: StopRules) -> Progress:
     """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them."""
     run = saved_run(checkpoint)
     _check_same_env(cfg, parts, run)
@@ -77,10 +87,12 @@ def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint) -> Progress:
             run.executor,
             now,
         )
-    _load(cfg, parts, run)
+    _load(cfg, parts, run, stop_rules)
     counter = run.state.counter
     parts.collector.env_step, parts.collector.collect_iter = counter.env_step, counter.collect_iter
     parts.collector.episodes.n_episode = counter.episode
+    parts.collector.episodes.n_reset = counter.episode if counter.reset is None else counter.reset
+    parts.learner.n_sample = counter.env_step if counter.sample is None else counter.sample
     return Progress(counter.eval_step, counter.env_step, counter.best_return, counter.last_return, counter.wall_s)
 
 
@@ -105,7 +117,7 @@ def _differences(was: Any, now: Any, path: str = '') -> Iterator[str]:
         yield f'{path} {shown(repr(was), 40)} -> {shown(repr(now), 40)}'
 
 
-def _load(cfg: Config, parts: Parts, run: SavedRun) -> None:
+def _load(cfg: Config, parts: Parts, run: SavedRun, stop_rules: StopRules) -> None:
     expected, state = parts.policy.state_dict(), run.state
     fit_state(expected, state.policy, run.path, causes_of_misfits(run, cfg.policy))
     for name in expected.keys() & {'model', 'normalizer'}:
@@ -114,6 +126,7 @@ def _load(cfg: Config, parts: Parts, run: SavedRun) -> None:
         parts.policy.load_state_dict(state.policy)
         parts.policy.load_memory_state_dict(state.memory)
         parts.buffer.load_state_dict(state.buffer)
+        stop_rules.load_state_dict(state.stop)
     except (UserError, RunError):
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -133,6 +146,8 @@ def _counters(parts: Parts, progress: Progress, wall_s: float) -> dict[str, Any]
         'env_step': parts.collector.env_step,
         'collect_iter': parts.collector.collect_iter,
         'episode': parts.collector.episodes.n_episode,
+        'reset': parts.collector.episodes.n_reset,
+        'sample': parts.learner.n_sample,
         'eval_step': progress.eval_step,
         'best_return': progress.best_return,
         'last_return': progress.last_return,

@@ -22,6 +22,9 @@ MAX_ENTRIES, MAX_KEY, MAX_TEXT = 1_000, 100, 4_096
 A bundled config has some 100 keys. For an unknown key of 100 characters, finding the one that was meant takes 8 ms.
 """
 
+BY_HAND = 'none'
+"""What a checkpoint says of the run of a policy that was made and saved by hand."""
+
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Return = Annotated[float, AllowInfNan(True)]  # an env may give rewards without bound
 Shape = Annotated[list[Annotated[int, Field(ge=0, le=MAX_OBS)]], Field(max_length=32)]
@@ -31,7 +34,8 @@ Integer = Annotated[int, Field(ge=-(2**62), le=2**62)]
 class SavedRun(NamedTuple):
     """The run that a checkpoint is of.
 
-    config: as it was resolved; given_model: class of the network that was given in place of a registered one.
+    config: as it was resolved; by_hand: there was no run, so that max_env_step and all sections but `policy` are defaults,
+    and env.id is '' unless it was given; given_model: class of the network that was given in place of a registered one.
     """
 
     path: Path
@@ -41,6 +45,7 @@ class SavedRun(NamedTuple):
     env_step: int
     best_return: float | None
     executor: str | None
+    by_hand: bool
     given_model: str | None
     state: SavedState
 
@@ -52,6 +57,7 @@ class SavedState(NamedTuple):
     memory: State
     buffer: State
     counter: Counter
+    stop: State
 
 
 class _Strict(BaseModel):
@@ -68,6 +74,8 @@ class Counter(_Strict):
     best_return: Return | None
     last_return: Return | None
     wall_s: Annotated[float, Field(ge=0)]
+    reset: Count | None = None  # these two are not in older checkpoints
+    sample: Count | None = None
 
 
 def saved_run(checkpoint: Checkpoint) -> SavedRun:
@@ -87,8 +95,9 @@ def saved_run(checkpoint: Checkpoint) -> SavedRun:
         meta.env_step,
         meta.best_return,
         meta.version.get('executor'),
+        meta.version.get('run') == BY_HAND,
         meta.model,
-        SavedState(state.policy, state.memory, state.buffer, state.counter),
+        SavedState(state.policy, state.memory, state.buffer, state.counter, state.stop),
     )
 
 
@@ -261,6 +270,7 @@ class _State(_Strict):
     memory: dict[str, Any] = {}
     buffer: dict[str, Any] = {}
     counter: Counter
+    stop: Annotated[dict[str, dict[str, Any]], Field(max_length=MAX_ENTRIES)] = {}
 
 
 def check_config_size(config: dict[str, Any]) -> None:

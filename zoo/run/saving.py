@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zoo.core.errors import RunError
-from zoo.run.checkpoint import CheckpointConfig, State, save_checkpoint, steps_of
+from zoo.core.errors import RunError, UserError
+from zoo.policy.base import Policy
+from zoo.run.checkpoint import CheckpointConfig, State, check_state, save_checkpoint, steps_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,17 @@ class CheckpointManager:
         if path is None or not path.exists():
             return 'no other one is saved'
         return f'saved last was env step {env_step}, in {path}'
+
+
+def refuse_unsavable(policy: Policy) -> None:
+    """Raises: UserError if the state of a policy is of a kind that no checkpoint holds: at the first save it is too late."""
+    try:
+        check_state(policy.state_dict())
+    except TypeError as error:
+        raise UserError(
+            f'policy {policy.cfg.type!r} cannot be saved: {error}; return tensors, numbers, text, lists and dicts from its '
+            '_state_dict_learn and _state_dict_collect'
+        ) from error
 
 
 def _remove(files: list[Path]) -> None:

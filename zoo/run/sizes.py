@@ -15,6 +15,7 @@ MOST = {
     'evaluator_env_num': 1 << 16,
     'max_episode_steps': 1 << 18,
     'window': 1 << 12,
+    'stack_size': 1 << 12,
     'n_thread': 1 << 10,
     'n_step': 1 << 26,
     'n_sample': 1 << 26,
@@ -46,7 +47,8 @@ def check_sizes(run: SavedRun, sections: Sequence[str], trust: Trust = (), overr
         return
     replaced = overridden(overrides)
     for path, value in leaf_values({section: run.config[section] for section in sections}):
-        most = math.inf if path.startswith('env.kwargs.') else MOST.get(path.rpartition('.')[2], math.inf)
+        is_kwarg = '.kwargs.' in path and path.startswith(('env.', 'policy.eval.'))
+        most = math.inf if is_kwarg else MOST.get(path.rpartition('.')[2], math.inf)
         if path == 'env.collector_env_num' and run.config['env'].get('vectorization') == 'async':
             most = MOST_PROCESSES
         if path not in replaced and isinstance(value, int) and value > most:

@@ -1,22 +1,26 @@
 """Which code a checkpoint may name: what its config would import needs the user's consent in the same command.
 
-Registered names and plugins need none. A name with a module in it ('module:function', 'package:id') does, since it
-would import that module and call what the file names, with arguments of the file.
+Registered names and plugins need none. A name with a module or a file in it ('module:function', 'package:id',
+'path/file.py:function') does, since it would import that module and call what the checkpoint names, with arguments of the
+checkpoint. Of gymnasium's wrappers only those that read and write nothing but what passes through them need none.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium
 
-from zoo.config.section import join_path
-from zoo.config.source import split_override, storable
+from zoo.config.code import is_in_file, split_name
+from zoo.config.section import ConfigError, join_path
+from zoo.config.source import import_module_or_file, split_override, storable
 from zoo.core.errors import UserError
 from zoo.core.registry import ENV_REGISTRY
 from zoo.run.checkpoint_file import CheckpointError, shown
@@ -27,6 +31,19 @@ Trust = bool | Sequence[str]
 
 NAME = re.compile(r'[^\W\d][\w.]*:[^\W\d][\w.-]*')
 MODULE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
+
+WRAPPER_PATH = re.compile(r'(?:env|policy\.eval\.env|policy\.eval\.sets\.[^.]+)\.wrappers(\..+)?')
+"""Where a config names wrappers of envs, and their arguments."""
+WRAPPERS = re.compile(
+    r'gymnasium\.wrappers(\.\w+)?:(AtariPreprocessing|ClipAction|ClipReward|DiscretizeAction|DtypeObservation|'
+    r'FilterObservation|FlattenObservation|FrameStackObservation|GrayscaleObservation|MaxAndSkipObservation|'
+    r'NormalizeObservation|NormalizeReward|RecordEpisodeStatistics|RescaleAction|RescaleObservation|StickyAction|'
+    r'TimeAwareObservation|TimeLimit|TransformAction|TransformObservation|TransformReward)'
+)
+"""Names that need no consent in env.wrappers; functions in their arguments do."""
+
+CODE_KEYS = 'callbacks', 'stop', 'stop.type', 'logger.sinks', 'logger.sinks.type'
+"""Keys of code that is imported by its name."""
 
 OLD_GYM = 'GymV21Environment-v0', 'GymV26Environment-v0'
 """Ids of gymnasium's that load whatever their keyword arguments name."""
@@ -41,7 +58,7 @@ def give_names(config: dict[str, Any]) -> None:
 
 def consent_words() -> str:
     """What a command on a checkpoint of this process needs to load the code that the user's configs named."""
-    modules = sorted({name.partition(':')[0] for name in _given})
+    modules = sorted({split_name(name)[0] for name in _given if not WRAPPERS.fullmatch(name)})
     return ''.join(f' --import {shlex.quote(module)}' for module in modules)
 
 
@@ -59,12 +76,12 @@ def check_names(run: SavedRun, sections: Sequence[str], trust: Trust = (), overr
         raise UserError(f'trust is {shown(repr(trust))} but must be True or a list of modules')
     replaced, modules = overridden(overrides), tuple(trust or ())
     for path, name in _names({section: run.config[section] for section in sections}):
-        if path in replaced or name in _given:
+        if path in replaced or 'env.wrappers' in replaced and path.startswith('env.wrappers.') or name in _given:
             continue
-        module = name.partition(':')[0]
-        if module not in modules:
+        module = split_name(name)[0]
+        if module not in modules and not (is_in_file(name) and _is_of_file(modules, module)):
             raise CheckpointError(run.path, _needs_consent(path, name, module))
-        if path in ('env.id', 'callbacks') and (home := _home_elsewhere(name)):
+        if (is_env_id(path) or WRAPPER_PATH.fullmatch(path) or path in CODE_KEYS) and (home := _home_elsewhere(name)):
             raise CheckpointError(
                 run.path,
                 f'names {shown(name)!r} ({path}), which is code of module {home!r} and not of {module!r}; '
@@ -89,32 +106,51 @@ def leaf_values(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
+def is_env_id(path: str) -> bool:
+    """Whether the path in a config is that of an env's id: of the training envs, or of an evaluation's."""
+    return path in ('env.id', 'policy.eval.env.id') or path.startswith('policy.eval.sets.') and path.endswith('.id')
+
+
 def _needs_consent(path: str, name: str, module: str) -> str:
     """What the file names, and what to type."""
     one, python = f'--import {shlex.quote(module)}', f'trust=[{module!r}]'
-    allow = f'{one} or --trust (in Python {python} or True)' if MODULE.fullmatch(module) else '--trust'
+    kind, it = ('the file', 'checkpoint') if is_in_file(name) else ('module', 'file')
+    allow = f'{one} or --trust (in Python {python} or True)' if it != 'file' or MODULE.fullmatch(module) else '--trust'
     return (
-        f'names code of module {shown(module)!r} ({path} is {shown(name)!r}), which is loaded only with your consent: '
-        f'if you know that module and trust the file, add {allow}'
+        f'names code of {kind} {shown(module)!r} ({path} is {shown(name)!r}), which is loaded only with your consent: '
+        f'if you know that {kind.removeprefix("the ")} and trust the {it}, add {allow}'
     )
 
 
 def _names(config: Any) -> Iterator[tuple[str, str]]:
-    """Path and text of every name with a module in a config; any colon in an env's id makes it one."""
+    """Path and text of every name with a module or file in a config; any colon in what names an env makes it one."""
     for path, value in leaf_values(config):
-        if isinstance(value, str):
+        if not isinstance(value, str):
+            continue
+        if is_env_id(path):
             is_code = ':' in value and value not in ENV_REGISTRY or value in OLD_GYM
-            if is_code if path == 'env.id' else NAME.fullmatch(value):
-                yield path, value
+        elif (found := WRAPPER_PATH.fullmatch(path)) and found[1] in (None, '.type'):
+            is_code = ':' in value and not WRAPPERS.fullmatch(value)
+        else:
+            is_code = NAME.fullmatch(value) is not None or is_in_file(value)
+        if is_code:
+            yield path, value
+
+
+def _is_of_file(modules: Sequence[str], file: str) -> bool:
+    """Whether one of the modules with consent is this file: by its path, or imported from it in this process."""
+    origins = [getattr(sys.modules.get(name), '__file__', None) or name for name in modules]
+    return any(name.endswith('.py') and os.path.realpath(name) == os.path.realpath(file) for name in origins)
 
 
 def _home_elsewhere(name: str) -> str:
     """The module of another package that a name leads to, as 'my_envs:os.system' does; '' if to none."""
-    module, _, attribute = name.partition(':')
+    module, attribute = split_name(name)
     try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError:
+        found: Any = import_module_or_file(module) if is_in_file(name) else importlib.import_module(module)
+    except (ModuleNotFoundError, ConfigError):
         return ''  # making the env says so
+    module = found.__name__
     if attribute in gymnasium.registry:
         return ''
     for part in attribute.split('.'):

@@ -14,7 +14,9 @@ from zoo.core.data import Rollout, Transition, first_leaf, leaves, map_tensors
 from zoo.core.transfer import Fetch
 from zoo.env import AnyVectorEnv, StepBlock
 from zoo.policy.base import CollectMode
+from zoo.worker.episode_infos import NO_NUMBERS, EpisodeNumbers, InfoKeys, InfoReader
 from zoo.worker.episodes import EpisodeTracker, mark_broken
+from zoo.worker.infos import COLUMN, InfoBlock, joined_infos, warn_of_missing
 
 
 class Collector:
@@ -26,10 +28,13 @@ class Collector:
 
     Args: envs: of one kind; several groups take turns (double-buffered sampling), so that the policy acts for one (on a
       GPU, or while envs step asynchronously) as another steps. B is the sum.
+      infos: which of the envs' own numbers are kept of each episode, in `episodes.infos`.
     """
 
-    def __init__(self, envs: Sequence[AnyVectorEnv], mode: CollectMode) -> None:
+    def __init__(self, envs: Sequence[AnyVectorEnv], mode: CollectMode, infos: InfoKeys = NO_NUMBERS) -> None:
         self._mode, self._n_step, self._n_env = mode, mode.n_step, sum(env.n_env for env in envs)
+        for env in envs if infos.step else ():
+            env.watch(infos.step)
         self._block = envs[0].block(self._n_step, self._n_env)
         stops = np.cumsum([env.n_env for env in envs]).tolist()
         self._groups = [
@@ -39,6 +44,8 @@ class Collector:
         self.collect_iter = 0
         self.time = {'env': 0.0, 'act': 0.0}
         self.episodes = EpisodeTracker(self._n_env)
+        for group in self._groups if infos.wanted else ():
+            group.numbers = EpisodeNumbers(InfoReader(infos, group.env.n_env, group.env.autoreset), self.episodes.infos)
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
@@ -71,6 +78,18 @@ class Collector:
         self.time['act'] += perf_counter() - start - env_time
         return rollout
 
+    def reward_metrics(self) -> dict[str, Tensor]:
+        """Mean, deviation, least and greatest reward of an env step in the last rollout, before any scaling."""
+        steps = self._block.steps
+        reward = (steps.reward if steps.raw_reward is None else steps.raw_reward).double()
+        if steps.is_reset is not None and reward.device.type == 'cpu':  # elsewhere a shape may not depend on the data
+            reward = reward[~steps.is_reset]
+        if not reward.numel():
+            return {}
+        least, greatest = reward.aminmax()
+        mean, std = reward.mean(), reward.std(correction=0)
+        return {'reward_mean': mean, 'reward_std': std, 'reward_min': least, 'reward_max': greatest}
+
     def _rollout(self, state: Any) -> Rollout:
         obs, steps = self._block.obs, self._block.steps
         end = steps.terminated | steps.truncated
@@ -85,8 +104,10 @@ class Collector:
         if is_reset is not None and is_broken is not None:
             mark_broken(is_reset, end, is_broken)
         output = joined([group.acting.output for group in self._groups], 1)
+        infos = self._infos()
+        steps = steps._replace(info=infos) if infos else steps
         transition = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), output, steps)
-        data = self._checked(transition)
+        data = self._checked(self._with_infos(transition, infos))
         self.env_step += n_step  # only now: if the policy's code fails above, what is saved is without this rollout
         self.collect_iter += 1
         last_obs, next_obs = map_tensors(lambda x: x[-1], obs), steps.next_obs
@@ -95,6 +116,19 @@ class Collector:
             final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
             return Rollout(data, last_obs, final_obs, index, state=state)
         return Rollout(data, last_obs, *self._block.final(), next_obs, state)
+
+    def _infos(self) -> dict[str, Tensor]:
+        """{entry: [T, B, ...] f32} of what is kept of the infos."""
+        blocks = [group.infos for group in self._groups if group.infos is not None]
+        infos = joined_infos(blocks, self._groups[0].env.info_columns, self._n_step) if blocks else {}
+        if infos and self.collect_iter == 0:
+            warn_of_missing(infos)
+        return infos
+
+    def _with_infos(self, transition: Transition, infos: dict[str, Tensor]) -> Transition:
+        """The transition with the columns of env.info_columns."""
+        joined: Any = {**transition, **{COLUMN.format(key): x for key, x in infos.items()}} if infos else transition
+        return joined
 
     def _checked(self, transition: Transition) -> Transition:
         lead = (self._n_step, self._n_env)
@@ -110,11 +144,14 @@ class Collector:
 class EnvGroup:
     """Envs that step together; takes each step in two halves, between which another group has its turn.
 
-    Attributes: env_time: seconds in the env so far; of asynchronous envs, the time spent waiting for them.
+    Attributes: env_time: seconds in the env so far; of asynchronous envs, the time spent waiting for them. infos: what is
+      kept of the infos of every step; None: nothing.
     """
 
     def __init__(self, env: AnyVectorEnv, block: StepBlock, mode: CollectMode) -> None:
         self.env, self.block, self._mode = env, block, mode
+        self.infos = InfoBlock(env.info_columns, mode.n_step, env.n_env) if env.info_columns else None
+        self.numbers: EpisodeNumbers | None = None
         self.acting = mode.start(block.obs)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'
         self.env_time = 0.0
@@ -128,10 +165,14 @@ class EnvGroup:
         if self.acting.state is not None:
             self.acting.restart(torch.ones(self.env.n_env, dtype=torch.bool))
         self._has_begun = False
+        if self.numbers is not None:
+            self.numbers.reader.restart()
 
     def begin(self) -> None:
         """Called before each rollout."""
         self.acting.begin()
+        if self.infos is not None:
+            self.infos.begin()
         if self._has_begun and self.acting.state is not None:
             self.acting.restart(self._begins(-1))
         self._has_begun = True
@@ -153,8 +194,12 @@ class EnvGroup:
         if not self.env.steps_async:
             self._send()
         start = perf_counter()
-        self.env.receive(self.block, t)
+        info = self.env.receive(self.block, t)
         self.env_time += perf_counter() - start
+        if info and self.infos is not None:
+            self.infos.write(t, info, self.block.rows[t].is_reset)
+        if self.numbers is not None and (info or self.numbers.reader.reads_all):
+            self.numbers.write(info or {}, self.block.rows[t])
 
     def _send(self) -> None:
         action = self._action if isinstance(self._action, Tensor) else self._action()

@@ -8,20 +8,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.worker.episode_infos import InfoTally
+
 
 class EpisodeTracker:
-    """Undiscounted returns and lengths of the last 100 training episodes, updated once per rollout."""
+    """Undiscounted returns and lengths of the last 100 training episodes, updated once per rollout.
+
+    Attributes: infos: the env's own numbers of episodes, which come when an episode ends; n_reset: episodes begun.
+    """
 
     def __init__(self, n_env: int) -> None:
         self._n_env = n_env
         self.returns: deque[float] = deque(maxlen=100)
         self.lengths: deque[int] = deque(maxlen=100)
         self.n_episode = 0
+        self.infos = InfoTally()
+        self.n_reset = -n_env  # making it is no reset
         self.reset()
 
     def reset(self) -> None:
         """All envs begin new episodes."""
         self._return, self._length = np.zeros(self._n_env), np.zeros(self._n_env, dtype=np.int64)
+        self.n_reset += self._n_env
 
     def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None, is_broken: Tensor | None = None) -> int:
         """Takes the steps of a rollout, [T, B] each; returns the number of transitions (rows that are not only a reset).
@@ -42,6 +50,7 @@ class EpisodeTracker:
         for kept, sums in ((self.returns, total[t, b]), (self.lengths, length[t, b])):
             kept.extend((sums - np.where(before < 0, 0, sums[before]))[whole][-100:].tolist())
         self.n_episode += int(np.count_nonzero(whole))
+        self.n_reset += len(t)
         self._return, self._length = total[-1] - _last(total, t, b), length[-1] - _last(length, t, b)
         return n_transition
 

@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 
 from zoo.config.messages import shown
-from zoo.core.data import Timestep, begins_of, replace_rows
+from zoo.core.data import Obs, State, Timestep, begins_of, replace_rows
 from zoo.core.errors import UserError
 from zoo.core.seeding import stream
-from zoo.core.spaces import Space, leaf_spaces
-from zoo.env import AnyVectorEnv, make_vector_env
-from zoo.env.config import env_config
+from zoo.env import AnyVectorEnv
 from zoo.policy.base import MAX_EPISODE_STEPS, EvalMode, Policy
+from zoo.worker.episode_infos import ALL_NUMBERS, InfoKeys, InfoReader
+from zoo.worker.evaluation import Evaluation as Evaluation
+from zoo.worker.evaluation import episode_row
+from zoo.worker.evaluation_env import open_env, refuse_other_spaces
 
 CHECK_EVERY = 1000  # steps; an env whose state is nan may never end its episode
+LONG = 10_000  # steps of an episode after which the log says that it goes on; few tasks have longer ones
+SAMPLING = 1 << 30  # child of an evaluation's seed for drawn actions; those of the envs have smaller numbers
+
+EpisodeCallback = Callable[[dict[str, Any]], object]
 
 logger = logging.getLogger(__name__)
-
-
-class Evaluation(NamedTuple):
-    """Undiscounted returns of raw rewards and lengths in env steps, one per episode."""
-
-    returns: list[float]
-    lengths: list[int]
-    n_cut: int = 0  # episodes that were cut off, see `Evaluator`
-
-    @property
-    def return_mean(self) -> float:
-        """Mean return."""
-        return float(np.mean(self.returns))
-
-    @property
-    def return_std(self) -> float:
-        """Standard deviation over episodes."""
-        return float(np.std(self.returns))
 
 
 class Evaluator:
@@ -46,23 +35,60 @@ class Evaluator:
 
     The share is fixed because taking the first n_episode that end would favour short episodes.
 
-    Args: max_episode_steps: env steps after which an episode is cut off: it counts, with what it has earned so far.
-      None: never, and an episode may last for ever.
+    Args:
+      max_episode_steps: env steps after which an episode is cut off: it counts, with what it has earned so far. None:
+        never, and an episode may last for ever.
+      deterministic: whether the mode's greedy actions are taken; else actions are drawn, from the seed of `evaluate`.
+      infos: which of the env's own numbers are kept.   quiet: whether cut-off and long episodes give no warning.
+    Raises: UserError if actions are to be drawn but the policy draws none.
     """
 
     def __init__(
-        self, env: AnyVectorEnv, mode: EvalMode, n_episode: int, max_episode_steps: int | None = MAX_EPISODE_STEPS
+        self,
+        env: AnyVectorEnv,
+        mode: EvalMode,
+        n_episode: int,
+        max_episode_steps: int | None = MAX_EPISODE_STEPS,
+        *,
+        deterministic: bool = True,
+        infos: InfoKeys = ALL_NUMBERS,
+        quiet: bool = False,
     ) -> None:
         self._env, self._mode, self._limit = env, mode, max_episode_steps
         share, rest = divmod(n_episode, env.n_env)
         self._quota = np.array([share + (i < rest) for i in range(env.n_env)])
-        self._has_warned = False
+        self._has_warned = self._has_told = quiet
+        self._is_greedy = deterministic
+        if not deterministic and mode.sample is None:
+            raise UserError(
+                'actions are to be drawn in evaluation (deterministic=false) but the policy has no _forward_sample(obs, '
+                'state, generator); write it, or evaluate deterministic actions'
+            )
+        self._infos: InfoReader | None = None
+        if infos.wanted:
+            env.watch(infos.step)
+            self._infos = InfoReader(infos, env.n_env, env.autoreset)
 
-    def evaluate(self, seed: np.random.SeedSequence, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
-        """Runs all episodes on envs seeded by `seed`; returns None if `stop` became true before they had ended."""
-        tally, n_round = _Tally(self._quota, self._limit), 0
+    @property
+    def env(self) -> AnyVectorEnv:
+        """The evaluation envs."""
+        return self._env
+
+    def evaluate(
+        self,
+        seed: np.random.SeedSequence,
+        stop: Callable[[], bool] = lambda: False,
+        callback: EpisodeCallback | None = None,
+    ) -> Evaluation | None:
+        """Runs all episodes on envs seeded by `seed`; returns None if `stop` became true before they had ended.
+
+        callback: called with the row of each episode when it ends, see `Evaluation.rows`.
+        """
+        tally, n_round = _Tally(self._quota, self._limit, self._infos, callback), 0
+        generator = torch.Generator().manual_seed(int(_child(seed, SAMPLING).generate_state(1, np.uint64)[0]) >> 1)
         while tally.n_left.any():  # a second time only after episodes were cut off: no env can be reset alone
-            if not self._play(seed if n_round == 0 else _child(seed, self._env.n_env + n_round), tally, stop):
+            first = seed if n_round == 0 else _child(seed, self._env.n_env + n_round)
+            if not self._play(first, generator, tally, stop):
                 return None
             n_round += 1
         self._env.check()
@@ -79,7 +105,9 @@ class Evaluator:
             )
         return evaluation
 
-    def _play(self, seed: np.random.SeedSequence, tally: _Tally, stop: Callable[[], bool]) -> bool:
+    def _play(
+        self, seed: np.random.SeedSequence, generator: torch.Generator, tally: _Tally, stop: Callable[[], bool]
+    ) -> bool:
         """Plays from a reset until each env had its share of episodes, or one cut off; False if it was stopped."""
         n_env = self._env.n_env
         obs, n_step = self._env.reset(seed), 0
@@ -92,7 +120,9 @@ class Evaluator:
             n_step += 1
             if n_step % CHECK_EVERY == 0:
                 self._env.check()
-            output = self._mode.forward(obs, state)
+            if n_step == LONG:
+                self._tell_of_long_episodes(tally)
+            output = self._act(obs, state, generator)
             action = output['action']
             timestep = self._env.step(action if to_env is None else to_env(action))
             if initial is not None:
@@ -101,88 +131,142 @@ class Evaluator:
             obs = timestep.obs
         return True
 
+    def _act(self, obs: Obs, state: State, generator: torch.Generator) -> dict[str, Any]:
+        if self._is_greedy or self._mode.sample is None:
+            return self._mode.forward(obs, state)
+        return self._mode.sample(obs, state, generator)
+
+    def _tell_of_long_episodes(self, tally: _Tally) -> None:
+        """Says once that an episode is long: nothing else is heard of a run meanwhile."""
+        n_long = tally.n_longer_than(LONG - 2)
+        if self._has_told or not n_long or self._limit is not None and self._limit <= LONG:
+            return
+        self._has_told = True
+        end = 'for ever if it never ends (policy.eval.max_episode_steps is null)'
+        if self._limit is not None:
+            end = f'up to {self._limit:,} steps (policy.eval.max_episode_steps), and is then cut off'
+        logger.warning(
+            'evaluation: %d episodes of %s have not ended after %s steps; each continues %s. If they never end by '
+            'themselves, set env.max_episode_steps',
+            n_long,
+            self._env.name,
+            f'{LONG:,}',
+            end,
+        )
+
 
 class _Tally:
     """Counts the episodes of each env. Attributes: n_left, plays: [B], episodes wanted still; whether to go on now."""
 
-    def __init__(self, quota: np.ndarray, limit: int | None) -> None:
+    def __init__(
+        self,
+        quota: np.ndarray,
+        limit: int | None,
+        infos: InfoReader | None = None,
+        callback: EpisodeCallback | None = None,
+    ) -> None:
         self.n_left, self._limit = quota.copy(), limit
-        self._returns: list[list[float]] = [[] for _ in quota]
-        self._lengths: list[list[int]] = [[] for _ in quota]
-        self._n_cut = 0
+        self._reader, self._callback = infos, callback
+        self._episodes: list[list[tuple[float, int, bool, Mapping[str, float]]]] = [[] for _ in quota]
+        self._n_episode = 0
         self.begin()
 
     def begin(self) -> None:
         """All envs were reset."""
         self.plays = self.n_left > 0
         self._total, self._length = np.zeros(len(self.plays)), np.zeros(len(self.plays), dtype=np.int64)
+        if self._reader is not None:
+            self._reader.restart()
+
+    def n_longer_than(self, n_step: int) -> int:
+        """Episodes that count and have more steps so far."""
+        return int(np.count_nonzero(self.plays & (self._length > n_step)))
 
     def record(self, timestep: Timestep) -> None:
         """Counts a step."""
+        is_reset = None if timestep.is_reset is None else timestep.is_reset.cpu().numpy()
+        ended = (timestep.terminated | timestep.truncated).cpu().numpy()
         self._total += timestep.reward.cpu().numpy()
-        self._length += 1 if timestep.is_reset is None else ~timestep.is_reset.cpu().numpy()
-        for b in (timestep.terminated | timestep.truncated).nonzero().flatten().tolist():
-            is_broken = timestep.is_reset is not None and bool(timestep.is_reset[b])  # another episode takes its place
+        self._length += 1 if is_reset is None else ~is_reset
+        numbers = {} if self._reader is None else self._reader.read(timestep.info or {}, ended, is_reset)
+        for b in ended.nonzero()[0].tolist():
+            is_broken = is_reset is not None and bool(is_reset[b])  # another episode takes its place
             if self.plays[b] and not is_broken:
-                self._count(b)
+                self._count(b, False, numbers.get(b, {}))
                 self.plays[b] = self.n_left[b] > 0
             self._total[b], self._length[b] = 0.0, 0
         if self._limit is not None and self._length.max() >= self._limit:
             for b in (self.plays & (self._length >= self._limit)).nonzero()[0].tolist():
-                self._count(b)
+                self._count(b, True, {} if self._reader is None else self._reader.unfinished(b))
                 self.plays[b] = False
-                self._n_cut += 1
 
     def evaluation(self) -> Evaluation:
         """The episodes counted, those of the first env first."""
-        return Evaluation(
-            [r for env in self._returns for r in env], [n for env in self._lengths for n in env], self._n_cut
-        )
+        episodes = [episode for env in self._episodes for episode in env]
+        keys = dict.fromkeys(key for *_, numbers in episodes for key in numbers)
+        returns, lengths, cut, infos = map(list, zip(*episodes, strict=True))
+        by_key = {key: [numbers.get(key, float('nan')) for numbers in infos] for key in keys}
+        return Evaluation(returns, lengths, cut if any(cut) else (), by_key)
 
-    def _count(self, b: int) -> None:
-        self._returns[b].append(float(self._total[b]))
-        self._lengths[b].append(int(self._length[b]))
+    def _count(self, b: int, is_cut: bool, numbers: Mapping[str, float]) -> None:
+        episode = float(self._total[b]), int(self._length[b]), is_cut, numbers
+        self._episodes[b].append(episode)
         self.n_left[b] -= 1
+        if self._callback is not None:
+            self._callback(episode_row(self._n_episode, *episode))
+        self._n_episode += 1
 
 
-def evaluate(policy: Policy, env_cfg: Any, n_episode: int = 10, seed: int = 0) -> Evaluation:
-    """Greedy episodes of a policy on new envs, no longer than its policy.eval.max_episode_steps.
+def evaluate(
+    policy: Policy,
+    env: Any,
+    n_episode: int = 10,
+    seed: int = 0,
+    *,
+    deterministic: bool | None = None,
+    max_step: int | None = None,
+    callback: EpisodeCallback | None = None,
+) -> Evaluation:
+    """Episodes of a policy, with nothing learned from them; the same seed gives the same episodes.
 
-    Args: env_cfg: the section `env` of a config.
-    Raises: ConfigError; UserError if their spaces are not those of the policy (bounds of a Box may differ), or an
-      argument is of another type.
+    Args:
+      env: the section `env` of a config (a dict, or an EnvConfig), an env's id, a callable that makes one env, or an env or
+        vector env of gymnasium's, which is used as it is and stays open.
+      deterministic: take the likeliest action of each state, or draw actions; None: as policy.eval.deterministic says.
+      max_step: env steps after which an episode is cut off; None: as policy.eval.max_episode_steps says.
+      callback: called with the row of each episode when it ends, a dict with episode, return, length, cut and the env's
+        own numbers; `episode` counts in the order in which they end.
+    Raises: ConfigError; UserError if the env's spaces are not those of the policy (bounds of a Box may differ), if an
+      argument is of another type, or if actions are to be drawn but the policy draws none.
     """
+    _check_arguments(policy, n_episode, seed, deterministic, max_step, callback)
+    deterministic = policy.cfg.eval.deterministic if deterministic is None else deterministic
+    limit = policy.cfg.eval.max_episode_steps if max_step is None else max_step
+    with open_env(env, policy, n_episode) as vector:
+        refuse_other_spaces(policy, vector)
+        quiet = max_step is not None  # the caller wants them cut off
+        evaluator = Evaluator(vector, policy.eval_mode, n_episode, limit, deterministic=deterministic, quiet=quiet)
+        evaluation = evaluator.evaluate(stream(seed, 'evaluate'), callback=callback)
+    assert evaluation is not None, 'nothing stops it'
+    return evaluation
+
+
+def _check_arguments(policy: Any, n_episode: Any, seed: Any, deterministic: Any, max_step: Any, callback: Any) -> None:
+    """Raises: UserError for an argument of another type than `evaluate` takes."""
     if not isinstance(policy, Policy):
         raise UserError(f'policy is {shown(policy)} but must be a policy, e.g. of load_policy or a TrainResult')
-    for name, number, least in (('n_episode', n_episode, 1), ('seed', seed, 0)):
-        if not isinstance(number, Integral) or number < least:
+    for name, number, least in (('n_episode', n_episode, 1), ('seed', seed, 0), ('max_step', max_step, 1)):
+        if (number is not None or name != 'max_step') and (not isinstance(number, Integral) or number < least):
             raise UserError(f'{name} is {shown(number)} but must be an integer >= {least}')
-    env_cfg = env_config(env_cfg)
-    env = make_vector_env(env_cfg, min(n_episode, env_cfg.evaluator_env_num), device=str(policy.device))
-    try:
-        wanted, got = ([_form(x.obs_space), _form(x.action_space)] for x in (policy, env))
-        if wanted != got:
-            raise UserError(
-                f'the policy takes {wanted[0]} and gives {wanted[1]} but env {env.name!r} has {got[0]} and {got[1]}; '
-                'evaluate it on the env that it was trained on'
-            )
-        evaluation = Evaluator(env, policy.eval_mode, n_episode, policy.cfg.eval.max_episode_steps).evaluate(
-            stream(seed, 'evaluate')
+    if deterministic is not None and not isinstance(deterministic, bool):
+        raise UserError(
+            f'deterministic is {shown(deterministic)} but must be True, False, or None for what the config says'
         )
-        assert evaluation is not None, 'nothing stops it'
-        return evaluation
-    finally:
-        env.close()
+    if callback is not None and not callable(callback):
+        raise UserError(
+            f'callback is {shown(callback)} but must be a function that takes the row of an episode, a dict'
+        )
 
 
 def _child(seed: np.random.SeedSequence, key: int) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, key), pool_size=seed.pool_size)
-
-
-def _form(space: Space) -> str:
-    """A space in words, without bounds."""
-    leaves = [
-        f'{path} {type(leaf).__name__} {getattr(leaf, "n", None) or getattr(leaf, "nvec", None) or leaf.shape}'.strip()
-        for path, leaf in leaf_spaces(space)
-    ]
-    return ', '.join(leaves)

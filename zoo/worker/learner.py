@@ -6,16 +6,21 @@ import torch
 from torch import Tensor
 
 from zoo.buffer import Batch, Buffer
-from zoo.core.data import Metrics
+from zoo.core.data import Metrics, first_leaf
+from zoo.core.errors import UserError
 from zoo.policy.base import LearnMode
+from zoo.policy.metrics import summary
 
 
 class Learner:
-    """Trains on the batches that the buffer yields, and tells the policy how far the run is."""
+    """Trains on the batches that the buffer yields, and tells the policy how far the run is.
+
+    Attributes: n_sample: samples of all batches so far; passes over a batch do not count again, other draws do.
+    """
 
     def __init__(self, mode: LearnMode, buffer: Buffer) -> None:
         self._mode, self._buffer = mode, buffer
-        self._names_checked = False
+        self._names_checked, self.n_sample = False, 0
 
     @property
     def train_iter(self) -> int:
@@ -23,7 +28,15 @@ class Learner:
         return self._mode.train_iter()
 
     def train(self, env_step: int) -> Metrics:
-        """One round of updates at this env step; returns the mean of each metric over the batches that gave it."""
+        """One round of updates at this env step; returns the mean of each metric over the batches that gave it.
+
+        Raises: UserError if the buffer is empty, and says so (an attribute `is_empty`, which it need not have).
+        """
+        if getattr(self._buffer, 'is_empty', False):
+            raise UserError(
+                'there is nothing to learn from: the buffer is empty; collect a rollout and push its samples before each '
+                'round of updates'
+            )
         self._mode.set_env_step(env_step)
         if hasattr(self._buffer, 'set_env_step'):  # for its schedules, where it has any
             self._buffer.set_env_step(env_step)
@@ -33,6 +46,7 @@ class Learner:
             metrics.append(self._mode.forward(batch))
             aux.append(self._mode.learn_aux())  # nothing, unless the policy has an auxiliary phase and it is due
             self._check_names(batch, metrics[-1])
+            self.n_sample += _n_sample(batch)
         return _mean(metrics + aux)
 
     def _check_names(self, batch: Batch, metrics: Metrics) -> None:
@@ -51,9 +65,17 @@ class Learner:
         self._names_checked = True
 
 
+def _n_sample(batch: Batch) -> int:
+    """Rows, or steps of all sequences; of draws for parts of an update those of the policy."""
+    if batch.keys() <= {'policy', 'value'}:
+        return _n_sample(batch['policy']) if 'policy' in batch else 0
+    column = next((batch[name] for name in ('adv', 'return_') if name in batch), None)
+    return len(first_leaf(batch)) if column is None else column.numel()
+
+
 def _mean(metrics: list[Metrics]) -> Metrics:
     values: dict[str, list[Tensor]] = {}
     for m in metrics:
         for name, value in m.items():
             values.setdefault(name, []).append(value)
-    return {name: v[0] if len(v) == 1 else torch.stack(v).mean() for name, v in values.items()}
+    return {name: v[0] if len(v) == 1 else summary(name, torch.stack(v)) for name, v in values.items()}

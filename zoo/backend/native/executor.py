@@ -14,7 +14,7 @@ from zoo.backend.native.calls import Library
 from zoo.backend.native.library import load
 from zoo.backend.native.network import obstacle_of_model, spec_of
 from zoo.backend.native.parts import knows_parts, step_spec
-from zoo.backend.native.structures import Column, Kind, Output
+from zoo.backend.native.structures import Column, Kind, Output, ValueLoss
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK
@@ -100,10 +100,13 @@ class NativeExecutor:
             rows = torch.cat([self._epoch(options, columns, optimizers, *part) for part in parts if len(part[0])])
         names = dict(_METRICS[kind])
         if options.measure_kl:
-            names['kl'] = Column.KL
+            names |= {'kl': Column.KL, 'ratio_max': Column.RATIO_MAX}
+        if 'value_loss' in names and options.value_loss in (ValueLoss.CLIPPED_VALUE, ValueLoss.CLIPPED_ERROR):
+            names['value_clipfrac'] = Column.VALUE_CLIPFRAC
         if options.kl_penalty is not None:
             names['penalty_kl'] = Column.PENALTY_KL
-        return {name: rows[:, column].float() for name, column in names.items()}
+        by_column = rows.t().contiguous().float()
+        return {name: by_column[column] for name, column in names.items()}
 
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         if explore is not None:

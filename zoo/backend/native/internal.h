@@ -61,7 +61,8 @@ typedef struct {
     float *weight, *adv, *value, *value_old, *return_, *aux_value;   /* [BLOCK] */
 } scratch;
 
-enum { SUM_POLICY, SUM_ENTROPY, SUM_LOG_RATIO, SUM_OUTSIDE, SUM_K3, SUM_VALUE, SUM_KL, SUM_AUX, SUM_WEIGHT, N_SUM };
+enum { SUM_POLICY, SUM_ENTROPY, SUM_LOG_RATIO, SUM_OUTSIDE, SUM_K3, SUM_VALUE, SUM_KL, SUM_AUX, SUM_WEIGHT,
+       SUM_VALUE_OUTSIDE, SUM_VALUE_WEIGHT, MAX_RATIO, N_SUM };
 
 /* One minibatch, as all lanes see it. */
 typedef struct {

@@ -235,6 +235,14 @@ static double total(const minibatch *mb, int which) {
     return sum;
 }
 
+/* The maximum over the lanes, NaN where one has it. */
+static double largest(const minibatch *mb, int which) {
+    double most = mb->sums[0][which];
+    for (int i = 1; i < mb->n_lane; i++)
+        if (mb->sums[i][which] > most || mb->sums[i][which] != mb->sums[i][which]) most = mb->sums[i][which];
+    return most;
+}
+
 static void write_losses(const minibatch *mb, double *metrics) {
     const double n = (double)mb->n_row;
     const int kind = mb->step->kind;
@@ -246,9 +254,14 @@ static void write_losses(const minibatch *mb, double *metrics) {
         metrics[ZOO_APPROX_KL] = -total(mb, SUM_LOG_RATIO) / weight;
         metrics[ZOO_CLIPFRAC] = total(mb, SUM_OUTSIDE) / weight;
         if (mb->step->measure_kl) metrics[ZOO_KL] = total(mb, SUM_K3) / weight;
+        if (mb->step->measure_kl) metrics[ZOO_RATIO_MAX] = largest(mb, MAX_RATIO);
         if (mb->step->has_kl_penalty) metrics[ZOO_PENALTY_KL] = total(mb, SUM_KL) / n;
     }
-    if (kind == ZOO_PPO || kind == ZOO_VALUE) metrics[ZOO_VALUE_LOSS] = 0.5 * total(mb, SUM_VALUE) / n;
+    if (kind == ZOO_PPO || kind == ZOO_VALUE) {
+        metrics[ZOO_VALUE_LOSS] = 0.5 * total(mb, SUM_VALUE) / n;
+        if (mb->step->value_loss == ZOO_CLIPPED_VALUE || mb->step->value_loss == ZOO_CLIPPED_ERROR)
+            metrics[ZOO_VALUE_CLIPFRAC] = total(mb, SUM_VALUE_OUTSIDE) / fmax(total(mb, SUM_VALUE_WEIGHT), 1e-30);
+    }
     if (kind == ZOO_AUX) {
         metrics[ZOO_AUXILIARY_LOSS] = 0.5 * total(mb, SUM_AUX) / n;
         metrics[ZOO_CLONING_LOSS] = total(mb, SUM_KL) / n;

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum, IntFlag
 
-ABI = 3
+ABI = 4
 MAX_LAYER = 8
 
 
@@ -91,6 +91,8 @@ class Column(IntEnum):
     BEHAVIORAL_CLONING_LOSS = 10
     AUX_VALUE_LOSS = 11
     PENALTY_KL = 12
+    RATIO_MAX = 13
+    VALUE_CLIPFRAC = 14
 
 
 class Output(IntFlag):

@@ -16,7 +16,7 @@
 #define ZOO_API __attribute__((visibility("default")))
 #endif
 
-#define ZOO_ABI 3
+#define ZOO_ABI 4
 #ifndef ZOO_SOURCE
 #define ZOO_SOURCE 0u
 #endif
@@ -48,7 +48,10 @@ enum zoo_metric {
     ZOO_GRAD_NORM,            /* over all optimisers: the root of the sum of their squared norms */
     ZOO_GRAD_NORM_0, ZOO_GRAD_NORM_1,                                               /* of each optimiser */
     ZOO_AUXILIARY_LOSS, ZOO_CLONING_LOSS, ZOO_AUX_VALUE_LOSS,
-    ZOO_PENALTY_KL, ZOO_N_METRIC
+    ZOO_PENALTY_KL,
+    ZOO_RATIO_MAX,            /* the largest p_new / p_old of a row with a weight */
+    ZOO_VALUE_CLIPFRAC,       /* share of rows outside value_range, of ZOO_CLIPPED_VALUE and ZOO_CLIPPED_ERROR */
+    ZOO_N_METRIC
 };
 
 /* One linear layer: weight [n_out, n_in], bias [n_out]; their gradients, or NULL for what takes none. */

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from zoo.core.action_map import action_width
 from zoo.core.data import Obs, StepBlock, Timestep, map_tensors
 from zoo.core.data import leaves as obs_leaves
+from zoo.core.errors import UserError
 from zoo.core.spaces import (
     ACTION_MASK,
     Box,
@@ -27,6 +28,7 @@ from zoo.core.spaces import (
     mask_space,
 )
 from zoo.env.adapter import space_fault
+from zoo.env.attributes import EnvCommand, apply
 from zoo.env.config import EnvConfig
 from zoo.env.errors import (
     BrokenContractError,
@@ -54,11 +56,14 @@ class TensorVectorEnv:
 
     autoreset: Literal['same_step'] = 'same_step'
     steps_async = False
+    watched: tuple[str, ...] = ()  # these envs have no infos
+    info_columns: tuple[str, ...] = ()
 
     def __init__(
         self, env: TensorEnv, cfg: EnvConfig, name: str, n_env: int, device: torch.device | str = 'cpu'
     ) -> None:
         self.name, self.n_env = name, n_env
+        self.watch(cfg.info_columns)
         self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self.obs_space, self.action_space = _spaces(env, name, cfg.action_mask)
         limit = env.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
@@ -94,6 +99,31 @@ class TensorVectorEnv:
             self._compile = None
         self._is_reset = True
         return fresh.obs
+
+    def watch(self, keys: Sequence[str]) -> None:
+        """Raises: UnsupportedEnvError if there are keys: tensor programs have no infos."""
+        if keys:
+            raise UnsupportedEnvError(
+                f'env {self.name!r} is a tensor program and has no infos, but the entries {list(keys)} of them are wanted '
+                '(env.info_columns, logger.info_step_keys); leave these out, or put the numbers into the observations.'
+            )
+
+    def command(self, command: EnvCommand) -> list[Any]:
+        """What the tensor program gives for a command, one value. Raises: UserError, see `zoo.env.attributes.apply`."""
+        is_compiled = self._compile is not None or self.run is not self.program
+        if command.kind != 'get' and is_compiled:
+            raise UserError(
+                f'{command.kind} of {command.name!r}: env {self.name!r} is compiled into one program, which keeps the numbers '
+                'that it was made with; use policy.learn.compile=off'
+            )
+        return [apply(self.program.env, command)]
+
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        """Raises: UnsupportedEnvError: tensor programs take none."""
+        raise UnsupportedEnvError(
+            f'env.reset_options is set but {self.name!r} is a tensor program, whose resets take no options; use env.kwargs, or '
+            'env.schedule for an attribute of it.'
+        )
 
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
         """Storage for n_step steps of `receive`, on the device; or for those of n_env envs, of which these are a part."""

@@ -39,6 +39,7 @@ def test_train_json_then_eval_json_agree_on_the_run(in_tmp: Path, capsys: pytest
         'last_return',
         'wall_s',
         'env_step_per_s',
+        'stop_reason',
     }
     assert trained['run_dir'].endswith('_seed3') and 0 < trained['env_step'] <= 2_048
     assert main(['eval', trained['run_dir'], '--episodes', '3', '--seed', '5', '--json']) == 0
@@ -194,7 +195,8 @@ def test_a_run_that_fails_is_one_line_and_exit_1_and_leaves_its_checkpoint(tmp_p
 def test_check_env_names_the_break_and_exits_1(tmp_path: Path) -> None:
     (tmp_path / 'breaking.py').write_text(BREAKING_ENV.replace('self.n > 600', 'self.n > 3'))
     done = _zoo('check-env', 'breaking:Breaks', cwd=tmp_path)
-    assert done.returncode == 1 and 'reward' in done.stderr and 'nan' in done.stderr and done.stderr.count('\n') == 1
+    assert done.returncode == 1 and 'Traceback' not in done.stderr
+    assert 'reward' in done.stdout and 'nan' in done.stdout
     assert _zoo('check-env', 'CartPole-v1', cwd=tmp_path).returncode == 0
 
 
@@ -218,11 +220,12 @@ class Endless(gymnasium.Env):
 def test_check_env_warns_of_an_env_without_end_and_seed_and_exits_0(tmp_path: Path) -> None:
     (tmp_path / 'endless.py').write_text(ENDLESS_ENV)
     done = _zoo('check-env', 'endless:Endless', cwd=tmp_path)
-    assert done.returncode == 0 and done.stderr.count('\n') == 2
-    assert 'two resets with seed=0' in done.stderr and 'env.check=false' in done.stderr
-    assert 'no episode ended in 1000 random steps' in done.stderr and 'set env.max_episode_steps' in done.stderr
-    assert done.stdout == 'endless:Endless: nothing but the warnings above found in 1000 steps\n'
-    assert 'no episode ended' not in _zoo('check-env', 'endless:Endless', '--steps', '10', cwd=tmp_path).stderr
+    assert done.returncode == 0 and done.stderr == ''
+    assert 'two resets with seed=0' in done.stdout and 'env.check' in done.stdout
+    assert 'no episode ended in 1000 random steps' in done.stdout and 'set env.max_episode_steps' in done.stdout
+    assert 'no episode ended' not in _zoo('check-env', 'endless:Endless', '--steps', '10', cwd=tmp_path).stdout
+    report = json.loads(_zoo('check-env', 'endless:Endless', '--json', cwd=tmp_path).stdout)
+    assert report['problems'] == [] and len(report['warnings']) >= 2 and report['facts']
 
 
 def test_help_does_not_import_torch() -> None:

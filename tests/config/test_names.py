@@ -1,0 +1,124 @@
+"""Each config key of other libraries gets its right word: the key of zoo, what does it here, or why there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.config.foreign_keys import ROWS
+from zoo.config.names import NAMES, By, Here, NotHere, in_context, look_up, named_paths
+from zoo.config.section import ConfigError, fields_of
+from zoo.run.config import _job_schema, resolve_config
+
+TYPES = ('ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy', 'dqn')
+PATHS = {path for name in TYPES for path, _ in fields_of(_job_schema({'policy': {'type': name}}))}
+
+
+def message(path: str, policy_type: str = 'ppo') -> str:
+    """What a config with this key is told; '' if it is a key of zoo with another kind of value."""
+    config: dict[str, Any] = {'env': {'id': 'CartPole-v1'}, 'policy': {'type': policy_type}}
+    node, (*parents, last) = config, path.split('.')
+    for parent in parents:
+        node = node.setdefault(parent, {})
+    node[last] = None
+    with pytest.raises(ConfigError) as error:
+        resolve_config(config)
+    (problem,) = [each for each in error.value.problems if each.startswith('unknown key ')] or ['']
+    return problem
+
+
+@pytest.mark.parametrize(('library', 'path', 'wanted'), ROWS, ids=[f'{row[0]}:{row[1]}' for row in ROWS])
+def test_key_of_another_library_gets_its_right_word(library: str, path: str, wanted: str) -> None:
+    policy_type, _, path = path.rpartition(': ')
+    kind, _, word = wanted.rpartition(': ')
+    policy_type = policy_type or ('ppg' if kind == 'ppg' else 'ppo')
+    if word == 'key':
+        assert path in {p for p, _ in fields_of(_job_schema({'policy': {'type': policy_type}}))}
+        return
+    said = message(path, policy_type)
+    assert ': the keys of ' not in said
+    if not said.startswith(
+        f'unknown key {path}:'
+    ):  # told of the section that it is in; a converter asks for the key itself
+        entry = look_up(path)
+        assert entry is not None
+        said = f'unknown key {path}: {entry.sentence()}'
+    if kind in ('by', 'none'):
+        assert word in said and ('zoo has no such key' in said) == (kind == 'none')
+    else:
+        assert word in PATHS and word in said
+        ends = (f'in zoo it is `{word}`', 'it belongs at ', f'did you mean {word}?')
+        assert said.partition(': ')[2].startswith(ends)
+
+
+def test_there_are_all_kinds_of_rows_and_more_than_154() -> None:
+    assert len({(library, path) for library, path, _ in ROWS}) > 154
+
+
+def test_every_path_that_a_sentence_names_is_a_key() -> None:
+    named = {path for entry in set(NAMES.values()) for path in named_paths(entry.sentence())}
+    assert len(named) > 60 and named <= PATHS
+
+
+@pytest.mark.parametrize(
+    'entry', sorted({entry for entry in NAMES.values() if isinstance(entry, Here) and entry.forms}), ids=str
+)
+def test_forms_that_a_sentence_gives_are_taken(entry: Here) -> None:
+    for form in entry.forms:
+        value = (
+            form.replace('{start: ..,', '{start: 1e-3,').replace('low: ..', 'low: -10').replace('high: ..', 'high: 10')
+        )
+        value = value.replace('hidden_size: ..', 'hidden_size: 16').replace('{type: cnn, ..}', '{type: cnn}')
+        space = 'Pendulum-v1' if entry.path == 'policy.model.distribution' else 'CartPole-v1'
+        config = {'env': {'id': space}, 'policy': {'type': 'ppo'}}
+        assert resolve_config(config, [f'{entry.path}={value}']) is not None
+
+
+@pytest.mark.parametrize(
+    ('path', 'start'),
+    [
+        ('vf_coef', 'in zoo it is `policy.learn.value_weight`; twice as much as in stable-baselines3 and Tianshou, '),
+        ('vf_loss_coeff', 'in zoo it is `policy.learn.value_weight`; twice as much as in RLlib, '),
+        ('vf_coeff', 'in zoo it is `policy.learn.value_weight`; as much as in rl8, with '),
+        (
+            'lr_schedule',
+            'in zoo it is `policy.learn.learning_rate`, written {start: .., end: 0} or {start: .., kl_target',
+        ),
+        ('unroll_len', 'in zoo a rollout is not cut into chunks: '),
+        ('num_learners', 'zoo has no such key: one process trains on one device; leave it out'),
+    ],
+)
+def test_sentence_has_the_factor_and_the_form(path: str, start: str) -> None:
+    entry = look_up(path)
+    assert entry is not None and entry.sentence().startswith(start) and entry.sentence().endswith('.')
+
+
+def test_longest_end_of_a_path_counts() -> None:
+    assert look_up('policy.eval.evaluator.eval_freq') == look_up('evaluator.eval_freq') != look_up('eval.evaluator')
+    assert isinstance(look_up('policy.eval.evaluator.eval_freq'), Here)
+
+
+def test_key_inside_an_unknown_section_has_the_entry_of_the_section() -> None:
+    assert look_up('policy.learn.learner.quux') == look_up('learn.learner')
+    assert look_up('policy.learn.learner.quux', inside=False) is None
+
+
+def test_upper_case_is_the_same_and_a_stranger_is_none() -> None:
+    assert look_up('CLIP_COEF') == look_up('clip_coef')
+    assert look_up('quux') is None and look_up('policy.learn.quux') is None
+
+
+def test_context_needs_two_words() -> None:
+    assert in_context('env.type') == look_up('env.type') and in_context('num_envs') is None
+
+
+def test_names_of_the_table_are_no_keys_of_ours() -> None:
+    last = {path.rsplit('.')[-1] for path in PATHS}
+    of_other_types = {'update_per_collect', 'tau'}  # keys of buffers, and of dqn, that mean something else elsewhere
+    assert {name for name in NAMES if '.' not in name} & last <= of_other_types
+    assert not set(NAMES) & PATHS
+
+
+def test_table_has_all_three_kinds() -> None:
+    assert {type(entry) for entry in NAMES.values()} == {Here, By, NotHere}

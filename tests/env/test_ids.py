@@ -1,0 +1,274 @@
+"""Ids of envs: files, old gym, other libraries' names; each wrong one gets what to write instead."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from zoo import serial_pipeline
+from zoo.core.errors import UserError
+from zoo.env import EnvConfig, UnknownEnvError, UnsupportedEnvError, make_env
+from zoo.run.checkpoint import CheckpointError
+
+WALK = """
+import gymnasium
+import numpy as np
+
+class Walk(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, size=5):
+        self.size = size
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.x += 1
+        return np.full(1, self.x, np.float32), 1.0, self.x == self.size, False, {}
+
+def make(size=5):
+    return Walk(size)
+
+made = Walk()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with a file that has an env."""
+    (tmp_path / 'walk_of_test.py').write_text(WALK)
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    yield tmp_path
+    sys.modules.pop('walk_of_test', None)
+    sys.path[:] = path
+
+
+@pytest.mark.parametrize('form', ['walk_of_test.py', './walk_of_test.py', '{folder}/walk_of_test.py'])
+@pytest.mark.parametrize('attribute', ['make', 'Walk'])
+def test_env_in_a_file_is_made_by_its_path(folder: Path, form: str, attribute: str) -> None:
+    cfg = EnvConfig(id=f'{form.format(folder=folder)}:{attribute}', kwargs={'size': 3})
+    assert cfg.id == f'{folder}/walk_of_test.py:{attribute}'  # found from any folder
+    assert make_env(cfg).unwrapped.size == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'message'),
+    [
+        ('./walk_of_test.py:mkae', "env 'walk_of_test.py:mkae': walk_of_test.py has no 'mkae': did you mean 'make'?"),
+        (
+            './walk_of_test.py',
+            'is a file: name the function or class in it that makes the env, e.g. ./walk_of_test.py:Walk',
+        ),
+        (
+            './walk_of_test.py:made',
+            'is an env of class Walk, and a run makes its envs itself; name the function or class',
+        ),
+        ('./none.py:make', "env 'none.py:make' names the file '{folder}/none.py', which is not there; check the path"),
+        ('./none.py', "env './none.py' is no file that can be read; name one"),
+    ],
+)
+def test_env_in_a_file_that_leads_nowhere_says_what_to_write(folder: Path, env_id: str, message: str) -> None:
+    with pytest.raises(UnknownEnvError, match=re.escape(message.format(folder=folder))):
+        make_env({'id': env_id})
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'message'),
+    [
+        ('ALE/Pong-v5', "unknown env 'ALE/Pong-v5': here it is env.id=atari env.game=Pong."),
+        ('SpaceInvadersNoFrameskip-v4', 'here it is env.id=atari env.game=SpaceInvaders.'),
+        ('Pong-ramDeterministic-v0', 'here it is env.id=atari env.game=Pong.'),
+        ('procgen:procgen-coinrun-v0', 'here it is env.id=procgen env.game=coinrun.'),
+        ('procgen-bigfish-v0', 'here it is env.id=procgen env.game=bigfish.'),
+        ('FetchReach-v2', "write env.id='gymnasium_robotics:FetchReach-v2'."),
+        ('CartPole-v2', "has CartPole-v0, CartPole-v1; use 'CartPole-v1'."),
+    ],
+)
+def test_id_of_another_library_gets_its_name_here(env_id: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, spec in list(gymnasium.registry.items()):
+        if 'ale_py' in str(spec.entry_point):  # another test may have imported it, which registers all its games
+            monkeypatch.delitem(gymnasium.registry, name)
+    with pytest.raises(UnknownEnvError, match=re.escape(message)):
+        make_env({'id': env_id})
+
+
+def test_id_of_atari_names_the_extra_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = __import__('importlib.util').util.find_spec
+    monkeypatch.setattr('importlib.util.find_spec', lambda name, *a: None if name == 'ale_py' else find(name, *a))
+    monkeypatch.setitem(sys.modules, 'ale_py', None)
+    for env_id in ('ALE/Breakout-v99', 'ale_py:ALE/Breakout-v99'):
+        with pytest.raises(UnknownEnvError, match=r"game=Breakout.*atari extra.*pip install 'policy-zoo\[atari\]'"):
+            make_env({'id': env_id})
+
+
+OLD_GYM = """
+import gymnasium
+
+__version__ = '0.26.2'
+
+class error:
+    class Error(Exception):
+        pass
+
+class OldCart:
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, pole=1):
+        self.pole = pole
+
+    def reset(self, seed=None):
+        return self.observation_space.low, {}
+
+    def step(self, action):
+        return self.observation_space.low, 1.0, True, {}
+
+class Spec:
+    entry_point = OldCart
+
+def spec(env_id):
+    if env_id != 'CartPole-v1':
+        raise error.Error('no such env')
+    return Spec
+
+def make(env_id, disable_env_checker=None, **kwargs):
+    assert disable_env_checker is True
+    return OldCart(**kwargs)
+"""
+
+
+@pytest.fixture
+def old_gym(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module gym with the interface of the predecessor of gymnasium, and a CartPole-v1 of its own."""
+    (tmp_path / 'gym.py').write_text(OLD_GYM)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, 'gym', raising=False)
+    yield
+    sys.modules.pop('gym', None)
+
+
+def test_id_of_old_gym_makes_the_env_of_gym_and_not_gymnasium_s(old_gym: None) -> None:
+    env = make_env({'id': 'gym:CartPole-v1', 'kwargs': {'pole': 2}})
+    assert env.observation_space.shape == (2,)  # gymnasium's has 4
+    assert env.unwrapped._env.pole == 2  # type: ignore[attr-defined]
+
+
+def test_id_that_old_gym_does_not_have_is_refused(old_gym: None) -> None:
+    with pytest.raises(
+        UnknownEnvError, match=r"gym 0.26.2 has no 'CartPole-v7' \(no such env\); check the id, or leave out"
+    ):
+        make_env({'id': 'gym:CartPole-v7'})
+    with pytest.raises(UserError, match="env.kwargs has 'pol' but gym:CartPole-v1 takes pole"):
+        make_env({'id': 'gym:CartPole-v1', 'kwargs': {'pol': 2}})
+
+
+def test_id_of_old_gym_without_gym_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, 'gym', None)
+    with pytest.raises(UnknownEnvError, match="names the module 'gym', which is not found"):
+        make_env({'id': 'gym:CartPole-v1'})
+
+
+class Agents:
+    """What PettingZoo's parallel envs look like."""
+
+    possible_agents = ['a', 'b']
+
+    def observation_space(self, agent: str) -> Any:
+        return gymnasium.spaces.Discrete(2)
+
+    action_space = observation_space
+
+
+class OtherVector:
+    """What vector envs of stable-baselines3 look like."""
+
+    num_envs = 2
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def step_async(self, actions: Any) -> None: ...
+
+    def step_wait(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ('make', 'words'),
+    [
+        (Agents, 'Agents is a multi-agent env (as of PettingZoo), and zoo trains one agent in each env'),
+        (OtherVector, 'OtherVector is a vector env of another library (as of stable-baselines3); give what makes one'),
+        (lambda: gymnasium.make_vec('CartPole-v1', 2), 'what was made is a vector of 2 envs (CartPoleVectorEnv)'),
+    ],
+)
+def test_what_is_no_single_env_is_refused_by_what_it_is(make: Any, words: str) -> None:
+    with pytest.raises(UnsupportedEnvError, match=re.escape(words)):
+        make_env({'id': make})
+
+
+def config(**env: Any) -> dict[str, Any]:
+    return dict(
+        exp_name='walk',
+        max_env_step=256,
+        env={'collector_env_num': 4, **env},
+        policy=dict(collect=dict(n_step=64), eval=dict(n_episode=2)),
+        logger=dict(console='off', tensorboard=False),
+    )
+
+
+@pytest.mark.parametrize('vectorization', ['sync', 'async'])
+def test_run_of_an_env_in_a_file_is_resumed_from_another_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, vectorization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = serial_pipeline(config(id='./walk_of_test.py:make', kwargs={'size': 7}, vectorization=vectorization))
+    assert result.last_return == 7
+    run_dir = Path(result.run_dir).resolve()
+    monkeypatch.chdir(tmp_path_factory.mktemp('other'))
+    monkeypatch.setattr('zoo.run.trust._given', set())  # as in another process
+    with pytest.raises(
+        CheckpointError, match=rf'code of the file .*walk_of_test.py.*--import {folder}/walk_of_test.py'
+    ):
+        serial_pipeline(resume=run_dir, max_env_step=512)
+    more = serial_pipeline(resume=run_dir, max_env_step=512, trust=[f'{folder}/walk_of_test.py'])
+    assert more.env_step == 512 and more.last_return == 7
+
+
+def test_consent_to_another_file_or_to_what_the_file_imports_is_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = serial_pipeline(config(id='./walk_of_test.py:make'))
+    monkeypatch.setattr('zoo.run.trust._given', set())
+    (folder / 'other.py').write_text('')
+    for trust in ([], ['other.py'], ['walk'], ['os']):
+        with pytest.raises(CheckpointError, match='only with your consent'):
+            serial_pipeline(resume=result.run_dir, max_env_step=512, trust=trust)
+    assert serial_pipeline(resume=result.run_dir, max_env_step=512, trust=['walk_of_test']).env_step == 512  # imported
+
+
+def zoo(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, '-m', 'zoo', *args], cwd=cwd, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.slow
+def test_command_trains_an_env_in_a_file_and_evaluates_it_from_another_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    few = ['max_env_step=512', 'env.collector_env_num=8', 'policy.collect.n_step=32', 'logger.console=off']
+    done = zoo('train', 'env.id=./walk_of_test.py:make', *few, '--json', cwd=folder)
+    assert done.returncode == 0, done.stderr
+    run_dir = str((folder / json.loads(done.stdout)['run_dir']).resolve())
+    other = tmp_path_factory.mktemp('other')
+    refused = zoo('eval', run_dir, cwd=other)
+    assert refused.returncode == 2 and f'--import {folder}/walk_of_test.py' in refused.stderr
+    done = zoo('eval', run_dir, '--import', str(folder / 'walk_of_test.py'), '--json', cwd=other)
+    assert done.returncode == 0 and json.loads(done.stdout)['return_mean'] == 5, done.stderr

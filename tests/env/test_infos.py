@@ -1,0 +1,126 @@
+"""Infos of single envs, out of the info of a vector. In `steer_env` the info of step n has step=n, that of a reset step=-1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tests.steer_envs  # noqa: F401  # it registers ids
+from zoo.env import EnvConfig, make_vector_env
+from zoo.env.errors import EnvContractError, UnsupportedEnvError
+from zoo.env.infos import end_infos, number, numbers_of, step_values
+
+MODES = ['same_step', 'next_step', 'disabled']
+SINGLE = [
+    dict(id='tests.steer_envs:steer_env', vectorization=how, autoreset=mode)
+    for how in ('sync', 'async')
+    for mode in MODES
+]
+BATCHED = [
+    dict(id=f'tests.steer_envs:Steer{mode}-v0', vectorization='batched') for mode in ('', 'SameStep', 'Disabled')
+]
+
+
+def name_of(env: dict[str, Any]) -> str:
+    return f'{env["id"].rpartition(":")[2]}-{env["vectorization"]}-{env.get("autoreset", "")}'
+
+
+def steps(env: dict[str, Any], n_step: int, watch: tuple[str, ...] = ()) -> Any:
+    """(info, ended) of each step of two envs, and the autoreset mode."""
+    vector = make_vector_env(EnvConfig(**env), 2)
+    try:
+        vector.watch(watch)
+        vector.reset(0)
+        found = []
+        for _ in range(n_step):
+            timestep = vector.step(torch.zeros(2, dtype=torch.int64))
+            ended = (timestep.terminated | timestep.truncated).nonzero().flatten().tolist()
+            found.append((timestep.info, ended))
+        return found, vector.autoreset
+    finally:
+        vector.close()
+
+
+@pytest.mark.parametrize('env', SINGLE, ids=name_of)
+def test_end_infos_are_the_numbers_of_the_last_step_of_an_episode(env: dict[str, Any]) -> None:
+    found, mode = steps(env, 8)
+    info, ended = found[4]
+    assert ended == [0, 1]
+    want = {'step': 5, 'is_success': True, 'score': 2.5}  # no text, dict or array of several numbers
+    assert end_infos(info, ended, mode) == [want, want]
+    assert all('final_info' not in info and end_infos(info, [1], mode) == [{}] for info, ended in found if not ended)
+
+
+@pytest.mark.parametrize('env', BATCHED, ids=name_of)
+def test_end_infos_of_batched_envs_are_those_of_the_last_step_not_of_the_reset(env: dict[str, Any]) -> None:
+    found, mode = steps(env, 8)
+    info, ended = found[4]
+    assert ended == [0, 1]
+    assert end_infos(info, ended, mode) == [{'step': 5.0}, {'step': 5.0}]
+
+
+@pytest.mark.parametrize('env', [*SINGLE, *BATCHED], ids=name_of)
+def test_step_values_of_a_watched_entry_are_those_of_each_step_in_every_autoreset_mode(env: dict[str, Any]) -> None:
+    found, mode = steps(env, 8, ('step',))
+    values = []
+    for info, _ in found:
+        step = step_values(info, 'step', 2)
+        values.append(None if step is None else step[0].tolist())
+    is_next = mode == 'next_step'
+    reset = [None if env['vectorization'] != 'batched' else [-1.0, -1.0]] if is_next else []
+    rest = [[n, n] for n in (1.0, 2, 3)]
+    assert values == ([[n, n] for n in (1.0, 2, 3, 4, 5)] + reset + rest)[:8]
+
+
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_watched_entries_have_masks_and_others_are_not_gathered(how: str) -> None:
+    env = dict(id='tests.steer_envs:steer_env', vectorization=how)
+    found, _ = steps(env, 2, ('even', 'place', 'title', 'no_such'))
+    assert set(found[0][0]) == {'place', '_place'}  # 'even' comes with even steps, 'title' is no number
+    info = found[1][0]
+    assert info['even'].tolist() == [2.0, 2.0] and info['_even'].tolist() == [True, True]
+    assert info['place'].tolist() == [[2.0, 0.5]] * 2
+    assert 'title' not in info and step_values(info, 'title', 2) is None
+
+
+def test_an_entry_of_different_shapes_is_refused_by_name() -> None:
+    class Grows(tests.steer_envs.SteerEnv):
+        n_made = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            Grows.n_made += 1
+            self._n = Grows.n_made
+
+        def step(self, action: Any) -> Any:
+            *rest, info = super().step(action)
+            return *rest, {**info, 'place': np.zeros(self._n)}
+
+    with pytest.raises(EnvContractError, match=r"index 1.*entry 'place'.*\(2,\).*\(1,\).*one shape"):
+        steps(dict(id=Grows, vectorization='sync', action_mask='off'), 1, ('place',))
+
+
+def test_infos_of_unnamed_forms() -> None:
+    arrays = {'lives': np.array([3, 4]), 'env_id': np.array([0, 1]), 'players': {'x': 1}, 'final_obs': np.zeros((2, 1))}
+    assert end_infos(arrays, [1], 'same_step') == [{'lives': 4, 'env_id': 1}]  # of a family that gives no masks
+    assert end_infos(None, [0, 1], 'same_step') == [{}, {}]
+    assert end_infos({'a': np.array([1.0, 2.0]), '_a': np.array([True, False])}, [0, 1], 'next_step') == [
+        {'a': 1.0},
+        {},
+    ]
+    assert step_values({'a': np.array([1.0, 2.0]), '_a': np.array([False, False])}, 'a', 2) is None
+
+
+def test_numbers_are_scalars_and_bools_alone() -> None:
+    assert number(np.float32(2.5)) == 2.5 and number(torch.tensor(3)) == 3 and number(np.array([4])) == 4
+    assert number(np.True_) is True
+    assert [number(x) for x in ('a', None, [1], {'a': 1}, np.zeros(2), torch.zeros(2), 1j)] == [None] * 7
+    assert numbers_of({'a': 1, 'b': 'text', 3: 2.0}) == {'a': 1, '3': 2.0} and numbers_of(None) == {}
+
+
+def test_tensor_envs_refuse_infos() -> None:
+    with pytest.raises(UnsupportedEnvError, match=r'tensor program and has no infos.*info_columns'):
+        make_vector_env(dict(id='torch', game='CartPole-v1', info_columns=['x']), 2)

@@ -1,0 +1,186 @@
+"""What a policy says of observations: values, distributions, drawn actions, judged actions; for one and for a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical, Normal
+
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS
+from zoo.core.errors import UserError
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary
+from zoo.policy.base import Policy
+from zoo.run.config import resolve_policy
+
+OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
+ROWS = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+
+
+def policy_of(
+    kind: str = 'ppo', action: Any = TWO_ACTIONS, obs: Any = OBS, mode: Any = 'clip', **sections: Any
+) -> Policy:
+    model = {'hidden_sizes': [8], **sections.pop('model', {})}
+    policy = POLICY_REGISTRY.build(
+        kind, resolve_policy({'type': kind, 'model': model, **sections}), obs, action, action_mode=mode
+    )
+    torch.manual_seed(1)
+    for name, p in policy.model.named_parameters():
+        if 'head' in name:  # the first policy is near uniform, which would hide mistakes
+            p.data.normal_()
+    return policy
+
+
+@pytest.mark.parametrize('kind', ['ppo', 'ppg', 'ppo_offpolicy', 'a2c'])
+def test_numbers_are_those_of_the_network_and_of_torch(kind: str) -> None:
+    policy = policy_of(kind)
+    rows = torch.from_numpy(ROWS)
+    with torch.no_grad():
+        logit, value = policy.model.compute_actor(rows), policy.model.compute_critic(rows)
+    wanted = Categorical(logits=logit)
+    torch.testing.assert_close(policy.value(ROWS), value)
+    dist = policy.distribution(ROWS)
+    action = torch.tensor([0, 1, 1, 0, 1, 0])
+    torch.testing.assert_close(dist.log_prob(action), wanted.log_prob(action))
+    torch.testing.assert_close(dist.entropy(), wanted.entropy())
+    assert torch.equal(dist.mode(), logit.argmax(-1)) and dist.name == 'categorical'
+    assert torch.equal(dist.param, logit)
+    assert (policy.act(ROWS) == dist.mode().numpy()).all()
+    judged = policy.evaluate_actions(ROWS, action.numpy())
+    torch.testing.assert_close(judged.log_prob, wanted.log_prob(action))
+    torch.testing.assert_close(judged.entropy, wanted.entropy())
+    torch.testing.assert_close(judged.value, value)
+
+
+def test_box_actions_are_the_policys_own_and_env_action_clips_them() -> None:
+    policy = policy_of(action=ONE_NUMBER)
+    action, log_prob, value = policy.sample(ROWS, torch.Generator().manual_seed(3))
+    assert action.shape == (6, 1) and (action.abs() > 1).any()  # beyond the bounds, which env_action keeps
+    mu, sigma = policy.distribution(ROWS).param.chunk(2, -1)
+    torch.testing.assert_close(log_prob, Normal(mu, sigma).log_prob(action).sum(-1))
+    torch.testing.assert_close(policy.evaluate_actions(ROWS, action).log_prob, log_prob)
+    assert np.abs(policy.env_action(action)).max() <= 1
+    assert torch.equal(value, policy.value(ROWS))
+
+
+def test_one_observation_is_a_row_of_a_batch() -> None:
+    policy = policy_of()
+    batch, one = (
+        policy.sample(ROWS, torch.Generator().manual_seed(3)),
+        policy.sample(ROWS[0], torch.Generator().manual_seed(3)),
+    )
+    assert one.action.shape == one.log_prob.shape == one.value.shape == ()
+    assert one.action == batch.action[0]
+    torch.testing.assert_close(one.log_prob, batch.log_prob[0])
+    torch.testing.assert_close(policy.value(ROWS[0]), policy.value(ROWS)[0])
+    judged = policy.evaluate_actions(ROWS[0], 1)
+    torch.testing.assert_close(judged.log_prob, policy.distribution(ROWS).param.log_softmax(-1)[0, 1])
+    assert policy.distribution(ROWS[0]).param.shape == (2,)
+
+
+def test_tensors_and_arrays_are_the_same() -> None:
+    policy = policy_of()
+    given = torch.from_numpy(ROWS).requires_grad_()
+    assert torch.equal(policy.value(given), policy.value(ROWS))
+    assert (policy.act(given) == policy.act(ROWS)).all()
+
+
+def test_evaluate_actions_has_a_gradient_and_the_others_have_none() -> None:
+    policy = policy_of()
+    judged = policy.evaluate_actions(ROWS, torch.zeros(6).long())
+    (judged.log_prob.sum() + judged.entropy.sum() + judged.value.sum()).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.model.parameters())
+    assert not policy.value(ROWS).requires_grad and not policy.distribution(ROWS).param.requires_grad
+    assert not policy.sample(ROWS).log_prob.requires_grad
+
+
+def test_value_is_in_the_unit_of_returns_where_the_critic_has_another() -> None:
+    policy = policy_of(learn={'value_norm': True})
+    policy._normalizers['value'].update(torch.tensor([90.0, 110.0]))  # mean 100, standard deviation 10
+    with torch.no_grad():
+        inner = policy.model.compute_critic(torch.from_numpy(ROWS))
+    torch.testing.assert_close(policy.value(ROWS), inner * 10 + 100, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize('memory', [False, True])
+def test_stochastic_acting_follows_the_distribution(memory: bool) -> None:
+    """400 draws of one observation: the share of action 1 lies within 4 standard deviations of its probability."""
+    policy = policy_of(model={'recurrent': {'cell': 'gru', 'hidden_size': 8}} if memory else {})
+    p = float(policy.distribution(ROWS[0]).param.softmax(-1)[1])
+    drawn = policy.act(np.tile(ROWS[0], (400, 1)), deterministic=False, generator=torch.Generator().manual_seed(0))
+    assert 0.02 < p < 0.98 and abs(drawn.mean() - p) < 4 * (p * (1 - p) / 400) ** 0.5
+    again = policy.act(np.tile(ROWS[0], (400, 1)), deterministic=False, generator=torch.Generator().manual_seed(0))
+    assert (drawn == again).all()
+
+
+def test_session_draws_and_keeps_the_state() -> None:
+    policy = policy_of(model={'recurrent': {'cell': 'gru', 'hidden_size': 8}})
+    drawing, greedy = policy.session(), policy.session()
+    for row in ROWS:  # the state depends on what was seen, not on what was drawn
+        drawing.act(row, deterministic=False)
+        greedy.act(row)
+    states = [
+        torch.cat(
+            [x.flatten() for x in each._state['actor'].values()]
+            if isinstance(each._state['actor'], dict)
+            else [each._state['actor'].flatten()]
+        )
+        for each in (drawing, greedy)
+    ]
+    assert torch.equal(*states) and states[0].abs().sum() > 0
+
+
+def test_action_mask_of_the_observation_counts() -> None:
+    space = Dict({'x': OBS, ACTION_MASK: MultiBinary((3,))})
+    policy = policy_of(obs=space, action=Discrete(3))
+    obs = {'x': ROWS, ACTION_MASK: np.tile([True, False, True], (6, 1))}
+    dist = policy.distribution(obs)
+    assert not dist.log_prob(torch.ones(6).long()).isfinite().any()
+    assert (policy.sample(obs).action != 1).all()
+
+
+def test_actions_come_in_the_form_of_the_env() -> None:
+    policy = policy_of(action=Box(np.array([0.0]), np.array([10.0])), mode='rescale')
+    space = gymnasium.spaces.Box(0, 10, (1,), np.float32)
+    action = policy.act(ROWS[0], deterministic=False)
+    assert space.contains(action.astype(np.float32))
+
+
+@pytest.mark.parametrize('ask', ['value', 'distribution', 'sample'])
+def test_policy_without_distribution_and_critic_says_so(ask: str) -> None:
+    with pytest.raises(UserError, match="^policy 'dqn' has neither a distribution of actions nor a critic; act"):
+        getattr(policy_of('dqn'), ask)(ROWS)
+
+
+@pytest.mark.parametrize('kind', ['pg', 'ppo'])
+def test_policy_without_critic_says_so_and_samples_all_the_same(kind: str) -> None:
+    policy = policy_of(
+        kind, **({} if kind == 'pg' else {'learn': {'baseline': 'none'}, 'collect': {'estimator': 'returns'}})
+    )
+    with pytest.raises(UserError, match=f"^policy '{kind}' trains no critic, so it knows no values; use a policy with"):
+        policy.value(ROWS)
+    assert policy.sample(ROWS).value is None and policy.evaluate_actions(ROWS[0], 1).value is None
+
+
+@pytest.mark.parametrize('action', [torch.zeros(5).long(), torch.zeros(6, 2).long(), 0])
+def test_actions_of_another_number_are_refused(action: Any) -> None:
+    with pytest.raises(UserError, match='^the actions do not fit the 6 observations: '):
+        policy_of().evaluate_actions(ROWS, action)
+
+
+def test_kl_is_that_of_torch_and_refuses_another_batch() -> None:
+    policy = policy_of()
+    first, second = policy.distribution(ROWS), policy.distribution(ROWS[::-1].copy())
+    wanted = torch.distributions.kl_divergence(*(Categorical(logits=x.param) for x in (first, second)))
+    torch.testing.assert_close(first.kl(second), wanted)
+    with pytest.raises(UserError, match=r'^kl got a categorical distribution with parameters \[3, 2\] but this one'):
+        first.kl(policy.distribution(ROWS[:3]))
+
+
+def test_model_is_the_network_that_was_given() -> None:
+    policy = policy_of()
+    assert policy.model is policy._model

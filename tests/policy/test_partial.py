@@ -1,0 +1,59 @@
+"""Parts of a state taken over by a policy that differs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.policy.test_answers import OBS, ROWS, policy_of
+from zoo.core.errors import UserError
+from zoo.core.spaces import Discrete
+
+
+def test_what_fits_is_taken_and_the_rest_is_named() -> None:
+    old, new = policy_of(), policy_of(action=Discrete(5))
+    report = new.load_state_dict(old.state_dict(), strict=False)
+    assert [name.split(':')[0] for name in report.misfits] == ['policy_head.weight', 'policy_head.bias']
+    assert report.misfits[0].endswith('[2, 8] in the state, [5, 8] here')
+    assert torch.equal(new.value(ROWS), old.value(ROWS)) and not report.missing and not report.unused
+    assert 'of another shape: policy_head.weight' in report.text()
+
+
+def test_patterns_choose_and_the_others_stay() -> None:
+    old, new = policy_of(), policy_of()
+    for p in old.model.parameters():
+        p.data.add_(0.5)
+    before = new.value(ROWS)
+    report = new.load_state_dict(old.state_dict(), strict=False, only=['actor_*', 'policy_head.*'])
+    assert torch.equal(new.distribution(ROWS).param, old.distribution(ROWS).param) and torch.equal(
+        new.value(ROWS), before
+    )
+    assert set(report.unused) == {
+        name for name, _ in old.model.named_parameters() if name.startswith(('critic', 'value'))
+    }
+
+
+def test_optimiser_begins_anew_and_still_moves_what_was_loaded() -> None:
+    """The parameters are views of the optimiser's buffer and stay so."""
+    old, new = policy_of(), policy_of()
+    new.load_state_dict(old.state_dict(), strict=False)
+    before = new.value(ROWS)
+    for optimizer in new._optimizers.values():
+        optimizer.zero_grad()
+    new.evaluate_actions(ROWS, torch.zeros(6).long()).value.sum().backward()
+    for optimizer in new._optimizers.values():
+        optimizer.step(None)
+    assert not torch.equal(new.value(ROWS), before)
+
+
+def test_nothing_that_fits_is_an_error() -> None:
+    policy = policy_of()
+    with pytest.raises(UserError, match=r'^nothing of the state fits this policy \(asked for: actr_\*\): '):
+        policy.load_state_dict(policy.state_dict(), strict=False, only=['actr_*'])
+
+
+def test_strict_is_as_before() -> None:
+    policy = policy_of(obs=OBS)
+    assert policy.load_state_dict(policy.state_dict()) is None
+    with pytest.raises(RuntimeError, match='size mismatch'):
+        policy.load_state_dict(policy_of(action=Discrete(5)).state_dict())

@@ -1,0 +1,220 @@
+"""Policies saved alone, by hand or from a run, and loaded to act, to learn on, or in part; own policies of torch.optim."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.policy_envs import TWO_ACTIONS, job_config, make_policy
+from zoo import load_policy, serial_pipeline
+from zoo.core.errors import UserError
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.seeding import stream
+from zoo.core.spaces import Box
+from zoo.env import EnvConfig, make_vector_env
+from zoo.policy import PPOPolicy
+from zoo.policy.base import Policy
+from zoo.run.checkpoint import CheckpointError, load_checkpoint
+from zoo.run.config import resolve_policy
+from zoo.run.load import env_config_of
+from zoo.worker.collector import Collector
+
+ROWS = np.arange(4, dtype=np.float32)[:, None]
+
+
+def by_hand(kind: str = 'ppo', **learn: Any) -> Policy:
+    env = make_vector_env(EnvConfig(id='tests.envs:limit_env'), 2)
+    return make_policy(
+        env.obs_space, env.action_space, type=kind, seed=3, collect=dict(n_step=8), learn=dict(batch_size=8, **learn)
+    )
+
+
+def learn(policy: Policy, n: int) -> None:
+    """n rounds, each on envs that begin anew."""
+    for i in range(n):
+        env = make_vector_env(EnvConfig(id='tests.envs:limit_env'), 2)
+        collector = Collector([env], policy.collect_mode)
+        collector.reset(stream(i, 'test'))
+        policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
+        policy.learn_mode.learn_aux()
+
+
+def parameters(policy: Policy) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in policy.model.parameters()]
+
+
+def equal(first: Policy, second: Policy) -> bool:
+    return all(torch.equal(*pair) for pair in zip(parameters(first), parameters(second), strict=True))
+
+
+@pytest.mark.parametrize('kind', ['ppo', 'ppg', 'dqn'])
+def test_policy_trained_by_hand_acts_the_same_after_a_file(kind: str, tmp_path: Path) -> None:
+    policy = by_hand(kind)
+    path = policy.save(tmp_path / 'mine.safetensors')
+    loaded = load_policy(path)
+    assert equal(policy, loaded) and (loaded.act(ROWS) == policy.act(ROWS)).all()
+
+
+@pytest.mark.parametrize('kind', ['ppo', 'ppg'])
+def test_policy_trained_by_hand_learns_on_bit_equal(kind: str, tmp_path: Path) -> None:
+    """PPG is saved within a phase (aux_freq 3, after 2 rollouts), so what it keeps of them counts too."""
+    policy = by_hand(kind, **({'aux_freq': 3, 'aux_batch_size': 16} if kind == 'ppg' else {}))
+    learn(policy, 2)
+    loaded = load_policy(policy.save(tmp_path / 'mine.safetensors', env_step=32), fields='all')
+    assert loaded.learn_mode.train_iter() == policy.learn_mode.train_iter() > 0
+    learn(policy, 2), learn(loaded, 2)
+    assert equal(policy, loaded)
+
+
+def test_policy_of_a_run_is_trained_on_in_a_new_run(tmp_path: Path) -> None:
+    config = job_config(tmp_path, seed=1)
+    run = serial_pipeline(config)
+    before = load_policy(run.run_dir, fields='all')
+    assert equal(before, run.policy) and before.executor_name == run.policy.executor_name
+    n_before = before.learn_mode.train_iter()
+    result = serial_pipeline(config, policy=before)
+    assert result.policy is before and before.learn_mode.train_iter() > n_before > 0
+    assert not equal(before, run.policy)
+
+
+def test_policy_of_a_run_has_all_that_is_needed_to_resume_after_save(tmp_path: Path) -> None:
+    run = serial_pipeline(job_config(tmp_path, seed=1))
+    path = run.policy.save(tmp_path / 'copy.safetensors', env_step=run.env_step)
+    assert load_checkpoint(path).meta['config']['env']['id'] == 'tests.envs:limit_env'
+    result = serial_pipeline(resume=path, overrides=['max_env_step=512', f'logger.root={tmp_path}'], trust=True)
+    assert result.env_step > run.env_step and result.train_iter > run.train_iter
+
+
+def test_fields_choose_the_modes(tmp_path: Path) -> None:
+    path = by_hand().save(tmp_path / 'mine.safetensors')
+    policy = load_policy(path, fields=['collect'])
+    assert policy.collect_mode.n_step == 8
+    with pytest.raises(AttributeError, match='has no learn mode'):
+        _ = policy.learn_mode
+    with pytest.raises(UserError, match=r"^fields is \['lern'\] but must be 'all' or a list of learn, collect, eval"):
+        load_policy(path, fields=['lern'])  # type: ignore[list-item]
+
+
+def test_only_loads_what_matches_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    policy = by_hand()
+    learn(policy, 2)
+    with caplog.at_level(logging.INFO, 'zoo'):
+        loaded = load_policy(policy.save(tmp_path / 'mine.safetensors'), only=['critic_*', 'value_head*'])
+    assert torch.equal(loaded.value(ROWS), policy.value(ROWS))
+    assert not torch.equal(loaded.distribution(ROWS).param, policy.distribution(ROWS).param)
+    assert 'not used: actor_encoder' in caplog.text
+    with pytest.raises(UserError, match='^nothing of the state fits this policy'):
+        load_policy(tmp_path / 'mine.safetensors', only=['quux'])
+
+
+def test_file_of_a_policy_by_hand_knows_the_env_that_it_was_told(tmp_path: Path) -> None:
+    policy = by_hand()
+    nameless, named = (
+        policy.save(tmp_path / 'a.safetensors'),
+        policy.save(tmp_path / 'b.safetensors', env='CartPole-v1'),
+    )
+    assert env_config_of(load_checkpoint(named)).id == 'CartPole-v1'
+    with pytest.raises(CheckpointError, match='saved by hand, without an env; give env.id=..., or name it when saving'):
+        env_config_of(load_checkpoint(nameless))
+    assert env_config_of(load_checkpoint(nameless), overrides=['env.id=CartPole-v1']).id == 'CartPole-v1'
+
+
+def test_action_mode_is_kept(tmp_path: Path) -> None:
+    space = Box(np.zeros(1), np.full(1, 10.0))
+    obs = Box(np.full(1, -np.inf), np.full(1, np.inf))
+    policy = POLICY_REGISTRY.build('ppo', resolve_policy({'type': 'ppo'}), obs, space, action_mode='rescale')
+    assert (load_policy(policy.save(tmp_path / 'a.safetensors')).act(ROWS) == policy.act(ROWS)).all()
+    assert abs(policy.act(ROWS)[0, 0] - 5) < 2  # the middle of the bounds
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'said'),
+    [
+        (dict(path=3), '^a policy is saved to the path of a file, got 3; '),
+        (dict(path='a', env_step=-1), '^env_step is -1 but must be the number of env steps so far'),
+        (dict(path='a', form='onnxx'), "^unknown form of a saved policy 'onnxx': registered: checkpoint"),
+    ],
+)
+def test_bad_arguments_are_told(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        by_hand().save(**arguments)
+
+
+# --- own policies ---
+
+
+class TorchOptimPPO(PPOPolicy):
+    """PPO with a second network, moved by an optimiser of torch."""
+
+    def _init_learn(self) -> None:
+        super()._init_learn()
+        torch.manual_seed(0)
+        self.extra = torch.nn.Linear(3, 1)
+        self.adam = torch.optim.Adam(self.extra.parameters(), lr=1e-2)
+
+    def _forward_learn(self, batch: Any) -> Any:
+        self.adam.zero_grad()
+        self.extra(torch.ones(2, 3)).square().sum().backward()
+        self.adam.step()
+        return super()._forward_learn(batch)
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        own = {'opt': self.adam.state_dict(), 'extra': dict(self.extra.state_dict())}
+        return {**super()._state_dict_learn(), **own}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state)
+        self.adam.load_state_dict(state['opt'])
+        self.extra.load_state_dict(state['extra'])
+
+
+class SetPPO(PPOPolicy):
+    """PPO whose state no file holds."""
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {**super()._state_dict_learn(), 'seen': {1, 2}}
+
+
+@pytest.fixture
+def own_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    POLICY_REGISTRY.names()
+    for name, cls in (('torch_optim_ppo', TorchOptimPPO), ('set_ppo', SetPPO)):
+        monkeypatch.setitem(POLICY_REGISTRY._items, name, cls)
+        monkeypatch.setitem(POLICY_REGISTRY._places, name, __name__)
+
+
+@pytest.mark.usefixtures('own_policies')
+def test_own_policy_with_an_optimiser_of_torch_saves_and_resumes_bit_equal(tmp_path: Path) -> None:
+    config = job_config(tmp_path, policy=dict(type='torch_optim_ppo'), seed=2)
+    whole = serial_pipeline(config | {'max_env_step': 512})
+    half = serial_pipeline(config | {'max_env_step': 256})
+    rest = serial_pipeline(resume=half.run_dir, overrides=['max_env_step=512'])
+    assert whole.env_step == rest.env_step == 512
+    step = rest.policy.adam.state_dict()['state'][0]['step']  # type: ignore[attr-defined]
+    assert step == whole.policy.adam.state_dict()['state'][0]['step'] == 8  # type: ignore[attr-defined]
+    assert torch.equal(rest.policy.extra.weight, whole.policy.extra.weight)  # type: ignore[attr-defined]
+
+
+def test_policy_without_a_network_is_saved_too(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location('random_policy_example', Path('examples/random_policy.py').resolve())
+    assert spec is not None and spec.loader is not None
+    names = set(POLICY_REGISTRY.names())
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    (name,) = set(POLICY_REGISTRY.names()) - names or {'random_policy'}
+    policy = POLICY_REGISTRY.build(name, resolve_policy({'type': name}), *(2 * [TWO_ACTIONS]))
+    assert load_policy(policy.save(tmp_path / 'a.safetensors')).cfg.type == name
+
+
+@pytest.mark.usefixtures('own_policies')
+def test_own_policy_that_cannot_be_saved_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^policy 'set_ppo' cannot be saved: state learn/seen is of type set; .* return "
+    ):
+        serial_pipeline(job_config(tmp_path, policy=dict(type='set_ppo')))
+    assert not [*tmp_path.rglob('*.safetensors')]

@@ -1,0 +1,75 @@
+"""`zoo completion`: what a shell needs to complete commands, options, configs and keys."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from zoo.core.streams import write_line
+
+SUMMARY = 'print the code that makes a shell complete the words of zoo'
+OPTIONS = ()
+SHELLS = {
+    'bash': 'add to ~/.bashrc: eval "$(zoo completion bash)"',
+    'zsh': 'add to ~/.zshrc: eval "$(zoo completion zsh)"',
+    'fish': 'run once: zoo completion fish > ~/.config/fish/completions/zoo.fish',
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument('shell', choices=list(SHELLS), help='; '.join(SHELLS.values()))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the code for the shell; argcomplete writes it."""
+    import argcomplete
+
+    write_line(argcomplete.shellcode(['zoo'], shell=args.shell).strip())
+    return 0
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Where a shell asks for completions, by a variable of the environment, gives them and ends the process."""
+    if '_ARGCOMPLETE' not in os.environ:
+        return
+    import argcomplete
+
+    commands: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for name in ('train', 'config'):
+        for action in commands.choices[name]._actions:
+            if action.dest == 'config':
+                action.completer = _configs
+            elif action.dest == 'overrides':
+                action.completer = _keys
+            elif action.dest == 'env':
+                action.completer = _envs
+    argcomplete.autocomplete(parser)
+
+
+def _configs(prefix: str, **_: Any) -> list[str]:
+    """Bundled configs, and files."""
+    from argcomplete.completers import FilesCompleter
+
+    from zoo.config.source import bundled_configs
+
+    return [*bundled_configs(), *FilesCompleter(('py', 'yaml', 'yml'))(prefix)]
+
+
+def _keys(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """The keys of the config that was named, or of the default one."""
+    from zoo.core.errors import UserError
+    from zoo.run.config import explain_config
+
+    try:
+        rows = explain_config(parsed_args.config)
+    except UserError:
+        rows = explain_config({'env': {'id': 'CartPole-v1'}})
+    return [f'{row.key}=' for row in rows]
+
+
+def _envs(prefix: str, **_: Any) -> list[str]:
+    from zoo.env import known_ids
+
+    return known_ids()

@@ -1,0 +1,182 @@
+"""The words of the command line: commands, their options, and the nearest name for a word that is neither."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from zoo.cli import check_env, completion, convert, evaluate, listing, show, start, train
+from zoo.core.errors import UserError
+from zoo.core.registry import closest
+from zoo.core.version import VERSION
+
+PROFILED = train.PROFILED
+COMMANDS = {
+    'train': train,
+    'eval': evaluate,
+    'list': listing,
+    'config': show,
+    'check-env': check_env,
+    'convert': convert,
+    'init': start,
+    'completion': completion,
+}
+"""Each has SUMMARY, OPTIONS (of the shared groups below), `add(parser)` for what is its own, and `run(args)`."""
+
+EPILOG = """first steps:
+  zoo train cartpole_ppo                 a bundled config; zoo list configs shows them all
+  zoo init my_env.py                     an env of your own to start from
+  zoo train my_env.py:MyEnv              trains on it
+  zoo eval runs/EXPERIMENT/RUN           evaluates what was trained
+
+zoo help COMMAND shows the options of a command."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and leaves the usage to --help."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f'{message}; {self.prog} --help shows what it takes')
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    shared = _shared_options()
+    parser = _Parser(
+        'zoo',
+        description='Train and evaluate PPO and PPG policies.',
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('--version', action='version', version=f'zoo {VERSION}')
+    commands = parser.add_subparsers(metavar='COMMAND', dest='command', parser_class=_Parser)
+    for name, module in COMMANDS.items():
+        parents = [shared[group] for group in ('common', *module.OPTIONS)]
+        command = commands.add_parser(name, parents=parents, help=module.SUMMARY, description=_sentence(module.SUMMARY))
+        module.add(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command. argparse takes KEY=VALUE words only before the first option; here they may stand anywhere.
+
+    Raises: UserError with the nearest names; SystemExit after --help, --version, and where there is no word.
+    """
+    parser = make_parser()
+    completion.complete(parser)
+    if not words:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    words = _as_help(words)
+    _check_command(words)
+    args, rest = parser.parse_known_args(_with_numbers(words))
+    if unknown := [word for word in rest if '=' not in word or word.startswith('-') or not hasattr(args, 'overrides')]:
+        raise UserError(_unknown_words(parser, args, unknown))
+    if rest:
+        args.overrides = [*args.overrides, *rest]
+    return args
+
+
+def _shared_options() -> dict[str, _Parser]:
+    groups = {name: _Parser(add_help=False) for name in ('common', 'trust', 'json')}
+    common = groups['common']
+    common.add_argument(
+        '--import',
+        dest='imports',
+        action='append',
+        default=[],
+        metavar='MODULE',
+        help='module or .py file to import first, e.g. one that registers your own policy or env; '
+        'a checkpoint may then name its code',
+    )
+    common.add_argument('--quiet', '-q', action='store_true', help='no progress and no log but warnings and errors')
+    common.add_argument(
+        '--log-level', choices=['debug', 'info', 'warning', 'error'], help='least level of the log on stderr (info)'
+    )
+    common.add_argument('--debug', action='store_true', help='show the traceback of an error')
+    groups['trust'].add_argument(
+        '--trust',
+        action='store_true',
+        help='let the checkpoint load all code that its config names; --import MODULE allows that of one module',
+    )
+    groups['json'].add_argument('--json', action='store_true', help='print one JSON object on stdout')
+    return groups
+
+
+def _as_help(words: Sequence[str]) -> Sequence[str]:
+    """'zoo help train' as 'zoo train --help'."""
+    return [*words[1:2], '--help'] if words[0] == 'help' else words
+
+
+def _check_command(words: Sequence[str]) -> None:
+    """Raises: UserError with the nearest command, or with what else the first word may mean."""
+    word = words[0]
+    if word.startswith('-') or word in COMMANDS:
+        return
+    if near := closest(word, COMMANDS):
+        raise UserError(f'there is no command {word!r}; did you mean zoo {" or zoo ".join(near)}?')
+    from zoo.config.source import bundled_configs
+
+    if word in bundled_configs() or word.endswith(('.yaml', '.yml', '.py')) or ':' in word:
+        raise UserError(f'there is no command {word!r}; to train it: zoo train {word}')
+    raise UserError(f'there is no command {word!r}; the commands are {", ".join(COMMANDS)}; zoo help says what they do')
+
+
+def _with_numbers(argv: Sequence[str]) -> list[str]:
+    """Gives `--profile` its default where no number follows; argparse would take the next word, an override."""
+    followed = zip(argv, [*argv[1:], ''], strict=True)
+    return [
+        f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
+        for word, after in followed
+    ]
+
+
+def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, unknown: list[str]) -> str:
+    """A sentence about words that the command does not take: the nearest option, or the key of the config it may mean."""
+    word = next((word for word in unknown if word.startswith('-')), unknown[0])
+    name, _, value = word.partition('=')
+    said = f'zoo {args.command} does not take {word!r}'
+    options = _options_of(parser, args.command)
+    if not word.startswith('-'):
+        if 'overrides' in args:
+            return f'{said}; settings are written KEY=VALUE, e.g. policy.learn.learning_rate=1e-3'
+        return f'{said}; zoo {args.command} --help shows what it takes'
+    bare = {option.lstrip('-'): option for option in options}
+    near = [bare[each] for each in closest(name.lstrip('-'), bare)]
+    if args.command == 'train' and (not near or len(name) <= 6) and (meaning := _meaning_of(name, value)):
+        return f'{said}; {meaning}'
+    if near:
+        return f'{said}; did you mean {" or ".join(near)}?'
+    return f'{said}; its options are {", ".join(option for option in options if option.startswith("--"))}'
+
+
+def _options_of(parser: argparse.ArgumentParser, command: str) -> list[str]:
+    actions: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return [option for action in actions.choices[command]._actions for option in action.option_strings]
+
+
+def _meaning_of(option: str, value: str) -> str:
+    """What an option of another library is here, e.g. --learning-rate; '' if it is not known."""
+    from zoo.config.names import Here, look_up
+
+    name = option.lstrip('-').replace('-', '_')
+    found = look_up(name) or _own_key(name)
+    if isinstance(found, Here) and not found.forms and not found.note:
+        return f'settings are written KEY=VALUE: {found.path}={value or "..."}'
+    return found.sentence().rstrip('.') if found else ''
+
+
+def _own_key(name: str) -> Any:
+    """The key of zoo whose last word this is, as an entry of the table; None if there is none."""
+    from zoo.config.names import Here
+    from zoo.run.config import explain_config
+
+    keys = (row.key for row in explain_config({'env': {'id': 'CartPole-v1'}}))
+    return next((Here(key) for key in keys if key.rpartition('.')[2] == name), None)
+
+
+def _sentence(summary: str) -> str:
+    return f'{summary[0].upper()}{summary[1:]}.'

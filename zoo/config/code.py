@@ -1,0 +1,105 @@
+"""Code that a config names: 'module:name' of a module that can be imported, or 'path/file.py:name' of a file."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from zoo.config.section import ConfigError
+from zoo.config.source import import_module_or_file
+from zoo.core.registry import closest
+
+MODULE_NAME = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*')
+MAX_LISTED = 8
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """'a.b:c' -> ('a.b', 'c'); 'path/file.py:c' -> ('path/file.py', 'c'). Without a colon the second is ''."""
+    home, _, attribute = name.rpartition(':')
+    if home.endswith('.py'):
+        return home, attribute
+    module, _, attribute = name.partition(':')
+    return module, attribute
+
+
+def is_in_file(name: str) -> bool:
+    """Whether a name has the form 'path/file.py:name'."""
+    return ':' in name and split_name(name)[0].endswith('.py')
+
+
+def names_code(name: str) -> bool:
+    """Whether a text has the form 'module:name' or 'path/file.py:name'."""
+    return is_in_file(name) or MODULE_NAME.fullmatch(name) is not None
+
+
+def absolute_name(name: str) -> str:
+    """The name with the whole path of its file, by which it is found from any folder; other names are unchanged."""
+    if not is_in_file(name):
+        return name
+    home, attribute = split_name(name)
+    return f'{os.path.abspath(os.path.expanduser(home))}:{attribute}'
+
+
+def shown_name(name: str) -> str:
+    """The name as messages show it: a file in the current folder, or below it, without the path to there."""
+    if not is_in_file(name):
+        return name
+    home, attribute = split_name(name)
+    below = os.path.relpath(home) if os.path.isabs(home) else home
+    return f'{home if below.startswith("..") else below}:{attribute}'
+
+
+def load_home(name: str, path: str) -> ModuleType:
+    """The module, or the file as a module, that has what a name names.
+
+    Args: path: key of the name, which messages begin with.
+    Raises: ConfigError if there is none, or a file raises an error when it is run; what a module raises when it is
+      imported passes through.
+    """
+    home, _ = split_name(name)
+    if is_in_file(name):
+        file = Path(home).expanduser()
+        if not file.is_file():
+            raise ConfigError(
+                f'{path} names the file {str(file.absolute())!r}, which is not there; check the path, or where the file '
+                f'was moved, give its new one.'
+            )
+        return import_module_or_file(str(file))
+    try:
+        return importlib.import_module(home)
+    except (ModuleNotFoundError, ValueError) as error:
+        missing = getattr(error, 'name', None) or home
+        if isinstance(error, ModuleNotFoundError) and not f'{home}.'.startswith(f'{missing}.'):
+            raise  # it exists, but a module that it imports does not
+        raise ConfigError(
+            f'{path} names the module {missing!r}, which is not found; check the spelling, install the package that has '
+            "it, or name its file, 'path/file.py:name'."
+        ) from error
+
+
+def load_code(name: str, path: str) -> Any:
+    """What a name names. Args and Raises: as `load_home`; ConfigError if the module has no such name."""
+    found: Any = load_home(name, path)
+    _, attribute = split_name(name)
+    for part in attribute.split('.'):
+        if not hasattr(found, part):
+            raise ConfigError(f'{path} is {shown_name(name)!r} but {lacks(found, part)}')
+        found = getattr(found, part)
+    return found
+
+
+def lacks(owner: Any, attribute: str) -> str:
+    """The end of a sentence about a name that a module or class does not have: what it has instead."""
+    own = [name for name, x in vars(owner).items() if not name.startswith('_') and callable(x)]
+    if isinstance(owner, ModuleType):
+        own = [name for name in own if str(getattr(vars(owner)[name], '__module__', '')).startswith(owner.__name__)]
+    file = Path(str(getattr(owner, '__file__', None) or '-'))
+    where = file.name if file.stem == owner.__name__ else f'{getattr(owner, "__qualname__", owner.__name__)!r}'
+    if close := closest(attribute, own):
+        return f'{where} has no {attribute!r}: did you mean {" or ".join(map(repr, close))}?'
+    more = ', ...' if len(own) > MAX_LISTED else ''
+    return f'{where} has no {attribute!r}; it has {", ".join(own[:MAX_LISTED]) or "no function or class"}{more}.'

@@ -1,0 +1,103 @@
+"""Names that keys have in other libraries: the key of zoo, what does it here, or why there is none.
+
+Three kinds, found by `look_up`. A name may be the end of a path, such as 'env.type', where the last word alone means
+different things in different sections. The names themselves are in `names_here` and `names_elsewhere`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from zoo.config.names_elsewhere import BY, NOT_HERE
+from zoo.config.names_here import HERE
+
+
+class Here(NamedTuple):
+    """A key of zoo that means the same.
+
+    path: where it is; forms: values that it is written as, '..' for a number; note: a factor or a limit, '' for none.
+    """
+
+    path: str
+    forms: tuple[str, ...] = ()
+    note: str = ''
+
+    def sentence(self) -> str:
+        """The end of a message: 'in zoo it is ...'."""
+        written = f', written {" or ".join(self.forms)}' if self.forms else ''
+        return f'in zoo it is `{self.path}`{written}{f"; {self.note}" if self.note else ""}.'
+
+
+class By(NamedTuple):
+    """Something that is done in another way, by keys or commands that mean more or less than that one."""
+
+    what: str
+
+    def sentence(self) -> str:
+        """The end of a message: 'in zoo ...'."""
+        return f'in zoo {self.what}.'
+
+
+class NotHere(NamedTuple):
+    """Something that zoo does not have: why, and what to do instead."""
+
+    why: str
+    instead: str
+
+    def sentence(self) -> str:
+        """The end of a message: 'zoo has no such key: ...'."""
+        return f'zoo has no such key: {self.why}; {self.instead}.'
+
+
+Entry = Here | By | NotHere
+
+
+def look_up(path: str, inside: bool = True) -> Entry | None:
+    """What a key of another library is here; None for a name that is not known. Upper and lower case are the same.
+
+    The longest end of the path that has an entry counts: of 'policy.eval.evaluator.eval_freq' first
+    'eval.evaluator.eval_freq', then 'evaluator.eval_freq', then 'eval_freq'.
+    Args: inside: if no end of the path is known, take the entry of the section that it is in.
+    """
+    keys = path.lower().split('.')
+    for stop in range(len(keys), 0, -1) if inside else (len(keys),):
+        for start in range(stop):
+            found: Entry | None = NAMES.get('.'.join(keys[start:stop]))
+            if found is not None:
+                return found
+    return None
+
+
+def in_context(path: str) -> Entry | None:
+    """The entry of an end of the path that has more than one word, which holds whatever keys zoo has of the last word."""
+    keys = path.lower().split('.')
+    for start in range(len(keys) - 1):
+        found: Entry | None = NAMES.get('.'.join(keys[start:]))
+        if found is not None:
+            return found
+    return None
+
+
+def named_paths(text: str) -> Iterator[str]:
+    """The keys of zoo that a sentence of the table names, as `policy.type` or `policy.type=ppg`."""
+    for quoted in re.findall('`([^`]*)`', text):
+        if re.fullmatch(r'[a-z_]+(\.[a-z_]+)*(=.*)?', quoted):
+            yield quoted.partition('=')[0]
+
+
+def _names() -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    entries: list[tuple[Entry, str]] = [(Here(path, forms, note), names) for path, forms, note, names in HERE]
+    entries += [(By(what), names) for what, names in BY]
+    entries += [(NotHere(why, instead), names) for why, instead, names in NOT_HERE]
+    for entry, names in entries:
+        for name in names.split():
+            assert name not in found and name == name.lower(), f'{name} is in the table twice, or not in lower case'
+            found[name] = entry
+    return found
+
+
+NAMES: dict[str, Entry] = _names()
+"""Name of a key in other libraries, or the end of its path, in lower case -> its entry."""

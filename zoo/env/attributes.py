@@ -1,0 +1,134 @@
+"""Attributes and methods of one env, behind any number of wrappers: what `job.envs` and env.schedule read, set and call."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from zoo.core.errors import UserError
+from zoo.core.registry import closest
+
+MAX_LAYERS = 100
+
+
+class EnvCommand(NamedTuple):
+    """What to do with an env. name: of an attribute or method; 'a.b.c' is the attribute c of its attribute a.b."""
+
+    kind: Literal['get', 'set', 'call']
+    name: str
+    args: tuple[Any, ...] = ()  # of a call; of set the value alone
+    kwargs: Mapping[str, Any] = {}
+
+
+class Outcome(NamedTuple):
+    """What became of a command in another process. error: the exception pickled; words: what to say if it is not."""
+
+    value: Any = None
+    error: bytes | None = None
+    words: str = ''
+
+
+def apply(env: Any, command: EnvCommand) -> Any:
+    """Reads, sets or calls; what is set must be there. The outermost wrapper that has the name is meant, as in gymnasium.
+
+    Raises: UserError if it is not there, cannot be set or is no method; what the env's own code raises passes through.
+    """
+    first, *others = command.name.split('.')
+    owner = _owner(env, first)
+    for name in others:
+        owner, first = _value(owner, first, command.name), name
+    if command.kind == 'set':
+        _value(owner, first, command.name)
+        try:
+            setattr(owner, first, command.args[0])
+        except AttributeError as error:
+            raise UserError(
+                f'{_kind(owner)} does not let {command.name!r} be set ({error}); set what it is made of'
+            ) from error
+        return None
+    found = _value(owner, first, command.name)
+    if command.kind == 'get':
+        return found
+    if not callable(found):
+        raise UserError(f'{command.name!r} of {_kind(owner)} is a {type(found).__name__}, no method; use get_attr')
+    return found(*command.args, **command.kwargs)
+
+
+def sendable(command: EnvCommand) -> EnvCommand:
+    """The command. Raises: UserError if it cannot be sent to another process."""
+    try:
+        pickle.dumps(command)
+    except Exception as error:  # whatever the class of a value raises
+        raise UserError(
+            f'{command.kind} of {command.name!r} has a value that cannot be sent to the processes of the envs ({error}); give '
+            'plain numbers, text, lists or arrays, or use env.vectorization=sync'
+        ) from error
+    return command
+
+
+def outcome(env: Any, command: EnvCommand) -> Outcome:
+    """`apply`, in a form that can be sent to another process."""
+    try:
+        value = apply(env, command)
+    except Exception as error:
+        try:
+            return Outcome(error=pickle.dumps(error), words=f'{type(error).__name__}: {error}')
+        except Exception:  # it may refuse to be pickled
+            return Outcome(words=f'{type(error).__name__}: {error}')
+    try:
+        pickle.dumps(value)
+    except Exception as error:  # whatever its class raises
+        return Outcome(
+            words=f'{command.name!r} is a {type(value).__name__}, which cannot be sent between processes ({error}); '
+            'read a part of it that is made of numbers, or use env.vectorization=sync'
+        )
+    return Outcome(value)
+
+
+def result(found: Outcome) -> Any:
+    """The value of an outcome. Raises: what the command raised."""
+    if found.error is not None:
+        try:
+            error = pickle.loads(found.error)
+        except Exception:  # its class may not be found here
+            raise UserError(found.words) from None
+        raise error
+    if found.words:
+        raise UserError(found.words)
+    return found.value
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """The env's wrappers from the outermost on, then the env."""
+    for _ in range(MAX_LAYERS):
+        yield env
+        own = getattr(env, '__dict__', {})
+        env = own.get('env', own.get('_env'))
+        if env is None:
+            return
+
+
+def _owner(env: Any, name: str) -> Any:
+    """The outermost layer with the attribute, not counting those that only pass it on."""
+    for layer in _layers(env):
+        if name in getattr(layer, '__dict__', {}) or hasattr(type(layer), name):
+            return layer
+    if hasattr(env, name):
+        return env
+    own = {key for layer in _layers(env) for key in getattr(layer, '__dict__', {}) if not key.startswith('_')}
+    close = closest(name, sorted(own))
+    hint = f'did you mean {" or ".join(map(repr, close))}?' if close else f'it has {", ".join(sorted(own)[:12])}.'
+    raise UserError(
+        f'the env, {_kind(getattr(env, "unwrapped", env))}, has no attribute {name!r}, nor have its wrappers: {hint}'
+    )
+
+
+def _value(owner: Any, name: str, whole: str) -> Any:
+    if not hasattr(owner, name):
+        raise UserError(f'{_kind(owner)} has no attribute {name!r} ({whole}); check the spelling')
+    return getattr(owner, name)
+
+
+def _kind(thing: Any) -> str:
+    return f'a {type(thing).__name__}'

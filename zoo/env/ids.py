@@ -1,0 +1,209 @@
+"""Finds what makes an env by its id, and what to say where there is none."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from zoo.config.code import absolute_name, is_in_file, lacks, load_home, shown_name, split_name
+from zoo.config.section import ConfigError
+from zoo.core.registry import ENV_REGISTRY, closest
+from zoo.env.errors import UnknownEnvError
+from zoo.env.families.family import EnvFamily, missing_extra
+
+Source = EnvSpec | EnvFamily | Callable[..., Any]
+
+ATARI = re.compile(r'(?:ale_py:)?(ALE/)?(\w+?)(?:-ram)?(NoFrameskip|Deterministic)?-v\d+')
+PROCGEN = re.compile(r'(?:procgen:)?procgen[-_:/]([a-z]+)(?:-v\d+)?')
+PACKAGES = {
+    'MiniGrid-': 'minigrid',
+    'BabyAI-': 'minigrid',
+    'Fetch': 'gymnasium_robotics',
+    'AdroitHand': 'gymnasium_robotics',
+    'PointMaze': 'gymnasium_robotics',
+    'AntMaze': 'gymnasium_robotics',
+    'FrankaKitchen': 'gymnasium_robotics',
+}
+"""Beginning of the ids that a package registers when it is imported -> the package."""
+
+
+def known_ids() -> list[str]:
+    """Registered names, then the ids that gymnasium knows."""
+    return [*ENV_REGISTRY.names(), *sorted(gymnasium.registry)]
+
+
+def find_source(env_id: str | Callable[..., Any]) -> Source:
+    """A gymnasium spec, a family, or a callable. Raises: UnknownEnvError, ConfigError."""
+    if not isinstance(env_id, str):
+        return env_id
+    if env_id in ENV_REGISTRY:
+        return ENV_REGISTRY.get(env_id)
+    if is_in_file(env_id):
+        return _find_in_file(env_id)
+    if ':' in env_id:
+        return _find_in_module(env_id)
+    if env_id in gymnasium.registry:
+        return gymnasium.registry[env_id]
+    raise UnknownEnvError(_unknown(env_id))
+
+
+def _find_in_file(env_id: str) -> Source:
+    try:
+        module = load_home(env_id, f'env {shown_name(env_id)!r}')
+    except ConfigError as error:
+        raise UnknownEnvError(str(error)) from (error.__cause__ or error)
+    attribute = split_name(env_id)[1]
+    found: Any = module
+    for part in attribute.split('.'):
+        found = getattr(found, part, None)
+    if attribute in gymnasium.registry and found is None:  # the file registered it
+        return gymnasium.registry[attribute]
+    if attribute in ENV_REGISTRY and found is None:
+        return ENV_REGISTRY.get(attribute)
+    return _checked(found, env_id, lacks(module, attribute))
+
+
+def _find_in_module(env_id: str) -> Source:
+    module_name, attribute = split_name(env_id)
+    try:
+        module: Any = load_home(env_id, f'env {env_id!r}')
+    except ConfigError as error:
+        hint = _of_family(env_id) if isinstance(error.__cause__, ModuleNotFoundError) else None
+        raise UnknownEnvError(hint or str(error)) from (error.__cause__ or error)
+    if module_name == 'gym':
+        return _of_old_gym(module, attribute, env_id)
+    if attribute in gymnasium.registry:  # the import registered it
+        return gymnasium.registry[attribute]
+    found: Any = module
+    for part in attribute.split('.'):
+        found = getattr(found, part, None)
+    return _checked(
+        found,
+        env_id,
+        f'module {module_name!r} has no function or class {attribute!r}, and registers no gymnasium env of that id; '
+        'check the spelling.',
+    )
+
+
+def _checked(found: Any, env_id: str, missing: str) -> Source:
+    if isinstance(found, gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise UnknownEnvError(
+            f'env {shown_name(env_id)!r} is an env of class {type(found).__name__}, and a run makes its envs itself; '
+            'name the function or class that makes one.'
+        )
+    if not callable(found) and not isinstance(found, EnvFamily):
+        raise UnknownEnvError(f'env {shown_name(env_id)!r}: {missing}')
+    return found
+
+
+def _of_old_gym(gym: Any, env_id: str, name: str) -> Callable[..., Any]:
+    """Makes an env of the package gym, the predecessor of gymnasium. Raises: UnknownEnvError if it has no such env."""
+    try:
+        spec = gym.spec(env_id)
+    except gym.error.Error as error:
+        raise UnknownEnvError(
+            f'env {name!r}: gym {getattr(gym, "__version__", "")} has no {env_id!r} ({" ".join(str(error).split())}); '
+            f'check the id, or leave out `gym:` for the env of gymnasium.'
+        ) from error
+    # its checker uses np.bool8, which numpy 2 has no more
+    without_checker = {'disable_env_checker': True} if _has_parameter(gym.make, 'disable_env_checker') else {}
+
+    def make(**kwargs: Any) -> Any:
+        return gym.make(env_id, **without_checker, **kwargs)
+
+    with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):  # for messages about env.kwargs alone
+        entry: Any = spec.entry_point
+        make.__signature__ = inspect.signature(load_env_creator(entry) if isinstance(entry, str) else entry)  # type: ignore
+    return make
+
+
+def _has_parameter(function: Any, name: str) -> bool:
+    return name in inspect.signature(function).parameters
+
+
+def versions_of(env_id: str) -> list[EnvSpec]:
+    """The registered envs of this name, oldest version first."""
+    base = env_id.rpartition('-v')[0] or env_id
+    same = [s for s in gymnasium.registry.values() if s.id.rpartition('-v')[0] == base]
+    return sorted(same, key=lambda s: s.version or 0)
+
+
+def _unknown(env_id: str) -> str:
+    """What to say of an id that nobody registered."""
+    if hint := _of_family(env_id):
+        return hint
+    versions = [s.id for s in versions_of(env_id)]
+    if versions:
+        return (
+            f'unknown env {env_id!r}: gymnasium {gymnasium.__version__} has {", ".join(versions)}; '
+            f'use {versions[-1]!r}.'
+        )
+    if env_id.endswith('.py'):
+        return _of_whole_file(env_id)
+    if hint := _of_envpool(env_id) or _of_package(env_id):
+        return hint
+    close = closest(env_id, (*ENV_REGISTRY.names(), *gymnasium.registry))
+    hint = f'did you mean {" or ".join(repr(c) for c in close)}?' if close else 'no known id is close.'
+    return (
+        f"unknown env {env_id!r}: {hint} `zoo list envs` shows the known ones; write 'module:function' or "
+        "'path/file.py:function' for your own, and 'package:id' for an id that a package registers with gymnasium when "
+        'it is imported.'
+    )
+
+
+def _of_whole_file(env_id: str) -> str:
+    """A file without the name of what makes the env in it; it is read, not run."""
+    path = Path(absolute_name(f'{env_id}:_').removesuffix(':_'))
+    try:
+        tree = ast.parse(path.read_text(encoding='utf-8'))
+    except (OSError, SyntaxError, ValueError):
+        return f'env {env_id!r} is no file that can be read; name one, and what makes the env: path/file.py:function.'
+    names = [x.name for x in tree.body if isinstance(x, ast.FunctionDef | ast.ClassDef) and not x.name.startswith('_')]
+    do = ' or '.join(f'{env_id}:{name}' for name in names[:3]) or f'{env_id}:function'
+    return f'env {env_id!r} is a file: name the function or class in it that makes the env, e.g. {do}.'
+
+
+def _of_family(env_id: str) -> str | None:
+    """What to write for a game of Atari or Procgen by its usual id; None if it is of none."""
+    found = ATARI.fullmatch(env_id)
+    if found and (found[1] or found[3] or found[2] in _games('atari', 'ale_py')):
+        return _in_family(env_id, 'atari', found[2], 'ale_py')
+    found = PROCGEN.fullmatch(env_id)
+    return _in_family(env_id, 'procgen', found[1], 'envpool') if found else None
+
+
+def _of_envpool(env_id: str) -> str | None:
+    return _in_family(env_id, 'envpool', env_id, 'envpool') if env_id in _games('envpool', 'envpool') else None
+
+
+def _in_family(env_id: str, family: str, game: str, module: str) -> str:
+    install = '' if importlib.util.find_spec(module) else f' {missing_extra(family, family)}.'
+    return f'unknown env {env_id!r}: here it is env.id={family} env.game={game}.{install}'
+
+
+def _games(family: str, module: str) -> list[str]:
+    """The games of a family, none if its package is not installed."""
+    if importlib.util.find_spec(module) is None:
+        return []
+    games = ENV_REGISTRY.get(family).games
+    return list(games()) if games is not None else []
+
+
+def _of_package(env_id: str) -> str | None:
+    package = next((package for start, package in PACKAGES.items() if env_id.startswith(start)), None)
+    if package is None:
+        return None
+    install = '' if importlib.util.find_spec(package) else ', which is not installed,'
+    return (
+        f'unknown env {env_id!r}: package {package!r}{install} registers such ids when it is imported; write '
+        f"env.id='{package}:{env_id}'."
+    )

@@ -1,0 +1,143 @@
+"""Reads the infos of single envs out of the info of a vector of envs, whatever form it has.
+
+`VectorEnv.receive` (and Timestep.info) gives the info of the vector. Envs that zoo steps itself (vectorization sync and
+async) put the numbers of an episode's last info into FINAL_INFO, in every autoreset mode, and the entries that
+`VectorEnv.watch` names into every step, as gymnasium does: values [B, ...] under 'key', which envs gave it under '_key'.
+Batched envs and families give what they give: arrays [B], with masks or without, in FINAL_INFO where an ended env was
+reset in the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from zoo.env.errors import BrokenContractError
+from zoo.env.families.family import RAW_END, RAW_REWARD
+from zoo.env.restarts import BROKEN
+
+FINAL_OBS, FINAL_INFO = 'final_obs', 'final_info'  # keys of gymnasium's infos
+OWN_KEYS = {FINAL_OBS, FINAL_INFO, BROKEN, RAW_REWARD, RAW_END}  # of the vector, of no env
+
+Number = bool | int | float
+
+
+def end_infos(
+    info: Mapping[str, Any] | None, index: Sequence[int] | np.ndarray, autoreset: str
+) -> list[dict[str, Number]]:
+    """The numbers and bools in the last info of the episodes that ended, one dict for each of the envs `index`.
+
+    Args: info: of the vector at the step that ended them; autoreset: of the vector, such as 'same_step'.
+    """
+    if not info:
+        return [{} for _ in index]
+    finals = info.get(FINAL_INFO) if autoreset == 'same_step' or is_list_of_dicts(info.get(FINAL_INFO)) else None
+    if is_list_of_dicts(finals):
+        assert finals is not None
+        return [dict(finals[i] or {}) for i in index]
+    return [_taken(finals if isinstance(finals, Mapping) else info, int(i)) for i in index]
+
+
+def step_values(info: Mapping[str, Any] | None, key: str, n_env: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """(values [B, ...] f32, [B] bool, which envs gave one) of an entry in each env's own step; None if none gave it.
+
+    Where an ended env was reset in the same step, the value is that of the last step, not of the reset. A row that is
+    only a reset has the value of the reset, or none.
+    """
+    info = info or {}
+    values, given = _array(info, key, n_env)
+    finals = info.get(FINAL_INFO)
+    if isinstance(finals, Mapping):
+        last, is_last = _array(finals, key, n_env)
+        ended = info.get(f'_{FINAL_INFO}')
+        over = is_last if ended is None else np.asarray(ended, dtype=bool)
+        if last is not None and values is None:
+            values, given = last, is_last & over
+        elif values is not None:
+            given = np.where(over, is_last, given)
+            if last is not None:
+                values = np.where((over & is_last).reshape(-1, *[1] * (values.ndim - 1)), last, values)
+    return None if values is None or not given.any() else (values, given)
+
+
+def numbers_of(info: Any) -> dict[str, Number]:
+    """The entries of one env's info that are a number or a bool, as Python's own; arrays of one number are such."""
+    if not isinstance(info, Mapping):
+        return {}
+    named = {str(key): number(value) for key, value in info.items()}
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def number(value: Any) -> Number | None:
+    """The number or bool that a value is, as Python's own; None if it is something else."""
+    if isinstance(value, bool | int | float):
+        return value
+    if getattr(value, 'shape', None) in ((), (1,)) and getattr(value, 'size', 1) == 1 or hasattr(value, 'numel'):
+        array = np.asarray(value)
+        if array.size == 1 and array.dtype.kind in 'biuf':
+            found: Number = array.reshape(())[()].item()
+            return found
+    return None
+
+
+def watched_of(keys: Sequence[str], info: Any) -> dict[str, np.ndarray]:
+    """The entries of one env's info that are among the keys and are numbers or arrays of such, as f32."""
+    found = {}
+    for key in keys if isinstance(info, Mapping) else ():
+        if key in info:
+            with suppress(TypeError, ValueError):  # it is no number: as if it were not there
+                found[key] = np.asarray(info[key], dtype=np.float32)
+    return found
+
+
+def add_watched(infos: dict[str, Any], values: Mapping[str, np.ndarray], i: int, n_env: int) -> None:
+    """Puts the values of env i into the info of the vector, as gymnasium does.
+
+    Raises: BrokenContractError if another env's value has another shape.
+    """
+    for key, value in values.items():
+        if key not in infos:
+            infos[key], infos[f'_{key}'] = np.zeros((n_env, *value.shape), np.float32), np.zeros(n_env, dtype=bool)
+        if infos[key].shape[1:] != value.shape:
+            raise BrokenContractError(
+                f'the entry {key!r} of its info has the shape {value.shape}',
+                f'that of the other envs, {infos[key].shape[1:]}',
+                'give it one shape in all envs and steps, or leave it out of env.info_columns',
+            )
+        infos[key][i], infos[f'_{key}'][i] = value, True
+
+
+def is_list_of_dicts(finals: Any) -> bool:
+    """Whether the final infos are one dict (or None) for each env, not one dict of arrays."""
+    return finals is not None and not isinstance(finals, Mapping)
+
+
+def _taken(info: Mapping[str, Any], i: int) -> dict[str, Number]:
+    """The numbers of env i in an info of arrays."""
+    found: dict[str, Number] = {}
+    for key, values in info.items():
+        if key in OWN_KEYS or (key.startswith('_') and key[1:] in info) or isinstance(values, Mapping | str):
+            continue
+        mask = info.get(f'_{key}')
+        if (mask is not None and not mask[i]) or not hasattr(values, '__len__') or len(values) <= i:
+            continue
+        value = number(values[i])
+        if value is not None:
+            found[key] = value
+    return found
+
+
+def _array(info: Mapping[str, Any], key: str, n_env: int) -> tuple[np.ndarray | None, np.ndarray]:
+    """The values of an entry, [B, ...] f32, and which envs gave it; (None, all false) if it is not there or no array."""
+    none = np.zeros(n_env, dtype=bool)
+    try:
+        values = np.asarray(info[key], dtype=np.float32)
+    except (KeyError, TypeError, ValueError):
+        return None, none
+    if values.ndim == 0 or len(values) != n_env:
+        return None, none
+    mask = info.get(f'_{key}')
+    return values, ~none if mask is None else np.asarray(mask, dtype=bool)

@@ -1,0 +1,193 @@
+"""The env's own numbers: what the infos of an episode say, chosen by logger.info_keys and logger.info_step_keys."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from zoo.config.messages import shown
+from zoo.core.registry import closest
+from zoo.env.infos import FINAL_INFO, OWN_KEYS, end_infos, step_values
+from zoo.env.restarts import BROKEN
+
+NOT_THE_ENVS = {
+    'TimeLimit.truncated', 'action_mask', 'episode', 'final_info', 'final_obs', 'final_observation', 'terminal_observation',
+    'elapsed_step', 'env_id', 'players.env_id', 'reset_mask', 'terminated', 'truncated', 'done',
+    'lives', 'frame_number', 'episode_frame_number', 'level_seed', 'prev_level_seed',
+}  # fmt: skip
+"""Entries of an info that wrappers and vectors write, which 'auto' leaves out; and counters of Atari and Procgen, which tell
+nothing of how well an episode went, and are already those of the next one."""
+SUCCESS = 'is_success', 'success'  # the first that is there is the success rate
+MOST_KEYS = 64  # that 'auto' takes; an env whose infos have ever new keys would fill the log
+N_MISSED = 20  # episodes after which a key that no info has is worth a warning
+
+logger = logging.getLogger(__name__)
+
+
+class InfoKeys(NamedTuple):
+    """Which numbers of the infos are kept: of an episode's last info, and of each step's, whose mean is kept."""
+
+    last: tuple[str, ...] | Literal['auto'] = 'auto'  # auto: all numbers and bools
+    step: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self.last or self.step)
+
+
+ALL_NUMBERS, NO_NUMBERS = InfoKeys(), InfoKeys(())
+_WITHOUT_NUMBERS = OWN_KEYS - {FINAL_INFO}  # entries of a vector's info
+
+
+class InfoReader:
+    """Reads the numbers of episodes from the infos of one vector of envs, step by step.
+
+    Args: n_env, autoreset: of the vector.
+    Attributes: reads_all: it must be told of every step, also of one whose info is empty.
+    """
+
+    def __init__(self, keys: InfoKeys, n_env: int, autoreset: str) -> None:
+        self._keys, self._n_env, self._autoreset = keys, n_env, autoreset
+        self.reads_all = bool(keys.step)
+        self._seen: set[str] = set()
+        self._n_end, self._has_warned, self._is_full = 0, False, False
+        self.restart()
+
+    def restart(self) -> None:
+        """All envs begin new episodes."""
+        self._sums = {key: np.zeros(self._n_env) for key in self._keys.step}
+        self._counts = {key: np.zeros(self._n_env, dtype=np.int64) for key in self._keys.step}
+
+    def read(
+        self, info: Mapping[str, Any], ended: np.ndarray, is_reset: np.ndarray | None = None
+    ) -> dict[int, dict[str, float]]:
+        """Takes the info of a step; returns the numbers of the episodes that ended in it, by index of the env.
+
+        Args: ended: [B] bool, episodes that ended; is_reset: [B] bool, rows that are no step of an episode.
+        """
+        if self._keys.step:
+            self._add(info, is_reset)
+        index = ended.nonzero()[0]
+        if not len(index):
+            return {}
+        lasts = end_infos(info, index, self._autoreset) if self._keys.last else [{} for _ in index]
+        found = {i: self._chosen(last) | self._means(i) for i, last in zip(index.tolist(), lasts, strict=True)}
+        for key in self._keys.step:
+            self._sums[key][index], self._counts[key][index] = 0.0, 0
+        broken = info.get(BROKEN)
+        found = found if broken is None else {i: numbers for i, numbers in found.items() if not broken[i]}
+        self._n_end += len(found)
+        if self._n_end >= N_MISSED and not self._has_warned:
+            self._warn_of_missing(lasts[-1])
+        return found
+
+    def ignores(self, info: Mapping[str, Any]) -> bool:
+        """Whether nothing in the info of a step can matter; costs less than to read it."""
+        return self._keys == ALL_NUMBERS and info.keys() <= _WITHOUT_NUMBERS
+
+    def unfinished(self, i: int) -> dict[str, float]:
+        """The numbers of an episode of env i that is cut off now: the means over its steps, there is no last info."""
+        return self._means(i)
+
+    def _add(self, info: Mapping[str, Any], is_reset: np.ndarray | None) -> None:
+        for key in self._keys.step:
+            found = step_values(info, key, self._n_env)
+            if found is None or found[0].ndim != 1:
+                continue
+            values, given = found
+            rows = given if is_reset is None else given & ~is_reset
+            self._sums[key][rows] += values[rows]
+            self._counts[key][rows] += 1
+
+    def _means(self, i: int) -> dict[str, float]:
+        found = {key: float(self._sums[key][i] / n) for key in self._keys.step if (n := self._counts[key][i])}
+        self._seen.update(found)
+        return found
+
+    def _chosen(self, last: Mapping[str, Any]) -> dict[str, float]:
+        if self._keys.last == 'auto':
+            names = [key for key in last if key not in NOT_THE_ENVS and (key in self._seen or self._take(key))]
+        else:
+            names = [key for key in self._keys.last if key in last]
+            self._seen.update(names)
+        return {key: float(last[key]) for key in names}
+
+    def _take(self, key: str) -> bool:
+        """Whether a key that is new is kept from now on."""
+        if len(self._seen) < MOST_KEYS:
+            self._seen.add(key)
+            return True
+        if not self._is_full:
+            self._is_full = True
+            logger.warning(
+                'the infos of episodes have more than %d numbers; the first are logged. Name those that matter in '
+                'logger.info_keys, or switch them off by logger.info_keys=[]',
+                MOST_KEYS,
+            )
+        return False
+
+    def _warn_of_missing(self, last: Mapping[str, Any]) -> None:
+        self._has_warned = True
+        there = sorted(key for key in last if key not in NOT_THE_ENVS)
+        named = {'info_keys': () if self._keys.last == 'auto' else self._keys.last, 'info_step_keys': self._keys.step}
+        for option, keys in named.items():
+            for key in keys:
+                if key in self._seen:
+                    continue
+                close = closest(key, there)
+                hint = (
+                    f'did you mean {shown(close[0])}?' if close else f'numbers there are: {", ".join(there) or "none"}'
+                )
+                logger.warning(
+                    'logger.%s has %r but none of the first %d episodes had a number of that name in its info; %s',
+                    option,
+                    key,
+                    self._n_end,
+                    hint,
+                )
+
+
+class EpisodeNumbers(NamedTuple):
+    """Takes the infos of a vector of training envs, step by step, into a tally."""
+
+    reader: InfoReader
+    tally: InfoTally
+
+    def write(self, info: Mapping[str, Any], row: Any) -> None:
+        """Takes the info of a step, whose other results are in this row of a `StepBlock`."""
+        if self.reader.ignores(info):
+            return
+        ended = row.terminated | row.truncated if row.raw_end is None else row.raw_end
+        self.tally.add(self.reader.read(info, ended, row.is_reset).values())
+
+
+class InfoTally:
+    """The numbers of the last 100 episodes that had them, by key."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, deque[float]] = {}
+
+    def add(self, episodes: Iterable[Mapping[str, float]]) -> None:
+        """Takes the numbers of episodes that ended."""
+        for numbers in episodes:
+            for key, value in numbers.items():
+                if not math.isnan(value):  # an env's way to say that it has none
+                    self.values.setdefault(key, deque(maxlen=100)).append(value)
+
+    def metrics(self) -> dict[str, float]:
+        """Means by name as the log has them, without the group's name: info/<key>_mean, and success_rate."""
+        means = {key: sum(values) / len(values) for key, values in self.values.items()}
+        found = {f'info/{key}_mean': mean for key, mean in means.items()}
+        rate = success_of(means)
+        return found if rate is None else found | {'success_rate': rate}
+
+
+def success_of(means: Mapping[str, float]) -> float | None:
+    """The success rate among means of info keys; None if there is none."""
+    return next((means[key] for key in SUCCESS if key in means), None)

@@ -1,0 +1,213 @@
+"""The envs that a policy is evaluated on: what differs from the training envs, and envs that the user gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import gymnasium
+
+from zoo.config.messages import shown
+from zoo.config.section import ConfigError, fields_of, join_path, plain, section_problems, validate
+from zoo.config.source import parse_value, split_override
+from zoo.core.errors import UserError
+from zoo.core.spaces import Space, leaf_spaces
+from zoo.env import AnyVectorEnv, EnvConfig, TensorVectorEnv, UnknownEnvError, VectorEnv, make_vector_env
+from zoo.env.adapter import OldGymEnv
+from zoo.env.config import env_config
+from zoo.env.make import check_source
+from zoo.env.own_vector import takes_one_seed
+from zoo.env.steering import AT_END, EnvSettings
+from zoo.policy.base import Policy
+
+OF_TRAINING = ('collector_env_num', 'collector_group_num')
+OF_POLICY = ('action_mode',)
+SET_NAME = re.compile(r'[\w-]{1,50}')
+
+
+def evaluation_env(cfg: Mapping[str, Any], overrides: Sequence[str] = (), name: str | None = None) -> EnvConfig:
+    """The envs that a run evaluates on: its section env, with policy.eval.env over it.
+
+    Args:
+      cfg: the config of a run, resolved or as a checkpoint has it.
+      overrides: 'env.a.b=value' texts, which win over both.
+      name: of one of policy.eval.sets; None: the main evaluation.
+    Raises: ConfigError.
+    """
+    of_eval = (cfg['policy'].get('eval') or {}) if 'policy' in cfg else {}
+    env = differing(plain(cfg['env']), plain(of_eval.get('env') or {}))
+    if name is not None:
+        sets = of_eval.get('sets') or {}
+        if name not in sets:
+            raise ConfigError(
+                f'there is no evaluation {name!r} in policy.eval.sets; it has {", ".join(sets) or "none"}'
+            )
+        env = differing(env, plain(sets[name]))
+    fields = dict(fields_of(EnvConfig))
+    for text in overrides:
+        path, raw = split_override(text)
+        group, _, key = path.partition('.')
+        if group != 'env' or not key:
+            raise ConfigError(
+                f'{text!r} does not set a key of the env; write it as env.KEY=value, e.g. env.kwargs.x=1.'
+            )
+        env = differing(env, _nested(key.split('.'), parse_value(raw, fields.get(key))))
+    return validate(EnvConfig, env, 'env')
+
+
+def evaluation_sets(cfg: Mapping[str, Any]) -> dict[str, EnvConfig]:
+    """The envs of policy.eval.sets, by name, of a resolved config."""
+    return {name: evaluation_env(cfg, name=name) for name in cfg['policy']['eval'].get('sets') or {}}
+
+
+def differing(env: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, Any]:
+    """A section env with the values of another one over it.
+
+    kwargs are merged key by key; those of another env (id or game) begin empty.
+    """
+    is_other = any(key in differs and differs[key] != env.get(key) for key in ('id', 'game'))
+    merged = {**env, **differs}
+    kwargs = differs.get('kwargs', {})
+    if is_other:
+        merged |= {'kwargs': kwargs}
+        if 'id' in differs and differs['id'] != env.get('id'):
+            merged['game'] = differs.get('game')
+    elif isinstance(kwargs, dict):
+        merged['kwargs'] = {**env.get('kwargs', {}), **kwargs}
+    return merged
+
+
+def evaluation_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for every problem of policy.eval.env and policy.eval.sets in a config whose section env is valid."""
+    of_eval = config['policy'].get('eval') or {}
+    env, sets = of_eval.get('env') or {}, of_eval.get('sets') or {}
+    yield from _problems(config['env'], env, 'policy.eval.env')
+    merged = differing(config['env'], env)
+    for name, differs in sets.items():
+        if not SET_NAME.fullmatch(name):
+            yield (
+                f'policy.eval.sets has an evaluation {shown(name)}, whose name is to be part of the names of metrics; use '
+                '1 to 50 letters, digits, - and _.'
+            )
+        yield from _problems(merged, differs, f'policy.eval.sets.{name}')
+
+
+def fill_evaluation(config: dict[str, Any]) -> None:
+    """Gives the values of policy.eval.env and policy.eval.sets the form that section env gives them: paths are whole."""
+    of_eval = config['policy'].get('eval') or {}
+    main, sets = of_eval.get('env') or {}, of_eval.get('sets') or {}
+    _fill(config['env'], main)
+    for differs in sets.values():
+        _fill(differing(config['env'], main), differs)
+
+
+def _fill(env: Mapping[str, Any], differs: dict[str, Any]) -> None:
+    if differs:
+        section = EnvConfig.model_validate(differing(env, differs))
+        differs.update({key: plain(getattr(section, key)) for key in differs if key != 'kwargs'})
+
+
+def _problems(env: Mapping[str, Any], differs: Mapping[str, Any], path: str) -> Iterator[str]:
+    if not differs:
+        return
+    for key in (*OF_TRAINING, *OF_POLICY):
+        if key in differs:
+            why = 'is of the training envs alone' if key in OF_TRAINING else 'is that of the policy, for all its envs'
+            yield f'{join_path(path, key)}: env.{key} {why}; leave it out here.'
+    merged = differing(env, differs)
+    if problems := section_problems(EnvConfig, merged, path, ()):
+        yield from problems
+        return
+    try:
+        check_source(merged)
+    except (UnknownEnvError, ConfigError) as error:
+        yield f'{path}: {error}'
+
+
+@contextmanager
+def open_env(env: Any, policy: Policy, n_episode: int) -> Iterator[AnyVectorEnv]:
+    """The envs to evaluate a policy on, of any form that `evaluate` takes; envs that are made here are closed at the end."""
+    if isinstance(env, VectorEnv | TensorVectorEnv):
+        yield env
+    elif isinstance(env, gymnasium.vector.VectorEnv):
+        yield _given_vector(env, policy)
+    else:
+        cfg = _config_of(env, policy)
+        device = str(policy.device)
+        with closing(make_vector_env(cfg, min(n_episode, cfg.evaluator_env_num), device=device)) as made:
+            EnvSettings(cfg).apply([made], policy.run.max_env_step or AT_END)
+            yield made
+
+
+def refuse_other_spaces(policy: Policy, env: AnyVectorEnv, where: str = '') -> None:
+    """Raises: UserError if the spaces of the envs are not those of the policy; bounds of a Box may differ.
+
+    Args: where: the config section that names these envs.
+    """
+    wanted, got = ([_form(x.obs_space), _form(x.action_space)] for x in (policy, env))
+    if wanted != got:
+        where = f'{where}: ' if where else ''
+        raise UserError(
+            f'{where}the policy takes {wanted[0]} and gives {wanted[1]} but env {env.name!r} has {got[0]} and {got[1]}; '
+            'evaluate it on the env that it was trained on, or one with the same spaces (what env.wrappers, env.window and '
+            'the like change is in the section env of its config)'
+        )
+
+
+def _config_of(env: Any, policy: Policy) -> EnvConfig:
+    if isinstance(env, EnvConfig | Mapping):
+        cfg = env_config(env)
+    elif isinstance(env, str):
+        cfg = env_config({'id': env})
+    elif not isinstance(env, type) and all(callable(getattr(env, name, None)) for name in ('reset', 'step')):
+        cfg = env_config({'id': _lend(env), 'evaluator_env_num': 1, 'vectorization': 'sync'})
+    elif callable(env):
+        cfg = env_config({'id': env})
+    else:
+        raise UserError(
+            f'env is {shown(env)} but must be a section env (a dict with id), an id, a callable that makes an env, or an env '
+            'or vector env of gymnasium'
+        )
+    if 'action_mode' in cfg.model_fields_set:
+        return cfg
+    return cfg.model_copy(update={'action_mode': policy._action_map.mode})
+
+
+def _given_vector(env: gymnasium.vector.VectorEnv, policy: Policy) -> VectorEnv:
+    kind = type(env.unwrapped)
+    cfg = env_config({'id': kind.__qualname__, 'action_mode': policy._action_map.mode})
+    return VectorEnv(env, cfg, f'{kind.__module__}:{kind.__qualname__}', one_seed=takes_one_seed(env))
+
+
+class _Lent(gymnasium.Wrapper):
+    """An env of the caller's, who closes it."""
+
+    def close(self) -> None:
+        pass
+
+
+def _lend(env: Any) -> Callable[[], gymnasium.Env]:
+    """A callable that makes an env of the caller's, named as the class of that env."""
+    kind = type(getattr(env, 'unwrapped', env))
+    name = f'{kind.__module__}:{kind.__qualname__}'
+
+    def make() -> gymnasium.Env:
+        return _Lent(env if isinstance(env, gymnasium.Env) else OldGymEnv(env, name))
+
+    make.__module__, make.__qualname__ = kind.__module__, kind.__qualname__
+    return make
+
+
+def _nested(keys: Sequence[str], value: Any) -> dict[str, Any]:
+    return {keys[0]: value if len(keys) == 1 else _nested(keys[1:], value)}
+
+
+def _form(space: Space) -> str:
+    """A space in words, without bounds."""
+    leaves = [
+        f'{path} {type(leaf).__name__} {getattr(leaf, "n", None) or getattr(leaf, "nvec", None) or leaf.shape}'.strip()
+        for path, leaf in leaf_spaces(space)
+    ]
+    return ', '.join(leaves)
