@@ -116,7 +116,7 @@ RLLIB = {
     'execution_plan': 'pipeline',
     'input_': 'none: offline',
     'output': 'none: offline',
-    'soft_horizon': 'by: `env.reset_every`',
+    'soft_horizon': 'by: `env.max_episode_steps`',
 }
 
 RL8 = {
@@ -144,7 +144,7 @@ RL8 = {
     'normalize_rewards': 'policy.learn.reward_norm',
     'device': 'policy.device',
     'seq_len': 'policy.learn.sequence.len',
-    'seqs_per_state_reset': 'by: `env.reset_every`',
+    'seqs_per_state_reset': 'by: `policy.learn.sequence`',
 }
 
 AGILERL = {

@@ -110,6 +110,14 @@ BY: tuple[tuple[str, str], ...] = (
         'horizons_per_env_reset',
     ),
     (
+        'a time limit is `env.max_episode_steps`, and the value of what lies beyond it is bootstrapped',
+        'soft_horizon no_done_at_end',
+    ),
+    (
+        'the state of a memory lasts a whole episode; `policy.learn.sequence` says how long the pieces to learn from are',
+        'seqs_per_state_reset',
+    ),
+    (
         'the network is given to serial_pipeline(model=...), or registered and named by `policy.model.type`',
         'actor_network critic_network',
     ),
