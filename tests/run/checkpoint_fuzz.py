@@ -359,9 +359,11 @@ def fault_of(command: Callable[[], int], ends: Counter[str]) -> str:
     ends[{0: 'done', 1: 'failed', 2: 'refused'}.get(code, 'broken')] += 1
     if not said.getvalue().replace('\n', '').isprintable():
         return f'said what controls a terminal: {said.getvalue()!r}'
-    last = said.getvalue().splitlines()[-1:]
-    if code not in (0, 1, 2) or (code and not (last and last[0].startswith('zoo: error: ') and len(last[0]) < 3_000)):
-        return f'exit code {code}, said {last}'
+    lines = said.getvalue().splitlines()
+    first = next((line for line in reversed(lines) if not line.startswith('  ')), '')  # of several problems the head
+    is_said = first.startswith('zoo: error: ') and all(len(line) < 3_000 for line in lines)
+    if code not in (0, 1, 2) or (code and not is_said):
+        return f'exit code {code}, said {lines[-1:]}'
     return ''
 
 

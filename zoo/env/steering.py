@@ -8,9 +8,10 @@ from typing import Any, Literal
 from zoo.config.code import load_code
 from zoo.config.messages import shown
 from zoo.config.schedule import is_signed_schedule, signed_section, signed_value
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, place_of
 from zoo.env.attributes import EnvCommand
 from zoo.env.config import EnvConfig
+from zoo.env.errors import EnvError
 from zoo.env.tensor.vector import TensorVectorEnv
 from zoo.env.vector import VectorEnv
 
@@ -112,7 +113,14 @@ def _rule(options: Any) -> Callable[[int], dict[str, Any]] | None:
     function = load_code(options, 'env.reset_options') if isinstance(options, str) else options
 
     def rule(env_step: int) -> dict[str, Any]:
-        found = function(env_step)
+        try:
+            found = function(env_step)
+        except Exception as error:
+            said = ' '.join(f'{type(error).__name__}: {error}'.split())
+            raise EnvError(
+                f'env.reset_options, a function of the env step, raised {said} at env step {env_step} ({place_of(error)}); '
+                'correct it; --debug shows the traceback'
+            ) from error
         if not isinstance(found, Mapping):
             raise UserError(
                 f'env.reset_options, a function, returned {shown(found)} at env step {env_step} but must return a dict, the '
