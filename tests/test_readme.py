@@ -97,6 +97,9 @@ def test_three_commands_take_an_env_in_a_file_to_a_trained_and_evaluated_policy(
     command = re.findall(r'evaluate it: (zoo eval .*)', said)[0].split()
     assert re.search(evaluate[2].replace('<run>', r'[\w-]+$'), command[2])
     result = _run([*zoo, *command], here, env)
+    typed = [word.replace('<run>', Path(command[2]).name) for word in evaluate]
+    assert _run([*zoo, *typed], here, env) == result
+    assert (site / 'zoo' / 'py.typed').exists()  # type checkers see the annotations of what is installed
     returned = float(re.findall(r'return (-?[\d.]+) ', result)[0])
     assert returned > 0.8 and 'is_success' in result  # the best is 0.96: 4.5 steps of -0.01, then 1
 
@@ -114,8 +117,9 @@ def _run(words: list[str], folder: Path, env: dict[str, str] | None = None) -> s
 
 
 @pytest.mark.slow
-def test_readme_reading_path_is_the_traced_one() -> None:
-    listed = re.findall(r'`(zoo/[^`]*)`', README[README.index('<!-- path -->') : README.index('<!-- /path -->')])
+def test_reading_path_is_the_traced_one() -> None:
+    page = (ROOT / 'CONTRIBUTING.md').read_text()
+    listed = re.findall(r'`(zoo/[^`]*)`', page[page.index('<!-- path -->') : page.index('<!-- /path -->')])
     assert listed == traced_path('ppo')
 
 

@@ -14,8 +14,10 @@ from typing import Any
 from torch import nn
 
 from zoo.config.messages import shown
-from zoo.config.section import ConfigError
-from zoo.config.source import load_config, split_override, storable
+from zoo.config.override import split_override
+from zoo.config.section import Config, ConfigError
+from zoo.config.source import load_config
+from zoo.config.yaml_text import storable
 from zoo.core.errors import UserError
 from zoo.core.files import current_folder
 from zoo.env import EnvError
@@ -90,15 +92,13 @@ def serial_pipeline(
     if run is not None and policy is None and model is None:
         build_policy(run, cfg.policy)  # its size, before envs are made
     make_job = partial(job_class(cfg), cfg, policy, checkpoint, model, callbacks)
-    return _run(make_job, cfg.env.step_timeout, max_train_iter or math.inf, profile)
+    return _run(make_job, cfg, max_train_iter or math.inf, profile)
 
 
-def _run(
-    make_job: Callable[[], SerialJob], step_timeout: float, max_train_iter: float, profile: int | None
-) -> TrainResult:
+def _run(make_job: Callable[[], SerialJob], cfg: Config, max_train_iter: float, profile: int | None) -> TrainResult:
     """The whole run, from its start or its checkpoint to its end, a signal, or an error."""
     run_dir: Path | None = None
-    watch = EnvWatch(step_timeout)
+    watch = EnvWatch(cfg.env.step_timeout)
     with catch_signals(watch.interrupts) as received, watch:
         try:
             with make_job() as job, closing(_iterations(job, profile)) as iterations:
@@ -107,21 +107,35 @@ def _run(
                 while not job.done and not received and job.train_iter < max_train_iter:
                     next(iterations)
                 iterations.close()  # ends a profile
+                if job.done and not received:
+                    _say_what_is_left(job)
                 job.finish(evaluate=not received)
                 result = job.result()
         except Exception as error:
             if not received or not isinstance(error, EnvError):  # a signal to the process group also ends env workers
-                _say_what_is_saved(run_dir)
+                _say_what_is_saved(run_dir, cfg)
                 raise
         if received:
             if run_dir is not None:
-                words = f'{run_dir}{consent_words()}'
+                words = f'{run_dir}{consent_words(cfg)}'
                 logger.warning('stopped by signal %d; continue with: zoo train --resume %s', received[0], words)
             raise Interrupted(128 + received[0])
         return result
 
 
-def _say_what_is_saved(run_dir: Path | None) -> None:
+def _say_what_is_left(job: SerialJob) -> None:
+    """Logs why a run ends well before max_env_step where nothing but the size of its rollouts ends it."""
+    left, needed = job.cfg.max_env_step - job.env_step, job.env_step + job.step_per_iteration
+    if not job.result().stop_reason and 0.1 * job.cfg.max_env_step < left < job.step_per_iteration:
+        logger.info(
+            'the run ends with its last whole rollout, %d env steps before max_env_step=%d: the next one needs max_env_step=%d',
+            left,
+            job.cfg.max_env_step,
+            needed,
+        )
+
+
+def _say_what_is_saved(run_dir: Path | None, cfg: Config) -> None:
     """Logs how to continue a run that failed, if it has saved anything."""
     steps = steps_of(run_dir / 'checkpoints') if run_dir is not None else {}
     if steps:
@@ -129,7 +143,7 @@ def _say_what_is_saved(run_dir: Path | None) -> None:
             'the run failed; it is saved up to env step %d; once the cause is mended, continue with: zoo train --resume %s%s',
             max(steps),
             run_dir,
-            consent_words(),
+            consent_words(cfg),
         )
 
 
@@ -153,6 +167,13 @@ def _check_types(policy: Any, resume: Any, overrides: Any, model: Any, callbacks
         raise UserError(
             f'policy is {shown(policy)} but must be a policy made from a class of POLICY_REGISTRY; to choose one by its '
             'name, set policy.type in the config'
+        )
+    if policy is not None and (
+        lacking := [name for name in ('collect', 'learn', 'eval') if name not in policy._fields]
+    ):
+        raise UserError(
+            f"policy was made without its modes {', '.join(lacking)} and cannot be trained; load it with fields='all': "
+            "load_policy(run, fields='all'), or build it without enable_field"
         )
     if resume is not None and not isinstance(resume, str | os.PathLike):
         raise UserError(f'resume is {shown(resume)} but must be the path of a run folder or checkpoint file')

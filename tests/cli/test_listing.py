@@ -30,26 +30,9 @@ def test_json_has_the_names_of_the_lines(kind: str, capsys: pytest.CaptureFixtur
 def test_every_registered_name_is_described(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['list', kind]) == 0
     words = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
-    undescribed = [name for name, said in words.items() if len(said) < 3 and not name.startswith(('my_', 'own_'))]
-    assert not [name for name in undescribed if name in BUILT_IN], undescribed
-
-
-BUILT_IN = {
-    'ppo',
-    'ppg',
-    'spo',
-    'dna',
-    'a2c',
-    'pg',
-    'dqn',
-    'vac',
-    'rollout',
-    'replay',
-    'multi',
-    'mlp',
-    'cnn',
-    'gaussian',
-}
+    assert words and not [
+        name for name, said in words.items() if len(said) < 3 and not name.startswith(('my_', 'own_'))
+    ]
 
 
 def test_configs_show_env_policy_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,3 +47,14 @@ def test_envs_show_the_extra_that_they_need(capsys: pytest.CaptureFixture[str]) 
     lines = {line.split()[0]: ' '.join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
     assert lines['HalfCheetah-v5'] == 'extra mujoco' and lines['LunarLander-v3'] == 'extra box2d'
     assert lines['CartPole-v1'] == '' and 'bricks' in lines['tiny_bricks']
+
+
+def test_families_and_encoders_say_what_they_are_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['list', 'envs']) == 0
+    said = {line.split()[0]: ' '.join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
+    families = [said[name] for name in ('atari', 'envpool', 'procgen', 'torch')]
+    assert len(set(families)) == 4 and all('env.game' in words for words in families)
+    assert main(['list', 'encoders']) == 0
+    said = {line.split()[0]: ' '.join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
+    built_in = ('cnn', 'impala', 'mlp', 'multi', 'nature', 'simba')
+    assert all(said[name].startswith('For ') for name in built_in)

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from zoo.cli.command import main
-from zoo.cli.parser import COMMANDS, make_parser, parse
+from zoo.cli.parser import COMMANDS, parse
 from zoo.core.version import VERSION
 
 
 @pytest.mark.parametrize(
     ('words', 'said'),
     [
+        (['--quiet'], '--quiet names no command'),
+        (['train', 'cartpole_ppo', '--policy.learn.clip_ratio=.1'], 'KEY=VALUE: policy.learn.clip_ratio=.1'),
+        (['config', 'CartPole-v1'], 'zoo config --env CartPole-v1'),
         (['trian', 'cartpole_ppo'], "no command 'trian'; did you mean zoo train?"),
         (['lst'], 'did you mean zoo list?'),
         (['cartpole_ppo'], 'to train it: zoo train cartpole_ppo'),
@@ -58,13 +61,34 @@ def test_help_of_each_command(command: str, capsys: pytest.CaptureFixture[str]) 
 def test_help_alone_is_that_of_zoo(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(['help'])
-    assert all(command in capsys.readouterr().out for command in ['usage: zoo'])
-    assert set(COMMANDS) == set(make_parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr, arg-type]
+    shown = capsys.readouterr().out
+    assert all(f'\n    {command}' in shown for command in COMMANDS) and 'first steps:' in shown
 
 
 def test_the_page_has_every_command() -> None:
     page = (Path(__file__).parents[2] / 'docs' / 'commands.md').read_text()
     assert set(re.findall(r'^\| `zoo ([\w-]+)', page, re.MULTILINE)) == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['--quiet', 'train', 'cartpole_ppo', 'seed=1'],
+        ['-q', '--json', '--log-level', 'debug', 'train', 'cartpole_ppo'],
+        ['--log-level=error', '--import', 'math', 'train', 'cartpole_ppo'],
+    ],
+)
+def test_shared_options_may_stand_before_the_command(words: list[str]) -> None:
+    args = parse(words)
+    assert (args.command, args.config) == ('train', 'cartpole_ppo')
+    assert args.quiet == (words[0] in ('--quiet', '-q')) and args.imports == (['math'] if 'math' in words else [])
+    assert args.log_level == {'-q': 'debug', '--log-level=error': 'error'}.get(words[0])
+
+
+def test_a_command_alone_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, needed in (('eval', 'CHECKPOINT'), ('check-env', 'ENV'), ('convert', 'FILE'), ('init', 'FILE')):
+        assert main([command]) == 2
+        assert f'the following arguments are required: {needed};' in capsys.readouterr().err
 
 
 def test_overrides_stand_anywhere() -> None:

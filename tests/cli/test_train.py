@@ -74,7 +74,7 @@ def test_env_with_a_bundled_config_trains_with_it(
         ['env.id=line.py:make'],
     ],
 )
-def test_env_of_a_file_trains_and_is_evaluated(
+def test_env_of_a_file_trains(
     words: list[str], in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -105,6 +105,8 @@ def test_the_evaluation_that_it_prints_works_in_another_process(in_tmp: Path) ->
         (['--env', 'CartPol-v1'], 'CartPole-v1'),
         (['--env', 'CartPole-v1', '--policy', 'pppo'], "'ppo'"),
         (['CartPole-v1'], 'zoo train --env CartPole-v1'),
+        (['ppo'], 'zoo train ppo --env CartPole-v1'),
+        (['sac', '--env', 'CartPole-v1'], "'sac' is neither a policy nor a config"),
         (['there.py:Nothing'], 'Nothing'),
         (['nowhere.py:make'], 'nowhere.py'),
         (['there.py'], 'there.py'),
@@ -112,11 +114,15 @@ def test_the_evaluation_that_it_prints_works_in_another_process(in_tmp: Path) ->
         (['cartpole_ppo', '--steps', '-1'], 'max_env_step'),
     ],
 )
-def test_a_mistake_is_one_line(words: list[str], said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(
+    words: list[str], said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     (in_tmp / 'there.py').write_text(ENV)
+    caplog.set_level(logging.INFO)
     assert main(['train', *words]) == 2
     out, err = capsys.readouterr()
     assert out == '' and said in err and err.count('\n') == 1, err
+    assert caplog.text == ''
 
 
 def test_all_problems_of_a_config_are_on_the_screen(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,13 +132,35 @@ def test_all_problems_of_a_config_are_on_the_screen(in_tmp: Path, capsys: pytest
     assert all(key in err for key in ('policy.learn.lr', 'seed', 'env.idd')) and '--debug' not in err
 
 
+def test_log_level_chooses_what_is_logged(in_tmp: Path) -> None:
+    words = [
+        sys.executable,
+        '-m',
+        'zoo',
+        'train',
+        'cartpole_ppo',
+        *QUICK[2:],
+        '--steps',
+        '2000',
+        'policy.collect.n_step=128',
+    ]
+    said = {
+        level: subprocess.run(
+            [*words, 'logger.console=off', '--log-level', level], capture_output=True, text=True, timeout=120
+        ).stderr
+        for level in ('info', 'warning')
+    }
+    assert 'run in C' in said['info'] and said['warning'] == ''
+    assert 'the run ends with its last whole rollout' in said['info']
+
+
 def test_quiet_says_nothing_but_warnings(in_tmp: Path) -> None:
     words = [sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', *QUICK]
     loud, quiet = (
         subprocess.run([*words, *more], capture_output=True, text=True, timeout=120) for more in ([], ['--quiet'])
     )
     assert 'cartpole_ppo' in loud.stderr and 'run folder' in loud.stdout
-    assert quiet.returncode == 0 and quiet.stdout == quiet.stderr == ''
+    assert quiet.returncode == 0 and quiet.stderr == '' and 'run folder' in quiet.stdout
 
 
 @pytest.mark.parametrize(('more', 'is_colored'), [({}, True), ({'NO_COLOR': '1'}, False), ({'TERM': 'dumb'}, False)])

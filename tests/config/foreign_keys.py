@@ -98,7 +98,8 @@ RLLIB = {
     'evaluation_duration': 'policy.eval.n_episode',
     'evaluation_duration_unit': 'none: env steps alone',
     'evaluation_num_workers': 'env.evaluator_env_num',
-    'evaluation_config': 'policy.eval.env',
+    'evaluation_config': 'by: `policy.eval.deterministic=true`',
+    'evaluation_config.explore': 'policy.eval.deterministic',
     'policies': 'none: one agent',
     'policy_mapping_fn': 'none: one agent',
     'policies_to_train': 'none: one agent',
@@ -271,7 +272,7 @@ DI_ENGINE = {
     'policy.learn.learner.hook.load_ckpt_before_run': 'by: --resume',
     'policy.learn.learner.train_iterations': 'by: the run is the learner',
     'policy.learn.bp_update_sync': 'none: one process',
-    'policy.learn.target_update_freq': 'none: value-based',
+    'policy.learn.target_update_freq': 'policy.learn.target_freq',
     'policy.collect.n_sample': 'key',
     'policy.collect.n_episode': 'policy.collect.batch_mode',
     'policy.collect.unroll_len': 'by: chunks',
@@ -371,6 +372,20 @@ TIANSHOU = {
     'dist_fn': 'policy.model.distribution',
 }
 
+GUESSED = {
+    'policy.eval.patience': 'stop',
+    'patience': 'stop',
+    'max_wall_time': 'stop',
+    'logger.csv': 'logger.sinks',
+    'steps': 'max_env_step',
+    'env.name': 'env.id',
+    'policy.learn.target_network': 'policy.learn.target_freq',
+    'policy.learn.mini_batch': 'policy.learn.batch_size',
+    'policy.learn.epsilon': 'policy.learn.clip_ratio',
+    'policy.collect.epsilon': 'policy.collect.eps',
+}
+"""Words of no library, which people try first."""
+
 ROWS = [
     (library, path, wanted)
     for library, keys in (
@@ -381,6 +396,7 @@ ROWS = [
         ('stable-baselines3', SB3),
         ('CleanRL', CLEANRL),
         ('Tianshou', TIANSHOU),
+        ('guessed', GUESSED),
     )
     for path, wanted in keys.items()
 ]

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from zoo.config.code import absolute_name, is_in_file, load_code, names_code, shown_name, split_name
+from zoo.config.code import (
+    absolute_name,
+    is_in_file,
+    load_code,
+    load_home,
+    member,
+    members,
+    names_code,
+    shown_name,
+    split_name,
+    with_absolute_names,
+)
 from zoo.config.section import ConfigError
 
 
@@ -82,6 +93,21 @@ def test_load_code_of_a_file_finds_nested_names_and_runs_it_once(folder: Path) -
 def test_load_code_of_nothing_says_what_there_is(folder: Path, name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message.format(folder=folder))):
         load_code(name, 'key')
+
+
+def test_member_is_none_where_a_part_is_missing(folder: Path) -> None:
+    home = load_home('code_of_test.py:Outer', 'key')
+    assert member(home, 'Outer.inner') is len and members(home, 'Outer.inner') == [home.Outer, len]
+    assert member(home, 'Outer.none.x') is None and members(home, 'Outer.none.x') == [home.Outer]
+
+
+def test_with_absolute_names_changes_names_of_files_only(folder: Path) -> None:
+    value = {'type': './f.py:C', 'more': ['f.py:g', 3, 'text', None], 'module': 'a.b:c'}
+    assert with_absolute_names(value) == {
+        'type': f'{folder}/f.py:C',
+        'more': [f'{folder}/f.py:g', 3, 'text', None],
+        'module': 'a.b:c',
+    }
 
 
 def test_load_code_of_a_file_that_raises_names_the_line(folder: Path) -> None:

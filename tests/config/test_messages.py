@@ -233,6 +233,43 @@ def test_values_of_parts_are_described_as_names(key, wanted):
     assert row.wanted == wanted
 
 
+@pytest.mark.parametrize(
+    'key, value, written',
+    [
+        ('stop', {'training_iteration': 3}, 'stop: [{type: iterations, n: 3}]'),
+        (
+            'stop',
+            {'time_total_s': 60, 'timesteps_total': 500},
+            'stop: [{type: wall_time, s: 60}] and max_env_step: 500',
+        ),
+        ('stop', 'patience', 'stop: [{type: patience, n: ..}]'),
+        ('stop', {'patience': 5}, 'stop: [{type: patience, n: 5}]'),
+        ('stop', {'type': 'patience', 'n': 5}, 'stop: [{type: patience, n: 5}]'),
+        ('stop', 'my_module:done', 'stop: [my_module:done]'),
+        ('logger.sinks', 'csv', 'logger.sinks: [csv]'),
+        ('logger.sinks', {'type': 'wandb'}, 'logger.sinks: [{type: wandb}]'),
+        ('callbacks', 'my_module:Mine', 'callbacks: [my_module:Mine]'),
+        ('policy.model.hidden_sizes', 64, 'policy.model.hidden_sizes: [64]'),
+    ],
+)
+def test_item_in_place_of_a_list_is_told_the_form_of_the_list(key, value, written):
+    config = {'env': {'id': 'CartPole-v1'}, 'policy': {'model': {}}, 'logger': {}}
+    *parents, last = key.split('.')
+    inner = config
+    for parent in parents:
+        inner = inner[parent]
+    inner[last] = value
+    with pytest.raises(ConfigError) as error:
+        resolve_config(config)
+    (problem,) = error.value.problems
+    assert problem.endswith(f'; write {written}.')
+
+
+def test_list_of_what_is_not_known_is_told_the_default():
+    with pytest.raises(ConfigError, match=r'leave it out for \[\], the default'):
+        resolve_config({'env': {'id': 'CartPole-v1'}, 'stop': {'quux': 3}})
+
+
 def test_all_problems_stand_in_a_line_each():
     with pytest.raises(ConfigError) as error:
         resolve_config('cartpole_ppo', ['policy.learn.vf_coef=1', 'env.nope=2', 'seed=-1', 'policy.cuda=true'])

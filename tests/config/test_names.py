@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.config.foreign_keys import ROWS
-from zoo.config.names import NAMES, By, Here, NotHere, in_context, look_up, named_paths
+from zoo.config.names import NAMES, By, Here, NotHere, in_context, look_up
 from zoo.config.section import ConfigError, fields_of
 from zoo.run.config import _job_schema, resolve_config
 
 TYPES = ('ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy', 'dqn')
 PATHS = {path for name in TYPES for path, _ in fields_of(_job_schema({'policy': {'type': name}}))}
+
+
+def named_paths(text: str) -> Iterator[str]:
+    """The keys of zoo that a sentence of the table names, as `policy.type` or `policy.type=ppg`."""
+    for quoted in re.findall('`([^`]*)`', text):
+        if re.fullmatch(r'[a-z_]+(\.[a-z_]+)*(=.*)?', quoted):
+            yield quoted.partition('=')[0]
 
 
 def message(path: str, policy_type: str = 'ppo') -> str:
@@ -86,6 +95,16 @@ def test_forms_that_a_sentence_gives_are_taken(entry: Here) -> None:
             'in zoo it is `policy.learn.learning_rate`, written {start: .., end: 0} or {start: .., kl_target',
         ),
         ('unroll_len', 'in zoo a rollout is not cut into chunks: '),
+        ('policy.eval.patience', 'in zoo it is `stop`, written [{type: patience, n: 5}]'),
+        ('max_wall_time', 'in zoo it is `stop`, written [{type: wall_time, s: 3600}]'),
+        ('logger.csv', 'in zoo it is `logger.sinks`, written [csv]'),
+        ('evaluation_config', 'in zoo evaluations are greedy by `policy.eval.deterministic=true`'),
+        ('epsilon', 'in zoo it is `policy.learn.clip_ratio`; exploration by epsilon-greedy is `policy.collect.eps`'),
+        (
+            'learning_starts',
+            'zoo has no such key: it belongs to value-based types; leave it out; for those of `policy.type=dqn` '
+            'see zoo config cartpole_dqn',
+        ),
         ('num_learners', 'zoo has no such key: one process trains on one device; leave it out'),
     ],
 )

@@ -87,7 +87,7 @@ def test_validate_fills_defaults_and_keeps_what_is_given():
         (
             'sizes',
             64,
-            '64 (int) but must be a list of one or more integers > 0; leave it out for [64], the default.',
+            '64 (int) but must be a list of one or more integers > 0; write top.inner.sizes: [64].',
         ),
         (
             'sizes',

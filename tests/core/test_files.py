@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.run.processes import fill, small_disk
-from zoo.config.source import load_config, save_yaml
+from zoo.config.source import load_config
+from zoo.config.yaml_text import save_yaml
 from zoo.core.files import is_in_place, whole_file
 
 

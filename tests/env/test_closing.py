@@ -15,7 +15,7 @@ import pytest
 
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.policy_envs import job_config
-from zoo.config.source import save_yaml
+from zoo.config.yaml_text import save_yaml
 from zoo.env import EnvConfig, check_env, make_vector_env
 from zoo.env.closing import close_in_time
 from zoo.pipeline import serial_pipeline

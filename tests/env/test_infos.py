@@ -11,7 +11,7 @@ import torch
 import tests.steer_envs  # noqa: F401  # it registers ids
 from zoo.env import EnvConfig, make_vector_env
 from zoo.env.errors import EnvContractError, UnsupportedEnvError
-from zoo.env.infos import end_infos, number, numbers_of, step_values
+from zoo.env.infos import end_infos, number, numbers_of, step_values, watched_of
 
 MODES = ['same_step', 'next_step', 'disabled']
 SINGLE = [
@@ -117,6 +117,10 @@ def test_infos_of_unnamed_forms() -> None:
 def test_numbers_are_scalars_and_bools_alone() -> None:
     assert number(np.float32(2.5)) == 2.5 and number(torch.tensor(3)) == 3 and number(np.array([4])) == 4
     assert number(np.True_) is True
+    assert number(10**308) == 10**308 and number(-(10**400)) is None and number(10**309) is None
+    big = {'a': 10**400, 'b': 1}
+    assert numbers_of(big) == {'b': 1} and watched_of(['a', 'b'], big).keys() == {'b'}
+    assert step_values({'a': [10**400, 1]}, 'a', 2) is None
     assert [number(x) for x in ('a', None, [1], {'a': 1}, np.zeros(2), torch.zeros(2), 1j)] == [None] * 7
     assert numbers_of({'a': 1, 'b': 'text', 3: 2.0}) == {'a': 1, '3': 2.0} and numbers_of(None) == {}
 

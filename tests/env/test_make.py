@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -108,6 +109,35 @@ def test_make_env_without_a_space_raises() -> None:
 
     with pytest.raises(EnvContractError, match='the Env that was made has no action_space; give it one'):
         make(Env)
+
+
+class HasSpaces:
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+
+class WithoutStep(HasSpaces, gymnasium.Env):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return 0, {}
+
+
+class WithoutReset(HasSpaces, gymnasium.Env):
+    def step(self, action: Any) -> Any:
+        return 0, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ('maker', 'said'),
+    [
+        (lambda: None, 'what makes it returned None; return the env'),
+        (HasSpaces, 'its class HasSpaces has no method `reset`; write `def reset'),
+        (WithoutReset, 'its class WithoutReset has no method `reset`; write `def reset'),
+        (WithoutStep, 'its class WithoutStep has no method `step`; write `def step'),
+        (lambda: gymnasium.wrappers.TimeLimit(WithoutStep(), 9), 'its class WithoutStep has no method `step`'),
+    ],
+)
+def test_make_env_without_a_method_or_an_env_says_what_to_write(maker: Any, said: str) -> None:
+    with pytest.raises(EnvContractError, match=re.escape(said)):
+        make(maker)
 
 
 def test_env_config_kwargs_are_plain_dicts_that_an_env_may_change() -> None:

@@ -165,7 +165,7 @@ def test_shared_encoder_takes_words_and_what_it_took_before(value, arch):
         (dict(encoder=dict(hidden_sizes=[8])), ['policy.model.encoder has no type but', 'cnn, flat, impala, mlp']),
         (dict(encoder=dict(type='cnnn')), ["unknown encoder 'cnnn'", "'cnn'"]),
         (dict(encoder='resnet'), ["unknown encoder 'resnet'", 'auto, cnn, flat, impala, mlp, multi, nature, simba']),
-        (dict(encoder=3), ['policy.model.encoder is 3', 'text or a section']),
+        (dict(encoder=3), ['policy.model.encoder is 3', 'a name or {type: name, its options}']),
         (
             dict(encoder=dict(type='multi', encoders=dict(image=3))),
             ['policy.model.encoder.encoders.image is 3 but must be the name of an encoder, or {type: its name'],

@@ -184,3 +184,29 @@ def test_kl_is_that_of_torch_and_refuses_another_batch() -> None:
 def test_model_is_the_network_that_was_given() -> None:
     policy = policy_of()
     assert policy.model is policy._model
+
+
+@pytest.mark.parametrize(
+    ('action', 'said'),
+    [
+        ([0, 5], 'action holds 0 to 5'),
+        ([0, -1], 'action holds -1 to 0'),
+        ([0.5, 1.0], 'the policy chooses by index; give integers'),
+        ('x', 'must be an array or tensor of numbers'),
+        ([0], 'do not fit the 2 observations'),
+    ],
+)
+def test_actions_that_the_policy_does_not_have_are_refused(action: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        policy_of().evaluate_actions(ROWS[:2], action)
+
+
+def test_other_mistakes_are_sentences() -> None:
+    policy = policy_of()
+    with pytest.raises(UserError, match='give the observation alone'):
+        policy.act((ROWS[0], {}))
+    with pytest.raises(UserError, match='generator is 3 but must be a torch.Generator'):
+        policy.act(ROWS, deterministic=False, generator=3)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="deterministic is 'no' but must be true or false"):
+        policy.act(ROWS, deterministic='no')  # type: ignore[arg-type]
+    assert policy.env_action([1]) == [1]  # type: ignore[arg-type]

@@ -271,8 +271,8 @@ def test_critic_is_neither_run_nor_moved() -> None:
 @pytest.mark.parametrize(
     ('space', 'model', 'message'),
     [
-        (ONE_NUMBER, {}, "'dqn' got Box"),
-        (TWO_ACTIONS, {'recurrent': {'cell': 'gru'}}, 'and model Recurrent.* but is for'),
+        (ONE_NUMBER, {}, "'dqn' is for Discrete actions, and those of the env are of a Box; use"),
+        (TWO_ACTIONS, {'recurrent': {'cell': 'gru'}}, 'is for a model without a memory, got Recurrent.*; use'),
     ],
 )
 def test_dqn_refuses_other_actions_and_recurrent_models(space: Any, model: dict[str, Any], message: str) -> None:

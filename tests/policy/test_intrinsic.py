@@ -22,8 +22,10 @@ from zoo.env.adapter import convert_space
 from zoo.env.probes.spaces import OBS_SPACES
 from zoo.pipeline import serial_pipeline
 from zoo.policy.intrinsic import RND
+from zoo.run.checkpoint import load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
+from zoo.run.load import load_policy
 
 CPU = torch.device('cpu')
 ONE_NUMBER = Box(np.array([-np.inf]), np.array([np.inf]))
@@ -165,8 +167,7 @@ def test_rnd_state_dict_makes_another_continue_to_the_bit() -> None:
     rnd, other = make_rnd(seed=0), make_rnd(seed=1)
     rnd.advantage(rollout_of(numbers(*range(9))))
     rnd.update()
-    for each in (rnd, other):  # both begin new sums of errors
-        each.load_state_dict(copy.deepcopy(rnd.state_dict()))
+    other.load_state_dict(copy.deepcopy(rnd.state_dict()))
     advs = []
     for each in (rnd, other):
         advs.append(each.advantage(rollout_of(numbers(*range(5, 14)))))
@@ -227,6 +228,23 @@ def test_run_with_rnd_resumes(tmp_path: Path) -> None:
     count = 'learn/intrinsic/networks/returns.count'  # of rows, less those that only reset an env
     n_new = float(after[count]) - float(before[count])
     assert before.keys() == after.keys() and n_new == again.env_step - first.env_step > 100
+
+
+def test_policy_with_rnd_learns_on_to_the_bit_after_a_file_and_after_one_without_its_sums(tmp_path: Path) -> None:
+    policy = serial_pipeline(config(tmp_path)).policy
+    path = policy.save(tmp_path / 'whole.safetensors')
+    state, meta, _ = load_checkpoint(path)
+    assert len(state['policy']['learn']['intrinsic'].pop('carry')) == 4
+    save_checkpoint(tmp_path / 'old.safetensors', state, meta)
+    whole, old = (load_policy(tmp_path / f'{name}.safetensors', fields='all') for name in ('whole', 'old'))
+    advs = []
+    for each in (policy, whole, old):
+        generator = torch.Generator().manual_seed(0)
+        obs = torch.randn(9, 4, 4, generator=generator)
+        advs.append(each._intrinsic.advantage(rollout_of(obs)))
+        each._intrinsic.update()
+    assert torch.equal(*advs[:2]) and not torch.equal(*advs[1:])
+    assert not differing(policy.state_dict(), whole.state_dict())
 
 
 def test_rnd_that_was_pickled_continues_to_the_bit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from tests.policy.test_offpolicy import run_config
 from tests.policy_envs import job_config
 from zoo import POLICY_REGISTRY, Callback
 from zoo.backend import native
+from zoo.config.code import load_code
 from zoo.config.section import ConfigError
 from zoo.core.errors import RunError, UserError
 from zoo.pipeline import serial_pipeline
@@ -24,6 +26,7 @@ from zoo.run.job import SerialJob
 from zoo.run.saving import CheckpointManager, SaveError
 
 HERE = __name__
+NO_NAME = "which is no 'module:Class' and no 'path/file.py:Class'; name a class by one of them."
 
 
 class Notes(Callback):
@@ -441,12 +444,13 @@ def test_what_cannot_be_a_callback_is_refused_in_one_sentence(spec: Any, problem
 @pytest.mark.parametrize(
     ('spec', 'problem'),
     [
-        ('no_such_module:A', "callbacks has 'no_such_module:A' but the module 'no_such_module' is not found; check the "
-         'spelling, or add --import with the path of its file.'),
-        (f'{HERE}:Note', f"callbacks has '{HERE}:Note' but '{HERE}' has no class 'Note': did you mean 'Notes'?"),
-        ('os:system', "callbacks has 'os:system' but 'os' has no class 'system': check the spelling."),
-        ('Notes', "callbacks has 'Notes', which is no 'module:Class'; name a class of an importable module."),
-        ('a:b:c', "callbacks has 'a:b:c', which is no 'module:Class'; name a class of an importable module."),
+        ('no_such_module:A', "callbacks[0] names the module 'no_such_module', which is not found; check the spelling, "
+         "install the package that has it, or name its file, 'path/file.py:name'."),
+        (f'{HERE}:Note', f"callbacks[0] is '{HERE}:Note' but '{HERE}' has no 'Note': did you mean 'Notes' or 'notes'?"),
+        ('os:system', "callbacks[0] is 'os:system' but that is <built-in function system>; name a class, or a function of "
+         'an event.'),
+        ('Notes', f"callbacks[0] is 'Notes', {NO_NAME}"),
+        ('a:b:c', f"callbacks[0] is 'a:b:c', {NO_NAME}"),
         (3, None),
         (None, None),
     ],
@@ -458,6 +462,22 @@ def test_name_of_no_callback_is_refused_when_the_config_is_resolved(spec: Any, p
         assert error.value.problems[0].startswith(f'callbacks is [{spec}]')
     else:
         assert error.value.problems == [problem]
+
+
+def test_callback_in_a_file_is_named_by_its_path_and_stored_with_the_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / 'callback_of_test.py').write_text(
+        'class Count:\n    n = 0\n    def on_rollout(self, job, rollout):\n        Count.n += 1\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    result = serial_pipeline(job_config(tmp_path), overrides=['callbacks=[./callback_of_test.py:Count]'])
+    count = load_code('callback_of_test.py:Count', 'test')
+    n, stored = count.n, resolve_config(result.run_dir / 'config.yaml').callbacks
+    assert n > 0 and stored == [f'{tmp_path}/callback_of_test.py:Count']
+    with pytest.raises(ConfigError, match=r"callbacks\[0\] is 'callback_of_test.py:Cuont'.*did you mean 'Count'"):
+        resolve_config(job_config(tmp_path, callbacks=['./callback_of_test.py:Cuont']))
+    sys.modules.pop('callback_of_test')
 
 
 def test_object_in_a_config_is_refused_since_no_checkpoint_holds_it() -> None:

@@ -388,6 +388,16 @@ def test_load_run_folder_with_only_bad_files_names_the_newest(tmp_path: Path) ->
         load_checkpoint(tmp_path)
 
 
+def test_load_folder_of_runs_names_the_newest(tmp_path: Path) -> None:
+    runs = tmp_path / 'runs' / 'experiment'
+    for second, name in enumerate(('b', 'c', 'a')):
+        CheckpointManager(runs / name, CheckpointConfig()).save(100, {'n': 1}, {})
+        os.utime(runs / name, (second, second))
+    for folder in (runs, runs.parent):
+        with pytest.raises(CheckpointError, match=f'the newest run in it is {runs / "a"}: pass that'):
+            load_checkpoint(folder)
+
+
 def test_load_folder_without_checkpoints_says_so(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match='is a folder without checkpoints'):
         load_checkpoint(tmp_path)

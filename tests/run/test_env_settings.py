@@ -17,7 +17,7 @@ from zoo.run import trust
 from zoo.run.checkpoint import CheckpointError
 from zoo.run.config import resolve_config
 
-STEER = 'tests.steer_envs:steer_env'
+STEER, OTHER = 'tests.steer_envs:steer_env', 'tests.steer_envs:SteerEnv'
 WIND = {'wind': {'start': 0.0, 'end': 256.0}}  # over 256 env steps: the value is the env step
 
 
@@ -74,6 +74,28 @@ def test_evaluation_envs_may_have_a_schedule_of_their_own(tmp_path: Path) -> Non
     assert keeps.winds[1] == [64.0] * 4 and keeps.eval_winds == [[7.0] * 2] * 2
 
 
+def test_an_evaluation_on_another_env_has_neither_schedule_nor_options_of_training(tmp_path: Path) -> None:
+    policy = dict(eval=dict(eval_freq=128, sets={'other': {'id': OTHER}}))
+    _, keeps, _ = train(tmp_path, env=dict(schedule=WIND, reset_options={'goal': 4.0}), policy=policy)
+    assert keeps.eval_winds == [[128.0] * 2 + [0.5] * 2, [256.0] * 2 + [0.5] * 2]
+
+
+@pytest.mark.parametrize('key', ['env', 'policy.eval.env', 'policy.eval.sets.far'])
+@pytest.mark.parametrize(
+    ('section', 'words'),
+    [
+        ({'schedule': {'winds': 1.0}}, r"schedule.winds: .*did you mean 'wind'"),
+        ({'schedule': {'title': 1.0}}, r"schedule.title: it is 'sea' \(str\)"),
+        ({'id': 'tests.steer_envs:NoOptionsEnv', 'reset_options': {'goal': 1.0}}, 'reset_options is set but'),
+    ],
+)
+def test_what_the_envs_refuse_is_said_with_its_key(tmp_path: Path, key: str, section: Any, words: str) -> None:
+    env, differs = {'check': False}, {'check': False, **section}
+    options: Any = {'env': {}, 'policy.eval.env': {'env': differs}}.get(key, {'sets': {'far': differs}})
+    with pytest.raises(UserError, match=f'^{key}.{words}'):
+        train(tmp_path, env=env | (section if key == 'env' else {}), policy=dict(eval=options))
+
+
 def test_a_schedule_continues_at_a_resume(tmp_path: Path) -> None:
     cfg = dict(env=dict(schedule=WIND), max_env_step=512)
     whole, _, log = train(tmp_path / 'whole', **cfg)
@@ -116,6 +138,18 @@ def test_envs_are_reset_every_so_many_rollouts(tmp_path: Path) -> None:
     assert [rollout['obs'][0, 0, 0].item() for rollout in keeps.rollouts] == [0.0, 1.0, 0.0, 1.0]
 
 
+@pytest.mark.parametrize('env', [dict(reset_every=1), dict(reset_every=2), {}])
+def test_a_resume_counts_the_resets_of_the_envs_once(tmp_path: Path, env: dict[str, Any]) -> None:
+    """A rollout of 16 steps of episodes of 5; the resume is a reset of its own where none is due."""
+    cfg = dict(env=env, policy=dict(eval=dict(eval_freq=1024)))
+    *_, whole = train(tmp_path / 'whole', **cfg)
+    half, *_ = train(tmp_path / 'half', max_env_step=128, **cfg)
+    serial_pipeline(resume=half.run_dir, max_env_step=256)
+    resets = [[row['env/reset'] for row in log if 'env/reset' in row] for log in (whole, log_of(half.run_dir))]
+    more = 0 if env else 4
+    assert resets[1] == [n if i < 2 else n + more for i, n in enumerate(resets[0])] and len(resets[0]) == 4
+
+
 def test_a_run_that_resets_at_each_rollout_resumes_bit_for_bit(tmp_path: Path) -> None:
     cfg = dict(env=dict(id='CartPole-v1', vectorization='sync', reset_every=1))
     whole = serial_pipeline(job_config(tmp_path / 'whole', **cfg))
@@ -144,6 +178,15 @@ def test_whole_episodes_train_and_cut_ones_do_not(tmp_path: Path, name: str, aut
             assert weight[:, 0].nonzero().flatten().tolist() == rows
         assert weight.mean().item() == pytest.approx(1.0, abs=1e-6)
         assert len(weight[weight > 0].unique()) == 1
+
+
+@pytest.mark.parametrize('name', ['ppo', 'ppg', 'a2c'])
+def test_samples_that_nothing_is_learned_from_are_not_logged_as_trained_on(tmp_path: Path, name: str) -> None:
+    """Episodes of 5 steps and a row that resets: in 16 rows 13 or 14 are steps."""
+    _, keeps, log = train(tmp_path, name, env=dict(autoreset='next_step'))
+    assert all((samples['weight'] == 0).any() for samples in keeps.samples)
+    logged = [row['learn/sample'] for row in log if 'learn/sample' in row]
+    assert logged[-1] == sum(int((samples['weight'] > 0).sum()) for samples in keeps.samples) < 256
 
 
 def test_a_rollout_without_a_whole_episode_is_refused(tmp_path: Path) -> None:
@@ -216,7 +259,7 @@ def test_an_evaluation_without_a_run_has_the_last_values_of_schedules(tmp_path: 
     forward = policy._forward_eval
     policy._forward_eval = lambda obs, state=None: (seen.append(obs[0, 2].item()), forward(obs, state))[1]
     evaluate(policy, env, n_episode=1)
-    assert set(seen) <= {2.0}
+    assert set(seen) == {2.0}
 
 
 def test_a_buffer_keeps_info_columns_over_a_resume(tmp_path: Path) -> None:

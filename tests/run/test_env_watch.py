@@ -19,7 +19,7 @@ import pytest
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.policy_envs import job_config
 from tests.run.processes import run_zoo
-from zoo.config.source import save_yaml
+from zoo.config.yaml_text import save_yaml
 from zoo.env import EnvError, check_env
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import load_checkpoint

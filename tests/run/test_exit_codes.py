@@ -13,7 +13,7 @@ import pytest
 
 from tests.policy_envs import job_config
 from tests.run.test_interrupt import CODES, ROOT, Run
-from zoo.config.source import save_yaml
+from zoo.config.yaml_text import save_yaml
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config
 

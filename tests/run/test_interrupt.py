@@ -19,7 +19,8 @@ import torch
 from tests.envs import LimitEnv
 from tests.policy_envs import job_config, rows
 from zoo.backend.graph import missing_compiler
-from zoo.config.source import load_config, save_yaml
+from zoo.config.source import load_config
+from zoo.config.yaml_text import save_yaml
 from zoo.core.stop import STOP_SIGNALS
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import load_checkpoint

@@ -175,3 +175,11 @@ def test_iteration_by_hand_tells_callbacks_of_the_start_once(tmp_path: Path) -> 
         job.iteration()
         job.finish()
     assert starts == [0]
+
+
+def test_a_job_takes_a_plain_config_and_is_run_round_by_round(tmp_path: Path) -> None:
+    config = job_config(tmp_path)
+    with SerialJob(config) as job:
+        job.iteration()
+        assert job.env_step == job.step_per_iteration and job.train_iter > 0 and job.n_iteration == 1
+        assert job.cfg == resolve_config(config)

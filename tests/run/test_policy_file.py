@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,12 @@ def test_policy_of_a_run_is_trained_on_in_a_new_run(tmp_path: Path) -> None:
     assert not equal(before, run.policy)
 
 
+def test_policy_without_all_its_modes_is_refused_with_the_way(tmp_path: Path) -> None:
+    run = serial_pipeline(job_config(tmp_path, seed=1))
+    with pytest.raises(UserError, match=r"without its modes collect, learn .* load_policy\(run, fields='all'\)"):
+        serial_pipeline(job_config(tmp_path), policy=load_policy(run.run_dir))
+
+
 def test_policy_of_a_run_has_all_that_is_needed_to_resume_after_save(tmp_path: Path) -> None:
     run = serial_pipeline(job_config(tmp_path, seed=1))
     path = run.policy.save(tmp_path / 'copy.safetensors', env_step=run.env_step)
@@ -99,6 +106,31 @@ def test_fields_choose_the_modes(tmp_path: Path) -> None:
         _ = policy.learn_mode
     with pytest.raises(UserError, match=r"^fields is \['lern'\] but must be 'all' or a list of learn, collect, eval"):
         load_policy(path, fields=['lern'])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize('kind', ['ppo', 'ppg', 'dqn'])
+@pytest.mark.parametrize('fields', [('eval',), ('collect',), ('collect', 'eval'), ('learn', 'eval'), ('learn',)])
+def test_policy_of_some_modes_is_saved_and_the_file_says_of_which(
+    kind: str, fields: tuple[Any, ...], tmp_path: Path
+) -> None:
+    first = by_hand(kind)
+    path = load_policy(first.save(tmp_path / 'all.safetensors'), fields=fields).save(tmp_path / 'some.safetensors')
+    assert load_checkpoint(path).meta['fields'] == list(fields)
+    assert 'fields' not in load_checkpoint(tmp_path / 'all.safetensors').meta
+    loaded = load_policy(path, fields=sorted({*fields, 'eval'}))
+    assert equal(first, loaded) and (loaded.act(ROWS) == first.act(ROWS)).all()
+    missing = ' and '.join(mode for mode in ('learn', 'collect') if mode not in fields)
+    left = [mode for mode in ('learn', 'collect', 'eval') if mode in (*fields, 'eval')]
+    with pytest.raises(CheckpointError, match=rf'was saved without {missing}: .*use fields={re.escape(str(left))}'):
+        load_policy(path, fields='all')
+    assert load_policy(path, fields='all', only=['*']).learn_mode.train_iter() == 0
+
+
+def test_resume_of_a_policy_saved_without_its_optimiser_says_so(tmp_path: Path) -> None:
+    run = serial_pipeline(job_config(tmp_path, seed=1))
+    path = load_policy(run.run_dir).save(tmp_path / 'some.safetensors', env_step=run.env_step)
+    with pytest.raises(CheckpointError, match='was saved without learn and collect'):
+        serial_pipeline(resume=path, overrides=['max_env_step=512', f'logger.root={tmp_path}'], trust=True)
 
 
 def test_only_loads_what_matches_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

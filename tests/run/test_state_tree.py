@@ -18,6 +18,7 @@ from zoo.run.state_tree import from_tree, is_numbered, split, to_tree
         {'a': [1, {'b': [2, {3: 4}]}]},
         {'a': {'#[0]': 1, 'b': 2}},
         {'a': [], 'b': {}},
+        {10**17: 1, 10**18: 2, -(10**19): 3, 2**64: 4, 2**128: 5, 10**40 - 1: 6},
     ],
 )
 def test_tree_has_text_keys_alone_and_comes_back(state: dict[Any, Any]) -> None:
@@ -32,6 +33,12 @@ def test_list_of_tensors_comes_back_in_order() -> None:
     assert len(tensors) == 13
     back = from_tree(to_tree(state))
     assert [int(x[0]) for x in back['a']] == list(range(12)) and back['b'][1] == 2
+
+
+def test_integer_that_would_come_back_as_text_is_refused() -> None:
+    for key in (10**40, -(10**40)):
+        with pytest.raises(TypeError, match='an integer of more than 40 digits as a key; use a text'):
+            to_tree({'a': {key: 1}})
 
 
 def test_tuple_comes_back_as_a_list() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from zoo.core.errors import UserError
 from zoo.run import sizes, trust
 from zoo.run.checkpoint import CheckpointError, load_checkpoint
 from zoo.run.load import env_config_of, policy_of
+from zoo.worker.evaluator import evaluate
 
 TRAP = """
 import os
@@ -52,6 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(trust, '_given', set())
     yield tmp_path
     sys.modules.pop('trap_of_test', None)
+    sys.modules.pop('parts_of_test', None)
     gymnasium.registry.pop('Trapped-v0', None)
 
 
@@ -165,6 +168,150 @@ def test_sink_or_stop_rule_of_a_module_needs_consent_and_one_that_it_imports_is_
     path = with_value(folder / 'd', f'meta.config.{key}', [spec])
     with pytest.raises(CheckpointError, match="and not of 'trap_of_test'"):
         resume(path, trust=['trap_of_test'])
+
+
+CODE = [  # one key for each that names code which is imported, and where in its value the name is
+    *(
+        (f'{envs}{key}', form)
+        for envs in ('env.', 'policy.eval.env.', 'policy.eval.sets.other.')
+        for key, form in (
+            ('id', '{}'),
+            ('reset_options', '{}'),
+            ('wrappers', ['{}']),
+            ('wrappers', [{'type': '{}'}]),
+            ('wrappers', [{'type': 'gymnasium.wrappers:TransformReward', 'func': '{}'}]),
+        )
+    ),
+    ('callbacks', ['{}']),
+    ('stop', ['{}']),
+    ('stop', [{'type': '{}'}]),
+    ('logger.sinks', ['{}']),
+    ('logger.sinks', [{'type': '{}'}]),
+]
+
+
+def with_name(path: Path, key: str, form: Any, name: str) -> Path:
+    """Writes a checkpoint whose config names code there."""
+    value: Any = json.loads(json.dumps(form).replace('{}', name))
+    if key.startswith('policy.eval.'):
+        *group, last = key.removeprefix('policy.eval.').split('.')
+        value = {last: value}
+        for outer in reversed(group):
+            value = {outer: value}
+        ((key, value),) = value.items()
+        key = f'policy.eval.{key}'
+    return with_value(path, f'meta.config.{key}', value)
+
+
+@pytest.mark.parametrize(('key', 'form'), CODE)
+def test_each_key_of_code_loads_nothing_that_a_module_with_consent_has_imported(
+    folder: Path, key: str, form: Any
+) -> None:
+    path = with_name(folder / 'c', key, form, 'trap_of_test:system')
+    with pytest.raises(CheckpointError, match=r"names code of module 'trap_of_test' \(.*only with your consent"):
+        resume(path)
+    assert not is_sprung(folder)
+    with pytest.raises(CheckpointError, match="which is code of module 'posix' and not of 'trap_of_test'"):
+        resume(path, trust=['trap_of_test'])
+
+
+def test_texts_that_are_data_need_no_consent(folder: Path) -> None:
+    stop = [{'type': 'bound', 'metric': 'mine:a', 'above': 5.0}]
+    path = with_value(folder / 'c', 'meta.config.stop', stop)
+    assert resume(path).env_step > 152
+    options = {'id': 'a:b', 'level': ['my.levels:first'], 'file': 'my.py:x'}
+    for key in ('env.reset_options', 'policy.eval.env', 'policy.eval.sets'):
+        value: Any = {'env.reset_options': options, 'policy.eval.env': {'reset_options': options}}.get(key)
+        path = with_value(folder / key, f'meta.config.{key}', value or {'other': {'reset_options': options}})
+        assert resume(path).env_step > 152
+
+
+@pytest.mark.parametrize('name', ['a.reset_options', 'a.b', ''])
+def test_set_whose_name_makes_its_keys_look_like_data_is_refused(folder: Path, name: str) -> None:
+    value = {name: {'wrappers': ['trap_of_test:make']}}
+    path = with_value(folder / 'c', 'meta.config.policy.eval.sets', value)
+    for use in (lambda: env_config_of(load_checkpoint(path), name=name), lambda: resume(path)):
+        with pytest.raises(CheckpointError, match=r'policy.eval.sets has an evaluation .* use letters, digits'):
+            use()
+    assert not is_sprung(folder)
+
+
+@pytest.mark.parametrize('key', ['env', 'sets'])
+def test_policy_is_loaded_without_its_evaluation_envs_whose_code_needs_consent_to_be_used(
+    folder: Path, key: str
+) -> None:
+    env: Any = {'id': 'trap_of_test:make'}
+    path = with_value(folder / 'c', f'meta.config.policy.eval.{key}', env if key == 'env' else {'other': env})
+    assert load_policy(path).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    with pytest.raises(CheckpointError, match=rf'policy.eval.{key}.*only with your consent'):
+        env_config_of(load_checkpoint(path))
+    assert not is_sprung(folder)
+
+
+PARTS = """
+from pathlib import Path
+
+def trace(what):
+    (Path(__file__).parent / what).touch()
+
+trace('sprung')
+
+class Watcher:
+    def on_start(self, job):
+        trace('watched')
+
+def rule(job):
+    trace('asked')
+
+class Sink:
+    def open(self, cfg, run_dir):
+        trace('opened')
+
+    def write(self, env_step, metrics): ...
+
+    def close(self): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ('key', 'attribute', 'trace'),
+    [('callbacks', 'Watcher', 'watched'), ('stop', 'rule', 'asked'), ('logger.sinks', 'Sink', 'opened')],
+)
+@pytest.mark.parametrize('form', ['{}', '{{type: {}}}'], ids=['name', 'dict'])
+def test_code_in_a_file_is_named_by_its_path_and_needs_consent_from_any_folder(
+    folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    attribute: str,
+    trace: str,
+    form: str,
+) -> None:
+    form = '{}' if key == 'callbacks' else form  # they have no options
+    file, name = folder / 'parts_of_test.py', f'./parts_of_test.py:{attribute}'
+    file.write_text(PARTS)
+    monkeypatch.chdir(folder)
+    config = job_config(folder / 'runs', 'CartPole-v1')
+    run_dir = serial_pipeline(config, overrides=[f'{key}=[{form.format(name)}]']).run_dir
+    assert is_sprung(folder) and (folder / trace).exists()
+    monkeypatch.chdir(tmp_path_factory.mktemp('other'))
+    monkeypatch.setattr(trust, '_given', set())  # as in another process
+    sys.modules.pop('parts_of_test')
+    for left in ('sprung', trace):
+        (folder / left).unlink()
+    for consent in ((), ['other.py']):
+        with pytest.raises(CheckpointError, match=rf'code of the file .*parts_of_test.py.*--import {file}'):
+            serial_pipeline(resume=run_dir, max_env_step=320, trust=consent)
+    saved = load_checkpoint(run_dir)
+    assert evaluate(policy_of(saved), env_config_of(saved), 1).lengths  # to evaluate, none is made
+    assert not is_sprung(folder)
+    assert serial_pipeline(resume=run_dir, max_env_step=320, trust=[str(file)]).env_step > 256
+    assert (folder / trace).exists()
+    (folder / 'sprung').unlink()
+    monkeypatch.setattr(trust, '_given', set())
+    sys.modules.pop('parts_of_test')
+    serial_pipeline(resume=run_dir, max_env_step=384, overrides=[f'{key}=[]'])  # which replaces what needs consent
+    assert not is_sprung(folder)
 
 
 @pytest.mark.parametrize('name', ['trap_of_test : Watcher', 'trap_of_test:f.<locals>.Watcher', ':Watcher', 'trap-of:W'])

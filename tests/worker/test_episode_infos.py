@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.envs import LimitEnv
 from tests.policy_envs import job_config, make_policy
 from tests.worker.info_envs import INFO
 from zoo import ConfigError, serial_pipeline
@@ -126,6 +127,61 @@ def test_a_name_that_no_info_has_is_a_warning_with_the_names_there_are(caplog: p
     assert "logger.info_keys has 'step'" in words[0] and "did you mean 'steps'?" in words[0]
     assert "'zzz'" in words[1] and 'numbers there are: is_success, speed, steps' in words[1]
     assert "logger.info_step_keys has 'spead'" in words[2] and "'speed'" in words[2]
+
+
+PLAIN = 'tests.worker.info_envs:plain_env'
+
+
+@pytest.mark.parametrize('vectorization', ['sync', 'async'])
+@pytest.mark.parametrize('autoreset', ['same_step', 'next_step', 'disabled'])
+def test_a_name_is_a_warning_too_where_all_infos_are_empty(
+    vectorization: str, autoreset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    collect(dict(id=PLAIN, vectorization=vectorization, autoreset=autoreset), InfoKeys(('score',)), 20)
+    (words,) = [record.getMessage() for record in caplog.records]
+    assert "logger.info_keys has 'score' but none of the first" in words and 'numbers there are: none' in words
+
+
+@pytest.mark.parametrize('vectorization', ['auto', 'batched'])
+def test_a_name_is_a_warning_of_a_run_on_cartpole(
+    tmp_path: Path, vectorization: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cfg = job_config(tmp_path, 'CartPole-v1', max_env_step=1024, env={'vectorization': vectorization})
+    cfg['logger'] |= {'info_keys': ['score']}
+    serial_pipeline(cfg)
+    (words,) = [text for record in caplog.records if 'info_keys' in (text := record.getMessage())]
+    assert "has 'score'" in words and 'numbers there are: none' in words
+
+
+def test_a_tensor_env_has_no_infos_to_read_in_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cfg = job_config(
+        tmp_path, 'torch', env={'game': 'CartPole-v1'}, max_env_step=1024, policy={'eval': {'n_episode': 24}}
+    )
+    cfg['logger'] |= {'info_keys': ['score']}
+    serial_pipeline(cfg)
+    assert len([record for record in caplog.records if 'info_keys' in record.getMessage()]) == 1  # of the evaluation
+
+
+def test_all_readers_of_a_run_warn_once_of_a_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    env = dict(collector_env_num=4, collector_group_num=2)
+    policy = dict(eval=dict(n_episode=24, eval_freq=256, sets={'other': {'kwargs': {'limit': 3}}}))
+    cfg = job_config(tmp_path, INFO, env=env, policy=policy, max_env_step=512)
+    cfg['logger'] |= {'info_keys': ['zzz', 'steps'], 'info_step_keys': ['zzz']}
+    serial_pipeline(cfg)
+    words = sorted(text[:28] for record in caplog.records if 'zzz' in (text := record.getMessage()))
+    assert words == ["logger.info_keys has 'zzz' b", "logger.info_step_keys has 'z"]
+
+
+def test_a_number_that_no_float_holds_ends_no_run(tmp_path: Path) -> None:
+    class Big(LimitEnv):
+        def step(self, action: Any) -> Any:
+            *rest, _ = super().step(action)
+            return *rest, {'big': 10**400, 'small': 2}
+
+    cfg = job_config(tmp_path, Big, env={'info_columns': ['big']}, policy=dict(eval=dict(eval_freq=64)))
+    cfg['logger'] |= {'info_step_keys': ['big']}
+    names = {name for row in rows(serial_pipeline(cfg).run_dir) for name in row}
+    assert {'collect/info/small_mean', 'eval/info/small_mean'} <= names and not any('big' in name for name in names)
 
 
 def test_auto_takes_no_more_keys_than_a_log_can_bear(caplog: pytest.LogCaptureFixture) -> None:

@@ -141,6 +141,14 @@ def test_kwargs_of_the_same_env_are_merged_and_those_of_another_are_its_own() ->
     assert differing({**env, 'game': 'pong'}, {'id': 'c:d'})['game'] is None
 
 
+def test_schedule_and_reset_options_of_another_env_begin_empty() -> None:
+    env = dict(id='a:b', game=None, kwargs={}, schedule={'wind': 1.0}, reset_options={'goal': 2.0})
+    assert differing(env, {'window': 3}) == {**env, 'window': 3}
+    assert differing(env, {'id': 'c:d'}) == {**env, 'id': 'c:d', 'schedule': {}, 'reset_options': {}}
+    own = {'schedule': {'ice': 1.0}, 'reset_options': 'mine:options'}
+    assert differing(env, {'id': 'c:d', **own}) == {**env, 'id': 'c:d', **own}
+
+
 def test_a_run_evaluates_on_envs_of_their_own_and_on_sets(tmp_path: Path) -> None:
     """Episodes of 5 steps in training, of 7 in the main evaluation, of 9 and 11 in the sets."""
     differs = dict(env={'kwargs': {'limit': 7}}, sets={'long': {'kwargs': {'limit': 9}}, 'far-out': {'id': limit_11}})

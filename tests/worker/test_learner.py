@@ -64,6 +64,23 @@ def test_train_averages_the_metrics_of_all_blocks() -> None:
         torch.testing.assert_close(value, both.max() if name in ('ratio_max', 'adv_abs_max') else both.mean())
 
 
+def test_samples_of_weight_0_do_not_count() -> None:
+    policy, samples = policy_and_samples()
+    n = len(samples['adv'])
+    buffer = RolloutBuffer()
+    learner = Learner(policy.learn_mode, buffer)
+    buffer.push(samples)
+    learner.train(0)
+    assert learner.n_sample == n
+    weight = torch.ones(n).index_fill(0, torch.tensor([1, 4, 5]), 0.0) * n / (n - 3)
+    for _ in range(2):
+        buffer.push({**samples, 'weight': weight})
+        learner.train(0)
+    assert learner.n_sample == 3 * n - 6 and learner.n_sample == 3 * n - 6
+    learner.n_sample = 7
+    assert learner.n_sample == 7
+
+
 def test_train_sets_the_schedules_first() -> None:
     policy, samples = policy_and_samples()
     buffer = RolloutBuffer()

@@ -14,9 +14,17 @@ OPTIONS = ('json',)
 def add(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument('id', metavar='ENV', help="gymnasium id, registered name, 'module:function' or FILE.py:NAME")
-    parser.add_argument('overrides', nargs='*', metavar='KEY=VALUE', help='keys of the section env, e.g. env.window=4')
+    parser.add_argument(
+        'overrides', nargs='*', default=[], metavar='KEY=VALUE', help='keys of the section env, e.g. env.window=4'
+    )
     parser.add_argument('--steps', type=int, default=1000, help='steps to take (default 1000)')
-    parser.add_argument('--kwargs', nargs='+', default=[], metavar='NAME=VALUE', help='short for env.kwargs.NAME=VALUE')
+    parser.add_argument(
+        '--kwargs',
+        action='append',
+        default=[],
+        metavar='NAME=VALUE',
+        help='short for env.kwargs.NAME=VALUE; may be repeated',
+    )
 
 
 def run(args: argparse.Namespace) -> int:

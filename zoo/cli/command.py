@@ -101,7 +101,11 @@ def _with_imports(args: argparse.Namespace) -> int:
     if args.imports:
         from zoo.config.source import import_module_or_file
 
-        args.imports = [import_module_or_file(name).__name__ for name in args.imports]
+        words, args.imports = args.imports, [import_module_or_file(name).__name__ for name in args.imports]
+        if args.command == 'train':
+            from zoo.run.trust import give_imports
+
+            give_imports(words)
     return args.run(args) or 0
 
 

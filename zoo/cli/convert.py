@@ -25,7 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the config as YAML to stdout or a file; what became what, and what was left out, goes to stderr."""
     from zoo.config.foreign import convert
-    from zoo.config.source import save_yaml, yaml_text
+    from zoo.config.yaml_text import save_yaml, yaml_text
 
     output = Path(args.output) if args.output else None
     if output is not None and output.suffix not in ('.yaml', '.yml'):

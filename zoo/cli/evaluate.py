@@ -26,6 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         'overrides',
         nargs='*',
+        default=[],
         metavar='KEY=VALUE',
         help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0',
     )

@@ -128,5 +128,7 @@ def _word(value: Any) -> str:
 
 
 def _summary(named: Any) -> str:
-    """The first sentence of what is written about a class or function."""
+    """The line that something has about itself, or the first of its docstring."""
+    if isinstance(line := getattr(named, 'summary', None), str) and line:
+        return line
     return (getattr(named, '__doc__', None) or '').strip().partition('\n')[0]

@@ -29,7 +29,7 @@ EPILOG = """first steps:
   zoo train cartpole_ppo                 a bundled config; zoo list configs shows them all
   zoo init my_env.py                     an env of your own to start from
   zoo train my_env.py:MyEnv              trains on it
-  zoo eval runs/EXPERIMENT/RUN           evaluates what was trained
+  zoo eval runs/MyEnv/RUN --import my_env.py    evaluates what was trained; train prints this line
 
 zoo help COMMAND shows the options of a command."""
 
@@ -70,9 +70,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if not words:
         parser.print_help(sys.stderr)
         parser.exit(2)
-    words = _as_help(words)
+    words = _command_first(_as_help(words))
     _check_command(words)
     args, rest = parser.parse_known_args(_with_numbers(words))
+    if args.command is None:
+        raise UserError(
+            f'{" ".join(words)} names no command; the commands are {", ".join(COMMANDS)}; zoo help says what they do'
+        )
     if unknown := [word for word in rest if '=' not in word or word.startswith('-') or not hasattr(args, 'overrides')]:
         raise UserError(_unknown_words(parser, args, unknown))
     if rest:
@@ -92,7 +96,9 @@ def _shared_options() -> dict[str, _Parser]:
         help='module or .py file to import first, e.g. one that registers your own policy or env; '
         'a checkpoint may then name its code',
     )
-    common.add_argument('--quiet', '-q', action='store_true', help='no progress and no log but warnings and errors')
+    common.add_argument(
+        '--quiet', '-q', action='store_true', help='no progress, and only warnings and errors of the log'
+    )
     common.add_argument(
         '--log-level', choices=['debug', 'info', 'warning', 'error'], help='least level of the log on stderr (info)'
     )
@@ -109,6 +115,21 @@ def _shared_options() -> dict[str, _Parser]:
 def _as_help(words: Sequence[str]) -> Sequence[str]:
     """'zoo help train' as 'zoo train --help'."""
     return [*words[1:2], '--help'] if words[0] == 'help' else words
+
+
+def _command_first(words: Sequence[str]) -> Sequence[str]:
+    """'zoo --quiet train CONFIG' as 'zoo train --quiet CONFIG': options that commands share may stand before the command."""
+    options = {
+        option: action
+        for group in _shared_options().values()
+        for action in group._actions
+        for option in action.option_strings
+    }
+    at = 0
+    while at < len(words) and words[at].partition('=')[0] in options:
+        takes_word = options[words[at].partition('=')[0]].nargs != 0 and '=' not in words[at]
+        at += 2 if takes_word else 1
+    return [*words[at : at + 1], *words[:at], *words[at + 1 :]]
 
 
 def _check_command(words: Sequence[str]) -> None:
@@ -175,7 +196,7 @@ def _own_key(name: str) -> Any:
     from zoo.run.config import explain_config
 
     keys = (row.key for row in explain_config({'env': {'id': 'CartPole-v1'}}))
-    return next((Here(key) for key in keys if key.rpartition('.')[2] == name), None)
+    return next((Here(key) for key in keys if name in (key, key.rpartition('.')[2])), None)
 
 
 def _sentence(summary: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from zoo.cli.choice import add_options, chosen
 from zoo.cli.output import print_json
+from zoo.core.errors import UserError
 from zoo.core.streams import write_line
 
 SUMMARY = 'print a resolved config and where each value comes from'
@@ -13,15 +15,17 @@ OPTIONS = ('json',)
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument('config', metavar='CONFIG', help='as in train')
-    parser.add_argument('overrides', nargs='*', default=[], metavar='KEY=VALUE')
+    add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints each key with its value, origin, meaning and range."""
+    config = chosen(args)
+    if config is None:
+        raise UserError('zoo config got neither a config nor --env; name one (zoo list configs shows the bundled ones)')
     from zoo.run.config import explain_config
 
-    rows = explain_config(args.config, args.overrides)
+    rows = explain_config(config, args.overrides)
     if args.json:
         print_json(
             {

@@ -83,13 +83,38 @@ def load_home(name: str, path: str) -> ModuleType:
 
 def load_code(name: str, path: str) -> Any:
     """What a name names. Args and Raises: as `load_home`; ConfigError if the module has no such name."""
-    found: Any = load_home(name, path)
-    _, attribute = split_name(name)
+    home = load_home(name, path)
+    attribute = split_name(name)[1]
+    parts, found = attribute.split('.'), members(home, attribute)
+    if len(found) < len(parts):
+        raise ConfigError(f'{path} is {shown_name(name)!r} but {lacks([home, *found][-1], parts[len(found)])}')
+    return found[-1]
+
+
+def members(home: ModuleType, attribute: str) -> list[Any]:
+    """What 'a.b.c' passes through in a module: a, a.b and a.b.c; those before the first that is missing."""
+    found: list[Any] = []
     for part in attribute.split('.'):
-        if not hasattr(found, part):
-            raise ConfigError(f'{path} is {shown_name(name)!r} but {lacks(found, part)}')
-        found = getattr(found, part)
+        owner = found[-1] if found else home
+        if not hasattr(owner, part):
+            break
+        found.append(getattr(owner, part))
     return found
+
+
+def member(home: ModuleType, attribute: str) -> Any:
+    """What 'a.b.c' names in a module; None if there is no such thing."""
+    found = members(home, attribute)
+    return found[-1] if len(found) == attribute.count('.') + 1 else None
+
+
+def with_absolute_names(value: Any) -> Any:
+    """A value of a config, with the whole paths of files in the names of code in it and in its lists and dicts."""
+    if isinstance(value, str):
+        return absolute_name(value)
+    if isinstance(value, dict):
+        return {key: with_absolute_names(item) for key, item in value.items()}
+    return [with_absolute_names(item) for item in value] if isinstance(value, list) else value
 
 
 def lacks(owner: Any, attribute: str) -> str:

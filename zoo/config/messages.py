@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from zoo.config.names import in_context, look_up
+from zoo.config.names import Here, in_context, look_up
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, closest
 
 RESERVED = frozenset(
@@ -135,7 +135,47 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
     must = wanted.description if patterned else describe(wanted.annotation, wanted.metadata)
     whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
     whole = whole and 'an integer' in describe(wanted.annotation)
-    return f'{path} is {got} but must be {must}; {f"write {int(value)}" if whole else _advice(wanted)}.'
+    do = f'write {int(value)}' if whole else _as_list(path, value, wanted) or _advice(wanted)
+    return f'{path} is {got} but must be {must}; {do}.'
+
+
+def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
+    """What to write where a list is wanted and something that could be in it was given; '' for other values."""
+    if get_origin(wanted.annotation) is not list or isinstance(value, bool | list):
+        return ''
+    if isinstance(value, int | float | str):
+        return f'write {path}: [{_written(path, value)}]' if len(shown(value)) < 60 else ''
+    if not isinstance(value, dict) or path not in PARTS or len(shown(value)) >= 60:
+        return ''
+    if 'type' in value:
+        return f'write {path}: [{_flow(value)}]'
+    mine, others = [], []
+    for key, inner in value.items():
+        entry = look_up(str(key), inside=False)
+        if key in PARTS[path] and (options := _options(PARTS[path].get(key))):
+            mine.append(_flow({'type': key, next(iter(options)): inner}))
+        elif isinstance(entry, Here) and entry.path == path and entry.forms:
+            mine.append(re.sub(r'\d+(?=\})', _flow(inner), entry.forms[0].removeprefix('[').removesuffix(']')))
+        elif isinstance(entry, Here):
+            others.append(f'{entry.path}: {_flow(inner)}')
+        else:
+            return ''
+    return 'write ' + ' and '.join([f'{path}: [{", ".join(mine)}]'] * bool(mine) + others)
+
+
+def _written(path: str, value: Any) -> str:
+    """One item of a list as it is written; of a part that has options without a default, with those."""
+    part = PARTS[path].get(value) if path in PARTS and value in PARTS[path] else None
+    fields = getattr(getattr(part, 'config', None), 'model_fields', {})
+    missing = [name for name, field in fields.items() if field.is_required() and name != 'type']
+    return f'{{type: {value}, {", ".join(f"{name}: .." for name in missing)}}}' if missing else str(value)
+
+
+def _flow(value: Any) -> str:
+    """A value in YAML's form on one line."""
+    if isinstance(value, dict):
+        return f'{{{", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items())}}}'
+    return f'[{", ".join(map(_flow, value))}]' if isinstance(value, list) else str(value)
 
 
 def shown(value: Any, n: int = 60) -> str:

@@ -6,8 +6,6 @@ different things in different sections. The names themselves are in `names_here`
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from zoo.config.names_elsewhere import BY, NOT_HERE
@@ -71,20 +69,13 @@ def look_up(path: str, inside: bool = True) -> Entry | None:
 
 
 def in_context(path: str) -> Entry | None:
-    """The entry of an end of the path that has more than one word, which holds whatever keys zoo has of the last word."""
+    """The entry of an end of the path that has more than one word, which holds even if zoo has a key of the last word."""
     keys = path.lower().split('.')
     for start in range(len(keys) - 1):
         found: Entry | None = NAMES.get('.'.join(keys[start:]))
         if found is not None:
             return found
     return None
-
-
-def named_paths(text: str) -> Iterator[str]:
-    """The keys of zoo that a sentence of the table names, as `policy.type` or `policy.type=ppg`."""
-    for quoted in re.findall('`([^`]*)`', text):
-        if re.fullmatch(r'[a-z_]+(\.[a-z_]+)*(=.*)?', quoted):
-            yield quoted.partition('=')[0]
 
 
 def _names() -> dict[str, Entry]:

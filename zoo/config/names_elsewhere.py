@@ -102,6 +102,11 @@ BY: tuple[tuple[str, str], ...] = (
         'use_attention attention_dim attention_num_transformer_units recurrent_policy policy_class is_recurrent',
     ),
     (
+        'evaluations are greedy by `policy.eval.deterministic=true`, as {explore: false} says, and what differs in their env '
+        'is `policy.eval.env`',
+        'evaluation_config',
+    ),
+    (
         'evaluation is greedy unless `policy.eval.deterministic=false`',
         'deterministic_eval eval_deterministic use_deterministic deterministic_evaluation',
     ),
@@ -220,8 +225,8 @@ NOT_HERE: tuple[tuple[str, str, str], ...] = (
     ),
     (
         'it belongs to value-based types',
-        'leave it out; for `policy.type=dqn` see `zoo show`',
-        'n_sample_per_update random_collect_size target_update_freq target_theta double_q dueling learning_starts train_freq',
+        'leave it out; for those of `policy.type=dqn` see zoo config cartpole_dqn',
+        'n_sample_per_update random_collect_size dueling learning_starts train_freq',
     ),
 )
 """(why there is none, what to do instead, names elsewhere)."""

@@ -12,7 +12,7 @@ HERE: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         (),
         '',
         'total_timesteps total_steps timesteps num_timesteps num_env_steps max_env_steps timesteps_total n_timesteps '
-        'max_step max_steps num_frames total_frames num_env_steps_sampled_lifetime stop_timesteps',
+        'max_step max_steps steps train_steps max_timesteps num_frames total_frames num_env_steps_sampled_lifetime stop_timesteps',
     ),
     ('max_env_step', (), 'in env steps, not epochs', 'max_epoch max_epochs max_iterations num_iterations num_updates'),
     (
@@ -23,7 +23,7 @@ HERE: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ),
     ('pipeline', (), '', 'execution_plan training_loop'),
     # envs
-    ('env.id', (), '', 'env_id env_name gym_id task env_cls env.type env_class env.env_name'),
+    ('env.id', (), '', 'env_id env_name gym_id task env_cls env.type env_class env.env_name env.name environment'),
     ('env.kwargs', (), '', 'env_kwargs env_config env_args'),
     (
         'env.collector_env_num',
@@ -198,6 +198,12 @@ HERE: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ),
     ('policy.collect.estimator', ('{type: n_step, n: 5}',), '', 'nstep n_step_return nstep_return use_n_step'),
     ('policy.collect.exploration', (), '', 'exploration_config explore action_selection'),
+    (
+        'policy.collect.eps',
+        (),
+        'for `policy.type=dqn`',
+        'collect.epsilon epsilon_greedy eps_greedy exploration_fraction exploration_initial_eps exploration_final_eps',
+    ),
     # buffers
     (
         'buffer',
@@ -228,15 +234,29 @@ HERE: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         'policy.eval.env',
         (),
         'what differs from section `env`',
-        'evaluation_config eval_env_config eval_env eval_env_kwargs',
+        'eval_env_config eval_env eval_env_kwargs evaluation_config.env_config',
     ),
+    ('policy.eval.deterministic', (), 'true for explore: false', 'evaluation_config.explore'),
     (
         'policy.eval.stop_value',
         (),
         '',
         'reward_threshold target_reward stop_reward stop_fn stop_score episode_reward_mean target_score',
     ),
-    ('stop', (), 'a list of rules', 'stop_criteria stopping_criteria time_total_s training_iteration early_stop'),
+    ('stop', (), 'a list of rules', 'stop_criteria stopping_criteria'),
+    (
+        'stop',
+        ('[{type: patience, n: 5}]',),
+        'n evaluations without a better return',
+        'patience eval.patience early_stop early_stopping early_stopping_patience max_no_improvement_evals',
+    ),
+    (
+        'stop',
+        ('[{type: wall_time, s: 3600}]',),
+        'in seconds',
+        'max_wall_time wall_time max_time time_total_s time_budget_s max_time_s',
+    ),
+    ('stop', ('[{type: iterations, n: 100}]',), 'n rollouts', 'training_iteration'),
     (
         'checkpoint.freq',
         (),
@@ -252,6 +272,7 @@ HERE: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         "a list, e.g. ['csv', {type: wandb, project: my_project}]",
         'track wandb use_wandb wandb_project_name wandb_entity wandb_project mlflow logger_config loggers logger_class',
     ),
+    ('logger.sinks', ('[csv]',), '', 'csv use_csv csv_logger log_csv'),
     ('logger.root', (), '', 'log_dir log_path local_dir logdir save_path storage_path output_dir log_folder exp_dir'),
     ('logger.freq', (), 'in env steps', 'log_interval log_freq log_every log_show_after_iter'),
     ('logger.console', (), "'off' for verbose 0", 'verbose progress_bar'),

@@ -66,7 +66,7 @@ LEARN: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         'policy.learn.batch_size',
         (),
         '',
-        'sgd_minibatch_size minibatch_size mini_batch_size mini_batchsize minibatch mini_batch_size_per_learner',
+        'sgd_minibatch_size minibatch_size mini_batch_size mini_batchsize minibatch mini_batch mini_batch_size_per_learner',
     ),
     (
         'policy.learn.batch_size',
@@ -86,7 +86,13 @@ LEARN: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         'policy.learn.clip_ratio',
         (),
         '',
-        'clip_range clip_coef clip_param cliprange clip_eps clip_epsilon eps_clip e_clip epsilon',
+        'clip_range clip_coef clip_param cliprange clip_eps clip_epsilon eps_clip e_clip',
+    ),
+    (
+        'policy.learn.clip_ratio',
+        (),
+        'exploration by epsilon-greedy is `policy.collect.eps`, with `policy.type=dqn`',
+        'epsilon',
     ),
     ('policy.learn.dual_clip', (), '', 'dual_clip_param clip_ratio_dual'),
     ('policy.learn.surrogate', (), '', 'surrogate_loss surrogate_fn policy_loss_type pg_loss_type'),
@@ -173,6 +179,15 @@ LEARN: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ('policy.learn.target_kl', (), '', 'max_kl kl_early_stop'),
     ('policy.learn.target_kl', (), 'with `policy.learn.target_kl_at=minibatch` as in rl8', 'target_kl_div max_kl_div'),
     ('policy.learn.recompute_adv', (), '', 'recompute_advantage recompute_advantages'),
+    # dqn
+    (
+        'policy.learn.target_freq',
+        (),
+        'in gradient steps, for `policy.type=dqn`; the other types have no target network',
+        'target_network target_net target_update_freq target_network_update_freq target_update_interval',
+    ),
+    ('policy.learn.double', (), 'for `policy.type=dqn`', 'double_q double_dqn use_double_q'),
+    ('policy.learn.tau', (), 'for `policy.type=dqn`', 'target_theta learn.tau'),
     # PPG
     (
         'policy.learn.aux_train_epoch',

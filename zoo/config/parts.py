@@ -17,10 +17,10 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
-from zoo.config.code import MODULE_NAME, load_code
+from zoo.config.code import load_code, names_code, shown_name, with_absolute_names
 from zoo.config.messages import shown
 from zoo.config.section import ConfigError, Section, plain, validate
-from zoo.config.source import function_name
+from zoo.config.yaml_text import function_name
 from zoo.core.registry import Registry, UnknownNameError
 
 
@@ -72,16 +72,16 @@ def section_of(registry: Registry[Any], spec: Any, path: str, common: type[Secti
 
 
 def _item(registry: Registry[Any], name: str, path: str) -> Any:
-    """What is registered under a name; where the registry takes code, also what 'module:Class' names."""
-    if registry.takes_code and name not in registry and (name in _given or MODULE_NAME.fullmatch(name)):
+    """What is registered under a name; where the registry takes code, also what 'module:Class' or a file's class names."""
+    if registry.takes_code and name not in registry and (name in _given or names_code(name)):
         found = _given[name] if name in _given else load_code(name, path)
         if not callable(found):
-            raise ConfigError(f'{path} is {name!r} but that is {shown(found)}; name a class or a function.')
+            raise ConfigError(f'{path} is {shown_name(name)!r} but that is {shown(found)}; name a class or a function.')
         return found
     try:
         return registry.get(name)
     except UnknownNameError as error:
-        own = " Or name your own, 'module:Class' of an importable module." if registry.takes_code else ''
+        own = " Or name your own, as 'module:Class' or 'path/file.py:Class'." if registry.takes_code else ''
         raise ConfigError(f'{path}: {error}{own}') from error
 
 
@@ -90,10 +90,10 @@ _given: dict[str, Any] = {}
 
 
 def _with_name(spec: Any) -> Any:
-    """A spec with the name of code that was given itself, so that a config can be stored."""
+    """A spec with the name of code that was given itself, and whole paths of files, so that a config can be stored."""
     given = spec.get('type') if isinstance(spec, dict) else spec
     if not callable(given):
-        return spec
+        return with_absolute_names(spec)
     first = name = function_name(given)
     n = 1
     while '<' in name and _given.get(name, given) is not given:  # lambdas, which share a name

@@ -1,27 +1,20 @@
-"""Loads and saves configs: dicts, .py and .yaml files, bundled names, command-line overrides."""
+"""Loads configs: dicts, .py and .yaml files, bundled names."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import os
-import re
 import sys
 import traceback
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
-
-import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
+from typing import Any
 
 from zoo.config.messages import printable, shown
-from zoo.config.section import MAX_DEPTH, ConfigError, plain
+from zoo.config.section import ConfigError, plain
+from zoo.config.yaml_text import config_of_yaml
 from zoo.core.errors import UserError
-from zoo.core.files import whole_file
 from zoo.core.registry import closest
 
 BUNDLED_PACKAGE = 'dizoo_configs'
@@ -49,10 +42,8 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
             '(main_config, create_config) of DI-engine.'
         )
     path = Path(source)
-    if path.suffix in ('.yaml', '.yml'):
-        return _from_yaml(_existing(path)), str(source)
-    if path.suffix == '.py':
-        return _from_module(config_module(_existing(path)), str(source)), str(source)
+    if path.suffix in ('.yaml', '.yml', '.py'):
+        return _of_file(path, str(source)), str(source)
     if path.suffix or path.parent != Path('.'):
         raise ConfigError(
             f'config {str(source)!r} is not a .py or .yaml file; give one, or the name of a bundled config.'
@@ -65,6 +56,25 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
     return _from_module(importlib.import_module(f'{BUNDLED_PACKAGE}.{bundled[name].stem}'), name), name
 
 
+def _of_file(path: Path, label: str) -> dict[str, Any]:
+    """The config of a .py or .yaml file. Raises: ConfigError, which names the library of a file that is none of zoo's."""
+    config, problem, whole = None, None, _existing(path)
+    try:
+        config = _from_module(config_module(whole), label) if path.suffix == '.py' else config_of_yaml(whole)
+    except ConfigError as error:
+        problem = error
+    if config is not None and isinstance(config.get('env'), dict) and 'id' in config['env']:
+        return config  # zoo's own, as most are; the translators need not be loaded
+    from zoo.config.foreign.recognise import how_to_convert
+
+    if hint := how_to_convert(whole, label):
+        raise ConfigError(hint) from problem
+    if problem is not None:
+        raise problem
+    assert config is not None
+    return config
+
+
 def bundled_configs() -> dict[str, Path]:
     """Name -> file of every bundled config: 'cartpole_ppo' is dizoo_configs/cartpole_ppo_config.py."""
     spec = importlib.util.find_spec(BUNDLED_PACKAGE)
@@ -73,15 +83,15 @@ def bundled_configs() -> dict[str, Path]:
     return {file.stem.removesuffix('_config'): file for file in files}
 
 
-def _existing(path: Path) -> Path:
+def _existing(path: Path, what: str = 'config file') -> Path:
     try:
         path = path.expanduser().resolve()
         if path.is_file():
             return path
     except (OSError, RuntimeError, ValueError) as error:  # too long, a home that is not known, a NUL in it
         why = getattr(error, 'strerror', None) or error
-        raise ConfigError(f'{shown(str(path), 200)} cannot be a config file ({why}); check the path.') from error
-    raise ConfigError(f'there is no config file {str(path)!r}; check the path.')
+        raise ConfigError(f'{shown(str(path), 200)} cannot be a {what} ({why}); check the path.') from error
+    raise ConfigError(f'there is no {what} {str(path)!r}; check the path.')
 
 
 def _translated(config: dict[str, Any]) -> dict[str, Any] | None:
@@ -117,7 +127,20 @@ def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
     for name in ('config', 'main_config'):
         if isinstance(vars(module).get(name), dict):
             return plain(vars(module)[name])
-    raise ConfigError(f'{label} has no dict named `config` (or `main_config`); define one.')
+    envs = [
+        name for name, value in vars(module).items() if _is_env_class(value) and value.__module__ == module.__name__
+    ]
+    train = ' or '.join(f'zoo train {label}:{name}' for name in envs[:3])
+    raise ConfigError(
+        f'{label} has no dict named `config` (or `main_config`); '
+        + (f'to train on its env: {train}.' if train else 'define one.')
+    )
+
+
+def _is_env_class(value: Any) -> bool:
+    return (
+        isinstance(value, type) and callable(getattr(value, 'reset', None)) and callable(getattr(value, 'step', None))
+    )
 
 
 def import_module_or_file(name: str) -> ModuleType:
@@ -126,7 +149,7 @@ def import_module_or_file(name: str) -> ModuleType:
     Raises: ConfigError if there is none, or it raises an error, which is then the cause.
     """
     if name.endswith('.py'):
-        return _module_of_file(_existing(Path(name)).absolute())
+        return _module_of_file(_existing(Path(name), 'file to import').absolute())
     try:
         return importlib.import_module(name)
     except UserError:
@@ -186,158 +209,3 @@ def _is_free(name: str, path: Path) -> bool:
         return getattr(sys.modules[name], '__file__', None) == str(path)
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     return name.isidentifier() and (spec is None or spec.origin == str(path))
-
-
-# YAML 1.2: 1e-3 is a float; on, off, yes and no are text
-_SCALARS = {
-    'null': r'(?:~|null|Null|NULL|)',
-    'bool': r'(?:true|True|TRUE|false|False|FALSE)',
-    'int': r'[-+]?(?:0|[1-9](?:_?[0-9])*|0x[0-9a-fA-F]+|0o[0-7]+)',
-    'float': r'[-+]?(?:[0-9](?:_?[0-9])*(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)|\.[0-9]+(?:[eE][-+]?[0-9]+)?)'
-    r'|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)',
-}
-
-
-class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, Any] = {}
-    yaml_constructors = {  # no dates, sets or bytes, which no checkpoint holds
-        tag: make
-        for tag, make in yaml.SafeLoader.yaml_constructors.items()
-        if tag is None or tag.rpartition(':')[2] in ('null', 'bool', 'int', 'float', 'str', 'seq', 'map')
-    }
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if doubled := [key for key, n in Counter(keys).items() if n > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f'key {doubled[0]!r} appears twice', node.start_mark)
-        return super().construct_mapping(node, deep)
-
-    _depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self._depth > MAX_DEPTH:  # by default the limit of Python's stack, which is no error of YAML
-            mark = self.peek_event().start_mark
-            raise yaml.composer.ComposerError(None, None, f'it has more than {MAX_DEPTH} levels', mark)
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except (
-            KeyError,
-            ValueError,
-        ) as error:  # a tag that the text does not fit; 5,000 digits are too many for Python
-            problem = f'{shown(node.value)} cannot be read as {node.tag.rpartition(":")[2]}'
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
-
-    def construct_int(self, node: yaml.ScalarNode) -> int:
-        return int(self.construct_scalar(node).replace('_', ''), 0)
-
-
-class _Dumper(yaml.SafeDumper):
-    yaml_implicit_resolvers: dict[str, Any] = {}
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-for _kind, _pattern in _SCALARS.items():
-    for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(f'tag:yaml.org,2002:{_kind}', re.compile(f'(?:{_pattern})$'), None)
-_Loader.add_constructor('tag:yaml.org,2002:int', _Loader.construct_int)
-
-
-def _from_yaml(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.load(path.read_text(encoding='utf-8'), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f'{path} is not valid YAML: {" ".join(str(error).split())}; correct it there.') from error
-    except OSError as error:
-        raise ConfigError(f'{path} cannot be read ({error.strerror}); check the file.') from error
-    if not isinstance(data, dict):
-        raise ConfigError(f'{path} holds {type(data).__name__}, not the keys of a config; write key: value lines.')
-    return plain(data)
-
-
-def save_yaml(config: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a config so that load_config reads an equal one; functions are written as 'module:function'."""
-    with whole_file(Path(path)) as file:
-        file.write(yaml_text(config).encode())
-
-
-def yaml_text(config: dict[str, Any]) -> str:
-    """A config as YAML, in ASCII with escapes for other characters."""
-    return yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)
-
-
-def storable(value: Any) -> Any:
-    """A config as YAML and JSON hold it: plain, functions as 'module:function'."""
-    if isinstance(value, dict):
-        return {key: storable(v) for key, v in plain(value).items()}
-    if isinstance(value, list):
-        return [storable(v) for v in value]
-    return function_name(value) if callable(value) else value
-
-
-def function_name(function: Any) -> str:
-    """'module:function'; the script that is being run has the name that it is imported by."""
-    module = getattr(function, '__module__', '?')
-    if module == '__main__':
-        module = Path(getattr(sys.modules['__main__'], '__file__', None) or '__main__').stem
-    return f'{module}:{getattr(function, "__qualname__", type(function).__qualname__)}'
-
-
-def split_override(text: str) -> tuple[str, str]:
-    """'a.b.c=value' -> ('a.b.c', 'value'). Raises: ConfigError for another form."""
-    path, equals, raw = text.partition('=')
-    path = path.strip().removeprefix('--')
-    if not equals or not all(path.split('.')):
-        raise ConfigError(f'override {text!r} is not key=value; write e.g. policy.learn.learning_rate=1e-3.')
-    return path, raw.strip()
-
-
-def parse_value(raw: str, field: FieldInfo | None = None) -> Any:
-    """The value of an override's text: the first reading that the field accepts.
-
-    If no reading fits, or there is no field, it is the YAML reading, which validation then reports.
-    """
-    readings = list(_readings(raw))
-    if field is not None:
-        for value in readings:
-            if _takes(field, value):
-                return value
-    return readings[0]
-
-
-def _readings(raw: str) -> Iterator[Any]:
-    """The values that a text may mean: None, YAML, an integer (1e6), a boolean (on, off), the text itself."""
-    if raw.lower() in ('none', 'null'):
-        yield None
-    try:
-        value = plain(yaml.load(raw, _Loader))
-    except yaml.YAMLError:
-        value = raw
-    if value is not None:
-        yield value
-    if isinstance(value, float) and value.is_integer():
-        yield int(value)
-    words = {'on': True, 'yes': True, 'true': True, 'off': False, 'no': False, 'false': False}
-    if raw.lower() in words:
-        yield words[raw.lower()]
-    yield raw
-
-
-def _takes(field: FieldInfo, value: Any) -> bool:
-    annotation = field.annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return isinstance(value, dict)
-    strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-    typed: Any = Annotated[(annotation, *field.metadata)] if field.metadata else annotation  # type: ignore[misc]
-    try:
-        TypeAdapter(typed, config=strict).validate_python(value)
-    except ValidationError:
-        return False
-    return True

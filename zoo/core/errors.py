@@ -23,9 +23,20 @@ def place_of(error: BaseException) -> str:
     return f'{Path(last.filename).name}:{last.lineno}'
 
 
+def show_error(error: BaseException, n_max: int | None = None) -> str:
+    """The type of an exception, and its message on one line, cut after n_max characters."""
+    text = ' '.join(str(error).split())[:n_max]
+    return f'{type(error).__name__}: {text}' if text else type(error).__name__
+
+
+def missing_extra(what: str, extra: str) -> str:
+    """The message for something that needs an extra, an optional dependency, which is not installed."""
+    return f"{what} needs the {extra} extra, which is not installed; run: pip install 'policy-zoo[{extra}]'"
+
+
 def env_failure(error: BaseException) -> str | None:
     """What an env's own code raised, as a sentence with env, index, step and line; None for all other exceptions."""
     where, at = getattr(error, 'env_place', (None, None))
-    text = ' '.join(str(error).split())
-    raised = f'{type(error).__name__}: {text}' if text else type(error).__name__
-    return None if where is None else f'{where}: its code raised {raised} ({at}); --debug shows the traceback'
+    return (
+        None if where is None else f'{where}: its code raised {show_error(error)} ({at}); --debug shows the traceback'
+    )

@@ -89,6 +89,8 @@ def space_fault(leaf: Discrete | MultiDiscrete | MultiBinary | Box) -> str | Non
 
 def env_spaces(env: Any, name: str) -> tuple[Space, Space]:
     """The zoo spaces of an env's observations and actions. Raises: EnvError if one is missing or not supported."""
+    if env is None:
+        raise EnvContractError(f'env {name!r}: what makes it returned None; return the env.')
     for role in ('observation', 'action'):
         if not hasattr(env, f'{role}_space'):
             kind = type(getattr(env, 'unwrapped', env)).__name__
@@ -97,6 +99,24 @@ def env_spaces(env: Any, name: str) -> tuple[Space, Space]:
                 'give it one, e.g. gymnasium.spaces.Box or Discrete.'
             )
     return convert_space(env.observation_space, 'observation', name), convert_space(env.action_space, 'action', name)
+
+
+_METHODS = {
+    'reset': '`def reset(self, *, seed=None, options=None)` that returns `obs, info`',
+    'step': '`def step(self, action)` that returns `obs, reward, terminated, truncated, info`',
+}
+
+
+def check_methods(env: Any, name: str) -> None:
+    """Raises: EnvContractError if the env has no `reset` or `step` of its own."""
+    while isinstance(env, gymnasium.Wrapper) and type(env).__module__.startswith('gymnasium.'):
+        env = env.env  # a user's wrapper may have both, and need none of its env
+    for method, wanted in _METHODS.items():
+        found = getattr(env, method, None)
+        if not callable(found) or getattr(found, '__func__', None) is getattr(gymnasium.Env, method):
+            raise EnvContractError(
+                f'env {name!r}: its class {type(env).__name__} has no method `{method}`; write {wanted}.'
+            )
 
 
 class OldGymEnv(gymnasium.Env):
@@ -110,6 +130,7 @@ class OldGymEnv(gymnasium.Env):
         self._env = env
         self._name = name
         obs_space, action_space = env_spaces(env, name)
+        check_methods(env, name)
         self.observation_space = gymnasium_space(obs_space)
         self.action_space = gymnasium_space(action_space)
         self.action_masks = getattr(env, 'action_masks', None)

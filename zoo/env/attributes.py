@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, show_error
 from zoo.core.registry import closest
 
 MAX_LAYERS = 100
@@ -73,9 +73,9 @@ def outcome(env: Any, command: EnvCommand) -> Outcome:
         value = apply(env, command)
     except Exception as error:
         try:
-            return Outcome(error=pickle.dumps(error), words=f'{type(error).__name__}: {error}')
+            return Outcome(error=pickle.dumps(error), words=show_error(error))
         except Exception:  # it may refuse to be pickled
-            return Outcome(words=f'{type(error).__name__}: {error}')
+            return Outcome(words=show_error(error))
     try:
         pickle.dumps(value)
     except Exception as error:  # whatever its class raises

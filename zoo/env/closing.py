@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from zoo.env.errors import show_error
+from zoo.core.errors import show_error
 
 EACH_S = 1.0  # seconds that an env has at least, however long the others took
 

@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from zoo.config.code import absolute_name, names_code
+from zoo.config.code import absolute_name, names_code, with_absolute_names
 from zoo.config.schedule import schedule_problem
 from zoo.config.section import ConfigError, Section, section_problems
 from zoo.env.masks import MaskSource
-from zoo.env.user_wrappers import with_absolute_names
 
 Count = Annotated[int, Field(ge=1)]
 

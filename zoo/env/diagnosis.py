@@ -10,6 +10,7 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
+from zoo.core.errors import show_error
 from zoo.env.errors import (
     RESET_DO,
     STEP_DO,
@@ -73,7 +74,7 @@ def raise_if_broken(
     else:
         if result is not None:
             check_result(result, space)
-        got = f'{call} returned what cannot be used ({type(error).__name__}: {error})'
+        got = f'{call} returned what cannot be used ({show_error(error)})'
         wanted = 'what the gymnasium interface asks for'
     raise BrokenContractError(got, wanted, RESET_DO if call == 'reset' else STEP_DO) from error
 

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError, show_error
 from zoo.env.calls import CONSTRUCTION_CALLS, env_call
 
 RESET_DO = 'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'
@@ -48,6 +48,20 @@ class UnknownEnvError(EnvError, UserError):
 
 class UnsupportedEnvError(EnvError, UserError):
     """An env whose spaces zoo does not know, or that lacks the vectorization or autoreset mode of the config."""
+
+
+class EnvSettingError(UnsupportedEnvError):
+    """A value of env.schedule or env.reset_options that the envs do not take.
+
+    Args: key: such as 'schedule.wind'; said: what follows the key in the sentence; where: the section that has it.
+    """
+
+    def __init__(self, key: str, said: str, where: str = 'env') -> None:
+        self.key, self.said = key, said
+        super().__init__(f'{where}.{key}{said}')
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.key, self.said, str(self)[: -len(self.key) - len(self.said) - 1])
 
 
 class EnvKwargsError(EnvError, UserError):
@@ -124,12 +138,6 @@ def own_line(stack: FrameType | None) -> str:
         stack = stack.f_back
     own = [(file, line) for file, line in lines if not file.startswith((*_LIBRARIES, _STANDARD, '<'))]
     return ':'.join(map(str, (own or lines)[0]))
-
-
-def show_error(error: BaseException) -> str:
-    """The type and message of an exception on one line."""
-    text = ' '.join(str(error).split())
-    return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
 def made_at(name: str, index: int | None = None) -> str:

@@ -14,16 +14,16 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from zoo.config.code import absolute_name, is_in_file, lacks, load_home, shown_name, split_name
+from zoo.config.code import absolute_name, is_in_file, lacks, load_home, member, shown_name, split_name
+from zoo.config.env_names import Game, game_named, game_of, versions_of
 from zoo.config.section import ConfigError
+from zoo.core.errors import missing_extra
 from zoo.core.registry import ENV_REGISTRY, closest
 from zoo.env.errors import UnknownEnvError
-from zoo.env.families.family import EnvFamily, missing_extra
+from zoo.env.families.family import EnvFamily
 
 Source = EnvSpec | EnvFamily | Callable[..., Any]
 
-ATARI = re.compile(r'(?:ale_py:)?(ALE/)?(\w+?)(?:-ram)?(NoFrameskip|Deterministic)?-v\d+')
-PROCGEN = re.compile(r'(?:procgen:)?procgen[-_:/]([a-z]+)(?:-v\d+)?')
 PACKAGES = {
     'MiniGrid-': 'minigrid',
     'BabyAI-': 'minigrid',
@@ -62,9 +62,7 @@ def _find_in_file(env_id: str) -> Source:
     except ConfigError as error:
         raise UnknownEnvError(str(error)) from (error.__cause__ or error)
     attribute = split_name(env_id)[1]
-    found: Any = module
-    for part in attribute.split('.'):
-        found = getattr(found, part, None)
+    found = member(module, attribute)
     if attribute in gymnasium.registry and found is None:  # the file registered it
         return gymnasium.registry[attribute]
     if attribute in ENV_REGISTRY and found is None:
@@ -75,7 +73,7 @@ def _find_in_file(env_id: str) -> Source:
 def _find_in_module(env_id: str) -> Source:
     module_name, attribute = split_name(env_id)
     try:
-        module: Any = load_home(env_id, f'env {env_id!r}')
+        module = load_home(env_id, f'env {env_id!r}')
     except ConfigError as error:
         hint = _of_family(env_id) if isinstance(error.__cause__, ModuleNotFoundError) else None
         raise UnknownEnvError(hint or str(error)) from (error.__cause__ or error)
@@ -83,11 +81,8 @@ def _find_in_module(env_id: str) -> Source:
         return _of_old_gym(module, attribute, env_id)
     if attribute in gymnasium.registry:  # the import registered it
         return gymnasium.registry[attribute]
-    found: Any = module
-    for part in attribute.split('.'):
-        found = getattr(found, part, None)
     return _checked(
-        found,
+        member(module, attribute),
         env_id,
         f'module {module_name!r} has no function or class {attribute!r}, and registers no gymnasium env of that id; '
         'check the spelling.',
@@ -130,13 +125,6 @@ def _has_parameter(function: Any, name: str) -> bool:
     return name in inspect.signature(function).parameters
 
 
-def versions_of(env_id: str) -> list[EnvSpec]:
-    """The registered envs of this name, oldest version first."""
-    base = env_id.rpartition('-v')[0] or env_id
-    same = [s for s in gymnasium.registry.values() if s.id.rpartition('-v')[0] == base]
-    return sorted(same, key=lambda s: s.version or 0)
-
-
 def _unknown(env_id: str) -> str:
     """What to say of an id that nobody registered."""
     if hint := _of_family(env_id):
@@ -151,6 +139,8 @@ def _unknown(env_id: str) -> str:
         return _of_whole_file(env_id)
     if hint := _of_envpool(env_id) or _of_package(env_id):
         return hint
+    if game := game_named(env_id):
+        return _in_family(env_id, game, _package_of(game))
     close = closest(env_id, (*ENV_REGISTRY.names(), *gymnasium.registry))
     hint = f'did you mean {" or ".join(repr(c) for c in close)}?' if close else 'no known id is close.'
     return (
@@ -174,26 +164,25 @@ def _of_whole_file(env_id: str) -> str:
 
 def _of_family(env_id: str) -> str | None:
     """What to write for a game of Atari or Procgen by its usual id; None if it is of none."""
-    found = ATARI.fullmatch(env_id)
-    if found and (found[1] or found[3] or found[2] in _games('atari', 'ale_py')):
-        return _in_family(env_id, 'atari', found[2], 'ale_py')
-    found = PROCGEN.fullmatch(env_id)
-    return _in_family(env_id, 'procgen', found[1], 'envpool') if found else None
+    game = game_of(env_id)
+    return None if game is None else _in_family(env_id, game, _package_of(game))
 
 
 def _of_envpool(env_id: str) -> str | None:
     """What to write for an id of envpool's, all of which end in a version: importing it takes seconds."""
     is_like_it = re.fullmatch(r'[\w/]+-v\d+', env_id)
-    return (
-        _in_family(env_id, 'envpool', env_id, 'envpool')
-        if is_like_it and env_id in _games('envpool', 'envpool')
-        else None
-    )
+    is_known = is_like_it and env_id in _games('envpool', 'envpool')
+    return _in_family(env_id, Game('envpool', env_id), 'envpool') if is_known else None
 
 
-def _in_family(env_id: str, family: str, game: str, module: str) -> str:
-    install = '' if importlib.util.find_spec(module) else f' {missing_extra(family, family)}.'
-    return f'unknown env {env_id!r}: here it is env.id={family} env.game={game}.{install}'
+def _package_of(game: Game) -> str:
+    return 'ale_py' if game.family == 'atari' else 'envpool'
+
+
+def _in_family(env_id: str, game: Game, module: str) -> str:
+    install = '' if importlib.util.find_spec(module) else f' {missing_extra(f"env {game.family!r}", game.family)}.'
+    command = '' if game.is_ram else f' On the command line: zoo train --env {game.family} env.game={game.name}.'
+    return f'unknown env {env_id!r}: {game.sentence()}{command}{install}'
 
 
 def _games(family: str, module: str) -> list[str]:

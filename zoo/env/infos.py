@@ -1,4 +1,4 @@
-"""Reads the infos of single envs out of the info of a vector of envs, whatever form it has.
+"""Reads the infos of single envs out of the info of a vector of envs, in each of its forms.
 
 `VectorEnv.receive` (and Timestep.info) gives the info of the vector. Envs that zoo steps itself (vectorization sync and
 async) put the numbers of an episode's last info into FINAL_INFO, in every autoreset mode, and the entries that
@@ -9,6 +9,7 @@ reset in the same step.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,6 +24,7 @@ FINAL_OBS, FINAL_INFO = 'final_obs', 'final_info'  # keys of gymnasium's infos
 OWN_KEYS = {FINAL_OBS, FINAL_INFO, BROKEN, RAW_REWARD, RAW_END}  # of the vector, of no env
 
 Number = bool | int | float
+LARGEST = int(sys.float_info.max)  # a larger int is no float
 
 
 def end_infos(
@@ -72,9 +74,11 @@ def numbers_of(info: Any) -> dict[str, Number]:
 
 
 def number(value: Any) -> Number | None:
-    """The number or bool that a value is, as Python's own; None if it is something else."""
-    if isinstance(value, bool | int | float):
+    """The number or bool that a value is, as Python's own; None if it is something else, or an int beyond all floats."""
+    if isinstance(value, bool | float):
         return value
+    if isinstance(value, int):
+        return value if -LARGEST <= value <= LARGEST else None
     if getattr(value, 'shape', None) in ((), (1,)) and getattr(value, 'size', 1) == 1 or hasattr(value, 'numel'):
         array = np.asarray(value)
         if array.size == 1 and array.dtype.kind in 'biuf':
@@ -88,7 +92,7 @@ def watched_of(keys: Sequence[str], info: Any) -> dict[str, np.ndarray]:
     found = {}
     for key in keys if isinstance(info, Mapping) else ():
         if key in info:
-            with suppress(TypeError, ValueError):  # it is no number: as if it were not there
+            with suppress(TypeError, ValueError, OverflowError):  # it is no number: as if it were not there
                 found[key] = np.asarray(info[key], dtype=np.float32)
     return found
 
@@ -102,12 +106,17 @@ def add_watched(infos: dict[str, Any], values: Mapping[str, np.ndarray], i: int,
         if key not in infos:
             infos[key], infos[f'_{key}'] = np.zeros((n_env, *value.shape), np.float32), np.zeros(n_env, dtype=bool)
         if infos[key].shape[1:] != value.shape:
-            raise BrokenContractError(
-                f'the entry {key!r} of its info has the shape {value.shape}',
-                f'that of the other envs, {infos[key].shape[1:]}',
-                'give it one shape in all envs and steps, or leave it out of env.info_columns',
-            )
+            raise other_shape_error(key, value.shape, 'of the other envs', infos[key].shape[1:])
         infos[key][i], infos[f'_{key}'][i] = value, True
+
+
+def other_shape_error(key: str, shape: tuple[int, ...], whose: str, wanted: tuple[int, ...]) -> BrokenContractError:
+    """The error for an entry whose shape is not that of the other envs, or of the steps before."""
+    return BrokenContractError(
+        f'the entry {key!r} of its info has the shape {shape}',
+        f'that {whose}, {wanted}',
+        'give it one shape in all envs and steps, or leave it out of env.info_columns',
+    )
 
 
 def is_list_of_dicts(finals: Any) -> bool:
@@ -135,7 +144,7 @@ def _array(info: Mapping[str, Any], key: str, n_env: int) -> tuple[np.ndarray | 
     none = np.zeros(n_env, dtype=bool)
     try:
         values = np.asarray(info[key], dtype=np.float32)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None, none
     if values.ndim == 0 or len(values) != n_env:
         return None, none

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ import gymnasium
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.config.section import ConfigError
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, show_error
 from zoo.core.spaces import ACTION_MASK, Dict, Space
 from zoo.env.adapter import env_spaces
 from zoo.env.check import is_vector, refused
@@ -22,7 +21,7 @@ from zoo.env.check_single import EnvCheck
 from zoo.env.check_wrappers import layers, step_limit
 from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig, env_config
-from zoo.env.errors import EnvError, EnvKwargsError, MissingExtraError, UnknownEnvError, show_error
+from zoo.env.errors import EnvError, EnvKwargsError, MissingExtraError, UnknownEnvError
 from zoo.env.inspect_speed import advise
 from zoo.env.inspect_text import report_text
 from zoo.env.inspect_values import Recorder, scale_warnings, space_words, unbounded
@@ -58,16 +57,16 @@ class EnvReport:
         return {'env': self.env, 'problems': self.problems, 'warnings': self.warnings, 'facts': self.facts}
 
 
-def inspect_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 1000, limit_s: float = 60.0) -> EnvReport:
+def inspect_env(cfg: Any, n_step: int = 1000, limit_s: float = 60.0) -> EnvReport:
     """Takes `n_step` random steps with an env, as `check_env` does, and reports all that it finds.
 
     It continues after a problem where it can. It times the env, and a worker process, to say which vectorization pays.
-    Args: limit_s: seconds after which no more steps are begun; a slow env takes fewer than n_step.
+    Args: cfg: the section env, an id, or a class or function that makes an env; limit_s: seconds after which no more steps are begun; a slow env takes fewer than n_step.
     Raises: UserError if n_step is below 1 or no env has the id, its extra is missing, or it does not take env.kwargs.
     """
     if n_step < 1:
         raise UserError(f'inspect_env got n_step={n_step}, wanted 1 or more; leave it out for 1000 steps.')
-    cfg = env_config(cfg)
+    cfg = _config_of(cfg)
     inspection = _Inspection(cfg, n_step, limit_s)
     try:
         (inspection.family if is_vector(cfg) else inspection.single)()
@@ -76,6 +75,16 @@ def inspect_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 1000, limit_s:
     except (Exception, SystemExit) as error:
         inspection.add_problem(_sentence(error))
     return inspection.report()
+
+
+def _config_of(env: Any) -> EnvConfig:
+    """The section of an env that was given as one, as an id, or as what makes it. Raises: UserError for an env itself."""
+    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise UserError(
+            f'inspect_env got an env, {type(env).__name__}, but makes envs itself, some in other processes; give its class or '
+            'a function that makes it'
+        )
+    return env_config({'id': env} if isinstance(env, str) or callable(env) else env)
 
 
 class _Inspection:

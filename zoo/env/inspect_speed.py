@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
+from zoo.core.errors import show_error
 from zoo.env.config import EnvConfig
 from zoo.env.workers import WorkerVectorEnv
 
@@ -36,7 +37,7 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
     try:
         worker_s = worker_seconds(spaces, min(n_env, N_WORKER), cfg.step_timeout)
     except (Exception, SystemExit) as error:  # without processes, or with spaces that no shared memory takes
-        return Advice('sync', f'no worker process could be timed here ({type(error).__name__}: {error})', None)
+        return Advice('sync', f'no worker process could be timed here ({show_error(error)})', None)
     in_turn = n_env * step_s
     at_once = n_env * (worker_s + step_s / min(n_env, n_core))
     is_async = in_turn > GAIN * at_once and n_core > 1

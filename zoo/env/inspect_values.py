@@ -26,6 +26,7 @@ class Range:
         self._n, self._sum, self._squares = 0, 0.0, 0.0
 
     def add(self, values: Any) -> None:
+        """Takes one or more numbers into account; those that are not finite are left out."""
         array = np.asarray(values, dtype=np.float64)
         array = array[np.isfinite(array)]
         if array.size:
@@ -40,6 +41,7 @@ class Range:
         return max(abs(self.low), abs(self.high)) if self._n else 0.0
 
     def to_json(self) -> dict[str, float | None]:
+        """min, max, mean and std; all None of no numbers."""
         if not self._n:
             return dict.fromkeys(('min', 'max', 'mean', 'std'))
         mean = self._sum / self._n

@@ -14,12 +14,14 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from zoo.config.code import shown_name
+from zoo.config.env_names import versions_of
 from zoo.config.section import ConfigError
-from zoo.env.adapter import OldGymEnv, env_spaces
+from zoo.core.errors import missing_extra
+from zoo.env.adapter import OldGymEnv, check_methods, env_spaces
 from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError, UnsupportedEnvError, locate, made_at
-from zoo.env.families.family import EnvFamily, missing_extra, no_games
-from zoo.env.ids import Source, find_source, versions_of
+from zoo.env.families.family import EnvFamily, no_games
+from zoo.env.ids import Source, find_source
 from zoo.env.mask_source import find_mask_source, has_mask_in_info, has_mask_in_worker
 from zoo.env.masks import MaskSource
 from zoo.env.own_vector import check_limits, check_one_vector, limit_of, own_vector
@@ -93,6 +95,7 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
         env = _limit(env, n_step, replace=cfg.max_episode_steps is not None)
     env = apply_wrappers(env, cfg.wrappers, name)
     env_spaces(env, name)
+    check_methods(env, name)
     return env
 
 
@@ -211,10 +214,11 @@ def raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
     """Raise an error that names the extra to install, or the newer version to use, if that is the cause of `error`."""
     extra = extra_of(spec.id)
     if extra and isinstance(error, gymnasium.error.DependencyNotInstalled):
-        raise MissingExtraError(missing_extra(extra, spec.id)) from error
-    latest = versions_of(spec.id)[-1]
-    if latest.id != spec.id:
-        raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); use {latest.id!r}.') from error
+        raise MissingExtraError(missing_extra(f'env {spec.id!r}', extra)) from error
+    versions = versions_of(spec.id)
+    if versions and versions[-1].id != spec.id:
+        do = f'use {versions[-1].id!r}'
+        raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); {do}.') from error
 
 
 def _limit(env: gymnasium.Env, max_episode_steps: int, replace: bool) -> gymnasium.Env:

@@ -15,8 +15,9 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.config.section import ConfigError
+from zoo.core.errors import show_error
 from zoo.env.adapter import takes_keyword
-from zoo.env.errors import EnvKwargsError, UnsupportedEnvError, show_error
+from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
 from zoo.env.families.family import EnvFamily, EnvRequest
 
 VectorEnv = gymnasium.vector.VectorEnv

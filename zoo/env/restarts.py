@@ -6,7 +6,8 @@ import logging
 
 import numpy as np
 
-from zoo.env.errors import BrokenContractError, EnvContractError, EnvError, raised_at, show_error
+from zoo.core.errors import show_error
+from zoo.env.errors import BrokenContractError, EnvContractError, EnvError, raised_at
 
 logger = logging.getLogger(__name__)
 

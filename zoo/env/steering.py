@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from zoo.config.code import load_code
 from zoo.config.messages import shown
 from zoo.config.schedule import is_signed_schedule, signed_section, signed_value
-from zoo.core.errors import UserError, place_of
+from zoo.core.errors import UserError, place_of, show_error
 from zoo.env.attributes import EnvCommand
 from zoo.env.config import EnvConfig
-from zoo.env.errors import EnvError
+from zoo.env.errors import EnvError, EnvSettingError
 from zoo.env.tensor.vector import TensorVectorEnv
 from zoo.env.vector import VectorEnv
 
@@ -41,25 +42,26 @@ class EnvSettings:
     def apply(self, envs: Sequence[AnyVectorEnv], env_step: int) -> None:
         """Gives the envs the values of an env step, those that differ from the last ones.
 
-        Raises: UserError if the envs do not have such an attribute, or it is no number; UnsupportedEnvError if they take no
-          reset options.
+        Raises: EnvSettingError if the envs do not have such an attribute, or it is no number, or they take no reset options.
         """
         for name, schedule in self._schedules.items():
-            if name not in self._kinds:
-                self._kinds[name] = _kind_of(envs[0], name)
-            value = signed_value(schedule, env_step)
-            value = value if self._kinds[name] is float else self._kinds[name](round(value))
-            if self.values.get(name) != value:
-                command = EnvCommand('set', name, (value,))
-                for env in envs:
-                    env.command(command)
-                self.values[name] = value
+            with _naming(f'schedule.{name}'):
+                if name not in self._kinds:
+                    self._kinds[name] = _kind_of(envs[0], name)
+                value = signed_value(schedule, env_step)
+                value = value if self._kinds[name] is float else self._kinds[name](round(value))
+                if self.values.get(name) != value:
+                    command = EnvCommand('set', name, (value,))
+                    for env in envs:
+                        env.command(command)
+                    self.values[name] = value
         if self._rule is not None:
-            options = self._rule(env_step)
-            if options != self._options:
-                for env in envs:
-                    env.set_reset_options(options)
-                self._options = options
+            with _naming('reset_options'):
+                options = self._rule(env_step)
+                if options != self._options:
+                    for env in envs:
+                        env.set_reset_options(options)
+                    self._options = options
 
 
 class RunEnvs:
@@ -98,6 +100,16 @@ class RunEnvs:
         return [value for env in named[of] for value in env.command(command)]
 
 
+@contextmanager
+def _naming(key: str) -> Iterator[None]:
+    """What the envs refuse in this context is said with the key of section env that it is about."""
+    try:
+        yield
+    except UserError as error:
+        said, path = str(error), f'env.{key}'
+        raise EnvSettingError(key, said[len(path) :] if said.startswith(path) else f': {said}') from error
+
+
 def _number(value: Any) -> Any:
     return signed_section(value) if isinstance(value, dict | list) else float(value)
 
@@ -116,9 +128,8 @@ def _rule(options: Any) -> Callable[[int], dict[str, Any]] | None:
         try:
             found = function(env_step)
         except Exception as error:
-            said = ' '.join(f'{type(error).__name__}: {error}'.split())
             raise EnvError(
-                f'env.reset_options, a function of the env step, raised {said} at env step {env_step} ({place_of(error)}); '
+                f'env.reset_options, a function of the env step, raised {show_error(error)} at env step {env_step} ({place_of(error)}); '
                 'correct it; --debug shows the traceback'
             ) from error
         if not isinstance(found, Mapping):
@@ -140,7 +151,7 @@ def _kind_of(env: AnyVectorEnv, name: str) -> type:
     is_number = isinstance(value, int | float) or getattr(value, 'ndim', 1) == 0
     if not is_number or kind not in 'iuf':
         raise UserError(
-            f'env.schedule has {name!r}, which is {shown(value)} ({type(value).__name__}) in env {env.name!r} but must be a '
-            'number; give the env a number of that name, or use a callback with job.envs.set_attr'
+            f'it is {shown(value)} ({type(value).__name__}) in env {env.name!r} but must be a number; give the env a number of '
+            'that name, or use a callback with job.envs.set_attr'
         )
     return float if kind == 'f' else int

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from zoo.config.code import absolute_name, is_in_file, load_code, names_code, shown_name
+from zoo.config.code import load_code, names_code, shown_name
 from zoo.config.section import ConfigError
-from zoo.env.errors import UnsupportedEnvError, raised_at, show_error
+from zoo.core.errors import show_error
+from zoo.env.errors import UnsupportedEnvError, raised_at
 
 Wrapper = str | dict[str, Any] | Callable[..., Any]
 """'module:Class', {type: 'module:Class', its arguments}, or the class or function itself."""
@@ -22,11 +23,6 @@ class WrapperCall(NamedTuple):
     place: str
     make: Callable[..., Any]
     kwargs: dict[str, Any]
-
-
-def with_absolute_names(wrappers: Sequence[Wrapper]) -> list[Any]:
-    """The wrappers with whole paths in the names of files."""
-    return [_absolute(item) for item in wrappers]
 
 
 def wrapper_problems(wrappers: Sequence[Wrapper], key: str = 'env.wrappers') -> Iterator[str]:
@@ -122,11 +118,3 @@ def _check_arguments(make: Callable[..., Any], kwargs: dict[str, Any], place: st
         own = list(signature.parameters.values())[1:]
         takes = ', '.join(str(p.replace(annotation=p.empty)) for p in own) or 'nothing else'
         raise ConfigError(f'{place} takes the env and {takes}: {error}; correct its arguments.') from error
-
-
-def _absolute(item: Any) -> Any:
-    if isinstance(item, str):
-        return absolute_name(item) if is_in_file(item) else item
-    if isinstance(item, dict):
-        return {key: _absolute(value) for key, value in item.items()}
-    return [_absolute(value) for value in item] if isinstance(item, list) else item

@@ -20,10 +20,11 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import write_to_shared_memory
 
+from zoo.core.errors import show_error
 from zoo.core.stop import STOP_SIGNALS
 from zoo.env.attributes import EnvCommand, apply, outcome
 from zoo.env.diagnosis import as_flag, checked_call
-from zoo.env.errors import BrokenContractError, raised_at, show_error
+from zoo.env.errors import BrokenContractError, raised_at
 from zoo.env.infos import numbers_of, watched_of
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h

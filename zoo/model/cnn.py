@@ -103,7 +103,9 @@ class ConvConfig(CNNConfig):
 
 @ENCODER_REGISTRY.register('cnn')
 class ConvNet(CNN):
-    """Convolutions of the sizes that `ConvConfig` names, then a dense layer, each with the activation.
+    """For images: convolutions whose channels, kernels and strides you choose, then a dense layer.
+
+    Sizes are those of `ConvConfig`; the activation follows each layer.
 
     Started orthogonal with gain sqrt(2), as PPO's Atari results are.
     """
@@ -142,7 +144,9 @@ def _smallest(sizes: list[tuple[int, int, int]]) -> int:
 
 @ENCODER_REGISTRY.register('nature')
 class NatureCNN(ConvNet):
-    """Three convolutions (32 8x8/4, 64 4x4/2, 64 3x3/1) and a layer of 512, relu: [..., C, H, W] -> [..., 512].
+    """For images of about 84 x 84, as in Atari: three convolutions and a layer of 512.
+
+    [..., C, H, W] -> [..., 512]: convolutions 32 8x8/4, 64 4x4/2, 64 3x3/1, then relu.
 
     Source: Mnih et al. 2015 (Nature 518, 529).
     """
@@ -166,7 +170,9 @@ class ImpalaConfig(CNNConfig):
 
 @ENCODER_REGISTRY.register('impala')
 class ImpalaCNN(CNN):
-    """Three stages of 16, 32, 32 channels and a layer of 256, relu: [..., C, H, W] -> [..., 256].
+    """For images of about 64 x 64, as in Procgen: a residual network and a layer of 256.
+
+    [..., C, H, W] -> [..., 256]: three stages of 16, 32, 32 channels, relu.
 
     A stage is a 3x3 convolution, a 3x3 maximum of stride 2 and two residual blocks.
     Source: Espeholt et al. 2018, arXiv:1802.01561, fig. 3 (right), without its LSTM. Started small as for PPG

@@ -97,7 +97,10 @@ class MLPConfig(Section):
 
 @ENCODER_REGISTRY.register('mlp')
 class MLP(Layers):
-    """Encoder of any leaf: what `make_input` gives -> [..., hidden_sizes[-1]]."""
+    """For vectors and indices: fully connected layers of the widths policy.model.hidden_sizes.
+
+    What `make_input` gives of any leaf -> [..., hidden_sizes[-1]].
+    """
 
     config: ClassVar[type[Section]] = MLPConfig
 
@@ -117,7 +120,10 @@ class FlatConfig(Section):
 
 @ENCODER_REGISTRY.register('flat')
 class Flat(nn.Module):
-    """What `make_input` gives of any leaf, as one vector: the heads are then linear in the observations."""
+    """No layers: the observations as one vector, so that the policy is linear in them.
+
+    What `make_input` gives of any leaf -> [..., n].
+    """
 
     config: ClassVar[type[Section]] = FlatConfig
     value_gain: ClassVar[float] = 1.0

@@ -48,7 +48,9 @@ class MultiConfig(Section):
 
 @ENCODER_REGISTRY.register('multi')
 class MultiEncoder(nn.Module):
-    """{dotted path: what `make_input` gives of the leaf} -> [..., F].
+    """For observations of several parts, as in a Dict: an encoder for each part, whose outputs are joined.
+
+    {dotted path: what `make_input` gives of the leaf} -> [..., F].
 
     An encoder for each leaf; their features side by side go through one more. So vectors are treated as if they were
     one, and images join them after convolutions.

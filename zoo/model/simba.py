@@ -27,7 +27,9 @@ class SimbaConfig(Section):
 
 @ENCODER_REGISTRY.register('simba')
 class Simba(nn.Module):
-    """[..., n] -> [..., hidden_size]: a linear layer, n_block residual blocks, layer normalisation.
+    """For vectors: a residual network with layer normalisation.
+
+    [..., n] -> [..., hidden_size]: a linear layer, n_block residual blocks, layer normalisation.
 
     Source: Lee et al. 2024, arXiv:2410.09754, sec. 4, and the authors' code for how the weights start. The defaults are
     those of its actor; its critic has 2 blocks of 512. Its normalisation of observations is `obs_norm`.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from zoo.config.messages import shown
 from zoo.core.errors import UserError
 from zoo.policy.session import read_obs
 from zoo.rl_utils.distribution import ActionDist
@@ -62,7 +63,7 @@ class ActionDistribution:
 
     def log_prob(self, action: Any) -> Tensor:
         """Log-probability (or density) of the actions, [B]. Raises: UserError if they do not fit the observations."""
-        return self._out(self._dist.log_prob(self._rows, self._actions(action)))
+        return self._out(self._log_prob(self._actions(action)))
 
     def entropy(self) -> Tensor:
         """Entropy in nats, [B]."""
@@ -79,13 +80,25 @@ class ActionDistribution:
 
     def _actions(self, action: Any) -> Tensor:
         dtype = torch.int64 if self._dist.is_index else torch.float32
-        given = torch.as_tensor(action, device=self._rows.device).to(dtype)
-        rows = given.unsqueeze(0) if self._is_single else given
+        try:
+            given = torch.as_tensor(action, device=self._rows.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f'action is {shown(action)} but must be an array or tensor of numbers') from error
+        if self._dist.is_index and not torch.equal(given, given.to(dtype).to(given.dtype)):
+            raise UserError(f'action is {shown(action)} but the policy chooses by index; give integers')
+        rows = given.to(dtype).unsqueeze(0) if self._is_single else given.to(dtype)
         try:
             self._dist.check_action(rows, self._rows.shape[:-1])
         except ValueError as error:
             raise UserError(f'the actions do not fit the {len(self._rows)} observations: {error}') from error
         return rows
+
+    def _log_prob(self, rows: Tensor) -> Tensor:
+        """Raises: UserError for an index that the distribution does not have."""
+        try:
+            return self._dist.log_prob(self._rows, rows)
+        except (ValueError, IndexError, RuntimeError) as error:
+            raise UserError(f'the actions are none of the policy: {error}') from error
 
     def _out(self, rows: Tensor) -> Tensor:
         return rows[0] if self._is_single else rows

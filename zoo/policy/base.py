@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,10 @@ from zoo.core.seeding import stream
 from zoo.core.spaces import Dict, Space
 from zoo.model.unread import set_fields
 from zoo.policy.answers import ActionDistribution, Judged, Sampled, distribution_of_obs, judged, sampled, value_of_obs
+from zoo.policy.mode_views import CollectMode as CollectMode
+from zoo.policy.mode_views import EvalMode as EvalMode
+from zoo.policy.mode_views import LearnMode as LearnMode
+from zoo.policy.mode_views import device_of as device_of
 from zoo.policy.partial import PartialLoad, load_partly
 from zoo.policy.sections import DEVICE as DEVICE
 from zoo.policy.sections import MAX_EPISODE_STEPS as MAX_EPISODE_STEPS
@@ -30,58 +33,14 @@ from zoo.policy.sections import EvalConfig as EvalConfig
 from zoo.policy.sections import LearnConfig as LearnConfig
 from zoo.policy.sections import PolicyConfig as PolicyConfig
 from zoo.policy.session import Session as Session
+from zoo.policy.state import load_state, state_of
 from zoo.policy.updated import updated_class
 from zoo.rl_utils.distribution import ActionDist
 
 logger = logging.getLogger(__name__)
 
 Mode = Literal['learn', 'collect', 'eval']
-
-
-class LearnMode(NamedTuple):
-    """What a learner is given."""
-
-    forward: Callable[[Any], Metrics]  # a `Sample` [N], or {'policy': .., 'value': ..} of such
-    learn_aux: Callable[[], Metrics]
-    monitor_vars: Callable[[], list[str]]
-    set_env_step: Callable[[int], None]
-    train_iter: Callable[[], int]
-    get_batch_size: Callable[[], int | dict[str, int] | None]  # None: all samples at once
-    state_dict: Callable[[], dict[str, Any]]
-    load_state_dict: Callable[[dict[str, Any]], None]
-
-
-class CollectMode(NamedTuple):
-    """What a collector is given."""
-
-    forward: Callable[[Obs, State], dict[str, Any]]
-    start: Callable[[Obs], Acting]  # given where the observations of each rollout will be, [T + 1, B, *O]
-    process_transition: Callable[[Obs, dict[str, Any], Any], Transition]  # once per rollout
-    get_train_sample: Callable[[Rollout], Sample]
-    reset: Callable[[], None]
-    n_step: int
-    env_action: Callable[[Tensor], Tensor] | None = None  # of an action, what the env is sent; None: the same
-
-
-class EvalMode(NamedTuple):
-    """What an evaluator is given."""
-
-    forward: Callable[[Obs, State], dict[str, Any]]
-    initial_state: Callable[[int], State] | None = None
-    env_action: Callable[[Tensor], Tensor] | None = None  # as in `CollectMode`
-    sample: Callable[[Obs, State, torch.Generator | None], dict[str, Any]] | None = None
-    # like forward, with actions drawn from the policy; None: it draws none
-
-
-def device_of(name: str) -> torch.device:
-    """The device that `policy.device` names."""
-    if name == 'auto':
-        return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
-    if not re.fullmatch(DEVICE, name):
-        raise UserError(f"policy.device is {name!r} but must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
-    if name != 'cpu' and not torch.cuda.is_available():
-        raise UserError(f"policy.device is {name!r} but there is no CUDA here; use 'auto' or 'cpu'")
-    return torch.device(name)
+MODES: tuple[Mode, ...] = ('learn', 'collect', 'eval')
 
 
 class Policy(ABC):
@@ -126,7 +85,7 @@ class Policy(ABC):
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
         self.device = device_of(cfg.device)
-        self._fields = tuple(enable_field) if enable_field is not None else ('learn', 'collect', 'eval')
+        self._fields = tuple(enable_field) if enable_field is not None else MODES
         self.given_model: str | None = None if model is None else type(model).__name__
         if model is None:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
@@ -387,8 +346,8 @@ class Policy(ABC):
 
     def env_action(self, action: Tensor) -> Any:
         """A batch of actions [B, ...] of this policy as arrays that the env takes: clipped or rescaled to its bounds."""
-        change = self._env_action()
-        return self._action_map(action if change is None else change(action))
+        change, given = self._env_action(), torch.as_tensor(action)
+        return self._action_map(given if change is None else change(given))
 
     @property
     def model(self) -> Any:
@@ -409,15 +368,7 @@ class Policy(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that makes this policy continue as if it had not stopped: nested, tensors and JSON scalars."""
-        state: dict[str, Any] = {
-            'model': dict(self._model.state_dict()),
-            'normalizer': dict(self._normalizers.state_dict()),
-        }
-        if 'learn' in self._fields:
-            state['learn'] = self._state_dict_learn()
-        if 'collect' in self._fields:
-            state['collect'] = self._state_dict_collect()
-        return state
+        return state_of(self)
 
     def load_state_dict(
         self, state: dict[str, Any], strict: bool = True, only: Sequence[str] = ('*',)
@@ -433,13 +384,7 @@ class Policy(ABC):
         """
         if not strict:
             return load_partly(self._model, self._normalizers, state, only)
-        self._model.load_state_dict(state['model'])
-        known = self._normalizers.state_dict()
-        self._normalizers.load_state_dict({k: v for k, v in state['normalizer'].items() if k in known})
-        if 'learn' in self._fields:
-            self._load_state_dict_learn(state['learn'])
-        if 'collect' in self._fields:
-            self._load_state_dict_collect(state['collect'])
+        load_state(self, state)
         return None
 
     def memory_state_dict(self) -> dict[str, Any]:

@@ -93,9 +93,16 @@ class DQNPolicy(Policy):
         return 'replay'
 
     def _build(self) -> None:
-        if not isinstance(self.action_space, Discrete) or keeps_state(self._model):
-            got = f'{self.action_space} and model {type(self._model).__name__}'
-            raise UserError(f"policy 'dqn' got {got} but is for Discrete actions and a model without state; use ppo")
+        if not isinstance(self.action_space, Discrete):
+            kind = type(self.action_space).__name__
+            raise UserError(
+                f"policy 'dqn' is for Discrete actions, and those of the env are of a {kind}; use policy.type=ppo"
+            )
+        if keeps_state(self._model):
+            raise UserError(
+                f"policy 'dqn' is for a model without a memory, got {type(self._model).__name__}; use policy.type=ppo, or "
+                'leave policy.model.recurrent out'
+            )
         self._mode, self._dist = ModelMode(self._model, self.device), Categorical(self.action_space.n)
 
     def check_fields(self) -> None:

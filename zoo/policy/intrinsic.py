@@ -139,11 +139,12 @@ class RND:
         return dict(zip(self.names, self._found.clone(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks with their statistics, optimiser and random stream; sums of errors begin anew, as episodes do."""
+        """Networks with their statistics, optimiser, random stream, and the sums of errors, which go on beyond episodes."""
         return {
             'networks': dict(self.networks.state_dict()),
             'optimizer': self._optimizer.state_dict(),
             'generator': self._generator.get_state(),
+            'carry': self._carry.tolist(),  # a list, since its length is that of the envs
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -151,7 +152,9 @@ class RND:
         self.networks.load_state_dict(state['networks'])
         self._optimizer.load_state_dict(state['optimizer'])
         restore_generator(self._generator, state['generator'])
-        self._carry, self._waiting = torch.zeros(0, device=self._carry.device), None
+        carry = state.get('carry', [])  # older states have none: the sums begin anew
+        self._carry = torch.tensor(carry, dtype=torch.float32, device=self._carry.device)
+        self._waiting = None
 
     def _split(self, obs: Obs) -> Iterator[Obs]:
         return split_rows(obs, self._cfg.batch_size)

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.config.messages import shown
 from zoo.core.action_map import first_row, forbids_all
 from zoo.core.data import Obs, State, first_leaf, map_tensors, replace_rows
 from zoo.core.errors import UserError
-from zoo.core.spaces import ACTION_MASK, mask_space, n_lead, obs_to_tensor
+from zoo.core.spaces import ACTION_MASK, Dict, mask_space, n_lead, obs_to_tensor
 
 if TYPE_CHECKING:
     from zoo.policy.base import Policy
@@ -43,6 +44,8 @@ class Session:
         Raises: UserError if obs is not of the space of observations, or of another number of envs than before; or if
           the policy draws no actions.
         """
+        if not isinstance(deterministic, bool):
+            raise UserError(f'deterministic is {shown(deterministic)} but must be true or false')
         batch, is_single = read_obs(self._policy, obs)
         forward = self._mode.forward if deterministic else self._drawing(generator)
         output = forward(batch, self._before(len(first_leaf(batch)), begins))
@@ -56,6 +59,10 @@ class Session:
             raise UserError(
                 f'policy {self._policy.cfg.type!r} draws no actions outside of collecting; give it a method '
                 '_forward_sample, or act with deterministic=True'
+            )
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise UserError(
+                f'generator is {shown(generator)} but must be a torch.Generator, e.g. of manual_seed, or None'
             )
         return lambda obs, state: draw(obs, state, generator)
 
@@ -79,6 +86,10 @@ def read_obs(policy: Policy, obs: Any) -> tuple[Obs, bool]:
     Raises: UserError if obs is not of the space of observations, or if an action mask forbids every action.
     """
     space = policy.obs_space
+    if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict) and not isinstance(space, Dict):
+        raise UserError(
+            'obs is a pair of an observation and a dict, as reset returns it; give the observation alone: obs[0]'
+        )
     batch = obs_to_tensor(space, _off_device(obs), optional=policy._optional_obs())
     is_single = n_lead(space, batch) == 0
     batch = map_tensors(lambda x: x.unsqueeze(0), batch) if is_single else batch

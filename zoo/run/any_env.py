@@ -9,12 +9,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from zoo.config.override import split_override
 from zoo.config.section import plain
-from zoo.config.source import bundled_configs, function_name, load_config, split_override
+from zoo.config.source import bundled_configs, load_config
+from zoo.config.yaml_text import function_name
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import is_image
 from zoo.env.adapter import convert_space
-from zoo.env.make import env_name, make_env
+from zoo.env.errors import UnsupportedEnvError
+from zoo.env.make import check_source, env_name, make_env
 from zoo.worker.evaluation_env import evaluation_env
 
 logger = logging.getLogger(__name__)
@@ -40,9 +43,12 @@ def config_for_env(
         logger.info('training with the bundled config %s; zoo config %s shows it', name, name)
         return load_config(name)[0]
     label = env if isinstance(env, str) else function_name(env)
-    norms = _norms(env, policy_type, overrides)
-    with_norms = ''.join(f' and {path}=true' for path in norms)
-    logger.info('no bundled config is for %s and %s: training with the defaults%s', label, policy_type, with_norms)
+    check_source({'id': env, 'game': given.get('env.game')})
+    has_images = _has_images(env, overrides)
+    norms = [] if has_images is None else _norms(policy_type, has_images)
+    if has_images is not None:  # else the run says what is wrong with the env
+        with_norms = ''.join(f' and {path}=true' for path in norms)
+        logger.info('no bundled config is for %s and %s: training with the defaults%s', label, policy_type, with_norms)
     policy: dict[str, Any] = {'type': policy_type}
     for path in norms:
         _, section, key = path.split('.')
@@ -61,27 +67,26 @@ def bundled_config_of(env_id: str, policy_type: str, game: str | None = None) ->
     return None
 
 
-def _norms(env: Any, policy_type: str, overrides: Sequence[str]) -> list[str]:
+def _norms(policy_type: str, has_images: bool) -> list[str]:
     """The normalisations to turn on for an env that nobody has tuned: those that the policy has and its observations take.
 
-    Of six envs, each with two seeds and 100k steps of ppo, four ended far higher with them and two as high
-    (benchmarks/results/any_env.md).
+    Of six envs, three ended far higher with them and three about as high (benchmarks/results/any_env.md).
     """
     learn = POLICY_REGISTRY.get(policy_type).config.model_fields['learn'].annotation
     norms = ['policy.learn.reward_norm'] if 'reward_norm' in getattr(learn, 'model_fields', {}) else []
-    if norms and not _has_images(env, overrides):
-        norms.insert(0, 'policy.model.obs_norm')
-    return norms
+    return ['policy.model.obs_norm', *norms] if norms and not has_images else norms
 
 
-def _has_images(env: Any, overrides: Sequence[str]) -> bool:
-    """Whether observations are images alone, as far as one env can be made to see; if not, true: then nothing is turned on."""
+def _has_images(env: Any, overrides: Sequence[str]) -> bool | None:
+    """Whether observations are images alone; None where no env can be made to see."""
     try:
         cfg = evaluation_env({'env': {'id': env}}, [text for text in overrides if text.startswith('env.')])
         with closing(make_env(cfg)) as made:
             return is_image(convert_space(made.observation_space, 'observation', env_name(cfg)))
-    except Exception:  # the run makes the env too, and says what is wrong with it
+    except UnsupportedEnvError:  # a family, which makes vectors only
         return True
+    except Exception:
+        return None
 
 
 def exp_name_of(env_id: str) -> str:

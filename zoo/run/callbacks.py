@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,25 +10,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from zoo.config.code import load_code, names_code, shown_name
 from zoo.config.messages import shown
 from zoo.config.section import ConfigError
-from zoo.config.source import function_name
+from zoo.config.yaml_text import function_name
 from zoo.core.data import Metrics, Rollout
-from zoo.core.errors import RunError, place_of
+from zoo.core.errors import RunError, place_of, show_error
 from zoo.core.registry import closest
 
 if TYPE_CHECKING:
     from zoo.run.job import SerialJob, TrainResult
     from zoo.worker.evaluator import Evaluation
 
-NAME = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*')
-"""'module:Class'; a part of what zoo.run.trust takes for code that needs consent."""
-
 
 class Callback:
     """What a run calls at its events: derive a class and override what you need; a class with the same methods will do.
 
-    The config names it, `callbacks: ['my_module:MyCallback']`, or it is given, `serial_pipeline(..., callbacks=[...])`, as
+    The config names it, `callbacks: ['my_module:MyCallback']` or `['./my_file.py:MyCallback']`, or it is given, `serial_pipeline(..., callbacks=[...])`, as
     a class, an object, or a function that has the name of an event. Callbacks are called in that order. What they keep
     is theirs: it is in no checkpoint, so a resume makes new ones.
 
@@ -95,7 +91,7 @@ class Callbacks:
         self.has_failed = False
         self._methods: dict[str, list[tuple[str, Any]]] = {event: [] for event in EVENTS}
         for spec in specs:
-            found = _load(spec) if isinstance(spec, str) else spec
+            found = _load(spec, 'callbacks') if isinstance(spec, str) else spec
             name = _name_of(found)
             item = self._guarded(f'{name} raised when it was made', found) if isinstance(found, type) else found
             for event, method in _methods_of(item).items():
@@ -143,9 +139,8 @@ class Callbacks:
             return function(*args)
         except Exception as error:
             self.has_failed = True
-            text, at = ' '.join(str(error).split()), place_of(error)
-            raised = f'{type(error).__name__}: {text}' if text else type(error).__name__
-            raise CallbackError(f'callback {words} {raised} ({at}); --debug shows the traceback') from error
+            said = f'{show_error(error)} ({place_of(error)})'
+            raise CallbackError(f'callback {words} {said}; --debug shows the traceback') from error
 
     def _fail(self, sentence: str) -> None:
         self.has_failed = True
@@ -154,37 +149,25 @@ class Callbacks:
 
 def callback_problems(specs: Any) -> Iterator[str]:
     """A sentence for everything that cannot be a callback, or has methods that nothing would call; makes none."""
-    for spec in specs if isinstance(specs, list | tuple) else [specs]:
+    for i, spec in enumerate(specs if isinstance(specs, list | tuple) else [specs]):
         try:
-            found = _load(spec) if isinstance(spec, str) else spec
+            found = _load(spec, f'callbacks[{i}]') if isinstance(spec, str) else spec
             _check(found)
         except ConfigError as error:
             yield from error.problems
 
 
-def _load(name: str) -> Any:
-    """The class that 'module:Class' names."""
-    if not NAME.fullmatch(name):
+def _load(name: str, path: str) -> Any:
+    """The class or function that 'module:Class' or 'path/file.py:Class' names. Raises: ConfigError."""
+    if not names_code(name):
         raise ConfigError(
-            f"callbacks has {shown(name)}, which is no 'module:Class'; name a class of an importable module."
+            f"{path} is {shown(name)}, which is no 'module:Class' and no 'path/file.py:Class'; name a class by one of them."
         )
-    module, _, attribute = name.partition(':')
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f'{module}.'.startswith(f'{error.name}.'):
-            raise  # it exists, but a module that it imports does not
-        raise ConfigError(
-            f'callbacks has {name!r} but the module {error.name!r} is not found; check the spelling, or add --import with '
-            'the path of its file.'
-        ) from error
-    for part in attribute.split('.'):
-        found = getattr(found, part, None)
+    found = load_code(name, path)
     if not isinstance(found, type) and not inspect.isfunction(found):
-        names = [key for key, value in vars(importlib.import_module(module)).items() if isinstance(value, type)]
-        close = closest(attribute, names)
-        hint = f'did you mean {" or ".join(map(repr, close))}?' if close else 'check the spelling.'
-        raise ConfigError(f'callbacks has {name!r} but {module!r} has no class {attribute!r}: {hint}')
+        raise ConfigError(
+            f'{path} is {shown_name(name)!r} but that is {shown(found)}; name a class, or a function of an event.'
+        )
     return found
 
 

@@ -45,7 +45,7 @@ OPTIONAL = re.compile(
     'learn/(adaptive_rate|penalty_weight)/|learn/optimizer/(.+/)?(average|average_weight|loss_scale|n_good_step)$'
 )
 """State that begins anew where a file lacks it, each number on its own."""
-LATER = re.compile('learn/(aux_filled|aux_oldest)$')
+LATER = re.compile('learn/(aux_filled|aux_oldest|intrinsic/carry)$')
 """State that a file may lack, but not have in vain."""
 
 
@@ -241,7 +241,15 @@ def _load_newest(folder: Path) -> Checkpoint:
     inner = inner if inner.is_dir() else folder
     files = [*reversed(steps_of(inner).values()), *inner.glob('best.safetensors')]
     if not files:
-        raise CheckpointError(folder, 'is a folder without checkpoints; pass a run folder or a .safetensors file of it')
+        files = [*folder.glob('*/checkpoints/*.safetensors'), *folder.glob('*/*/checkpoints/*.safetensors')]
+        runs = {path.parent.parent for path in files}
+        newest = max(runs, key=lambda run: run.stat().st_mtime, default=None)
+        do = (
+            'pass a run folder or a .safetensors file of it'
+            if newest is None
+            else f'the newest run in it is {newest}: pass that'
+        )
+        raise CheckpointError(folder, f'is a folder without checkpoints; {do}')
     first: CheckpointError | None = None
     for file in files:
         try:

@@ -10,7 +10,9 @@ from pydantic import Field, create_model, field_validator
 from pydantic.fields import FieldInfo
 
 from zoo.buffer import BufferConfig
+from zoo.config.code import with_absolute_names
 from zoo.config.messages import describe, shown
+from zoo.config.override import parse_value, split_override
 from zoo.config.parts import part_of, parts_of
 from zoo.config.section import (
     Config,
@@ -24,7 +26,7 @@ from zoo.config.section import (
     validate,
     value_at,
 )
-from zoo.config.source import load_config, parse_value, split_override
+from zoo.config.source import load_config
 from zoo.core.registry import (
     BUFFER_REGISTRY,
     MODEL_REGISTRY,
@@ -64,18 +66,24 @@ class JobConfig(Section):
         description="what a round of the run does, by name or as {type: name, its options}; 'serial': collect, learn",
     )
     callbacks: list[str | Callable[..., Any]] = Field(
-        [], description="classes that the run calls at its events, as 'module:Class', see zoo.Callback"
+        [],
+        description="classes that the run calls at its events, as 'module:Class' or 'path/file.py:Class', see zoo.Callback",
     )
     stop: parts_of(STOP_REGISTRY, 'stop') = Field(  # type: ignore[valid-type]
         [],
         description='rules that end the run before max_env_step, as {type: patience, n: 5} or your own, '
-        "'module:function'; the first that holds ends it",
+        "'module:function' or 'path/file.py:function'; the first that holds ends it",
     )
     env: EnvConfig
     policy: PolicyConfig
     buffer: BufferConfig
     checkpoint: CheckpointConfig
     logger: LoggerConfig
+
+    @field_validator('callbacks')
+    @classmethod
+    def _whole_paths(cls, callbacks: list[Any]) -> list[Any]:
+        return with_absolute_names(callbacks)
 
     @field_validator('exp_name')
     @classmethod

@@ -10,7 +10,7 @@ from zoo.config.section import Config, validate
 from zoo.env import EnvConfig
 from zoo.env.steering import AnyVectorEnv, EnvSettings, RunEnvs
 from zoo.run.parts import Parts
-from zoo.worker.evaluation_env import evaluation_env, evaluation_sets
+from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_section
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,10 @@ class RunSettings:
         self.envs = RunEnvs(parts.envs, [evaluator.env for evaluator in evaluators])
         self._training = EnvSettings(validate(EnvConfig, cfg.env, 'env'))
         pairs = ((EnvSettings(section), evaluator.env) for section, evaluator in zip(sections, evaluators, strict=True))
-        self._evaluation: list[tuple[EnvSettings, AnyVectorEnv]] = [pair for pair in pairs if pair[0].changes]
+        self._cfg = cfg
+        self._evaluation: list[tuple[str | None, EnvSettings, AnyVectorEnv]] = [
+            (name, *pair) for name, pair in zip([None, *parts.evaluation_sets], pairs, strict=True) if pair[0].changes
+        ]
         self._groups = parts.envs
         is_whole = cfg.policy.collect.get('batch_mode') == 'episode'
         self._reset_every: int | None = 1 if is_whole else cfg.env.reset_every
@@ -48,8 +51,9 @@ class RunSettings:
 
     def before_evaluation(self, env_step: int) -> None:
         """Sets what the evaluation envs have at an env step."""
-        for settings, env in self._evaluation:
-            settings.apply([env], env_step)
+        for name, settings, env in self._evaluation:
+            with naming_section(self._cfg, name):
+                settings.apply([env], env_step)
 
     def resets(self, collect_iter: int) -> bool:
         """Whether the training envs are reset before the next rollout. collect_iter: rollouts so far."""

@@ -25,6 +25,7 @@ from zoo.run.advice import Advice, facts_of
 from zoo.run.allocator import keep_freed_memory
 from zoo.run.callbacks import CallbackError, Callbacks
 from zoo.run.checkpoint import Checkpoint
+from zoo.run.config import resolve_config
 from zoo.run.env_settings import RunSettings
 from zoo.run.logger import Logger
 from zoo.run.parts import make_parts
@@ -33,7 +34,7 @@ from zoo.run.resume import Progress, changes, meta_of, restore, state_of
 from zoo.run.run_dir import RunFolder, best_return_of, refuse_unwritable
 from zoo.run.saving import CheckpointManager, SaveError, refuse_unsavable
 from zoo.run.sinks import make_sinks
-from zoo.run.stop_rules import StopRules
+from zoo.run.stopping import StopRules
 from zoo.run.threads import use_threads
 from zoo.worker.evaluator import Evaluation
 
@@ -63,7 +64,7 @@ class SerialJob:
     overrides these two, and `step_per_iteration` if it collects another number of rollouts, registered in
     PIPELINE_REGISTRY; the config names it (`pipeline`). Its options are its class attribute `config`, a Section.
 
-    Args: cfg: a resolved config (frozen here); policy: to train instead of a new one; checkpoint: to continue from;
+    Args: cfg: a resolved config (frozen here), or what `serial_pipeline` takes as a config; policy: to train instead of a new one; checkpoint: to continue from;
       model: a network for the new policy, in place of the one that policy.model names; callbacks: besides those of cfg.
     Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop; options: the section
       `pipeline`, complete.
@@ -71,18 +72,20 @@ class SerialJob:
 
     def __init__(
         self,
-        cfg: Config,
+        cfg: Any,
         policy: Policy | None = None,
         checkpoint: Checkpoint | None = None,
         model: nn.Module | None = None,
         callbacks: Sequence[Any] = (),
     ) -> None:
+        cfg = cfg if isinstance(cfg, Config) else resolve_config(cfg)
         self.cfg = cfg.freeze()
         self.options = section_of(PIPELINE_REGISTRY, cfg.pipeline, 'pipeline')
         self.timer = Timer(('sample', 'learn', 'evaluate', 'log'))
         self.stop_requested: Callable[[], bool] = lambda: False
         self._updating, self._stopped = False, False
         self._has_started, self._has_ended, self._saw_gradient = False, False, False
+        self._reset_iter: int | None = None  # rollouts at the last reset of all training envs
         self._learn_step: int | None = None  # env step before the first rollout that is not learned from yet
         self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
         self._stop_rules, self._stop_reason = StopRules(cfg.stop), ''
@@ -149,7 +152,7 @@ class SerialJob:
             self._parts.buffer.keep()
         use_threads(self._n_thread['collect'])
         self._settings.before_rollout(self.env_step)
-        if self._settings.resets(self._collector.collect_iter):
+        if self._settings.resets(n := self._collector.collect_iter) and self._reset_iter != n:
             self.reset_env()
         with self.timer.label('zoo/collect'):
             rollout = self._collector.collect()
@@ -253,6 +256,7 @@ class SerialJob:
     def reset_env(self) -> None:
         """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
         self._collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
+        self._reset_iter = self._collector.collect_iter
 
     @property
     def envs(self) -> RunEnvs:

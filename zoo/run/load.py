@@ -16,14 +16,14 @@ from zoo.core.data import RunInfo
 from zoo.core.errors import RunError, UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import EnvConfig
-from zoo.policy.base import Mode, Policy
+from zoo.policy.base import MODES, Mode, Policy
 from zoo.run.checkpoint import Checkpoint, State, check_finite, fit_state, load_checkpoint
 from zoo.run.checkpoint_file import CheckpointError, malformed, shown
 from zoo.run.config import resolve_policy
 from zoo.run.memory import AllocationError, AllocationLimit
-from zoo.run.saved_run import SavedRun, causes_of_misfits, check_given_model, saved_run
+from zoo.run.saved_run import SavedRun, causes_of_misfits, check_given_model, check_saved_modes, saved_run
 from zoo.run.sizes import check_sizes
-from zoo.run.trust import Trust, check_names
+from zoo.run.trust import EVALUATION_ENVS, Trust, check_names
 from zoo.worker.evaluation_env import evaluation_env
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def policy_of(
     """Like `load_policy`, for a checkpoint in memory."""
     modes = _modes(fields)
     run = saved_run(checkpoint)
-    check_names(run, ('policy',), trust)
+    check_names(run, ('policy',), trust, without=EVALUATION_ENVS)
     cfg = resolve_policy(run.config['policy'])
     if device is not None or not torch.cuda.is_available():
         cfg.device = device or 'cpu'
@@ -95,10 +95,9 @@ def policy_of(
 def _modes(fields: Any) -> tuple[Mode, ...]:
     if isinstance(fields, str) and fields != 'all':
         fields = (fields,)
-    names: tuple[Mode, ...] = ('learn', 'collect', 'eval')
-    modes = names if fields == 'all' else tuple(fields)
-    if not modes or not set(modes) <= set(names):
-        raise UserError(f"fields is {fields!r} but must be 'all' or a list of {', '.join(names)}")
+    modes = MODES if fields == 'all' else tuple(fields)
+    if not modes or not set(modes) <= set(MODES):
+        raise UserError(f"fields is {fields!r} but must be 'all' or a list of {', '.join(MODES)}")
     return modes
 
 
@@ -115,6 +114,8 @@ def build_policy(
     Raises: CheckpointError if it does not, has numbers that are not finite, or if the policy would be much larger.
     """
     check_given_model(run, model is not None)
+    if is_whole:
+        check_saved_modes(run, fields)
     n_byte = _n_byte(run.state.policy)
     make = POLICY_REGISTRY.get(cfg.type)
     mode = run.config['env'].get('action_mode', 'clip')

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from zoo.config.parts import parts_of
 from zoo.config.section import Config, Section
-from zoo.config.source import function_name
-from zoo.core.errors import place_of
+from zoo.config.yaml_text import function_name
+from zoo.core.errors import place_of, show_error
 from zoo.core.registry import SINK_REGISTRY
 from zoo.run.console import make_console
 from zoo.run.sinks import FileSink, JsonlSink, Sink, make_sinks
@@ -35,7 +35,8 @@ class LoggerConfig(Section):
     tensorboard: bool = Field(True, description='write TensorBoard files to the folder tb of the run')
     sinks: parts_of(SINK_REGISTRY, 'logger.sinks') = Field(  # type: ignore[valid-type]
         [],
-        description="where metrics go besides metrics.jsonl: csv, {type: wandb, project: x}, {type: mlflow}, 'module:Class'",
+        description='where metrics go besides metrics.jsonl: csv, {type: wandb, project: x}, {type: mlflow}, or '
+        "your own, 'module:Class' or 'path/file.py:Class'",
     )
     info_keys: list[str] | Literal['auto'] = Field(
         'auto',
@@ -188,10 +189,9 @@ class Logger:
             try:
                 done = self._try(f'sink {name}', lambda: getattr(sink, method)(*args))
             except Exception as error:  # code of a tracker or of the user
-                goes_on, text = False, ' '.join(str(error).split())[:300]
-                raised = f'{type(error).__name__}: {text}' if text else type(error).__name__
+                goes_on = False
                 words = 'sink %s raised in %s %s (%s); training continues without it'
-                logger.warning(words, name, method, raised, place_of(error))
+                logger.warning(words, name, method, show_error(error, 300), place_of(error))
         if not goes_on:
             self._sinks = [other for other in self._sinks if other is not sink]
         return done

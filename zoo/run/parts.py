@@ -10,7 +10,7 @@ from torch import nn
 
 from zoo.buffer import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
 from zoo.config.section import Config, ConfigError, validate
-from zoo.config.source import storable
+from zoo.config.yaml_text import storable
 from zoo.core.data import RunInfo
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
@@ -21,7 +21,7 @@ from zoo.run.memory import AllocationError, AllocationLimit, machine_memory, mem
 from zoo.run.threads import Phase, Rows, phase_threads
 from zoo.worker.collector import Collector
 from zoo.worker.episode_infos import InfoKeys
-from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, refuse_other_spaces
+from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_section, refuse_other_spaces
 from zoo.worker.evaluator import Evaluator
 from zoo.worker.learner import Learner
 
@@ -95,14 +95,13 @@ def _make_evaluation_envs(cfg: Config, undo: ExitStack, device: str, restarts: R
         if section.check and section not in checked:
             checked.append(section)
             check_env(section)
-    return {
-        name: undo.enter_context(
-            closing(
-                make_vector_env(section, min(section.evaluator_env_num, n_episode), device=device, restarts=restarts)
-            )
-        )
-        for name, section in sections.items()
-    }
+    envs: dict[str, AnyVectorEnv] = {}
+    for name, section in sections.items():
+        n_env = min(section.evaluator_env_num, n_episode)
+        with naming_section(cfg, name or None):
+            env = make_vector_env(section, n_env, device=device, restarts=restarts)
+        envs[name] = undo.enter_context(closing(env))
+    return envs
 
 
 def _make_evaluator(cfg: Config, policy: Policy, env: AnyVectorEnv, name: str, infos: InfoKeys) -> Evaluator:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from zoo.config.section import plain
-from zoo.config.source import storable
+from zoo.config.yaml_text import storable
 from zoo.core.errors import UserError
 from zoo.core.registry import SAVE_REGISTRY
 from zoo.core.version import VERSION
-from zoo.policy.base import Policy
+from zoo.policy.base import MODES, Policy
 from zoo.run.checkpoint import save_checkpoint
 from zoo.run.config import defaults_for
 from zoo.run.saved_run import BY_HAND, MAX_KEY
@@ -28,9 +28,10 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], env: Any = None, e
         )
     if type(env_step) is not int or env_step < 0:
         raise UserError(f'env_step is {env_step!r} but must be the number of env steps so far, an integer >= 0')
+    learns = 'learn' in policy._fields
     state = {
         'policy': policy.state_dict(),
-        'memory': policy.memory_state_dict(),
+        'memory': policy.memory_state_dict() if learns else {},
         'buffer': {},
         'counter': {
             'env_step': env_step,
@@ -55,11 +56,12 @@ def _meta_of(policy: Policy, env: Any, env_step: int) -> dict[str, Any]:
     return {
         'config': _config_of(policy, env),
         'env_step': env_step,
-        'train_iter': policy._get_train_iter(),
+        'train_iter': policy._get_train_iter() if 'learn' in policy._fields else 0,
         'best_return': None,
         'obs_space': policy.obs_space.to_json(),
         'action_space': policy.action_space.to_json(),
         'version': version | ({'run': BY_HAND} if by_hand else {}),
+        **({} if set(policy._fields) >= set(MODES) else {'fields': list(policy._fields)}),
         **({} if policy.given_model is None else {'model': policy.given_model[:MAX_KEY]}),
     }
 

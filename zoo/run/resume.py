@@ -10,16 +10,24 @@ from typing import Any
 import torch
 
 from zoo.config.section import Config, join_path
-from zoo.config.source import storable
+from zoo.config.yaml_text import storable
 from zoo.core.errors import RunError, UserError
 from zoo.core.version import VERSION
+from zoo.policy.base import MODES
 from zoo.run.checkpoint import Checkpoint, check_finite, fit_state
 from zoo.run.checkpoint_file import CheckpointError, malformed, shown
 from zoo.run.config_check import without_derived_values
 from zoo.run.parts import Parts
 from zoo.run.run_dir import root_of
-from zoo.run.saved_run import MAX_KEY, SavedRun, causes_of_misfits, check_given_model, saved_run
-from zoo.run.stop_rules import StopRules
+from zoo.run.saved_run import (
+    MAX_KEY,
+    SavedRun,
+    causes_of_misfits,
+    check_given_model,
+    check_saved_modes,
+    saved_run,
+)
+from zoo.run.stopping import StopRules
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +87,7 @@ def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint, stop_rules: StopR
     """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them."""
     run = saved_run(checkpoint)
     _check_same_env(cfg, parts, run)
+    check_saved_modes(run, MODES)
     check_given_model(run, parts.policy.given_model is not None)
     now = parts.policy.executor_name
     if run.executor not in (None, now):

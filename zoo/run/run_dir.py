@@ -11,7 +11,7 @@ from pathlib import Path
 
 from zoo.config.messages import printable
 from zoo.config.section import Config
-from zoo.config.source import save_yaml
+from zoo.config.yaml_text import save_yaml
 from zoo.core.errors import UserError
 from zoo.run.checkpoint import Checkpoint, load_checkpoint, steps_of
 from zoo.run.checkpoint_file import CheckpointError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, 
 
 from zoo.config.section import plain
 from zoo.core.spaces import Space, space_from_json
+from zoo.policy.base import MODES, Mode
 from zoo.run.checkpoint import Checkpoint, State
 from zoo.run.checkpoint_file import CheckpointError, first_problem, malformed, shown
 
@@ -35,7 +36,8 @@ class SavedRun(NamedTuple):
     """The run that a checkpoint is of.
 
     config: as it was resolved; by_hand: there was no run, so that max_env_step and all sections but `policy` are defaults,
-    and env.id is '' unless it was given; given_model: class of the network that was given in place of a registered one.
+    and env.id is '' unless it was given; fields: modes that the policy had; given_model: class of the network that was given
+    in place of a registered one.
     """
 
     path: Path
@@ -46,6 +48,7 @@ class SavedRun(NamedTuple):
     best_return: float | None
     executor: str | None
     by_hand: bool
+    fields: tuple[Mode, ...]
     given_model: str | None
     state: SavedState
 
@@ -96,6 +99,7 @@ def saved_run(checkpoint: Checkpoint) -> SavedRun:
         meta.best_return,
         meta.version.get('executor'),
         meta.version.get('run') == BY_HAND,
+        tuple(meta.fields),
         meta.model,
         SavedState(state.policy, state.memory, state.buffer, state.counter, state.stop),
     )
@@ -119,6 +123,18 @@ def causes_of_misfits(run: SavedRun, policy: dict[str, Any]) -> dict[str, str]:
                 'other state; resume with the one that it was, or begin a new run'
             )
     return found
+
+
+def check_saved_modes(run: SavedRun, modes: Sequence[Mode]) -> None:
+    """Raises: CheckpointError if the policy was saved without the state that one of the modes continues from."""
+    if missing := [mode for mode in modes if mode != 'eval' and mode not in run.fields]:
+        names = ' and '.join(missing)
+        left = [mode for mode in MODES if mode == 'eval' or mode in run.fields]
+        raise CheckpointError(
+            run.path,
+            f'was saved without {names}: the policy had been loaded or made with fields {list(run.fields)}; use '
+            f"fields={left}, or save it from a policy of load_policy(.., fields='all')",
+        )
 
 
 def check_given_model(run: SavedRun, is_given: bool) -> None:
@@ -262,6 +278,7 @@ class _Meta(_Strict):
     obs_space: Annotated[_Space, _at_most(MAX_OBS)]
     action_space: Annotated[_Space, _at_most(MAX_ACTION)]
     version: dict[str, str]
+    fields: Annotated[list[Mode], Field(min_length=1, max_length=len(MODES))] = list(MODES)  # only some, if saved so
     model: Annotated[str, Field(max_length=MAX_KEY)] | None = None
 
 

@@ -14,11 +14,15 @@ from torch import Tensor
 
 from zoo.run.checkpoint_file import DTYPES
 
-_NUMBER = re.compile(r'#(-?\d{1,18})')
+MAX_DIGITS = 40
+_NUMBER = re.compile(rf'#(-?\d{{1,{MAX_DIGITS}}})')
 
 
 def to_tree(value: Any) -> Any:
-    """A state as a file holds it; what it cannot hold is left as it is."""
+    """A state as a file holds it; what it cannot hold is left as it is.
+
+    Raises: TypeError for an integer of more than MAX_DIGITS digits as a key.
+    """
     if isinstance(value, dict):
         return {_key(key): to_tree(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -83,6 +87,8 @@ def is_numbered(value: Any) -> bool:
 
 def _key(key: Any) -> Any:
     if type(key) is int:
+        if abs(key) >= 10**MAX_DIGITS:
+            raise TypeError(f'state has an integer of more than {MAX_DIGITS} digits as a key; use a text')
         return f'#{key}'
     if isinstance(key, str) and '/' in key:
         return '#~' + key.replace('~', '~0').replace('/', '~1')

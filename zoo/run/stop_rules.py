@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
-from zoo.config.messages import shown
-from zoo.config.parts import part_object, section_of
-from zoo.config.section import ConfigError, Section
-from zoo.core.errors import RunError, place_of
+from zoo.config.section import Section
 from zoo.core.registry import STOP_REGISTRY, closest
 
 if TYPE_CHECKING:
     from zoo.run.job import SerialJob
 
 logger = logging.getLogger(__name__)
-
-
-class StopRuleError(RunError):
-    """A stop rule raised an error, which is the cause of this one."""
 
 
 class StopRule:
@@ -37,7 +29,7 @@ class StopRule:
         """One line of the log: training metrics, or those of an evaluation, which have 'eval/return_mean'."""
 
     def reason(self, job: SerialJob) -> str | None:
-        """Why the run is to end now, as part of a sentence; None: it goes on."""
+        """Why the run is to end now, as part of a sentence; None: it continues."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -105,6 +97,12 @@ class TrainIter(StopRule):
         return f'{job.train_iter:,} optimiser steps are done' if job.train_iter >= self._n else None
 
 
+class MetricRule(StopRule):
+    """A rule on one metric of the log. Attributes: metric: its name; the state of another one is not this rule's."""
+
+    metric: str
+
+
 class PatienceConfig(Section):
     """Its options."""
 
@@ -115,13 +113,13 @@ class PatienceConfig(Section):
 
 
 @STOP_REGISTRY.register('patience')
-class Patience(StopRule):
+class Patience(MetricRule):
     """Ends the run at the n-th evaluation in a row that brings no new best."""
 
     config = PatienceConfig
 
     def __init__(self, cfg: PatienceConfig) -> None:
-        self._cfg = cfg
+        self._cfg, self.metric = cfg, cfg.metric
         self._best = -math.inf
         self._n_eval, self._n_since = 0, 0
 
@@ -164,13 +162,13 @@ class BoundConfig(Section):
 
 
 @STOP_REGISTRY.register('bound')
-class Bound(StopRule):
+class Bound(MetricRule):
     """Ends the run when a metric of the log is above or below a bound; NaN is neither."""
 
     config = BoundConfig
 
     def __init__(self, cfg: BoundConfig) -> None:
-        self._cfg = cfg
+        self._cfg, self.metric = cfg, cfg.metric
         self._value: float | None = None
         self._others: set[str] = set()  # metrics that were seen before this one was
 
@@ -203,103 +201,3 @@ class Bound(StopRule):
             close = closest(self._cfg.metric, had)
             guess = f'did you mean {" or ".join(close)}?' if close else f'it had {", ".join(sorted(had))}.'
             logger.warning('stop: no line of the log has had the metric %r so far: %s', self._cfg.metric, guess)
-
-
-class FunctionRule(StopRule):
-    """A function of the user's own: given the job, asked after each round; given metrics, asked at each line of the log.
-
-    Args: function: takes `job`, `metrics` or both, and returns whether to end the run, or a text that says why.
-    Raises: ConfigError if it takes anything else.
-    """
-
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
-        parameters = inspect.signature(function).parameters.values()
-        taken = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        if not taken or not set(taken) <= {'job', 'metrics'}:
-            raise ConfigError(
-                f'stop names the function {name!r}, which takes ({", ".join(taken)}) but is called with job, metrics or '
-                'both; write `def my_rule(metrics):` or `def my_rule(job):`.'
-            )
-        self._function, self._name, self._taken = function, name, taken
-        self._answer: str | None = None
-
-    def see(self, job: SerialJob, metrics: Mapping[str, float]) -> None:
-        if 'metrics' in self._taken and self._answer is None:
-            self._answer = self._ask(job, metrics)
-
-    def reason(self, job: SerialJob) -> str | None:
-        return self._answer if 'metrics' in self._taken else self._ask(job, {})
-
-    def _ask(self, job: SerialJob, metrics: Mapping[str, float]) -> str | None:
-        given = {'job': job, 'metrics': metrics}
-        answer = self._function(*(given[name] for name in self._taken))
-        if answer is not None and not isinstance(answer, str) and not hasattr(answer, '__bool__'):
-            raise TypeError(f'it returned {shown(answer)}; return True or False, or a text that says why')
-        return (answer if isinstance(answer, str) else f'{self._name} says so') if answer else None
-
-
-class StopRules:
-    """The stop rules of one run. Args: specs: `stop` of the config. Raises: ConfigError for one that cannot be one."""
-
-    def __init__(self, specs: Sequence[Any]) -> None:
-        self._rules = [_make(spec) for spec in specs]
-
-    def __bool__(self) -> bool:
-        return bool(self._rules)
-
-    def see(self, job: SerialJob, metrics: Mapping[str, float]) -> None:
-        """Gives all rules a line of the log. Raises: StopRuleError."""
-        for name, rule in self._rules:
-            _guarded(name, lambda rule=rule: rule.see(job, metrics))  # type: ignore[misc]
-
-    def reason(self, job: SerialJob) -> str | None:
-        """Why the run is to end now, of the first rule that says so; None: it goes on. Raises: StopRuleError."""
-        for name, rule in self._rules:
-            answer = _guarded(name, lambda rule=rule: rule.reason(job))  # type: ignore[misc]
-            if answer:
-                return str(answer)
-        return None
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of each rule, in order; empty without rules."""
-        states = {str(i): {'rule': name, **rule.state_dict()} for i, (name, rule) in enumerate(self._rules)}
-        return states
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes the state of an earlier part of the run: each rule that of the first one of its name that is left.
-
-        Raises: LookupError, TypeError, ValueError for a state that no rule of that name wrote.
-        """
-        left = [dict(state[key]) for key in sorted(state, key=int)]
-        for name, rule in self._rules:
-            found = next((item for item in left if item.get('rule') == name), None)
-            if found is not None:
-                left.remove(found)
-                rule.load_state_dict({key: x for key, x in found.items() if key != 'rule'})
-
-
-def _make(spec: Any) -> tuple[str, Any]:
-    """The name and the rule of a spec."""
-    section = section_of(STOP_REGISTRY, spec, 'stop')
-    name = section.type
-    made = part_object(STOP_REGISTRY, section, 'stop')
-    if callable(made) and not hasattr(made, 'reason'):
-        return name, FunctionRule(made, name)
-    if not callable(getattr(made, 'reason', None)):
-        raise ConfigError(
-            f'stop names {name!r}, which is {shown(made)}; name a function of job or metrics that says whether to end the '
-            'run, or a class derived from zoo.StopRule.'
-        )
-    return name, made
-
-
-def _guarded(name: str, ask: Callable[[], Any]) -> Any:
-    """Calls a rule. Raises: StopRuleError that names it."""
-    try:
-        return ask()
-    except Exception as error:
-        text = ' '.join(str(error).split())
-        raised = f'{type(error).__name__}: {text}' if text else type(error).__name__
-        raise StopRuleError(
-            f'stop rule {name} raised {raised} ({place_of(error)}); --debug shows the traceback'
-        ) from error

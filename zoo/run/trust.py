@@ -7,7 +7,6 @@ checkpoint. Of gymnasium's wrappers only those that read and write nothing but w
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import re
@@ -18,13 +17,15 @@ from typing import Any
 
 import gymnasium
 
-from zoo.config.code import is_in_file, split_name
+from zoo.config.code import is_in_file, load_home, members, split_name
+from zoo.config.override import split_override
 from zoo.config.section import ConfigError, join_path
-from zoo.config.source import import_module_or_file, split_override, storable
+from zoo.config.yaml_text import storable
 from zoo.core.errors import UserError
 from zoo.core.registry import ENV_REGISTRY
-from zoo.run.checkpoint_file import CheckpointError, shown
+from zoo.run.checkpoint_file import CheckpointError, malformed, shown
 from zoo.run.saved_run import SavedRun
+from zoo.worker.evaluation_env import SET_NAME
 
 Trust = bool | Sequence[str]
 """True: a checkpoint may load all that it names; a list: code of these modules."""
@@ -32,7 +33,9 @@ Trust = bool | Sequence[str]
 NAME = re.compile(r'[^\W\d][\w.]*:[^\W\d][\w.-]*')
 MODULE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
 
-WRAPPER_PATH = re.compile(r'(?:env|policy\.eval\.env|policy\.eval\.sets\.[^.]+)\.wrappers(\..+)?')
+ENVS = r'(?:env|policy\.eval\.env|policy\.eval\.sets\.[^.]+)'
+ENV_ID = re.compile(ENVS + r'\.id')
+WRAPPER_PATH = re.compile(ENVS + r'\.wrappers(\..+)?')
 """Where a config names wrappers of envs, and their arguments."""
 WRAPPERS = re.compile(
     r'gymnasium\.wrappers(\.\w+)?:(AtariPreprocessing|ClipAction|ClipReward|DiscretizeAction|DtypeObservation|'
@@ -42,13 +45,20 @@ WRAPPERS = re.compile(
 )
 """Names that need no consent in env.wrappers; functions in their arguments do."""
 
-CODE_KEYS = 'callbacks', 'stop', 'stop.type', 'logger.sinks', 'logger.sinks.type'
+CODE_PATH = re.compile(rf'callbacks|(?:stop|logger\.sinks)(?:\.type)?|{ENVS}\.(?:id|reset_options|wrappers(?:\..+)?)')
 """Keys of code that is imported by its name."""
+DATA_PATH = re.compile(rf'stop\.metric|{ENVS}\.reset_options\..+')
+"""Keys of texts that are never loaded as code, whatever their form."""
+EVALUATION_ENVS = 'policy.eval.env', 'policy.eval.sets'
+
+LISTS = 'env.wrappers', 'stop', 'logger.sinks'
+"""Keys whose items have keys of their own; an override replaces all items."""
 
 OLD_GYM = 'GymV21Environment-v0', 'GymV26Environment-v0'
-"""Ids of gymnasium's that load whatever their keyword arguments name."""
+"""Ids of gymnasium's that load any code that their keyword arguments name."""
 
 _given: set[str] = set()
+_imported: list[str] = []
 
 
 def give_names(config: dict[str, Any]) -> None:
@@ -56,15 +66,31 @@ def give_names(config: dict[str, Any]) -> None:
     _given.update(name for _, name in _names(storable(config)))
 
 
-def consent_words() -> str:
-    """What a command on a checkpoint of this process needs to load the code that the user's configs named."""
-    modules = sorted({split_name(name)[0] for name in _given if not WRAPPERS.fullmatch(name)})
-    return ''.join(f' --import {shlex.quote(module)}' for module in modules)
+def give_imports(words: Sequence[str]) -> None:
+    """Remembers modules and files that the user had imported, which may register names that a config has."""
+    _imported.extend(os.path.abspath(word) if word.endswith('.py') else word for word in words)
 
 
-def check_names(run: SavedRun, sections: Sequence[str], trust: Trust = (), overrides: Sequence[str] = ()) -> None:
+def consent_words(config: dict[str, Any] | None = None) -> str:
+    """What a command on a checkpoint of this process needs to load the code that the user's configs named.
+
+    Args: config: that of the run; None: all configs of this process.
+    """
+    names = _given if config is None else {name for _, name in _names(storable(config))} & _given
+    modules = {split_name(name)[0] for name in names if not WRAPPERS.fullmatch(name)}
+    return ''.join(f' --import {shlex.quote(module)}' for module in sorted(modules.union(_imported)))
+
+
+def check_names(
+    run: SavedRun,
+    sections: Sequence[str],
+    trust: Trust = (),
+    overrides: Sequence[str] = (),
+    without: Sequence[str] = (),
+) -> None:
     """Checks that the user consents to all code that sections of a checkpoint's config name; imports only such code.
 
+    Args: without: keys of these sections that are not used, with all below them.
     A name needs no consent if an override replaces it, or if a config of the user's own had it in this process.
     Raises: CheckpointError for the first name without consent; it says what to type.
     """
@@ -74,14 +100,17 @@ def check_names(run: SavedRun, sections: Sequence[str], trust: Trust = (), overr
         return
     if trust and not (isinstance(trust, list | tuple) and all(isinstance(name, str) for name in trust)):
         raise UserError(f'trust is {shown(repr(trust))} but must be True or a list of modules')
+    _check_set_names(run)
     replaced, modules = overridden(overrides), tuple(trust or ())
     for path, name in _names({section: run.config[section] for section in sections}):
-        if path in replaced or 'env.wrappers' in replaced and path.startswith('env.wrappers.') or name in _given:
+        if any(f'{path}.'.startswith(f'{key}.') for key in without):
+            continue
+        if path in replaced or name in _given or any(key in replaced and path.startswith(f'{key}.') for key in LISTS):
             continue
         module = split_name(name)[0]
         if module not in modules and not (is_in_file(name) and _is_of_file(modules, module)):
             raise CheckpointError(run.path, _needs_consent(path, name, module))
-        if (is_env_id(path) or WRAPPER_PATH.fullmatch(path) or path in CODE_KEYS) and (home := _home_elsewhere(name)):
+        if CODE_PATH.fullmatch(path) and (home := _home_elsewhere(name)):
             raise CheckpointError(
                 run.path,
                 f'names {shown(name)!r} ({path}), which is code of module {home!r} and not of {module!r}; '
@@ -108,7 +137,17 @@ def leaf_values(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
 
 def is_env_id(path: str) -> bool:
     """Whether the path in a config is that of an env's id: of the training envs, or of an evaluation's."""
-    return path in ('env.id', 'policy.eval.env.id') or path.startswith('policy.eval.sets.') and path.endswith('.id')
+    return ENV_ID.fullmatch(path) is not None
+
+
+def _check_set_names(run: SavedRun) -> None:
+    """Raises: CheckpointError for an evaluation with a dot in its name, which would make its keys look like others."""
+    options = run.config['policy'].get('eval')
+    sets = options.get('sets') if isinstance(options, dict) else None
+    for name in sets if isinstance(sets, dict) else ():
+        if not SET_NAME.fullmatch(name):
+            problem = f'policy.eval.sets has an evaluation {shown(name)!r}: use letters, digits, - and _'
+            raise malformed(run.path, problem)
 
 
 def _needs_consent(path: str, name: str, module: str) -> str:
@@ -131,6 +170,8 @@ def _names(config: Any) -> Iterator[tuple[str, str]]:
             is_code = ':' in value and value not in ENV_REGISTRY or value in OLD_GYM
         elif (found := WRAPPER_PATH.fullmatch(path)) and found[1] in (None, '.type'):
             is_code = ':' in value and not WRAPPERS.fullmatch(value)
+        elif DATA_PATH.fullmatch(path):
+            is_code = False
         else:
             is_code = NAME.fullmatch(value) is not None or is_in_file(value)
         if is_code:
@@ -145,18 +186,16 @@ def _is_of_file(modules: Sequence[str], file: str) -> bool:
 
 def _home_elsewhere(name: str) -> str:
     """The module of another package that a name leads to, as 'my_envs:os.system' does; '' if to none."""
-    module, attribute = split_name(name)
     try:
-        found: Any = import_module_or_file(module) if is_in_file(name) else importlib.import_module(module)
+        imported = load_home(name, '')
     except (ModuleNotFoundError, ConfigError):
         return ''  # making the env says so
-    module = found.__name__
+    attribute = split_name(name)[1]
     if attribute in gymnasium.registry:
         return ''
-    for part in attribute.split('.'):
-        found = getattr(found, part, None)
+    for found in members(imported, attribute):
         home = found.__name__ if inspect.ismodule(found) else getattr(found, '__module__', None) or 'builtins'
         is_code = inspect.ismodule(found) or inspect.isclass(found) or inspect.isroutine(found)
-        if is_code and home.partition('.')[0] != module.partition('.')[0]:
+        if is_code and home.partition('.')[0] != imported.__name__.partition('.')[0]:
             return home
     return ''

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from zoo.core.data import Rollout, Transition, first_leaf, leaves, map_tensors
 from zoo.core.transfer import Fetch
-from zoo.env import AnyVectorEnv, StepBlock
+from zoo.env import AnyVectorEnv, StepBlock, TensorVectorEnv
 from zoo.policy.base import CollectMode
 from zoo.worker.episode_infos import NO_NUMBERS, EpisodeNumbers, InfoKeys, InfoReader
 from zoo.worker.episodes import EpisodeTracker, mark_broken
-from zoo.worker.infos import COLUMN, InfoBlock, joined_infos, warn_of_missing
+from zoo.worker.info_columns import COLUMN, InfoBlock, joined_infos, warn_of_missing
 
 
 class Collector:
@@ -45,6 +45,8 @@ class Collector:
         self.time = {'env': 0.0, 'act': 0.0}
         self.episodes = EpisodeTracker(self._n_env)
         for group in self._groups if infos.wanted else ():
+            if isinstance(group.env, TensorVectorEnv):  # which has no infos
+                continue
             group.numbers = EpisodeNumbers(InfoReader(infos, group.env.n_env, group.env.autoreset), self.episodes.infos)
 
     def reset(self, seed: np.random.SeedSequence) -> None:
@@ -150,7 +152,7 @@ class EnvGroup:
 
     def __init__(self, env: AnyVectorEnv, block: StepBlock, mode: CollectMode) -> None:
         self.env, self.block, self._mode = env, block, mode
-        self.infos = InfoBlock(env.info_columns, mode.n_step, env.n_env) if env.info_columns else None
+        self.infos = InfoBlock(env.info_columns, mode.n_step, env.n_env, env.name) if env.info_columns else None
         self.numbers: EpisodeNumbers | None = None
         self.acting = mode.start(block.obs)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'

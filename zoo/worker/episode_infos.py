@@ -6,6 +6,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,11 +30,13 @@ N_MISSED = 20  # episodes after which a key that no info has is worth a warning
 logger = logging.getLogger(__name__)
 
 
-class InfoKeys(NamedTuple):
+@dataclass(frozen=True)
+class InfoKeys:
     """Which numbers of the infos are kept: of an episode's last info, and of each step's, whose mean is kept."""
 
     last: tuple[str, ...] | Literal['auto'] = 'auto'  # auto: all numbers and bools
     step: tuple[str, ...] = ()
+    told: set[tuple[str, str]] = field(default_factory=set, compare=False)  # (option, key) that a reader has warned of
 
     @property
     def wanted(self) -> bool:
@@ -54,7 +57,8 @@ class InfoReader:
 
     def __init__(self, keys: InfoKeys, n_env: int, autoreset: str) -> None:
         self._keys, self._n_env, self._autoreset = keys, n_env, autoreset
-        self.reads_all = bool(keys.step)
+        self.reads_all = bool(keys.step) or keys.last not in ('auto', ())
+        self._is_default = keys == ALL_NUMBERS
         self._seen: set[str] = set()
         self._n_end, self._has_warned, self._is_full = 0, False, False
         self.restart()
@@ -89,7 +93,7 @@ class InfoReader:
 
     def ignores(self, info: Mapping[str, Any]) -> bool:
         """Whether nothing in the info of a step can matter; costs less than to read it."""
-        return self._keys == ALL_NUMBERS and info.keys() <= _WITHOUT_NUMBERS
+        return self._is_default and info.keys() <= _WITHOUT_NUMBERS
 
     def unfinished(self, i: int) -> dict[str, float]:
         """The numbers of an episode of env i that is cut off now: the means over its steps, there is no last info."""
@@ -138,8 +142,9 @@ class InfoReader:
         named = {'info_keys': () if self._keys.last == 'auto' else self._keys.last, 'info_step_keys': self._keys.step}
         for option, keys in named.items():
             for key in keys:
-                if key in self._seen:
+                if key in self._seen or (option, key) in self._keys.told:
                     continue
+                self._keys.told.add((option, key))
                 close = closest(key, there)
                 hint = (
                     f'did you mean {shown(close[0])}?' if close else f'numbers there are: {", ".join(there) or "none"}'

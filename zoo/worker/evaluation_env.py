@@ -10,13 +10,14 @@ from typing import Any
 import gymnasium
 
 from zoo.config.messages import shown
+from zoo.config.override import parse_value, split_override
 from zoo.config.section import ConfigError, fields_of, join_path, plain, section_problems, validate
-from zoo.config.source import parse_value, split_override
 from zoo.core.errors import UserError
 from zoo.core.spaces import Space, leaf_spaces
 from zoo.env import AnyVectorEnv, EnvConfig, TensorVectorEnv, UnknownEnvError, VectorEnv, make_vector_env
 from zoo.env.adapter import OldGymEnv
 from zoo.env.config import env_config
+from zoo.env.errors import EnvSettingError
 from zoo.env.make import check_source
 from zoo.env.own_vector import takes_one_seed
 from zoo.env.steering import AT_END, EnvSettings
@@ -65,18 +66,33 @@ def evaluation_sets(cfg: Mapping[str, Any]) -> dict[str, EnvConfig]:
 def differing(env: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, Any]:
     """A section env with the values of another one over it.
 
-    kwargs are merged key by key; those of another env (id or game) begin empty.
+    kwargs are merged key by key; those of another env (id or game) begin empty, as schedule and reset_options do.
     """
     is_other = any(key in differs and differs[key] != env.get(key) for key in ('id', 'game'))
     merged = {**env, **differs}
     kwargs = differs.get('kwargs', {})
     if is_other:
         merged |= {'kwargs': kwargs}
+        merged |= {key: differs.get(key, {}) for key in ('schedule', 'reset_options') if key in merged}
         if 'id' in differs and differs['id'] != env.get('id'):
             merged['game'] = differs.get('game')
     elif isinstance(kwargs, dict):
         merged['kwargs'] = {**env.get('kwargs', {}), **kwargs}
     return merged
+
+
+@contextmanager
+def naming_section(cfg: Mapping[str, Any], name: str | None = None) -> Iterator[None]:
+    """What evaluation envs refuse in this context is said with the section that has the key: that of a set, or of training."""
+    try:
+        yield
+    except EnvSettingError as error:
+        of_eval, key = cfg['policy']['eval'], error.key.partition('.')[0]
+        places = {'policy.eval.env': of_eval.get('env') or {}}
+        if name is not None:
+            places = {f'policy.eval.sets.{name}': (of_eval.get('sets') or {})[name], **places}
+        where = next((place for place, section in places.items() if key in section), 'env')
+        raise EnvSettingError(error.key, error.said, where) from error.__cause__
 
 
 def evaluation_problems(config: Mapping[str, Any]) -> Iterator[str]:

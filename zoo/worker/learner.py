@@ -13,14 +13,27 @@ from zoo.policy.metrics import summary
 
 
 class Learner:
-    """Trains on the batches that the buffer yields, and tells the policy how far the run is.
-
-    Attributes: n_sample: samples of all batches so far; passes over a batch do not count again, other draws do.
-    """
+    """Trains on the batches that the buffer yields, and tells the policy how far the run is."""
 
     def __init__(self, mode: LearnMode, buffer: Buffer) -> None:
         self._mode, self._buffer = mode, buffer
-        self._names_checked, self.n_sample = False, 0
+        self._names_checked = False
+        self._n_sample = 0
+        self._waiting: Tensor | None = None  # samples that are not in _n_sample yet
+
+    @property
+    def n_sample(self) -> int:
+        """Samples of all batches so far that have a weight above 0; passes over a batch do not count again, other draws do.
+
+        To read it waits for the device, where batches have weights.
+        """
+        if self._waiting is not None:
+            self._n_sample, self._waiting = self._n_sample + int(self._waiting), None
+        return self._n_sample
+
+    @n_sample.setter
+    def n_sample(self, n: int) -> None:
+        self._n_sample, self._waiting = n, None
 
     @property
     def train_iter(self) -> int:
@@ -46,8 +59,16 @@ class Learner:
             metrics.append(self._mode.forward(batch))
             aux.append(self._mode.learn_aux())  # nothing, unless the policy has an auxiliary phase and it is due
             self._check_names(batch, metrics[-1])
-            self.n_sample += _n_sample(batch)
+            self._count(batch)
         return _mean(metrics + aux)
+
+    def _count(self, batch: Batch) -> None:
+        """Adds the samples of a batch, without a wait for the device."""
+        n = _n_sample(batch)
+        if isinstance(n, Tensor):
+            self._waiting = n if self._waiting is None else self._waiting + n
+        else:
+            self._n_sample += n
 
     def _check_names(self, batch: Batch, metrics: Metrics) -> None:
         """At the first batch for the whole update; one for a part of it gives a part of the metrics."""
@@ -65,10 +86,12 @@ class Learner:
         self._names_checked = True
 
 
-def _n_sample(batch: Batch) -> int:
-    """Rows, or steps of all sequences; of draws for parts of an update those of the policy."""
+def _n_sample(batch: Batch) -> int | Tensor:
+    """Rows, or steps of all sequences, less those of weight 0; of draws for parts of an update those of the policy."""
     if batch.keys() <= {'policy', 'value'}:
         return _n_sample(batch['policy']) if 'policy' in batch else 0
+    if 'weight' in batch:
+        return torch.count_nonzero(batch['weight'])
     column = next((batch[name] for name in ('adv', 'return_') if name in batch), None)
     return len(first_leaf(batch)) if column is None else column.numel()
 

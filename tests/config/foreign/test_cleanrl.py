@@ -75,3 +75,17 @@ def test_argument_without_counterpart_is_refused(ppo_script):
     ppo_script.write_text(ppo_script.read_text().replace('seed: int = 1', 'seed: int = 1\n    rpo_alpha: float = 0.5'))
     with pytest.raises(ConfigError, match=r'rpo_alpha is 0.5, which has no counterpart here'):
         convert(ppo_script)
+
+
+def test_run_is_named_as_the_script_and_every_argument_has_a_line(ppo_script):
+    conversion = convert(ppo_script)
+    assert conversion.config['exp_name'] == 'ppo_continuous_action'
+    said = '\n'.join(old for old, _ in [*conversion.became, *conversion.left_out])
+    missing = [name for field in CLEANRL_ARGS if (name := field.partition(':')[0]) not in said]
+    assert not missing
+
+
+def test_default_that_the_script_works_out_is_asked_for(ppo_script):
+    ppo_script.write_text(ppo_script.read_text().replace('gamma: float = 0.99', 'gamma: float = 1 - 1 / horizon'))
+    with pytest.raises(ConfigError, match='^gamma is worked out when the script runs; give it a plain value'):
+        convert(ppo_script)

@@ -7,7 +7,7 @@ import pytest
 from tests.config.foreign.published import CARTPOLE_PPO, RL_ZOO3_PPO
 from zoo.config.foreign import convert
 from zoo.config.section import ConfigError
-from zoo.config.source import save_yaml
+from zoo.config.yaml_text import save_yaml
 from zoo.run.config import resolve_config
 
 
@@ -40,6 +40,15 @@ def test_file_of_many_configs_asks_for_one(tmp_path):
         convert(path, name='CartPole-v9')
 
 
+def test_folder_and_config_of_zoo_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match='is a folder; name a file in it'):
+        convert(tmp_path)
+    path = tmp_path / 'mine.yaml'
+    path.write_text('env: {id: CartPole-v1}\npolicy: {type: ppo}\n')
+    with pytest.raises(ConfigError, match='is already a config of zoo; train it with zoo train'):
+        convert(path)
+
+
 def test_file_of_another_algorithm_of_rl_zoo3_is_refused(tmp_path):
     path = tmp_path / 'a2c.yml'
     path.write_text('CartPole-v1:\n  n_envs: 8\n  n_timesteps: 1000\n')
@@ -52,6 +61,7 @@ def test_file_of_another_algorithm_of_rl_zoo3_is_refused(tmp_path):
     [
         ('a.py', 'x = 1', 'is not recognised'),
         ('a.py', 'x = (', 'cannot be read as Python'),
+        ('a.yaml', '', 'is empty'),
         ('a.yaml', '{a: 1', 'cannot be read as YAML'),
         ('a.yaml', '- 1', 'holds list, not the keys of a config'),
         ('a.yaml', 'a: 1', 'is not recognised as settings of rl-zoo3 or RLlib'),

@@ -136,12 +136,18 @@ def test_command_types_are_the_same_policies(kind):
         ('policy.learn.no_such_key', 1, 0, 'policy.learn.no_such_key is 1, which is no key'),
         ('reward_model', dict(type='rnd'), 0, 'policy.learn.intrinsic={type: rnd}'),
         ('env.type', 'bitflip', 1, "create_config.env.type is 'bitflip', which is not known here; add env.env_id"),
-        ('env.type', 'mujoco', 1, 'names no env by itself; add env.env_id'),
+        ('env.type', 'mujoco', 1, 'is that of many envs; add env.env_id'),
     ],
 )
 def test_key_without_counterpart_is_refused_with_the_way(path, value, which, sentence):
     found = problems(changed(CARTPOLE_PPO, path, value, which))
     assert len(found) == 1 and sentence in found[0]
+
+
+def test_keys_of_a_policy_that_is_not_translated_are_not_told_of():
+    pair = changed(changed(CARTPOLE_PPO, 'policy.type', 'dqn', 1), 'policy.nstep', 3)
+    found = problems(changed(pair, 'policy.discount_factor', 0.97))
+    assert len(found) == 1 and found[0].startswith("policy.type is 'dqn', which is not translated")
 
 
 def test_all_problems_are_told_at_once_one_a_line():

@@ -105,6 +105,11 @@ def test_key_without_counterpart_is_refused_with_the_way(key, value, sentence):
     assert sentence in str(caught.value)
 
 
+def test_evaluation_without_exploration_is_deterministic():
+    config = from_rllib({'env': 'CartPole-v1', 'evaluation_config': {'explore': False, 'env_config': {'g': 9}}}).config
+    assert config['policy']['eval'] == {'deterministic': True, 'env': {'kwargs': {'g': 9}}}
+
+
 def test_run_of_another_algorithm_is_refused():
     with pytest.raises(ConfigError, match="run is 'DQN': only PPO"):
         from_rllib({'run': 'DQN', 'env': 'CartPole-v1', 'config': {}})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from zoo.config.env_names import PROCGEN_GAMES
 from zoo.config.section import ConfigError
 from zoo.env import (
     EnvConfig,
@@ -22,7 +23,6 @@ from zoo.env import (
     make_vector_env,
 )
 from zoo.env.families import qt as qt_module
-from zoo.env.families.procgen import GAMES
 from zoo.env.families.qt import load_qt
 
 pytestmark = pytest.mark.skipif(
@@ -37,7 +37,7 @@ def make(game: str, n_env: int = 2, training: bool = False, **fields: Any) -> Ve
 
 @pytest.mark.slow
 @pytest.mark.parametrize('difficulty', ['easy', 'hard'])
-@pytest.mark.parametrize('game', GAMES)
+@pytest.mark.parametrize('game', PROCGEN_GAMES)
 def test_make_vector_env_every_game_shows_bytes_and_takes_15_actions(game: str, difficulty: str) -> None:
     env = make(game, 1, kwargs={'difficulty': difficulty})
     obs = env.reset(0)

@@ -151,7 +151,7 @@ def test_what_cannot_be_a_sink_is_refused(specs: list[Any], words: str) -> None:
 @pytest.mark.parametrize(
     ('spec', 'words'),
     [
-        ('cvs', "unknown sink 'cvs': did you mean 'csv'?.* name your own, 'module:Class'"),
+        ('cvs', "unknown sink 'cvs': did you mean 'csv'?.* name your own, as 'module:Class'"),
         ('no_such_module_here:Sink', "names the module 'no_such_module_here', which is not found"),
         (f'{HERE}:Note', "has no 'Note': did you mean 'Notes'"),
         ({'type': 'wandb', 'projekt': 'x'}, 'did you mean logger.sinks.project'),

@@ -23,7 +23,7 @@ from zoo.config.foreign.conversion import (
     translate,
 )
 from zoo.config.foreign.envs import is_image_env, put_env
-from zoo.config.foreign.files import arguments_of_parser, fields_of_class, words_of
+from zoo.config.foreign.files import arguments_of_parser, computed_arguments, computed_fields, fields_of_class, words_of
 from zoo.config.section import ConfigError
 
 WHO = 'CleanRL'
@@ -92,8 +92,8 @@ def is_script(tree: ast.Module) -> bool:
     return {'num_minibatches', 'clip_coef'} <= set(_arguments(tree))
 
 
-def from_cleanrl(tree: ast.Module) -> Conversion:
-    """The settings that a script starts with. Args: tree: its syntax.
+def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
+    """The settings that a script starts with. Args: tree: its syntax; stem: name of its file, without .py.
 
     Raises: ConfigError with a sentence for every argument that has no counterpart.
     """
@@ -107,6 +107,7 @@ def from_cleanrl(tree: ast.Module) -> Conversion:
     is_ppg = 'e_auxiliary' in arguments
     draft.put('policy.type', 'ppg' if is_ppg else 'ppo', 'the script')
     translate(draft, ROWS, arguments, WHO)
+    _tell_computed(draft, computed_fields(tree, 'Args') or computed_arguments(tree), stem)
     defaults(draft, ROWS, DEFAULTS, arguments, WHO)
     name = draft.given.get('env_id', draft.given.get('gym_id'))
     if isinstance(name, str):
@@ -121,6 +122,18 @@ def from_cleanrl(tree: ast.Module) -> Conversion:
 
 def _arguments(tree: ast.Module) -> dict[str, Any]:
     return fields_of_class(tree, 'Args') or arguments_of_parser(tree)
+
+
+def _tell_computed(draft: Draft, names: list[str], stem: str) -> None:
+    """Arguments whose defaults the script works out when it runs; its name among them is that of its file."""
+    for name in names:
+        row = ROWS.get(name)
+        if name == 'exp_name' and stem:
+            draft.put('exp_name', stem, 'exp_name', 'the name of the script')
+        elif name == 'exp_name' or (row is not None and row.kind == 'out'):
+            draft.drop(name, row.note if row is not None and row.note else 'a run is named by exp_name')
+        else:
+            draft.refuse(f'{name} is worked out when the script runs; give it a plain value in the script.')
 
 
 def _put_update(draft: Draft, is_ppg: bool) -> None:
@@ -139,10 +152,14 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
     if given.get('target_kl') is not None:
         kl = given['target_kl']
         draft.put('policy.learn.target_kl', kl / 1.5, f'target_kl={kl}', 'here an update stops above 1.5 times it')
+    elif 'target_kl' in given:
+        draft.drop('target_kl=None', 'there is no limit here either')
     decay = given.get('gae_lambda', 0.95) if given.get('gae', True) else 1.0
     draft.put('policy.collect.gae_lambda', decay, f'gae={given.get("gae", True)}, gae_lambda={given.get("gae_lambda")}')
     if given.get('track'):
         draft.put('logger.sinks', ['jsonl', 'tensorboard', {'type': 'wandb'}], 'track=True')
+    elif 'track' in given:
+        draft.drop(f'track={given["track"]}', 'a run is tracked by those that logger.sinks names, none by default')
 
 
 def _put_code(draft: Draft, words: set[str], is_ppg: bool) -> None:

@@ -63,7 +63,7 @@ class Draft:
         return default if inner == {} else inner
 
     def drop(self, old: str, why: str) -> None:
-        """Names a key that has no counterpart and changes nothing that is learned, or that zoo finds out by itself."""
+        """Names a key that has no counterpart and changes nothing that is learned, or that zoo finds out without it."""
         self.left_out.append((old, why))
 
     def refuse(self, sentence: str) -> None:
@@ -128,7 +128,7 @@ def to(here: str, value: Callable[[Any], Any] | None = None, note: str = '', pag
 
 
 def out(why: str) -> Row:
-    """A key that nothing here needs, whatever its value."""
+    """A key that nothing here needs, with any value."""
     return Row('out', '', why)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +11,9 @@ from zoo.config.foreign.cleanrl import from_cleanrl, is_script
 from zoo.config.foreign.conversion import Conversion
 from zoo.config.foreign.di_engine import from_pair, is_main_config
 from zoo.config.foreign.files import read_code, read_yaml
-from zoo.config.foreign.rllib import from_rllib, is_chain, settings_of
-from zoo.config.foreign.sb3 import ROWS as SB3_KEYS
+from zoo.config.foreign.recognise import defines, is_rllib, is_sb3, is_zoo
+from zoo.config.foreign.rllib import from_rllib
+from zoo.config.foreign.rllib_code import is_chain, settings_of
 from zoo.config.foreign.sb3 import from_sb3
 from zoo.config.section import ConfigError, plain
 from zoo.core.registry import unknown_name
@@ -45,6 +45,8 @@ def convert(path_or_object: Any, source: str | None = None, name: str | None = N
 
 
 def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversion, str]:
+    if path.is_dir():
+        raise ConfigError(f'{str(path)!r} is a folder; name a file in it.')
     if not path.is_file():
         raise ConfigError(f'there is no file {str(path)!r}; check the path.')
     if path.suffix in ('.yaml', '.yml'):
@@ -57,10 +59,10 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
             f'{path} is code; of stable-baselines3 give a YAML file of rl-zoo3, or a dict of the arguments.'
         )
     if source == 'cleanrl' or (source is None and is_script(tree)):
-        return from_cleanrl(tree), 'num_minibatches and clip_coef among its arguments'
+        return from_cleanrl(tree, path.stem), 'num_minibatches and clip_coef among its arguments'
     if source == 'rllib' or (source is None and is_chain(tree)):
         return from_rllib(settings_of(tree)), 'its PPOConfig'
-    if source == 'di-engine' or _defines(tree, 'main_config'):
+    if source == 'di-engine' or defines(tree, 'main_config'):
         return _of_di_engine(path), 'its variable main_config'
     raise ConfigError(
         f'{path} is not recognised: it has no main_config (DI-engine), no PPOConfig (RLlib) and no arguments of a script of '
@@ -70,6 +72,8 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
 
 def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversion, str]:
     data = read_yaml(path)
+    if source is None and is_zoo(data):
+        raise ConfigError(f'{path} is already a config of zoo; train it with zoo train {path}.')
     is_nested = all(isinstance(value, Mapping) for value in data.values())
     blocks = {str(key): value for key, value in data.items()} if is_nested else {name or path.stem: data}
     if is_nested and name is None and len(blocks) > 1:
@@ -79,9 +83,9 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
         raise ConfigError(unknown_name('config', name, blocks, listed=f'in {path}'))
     label = name or next(iter(blocks))
     block = blocks[label]
-    if source == 'rllib' or (source is None and _is_rllib(block)):
+    if source == 'rllib' or (source is None and is_rllib(block)):
         return from_rllib(block), 'its keys run and config, or train_batch_size'
-    if source == 'sb3' or (source is None and _is_sb3(block)):
+    if source == 'sb3' or (source is None and is_sb3(block)):
         if path.stem in OTHERS:
             raise ConfigError(
                 f"{path} is named as rl-zoo3's settings of {path.stem}; only those of PPO are translated."
@@ -106,23 +110,11 @@ def _of_object(data: Any, source: str | None, name: str | None) -> tuple[Convers
         )
     if source == 'di-engine' or (source is None and is_main_config(data)):
         return from_pair(data), 'its keys'
-    if source == 'rllib' or (source is None and _is_rllib(data)):
+    if source == 'rllib' or (source is None and is_rllib(data)):
         return from_rllib(data), 'keys such as train_batch_size'
-    if source == 'sb3' or (source is None and _is_sb3(data)):
+    if source == 'sb3' or (source is None and is_sb3(data)):
         return from_sb3(data, name), 'keys such as n_steps'
     raise ConfigError(f'the dict is not recognised; pass source, one of {", ".join(SOURCES)}.')
-
-
-def _is_rllib(block: Any) -> bool:
-    keys = set(block) if isinstance(block, Mapping) else set()
-    return {'run', 'config'} <= keys or bool(
-        keys
-        & {'train_batch_size', 'num_workers', 'num_rollout_workers', 'num_env_runners', 'vf_loss_coeff', 'num_sgd_iter'}
-    )
-
-
-def _is_sb3(block: Any) -> bool:
-    return isinstance(block, Mapping) and len(set(block) & (set(SB3_KEYS) - {'env', 'seed', 'gamma'})) >= 2
 
 
 def _of_di_engine(path: Path) -> Conversion:
@@ -133,8 +125,3 @@ def _of_di_engine(path: Path) -> Conversion:
     if pair is None:
         raise ConfigError(f'{path} has no dicts main_config and create_config; define both.')
     return from_pair(*pair)
-
-
-def _defines(tree: ast.Module, name: str) -> bool:
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return any(isinstance(target, ast.Name) and target.id == name for target in targets)

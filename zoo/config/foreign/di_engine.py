@@ -96,11 +96,10 @@ def _policy_type(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any
         return ''
     kind = kinds.pop()
     if kind not in POLICIES:
-        draft.refuse(
+        raise ConfigError(  # the keys of another policy are not those that are known here
             f'policy.type is {kind!r}, which is not translated; it must be one of {", ".join(POLICIES)}. '
             'For another policy of zoo write a config with its own keys, see zoo list policies.'
         )
-        return ''
     on_policy = value_at(main, 'policy.on_policy')
     if on_policy is not None and bool(on_policy) == kind.endswith('_offpolicy'):
         other = kind.removesuffix('_offpolicy') if on_policy else f'{kind}_offpolicy'
@@ -121,7 +120,7 @@ def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | 
             'the env is not named: create_config.env.type is missing; pass (main_config, create_config), or add env.env_id.'
         )
     elif name is None and not ENV_IDS.get(str(kind)):
-        what = 'names no env by itself' if str(kind) in ENV_IDS else 'is not known here'
+        what = 'is that of many envs' if str(kind) in ENV_IDS else 'is not known here'
         draft.refuse(
             f"create_config.env.type is {shown(kind)}, which {what}; add env.env_id, e.g. 'HalfCheetah-v5' or the "
             "'module:function' that makes one env with gymnasium's interface."

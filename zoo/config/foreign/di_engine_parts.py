@@ -111,6 +111,7 @@ def _draw(draft: Draft, said: Any, n_sample: int, batch: int, n_update: int, pre
 
 
 def put_network(draft: Draft, kind: str) -> None:
+    """Sets encoder, widths and architecture of the network from policy.model. Args: kind: the type of the policy there."""
     given = {
         key.removeprefix('policy.model.'): value
         for key, value in draft.given.items()

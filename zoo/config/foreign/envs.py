@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+import gymnasium
+
+from zoo.config.env_names import game_of, versions_of
 from zoo.config.foreign.conversion import Draft
 
-_ATARI = re.compile(r'(?:ALE/)?(?P<game>[A-Za-z]+?)(?P<kind>NoFrameskip|Deterministic)?-(?:ram-)?v\d+$')
-_GAMES = frozenset(
-    'bigfish bossfight caveflyer chaser climber coinrun dodgeball fruitbot heist jumper leaper maze miner ninja plunder '
-    'starpilot'.split()
-)
+EXAMPLES = {'atari': 'Pong', 'procgen': 'coinrun'}
+"""Family -> one of its games; a block of that name, as rl-zoo3 has it, holds for all of them."""
 
 
 def put_env(draft: Draft, name: str, old: str) -> None:
@@ -19,18 +18,23 @@ def put_env(draft: Draft, name: str, old: str) -> None:
 
     An id of a version that gymnasium no longer has becomes its newest version. Args: old: text about its origin.
     """
-    procgen = re.match(r'(?:procgen[:-])?(?:procgen-)?([a-z]+)(?:-v0)?$', name)
-    if procgen and procgen[1] in _GAMES:
-        draft.put('env.id', 'procgen', old)
-        draft.put('env.game', procgen[1], old)
-        return
-    atari = _ATARI.match(name)
-    if atari and (atari['kind'] or name.startswith('ALE/')):
-        draft.put('env.id', 'atari', old, 'with the usual wrappers, see the extra atari')
-        draft.put('env.game', atari['game'], old)
-        return
-    now, note = _registered(name)
-    draft.put('env.id', now, old, note)
+    game = None if _is_own(name) else game_of(name)
+    if name in EXAMPLES:
+        draft.put(
+            'env.id',
+            name,
+            old,
+            f'it has many games: name one with env.game, e.g. zoo train .. env.game={EXAMPLES[name]}',
+        )
+    elif game is None:
+        now, note = _registered(name)
+        draft.put('env.id', now, old, note)
+    elif game.is_ram:
+        draft.refuse(f'{old}: {game.sentence()}')
+    else:
+        note = 'with the usual wrappers, see the extra atari' if game.family == 'atari' else ''
+        draft.put('env.id', game.family, old, note)
+        draft.put('env.game', game.name, old)
 
 
 def is_image_env(draft: Draft) -> bool:
@@ -38,18 +42,19 @@ def is_image_env(draft: Draft) -> bool:
     return draft.at('env.id') in ('atari', 'procgen')
 
 
+def _is_own(name: str) -> bool:
+    """Whether the id is registered, and not by the package of the Atari games."""
+    return name in gymnasium.registry and 'ale_py' not in str(gymnasium.registry[name].entry_point)
+
+
 def _registered(name: str) -> tuple[str, str]:
     """The id, or its newest registered version; and a note if it is another one, or unknown."""
-    import gymnasium
-
-    if name in gymnasium.registry or ':' in name:
+    found = [spec.id for spec in versions_of(name)]
+    if name in found or ':' in name:
         return name, ''
-    base = re.sub(r'-v\d+$', '', name)
-    found = [other for other in gymnasium.registry if re.fullmatch(rf'{re.escape(base)}-v\d+', other)]
     if not found:
         return name, 'gymnasium does not know it: import the package that registers it, zoo train --import'
-    newest = max(found, key=lambda other: int(other.rsplit('-v', 1)[1]))
-    return newest, f'the newest version; gymnasium has no {name}'
+    return found[-1], f'the newest version; gymnasium has no {name}'
 
 
 def put_frame_stack(draft: Draft, n: Any, old: str) -> None:

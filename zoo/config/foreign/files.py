@@ -20,10 +20,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping of a YAML 1.1 file, with anchors, merges and !!float. Raises: ConfigError."""
     try:
         data = yaml.safe_load(path.read_text(encoding='utf-8'))
-    except (yaml.YAMLError, ValueError, OSError) as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        OSError,
+        KeyError,
+        RecursionError,
+    ) as error:  # the last two of odd tags and depths
         raise ConfigError(
             f'{path} cannot be read as YAML: {" ".join(str(error).split())}; correct it there.'
         ) from error
+    if data is None:
+        raise ConfigError(f'{path} is empty; give a file with the keys of a config.')
     if not isinstance(data, dict):
         raise ConfigError(f'{path} holds {type(data).__name__}, not the keys of a config.')
     return data
@@ -80,16 +88,41 @@ def fields_of_class(tree: ast.Module, name: str) -> dict[str, Any]:
     return found
 
 
+def computed_fields(tree: ast.Module, name: str) -> list[str]:
+    """Annotated fields of the class `name` whose defaults are no literals."""
+    items = [
+        item for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name for item in node.body
+    ]
+    fields = [
+        item.target.id
+        for item in items
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value is not None
+    ]
+    return [field for field in fields if field not in fields_of_class(tree, name)]
+
+
+def computed_arguments(tree: ast.Module) -> list[str]:
+    """The `--a-b` of every `add_argument('--a-b', default=...)` whose default is no literal, as 'a_b'."""
+    return [name for name in _arguments(tree) if name not in arguments_of_parser(tree)]
+
+
 def arguments_of_parser(tree: ast.Module) -> dict[str, Any]:
     """The literal defaults of every `add_argument('--a-b', default=...)`, by 'a_b'."""
     found: dict[str, Any] = {}
+    for name, value in _arguments(tree).items():
+        _keep(found, name, value)
+    return found
+
+
+def _arguments(tree: ast.Module) -> dict[str, ast.expr]:
+    found: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'add_argument' and node.args):
             continue
         flag = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
         value = next((word.value for word in node.keywords if word.arg == 'default'), None)
         if isinstance(flag, str) and flag.startswith('--') and value is not None:
-            _keep(found, flag.lstrip('-').replace('-', '_'), value)
+            found.setdefault(flag.lstrip('-').replace('-', '_'), value)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +27,6 @@ from zoo.config.foreign.conversion import (
     translate,
 )
 from zoo.config.foreign.envs import put_env
-from zoo.config.foreign.files import keywords_of_calls, literal, words_of
 from zoo.config.messages import shown
 from zoo.config.section import ConfigError
 
@@ -108,6 +106,8 @@ ROWS: dict[str, Row] = {
     'evaluation_num_episodes': to('policy.eval.n_episode', as_count),
     'evaluation_num_workers': part('env.evaluator_env_num', 'at least 1', value=as_count),
     'evaluation_num_env_runners': part('env.evaluator_env_num', 'at least 1', value=as_count),
+    'evaluation_config.explore': to('policy.eval.deterministic', lambda on: not on),
+    'evaluation_config.env_config': to('policy.eval.env', lambda data: {'kwargs': mapping(data)}),
     'evaluation_duration_unit': only('episodes', None, why='evaluations count episodes: policy.eval.n_episode'),
     'disable_env_checking': to('env.check', lambda off: not off),
     'sample_timeout_s': out('env.step_timeout limits each step'),
@@ -150,31 +150,6 @@ DEFAULTS: dict[str, Any] = {
     'model.fcnet_hiddens': [256, 256],
     'model.fcnet_activation': 'tanh',
 }
-_CALLS = {
-    name: ('env',) if name == 'environment' else ('framework',) if name == 'framework' else ()
-    for name in 'environment framework training rollouts env_runners resources evaluation debugging reporting learners '
-    'experimental api_stack exploration'.split()
-}
-
-
-def is_chain(tree: ast.Module) -> bool:
-    """Whether a file builds a PPOConfig, or an old-style dict for RLlib's PPO."""
-    return bool({'PPOConfig', 'PPOTrainer'} & words_of(tree))
-
-
-def settings_of(tree: ast.Module) -> dict[str, Any]:
-    """The literal settings of a file: the arguments of the PPOConfig's methods, or its dict `config`."""
-    found = keywords_of_calls(tree, _CALLS)
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict | ast.Call):
-            continue
-        if any(getattr(name, 'id', '') == 'config' for name in node.targets):
-            try:
-                value = literal(node.value)
-            except ValueError:
-                continue
-            found = {**value, **found} if isinstance(value, dict) else found
-    return found
 
 
 def from_rllib(settings: Any) -> Conversion:
@@ -194,6 +169,9 @@ def from_rllib(settings: Any) -> Conversion:
             raise ConfigError(f'run is {shown(algorithm)}: only PPO is translated; give the settings of a PPO run.')
         extra = {key: data[key] for key in ('env', 'stop') if key in data}
         data = {**data['config'], **extra}
+    if 'stop' in data and not isinstance(data['stop'], Mapping):
+        del data['stop']
+        draft.drop('stop', 'it cannot be read without running the code; set max_env_step')
     if isinstance(data.get('stop'), Mapping):
         data['stop'] = {key.rpartition('/')[2]: value for key, value in data['stop'].items()}
     draft.put('policy.type', 'ppo', 'PPO')

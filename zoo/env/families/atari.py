@@ -102,7 +102,11 @@ def atari_games() -> list[str]:
 
 
 @ENV_REGISTRY.register('atari')
-@env_family(games=atari_games, options=AtariOptions)
+@env_family(
+    games=atari_games,
+    options=AtariOptions,
+    summary='The games of the Atari 2600, with the usual wrappers; env.game names one, e.g. Pong.',
+)
 def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
     """`request.n_env` games with gray images [frame_stack, screen_size, screen_size] of bytes as observations.
 

@@ -146,7 +146,9 @@ def envpool_tasks() -> list[str]:
 
 
 @ENV_REGISTRY.register('envpool')
-@env_family(games=envpool_tasks)
+@env_family(
+    games=envpool_tasks, summary='Envs of the package envpool, which step in threads of C++; env.game names one.'
+)
 def make_envpool(request: EnvRequest, /, **options: Any) -> EnvpoolVectorEnv:
     """`request.n_env` envs of an envpool task. `options` are envpool's own, different for every task.
 

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from zoo.config.section import Section, validate
+from zoo.core.errors import missing_extra
 from zoo.core.registry import closest
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, UnknownEnvError, location_of
@@ -40,6 +41,7 @@ class EnvFamily:
     games: Callable[[], Sequence[str]] | None = None  # known games; None if env.game is not used
     options: type[Section] | None = None  # the section that env.kwargs is read as
     one_seed: bool = False
+    summary: str = ''  # a line for lists of envs
 
     def check_game(self, env_id: str, game: str | None) -> None:
         """Raises: UnknownEnvError with the closest games if this family has no `game`; exceptions of `games`."""
@@ -67,6 +69,7 @@ def env_family(
     games: Sequence[str] | Callable[[], Sequence[str]] | None = None,
     options: type[Section] | None = None,
     one_seed: bool = False,
+    summary: str = '',
 ) -> Callable[[Callable[..., gymnasium.vector.VectorEnv | TensorEnv]], EnvFamily]:
     """Decorator, below `@ENV_REGISTRY.register(name)`, for a function that makes a vector env, or a TensorEnv.
 
@@ -78,9 +81,12 @@ def env_family(
       games: the values of env.game, or a function that finds them; None if there are no games.
       options: the Section that env.kwargs is read as; None: the function takes env.kwargs as its keyword arguments.
       one_seed: its reset takes one int for all envs rather than a list of one for each.
+      summary: a line about it for `zoo list envs`; '': the first of the function's docstring.
     """
     find = games if games is None or callable(games) else lambda: games
-    return lambda make: EnvFamily(make, find, options, one_seed)
+    return lambda make: EnvFamily(
+        make, find, options, one_seed, summary or (make.__doc__ or '').strip().partition('\n')[0]
+    )
 
 
 def no_games(env_id: str, game: str) -> str:
@@ -95,12 +101,7 @@ def import_extra(module: str, extra: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise  # it exists, but a module that it imports does not
-        raise MissingExtraError(missing_extra(extra, name)) from error
-
-
-def missing_extra(extra: str, name: str) -> str:
-    """The message for an extra that is not installed."""
-    return f"env {name!r} needs the {extra} extra, which is not installed; run: pip install 'policy-zoo[{extra}]'"
+        raise MissingExtraError(missing_extra(f'env {name!r}', extra)) from error
 
 
 class ActionCheck:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from zoo.config.env_names import PROCGEN_GAMES
 from zoo.config.section import Section
 from zoo.core.registry import ENV_REGISTRY
 from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
@@ -13,24 +14,6 @@ from zoo.env.families.envpool import EnvpoolVectorEnv, make_pool
 from zoo.env.families.family import EnvRequest, env_family, import_extra
 from zoo.env.families.qt import EXTRA
 
-GAMES = (
-    'bigfish',
-    'bossfight',
-    'caveflyer',
-    'chaser',
-    'climber',
-    'coinrun',
-    'dodgeball',
-    'fruitbot',
-    'heist',
-    'jumper',
-    'leaper',
-    'maze',
-    'miner',
-    'ninja',
-    'plunder',
-    'starpilot',
-)
 DIFFICULTIES = ('easy', 'hard', 'extreme', 'memory', 'exploration')
 
 
@@ -50,7 +33,11 @@ class ProcgenOptions(Section):
 
 
 @ENV_REGISTRY.register('procgen')
-@env_family(games=GAMES, options=ProcgenOptions)
+@env_family(
+    games=PROCGEN_GAMES,
+    options=ProcgenOptions,
+    summary='The 16 games of Procgen, whose levels are generated; env.game names one, e.g. coinrun.',
+)
 def make_procgen(request: EnvRequest, options: ProcgenOptions) -> EnvpoolVectorEnv:
     """`request.n_env` games with colour images [3, 64, 64] of bytes as observations and 15 actions.
 

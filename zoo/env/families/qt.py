@@ -6,8 +6,8 @@ import ctypes
 import importlib.util
 from pathlib import Path
 
+from zoo.core.errors import missing_extra
 from zoo.env.errors import MissingExtraError
-from zoo.env.families.family import missing_extra
 
 EXTRA = 'procgen'
 LIBRARIES = ('libQt5Core.so.5', 'libQt5Gui.so.5')  # in the order of their dependence
@@ -22,7 +22,7 @@ def load_qt(name: str) -> None:
     folders = [Path(place) / 'Qt5' / 'lib' for place in (spec.submodule_search_locations or ())] if spec else []
     folder = next((folder for folder in folders if folder.is_dir()), None)
     if folder is None:
-        raise MissingExtraError(missing_extra(EXTRA, name))
+        raise MissingExtraError(missing_extra(f'env {name!r}', EXTRA))
     for library in LIBRARIES:
         try:
             ctypes.CDLL(str(folder / library), mode=ctypes.RTLD_GLOBAL)

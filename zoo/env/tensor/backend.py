@@ -15,7 +15,10 @@ from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, TensorEnv
 
 
 @ENV_REGISTRY.register('torch')
-@env_family(games=TENSOR_ENV_REGISTRY.names)
+@env_family(
+    games=TENSOR_ENV_REGISTRY.names,
+    summary='Envs written in PyTorch, which step on the device of the policy; env.game names one.',
+)
 def make_tensor_env(request: EnvRequest, /, **kwargs: Any) -> TensorEnv:
     """The env that is registered as `request.game`, made with env.kwargs on the device of the request."""
     source = TENSOR_ENV_REGISTRY.get(request.game)

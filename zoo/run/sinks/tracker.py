@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.config.section import ConfigError, join_path
-from zoo.config.source import storable
+from zoo.config.yaml_text import storable
+from zoo.core.errors import missing_extra
 from zoo.core.files import open_without_link, whole_file
 from zoo.run.sinks.base import Sink
 
@@ -59,10 +60,7 @@ def library(module: str, needs: str, extra: str) -> Any:
             raise
         found = None
     if not hasattr(found, needs):  # a folder of that name, such as W&B's own output, is imported as an empty module
-        raise ConfigError(
-            f'logger.sinks names {extra!r}, whose library is not installed; run: pip install '
-            f"'policy-zoo[{extra}]', or leave it out."
-        )
+        raise ConfigError(f'{missing_extra(f"logger.sinks names {extra!r}, which", extra)}, or leave it out.')
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from zoo.config.section import Section
-from zoo.config.source import storable
+from zoo.config.yaml_text import storable
 from zoo.core.registry import SINK_REGISTRY
 from zoo.run.sinks.tracker import Tracker, library
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.policy_envs import make_policy
+from tests.steer_envs import SteerEnv
 from zoo.core.seeding import stream
 from zoo.env import EnvConfig, make_vector_env
+from zoo.env.errors import EnvContractError
 from zoo.worker.collector import Collector
 
 NAN = float('nan')
@@ -54,6 +57,32 @@ def test_entries_may_be_arrays_or_missing_in_some_steps_and_groups_are_joined(ho
     assert data['info/even'].shape == (6, 4) and same(data['info/even'], [NAN, 2, NAN, 4, NAN, NAN])
     assert data['info/place'].shape == (6, 4, 2) and data['info/place'][:, 3].tolist()[:2] == [[1.0, 0.5], [2.0, 0.5]]
     assert same(data['info/score'], [NAN] * 4 + [2.5, NAN])  # at the end of an episode alone
+
+
+class Grows(SteerEnv):
+    """The shape of 'place' changes at step 3 of an episode, or is that of the env."""
+
+    n_made = 0
+
+    def __init__(self, at: int | None = 3) -> None:
+        super().__init__()
+        Grows.n_made += 1
+        self._n, self._at = Grows.n_made, at
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        n = 1 + (self._n > 2) if self._at is None else 1 if self._n_step < self._at else 2
+        return *rest, {**info, 'place': np.zeros(n)}
+
+
+def test_an_entry_whose_shape_changes_from_step_to_step_or_group_to_group_is_refused_by_name() -> None:
+    env: dict[str, Any] = dict(id=Grows, action_mask='off', vectorization='sync', info_columns=['place'])
+    shape = r"the entry 'place' of its info has the shape \(2,\), wanted that of the {}, \(1,\); give it one shape"
+    with pytest.raises(EnvContractError, match=f'Grows.*, step 3 of a rollout: {shape.format("steps before")}'):
+        rollouts(env, 4)
+    Grows.n_made = 0
+    with pytest.raises(EnvContractError, match=f'Grows.*, 2 envs of a group: {shape.format("other envs")}'):
+        rollouts({**env, 'kwargs': {'at': None}}, 4, n_group=2)
 
 
 def test_an_entry_that_no_step_has_is_a_warning_and_nan(caplog: pytest.LogCaptureFixture) -> None:

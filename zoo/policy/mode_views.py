@@ -1,0 +1,61 @@
+"""What the three modes of a policy give to a learner, a collector and an evaluator; and the device that a policy is on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.backend.executor import Acting
+from zoo.core.data import Metrics, Obs, Rollout, Sample, State, Transition
+from zoo.core.errors import UserError
+from zoo.policy.sections import DEVICE
+
+
+class LearnMode(NamedTuple):
+    """What a learner is given."""
+
+    forward: Callable[[Any], Metrics]  # a `Sample` [N], or {'policy': .., 'value': ..} of such
+    learn_aux: Callable[[], Metrics]
+    monitor_vars: Callable[[], list[str]]
+    set_env_step: Callable[[int], None]
+    train_iter: Callable[[], int]
+    get_batch_size: Callable[[], int | dict[str, int] | None]  # None: all samples at once
+    state_dict: Callable[[], dict[str, Any]]
+    load_state_dict: Callable[[dict[str, Any]], None]
+
+
+class CollectMode(NamedTuple):
+    """What a collector is given."""
+
+    forward: Callable[[Obs, State], dict[str, Any]]
+    start: Callable[[Obs], Acting]  # given where the observations of each rollout will be, [T + 1, B, *O]
+    process_transition: Callable[[Obs, dict[str, Any], Any], Transition]  # once per rollout
+    get_train_sample: Callable[[Rollout], Sample]
+    reset: Callable[[], None]
+    n_step: int
+    env_action: Callable[[Tensor], Tensor] | None = None  # of an action, what the env is sent; None: the same
+
+
+class EvalMode(NamedTuple):
+    """What an evaluator is given."""
+
+    forward: Callable[[Obs, State], dict[str, Any]]
+    initial_state: Callable[[int], State] | None = None
+    env_action: Callable[[Tensor], Tensor] | None = None  # as in `CollectMode`
+    sample: Callable[[Obs, State, torch.Generator | None], dict[str, Any]] | None = None
+    # like forward, with actions drawn from the policy; None: it draws none
+
+
+def device_of(name: str) -> torch.device:
+    """The device that `policy.device` names."""
+    if name == 'auto':
+        return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+    if not re.fullmatch(DEVICE, name):
+        raise UserError(f"policy.device is {name!r} but must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
+    if name != 'cpu' and not torch.cuda.is_available():
+        raise UserError(f"policy.device is {name!r} but there is no CUDA here; use 'auto' or 'cpu'")
+    return torch.device(name)
