@@ -27,7 +27,8 @@ KINDS = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument('kind', nargs='?', metavar='KIND', help=', '.join(KINDS)).completer = lambda **_: KINDS  # type: ignore[attr-defined]
+    kind: Any = parser.add_argument('kind', nargs='?', metavar='KIND', help=', '.join(KINDS))
+    kind.completer = lambda **_: KINDS  # of argcomplete
 
 
 def run(args: argparse.Namespace) -> int:

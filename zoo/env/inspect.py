@@ -61,7 +61,9 @@ def inspect_env(cfg: Any, n_step: int = 1000, limit_s: float = 60.0) -> EnvRepor
     """Takes `n_step` random steps with an env, as `check_env` does, and reports all that it finds.
 
     It continues after a problem where it can. It times the env, and a worker process, to say which vectorization pays.
-    Args: cfg: the section env, an id, or a class or function that makes an env; limit_s: seconds after which no more steps are begun; a slow env takes fewer than n_step.
+    Args:
+      cfg: the section env, an id, or a class or function that makes an env.
+      limit_s: seconds after which no more steps are begun; a slow env takes fewer than n_step.
     Raises: UserError if n_step is below 1 or no env has the id, its extra is missing, or it does not take env.kwargs.
     """
     if n_step < 1:

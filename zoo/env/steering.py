@@ -129,8 +129,8 @@ def _rule(options: Any) -> Callable[[int], dict[str, Any]] | None:
             found = function(env_step)
         except Exception as error:
             raise EnvError(
-                f'env.reset_options, a function of the env step, raised {show_error(error)} at env step {env_step} ({place_of(error)}); '
-                'correct it; --debug shows the traceback'
+                f'env.reset_options, a function of the env step, raised {show_error(error)} at env step {env_step} '
+                f'({place_of(error)}); correct it; --debug shows the traceback'
             ) from error
         if not isinstance(found, Mapping):
             raise UserError(

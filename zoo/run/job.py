@@ -64,8 +64,9 @@ class SerialJob:
     overrides these two, and `step_per_iteration` if it collects another number of rollouts, registered in
     PIPELINE_REGISTRY; the config names it (`pipeline`). Its options are its class attribute `config`, a Section.
 
-    Args: cfg: a resolved config (frozen here), or what `serial_pipeline` takes as a config; policy: to train instead of a new one; checkpoint: to continue from;
-      model: a network for the new policy, in place of the one that policy.model names; callbacks: besides those of cfg.
+    Args: cfg: a resolved config (frozen here), or what `serial_pipeline` takes as one; policy: to train instead of a new
+      one; checkpoint: to continue from; model: a network for the new policy, in place of the one that policy.model names;
+      callbacks: besides those of cfg.
     Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop; options: the section
       `pipeline`, complete.
     """
