@@ -211,17 +211,21 @@ class Logger:
 
 def _to_numbers(metrics: Mapping[str, Tensor | float | int]) -> dict[str, float]:
     values: dict[str, Any] = dict(metrics)
-    devices: dict[torch.device, list[str]] = {}
+    kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for name, value in metrics.items():
         if not isinstance(value, Tensor):
             values[name] = int(value) if isinstance(value, int) else float(value)
         elif value.dim():
             raise ValueError(f'metric {name} has shape {list(value.shape)}; pass a 0-dim tensor, e.g. its mean')
         else:
-            devices.setdefault(value.device, []).append(name)
-    for names in devices.values():  # one sync for each device; none for the CPU
-        stacked = torch.stack([metrics[name].detach().double() for name in names])  # type: ignore[union-attr]
-        values.update(zip(names, stacked.tolist(), strict=True))
+            kinds.setdefault((value.device, value.dtype), []).append(name)
+    with torch.no_grad():  # one stack for each kind, and one sync for each device; none for the CPU
+        stacks: dict[torch.device, list[Tensor]] = {}
+        for (device, _), names in kinds.items():
+            stacks.setdefault(device, []).append(torch.stack([metrics[name] for name in names]).double())  # type: ignore[misc]
+        for device, stacked in stacks.items():
+            names = [name for kind, names in kinds.items() if kind[0] == device for name in names]
+            values.update(zip(names, (stacked[0] if len(stacked) == 1 else torch.cat(stacked)).tolist(), strict=True))
     return values
 
 

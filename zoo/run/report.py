@@ -68,6 +68,7 @@ class Report:
     def __init__(self, logger: Logger, parts: Parts, timer: Timer, freq: int, advice: Advice) -> None:
         self._advice = advice
         self._logger, self._parts, self._timer, self._freq = logger, parts, timer, freq
+        self._n_step = parts.policy.collect_mode.n_step
         self._start_step = self._write_step = parts.collector.env_step
         self.env_values: dict[str, float] = {}  # of env.schedule
         self._last = self.clocks(), parts.collector.collect_iter  # as the last line was written
@@ -81,7 +82,7 @@ class Report:
     def clocks(self) -> Clocks:
         """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
         collector, timer, envs = self._parts.collector, self._timer, self._parts.envs
-        n_step = collector.collect_iter * self._parts.policy.collect_mode.n_step * len(envs)
+        n_step = collector.collect_iter * self._n_step * len(envs)
         calls = {**dict.fromkeys(collector.time, n_step), **timer.calls, 'learn': self._parts.learner.train_iter}
         return Clocks(time.perf_counter(), collector.env_step, {**collector.time, **timer.seconds}, calls)
 
@@ -142,5 +143,5 @@ class Report:
 def _statistics(values: Sequence[float]) -> dict[str, float]:
     """Mean, standard deviation (without correction), minimum and maximum."""
     mean = sum(values) / len(values)
-    std = math.sqrt(sum((x - mean) ** 2 for x in values) / len(values))
+    std = math.sqrt(sum([(x - mean) ** 2 for x in values]) / len(values))
     return {'mean': mean, 'std': std, 'min': min(values), 'max': max(values)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -80,17 +81,29 @@ class Collector:
         self.time['act'] += perf_counter() - start - env_time
         return rollout
 
-    def reward_metrics(self) -> dict[str, Tensor]:
+    def reward_metrics(self) -> dict[str, Tensor | float]:
         """Mean, deviation, least and greatest reward of an env step in the last rollout, before any scaling."""
         steps = self._block.steps
-        reward = (steps.reward if steps.raw_reward is None else steps.raw_reward).double()
-        if steps.is_reset is not None and reward.device.type == 'cpu':  # elsewhere a shape may not depend on the data
-            reward = reward[~steps.is_reset]
-        if not reward.numel():
+        reward = steps.reward if steps.raw_reward is None else steps.raw_reward
+        if reward.device.type != 'cpu':  # where a shape may not depend on the data
+            (least, greatest), wide = reward.aminmax(), reward.double()
+            return {
+                'reward_mean': wide.mean(),
+                'reward_std': wide.std(correction=0),
+                'reward_min': least,
+                'reward_max': greatest,
+            }
+        x = reward.numpy().ravel() if steps.is_reset is None else reward.numpy()[~steps.is_reset.numpy()]
+        if not x.size:
             return {}
-        least, greatest = reward.aminmax()
-        mean, std = reward.mean(), reward.std(correction=0)
-        return {'reward_mean': mean, 'reward_std': std, 'reward_min': least, 'reward_max': greatest}
+        mean = float(x.sum(dtype=np.float64)) / x.size
+        off = x.astype(np.float64) - mean
+        return {
+            'reward_mean': mean,
+            'reward_std': math.sqrt(float(off @ off) / x.size),
+            'reward_min': float(x.min()),
+            'reward_max': float(x.max()),
+        }
 
     def _rollout(self, state: Any) -> Rollout:
         obs, steps = self._block.obs, self._block.steps

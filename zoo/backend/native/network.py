@@ -96,7 +96,8 @@ def _has_own_method(x: Any) -> bool:
 
 def _is_changed(model: Any) -> bool:
     """Whether a part is of another class, has a hook or a method of its own, or shares a parameter with another."""
-    for part in model.modules():
+    parts = [part for child in model.children() for _, part in child.named_modules(remove_duplicate=False)]
+    for part in (model, *parts):
         if type(part) not in _KNOWN or _has_own_method(part) or any(vars(part).get(hook) for hook in _HOOKS):
             return True
         if type(part) is nn.Linear and part.bias is None:
@@ -104,10 +105,10 @@ def _is_changed(model: Any) -> bool:
     stage = model.input
     if type(stage) is NormedVector and (type(stage.vector), type(stage.norm)) != (ToVector, RunningMeanStd):
         return True
-    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters()):
+    params = [p for part in parts for p in part._parameters.values() if p is not None]
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in params):
         return True
-    of_parts = [p for part in model.children() for _, p in part.named_parameters(remove_duplicate=False)]
-    is_shared = len(of_parts) != len(list(model.parameters()))
+    is_shared = len({id(p) for p in params}) != len(params) or any(p is not None for p in model._parameters.values())
     if is_shared or (model.critic_encoder is not model.actor_encoder) != (model.arch == 'dual'):
         return True
     return model.actor_encoder.activation != model.critic_encoder.activation
