@@ -61,7 +61,6 @@ def in_a_folder_of_its_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> No
         f'{__name__}:limits',
         'tests/env/test_own_vector.py:limits',
     ],
-    ids=str,
 )
 def test_what_makes_a_vector_is_asked_for_the_number_of_envs_and_trains(
     make: Any, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
@@ -214,7 +213,6 @@ def no_vector(num_envs: int) -> Any:
         ),
         (dict(id=no_vector), 'was asked for num_envs=3 and returned a LimitEnv, wanted a gymnasium.vector.VectorEnv'),
     ],
-    ids=str,
 )
 def test_vector_that_does_not_fit_is_refused_with_what_to_do(env: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):

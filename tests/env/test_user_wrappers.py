@@ -170,7 +170,6 @@ def nothing(env: gymnasium.Env) -> None:
             'a function without a name, which no saved config can hold; give it a name',
         ),
     ],
-    ids=str,
 )
 def test_wrong_wrapper_is_refused_before_anything_is_made(wrapper: Any, message: str) -> None:
     message = message.replace('test_user_wrappers.py', HERE)
@@ -196,7 +195,6 @@ def test_all_wrong_wrappers_are_said_at_once() -> None:
         (dict(wrappers=[Add], vectorization='batched'), "env.wrappers is set but env.vectorization is 'batched'"),
         (dict(id='torch', game='CartPole-v1', wrappers=[Add]), 'env.wrappers is set but '),
     ],
-    ids=str,
 )
 def test_wrapper_that_does_not_fit_the_env_is_refused(env: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedEnvError, match=re.escape(message.format(file=__file__))):
@@ -242,7 +240,6 @@ def test_wrappers_given_as_classes_are_in_the_config_by_name_and_continue(
         (['gymnasium.wrappers:RecordVideo'], 'gymnasium.wrappers'),  # it writes files
         (['gymnasium.wrappers:ClipReward.os'], 'gymnasium.wrappers'),
     ],
-    ids=str,
 )
 def test_wrapper_in_a_checkpoint_needs_consent(wrappers: list[Any], named: str, tmp_path: Path) -> None:
     path = with_value(tmp_path / 'c', 'meta.config.env.wrappers', wrappers)
