@@ -48,6 +48,9 @@ class OldWrapper:
     def reset(self) -> Any:
         return self.env.reset()
 
+    def step(self, action: Any) -> Any:
+        return self.env.step(action)
+
 
 class VecNormalize:
     """As stable-baselines3's: it normalises both, or what its flags say."""
