@@ -10,22 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.processes import run_in
 from tests.run.crafted import with_value
 from zoo.cli import main
 
 pytestmark = pytest.mark.slow  # every test starts processes
 
 QUICK = ['max_env_step=2_048', 'policy.eval.n_episode=2', 'logger.console=off', 'logger.tensorboard=false']
-
-
-@pytest.fixture
-def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def _zoo(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, '-m', 'zoo', *args], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 def test_train_json_then_eval_json_agree_on_the_run(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +57,7 @@ def test_resume_continues_the_same_run_folder(in_tmp: Path, capsys: pytest.Captu
 @pytest.mark.slow
 def test_profile_is_said_on_stderr_and_kept_in_the_run_folder(tmp_path: Path) -> None:
     # rollouts of 8 x 32 env steps: 2 + 2 + 3 of the 8 iterations are profiled
-    done = _zoo(
+    done = run_in(
         'train',
         'cartpole_ppo',
         '--profile',
@@ -152,7 +143,7 @@ def test_a_users_mistake_is_one_line_on_stderr_and_exit_2(
 
 @pytest.mark.slow
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    done = _zoo('train', 'cartpole_pp', '--debug', cwd=tmp_path)
+    done = run_in('train', 'cartpole_pp', '--debug', cwd=tmp_path)
     assert done.returncode != 0 and 'Traceback' in done.stderr and 'cartpole_pp' in done.stderr
 
 
@@ -175,7 +166,7 @@ class Breaks(gymnasium.Env):
 @pytest.mark.slow
 def test_a_run_that_fails_is_one_line_and_exit_1_and_leaves_its_checkpoint(tmp_path: Path) -> None:
     (tmp_path / 'breaking.py').write_text(BREAKING_ENV)
-    done = _zoo(
+    done = run_in(
         'train',
         'cartpole_ppo',
         'env.id=breaking:Breaks',
@@ -188,17 +179,17 @@ def test_a_run_that_fails_is_one_line_and_exit_1_and_leaves_its_checkpoint(tmp_p
     assert 'breaking:Breaks' in done.stderr and 'step 601' in done.stderr and 'nan' in done.stderr
     run = next(tmp_path.glob('runs/*/*'))
     assert list(run.glob('checkpoints/step_*.safetensors'))
-    evaluated = _zoo('eval', str(run), '--episodes', '1', '--json', '--import', 'breaking', cwd=tmp_path)
+    evaluated = run_in('eval', str(run), '--episodes', '1', '--json', '--import', 'breaking', cwd=tmp_path)
     assert json.loads(evaluated.stdout)['return_mean'] == 10.0  # ten steps of reward 1
 
 
 @pytest.mark.slow
 def test_check_env_names_the_break_and_exits_1(tmp_path: Path) -> None:
     (tmp_path / 'breaking.py').write_text(BREAKING_ENV.replace('self.n > 600', 'self.n > 3'))
-    done = _zoo('check-env', 'breaking:Breaks', cwd=tmp_path)
+    done = run_in('check-env', 'breaking:Breaks', cwd=tmp_path)
     assert done.returncode == 1 and 'Traceback' not in done.stderr
     assert 'reward' in done.stdout and 'nan' in done.stdout
-    assert _zoo('check-env', 'CartPole-v1', cwd=tmp_path).returncode == 0
+    assert run_in('check-env', 'CartPole-v1', cwd=tmp_path).returncode == 0
 
 
 ENDLESS_ENV = """
@@ -220,12 +211,12 @@ class Endless(gymnasium.Env):
 @pytest.mark.slow
 def test_check_env_warns_of_an_env_without_end_and_seed_and_exits_0(tmp_path: Path) -> None:
     (tmp_path / 'endless.py').write_text(ENDLESS_ENV)
-    done = _zoo('check-env', 'endless:Endless', cwd=tmp_path)
+    done = run_in('check-env', 'endless:Endless', cwd=tmp_path)
     assert done.returncode == 0 and done.stderr == ''
     assert 'two resets with seed=0' in done.stdout and 'env.check' in done.stdout
     assert 'no episode ended in 1000 random steps' in done.stdout and 'set env.max_episode_steps' in done.stdout
-    assert 'no episode ended' not in _zoo('check-env', 'endless:Endless', '--steps', '10', cwd=tmp_path).stdout
-    report = json.loads(_zoo('check-env', 'endless:Endless', '--json', cwd=tmp_path).stdout)
+    assert 'no episode ended' not in run_in('check-env', 'endless:Endless', '--steps', '10', cwd=tmp_path).stdout
+    report = json.loads(run_in('check-env', 'endless:Endless', '--json', cwd=tmp_path).stdout)
     assert report['problems'] == [] and len(report['warnings']) >= 2 and report['facts']
 
 
@@ -288,15 +279,15 @@ config = dict(exp_name='mine', env=dict(id='cart_of_mine'), policy=dict(type='of
 @pytest.mark.slow
 def test_own_policy_and_env_are_evaluated_and_resumed_with_import(tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(OWN)
-    assert _zoo('train', 'own.py', *QUICK, cwd=tmp_path).returncode == 0
+    assert run_in('train', 'own.py', *QUICK, cwd=tmp_path).returncode == 0
     run = str(next(tmp_path.glob('runs/mine/*')))
-    without = _zoo('eval', run, cwd=tmp_path)
+    without = run_in('eval', run, cwd=tmp_path)
     assert without.returncode == 2 and without.stderr.count('\n') == 1
     assert "unknown policy 'of_mine'" in without.stderr and '--import' in without.stderr
-    assert _zoo('eval', run, '--episodes', '1', '--import', 'own.py', cwd=tmp_path).returncode == 0
-    resumed = _zoo('train', '--resume', run, '--import', 'own', 'max_env_step=4_096', cwd=tmp_path)
+    assert run_in('eval', run, '--episodes', '1', '--import', 'own.py', cwd=tmp_path).returncode == 0
+    resumed = run_in('train', '--resume', run, '--import', 'own', 'max_env_step=4_096', cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert _zoo('eval', run, '--import', 'nothing', cwd=tmp_path).returncode == 2
+    assert run_in('eval', run, '--import', 'nothing', cwd=tmp_path).returncode == 2
 
 
 TRAP = """
@@ -316,7 +307,7 @@ def test_checkpoint_that_names_code_is_refused_in_one_line_and_runs_nothing(
 ) -> None:
     (tmp_path / 'localmod.py').write_text(TRAP)
     checkpoint = with_value(tmp_path / 'c', 'meta.config.env', {'id': name, 'kwargs': {'command': 'touch pwned'}})
-    done = _zoo(*command, str(checkpoint), cwd=tmp_path)
+    done = run_in(*command, str(checkpoint), cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.count('\n') == 1 and done.stdout == ''
     module = name.partition(':')[0]
     assert f"names code of module '{module}'" in done.stderr and f'--import {module} or --trust' in done.stderr
@@ -327,9 +318,9 @@ def test_checkpoint_that_names_code_is_refused_in_one_line_and_runs_nothing(
 def test_checkpoint_that_names_code_is_used_with_consent(tmp_path: Path, consent: list[str]) -> None:
     (tmp_path / 'localmod.py').write_text(TRAP)
     checkpoint = with_value(tmp_path / 'c', 'meta.config.env.id', 'localmod:make')
-    evaluated = _zoo('eval', str(checkpoint), '--episodes', '1', '--json', *consent, cwd=tmp_path)
+    evaluated = run_in('eval', str(checkpoint), '--episodes', '1', '--json', *consent, cwd=tmp_path)
     assert evaluated.returncode == 0, evaluated.stderr
-    resumed = _zoo('train', '--resume', str(checkpoint), 'max_env_step=192', *consent, cwd=tmp_path)
+    resumed = run_in('train', '--resume', str(checkpoint), 'max_env_step=192', *consent, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert 'evaluate it: zoo eval ' in resumed.stdout and resumed.stdout.rstrip().endswith(' --import localmod')
 
@@ -339,7 +330,7 @@ def test_consent_to_one_module_is_none_to_another(tmp_path: Path) -> None:
     for name in ('os:system', 'localmod:os.system', 'localmod:Path.touch'):
         env = {'id': name, 'kwargs': {'command': 'touch pwned'}}
         checkpoint = with_value(tmp_path / 'c', 'meta.config.env', env)
-        done = _zoo('eval', str(checkpoint), '--import', 'localmod', cwd=tmp_path)
+        done = run_in('eval', str(checkpoint), '--import', 'localmod', cwd=tmp_path)
         assert done.returncode == 2 and '--trust' in done.stderr and not (tmp_path / 'pwned').exists()
 
 
@@ -368,7 +359,7 @@ def test_current_folder_is_on_the_import_path_only_where_the_user_names_code(
 def test_eval_of_what_is_no_file_ends_at_once(tmp_path: Path, kind: str) -> None:
     path = tmp_path / 'pipe'
     os.mkfifo(path)
-    done = _zoo('eval', '/dev/zero' if kind == 'device' else str(path), cwd=tmp_path)
+    done = run_in('eval', '/dev/zero' if kind == 'device' else str(path), cwd=tmp_path)
     assert (
         done.returncode == 2
         and done.stderr.count('\n') == 1
@@ -382,7 +373,7 @@ def _shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_arguments_print_the_help_and_exit_2(tmp_path: Path) -> None:
-    done = _zoo(cwd=tmp_path)
+    done = run_in(cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ''
     assert done.stderr.startswith('usage: zoo ') and 'check-env' in done.stderr
 
@@ -412,7 +403,7 @@ def test_run_with_all_standard_streams_closed_trains_and_saves(tmp_path: Path) -
     assert done.returncode == 0
     run = next(tmp_path.glob('runs/*/*'))
     assert [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]  # and nothing else is in it
-    assert _zoo('eval', str(run), '--episodes', '1', '--json', cwd=tmp_path).returncode == 0
+    assert run_in('eval', str(run), '--episodes', '1', '--json', cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize('command', ['list configs', 'config cartpole_ppo', 'eval /nowhere', 'train cartpole_ppo'])
@@ -438,12 +429,12 @@ config = dict(env=dict(id='CartPole-v1'), policy=dict(type='of_mine'))
 
 def test_error_that_nobody_expects_shows_its_lines_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(UNEXPECTED)
-    done = _zoo('train', 'own.py', *QUICK, cwd=tmp_path)
+    done = run_in('train', 'own.py', *QUICK, cwd=tmp_path)
     assert done.returncode == 1 and "KeyError: 'x'" in done.stderr and "{}['x']" in done.stderr
     assert done.stderr.splitlines()[-1].startswith('zoo: error: KeyError was not expected: ')
     (tmp_path / 'failing.py').write_text('config = dict(env=dict(id=nothing))')
-    done = _zoo('train', 'failing.py', cwd=tmp_path)
+    done = run_in('train', 'failing.py', cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.count('\n') == 1
     assert "failing.py failed in line 1 with NameError: name 'nothing' is not defined" in done.stderr
-    done = _zoo('train', 'failing.py', '--debug', cwd=tmp_path)
+    done = run_in('train', 'failing.py', '--debug', cwd=tmp_path)
     assert done.returncode == 1 and 'Traceback' in done.stderr and 'was not expected' not in done.stderr

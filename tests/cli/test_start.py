@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.processes import run_in
 from zoo.cli.command import main
 
 QUICK = ['max_env_step=2_048', 'policy.eval.n_episode=2', 'logger.tensorboard=false', '--quiet']
-
-
-@pytest.fixture
-def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def _zoo(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, '-m', 'zoo', *args], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +29,7 @@ def test_the_next_commands_that_it_prints_work(
     for line in said.splitlines()[1:]:
         words = line.partition(': ')[2].split()
         assert words[0] == 'zoo'
-        done = _zoo(*words[1:], *(QUICK if words[1] == 'train' else []), cwd=in_tmp)
+        done = run_in(*words[1:], *(QUICK if words[1] == 'train' else []), cwd=in_tmp)
         assert done.returncode == 0, done.stderr
         assert 'Warning' not in done.stderr and 'warning' not in done.stderr
 

@@ -39,12 +39,6 @@ def make(size=3):
 """
 
 
-@pytest.fixture
-def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def _trained(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(['train', *words, *SILENT]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)

@@ -71,7 +71,7 @@ def test_lines_have_the_statistics_of_returns_and_rewards_and_the_counts(tmp_pat
     assert 'collect/return_std' in lines[-1] and lines[-1]['env/reset'] > 8
 
 
-def test_seconds_of_the_parts_add_up_to_the_time_between_lines(tmp_path: Path) -> None:
+def test_seconds_of_the_parts_are_logged_and_are_no_more_than_those_of_the_run(tmp_path: Path) -> None:
     result = serial_pipeline(config(tmp_path, batch_size=32))
     lines = [line for line in lines_of(result.run_dir) if 'learn/sample' in line]
     names = [name for name in lines[-1] if re.fullmatch('time/[a-z]+_s', name)]

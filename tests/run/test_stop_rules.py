@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.run.test_stopping import JOB, evaluated
 from zoo.run.stopping import StopRules
-
-HERE = __name__
-JOB: Any = SimpleNamespace(wall_s=10.0, n_iteration=4, train_iter=32)
-
-
-def evaluated(rules: StopRules, *returns: float) -> list[bool]:
-    """Whether the rules say stop after each evaluation."""
-    answers = []
-    for value in returns:
-        rules.see(JOB, {'learn/train_iter': 1.0})
-        rules.see(JOB, {'eval/return_mean': value})
-        answers.append(rules.reason(JOB) is not None)
-    return answers
 
 
 def test_patience_plateau_of_five_stops_at_the_fifth() -> None:

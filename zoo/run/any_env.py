@@ -85,7 +85,7 @@ def _has_images(env: Any, overrides: Sequence[str]) -> bool | None:
             return is_image(convert_space(made.observation_space, 'observation', env_name(cfg)))
     except UnsupportedEnvError:  # a family, which makes vectors only
         return True
-    except Exception:
+    except Exception:  # of the env's own code too: the run makes it again, and says what is wrong
         return None
 
 
