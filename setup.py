@@ -33,6 +33,8 @@ EXTRAS = {
         'sqlalchemy>=2.0',  # MLflow's local database, which mlflow-skinny leaves out
         'alembic>=1.13',  # makes the tables of that database
     ],
+    'ray': ['ray>=2.60'],  # runners on many machines; older ones have token authentication off
+    'sweep': ['optuna>=4.0'],  # zoo sweep: samplers, pruning, a journal that several machines share
     'dev': [
         'pytest>=8.2',  # tests; importorskip(exc_type=) is new in 8.2
         'pytest-xdist>=3.5',  # tests in parallel
@@ -46,6 +48,7 @@ EXTRAS = {
     ],
 }
 EXTRAS['dev'] += [*EXTRAS['wandb'], *EXTRAS['mlflow']]  # tests write to their local stores
+EXTRAS['dev'] += [*EXTRAS['ray'], *EXTRAS['sweep']]  # tests start a Ray of this machine
 EXTRAS['all'] = [requirement for name in ('box2d', 'mujoco', 'procgen') for requirement in EXTRAS[name]]
 README = HERE / 'README.md'
 

@@ -105,7 +105,7 @@ def test_forms_that_a_sentence_gives_are_taken(entry: Here) -> None:
             'zoo has no such key: it belongs to value-based types; leave it out; for those of `policy.type=dqn` '
             'see zoo config cartpole_dqn',
         ),
-        ('num_learners', 'zoo has no such key: one process trains on one device; leave it out'),
+        ('num_learners', 'in zoo it is `cluster.learner_num`; under Ray; without it `torchrun '),
     ],
 )
 def test_sentence_has_the_factor_and_the_form(path: str, start: str) -> None:

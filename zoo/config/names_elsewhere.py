@@ -144,7 +144,11 @@ BY: tuple[tuple[str, str], ...] = (
         'torch_deterministic cudnn_deterministic env_seed dynamic_seed',
     ),
     (
-        'tuning is done from outside, e.g. a loop over serial_pipeline(overrides=[...])',
+        'several GPUs or processes learn together under `torchrun --nproc-per-node=N -m zoo train NAME`',
+        'multi_gpu multi_gpu_train_one_step simple_optimizer accelerator wrap local_gpu_idx bp_update_sync world_size',
+    ),
+    (
+        '`zoo sweep NAME policy.learn.learning_rate=log(1e-4,1e-2)` tries values of any key',
         'tune tune_config num_samples sweep optimize_hyperparameters hp_config',
     ),
 )
@@ -152,13 +156,11 @@ BY: tuple[tuple[str, str], ...] = (
 
 NOT_HERE: tuple[tuple[str, str, str], ...] = (
     (
-        'one process trains on one device',
-        'leave it out; `env.vectorization=async` runs the envs in processes',
-        'num_learners num_learner_workers num_cpus_per_learner num_cpus_per_worker num_cpus_per_env_runner num_cpus_for_local_worker '
-        'num_cpus_for_main_process num_gpus_per_env_runner multi_gpu multi_gpu_train_one_step simple_optimizer accelerator wrap '
-        'placement_strategy local_gpu_idx create_env_on_local_worker create_local_env_runner create_env_on_driver '
-        'num_aggregator_actors_per_learner max_requests_in_flight_per_env_runner bp_update_sync world_size '
-        'validate_env_runners_after_construction sampler_perf_stats_ema_coef broadcast_interval',
+        'runners and learners find their places by themselves',
+        'leave it out; see the section `cluster`',
+        'num_cpus_per_learner num_cpus_for_local_worker num_cpus_for_main_process placement_strategy create_env_on_local_worker '
+        'create_local_env_runner create_env_on_driver num_aggregator_actors_per_learner '
+        'validate_env_runners_after_construction sampler_perf_stats_ema_coef',
     ),
     (
         'it is written in PyTorch alone',

@@ -33,10 +33,34 @@ HERE: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         'num_envs_per_env_runner',
     ),
     (
-        'env.collector_env_num',
+        'cluster.runner_num',
         (),
-        'envs in all, with `env.vectorization=async` one process for each',
-        'num_workers num_rollout_workers num_env_runners',
+        'processes that step the envs, each its share of `env.collector_env_num`, which counts them all',
+        'num_workers num_rollout_workers num_env_runners num_runners cluster.runners',
+    ),
+    (
+        'cluster.learner_num',
+        (),
+        'under Ray; without it `torchrun --nproc-per-node=N -m zoo train NAME`',
+        'num_learners num_learner_workers',
+    ),
+    ('cluster.runner_cpu', (), '', 'num_cpus_per_worker num_cpus_per_env_runner'),
+    ('cluster.runner_gpu', (), '', 'num_gpus_per_env_runner num_gpus_per_worker'),
+    ('cluster.address', (), '', 'ray_address'),
+    ('cluster.working_dir', (), '', 'runtime_env'),
+    (
+        'cluster.max_lag',
+        (),
+        'updates that the weights of a rollout may be old',
+        'broadcast_interval max_requests_in_flight_per_env_runner max_policy_lag',
+    ),
+    ('cluster.runner_timeout', (), 'seconds for a rollout', 'sample_timeout_s'),
+    (
+        'cluster.restart_limit',
+        (),
+        'of runners, in an hour; a lost one is always made anew',
+        'max_num_worker_restarts max_num_env_runner_restarts restart_failed_env_runners recreate_failed_workers '
+        'ignore_worker_failures ignore_env_runner_failures',
     ),
     ('env.collector_group_num', (), '', 'worker_num_splits num_splits n_env_group'),
     (
@@ -65,7 +89,7 @@ HERE: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         '',
         'max_episode_length max_ep_len episode_length time_limit max_episode_len timelimit',
     ),
-    ('env.step_timeout', (), 'seconds for one step', 'step_timeout_s sample_timeout_s env_timeout'),
+    ('env.step_timeout', (), 'seconds for one step', 'step_timeout_s env_timeout'),
     (
         'env.window',
         (),
@@ -78,17 +102,16 @@ HERE: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         'env.on_error',
         (),
         "'restart'",
-        'restart_failed_sub_environments restart_failed_env_runners recreate_failed_workers '
-        'ignore_worker_failures ignore_env_runner_failures env.auto_reset_on_error',
+        'restart_failed_sub_environments env.auto_reset_on_error',
     ),
-    ('env.max_restarts', (), '', 'max_num_worker_restarts max_num_env_runner_restarts env.max_retry max_retry'),
+    ('env.max_restarts', (), '', 'env.max_retry max_retry'),
     # the policy and its network
     ('policy.type', (), '', 'algo algorithm run_or_experiment'),
     (
         'policy.device',
         (),
         "'cuda', 'cpu' or 'auto'",
-        'cuda use_cuda gpu num_gpus num_gpus_per_learner num_gpus_per_worker',
+        'cuda use_cuda gpu num_gpus num_gpus_per_learner',
     ),
     ('policy.n_thread', (), '', 'num_threads n_threads torch_threads num_torch_threads'),
     ('policy.model.type', (), '', 'custom_model model_cls model_class'),

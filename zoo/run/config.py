@@ -10,6 +10,7 @@ from pydantic import Field, create_model, field_validator
 from pydantic.fields import FieldInfo
 
 from zoo.buffer import BufferConfig
+from zoo.cluster.config import ClusterConfig
 from zoo.config.code import with_absolute_names
 from zoo.config.messages import describe, shown
 from zoo.config.override import parse_value, split_override
@@ -79,6 +80,7 @@ class JobConfig(Section):
     buffer: BufferConfig
     checkpoint: CheckpointConfig
     logger: LoggerConfig
+    cluster: ClusterConfig
 
     @field_validator('callbacks')
     @classmethod
@@ -244,6 +246,7 @@ def _job_section(policy: type[Section], buffer: type[Section]) -> type[Section]:
         buffer=(buffer, {}),
         checkpoint=(CheckpointConfig, {}),
         logger=(LoggerConfig, {}),
+        cluster=(ClusterConfig, {}),
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from zoo.buffer import draw_problems
+from zoo.cluster.config import cluster_problems
 from zoo.config.schedule import Linear, is_signed_schedule
 from zoo.config.section import Config, ConfigError, Section, fields_of, sections_of, value_at
+from zoo.core.divisors import around
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
@@ -109,7 +110,7 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
             if isinstance(n, int) and config['buffer']['type'] == 'rollout' and n_sample % n:
                 yield (
                     f'policy.learn.{key} is {n} but a rollout has {size}: {_dropped(n_sample, n)}; use a divisor, e.g. '
-                    f'{_divisors_around(n_sample, n)}.'
+                    f'{around(n_sample, n)}.'
                 )
         if (
             1 in (batch_size, n_sample if batch_size is None else 0)
@@ -144,6 +145,7 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
     except ConfigError as error:
         yield from error.problems
     yield from evaluation_problems(config)
+    yield from cluster_problems(config)
 
 
 def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
@@ -207,7 +209,7 @@ def _aux_problems(config: dict[str, Any], n_sample: int) -> Iterator[str]:
         if n % n_batch:
             yield (
                 f'policy.learn.aux_batch_size is {n_batch} but the memory holds {key} {n // n_kept} x {n_kept} = '
-                f'{n} samples: {_dropped(n, n_batch)}; use a divisor, e.g. {_divisors_around(n, n_batch)}.'
+                f'{n} samples: {_dropped(n, n_batch)}; use a divisor, e.g. {around(n, n_batch)}.'
             )
             return
 
@@ -216,12 +218,3 @@ def _dropped(n_sample: int, batch_size: int) -> str:
     if batch_size > n_sample:
         return 'that fills no minibatch'
     return f'{n_sample} % {batch_size} = {n_sample % batch_size} would be dropped'
-
-
-def _divisors_around(n_sample: int, batch_size: int) -> str:
-    """'64 or 128': the nearest divisors of n_sample on both sides of batch_size."""
-    small = [d for d in range(1, math.isqrt(n_sample) + 1) if n_sample % d == 0]
-    divisors = [*small, *(n_sample // d for d in small)]
-    below = max(d for d in divisors if d <= batch_size)
-    above = min((d for d in divisors if d >= batch_size), default=None)
-    return f'{below}' if above is None else f'{below} or {above}'

@@ -31,7 +31,7 @@ from zoo.config.messages import shown
 from zoo.config.section import ConfigError
 
 WHO = 'RLlib'
-_CLUSTER = 'env.vectorization=async gives each env a process; a run is one machine'
+_CLUSTER = 'the section `cluster` says where a run is done'
 _FREQ = 'times train_batch_size: from iterations to env steps'
 
 
@@ -110,7 +110,7 @@ ROWS: dict[str, Row] = {
     'evaluation_config.env_config': to('policy.eval.env', lambda data: {'kwargs': mapping(data)}),
     'evaluation_duration_unit': only('episodes', None, why='evaluations count episodes: policy.eval.n_episode'),
     'disable_env_checking': to('env.check', lambda off: not off),
-    'sample_timeout_s': out('env.step_timeout limits each step'),
+    'sample_timeout_s': out('cluster.runner_timeout limits a rollout of runners, env.step_timeout each step'),
     **{
         name: out(_CLUSTER)
         for name in 'num_cpus_per_worker num_gpus_per_worker num_cpus_per_env_runner num_gpus_per_env_runner '
