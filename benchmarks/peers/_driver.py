@@ -25,6 +25,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--epochs', type=int, default=4)
     parser.add_argument('--lr', type=float, default=2.5e-4)
     parser.add_argument('--entropy', type=float, default=0.01)
+    parser.add_argument('--workers', type=int, default=0, help='processes that step envs; 0: none (sb3, rllib)')
     parser.add_argument('--image', action='store_true', help='84x84x4 Atari frames and the Nature CNN')
     parser.add_argument('--total-steps', type=int, default=102_400, help='env steps of the run, the warm-up included')
     parser.add_argument('--warmup', type=int, default=2, help='iterations before the clock starts')
@@ -39,6 +40,8 @@ def parse_args() -> argparse.Namespace:
         parser.error(f'--total-steps {args.total_steps} leaves nothing to time after --warmup {args.warmup}')
     for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
         os.environ[name] = str(args.threads)
+    if args.env.startswith('Slow'):
+        import slow_env  # noqa: F401  # it registers it
     return args
 
 

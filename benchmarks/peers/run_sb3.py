@@ -1,4 +1,4 @@
-"""One timed run of stable-baselines3 PPO: DummyVecEnv with Monitor, no callback, no evaluation."""
+"""One timed run of stable-baselines3 PPO: DummyVecEnv, or with --workers SubprocVecEnv, with Monitor, without callback."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import torch  # noqa: E402
 from stable_baselines3 import PPO  # noqa: E402
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack  # noqa: E402
 
 
 def make_env(n_env: int, seed: int) -> VecEnv:
     if not args.image:
-        return make_vec_env(args.env, n_envs=n_env, seed=seed)
+        kind = SubprocVecEnv if args.workers else DummyVecEnv
+        return make_vec_env(args.env, n_envs=n_env, seed=seed, vec_env_cls=kind)
     import ale_py
 
     gymnasium.register_envs(ale_py)
@@ -64,4 +65,5 @@ def main() -> None:
     emit(args, clock, 'stable-baselines3', stable_baselines3.__version__, returns, gymnasium=gymnasium.__version__)
 
 
-main()
+if __name__ == '__main__':  # its workers import this file again
+    main()

@@ -1,0 +1,289 @@
+"""What runners and ranks gain, beside other libraries on the same work: writes cluster.md and cluster.json in results/.
+
+    python benchmarks/cluster.py [--works slow cheetah overlap overhead] [--repeats 5] [--scale 1]
+
+Each variant of a work trains in processes of its own (benchmarks/peers); all take turns, every second round backwards.
+The clock runs from the third iteration to the last update. RLlib needs gymnasium 1.2 and has a virtual environment of its
+own: $ZOO_VENVS/rllib, made by `pip install torch 'ray[rllib]'`; $ZOO_VENVS/sb3 has stable-baselines3. What is not there
+is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from speed_runs import DriverError, run_driver, take_turns
+from speed_works import PEERS_DIR
+
+from report import RESULTS, git_commit, machine, table, today, versions, versions_line, write_json
+
+VENVS = Path(os.environ.get('ZOO_VENVS', Path(__file__).resolve().parents[2] / 'venvs'))
+SERIAL = 'zoo, one process'
+log = logging.getLogger('cluster')
+
+
+class Variant(NamedTuple):
+    """One way to do a work: a driver and its arguments."""
+
+    label: str
+    script: str = 'run_zoo.py'
+    venv: str = ''  # in $ZOO_VENVS; '': the Python that runs this
+    args: tuple[str, ...] = ()
+    n_rank: int = 1
+
+    def command(self, work: Work, scale: float, seed: int) -> list[str]:
+        """What is run for a work."""
+        python = str(VENVS / self.venv / 'bin' / 'python') if self.venv else sys.executable
+        launch = ['-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={self.n_rank}']
+        return [
+            python,
+            *(launch if self.n_rank > 1 else []),
+            str(PEERS_DIR / self.script),
+            *work.arguments(scale),
+            *(f'--seed={seed}', '--threads=1', '--episodes=0'),
+            *self.args,
+        ]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its library is installed."""
+        return not self.venv or (VENVS / self.venv / 'bin' / 'python').exists()
+
+
+class Work(NamedTuple):
+    """One table: what is trained, and how. wanted: {label: times the serial run, or another label}."""
+
+    name: str
+    title: str
+    env: str
+    n_env: int
+    rollout: int
+    minibatch: int
+    epochs: int
+    total_steps: int
+    variants: tuple[Variant, ...]
+    wanted: Mapping[str, tuple[float, str]] = {}
+    zoo: tuple[str, ...] = ()  # overrides of all zoo's variants
+
+    def arguments(self, scale: float) -> list[str]:
+        """The matched work, as arguments of a driver."""
+        batch = self.n_env * self.rollout
+        n_step = max(round(self.total_steps * scale / batch), 4) * batch
+        numbers = {
+            'num-envs': self.n_env,
+            'rollout': self.rollout,
+            'minibatch': self.minibatch,
+            'epochs': self.epochs,
+            'total-steps': n_step,
+            'warmup': 2,
+        }
+        return [f'--env={self.env}', *(f'--{name}={x}' for name, x in numbers.items())]
+
+
+def zoo(label: str, *overrides: str, n_rank: int = 1) -> Variant:
+    """A variant of zoo."""
+    return Variant(label, args=tuple(f'--set={text}' for text in overrides), n_rank=n_rank)
+
+
+def runners(n: int, *overrides: str, engine: str = 'process') -> Variant:
+    """zoo with runners."""
+    lag = next((f', lag {text[-1]}' for text in overrides if text.startswith('cluster.max_lag=')), '')
+    what = f'{n} runner{"s" if n > 1 else ""}'
+    return zoo(f'zoo, {what}, {engine}{lag}', f'cluster.runner_num={n}', f'cluster.engine={engine}', *overrides)
+
+
+LAG = 'cluster.max_lag=1'
+ASYNC = zoo('zoo, one process, envs in 8 processes', 'env.vectorization=async')
+SB3 = Variant('stable-baselines3, DummyVecEnv', 'run_sb3.py', 'sb3')
+SUBPROC = Variant('stable-baselines3, SubprocVecEnv', 'run_sb3.py', 'sb3', ('--workers=8',))
+RLLIB = Variant('RLlib, 2 env runners', 'run_rllib.py', 'rllib', ('--workers=2',))
+SYNC = ('env.vectorization=sync',)
+WIDE = (*SYNC, 'policy.model.hidden_sizes=[512,512]')
+
+WORKS = (
+    Work(
+        'slow',
+        'An env of 2 ms (it sleeps): 8 envs x 32, 4 epochs of 4 minibatches',
+        'SlowCartPole-v1',
+        8,
+        32,
+        64,
+        4,
+        4_096,
+        (
+            zoo(SERIAL),
+            *(runners(n) for n in (1, 2, 4, 8)),
+            *(runners(n, engine='ray') for n in (2, 4)),
+            ASYNC,
+            SB3,
+            SUBPROC,
+            RLLIB,
+        ),
+        {
+            'zoo, 1 runner, process': (0.9, SERIAL),
+            'zoo, 2 runners, process': (1.8, SERIAL),
+            'zoo, 4 runners, process': (3.3, SERIAL),
+        },
+        SYNC,
+    ),
+    Work(
+        'cheetah',
+        'HalfCheetah-v5: 8 envs x 256, 10 epochs of 32 minibatches',
+        'HalfCheetah-v5',
+        8,
+        256,
+        64,
+        10,
+        24_576,
+        (
+            zoo(SERIAL),
+            *(runners(n, *lag) for n in (1, 2) for lag in ((), (LAG,))),
+            zoo('zoo, 2 ranks', n_rank=2),
+            ASYNC,
+            SUBPROC,
+            RLLIB,
+        ),
+        {'zoo, 2 runners, process, lag 1': (1.6, SERIAL), 'zoo, 2 runners, process': (3.0, RLLIB.label)},
+        SYNC,
+    ),
+    Work(
+        'overlap',
+        'Learning as long as collecting: an env of 2 ms, 8 envs x 32, towers 512-512',
+        'SlowCartPole-v1',
+        8,
+        32,
+        64,
+        4,
+        5_120,
+        (zoo(SERIAL), runners(2), runners(2, LAG)),
+        {'zoo, 2 runners, process, lag 1': (1.5, 'zoo, 2 runners, process')},
+        WIDE,
+    ),
+    Work(
+        'overhead',
+        'Envs that cost nothing: CartPole-v1, 8 envs x 128, 4 epochs of 4 minibatches',
+        'CartPole-v1',
+        8,
+        128,
+        256,
+        4,
+        102_400,
+        (zoo(SERIAL), runners(1), runners(2), runners(2, LAG), zoo('zoo, 2 ranks', n_rank=2), SUBPROC, RLLIB),
+        {'zoo, 1 runner, process': (0.9, SERIAL), 'zoo, 2 runners, process': (3.0, RLLIB.label)},
+        SYNC,
+    ),
+)
+COLUMNS = ('variant', 'env steps/s', 'times', 'collect, s', 'learn, s', 'wait, ms', 'put, ms', 'join, ms', 'wanted')
+
+
+def measure(work: Work, n_repeat: int, scale: float) -> list[dict[str, Any]]:
+    """All variants in turn; -> their records."""
+    found = []
+    by_label = {variant.label: variant for variant in work.variants if variant.is_there}
+    with tempfile.TemporaryDirectory() as cache:
+        for repeat, label in take_turns([*by_label], n_repeat):
+            variant = by_label[label]
+            command = variant.command(work, scale, repeat)
+            if not variant.venv:
+                command += [f'--set={text}' for text in work.zoo]
+            try:
+                record = run_driver(command, Path(cache))
+            except DriverError as error:
+                log.error('%s, %s: %s', work.name, label, error)
+                continue
+            record |= {'work': work.name, 'label': label, 'repeat': repeat}
+            log.info('%s, %s: %.0f env steps/s, others %s', work.name, label, record['env_step_per_s'], _load(record))
+            found.append(record)
+    return found
+
+
+def _load(record: Mapping[str, Any]) -> Any:
+    return record.get('other_load')
+
+
+def rows(work: Work, records: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """The table of a work."""
+    of = {v.label: [r for r in records if (r['work'], r['label']) == (work.name, v.label)] for v in work.variants}
+    speed = {label: statistics.median(r['env_step_per_s'] for r in runs) for label, runs in of.items() if runs}
+    found = []
+    for label, runs in of.items():
+        if not runs:
+            found.append([label, 'not installed or failed', *[''] * (len(COLUMNS) - 2)])
+            continue
+        least, other = work.wanted.get(label, (None, ''))
+        met = ''
+        if least is not None and other in speed:
+            ratio = speed[label] / speed[other]
+            to = '' if other == SERIAL else f' of "{other}"'
+            met = f'{least:g} times{to}: {ratio:.2f}, {"met" if ratio >= least else "missed"}'
+        found.append([label, f'{speed[label]:,.0f}', f'{speed[label] / speed[SERIAL]:.2f}', *_parts(runs), met])
+    return found
+
+
+def _parts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Seconds of the parts, and milliseconds a rollout of what runners add; medians."""
+
+    def median(group: str, name: str, unit: str) -> str:
+        found = [run[group][name] for run in runs if name in run.get(group, {})]
+        return format(statistics.median(found), unit) if found else ''
+
+    if not any('part_s' in run for run in runs):
+        return [''] * 5
+    collect = [sum(run['part_s'].get(name, 0.0) for name in ('env', 'act')) for run in runs]
+    return [
+        f'{statistics.median(collect):.2f}',
+        median('part_s', 'learn', '.2f'),
+        *(median('cluster_ms', name, '.2f') for name in ('wait', 'put', 'join')),
+    ]
+
+
+def page(works: Sequence[Work], data: Mapping[str, Any]) -> str:
+    """The report."""
+    text = [
+        '# Runners and ranks',
+        '',
+        f'{data["machine"]}; {versions_line(data["versions"])}; commit {data["commit"]}, {data["date"]}.',
+        f'Command: `{data["command"]}`. Medians of {data["repeats"]} interleaved repeats; "times": of zoo in one process.',
+        'collect and learn are seconds of the timed part; wait, put and join what a rollout of runners costs the learner:',
+        'waiting for the slowest, publishing the weights, copying the rollouts.',
+        '',
+    ]
+    for work in works:
+        text += [f'## {work.title}', '', table(COLUMNS, rows(work, data['records']))]
+    return '\n'.join(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).split('\n', 1)[0])
+    names = [work.name for work in WORKS]
+    parser.add_argument('--works', nargs='+', default=names, choices=names)
+    parser.add_argument('--repeats', type=int, default=5)
+    parser.add_argument('--scale', type=float, default=1.0, help='of the env steps')
+    parser.add_argument('--results', type=Path, default=RESULTS)
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format='%(message)s')
+    os.environ['PYTHONPATH'] = os.pathsep.join((str(PEERS_DIR), os.environ.get('PYTHONPATH', ''))).strip(os.pathsep)
+    works = [work for work in WORKS if work.name in args.works]
+    data = {
+        'machine': machine(),
+        'versions': versions(),
+        'commit': git_commit(),
+        'date': today(),
+        'command': 'python benchmarks/cluster.py ' + ' '.join(sys.argv[1:]),
+        'repeats': args.repeats,
+        'records': [record for work in works for record in measure(work, args.repeats, args.scale)],
+    }
+    write_json(args.results / 'cluster.json', data)
+    (args.results / 'cluster.md').write_text(page(works, data), encoding='utf-8')
+
+
+if __name__ == '__main__':
+    main()
