@@ -18,6 +18,7 @@ CORE = [
     'pydantic>=2.7',  # typed, ranged sections of the config; 2.6 cannot read back the spaces of Dict in Dict
     'rich>=13.0',  # the live line on the console
     'pyyaml>=6.0',  # config files and command-line values
+    'cloudpickle>=2.0',  # sends classes and functions of a user's script to runners; gymnasium needs it too
     'argcomplete>=3.1',  # completion of the command in bash, zsh and fish
 ]
 ENVPOOL = 'envpool>=1.2; python_version >= "3.11" and platform_system == "Linux"'

@@ -99,6 +99,7 @@ TARGETS = {
     'cartpole_ppo policy.learn.precision=bf16': Target(475, 3, 3, 100_000),
     'cartpole_ppo policy.learn.penalties=[{"type":"kl","weight":0.2,"target":0.01}]': Target(475, 5, 4, 100_000),
     'cartpole_a2c': Target(475, 3, 3, 100_000),
+    'cartpole_impala': Target(475, 3, 3, 150_000),
     'cartpole_pg': Target(475, 3, 3, 100_000),
     'cartpole_dqn': Target(475, 3, 3, 50_000),
     'cartpole_ppo_offpolicy': Target(475, 5, 4, 100_000),

@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ('cluster',),
     ('run',),
     ('pipeline',),
+    ('sweep',),
     ('cli', '__init__'),
     ('__main__',),
 )

@@ -45,6 +45,7 @@ SHORT = {  # overrides that leave one rollout or a few, with every kind of updat
     'curriculum.py': ['max_env_step=2_048'],
 }
 SCRIPTS = ['ask_policy.py', 'look_at_env.py', 'my_loss.py', 'try_device_env.py']  # they have no config
+ON_RAY = ['sweep_on_ray.py']  # it starts Ray on this machine
 
 
 def run(*args: str, cwd: Path) -> str:
@@ -59,7 +60,7 @@ def train(name: str, *args: str, cwd: Path) -> dict[str, Any]:
 
 
 def test_examples_are_all_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob('*.py')} == {*SHORT, *SCRIPTS}
+    assert {path.name for path in EXAMPLES.glob('*.py')} == {*SHORT, *SCRIPTS, *ON_RAY}
 
 
 @pytest.mark.slow
@@ -82,6 +83,15 @@ def test_example_run_as_a_script_trains_its_config(name: str) -> None:
 def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
     output = run(str(EXAMPLES / name), cwd=tmp_path)  # exits with 0: its own asserts hold
     assert bool(output.strip()) == ('print(' in (EXAMPLES / name).read_text())
+
+
+@pytest.mark.slow
+def test_sweep_on_ray_does_its_trials(tmp_path: Path) -> None:
+    pytest.importorskip('ray')
+    pytest.importorskip('optuna')
+    short = ['max_env_step=2_048', 'policy.eval.n_episode=1', 'logger.tensorboard=false']
+    assert 'of 4 has the best return' in run(str(EXAMPLES / 'sweep_on_ray.py'), *short, cwd=tmp_path)
+    assert len(list((tmp_path / 'runs').glob('trial_*'))) == 4
 
 
 @pytest.mark.slow

@@ -75,7 +75,9 @@ def test_every_third_party_import_is_a_declared_core_dependency(package):
     # setuptools: builds the native executor
     own = {'zoo', 'dizoo_configs', 'pydantic_core', 'triton', 'setuptools'}
     known = {MODULE_OF.get(name, name) for name in core} | set(sys.stdlib_module_names) | own
+    known_in = {('ray', 'zoo/cluster/ray_cluster.py')}  # of the extra 'ray': loaded where that engine is named
     found = {(name.split('.')[0], str(path.relative_to(REPO))) for path in SOURCES for name in imported_modules(path)}
+    found -= known_in
     assert {(name, path) for name, path in found if name not in known} == set()
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from zoo.config.section import ConfigError, Section
     from zoo.core.registry import (
         BUFFER_REGISTRY,
+        CORRECTION_REGISTRY,
         DISTRIBUTION_REGISTRY,
         DRAW_REGISTRY,
         ENCODER_REGISTRY,
@@ -50,6 +51,7 @@ __version__ = VERSION
 
 _HOME = {
     'BUFFER_REGISTRY': 'zoo.core.registry',
+    'CORRECTION_REGISTRY': 'zoo.core.registry',
     'Callback': 'zoo.run.callbacks',
     'CallbackError': 'zoo.run.callbacks',
     'CheckpointError': 'zoo.run.checkpoint',
@@ -88,6 +90,7 @@ _HOME = {
 
 __all__ = [
     'BUFFER_REGISTRY',
+    'CORRECTION_REGISTRY',
     'DISTRIBUTION_REGISTRY',
     'DRAW_REGISTRY',
     'ENCODER_REGISTRY',

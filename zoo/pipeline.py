@@ -29,7 +29,8 @@ from zoo.run.config import resolve_config, without_defaults
 from zoo.run.config_check import without_derived_values
 from zoo.run.env_watch import EnvWatch
 from zoo.run.interrupt import Interrupted, catch_signals
-from zoo.run.job import SerialJob, TrainResult, job_class
+from zoo.run.job import OnEvaluation, SerialJob, TrainResult, job_class
+from zoo.run.launch import Launch, continued, launched, note
 from zoo.run.load import build_policy, check_env_known
 from zoo.run.profile import profiled
 from zoo.run.run_dir import root_of
@@ -53,6 +54,8 @@ def serial_pipeline(
     model: nn.Module | None = None,
     callbacks: Sequence[Any] = (),
     env: Any = None,
+    on_evaluation: OnEvaluation | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
 ) -> TrainResult:
     """Trains a policy from a config.
 
@@ -75,6 +78,11 @@ def serial_pipeline(
         config; a resume needs them again.
       env: what `env.id` takes, in place of the config's, or a dict of keys of the section `env`; without a config, it is
         trained on with the bundled config of that env, or with the defaults of 'ppo'.
+      on_evaluation: called with the env step and the `Evaluation` after each evaluation; the run ends after the present
+        round if it returns 'stop'.
+      run_dir: the folder of the run. Where it has a checkpoint, the run continues from its newest one: the same call can
+        be made again and again.
+    Under torchrun every process calls this; they train together, and rank 0 alone writes.
     Returns: TrainResult. Raises: ConfigError before anything is made; UserError if the run folder cannot be written or
       another process uses it; EnvError, CallbackError, CheckpointError, NonFiniteGradientError; SaveError if the end of
       the run could not be saved, whose `result` has the trained policy; Interrupted (SystemExit, 128 + its number) after
@@ -83,7 +91,11 @@ def serial_pipeline(
     current_folder()  # in one that is gone, no run folder can be made
     _check_types(policy, resume, overrides, model, callbacks)
     config = config if env is None else _with_env(config, env, overrides)
-    _check_values(config, max_train_iter, policy, resume, profile, model)
+    _check_values(config, max_train_iter, policy, resume, profile, model, run_dir)
+    _check_functions(on_evaluation, run_dir)
+    folder = None if run_dir is None else Path(run_dir)
+    if config is None and resume is None and folder is not None:
+        resume = folder
     checkpoint = None if resume is None else load_checkpoint(resume)
     run = saved_run(checkpoint) if checkpoint is not None and config is None else None
     source = config if run is None else _config_of(run, trust, overrides)
@@ -91,32 +103,42 @@ def serial_pipeline(
     give_names(storable(cfg))
     if run is not None and policy is None and model is None:
         build_policy(run, cfg.policy)  # its size, before envs are made
-    make_job = partial(job_class(cfg), cfg, policy, checkpoint, model, callbacks)
-    return _run(make_job, cfg, max_train_iter or math.inf, profile)
+    with launched(cfg) as launch:
+        if checkpoint is None:
+            folder, newest = continued(launch, cfg, folder)
+            checkpoint = None if newest is None else load_checkpoint(newest)
+        parts = policy, checkpoint, model, callbacks, on_evaluation, folder, launch.ranks
+        return _run(partial(job_class(cfg), cfg, *parts), cfg, max_train_iter or math.inf, profile, launch)
 
 
-def _run(make_job: Callable[[], SerialJob], cfg: Config, max_train_iter: float, profile: int | None) -> TrainResult:
+def _run(
+    make_job: Callable[[], SerialJob], cfg: Config, max_train_iter: float, profile: int | None, launch: Launch
+) -> TrainResult:
     """The whole run, from its start or its checkpoint to its end, a signal, or an error."""
     run_dir: Path | None = None
     watch = EnvWatch(cfg.env.step_timeout)
     with catch_signals(watch.interrupts) as received, watch:
         try:
             with make_job() as job, closing(_iterations(job, profile)) as iterations:
-                job.stop_requested, run_dir, watch.save = lambda: bool(received), job.run_dir, job.save
+                job.stop_requested, run_dir = lambda: bool(received), job.run_dir
+                watch.save = job.save if launch.ranks.size == 1 else None  # the other ranks would not come to it
+                note(launch, job.run_dir)
                 job.start()
-                while not job.done and not received and job.train_iter < max_train_iter:
+                while not job.agrees_to_stop(received) and job.train_iter < max_train_iter:
                     next(iterations)
                 iterations.close()  # ends a profile
-                if job.done and not received:
+                is_signalled = job.is_signalled(received)
+                if job.done and not is_signalled:
                     _say_what_is_left(job)
-                job.finish(evaluate=not received)
+                job.finish(evaluate=not is_signalled)
                 result = job.result()
         except Exception as error:
             if not received or not isinstance(error, EnvError):  # a signal to the process group also ends env workers
-                _say_what_is_saved(run_dir, cfg)
+                if launch.ranks.rank == 0:
+                    _say_what_is_saved(run_dir, cfg)
                 raise
         if received:
-            if run_dir is not None:
+            if run_dir is not None and launch.ranks.rank == 0:
                 words = f'{run_dir}{consent_words(cfg)}'
                 logger.warning('stopped by signal %d; continue with: zoo train --resume %s', received[0], words)
             raise Interrupted(128 + received[0])
@@ -187,18 +209,35 @@ def _check_types(policy: Any, resume: Any, overrides: Any, model: Any, callbacks
         raise ConfigError(problems)
 
 
-def _check_values(config: Any, max_train_iter: Any, policy: Any, resume: Any, profile: Any, model: Any) -> None:
+def _check_values(
+    config: Any, max_train_iter: Any, policy: Any, resume: Any, profile: Any, model: Any, run_dir: Any
+) -> None:
     """Raises: UserError for arguments without meaning, alone or together."""
-    if config is None and resume is None:
+    if config is None and resume is None and run_dir is None:
         raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
     if max_train_iter is not None and (type(max_train_iter) is not int or max_train_iter < 1):
         raise UserError(f'max_train_iter is {max_train_iter!r} but must be an integer >= 1; leave it out for no limit')
     if profile is not None and (type(profile) is not int or profile < 1):
         raise UserError(f'profile is {profile!r} but must be the number of iterations to time, 1 or more; e.g. 10')
+    if run_dir is not None and resume is not None:
+        raise UserError(
+            'serial_pipeline got both resume and run_dir; run_dir continues the run in it, so leave resume out'
+        )
     if policy is not None and model is not None:
         raise UserError(
             'serial_pipeline got both a policy and a model, but a policy has its model; pass one of the two'
         )
+
+
+def _check_functions(on_evaluation: Any, run_dir: Any) -> None:
+    """Raises: UserError for an argument of another type."""
+    if on_evaluation is not None and not callable(on_evaluation):
+        raise UserError(
+            f'on_evaluation is {shown(on_evaluation)} but must be a function of env step and Evaluation that returns '
+            "'stop' or None"
+        )
+    if run_dir is not None and not isinstance(run_dir, str | os.PathLike):
+        raise UserError(f'run_dir is {shown(run_dir)} but must be the path of a folder')
 
 
 def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[str, Any]:

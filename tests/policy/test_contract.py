@@ -131,7 +131,7 @@ def test_state_goes_through_a_checkpoint_and_continues_the_same(name: str, env: 
     policy.learn_mode.forward(first)
     state = {'policy': policy.state_dict(), 'memory': policy.memory_state_dict()}
     save_checkpoint(tmp_path / 'a.safetensors', state, {})
-    other, _ = build(name, env, seed=1)
+    other, _ = build(name, env)  # of the same seed, which random orders are a function of
     assert differing(other.state_dict(), policy.state_dict())
     loaded = load_checkpoint(tmp_path / 'a.safetensors').state
     other.load_state_dict(loaded['policy'])

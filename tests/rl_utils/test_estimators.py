@@ -155,10 +155,36 @@ def test_vtrace_by_hand():
 
 
 def test_vtrace_bounds_by_hand():
-    # the same with ratios 8, 1, 1 and rho_max 3, c_max 2: adv_1 = 1.5 + .5 * 4.5 = 3.75; adv_0 = 3 * .5 + .5 * 2 * 3.75
+    # the same with ratios 8, 1, 1 and rho_max 3, c_max 2: adv_1 = 1.5 + .5 * 4.5 = 3.75; return_1 = 4.75
+    # return_0 = 1 + 3 * .5 + .5 * 2 * 3.75 = 6.25; adv_0 = 3 (1 + .5 * 4.75 - 1) = 7.125, and not the trace, 5.25
     data = gae_data(tensor(1, 1, 1), tensor(1, 1, 5), tensor(1, 2, 3))
-    adv, _ = vtrace(data, 0.5, 1.0, tensor(8.0, 1.0, 1.0).log(), rho_max=3.0, c_max=2.0)
-    assert adv.tolist() == pytest.approx([5.25, 3.75, 4.5])
+    adv, return_ = vtrace(data, 0.5, 1.0, tensor(8.0, 1.0, 1.0).log(), rho_max=3.0, c_max=2.0)
+    assert adv.tolist() == pytest.approx([7.125, 3.75, 4.5])
+    assert return_.tolist() == pytest.approx([6.25, 4.75, 5.5])
+
+
+@pytest.mark.parametrize('bounds', [(1.0, 1.0), (3.0, 1.0), (1.5, 2.0)])
+def test_vtrace_advantage_is_the_papers(bounds):
+    # arXiv:1802.01561, sec. 4.2: rho_t (r_t + gamma vs_{t+1} - V_t), where vs_{t+1} is V' at an end, and 0 where terminal
+    data, log_ratio = (
+        random_data((40,)),
+        torch.randn(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
+    )
+    adv, return_ = vtrace(data, 0.9, 1.0, log_ratio, rho_max=bounds[0], c_max=bounds[1])
+    after = torch.where(data.traj_flag, data.next_value * ~data.done, torch.cat((return_[1:], data.next_value[-1:])))
+    after[-1] = data.next_value[-1] * ~data.done[-1]
+    rho = log_ratio.exp().clamp(max=bounds[0])
+    torch.testing.assert_close(adv, rho * (data.reward + 0.9 * after - data.value), rtol=1e-12, atol=1e-12)
+
+
+def test_vtrace_with_lambda_by_hand():
+    # gamma .5, lambda .5, ratios 2, .5, .25, rho_max 3, c_max 1: trace_2 = .25 * 4.5 = 1.125
+    # trace_1 = .5 * 1.5 + .25 * .5 * 1.125 = .890625; trace_0 = 2 * .5 + .25 * 1 * .890625 = 1.22265625
+    # adv_2 = 1.125; adv_1 = .5 (1.5 + .25 * 1.125) = .890625; adv_0 = 2 (.5 + .25 * .890625) = 1.4453125
+    data = gae_data(tensor(1, 1, 1), tensor(1, 1, 5), tensor(1, 2, 3))
+    adv, return_ = vtrace(data, 0.5, 0.5, tensor(2.0, 0.5, 0.25).log(), rho_max=3.0, c_max=1.0)
+    assert adv.tolist() == pytest.approx([1.4453125, 0.890625, 1.125])
+    assert return_.tolist() == pytest.approx([2.22265625, 1.890625, 2.125])
 
 
 def test_vtrace_of_extreme_ratios_is_finite():

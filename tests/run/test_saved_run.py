@@ -312,7 +312,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path, number:
         ('ppo_categorical', 'state.policy.learn.train_iter', -1),
         ('ppo_categorical', 'state.policy.learn.train_iter', 2**100),
         ('ppo_categorical', 'state.policy.learn.optimizer', {}),
-        ('ppo_categorical', 'state.policy.collect.generator', torch.zeros(5_056, dtype=torch.uint8)),
+        ('ppo_offpolicy_categorical', 'state.buffer.draws.all.generator', torch.zeros(5_056, dtype=torch.uint8)),
         ('ppg_categorical', 'state.policy.learn.policy_phase', None),
         ('ppg_categorical', 'state.memory.obs', 'x'),
         ('ppg_categorical', 'state.memory', {'obs': TENSOR}),

@@ -23,6 +23,7 @@ from zoo.core.data import (
     replace_rows,
     unbind_rows,
 )
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.transfer import send
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
@@ -47,6 +48,7 @@ class Pass(NamedTuple):
     order: [n_pass, n] int64 rows, on the device of the columns; the last step of a pass may have fewer than batch_size.
     normalize_adv: column 'adv' is normalised by the moments of its minibatch.
     gather: all minibatches are gathered at once, which is faster, and takes the memory of another copy.
+    ranks: whose minibatches together are one, for these moments.
     """
 
     columns: Columns
@@ -55,6 +57,7 @@ class Pass(NamedTuple):
     device: torch.device
     normalize_adv: bool = False
     gather: bool = True
+    ranks: Ranks = ALONE
 
     @property
     def n_step(self) -> int:
@@ -144,7 +147,7 @@ def _one_pass(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
             rows = map_tensors(lambda x: send(x[index], data.device), data.columns)  # noqa: B023
             if data.normalize_adv:  # over all samples of the minibatch, also where its rows are sequences
                 weight = rows['weight'].flatten() if 'weight' in rows else None
-                rows['adv'] = normalize_advantage(rows['adv'].flatten(), weight).view_as(rows['adv'])
+                rows['adv'] = normalize_advantage(rows['adv'].flatten(), weight, data.ranks).view_as(rows['adv'])
             yield rows
         return
     shape = -1, data.batch_size
@@ -152,7 +155,7 @@ def _one_pass(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
     if data.normalize_adv:
         adv, weight = blocks['adv'], blocks.get('weight')
         weight = None if weight is None else weight.flatten(1)
-        blocks['adv'] = normalize_advantage(adv.flatten(1), weight).view_as(adv)
+        blocks['adv'] = normalize_advantage(adv.flatten(1), weight, data.ranks).view_as(adv)
     yield from unbind_rows(blocks)
 
 

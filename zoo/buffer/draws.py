@@ -12,7 +12,8 @@ from torch import Tensor
 from zoo.buffer.ring import Ring
 from zoo.config.section import Section
 from zoo.core.data import Columns
-from zoo.core.seeding import restore_generator
+from zoo.core.ranks import ALONE, Ranks
+from zoo.core.seeding import reseed, restore_generator
 
 
 class DrawConfig(Section):
@@ -43,6 +44,7 @@ class Draws:
         self._ring, self._cfg, self._generator = ring, cfg, generator
         self._newest = size if size < ring.size else None
         self._n_use = torch.zeros(ring.size, dtype=torch.int32)
+        self._ranks: Ranks = ALONE
 
     def batches(self) -> Iterator[Columns]:
         """Up to `update_per_collect` batches [n_sample], each drawn when it is asked for."""
@@ -51,6 +53,12 @@ class Draws:
             if rows is None:
                 return
             yield self._ring.gather(rows)
+
+    def set_ranks(self, ranks: Ranks, seed: int, name: str) -> None:
+        """Draws beside other ranks, each from rows of its own by an order of its own, and as many times as they."""
+        self._ranks = ranks
+        if ranks.rank:
+            reseed(self._generator, seed, name, ranks.rank)
 
     def renew(self, rows: slice) -> None:
         """These rows hold new samples, never drawn."""
@@ -71,12 +79,18 @@ class Draws:
     def _draw(self) -> Tensor | None:
         eligible = self._eligible()
         n_eligible = self._ring.n_row if eligible is None else len(eligible)
-        if n_eligible < self._cfg.n_sample:
+        if not self._suffice(n_eligible):
             return None
         rows = distinct(n_eligible, self._cfg.n_sample, self._generator)
         rows = rows if eligible is None else eligible[rows]
         self._n_use[rows] += 1  # no row twice, so that each is counted
         return rows
+
+    def _suffice(self, n_eligible: int) -> bool:
+        """Whether so many rows suffice for a draw, on all ranks."""
+        suffice = n_eligible >= self._cfg.n_sample
+        # without use counts, which chance makes uneven, the ranks have equal numbers of rows
+        return suffice if self._cfg.max_use is None else all(self._ranks.gather(suffice))
 
     def _eligible(self) -> Tensor | None:
         """The rows that may be drawn; None: all."""

@@ -78,7 +78,7 @@ class PrioritizedDraws(Draws):
     def _draw(self) -> Tensor | None:
         eligible, n = self._eligible(), self._cfg.n_sample
         mass = self._mass[: self._ring.n_row] if eligible is None else self._mass[eligible]
-        if len(mass) < n:
+        if not self._suffice(len(mass)):
             return None
         self._n_eligible, total = len(mass), mass.cumsum(0)
         self._sum = float(total[-1])

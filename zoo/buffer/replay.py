@@ -14,6 +14,7 @@ from zoo.config.schedule import Linear, Points, greatest
 from zoo.config.section import Section
 from zoo.core.data import Columns
 from zoo.core.errors import UserError
+from zoo.core.ranks import Ranks
 from zoo.core.registry import BUFFER_REGISTRY
 from zoo.core.seeding import torch_generator
 
@@ -56,11 +57,16 @@ class RingBuffer:
 
     def __init__(self, cfg: Any, draws: Mapping[str, Any], seed: int) -> None:
         sizes = {name: getattr(draw, 'size', None) or cfg.size for name, draw in draws.items()}
-        self._ring = Ring(max(sizes.values()), cfg.device)
+        self._seed, self._ring = seed, Ring(max(sizes.values()), cfg.device)
         self._draws = {
             name: _kind_of(draw)(self._ring, draw, torch_generator(seed, f'buffer/{name}'), sizes[name])
             for name, draw in draws.items()
         }
+
+    def set_ranks(self, ranks: Ranks) -> None:
+        """Draws beside the buffers of other ranks from now on; before the first push."""
+        for name, draws in self._draws.items():
+            draws.set_ranks(ranks, self._seed, f'buffer/{name}')
 
     def push(self, samples: Columns) -> None:
         """Copies the samples [N] of one rollout in, over the oldest ones; the last `size` of them if N is more."""

@@ -37,7 +37,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
     import argcomplete
 
     commands: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    for name in ('train', 'config'):
+    for name in ('train', 'sweep', 'config'):
         for action in commands.choices[name]._actions:
             if action.dest == 'config':
                 action.completer = _configs

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from zoo.cli import check_env, completion, convert, evaluate, listing, show, start, train
+from zoo.cli import check_env, completion, convert, evaluate, listing, show, start, sweep, train
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
 from zoo.core.version import VERSION
@@ -16,6 +16,7 @@ PROFILED = train.PROFILED
 COMMANDS = {
     'train': train,
     'eval': evaluate,
+    'sweep': sweep,
     'list': listing,
     'config': show,
     'check-env': check_env,
@@ -167,7 +168,7 @@ def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, un
         return f'{said}; zoo {args.command} --help shows what it takes'
     bare = {option.lstrip('-'): option for option in options}
     near = [bare[each] for each in closest(name.lstrip('-'), bare)]
-    if args.command == 'train' and (not near or len(name) <= 6) and (meaning := _meaning_of(name, value)):
+    if args.command in ('train', 'sweep') and (not near or len(name) <= 6) and (meaning := _meaning_of(name, value)):
         return f'{said}; {meaning}'
     if near:
         return f'{said}; did you mean {" or ".join(near)}?'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from zoo.cli.choice import add_options, chosen
@@ -20,6 +21,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
     parser.add_argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue')
     parser.add_argument(
+        '--run',
+        dest='run_dir',
+        metavar='DIR',
+        help='the folder of the run; if it has a checkpoint the run continues from its newest one, so that the same command '
+        'can be started again and again',
+    )
+    parser.add_argument(
         '--profile',
         type=int,
         metavar='N',
@@ -31,7 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Trains, and prints what came of it and how to evaluate it."""
     config = chosen(args)
-    if config is None and args.resume is None:
+    if config is None and args.resume is None and args.run_dir is None:
         raise UserError(
             'zoo train got no config, no --env and no --resume; name a config (zoo list configs shows the bundled ones), '
             'or an env: zoo train --env CartPole-v1'
@@ -49,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
         overrides=args.overrides,
         profile=args.profile,
         trust=args.trust or args.imports,
+        run_dir=args.run_dir,
     )
+    if os.environ.get('WORLD_SIZE', '1') != '1' and os.environ.get('RANK') != '0':
+        return 0  # rank 0 says it
     if args.json:
         print_json(_summary(result))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -102,6 +102,18 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
             f'cluster.learner_num is {n_learner} but env.collector_env_num is {n_env}: {n_env} % {n_learner} = '
             f'{n_env % n_learner}; use a divisor, e.g. {around(n_env, n_learner)}.'
         )
+
+
+def lag_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each value that needs runners to wait for the learner, where cluster.max_lag lets them go ahead."""
+    lag = config['cluster']['max_lag']
+    if not lag:
+        return
+    why = f'cluster.max_lag is {lag}: runners have begun the next rollout when the envs are to be reset'
+    if config['env'].get('reset_every') is not None:
+        yield f'env.reset_every is {config["env"]["reset_every"]} but {why}; use cluster.max_lag=0, or leave it out.'
+    if config['policy']['collect'].get('batch_mode') == 'episode':
+        yield f"policy.collect.batch_mode is 'episode' but {why}; use cluster.max_lag=0, or batch_mode=step."
 
 
 def _uneven(n_runner: int, n_learner: int, n_env: int) -> str:

@@ -188,6 +188,14 @@ LEARN: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ),
     ('policy.learn.double', (), 'for `policy.type=dqn`', 'double_q double_dqn use_double_q'),
     ('policy.learn.tau', (), 'for `policy.type=dqn`', 'target_theta learn.tau'),
+    # samples of older weights
+    ('policy.learn.correction', ('vtrace',), '', 'vtrace use_vtrace v_trace importance_sampling'),
+    (
+        'policy.learn.correction',
+        ('{type: vtrace, rho_max: 1}',),
+        'one bound for both ratios of RLlib',
+        'vtrace_clip_rho_threshold vtrace_clip_pg_rho_threshold rho_clip clip_rho_threshold',
+    ),
     # PPG
     (
         'policy.learn.aux_train_epoch',

@@ -162,6 +162,12 @@ def import_module_or_file(name: str) -> ModuleType:
         raise ConfigError(_failed(f'module {name!r}', error)) from error
 
 
+def files_run() -> dict[str, Path]:
+    """The .py files that were run in this process as modules, by the module's name."""
+    names = {getattr(module, '__file__', None): name for name, module in list(sys.modules.items())}
+    return {names[str(path)]: path for path in _ran if str(path) in names}
+
+
 def _module_of_file(path: Path) -> ModuleType:
     """The file as a module in sys.modules, so that its functions can be named 'module:function'."""
     stamp = path.stat().st_mtime_ns

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.transfer import send
 
 Columns = Mapping[str, Any]
@@ -82,6 +83,7 @@ class RunInfo(NamedTuple):
     n_draw: draws of the policy's phase per rollout; None where a buffer keeps nothing: the rollout itself is learned.
     eager_only: why its gradient steps must be executed eagerly, as a clause; '' if they need not.
     config: the config of the run as files hold it; None: a policy made by hand.
+    ranks: the processes that train it together.
     """
 
     max_env_step: int | None = None
@@ -89,6 +91,7 @@ class RunInfo(NamedTuple):
     n_draw: int | None = None
     eager_only: str = ''
     config: Mapping[str, Any] | None = None
+    ranks: Ranks = ALONE
 
 
 class Timestep(NamedTuple):

@@ -171,6 +171,7 @@ OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zo
 EXPLORATION_REGISTRY: Registry[Any] = Registry('exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',))
 DRAW_REGISTRY: Registry[Any] = Registry('draw', 'zoo.draws', ('zoo.policy.draw',))
 PROXIMAL_REGISTRY: Registry[Any] = Registry('proximal policy', 'zoo.proximal_policies', ('zoo.policy.proximal',))
+CORRECTION_REGISTRY: Registry[Any] = Registry('correction', 'zoo.corrections', ('zoo.policy.correction',))
 PHASE_REGISTRY: Registry[Any] = Registry('phase', 'zoo.phases', ('zoo.policy.phases',))
 INTRINSIC_REGISTRY: Registry[Any] = Registry('intrinsic reward', 'zoo.intrinsic_rewards', ('zoo.policy.intrinsic',))
 PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.plasticity',))
@@ -182,6 +183,7 @@ SAVE_REGISTRY: Registry[Any] = Registry('form of a saved policy', 'zoo.policy_fo
 PARTS: dict[str, Registry[Any]] = {
     'policy.learn.surrogate': SURROGATE_REGISTRY,
     'policy.learn.proximal': PROXIMAL_REGISTRY,
+    'policy.learn.correction': CORRECTION_REGISTRY,
     'policy.learn.value_loss': VALUE_LOSS_REGISTRY,
     'policy.learn.penalties': PENALTY_REGISTRY,
     'policy.learn.optimizer': OPTIMIZER_REGISTRY,

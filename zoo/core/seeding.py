@@ -18,7 +18,12 @@ def stream(seed: int, *name: int | str) -> np.random.SeedSequence:
 def torch_generator(seed: int, name: str, device: torch.device | None = None) -> torch.Generator:
     """A generator from the stream of that name; on the device where that is a GPU, else on the CPU."""
     generator = torch.Generator(device if device is not None and device.type == 'cuda' else 'cpu')
-    return generator.manual_seed(int(stream(seed, name).generate_state(1, np.uint64)[0]) >> 1)
+    return reseed(generator, seed, name)
+
+
+def reseed(generator: torch.Generator, seed: int, *name: int | str) -> torch.Generator:
+    """The generator at the beginning of the stream of that name, whatever it drew before."""
+    return generator.manual_seed(int(stream(seed, *name).generate_state(1, np.uint64)[0]) >> 1)
 
 
 def restore_generator(generator: torch.Generator, state: Tensor) -> None:

@@ -104,11 +104,15 @@ def make_vector_env(
 
 
 def make_env_groups(
-    cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu', restarts: Restarts | None = None
+    cfg: EnvConfig | Mapping[str, Any],
+    device: str = 'cpu',
+    restarts: Restarts | None = None,
+    first: int | None = None,
 ) -> list[AnyVectorEnv]:
     """The training envs of a config, in groups of equal size: see env.collector_group_num.
 
-    Args: device: of the policy; restarts: as of `make_vector_env`, by default one for all groups.
+    Args: device: of the policy; restarts: as of `make_vector_env`, by default one for all groups; first: index of their
+      first env, where other processes have others; None: these are all.
     Raises: as `make_vector_env`; UnsupportedEnvError for more than one group of tensor envs.
     """
     cfg = env_config(cfg)
@@ -117,12 +121,12 @@ def make_env_groups(
         has_two_places = device.startswith('cuda') or cfg.vectorization == 'async'
         n_group = 2 if has_two_places and n_env % 2 == 0 else 1
     if n_group == 1:
-        return [make_vector_env(cfg, n_env, training=True, device=device, restarts=restarts)]
+        return [make_vector_env(cfg, n_env, training=True, device=device, first=first, restarts=restarts)]
     restarts = Restarts(cfg.max_restarts) if restarts is None else restarts
     groups: list[AnyVectorEnv] = []
     with ExitStack() as undo:
-        for first in range(0, n_env, n_env // n_group):
-            group = make_vector_env(cfg, n_env // n_group, training=True, device=device, first=first, restarts=restarts)
+        for start in range(first or 0, (first or 0) + n_env, n_env // n_group):
+            group = make_vector_env(cfg, n_env // n_group, training=True, device=device, first=start, restarts=restarts)
             if isinstance(group, TensorVectorEnv):  # then all of them are
                 return _one_group(cfg, device)
             groups.append(undo.enter_context(closing(group)))

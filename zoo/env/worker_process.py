@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
-import os
 import pickle
-import signal
-import sys
-import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,14 +16,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import write_to_shared_memory
 
 from zoo.core.errors import show_error
-from zoo.core.stop import STOP_SIGNALS
+from zoo.core.processes import die_with_parent, leave_signals_to_parent
 from zoo.env.attributes import EnvCommand, apply, outcome
 from zoo.env.diagnosis import as_flag, checked_call
 from zoo.env.errors import BrokenContractError, raised_at
 from zoo.env.infos import numbers_of, watched_of
-
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-WATCH_S = 1.0  # seconds between two looks at the parent, where no signal of the system tells of its end
 
 
 class WorkerPlace(NamedTuple):
@@ -78,7 +70,7 @@ class Raised(NamedTuple):
 def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Connection, other_end: Connection) -> None:
     """Makes the env, then answers (True, result) or (False, Raised) to each command; after the latter it ends."""
     _die_with_parent(place.is_main_thread)
-    _leave_signals_to_parent()
+    leave_signals_to_parent(ends_at_sigterm=True)
     other_end.close()  # else the pipe would not break when the parent ends
     env = worker = None
     try:
@@ -187,35 +179,14 @@ def _check_spaces(env: gymnasium.Env, spaces: tuple[gymnasium.Space, gymnasium.S
             )
 
 
-def _leave_signals_to_parent() -> None:
-    """A signal may reach the whole process group, but the run's own handler decides when the workers end.
-
-    That handler is inherited, and must not keep a worker from being terminated.
-    """
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
-
-
 def _die_with_parent(is_main_thread: bool) -> None:
-    """End this process when its parent ends, in whatever way, even if the env hangs at that time.
-
-    Linux sends a signal, which ends code that holds the GIL too. It does so when the thread that started this process
-    ends; if that is not the main thread, the parent may live on without it. There, on other systems, and where a server
-    forks the workers, a thread looks at the parent from time to time.
-    """
+    """Ends this process when its parent ends."""
     parent = multiprocessing.parent_process()
     if parent is None:  # called in the main process
         return
-    if sys.platform == 'linux' and is_main_thread and os.getppid() == parent.pid:
-        if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0:
-            if os.getppid() != parent.pid:  # it ended before the call
-                os._exit(1)
-            return
-    threading.Thread(target=_watch, args=(parent, os.getppid()), name='watch parent', daemon=True).start()
 
+    def has_ended(seconds: float) -> bool:
+        parent.join(seconds)
+        return not parent.is_alive()
 
-def _watch(parent: Any, parent_pid: int) -> None:
-    """Ends the process with its parent: then the parent's id changes (POSIX), or its handle or pipe is ready."""
-    while os.getppid() == parent_pid and parent.is_alive():
-        parent.join(WATCH_S)
-    os._exit(1)
+    die_with_parent(parent.pid or 0, is_main_thread, has_ended)

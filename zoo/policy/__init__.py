@@ -1,6 +1,7 @@
 """Policies, registered by name in POLICY_REGISTRY, and the sections and schedules that a policy declares fields with."""
 
 from zoo.config.schedule import Linear, Schedule, ScheduleOrZero, schedule_value
+from zoo.policy import impala as impala
 from zoo.policy import variants as variants
 from zoo.policy.a2c import A2CCollectConfig, A2CConfig, A2CLearnConfig, A2CPolicy
 from zoo.policy.base import CollectConfig, EvalConfig, LearnConfig, Policy, PolicyConfig

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, Compile, Executor, ForwardActing, Step, forward_for_acting
+from zoo.backend.executor import Acting, Compile, Executor, Step, forward_for_acting
 from zoo.config.parts import make_part
 from zoo.core.data import (
     Columns,
@@ -32,7 +32,6 @@ from zoo.core.registry import (
     PLASTICITY_REGISTRY,
     PROXIMAL_REGISTRY,
 )
-from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.transfer import send
 from zoo.model.networks import Networks
 from zoo.model.probe import probe
@@ -47,12 +46,15 @@ from zoo.policy.checks import (
     parts_problem,
     unread_problem,
 )
+from zoo.policy.correction import Correction, correction_of, correction_problem
 from zoo.policy.epochs import Epochs, Trained
 from zoo.policy.execution import Execution, wish_of
 from zoo.policy.metrics import adv_abs_max, total_loss
 from zoo.policy.modes import ModelMode
+from zoo.policy.noise import Noise
 from zoo.policy.objective import Objective
 from zoo.policy.plasticity import plasticity_problem
+from zoo.policy.ranked import join_model, set_intrinsic_ranks
 from zoo.policy.rates import Rates
 from zoo.policy.regrowth import Regrowth
 from zoo.policy.samples import in_pieces
@@ -83,7 +85,16 @@ class ActorCriticPolicy(Policy):
     scheduled: ClassVar[tuple[str, ...]] = ('learning_rate', 'clip_ratio', 'entropy_weight')
     """Fields of cfg.learn that follow the env steps; their present values are in `_rates`, and are logged."""
     announces_gradients: ClassVar[bool] = True
-    _keep_transitions = False  # samples also hold what a recomputation of the advantages needs
+
+    @property
+    def _keep_transitions(self) -> bool:
+        """Whether samples also hold what a recomputation of the advantages needs."""
+        return self._recomputes or self._correction.estimator is not None
+
+    @property
+    def _recomputes(self) -> bool:
+        """Whether each pass but the first begins with a recomputation of the advantages."""
+        return bool(self.cfg.learn.get('recompute_adv'))
 
     @abstractmethod
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
@@ -123,8 +134,10 @@ class ActorCriticPolicy(Policy):
 
     def _build(self) -> None:
         self._explore = make_part(EXPLORATION_REGISTRY, exploration_of(self.cfg.collect))
+        self._correction: Correction = correction_of(self.cfg.learn)
         self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
-        self._advantages = Advantages(self.cfg, self._normalizers, self._objective)
+        self._advantages = Advantages(self.cfg, self._normalizers, self._objective, self.run.ranks)
+        join_model(self._model, self.run.ranks)
         self._mode = ModelMode(self._model, self.device)
         if 'learn' in self._fields:
             self._mode.warn_of_difference()
@@ -153,7 +166,8 @@ class ActorCriticPolicy(Policy):
         cfg, batch_size = self.cfg, self._batch_size
         yield action_problem(self._dist, self._action_map.mode)
         yield parts_problem(cfg, self._objective, self.given_model, self._explore, self._dist, self.device)
-        yield memory_problem(cfg, self._has_state, self._fields, batch_size, self._keep_transitions)
+        yield correction_problem(cfg, self._has_state, self.run.n_draw)
+        yield memory_problem(cfg, self._has_state, self._fields, batch_size, self._recomputes)
         if cfg.learn.plasticity is not None:
             part = make_part(PLASTICITY_REGISTRY, cfg.learn.plasticity)
             yield plasticity_problem(part, [name for name, p in self._model.named_parameters() if p.requires_grad])
@@ -179,8 +193,7 @@ class ActorCriticPolicy(Policy):
         return self._execution.compile_env
 
     def _init_collect(self) -> None:
-        self._noise_generator = torch_generator(self.seed, 'collect', self.device)
-        self._noise: dict[Any, list[Tensor]] = {}
+        self._noise = Noise(self._dist, self.cfg.collect.n_step, self.seed, self.device)
         self._ignore_done = self.cfg.learn.ignore_done
         self._make_intrinsic()
         self._make_normalizers()
@@ -189,7 +202,9 @@ class ActorCriticPolicy(Policy):
         """The intrinsic reward, which collecting measures and learning trains."""
         spec = self.cfg.learn.intrinsic
         if spec is not None and self._intrinsic is None:
-            self._advantages.intrinsic = make_part(INTRINSIC_REGISTRY, spec, self.obs_space, self.device, self.seed)
+            part = make_part(INTRINSIC_REGISTRY, spec, self.obs_space, self.device, self.seed)
+            set_intrinsic_ranks(part, self.run.ranks)
+            self._advantages.intrinsic = part
 
     @property
     def _intrinsic(self) -> Any:
@@ -202,25 +217,36 @@ class ActorCriticPolicy(Policy):
         for name in ('reward', 'value'):
             if getattr(self.cfg.learn, f'{name}_norm') and name not in self._normalizers:
                 self._normalizers[name] = RunningMeanStd().to(self.device)
+                self._normalizers[name].ranks = self.run.ranks
 
     def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
         """{action, logit}, and value (in the critic's unit) where it costs little: from one trunk, or with a state."""
-        return self._act(obs, state, None)
-
-    def _start_acting(self, obs: Obs) -> Acting:
-        if getattr(self._forward_collect, '__func__', None) is not ActorCriticPolicy._forward_collect:
-            return super()._start_acting(obs)
-        key = object()  # noise of its own for every group of envs
-        explore = None if self._explore.name == 'sample' else self._explore
-        acting = self._executor.start_acting(obs, self._draw_noise, self._acts_with_value, explore)
-        return acting or ForwardActing(lambda x, state: self._act(x, state, key), obs, self._initial_state())
-
-    def _act(self, obs: Obs, state: State, key: Any) -> dict[str, Any]:
         output = forward_for_acting(self._model, self._on_device(obs), self._acts_with_value, state)
         if self._explore.name != 'sample':  # the logit of the policy that acts, to which the ratio is
             output['logit'] = self._explore(self._dist, output['logit'])
-        n_env = len(output['logit'])
-        return {'action': self._dist.sample(output['logit'], self._next_noise(n_env, key)), **output}
+        noise = self._noise.row(len(output['logit']), self._first_env)
+        return {'action': self._dist.sample(output['logit'], noise), **output}
+
+    def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
+        if self._acts_by_itself:
+            return super()._start_acting(obs, first)
+        explore = None if self._explore.name == 'sample' else self._explore
+        draw = partial(self._noise.rollout, first=first)
+        acting = self._executor.start_acting(obs, draw, self._acts_with_value, explore)
+        return acting or super()._start_acting(obs, first)
+
+    @property
+    def _acts_by_itself(self) -> bool:
+        """Whether a subclass has replaced `_forward_collect`."""
+        return getattr(self._forward_collect, '__func__', None) is not ActorCriticPolicy._forward_collect
+
+    @property
+    def _acts_without_critic(self) -> bool:
+        return not (self._acts_with_value or self._acts_by_itself)
+
+    def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
+        super()._begin_rollout(collect_iter, env_step)
+        self._noise.begin(collect_iter)
 
     @torch.inference_mode()
     def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
@@ -244,16 +270,6 @@ class ActorCriticPolicy(Policy):
 
     def _on_device(self, obs: Obs) -> Obs:
         return obs if first_leaf(obs).device == self.device else map_tensors(lambda x: send(x, self.device), obs)
-
-    def _next_noise(self, n_env: int, key: Any) -> Tensor:
-        """One step's noise; for each key drawn for a whole rollout, and again when the number of envs changes."""
-        noise = self._noise.get(key)
-        if not noise or len(noise[-1]) != n_env:
-            noise = self._noise[key] = list(self._draw_noise(n_env).unbind(0))[::-1]
-        return noise.pop()
-
-    def _draw_noise(self, n_env: int) -> Tensor:
-        return self._dist.noise((self.cfg.collect.n_step, n_env), self._noise_generator, self.device)
 
     def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> Transition:
         terminated = timestep.terminated
@@ -302,21 +318,19 @@ class ActorCriticPolicy(Policy):
         return found
 
     def _reset_collect(self) -> None:
-        self._noise = {}
         self._advantages.reset()
 
-    def _state_dict_collect(self) -> dict[str, Any]:
-        return {'generator': self._noise_generator.get_state()}
+    def _forget_envs(self, envs: slice) -> None:
+        self._advantages.forget(envs)
 
     def _load_state_dict_collect(self, state: dict[str, Any]) -> None:
-        restore_generator(self._noise_generator, state['generator'])
         self._reset_collect()
 
     def _init_learn(self) -> None:
         self._make_normalizers()
         self._make_intrinsic()
         self._optimizers = self._make_optimizers()
-        self._epochs = Epochs(self.cfg.learn, self._mode, self.seed, self.device)
+        self._epochs = Epochs(self.cfg.learn, self._mode, self.seed, self.device, self.run.ranks)
         self._rates = Rates(self.cfg.learn, self._scheduled())
         self._regrowth = None
         if self.cfg.learn.plasticity is not None:
@@ -327,6 +341,7 @@ class ActorCriticPolicy(Policy):
         """The optimiser that the config names, over named parameters."""
         cfg = self.cfg.learn
         optimizer = make_part(OPTIMIZER_REGISTRY, cfg.optimizer)(named, cfg.adam_eps)
+        optimizer.ranks = self.run.ranks
         optimizer.configure(
             accumulate=cfg.accumulate,
             grad_clip_value=cfg.grad_clip_value,
@@ -397,7 +412,7 @@ class ActorCriticPolicy(Policy):
     ) -> Trained:
         """Passes over a batch, a step for each minibatch, until n_epoch or target_kl."""
         advantages = self._advantages
-        renew = (lambda: advantages.targets(self._recompute(batch))) if self._keep_transitions else None
+        renew = (lambda: advantages.targets(self._recompute(batch))) if self._recomputes else None
         columns = advantages.targets(batch)
         return self._epochs.run(self._executor, step, optimizers, numbers, n_epoch, columns, renew, batch_size)
 
@@ -415,25 +430,31 @@ class ActorCriticPolicy(Policy):
         if before is not None:
             kl = self._kl_of_update(batch, before)
             self._rates.adapt(float(kl))
-            self._objective.adapt({**trained.last(), 'penalty_kl': kl})
+            self._objective.adapt({**trained.last(), 'penalty_kl': kl}, self.run.ranks)
             trained.metrics['update_kl'] = kl
         return trained
 
     @torch.no_grad()
     def _kl_of_update(self, batch: Columns, before: Tensor) -> Tensor:
-        """The mean KL(before || now) over a batch, of logits as `_logit_of` gives them: how far an update went."""
+        """The mean KL(before || now) over the batches of all ranks, of logits as `_logit_of` gives them."""
         rows = self._dist.kl(before.flatten(0, before.dim() - 2), self._logit_of(batch).flatten(0, before.dim() - 2))
         weight = batch.get('weight')
-        return weighted_mean(rows, None if weight is None else weight.flatten())
+        if self.run.ranks.size == 1:
+            return weighted_mean(rows, None if weight is None else weight.flatten())
+        weight = torch.ones_like(rows) if weight is None else weight.flatten()
+        total = self.run.ranks.sum_(torch.stack(((rows * weight).sum(), weight.sum())).double())
+        return total[0] / total[1].clamp(min=1)
 
     def _recompute(self, batch: Columns) -> dict[str, Any]:
         """The batch with values, advantages and returns of the critic as it is now."""
-        log_ratio = None
-        if name_of(self.cfg.collect.estimator) == 'vtrace':
-            logits = self._logit_of(batch), batch['logit']
-            now, then = (self._dist.log_prob(logit, batch['action']) for logit in logits)
-            log_ratio = now - then
-        return self._advantages.recomputed(batch, self._compute_critic, log_ratio)
+        if self._correction.estimator is None and name_of(self.cfg.collect.estimator) != 'vtrace':
+            return self._advantages.recomputed(batch, self._compute_critic)
+        now, then = (self._dist.log_prob(x, batch['action']) for x in (self._logit_of(batch), batch['logit']))
+        return self._advantages.recomputed(batch, self._compute_critic, now - then)
+
+    def _corrected(self, batch: Columns) -> Columns:
+        """The batch as an update begins: of a correction by ratios with advantages and returns that are weighed by them."""
+        return batch if self._correction.estimator is None else self._recompute(batch)
 
     @torch.no_grad()
     def _logit_of(self, batch: Columns) -> Tensor:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from zoo.config.parts import make_part
 from zoo.core.data import Columns, Rollout, Sample, map_tensors
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import ESTIMATOR_REGISTRY
+from zoo.policy.correction import estimator_of
 from zoo.policy.objective import Objective
 from zoo.policy.samples import (
     TRANSITION_ONLY,
@@ -33,19 +35,29 @@ NO_INPUT = frozenset(
 class Advantages:
     """Values, advantages and returns in their units: rewards scaled, values normalised, an intrinsic reward added.
 
-    Args: cfg: the resolved section `policy`; normalizers: 'reward' and 'value', where cfg.learn has these options.
+    Args: cfg: the resolved section `policy`; normalizers: 'reward' and 'value', where cfg.learn has these options;
+      ranks: over whose rows moments and weights are taken.
     Attributes: intrinsic: of INTRINSIC_REGISTRY, or None.
     """
 
-    def __init__(self, cfg: Any, normalizers: Mapping[str, RunningMeanStd], objective: Objective) -> None:
-        self._cfg, self._normalizers, self._objective = cfg, normalizers, objective
-        self._estimator = make_part(ESTIMATOR_REGISTRY, cfg.collect.estimator)
+    def __init__(
+        self, cfg: Any, normalizers: Mapping[str, RunningMeanStd], objective: Objective, ranks: Ranks = ALONE
+    ) -> None:
+        self._cfg, self._normalizers, self._objective, self._ranks = cfg, normalizers, objective, ranks
+        self._estimator = make_part(ESTIMATOR_REGISTRY, estimator_of(cfg))
         self._reward_sum: Tensor | None = None
         self.intrinsic: Any = None
 
     def reset(self) -> None:
         """All envs begin new episodes."""
         self._reward_sum = None
+
+    def forget(self, envs: slice) -> None:
+        """These of the envs begin new episodes."""
+        if self._reward_sum is not None:
+            self._reward_sum[envs] = 0
+        if hasattr(self.intrinsic, 'forget'):  # one of your own need not have it
+            self.intrinsic.forget(envs)
 
     @torch.no_grad()
     def samples(self, rollout: Rollout, critic: Critic, keeps_transitions: bool) -> Sample:
@@ -54,13 +66,13 @@ class Advantages:
         Args: critic: see `rollout_values`; keeps_transitions: the samples also hold what `recomputed` needs.
         """
         cfg, data = self._cfg, rollout.data
-        weight = valid_weight(data['is_reset']) if 'is_reset' in data else None
+        weight = valid_weight(data['is_reset'], self._ranks) if 'is_reset' in data else None
         reward = self._scaled(data, weight)
         outputs = rollout_values(rollout, critic)
         if cfg.learn.baseline == 'none' or cfg.collect.batch_mode == 'episode':
-            weight = whole_episodes(data['traj_flag'], weight)
+            weight = whole_episodes(data['traj_flag'], weight, self._ranks)
         if cfg.collect.batch_mode == 'episode':
-            refuse_no_episode(weight)
+            refuse_no_episode(weight, self._ranks)
         ends = data['done'], data['traj_flag']
         found = self._estimate(outputs, reward, *ends)
         kept = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}
@@ -108,9 +120,8 @@ class Advantages:
             columns['value'] = columns.pop('value_output')
         if cfg.adv_norm == 'batch':
             adv, weight = columns['adv'], columns.get('weight')
-            columns['adv'] = normalize_advantage(adv.flatten(), None if weight is None else weight.flatten()).view_as(
-                adv
-            )
+            weight = None if weight is None else weight.flatten()
+            columns['adv'] = normalize_advantage(adv.flatten(), weight, self._ranks).view_as(adv)
         return columns
 
     def in_return_units(self, value: Tensor) -> Tensor:

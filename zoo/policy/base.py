@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, Compile, ForwardActing
+from zoo.backend.trace import named_tensors
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Columns, Metrics, Obs, Rollout, RunInfo, Sample, State, Transition, keeps_state
 from zoo.core.errors import UserError
@@ -63,6 +64,10 @@ class Policy(ABC):
     """Whether `_forward_learn` writes the column 'priority' into its batch, which buffers with alpha > 0 draw by."""
     draws_apart: ClassVar[bool] = False
     """Whether `_forward_learn` also takes {'policy': batch, 'value': batch}, or one of these, from buffer 'multi'."""
+    _collect_iter = 0
+    """Rollouts before the present one."""
+    _first_env = 0
+    """Of the group of envs that `_forward_collect` acts for, the index of the first over all envs of the run."""
 
     def __init__(
         self,
@@ -193,9 +198,17 @@ class Policy(ABC):
     def check_fields(self) -> None:
         """Raises: UserError for a field of the config that nothing reads; for new runs, since older ones may have some."""
 
-    def _start_acting(self, obs: Obs) -> Acting:
-        """Acting on the rows of a block [T + 1, B, *O], whose last one is not acted on; by `_forward_collect`."""
-        return ForwardActing(self._forward_collect, obs, self._initial_state())
+    def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
+        """Acting on the rows of a block [T + 1, B, *O], whose last one is not acted on; by `_forward_collect`.
+
+        Args: first: index of the first of these envs over all envs of the run.
+        """
+
+        def forward(obs: Obs, state: State) -> dict[str, Any]:
+            self._first_env = first
+            return self._forward_collect(obs, state)
+
+        return ForwardActing(forward, obs, self._initial_state())
 
     @property
     def executor_name(self) -> str:
@@ -234,8 +247,32 @@ class Policy(ABC):
     def _init_eval(self) -> None:
         """Builds what evaluation needs; most policies need nothing."""
 
+    def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
+        """A rollout begins. Args: rollouts before it; env steps before it, None: as many as was said last."""
+        self._collect_iter = collect_iter
+        if env_step is not None:
+            self._set_collect_step(env_step)
+
+    def _set_collect_step(self, env_step: int) -> None:
+        """Tells the acting policy how far the run is, for exploration that follows the env steps."""
+
     def _reset_collect(self) -> None:
         """The envs were reset between two rollouts: drop what belongs to their old episodes."""
+
+    def _forget_envs(self, envs: slice) -> None:
+        """As `_reset_collect`, of some of the envs."""
+
+    @property
+    def _acts_without_critic(self) -> bool:
+        """Whether acting reads none of the model's `critic_parameters`; of other code it is not known."""
+        return False
+
+    def acting_state(self) -> dict[str, Tensor]:
+        """The tensors that acting reads, by name: parameters and buffers of the model, as views of live memory."""
+        left_out: set[str] = set()
+        if self._acts_without_critic and callable(getattr(self._model, 'critic_parameters', None)):
+            left_out = {name for name, _ in self._model.critic_parameters()}
+        return {name: x.detach() for name, x in named_tensors(self._model).items() if name not in left_out}
 
     def _monitor_vars_learn(self) -> list[str]:
         return []
@@ -292,6 +329,8 @@ class Policy(ABC):
             self._process_transition,
             self._get_train_sample,
             self._reset_collect,
+            self._begin_rollout,
+            self._forget_envs,
             self.cfg.collect.n_step,
             self._env_action(),
         )

@@ -124,6 +124,8 @@ def _surrogate_of(cfg: Any, objective: Any) -> str:
 def _proximal_problem(cfg: Any, objective: Any) -> str:
     if objective.proximal == 'behaviour' or objective.surrogate.name not in STAYS_NEAR_NOTHING:
         return ''
+    if name_of(cfg.learn.proximal) != objective.proximal:
+        return ''  # that of a correction, whose ratios weigh the samples of every surrogate
     return (
         f'policy.learn.proximal is {objective.proximal!r} but {_surrogate_of(cfg, objective)} keeps no step near '
         "that policy; use proximal 'behaviour', or a surrogate with a clip, such as clip or spo"

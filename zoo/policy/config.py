@@ -12,6 +12,7 @@ from zoo.config.parts import part_of, parts_of
 from zoo.config.schedule import RateSchedule, Schedule, ScheduleOrZero
 from zoo.config.section import Section
 from zoo.core.registry import (
+    CORRECTION_REGISTRY,
     DRAW_REGISTRY,
     ESTIMATOR_REGISTRY,
     EXPLORATION_REGISTRY,
@@ -23,7 +24,7 @@ from zoo.core.registry import (
     SURROGATE_REGISTRY,
     VALUE_LOSS_REGISTRY,
 )
-from zoo.policy import draw, intrinsic, plasticity, proximal  # noqa: F401  # they register what the defaults name
+from zoo.policy import correction, draw, intrinsic, plasticity, proximal  # noqa: F401  # they register what the defaults name
 from zoo.policy.base import CollectConfig, LearnConfig
 from zoo.policy.sequences import SequenceConfig
 
@@ -67,6 +68,11 @@ class PartsConfig(LearnConfig):
         'behaviour',
         description="the policy that updates stay near: 'behaviour', the one that acted, 'recent', the one that the update "
         "began with, or 'ewma', an average over past steps; the last two weigh old samples right (decoupled clip)",
+    )
+    correction: part_of(CORRECTION_REGISTRY, 'policy.learn.correction') = Field(  # type: ignore[valid-type]
+        'none',
+        description="of samples of older policies, which cluster.max_lag above 1 needs: 'decoupled', proximal 'recent' with a "
+        "bound, or 'vtrace', by name or as {type: name, its options}",
     )
     value_loss: part_of(VALUE_LOSS_REGISTRY, 'policy.learn.value_loss') = Field(  # type: ignore[valid-type]
         'mse', description='loss of the critic, by name or as {type: name, its options}'

@@ -17,12 +17,13 @@ from zoo.config.schedule import Linear, Schedule, ScheduleOrZero, greatest, sche
 from zoo.core.data import Metrics, Obs, Rollout, Sample, State, Transition, keeps_state, map_tensors, split_rows
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY, POLICY_REGISTRY
-from zoo.core.seeding import restore_generator, torch_generator
 from zoo.core.spaces import Discrete
 from zoo.model.parameters import critic_names
 from zoo.policy.base import CollectConfig, LearnConfig, Policy, PolicyConfig
 from zoo.policy.modes import ModelMode
+from zoo.policy.noise import Noise
 from zoo.policy.q_learning import TargetNetwork, n_step_transition, q_step
+from zoo.policy.ranked import join_model
 from zoo.policy.samples import valid_weight
 from zoo.rl_utils.categorical import Categorical
 from zoo.rl_utils.exploration import epsilon_greedy
@@ -55,7 +56,8 @@ class DQNCollectConfig(CollectConfig):
     discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
     n_return: int = Field(1, ge=1, description='steps whose rewards a target counts, fewer at ends; 3 is usual')
     eps: ScheduleOrZero = Field(
-        Linear(start=1, end=0.05, over=10_000), description='probability of a random action, by steps acted'
+        Linear(start=1, end=0.05, over=10_000),
+        description='probability of a random action, by env steps before the rollout',
     )
 
     @model_validator(mode='after')
@@ -103,6 +105,7 @@ class DQNPolicy(Policy):
                 f"policy 'dqn' is for a model without a memory, got {type(self._model).__name__}; use policy.type=ppo, or "
                 'leave policy.model.recurrent out'
             )
+        join_model(self._model, self.run.ranks)
         self._mode, self._dist = ModelMode(self._model, self.device), Categorical(self.action_space.n)
 
     def check_fields(self) -> None:
@@ -114,16 +117,26 @@ class DQNPolicy(Policy):
             )
 
     def _init_collect(self) -> None:
-        self._n_acted, self._generator = 0, torch_generator(self.seed, 'collect', self.device)
+        self._collect_step, self._noise = 0, Noise(self._dist, self.cfg.collect.n_step, self.seed, self.device)
+
+    @property
+    def _acts_without_critic(self) -> bool:
+        return getattr(self._forward_collect, '__func__', None) is DQNPolicy._forward_collect
+
+    def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
+        super()._begin_rollout(collect_iter, env_step)
+        self._noise.begin(collect_iter)
+
+    def _set_collect_step(self, env_step: int) -> None:
+        self._collect_step = env_step
 
     def _q(self, obs: Obs) -> Tensor:
         return self._model.compute_actor(map_tensors(lambda x: x.to(self.device), obs))
 
     def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
         q = self._q(obs)
-        logit = epsilon_greedy(self._dist, q, epsilon=schedule_value(self.cfg.collect.eps, self._n_acted))
-        self._n_acted += len(q)
-        return {'action': self._dist.sample(logit, self._dist.noise((len(q),), self._generator, self.device))}
+        logit = epsilon_greedy(self._dist, q, epsilon=schedule_value(self.cfg.collect.eps, self._collect_step))
+        return {'action': self._dist.sample(logit, self._noise.row(len(q), self._first_env))}
 
     @torch.inference_mode()
     def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
@@ -148,7 +161,7 @@ class DQNPolicy(Policy):
         columns = {name: rollout.data[name] for name in ('obs', 'action')}
         columns |= n_step_transition(rollout, cfg.discount_factor, cfg.n_return)
         if 'is_reset' in rollout.data:
-            columns['weight'] = valid_weight(rollout.data['is_reset'])
+            columns['weight'] = valid_weight(rollout.data['is_reset'], self.run.ranks)
         return map_tensors(lambda x: x.flatten(0, 1), columns)  # [T, B] -> [N]
 
     def _init_learn(self) -> None:
@@ -156,6 +169,7 @@ class DQNPolicy(Policy):
         self._optimizer = make_part(OPTIMIZER_REGISTRY, self.cfg.learn.optimizer)(
             [(name, p) for name, p in self._model.named_parameters() if name not in critic]
         )
+        self._optimizer.ranks = self.run.ranks
         self._target = TargetNetwork(self._model, self.cfg.learn.target_freq, self.cfg.learn.tau)
         self._env_step = 0
 
@@ -190,10 +204,3 @@ class DQNPolicy(Policy):
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state['optimizer'])
         self._target.load_state_dict(state['target'])
-
-    def _state_dict_collect(self) -> dict[str, Any]:
-        return {'n_acted': self._n_acted, 'generator': self._generator.get_state()}
-
-    def _load_state_dict_collect(self, state: dict[str, Any]) -> None:
-        self._n_acted = state['n_acted']
-        restore_generator(self._generator, state['generator'])

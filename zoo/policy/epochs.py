@@ -11,8 +11,9 @@ from torch import Tensor
 from zoo.backend.executor import Executor, Pass, Step
 from zoo.config.parts import make_part
 from zoo.core.data import Columns, Metrics
+from zoo.core.ranks import ALONE, Ranks, mean_over
 from zoo.core.registry import DRAW_REGISTRY
-from zoo.core.seeding import restore_generator, torch_generator
+from zoo.core.seeding import reseed, torch_generator
 from zoo.core.transfer import send
 from zoo.policy.metrics import summary
 from zoo.policy.modes import ModelMode
@@ -44,12 +45,14 @@ class Trained(NamedTuple):
 class Epochs:
     """Trains on a batch for some passes, in minibatches, until `target_kl` stops it.
 
-    Args: cfg: the resolved section `policy.learn`; mode: of the model that the steps move; device: where they run.
+    The order of an update's passes is a function of the seed, the rank and the steps before it.
+    Args: cfg: the resolved section `policy.learn`; mode: of the model that the steps move; device: where they run; ranks:
+      that take the steps together, each with minibatches of its own.
     Attributes: train_iter: steps so far.
     """
 
-    def __init__(self, cfg: Any, mode: ModelMode, seed: int, device: torch.device) -> None:
-        self._cfg, self._mode, self._seed, self._device = cfg, mode, seed, device
+    def __init__(self, cfg: Any, mode: ModelMode, seed: int, device: torch.device, ranks: Ranks = ALONE) -> None:
+        self._cfg, self._mode, self._seed, self._device, self._ranks = cfg, mode, seed, device, ranks
         self._draw = make_part(DRAW_REGISTRY, cfg.draw)
         self._generator = torch_generator(seed, 'learn', device)
         self.train_iter = 0
@@ -73,6 +76,7 @@ class Epochs:
         at_once = target_kl is None and renew is None
         found: list[Metrics] = []
         n_done, n_last, is_over = 0, 0, False
+        self._reseed()
         while n_done < n_epoch and not is_over:
             if n_done and renew is not None:
                 columns = renew()
@@ -80,7 +84,7 @@ class Epochs:
             for piece in _minibatches(data) if target_kl is not None and by_minibatch else [data]:
                 found.append(self.steps(executor, step, optimizers, piece, numbers))
                 n_last += len(next(iter(found[-1].values())))
-                is_over = target_kl is not None and 'kl' in found[-1] and _is_beyond(found[-1]['kl'], target_kl)
+                is_over = target_kl is not None and 'kl' in found[-1] and self._is_beyond(found[-1]['kl'], target_kl)
                 if is_over:
                     break
             n_done += len(data.order)
@@ -99,18 +103,25 @@ class Epochs:
         self.train_iter += len(next(iter(found.values())))
         return found
 
-    def permutation(self, n: int, device: torch.device) -> Tensor:
-        """A permutation of n rows, on a device."""
-        return torch.randperm(n, generator=self._generator, device=self._generator.device).to(device)
+    def permutations(self, n_pass: int, n: int, device: torch.device) -> Tensor:
+        """For each of some passes a permutation of n rows, [n_pass, n], on a device."""
+        generator = self._reseed()
+        orders = [torch.randperm(n, generator=generator, device=generator.device) for _ in range(n_pass)]
+        return send(torch.stack(orders), device)
 
     def state_dict(self) -> dict[str, Any]:
-        """The random stream and the counter."""
-        return {'generator': self._generator.get_state(), 'train_iter': self.train_iter}
+        """The counter, which all random orders follow."""
+        return {'train_iter': self.train_iter}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copies a `state_dict` in."""
-        restore_generator(self._generator, state['generator'])
         self.train_iter = state['train_iter']
+
+    def _reseed(self) -> torch.Generator:
+        return reseed(self._generator, self._seed, 'learn', self._ranks.rank, self.train_iter)
+
+    def _is_beyond(self, kl: Tensor, target: float) -> bool:
+        return bool(mean_over(kl.mean(), self._ranks) > KL_FACTOR * target)
 
     def _pass(self, columns: Columns, n_pass: int, batch_size: int | None) -> Pass:
         order, weight = self._draw(columns, n_pass, self._generator)
@@ -118,7 +129,8 @@ class Epochs:
             columns = {**columns, 'weight': weighted(columns, send(weight, self._device))}
         n_sample = n_entry(columns) * length_of(columns) if batch_size is None else batch_size
         n_row = max(n_sample // length_of(columns), 1)  # or sequences
-        return Pass(columns, send(order, self._device), n_row, self._device, self._cfg.adv_norm == 'minibatch')
+        normalize = self._cfg.adv_norm == 'minibatch'
+        return Pass(columns, send(order, self._device), n_row, self._device, normalize, ranks=self._ranks)
 
 
 def weighted(columns: Columns, weight: Tensor) -> Tensor:
@@ -133,7 +145,3 @@ def _minibatches(data: Pass) -> list[Pass]:
         data._replace(order=data.order[:, i : i + data.batch_size])
         for i in range(0, data.order.shape[1], data.batch_size)
     ]
-
-
-def _is_beyond(kl: Tensor, target: float) -> bool:
-    return bool(kl.mean() > KL_FACTOR * target)

@@ -60,7 +60,7 @@ def wish_of(
         return Wish('eager', cfg.compile, n_step)
     parts = [
         *objective.parts,
-        Named('proximal policy', name_of(cfg.proximal)),
+        Named('proximal policy', objective.proximal),
         Named('optimizer', name_of(cfg.optimizer)),
     ]
     options = {
@@ -69,6 +69,6 @@ def wish_of(
         'precision': cfg.precision != 'fp32',
     }
     parts += [Named('option', f'policy.learn.{name}') for name, is_set in options.items() if is_set]
-    return Wish(
-        cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=run.eager_only, exploration=exploration
-    )
+    is_summed = f'gradients are summed over {run.ranks.size} ranks' if run.ranks.size > 1 else ''
+    why = ' and '.join(filter(None, (run.eager_only, is_summed)))
+    return Wish(cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=why, exploration=exploration)

@@ -3,7 +3,7 @@
 A step function calls `gradient_ready` once after each backward pass. Nothing happens unless a run has callbacks for it,
 see `Callback.on_gradient`; such a run executes its steps eagerly. They see the gradient that the optimisers step with,
 before its limits: where several minibatches make one step it is their mean, shown before that step alone, and a loss
-scale is divided out.
+scale is divided out. Of several ranks it is the mean; code that changes it has to run on all of them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
         return  # an optimiser that waits for more gradients does not step next
     divided = []
     for optimizer in _gathering(optimizers):
+        optimizer.share_gradient()
         divisor = optimizer.divisor(optimizer.upcoming[0], optimizer.scaled_by)
         if divisor is not None:
             optimizer.grad.div_(divisor)

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from zoo.config.section import Section
 from zoo.core.data import Metrics, Obs, Rollout, leaves, map_tensors, split_rows
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import INTRINSIC_REGISTRY
-from zoo.core.seeding import restore_generator, stream, torch_generator
+from zoo.core.seeding import reseed, stream, torch_generator
 from zoo.core.spaces import Space, empty_obs
 from zoo.model.encoder import Inherited, build_encoder, checked_spec
 from zoo.model.inputs import make_input
@@ -98,10 +99,22 @@ class RND:
             torch.manual_seed(int(stream(seed, 'intrinsic networks').generate_state(1)[0]))
             self.networks = RNDNetworks(cfg, obs_space).to(device)
         self._optimizer = FlatAdam(self.networks.named_parameters(), cfg.learning_rate)
-        self._generator = torch_generator(seed, 'intrinsic')
+        self._seed, self._generator, self._n_update = seed, torch_generator(seed, 'intrinsic'), 0
+        self._ranks: Ranks = ALONE
         self._carry = torch.zeros(0, device=device)  # [B], gamma times the discounted sum of errors so far
         self._waiting: Waiting | None = None
         self._found = torch.zeros(len(self.names), device=device)
+
+    def set_ranks(self, ranks: Ranks) -> None:
+        """Learns together with other ranks from now on: gradients and statistics are those of the rows of all."""
+        self._ranks = self._optimizer.ranks = ranks
+        for module in self.networks.modules():
+            if isinstance(module, RunningMeanStd):
+                module.ranks = ranks
+
+    def forget(self, envs: slice) -> None:
+        """These of the envs are others than before: their sums of errors begin anew."""
+        self._carry[envs] = 0
 
     @torch.no_grad()
     def advantage(self, rollout: Rollout) -> Tensor:
@@ -130,8 +143,10 @@ class RND:
         """Predictor and critic learn from the last rollout, once: later calls before the next one change nothing."""
         rows, cfg = self._waiting, self._cfg
         if rows is not None:
+            generator = reseed(self._generator, self._seed, 'intrinsic', self._ranks.rank, self._n_update)
+            self._n_update += 1
             for _ in range(cfg.epoch_per_collect):
-                order = torch.randperm(len(rows.weight), generator=self._generator).to(rows.weight.device)
+                order = torch.randperm(len(rows.weight), generator=generator).to(rows.weight.device)
                 losses = [self._step(rows, index) for index in order.split(cfg.batch_size)]
             self._found[1:] = torch.stack(losses).mean(0)
             self._optimizer.count_skipped(limit=NONFINITE_LIMIT)
@@ -139,11 +154,11 @@ class RND:
         return dict(zip(self.names, self._found.clone(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks with their statistics, optimiser, random stream, and the sums of errors, which go on beyond episodes."""
+        """Networks with their statistics, optimiser, a counter, and the sums of errors, which go on beyond episodes."""
         return {
             'networks': dict(self.networks.state_dict()),
             'optimizer': self._optimizer.state_dict(),
-            'generator': self._generator.get_state(),
+            'n_update': self._n_update,
             'carry': self._carry.tolist(),  # a list, since its length is that of the envs
         }
 
@@ -151,7 +166,7 @@ class RND:
         """Copies a `state_dict` in."""
         self.networks.load_state_dict(state['networks'])
         self._optimizer.load_state_dict(state['optimizer'])
-        restore_generator(self._generator, state['generator'])
+        self._n_update = state.get('n_update', 0)  # which older states do not count
         carry = state.get('carry', [])  # older states have none: the sums begin anew
         self._carry = torch.tensor(carry, dtype=torch.float32, device=self._carry.device)
         self._waiting = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -28,14 +28,30 @@ class LearnMode(NamedTuple):
     load_state_dict: Callable[[dict[str, Any]], None]
 
 
+class Start(Protocol):
+    """Makes what acts for a group of envs."""
+
+    def __call__(self, obs: Obs, first: int = 0) -> Acting:
+        """Args: obs: where the observations of each rollout will be, [T + 1, B, *O]; first: of its envs over all envs."""
+
+
+class Begin(Protocol):
+    """Is told that a rollout begins."""
+
+    def __call__(self, collect_iter: int, env_step: int | None = None) -> None:
+        """Args: rollouts before it; env steps before it, None: as many as was said last."""
+
+
 class CollectMode(NamedTuple):
     """What a collector is given."""
 
     forward: Callable[[Obs, State], dict[str, Any]]
-    start: Callable[[Obs], Acting]  # given where the observations of each rollout will be, [T + 1, B, *O]
+    start: Start
     process_transition: Callable[[Obs, dict[str, Any], Any], Transition]  # once per rollout
     get_train_sample: Callable[[Rollout], Sample]
     reset: Callable[[], None]
+    begin: Begin  # before each rollout
+    forget: Callable[[slice], None]  # these envs, of all, begin new episodes; what was known of the old ones is dropped
     n_step: int
     env_action: Callable[[Tensor], Tensor] | None = None  # of an action, what the env is sent; None: the same
 

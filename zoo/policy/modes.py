@@ -28,7 +28,7 @@ class ModelMode:
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._model, self._device = model, device
-        self._kept = [module for module in model.modules() if not (module.training or hasattr(module, _MARK))]
+        self._kept = [module for module in model.modules() if not trains_in_steps(module)]
         self._differs = any(module not in self._kept and _may_differ(module) for module in model.modules())
         for module in model.modules():
             if module.training:
@@ -70,6 +70,11 @@ class ModelMode:
                 'mode (module.eval()) if both should be the same',
                 ', '.join(names[:3]) + (f' and {len(names) - 3} more' if len(names) > 3 else ''),
             )
+
+
+def trains_in_steps(module: nn.Module) -> bool:
+    """Whether gradient steps see a module in training mode: it was given in that."""
+    return module.training or hasattr(module, _MARK)
 
 
 def _differs(module: Any) -> bool:

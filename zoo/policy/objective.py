@@ -8,9 +8,11 @@ from typing import Any
 from zoo.config.parts import make_part
 from zoo.config.schedule import schedule_value
 from zoo.core.errors import UserError
-from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
+from zoo.core.ranks import ALONE, Ranks, mean_over
+from zoo.core.registry import PENALTY_REGISTRY, PROXIMAL_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.policy.checks import name_of
 from zoo.policy.config import PenaltyConfig
+from zoo.policy.correction import proximal_of
 from zoo.policy.updates import MSE, AuxNumbers, PolicyNumbers, ValueNumbers, n_output_of
 
 GROWS, SHRINKS, BAND = 1.5, 0.5, 2.0
@@ -38,7 +40,9 @@ class Objective:
                 f'policy.learn.penalties has {", ".join(names)} but each may be there once; drop the others'
             )
         self.weights = [schedule_value(common.weight, 0) for common in self._common]
-        self.proximal = name_of(cfg.proximal)
+        proximal = make_part(PROXIMAL_REGISTRY, proximal_of(cfg))
+        self.proximal: str = proximal.name
+        self._rho_max = dict(proximal.options).get('rho_max')
 
     @property
     def parts(self) -> list[Any]:
@@ -68,12 +72,12 @@ class Objective:
             if common.target is None:
                 self.weights[i] = schedule_value(common.weight, env_step)
 
-    def adapt(self, last: Mapping[str, Any]) -> None:
-        """Weights with a target follow the penalties of the last pass of an update. Waits for the device."""
+    def adapt(self, last: Mapping[str, Any], ranks: Ranks = ALONE) -> None:
+        """Weights with a target follow the penalties of the last pass of an update, on all ranks. Waits for the device."""
         for i, (penalty, common) in enumerate(zip(self.penalties, self._common, strict=True)):
             if common.target is None:
                 continue
-            found, weight = float(last[f'penalty_{penalty.name}']), self.weights[i]
+            found, weight = float(mean_over(last[f'penalty_{penalty.name}'], ranks)), self.weights[i]
             if found > BAND * common.target:
                 weight *= GROWS
             elif found < common.target / BAND:
@@ -96,6 +100,7 @@ class Objective:
             tuple(self.weights),
             self.proximal,
             cfg.precision,
+            self._rho_max,
         )
 
     def value_numbers(self, rates: Mapping[str, float], value_weight: float) -> ValueNumbers:

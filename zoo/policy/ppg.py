@@ -180,6 +180,7 @@ class PPGPolicy(ActorCriticPolicy):
         run, n_sample, aux_freq = self.run, self.cfg.collect.n_sample, self.cfg.learn.aux_freq
         if run.max_env_step is None or n_sample is None:
             return
+        n_sample *= run.ranks.size
         n_draw = 1 if run.n_draw is None else run.n_draw
         n_phase = run.max_env_step // n_sample * n_draw
         if n_phase < aux_freq:
@@ -222,7 +223,10 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _forward_learn(self, batch: Columns) -> Metrics:
         """Policy phase and value phase, over one batch or over {'policy': batch, 'value': batch}, or one of them."""
-        parts = batch if are_parts(batch) else {'policy': batch, 'value': batch}
+        if are_parts(batch):
+            parts = {name: self._corrected(part) for name, part in batch.items()}
+        else:
+            parts = dict.fromkeys(('policy', 'value'), self._corrected(batch))
         if self._joint and are_parts(batch):
             raise UserError(
                 'policy and value were drawn apart, but actor and critic of this '
@@ -299,7 +303,7 @@ class PPGPolicy(ActorCriticPolicy):
         for optimizer in optimizers:
             optimizer.lr = self._rates['aux_learning_rate']
         columns, n, device = self._aux_columns(), len(self._memory), self._memory.device
-        order = torch.stack([self._epochs.permutation(n, device) for _ in range(cfg.aux_train_epoch)])
+        order = self._epochs.permutations(cfg.aux_train_epoch, n, device)
         n_cell = sum(x.numel() for _, x in leaves(columns['obs']))
         gather = device == self.device and n_cell <= CRITIC_CELLS
         n_row = max(cfg.aux_batch_size // length_of(columns), 1)  # or sequences

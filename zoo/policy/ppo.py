@@ -52,10 +52,6 @@ class PPOPolicy(ActorCriticPolicy):
     def default_model(cls) -> str:
         return 'vac'
 
-    def _build(self) -> None:
-        self._keep_transitions = self.cfg.learn.recompute_adv
-        super()._build()
-
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         named = list(self._model.named_parameters())
         if self.cfg.learn.critic_learning_rate is None:
@@ -73,6 +69,7 @@ class PPOPolicy(ActorCriticPolicy):
     def _forward_learn(self, batch: Columns) -> Metrics:
         cfg, optimizers = self.cfg.learn, list(self._optimizers.values())
         self._set_learning_rates()
+        batch = self._corrected(batch)
         fit = explained_variance(batch)
         self._update_value_statistics(batch)
         value_weight = self._coefficients()['value_weight']

@@ -8,6 +8,13 @@ from pydantic import Field
 
 from zoo.core.registry import PROXIMAL_REGISTRY
 
+RhoMax = Annotated[
+    Annotated[float, Field(ge=1)] | None,
+    Field(
+        description='bound of the ratio p_proximal / p_behaviour that weighs a sample; null: p_new / p_behaviour <= 100'
+    ),
+]
+
 
 @PROXIMAL_REGISTRY.register('behaviour')
 def behaviour() -> None:
@@ -15,8 +22,11 @@ def behaviour() -> None:
 
 
 @PROXIMAL_REGISTRY.register('recent')
-def recent() -> None:
-    """The policy as the update began: one more pass of the network over the batch (decoupled clip, arXiv:2110.00641)."""
+def recent(*, rho_max: RhoMax = None) -> None:
+    """The policy as the update began: one more pass of the network over the batch (decoupled clip, arXiv:2110.00641).
+
+    With rho_max 2 it is what policy.learn.correction calls 'decoupled'.
+    """
 
 
 @PROXIMAL_REGISTRY.register('ewma')
@@ -30,6 +40,7 @@ def ewma(
             description='of the average, per gradient step; 1 - 1 / (gradient steps of the policy per rollout) is usual',
         ),
     ] = 0.889,
+    rho_max: RhoMax = None,
 ) -> float:
     """An exponential average of the policy over gradient steps (PPO-EWMA, arXiv:2110.00641).
 

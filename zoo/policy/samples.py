@@ -9,6 +9,7 @@ from torch import Tensor
 
 from zoo.core.data import Obs, Rollout, State, Transition, first_leaf, leaves, map_tensors, split_rows
 from zoo.core.errors import UserError
+from zoo.core.ranks import ALONE, Ranks, weight_scale
 from zoo.rl_utils.gae import discounted_sum
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -19,26 +20,26 @@ TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset',
 Critic = Callable[..., Tensor]
 
 
-def valid_weight(is_reset: Tensor) -> Tensor:
-    """Weights [T, B] of mean 1: rows that only reset an env have 0, the others are equal."""
+def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Weights [T, B] of mean 1 over all ranks: rows that only reset an env have 0, the others are equal."""
     valid = (~is_reset).to(torch.float32)
-    return valid * (valid.numel() / valid.sum().clamp(min=1))
+    return valid * weight_scale(valid, ranks)
 
 
-def whole_episodes(traj_flag: Tensor, weight: Tensor | None) -> Tensor:
-    """Weights [T, B] that leave out steps whose episode goes on after the rollout; the others have mean 1.
+def whole_episodes(traj_flag: Tensor, weight: Tensor | None, ranks: Ranks = ALONE) -> Tensor:
+    """Weights [T, B] that leave out steps whose episode goes on after the rollout; the others have mean 1 over all ranks.
 
     Without a critic nothing is known of what comes after. An episode that a time limit ends has the return it has.
     Args: traj_flag: [T, B], the episode ends with the step; weight: [T, B] of the rows so far; None: 1.
     """
     known = (traj_flag.flip(0).to(torch.int32).cumsum(0).flip(0) > 0).to(torch.float32)
     kept = known if weight is None else known * weight
-    return kept * (kept.numel() / kept.sum().clamp(min=1))
+    return kept * weight_scale(kept, ranks)
 
 
-def refuse_no_episode(weight: Tensor | None) -> None:
-    """Raises: UserError if no row of the rollout has a weight: no episode ended in it."""
-    if weight is not None and not bool(weight.any()):
+def refuse_no_episode(weight: Tensor | None, ranks: Ranks = ALONE) -> None:
+    """Raises: UserError if no row of the rollout has a weight, on any rank: no episode ended in it."""
+    if weight is not None and not any(ranks.gather(bool(weight.any()))):
         raise UserError(
             f"policy.collect.batch_mode is 'episode' but no episode ended within a rollout of {weight.shape[0]} steps in each "
             f'of {weight.shape[1]} envs, so there is nothing to learn from; raise policy.collect.n_step above the length of '

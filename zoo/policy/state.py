@@ -32,4 +32,4 @@ def load_state(policy: Policy, state: dict[str, Any]) -> None:
     if 'learn' in policy._fields:
         policy._load_state_dict_learn(state['learn'])
     if 'collect' in policy._fields:
-        policy._load_state_dict_collect(state['collect'])
+        policy._load_state_dict_collect(state.get('collect', {}))

@@ -46,6 +46,7 @@ class PolicyNumbers(NamedTuple):
 
     surrogate, value_loss, penalties: see zoo.core.registry.PARTS; penalty_weights: the factor of each penalty.
     proximal: 'behaviour'; 'recent': column 'logit_proximal' has its logits; 'ewma': it is the first optimiser's average.
+    rho_max: bound of p_proximal / p_old.
     """
 
     clip_ratio: Number = 0.2
@@ -60,6 +61,7 @@ class PolicyNumbers(NamedTuple):
     penalty_weights: tuple[Number, ...] = ()
     proximal: str = 'behaviour'
     precision: UpdatePrecision = 'fp32'
+    rho_max: Number | None = None
 
 
 class ValueNumbers(NamedTuple):
@@ -234,6 +236,7 @@ def _policy_loss(
         dist=dist,
         surrogate=surrogates.clip if surrogate == CLIP else surrogate,
         logit_proximal=proximal,
+        rho_max=numbers.rho_max,
     )
     loss = _add(losses.policy_loss, -numbers.entropy_weight, losses.entropy_loss)
     metrics = {'policy_loss': losses.policy_loss.detach(), 'entropy': losses.entropy_loss.detach(), **info._asdict()}

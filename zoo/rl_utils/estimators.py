@@ -97,27 +97,36 @@ def vtrace(
         float, Field(ge=1, description='bound of the ratio that weights each temporal difference')
     ] = 1.0,
     c_max: Annotated[float, Field(ge=1, description='bound of the ratio that carries the trace back')] = 1.0,
+    weigh_adv: Annotated[
+        bool, Field(description='advantages too are weighed by the ratio; false: the loss does that, after adv_norm')
+    ] = True,
 ) -> Estimate:
-    """Generalised advantages for samples of another policy: ratios weight each difference and cut the trace.
+    """V-trace, for samples of another policy: ratios weigh differences and advantages, and cut the trace.
 
-    adv_t = min(rho_t, rho_max) delta_t + gamma lambda_ min(rho_t, c_max) (1 - traj_flag_t) adv_{t+1},   adv_T = 0
-    delta_t = r_t + gamma V'_t - V_t,   return_ = adv + V,   rho = exp(log_ratio)
+    trace_t = min(rho_t, rho_max) delta_t + gamma lambda_ min(rho_t, c_max) (1 - traj_flag_t) trace_{t+1},   trace_T = 0
+    adv_t   = min(rho_t, rho_max) (delta_t + gamma lambda_ (1 - traj_flag_t) trace_{t+1}),   return_ = trace + V
+    delta_t = r_t + gamma V'_t - V_t,   rho = exp(log_ratio)
+
+    With lambda_ 1 adv is rho_t (r_t + gamma return_{t+1} - V_t) as published; where rho_max is c_max it is the trace.
+    Without weigh_adv the first factor of adv is 1.
 
     Args: log_ratio: log p_now(action) - log p_behaviour(action), in the shape of reward; None: 0, the samples are of the
       policy itself, and all is as in 'gae'.
-    Source: Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and remark 2. Departs: the policy's advantage is the sum of the
-      whole trace, as in PufferLib, not rho_t (r_t + gamma return_{t+1} - V_t).
+    Source: Espeholt et al. 2018, arXiv:1802.01561, eq. 1, sec. 4.2 and remark 2; lambda_ in adv as in DeepMind's rlax.
     """
     if log_ratio is None:
         return gae(data, gamma, lambda_)
     check_shape('log_ratio', log_ratio, 'reward', data.reward.shape)
     delta = wide(gae_advantage(data, gamma, 0.0))
-    rho = (
+    ratio = (
         _like(wide(log_ratio), delta).clamp(max=max(rho_max, c_max)).exp()
     )  # finite; as e^x > x, at its bounds or above
-    decay = (rho.clamp(max=c_max) * (gamma * lambda_)).expand_as(delta)
-    adv = linear_scan(rho.clamp(max=rho_max) * delta, torch.where(_cut(data, delta), 0.0, decay)).to(data.value.dtype)
-    return adv, adv + data.value
+    rho, c = ratio.clamp(max=rho_max), ratio.clamp(max=c_max)
+    decay = torch.full_like(delta, gamma * lambda_).masked_fill_(_cut(data, delta), 0.0)
+    trace = linear_scan(rho * delta, c * decay)
+    adv = delta + decay * torch.cat((trace[1:], trace[-1:]))  # the decay of the last row is 0
+    adv = rho * adv if weigh_adv else adv
+    return adv.to(data.value.dtype), trace.to(data.value.dtype) + data.value
 
 
 def _one_step(data: gae_data, gamma: float) -> tuple[Tensor, Tensor, Tensor]:

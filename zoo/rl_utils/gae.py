@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from zoo.core.ranks import ALONE, Ranks
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import check_floating, check_not_empty, check_shape, wide
 
@@ -123,11 +124,14 @@ def discounted_sum(reward: Tensor, end: Tensor, carry: Tensor, gamma: float) -> 
     return linear_scan(x.flip(0), (keep * gamma).flip(0)).flip(0)
 
 
-def normalize_advantage(adv: Tensor, weight: Tensor | None = None) -> Tensor:
+def normalize_advantage(adv: Tensor, weight: Tensor | None = None, ranks: Ranks = ALONE) -> Tensor:
     """(adv - mean) / std over the last dimension; one row, or equal rows, are only centred.
 
-    Args: adv [..., N]; weight [..., N], rows of weight 0 enter no statistic. Returns: [..., N], a new tensor.
+    Args: adv [..., N]; weight [..., N], rows of weight 0 enter no statistic; ranks: over whose rows the moments are taken,
+      all leading dimensions in one exchange. Returns: [..., N], a new tensor.
     """
+    if ranks.size > 1:
+        return _normalized_over(ranks, adv, weight)
     # taking off a row first makes equal rows exactly 0; the mean of n equal numbers need not be that number
     if weight is None:
         adv = adv - adv[..., :1]
@@ -140,6 +144,17 @@ def normalize_advantage(adv: Tensor, weight: Tensor | None = None) -> Tensor:
     centred = adv - (adv * valid).sum(-1, keepdim=True) / n
     std = ((centred.square() * valid).sum(-1, keepdim=True) / n).sqrt()
     return centred / (std + 1e-8)
+
+
+def _normalized_over(ranks: Ranks, adv: Tensor, weight: Tensor | None) -> Tensor:
+    """In float64, whose sums of equal float32 numbers are exact, so that those are exactly centred."""
+    valid = torch.ones_like(adv, dtype=torch.float64) if weight is None else weight.gt(0).double()
+    x = torch.where(valid > 0, adv, 0.0).double()
+    n = valid.sum(-1)
+    mean = x.sum(-1) / n.clamp(min=1)
+    var = ((x - mean.unsqueeze(-1)).square() * valid).sum(-1) / n.clamp(min=1)
+    _, mean, var = ranks.merge(n, mean, var)
+    return ((x - mean.unsqueeze(-1)) / (var.sqrt().unsqueeze(-1) + 1e-8)).to(adv.dtype)
 
 
 def _check(data: gae_data, gamma: float, lambda_: float) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from zoo.core.ranks import ALONE, Ranks
+
 
 class RunningMeanStd(nn.Module):
     """Mean and standard deviation over everything seen so far, and the normalisation by them.
@@ -12,6 +14,7 @@ class RunningMeanStd(nn.Module):
     The moments are kept in float64 and merged per block (Chan et al. 1979, pairwise update); `shift` and `scale` are
     what a forward pass reads: output = clamp((x - shift) * scale, -clip, clip). Before the first update it is
     the identity.
+    Attributes: ranks: of whose rows each block is made; every rank has to update at the same time.
     """
 
     mean: Tensor
@@ -23,6 +26,7 @@ class RunningMeanStd(nn.Module):
     def __init__(self, shape: tuple[int, ...] = (), clip: float = 10.0, epsilon: float = 1e-8) -> None:
         super().__init__()
         self.clip, self._epsilon = clip, epsilon
+        self.ranks: Ranks = ALONE
         self.register_buffer('mean', torch.zeros(shape, dtype=torch.float64))
         self.register_buffer('var', torch.ones(shape, dtype=torch.float64))
         self.register_buffer('count', torch.zeros((), dtype=torch.float64))
@@ -41,6 +45,7 @@ class RunningMeanStd(nn.Module):
         n = valid.sum()
         batch_mean = x.sum(0) / n.clamp(min=1)
         batch_var = torch.where(valid, (x - batch_mean).square(), 0.0).sum(0) / n.clamp(min=1)
+        n, batch_mean, batch_var = self.ranks.merge(n, batch_mean, batch_var)
         new = n / (self.count + n).clamp(min=1)  # the share of this block in all; 0 if it has no rows
         delta = batch_mean - self.mean
         self.var.add_((batch_var - self.var) * new + delta.square() * (new * (1 - new)))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.core.errors import RunError
+from zoo.core.ranks import ALONE, Ranks
 from zoo.rl_utils.mechanics import MIN_SCALE, Mechanics, first_values, limited, moved
 from zoo.rl_utils.update_rules import AdamRule, Rule
 
@@ -37,11 +38,13 @@ class FlatOptimizer:
     or pickled together with its model, the copy moves the copied model.
     Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views
       of one buffer.
+    Attributes: ranks: over which it takes the mean of the gradients of a step, before all limits.
     Raises: ValueError if no parameter requires a gradient.
     """
 
     def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: Rule, lr: float = 1e-3) -> None:
         self.lr, self.rule, self.mechanics, self._is_plain = lr, rule, Mechanics(), True
+        self.ranks: Ranks = ALONE
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
             raise ValueError(
@@ -62,6 +65,7 @@ class FlatOptimizer:
         self._kept['step_count'] = torch.zeros((), device=self.param.device)  # steps taken, without the skipped ones
         self._kept |= first_values(self.mechanics, self.param)
         self.n_skipped, self._n_in_row = 0, 0
+        self._is_shared = False  # the gradient is the mean of those of all ranks
         self._norms: list[Tensor] = []
         self._n_gathered, self._n_to_come = 0, 0
         self.scaled_by: Tensor | None = None  # what the loss of this gradient was multiplied by, see `backward`
@@ -176,6 +180,14 @@ class FlatOptimizer:
         """Sets the gradient to zero, in place; where gradients accumulate, only before the first of a step."""
         if self._n_gathered == 0:
             self.grad.zero_()
+            self._is_shared = False
+
+    @torch.no_grad()
+    def share_gradient(self) -> None:
+        """Makes the gradient of the next step the mean over all ranks, once; one that is still gathered stays as it is."""
+        if self.ranks.size > 1 and not self._is_shared and self.upcoming[1]:
+            self.ranks.sum_(self.grad).div_(self.ranks.size)
+            self._is_shared = True
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
@@ -184,6 +196,7 @@ class FlatOptimizer:
         Returns: the norm before all limits, 0-dim; when it is not finite the step was skipped. Before the k-th call that
           of the mean so far.
         """
+        self.share_gradient()
         n_gathered, moves = self.upcoming
         grad, norm = limited(self.grad, grad_clip, self.mechanics, self.divisor(n_gathered, self.scaled_by))
         if moves:
@@ -214,7 +227,7 @@ class FlatOptimizer:
         """Notes that `step` was called, or that a program did what it does."""
         n_gathered, moves = self.upcoming
         self._n_gathered, self._n_to_come = 0 if moves else n_gathered, max(self._n_to_come - 1, 0)
-        self.scaled_by = None
+        self.scaled_by, self._is_shared = None, False
 
     def note_step(self, norm: Tensor) -> None:
         """Notes the norm of the gradient of a step taken, or of several ([n]), for `count_skipped`."""
@@ -304,6 +317,8 @@ class FlatAdam(FlatOptimizer):
         """As `FlatOptimizer.step`."""
         if not self._is_plain:
             return super().step(grad_clip)
+        self.share_gradient()
+        self._is_shared = False
         norm = torch.linalg.vector_norm(self.grad)
         bad = (norm * 0).nan_to_num_(nan=1.0).float()  # 0, or 1 where the norm is infinite or NaN
         scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0).float()

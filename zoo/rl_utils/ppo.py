@@ -124,6 +124,7 @@ def ppo_policy_error(
     dist: ActionDist | None = None,
     surrogate: Callable[..., Tensor] = surrogates.clip,
     logit_proximal: Logit | None = None,
+    rho_max: Number | None = None,
 ) -> tuple[ppo_policy_loss, ppo_info]:
     """Clipped surrogate loss of a batch, or that of another surrogate.
 
@@ -133,7 +134,8 @@ def ppo_policy_error(
     policy_loss = -mean(surrogate * weight),   entropy_loss = +mean(entropy * weight)
 
     With logit_proximal the ratio is p_new / p_proximal and the surrogate is multiplied by p_proximal / p_old (decoupled
-    clip: how far a step may go is independent of how old the samples are); p_new / p_old counts as at most 100.
+    clip: how far a step may go is independent of how old the samples are); p_new / p_old counts as at most 100, and
+    p_proximal / p_old as at most rho_max.
 
     Args:
       data.logit_new, logit_old, logit_pretrained: [..., A] (categorical), or {'mu', 'sigma'} of [..., D] (Gaussian);
@@ -147,7 +149,7 @@ def ppo_policy_error(
         is a zero).
       dist: the distribution that the logits are flat parameters of; None: found from what the logits are.
       surrogate: (log_ratio, ratio, adv, clip_ratio) -> gain, elementwise; see zoo.rl_utils.surrogates.
-      logit_proximal: as logit_old; None: the old policy itself.
+      logit_proximal: as logit_old; None: the old policy itself. rho_max: >= 1, None: no such bound.
     Returns: (ppo_policy_loss, ppo_info); the losses have a gradient in logit_new alone.
     Raises: ValueError if shapes differ (names both), a tensor is empty or has a wrong kind of dtype, an action lies
       outside [0, A) (checked on CPU; on a GPU only if ZOO_DEBUG=1, since that waits for it), clip_ratio <= 0,
@@ -155,7 +157,8 @@ def ppo_policy_error(
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7; dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5;
       k1, k2, k3: J. Schulman, joschu.net/blog/kl-approx.html; proximal policy: arXiv:2110.00641, eq. 3.
     """
-    return policy_error_terms(data, clip_ratio, dual_clip, entropy_bonus, kl_type, dist, surrogate, logit_proximal)[:2]
+    options = clip_ratio, dual_clip, entropy_bonus, kl_type, dist, surrogate, logit_proximal, rho_max
+    return policy_error_terms(data, *options)[:2]
 
 
 def policy_error_terms(
@@ -167,6 +170,7 @@ def policy_error_terms(
     dist: ActionDist | None = None,
     surrogate: Callable[..., Tensor] = surrogates.clip,
     logit_proximal: Logit | None = None,
+    rho_max: Number | None = None,
 ) -> tuple[ppo_policy_loss, ppo_info, Tensor | None]:
     """As `ppo_policy_error`, and log p_new - log p_old of each row without gradient: 0 in rows without weight.
 
@@ -190,7 +194,7 @@ def policy_error_terms(
         log_ratio = None
     else:
         policy_loss, *info, log_ratio = _surrogate_error(
-            dist, new, old, proximal, action, adv, weight, *numbers, surrogate
+            dist, new, old, proximal, action, adv, weight, *numbers, surrogate, rho_max
         )
         entropy_loss = _mean(dist.entropy(new), weight) if entropy_bonus else None
     if not entropy_bonus:
@@ -264,6 +268,7 @@ def _surrogate_error(
     clip_ratio: Number,
     dual_clip: Number | None,
     surrogate: Callable[..., Tensor],
+    rho_max: Number | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """policy_loss, and without gradient approx_kl, clipfrac and log p_new - log p_old of each row."""
     log_new, log_old = dist.log_prob(new, action), dist.log_prob(old.detach(), action)
@@ -275,7 +280,7 @@ def _surrogate_error(
     gain = surrogate(log_ratio, ratio, adv, clip_ratio)
     _check_rows('the surrogate', gain, adv)
     if proximal is not None:
-        gain = gain * _importance(log_new, log_old, log_proximal, weight)
+        gain = gain * _importance(log_new, log_old, log_proximal, weight, rho_max)
     if dual_clip is not None:
         gain = torch.where(adv < 0, torch.max(gain, dual_clip * adv), gain)
     with torch.no_grad():
@@ -291,12 +296,15 @@ def _surrogate_error(
 
 
 @torch.no_grad()
-def _importance(log_new: Tensor, log_old: Tensor, log_proximal: Tensor, weight: Tensor | None) -> Tensor:
-    """p_proximal / p_old, with p_old raised to where p_new / p_old is 100."""
+def _importance(
+    log_new: Tensor, log_old: Tensor, log_proximal: Tensor, weight: Tensor | None, rho_max: Number | None
+) -> Tensor:
+    """p_proximal / p_old, with p_old raised to where p_new / p_old is 100, and limited to rho_max."""
     log_importance = log_proximal - torch.max(log_old, log_new - LOG_MAX_IMPORTANCE)
     if weight is not None:
         log_importance = torch.where(weight != 0, log_importance, 0.0)
-    return log_importance.clamp(max=MAX_LOG_RATIO).exp()
+    importance = log_importance.clamp(max=MAX_LOG_RATIO).exp()
+    return importance if rho_max is None else importance.clamp(max=rho_max)
 
 
 def _check_rows(what: str, rows: Any, like: Tensor) -> None:

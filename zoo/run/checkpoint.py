@@ -45,8 +45,10 @@ OPTIONAL = re.compile(
     'learn/(adaptive_rate|penalty_weight)/|learn/optimizer/(.+/)?(average|average_weight|loss_scale|n_good_step)$'
 )
 """State that begins anew where a file lacks it, each number on its own."""
-LATER = re.compile('learn/(aux_filled|aux_oldest|intrinsic/carry)$')
+LATER = re.compile('learn/(aux_filled|aux_oldest|intrinsic/carry|intrinsic/n_update)$')
 """State that a file may lack, but not have in vain."""
+FORMER = re.compile('(learn/)?((learn|collect|plasticity|intrinsic)/generator|collect/n_acted)$')
+"""State that a file may have in vain: random streams that went on, where draws are now functions of the seed and a counter."""
 
 
 class CheckpointConfig(Section):
@@ -127,7 +129,8 @@ def fit_state(
     ]
     lacked = [name for name in want if name not in have and name not in missing and not LATER.match(name)]
     misfits += [f'{name} is not in the file' for name in lacked]
-    misfits += [f'{shown(name)} is only in the file' for name in have if name not in want and name not in in_vain]
+    known = {*want, *in_vain, *filter(FORMER.match, have)}
+    misfits += [f'{shown(name)} is only in the file' for name in have if name not in known]
     if misfits:
         more = f', and {len(misfits) - 3} more' if len(misfits) > 3 else ''
         remedy = (

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from zoo.buffer import draw_problems
-from zoo.cluster.config import cluster_problems
+from zoo.cluster.config import cluster_problems, lag_problems
 from zoo.config.schedule import Linear, is_signed_schedule
 from zoo.config.section import Config, ConfigError, Section, fields_of, sections_of, value_at
 from zoo.core.divisors import around
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
+from zoo.policy.correction import correction_problems
 from zoo.policy.sequences import sequence_problem
 from zoo.run.callbacks import callback_problems
 from zoo.run.memory import memory_problem
@@ -146,6 +147,8 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
         yield from error.problems
     yield from evaluation_problems(config)
     yield from cluster_problems(config)
+    yield from lag_problems(config)
+    yield from correction_problems(config)
 
 
 def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo.config.messages import shown
 from zoo.config.parts import section_of
 from zoo.config.section import Config, ConfigError
 from zoo.core.errors import RunError, UserError
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.core.seeding import stream
 from zoo.env.steering import RunEnvs
@@ -22,16 +24,17 @@ from zoo.policy.base import Policy
 from zoo.policy.hooks import listening
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.advice import Advice, facts_of
+from zoo.run.agreement import Agreement
 from zoo.run.allocator import keep_freed_memory
 from zoo.run.callbacks import CallbackError, Callbacks
 from zoo.run.checkpoint import Checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.env_settings import RunSettings
-from zoo.run.logger import Logger
+from zoo.run.logger import Logger, LoggerConfig
 from zoo.run.parts import make_parts
 from zoo.run.report import Clocks, Report, Timer
 from zoo.run.resume import Progress, changes, meta_of, restore, state_of
-from zoo.run.run_dir import RunFolder, best_return_of, refuse_unwritable
+from zoo.run.run_dir import FollowedFolder, RunFolder, best_return_of, refuse_unwritable
 from zoo.run.saving import CheckpointManager, SaveError, refuse_unsavable
 from zoo.run.sinks import make_sinks
 from zoo.run.stopping import StopRules
@@ -39,6 +42,7 @@ from zoo.run.threads import use_threads
 from zoo.worker.evaluator import Evaluation
 
 logger = logging.getLogger(__name__)
+OnEvaluation = Callable[[int, Evaluation], str | None]
 
 
 @dataclass
@@ -66,7 +70,9 @@ class SerialJob:
 
     Args: cfg: a resolved config (frozen here), or what `serial_pipeline` takes as one; policy: to train instead of a new
       one; checkpoint: to continue from; model: a network for the new policy, in place of the one that policy.model names;
-      callbacks: besides those of cfg.
+      callbacks: besides those of cfg; on_evaluation: called with env step and `Evaluation` after each evaluation, may
+      return 'stop'; run_dir: the folder of the run, instead of a new one below logger.root; ranks: those that train together,
+      of which rank 0 alone writes.
     Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop; options: the section
       `pipeline`, complete.
     """
@@ -78,6 +84,9 @@ class SerialJob:
         checkpoint: Checkpoint | None = None,
         model: nn.Module | None = None,
         callbacks: Sequence[Any] = (),
+        on_evaluation: OnEvaluation | None = None,
+        run_dir: Path | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         cfg = cfg if isinstance(cfg, Config) else resolve_config(cfg)
         self.cfg = cfg.freeze()
@@ -90,16 +99,20 @@ class SerialJob:
         self._learn_step: int | None = None  # env step before the first rollout that is not learned from yet
         self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
         self._stop_rules, self._stop_reason = StopRules(cfg.stop), ''
-        sinks = make_sinks(cfg.logger.sinks, cfg.logger.tensorboard)
+        self._ranks, self._on_evaluation = ranks, on_evaluation
+        leads = ranks.rank == 0
+        sinks = make_sinks(cfg.logger.sinks, cfg.logger.tensorboard) if leads else []
         with ExitStack() as undo:  # closes what was made if the rest fails
-            self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint)))
+            folder = RunFolder(cfg, checkpoint, run_dir) if leads else FollowedFolder(lambda: ranks.share(None))
+            self._folder = undo.enter_context(closing(folder))
             n_thread = torch.get_num_threads()
             undo.callback(use_threads, n_thread)
             use_threads(cfg.policy.n_thread or 1)
             if cfg.keep_freed_memory:
                 keep_freed_memory()
             gradient_readers = self._callbacks.names('on_gradient')
-            self._parts = parts = make_parts(cfg, policy, undo, n_thread, model, gradient_readers)
+            self._parts = parts = make_parts(cfg, policy, undo, n_thread, model, gradient_readers, ranks)
+            self._agreement = Agreement(ranks, parts)
             if checkpoint is None:
                 parts.policy.check_fields()
                 refuse_unsavable(parts.policy)
@@ -110,19 +123,23 @@ class SerialJob:
             self._progress = Progress() if checkpoint is None else self._resume(checkpoint)
             self._folder.begin()
             self.run_dir = self._folder.path
+            if leads:
+                ranks.share(self.run_dir)
             with refuse_unwritable(self.run_dir):
                 self._log = log = undo.enter_context(self._logger(sinks))
             if self._stop_rules:
                 log.listeners.append(lambda metrics: self._stop_rules.see(self, metrics))
-            self._report = Report(log, parts, self.timer, cfg.logger.freq, Advice(facts_of(cfg, parts.policy)))
+            advice = Advice(facts_of(cfg, parts.policy))
+            self._report = Report(log, parts, self.timer, cfg.logger.freq, advice, self._agreement)
             last = None if checkpoint is None else (checkpoint.path, self.env_step)
-            self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint, last, log.keep_files)
+            self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint, last, log.keep_files, ranks)
             if checkpoint is not None:
                 self._announce(checkpoint)
                 if cfg.checkpoint.keep_best:
                     self._adopt_best()
             self._settings.before_rollout(self.env_step)
             self.reset_env()
+            self._agreement.begin()
             self._undo = undo.pop_all()
 
     def start(self) -> None:
@@ -139,7 +156,7 @@ class SerialJob:
         eval_freq = self.cfg.policy.eval.eval_freq
         if self.env_step // eval_freq > self._progress.eval_step // eval_freq:
             self.evaluate()
-        if self._stop_rules and (why := self._stop_rules.reason(self)):
+        if self._stop_rules and (why := self._agreement.shared(self._stop_rules.reason(self))):
             self.stop(why)
         if self.env_step - self._progress.save_step >= self.cfg.checkpoint.freq:
             with self.timer.part('log'):
@@ -157,6 +174,7 @@ class SerialJob:
             self.reset_env()
         with self.timer.label('zoo/collect'):
             rollout = self._collector.collect()
+        self._agreement.count()
         use_threads(self._n_thread['learn'])
         with self.timer.part('sample'):
             self._callbacks.call('on_rollout', self, rollout)
@@ -173,6 +191,7 @@ class SerialJob:
         listener = self._show_gradient if 'on_gradient' in self._callbacks else None
         with self.timer.part('learn'), self._unfinished(), listening(listener):
             metrics = self._learner.train(env_step)
+        self._agreement.count()
         self._learn_step = None
         if listener is not None and not self._saw_gradient and self.train_iter > n_before:
             raise UserError(
@@ -184,6 +203,24 @@ class SerialJob:
             self._report.env_values = self._settings.metrics()
             self._report.training(self._callbacks.update(self, metrics))
             self._report.progress(self._progress.last_return, self._progress.best_return)
+
+    def agrees_to_stop(self, received: list[int]) -> bool:
+        """Whether a rank got a signal to stop, or is done otherwise; asked by all ranks between two iterations.
+
+        Args: received: signals of this rank; the one of another rank is added.
+        """
+        number = self._agreement.stops(self._stopped, received[0] if received else 0)
+        if number is None:
+            return self.done
+        if number and not received:
+            received.append(number)
+        elif not number:
+            self._stopped, self._stop_reason = True, self._agreement.first(self._stop_reason)
+        return True
+
+    def is_signalled(self, received: list[int]) -> bool:
+        """Whether a rank got a signal to stop; asked by all ranks, which may get theirs at different moments."""
+        return self._agreement.stops(False, received[0] if received else 0) is not None
 
     def stop(self, reason: str = '') -> None:
         """Ends the run after the present iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""
@@ -209,6 +246,8 @@ class SerialJob:
             self._stopped |= progress.reached(self.cfg.policy.eval.stop_value)
             self._report.progress(progress.last_return, progress.best_return)
             self._callbacks.call('on_evaluate', self, evaluation)
+        if self._on_evaluation is not None:
+            self._obey(self._on_evaluation(self.env_step, evaluation))
         return evaluation
 
     def play_evaluation(self) -> Evaluation | None:
@@ -216,22 +255,27 @@ class SerialJob:
         use_threads(self._n_thread['evaluate'])
         with self.timer.part('evaluate'):
             self._settings.before_evaluation(self.env_step)
-            seed = stream(self.cfg.seed, 'evaluate', self.env_step)
-            found = self._evaluator.evaluate(seed, self.stop_requested)
+            own = (self._ranks.rank,) if self._ranks.size > 1 else ()
+            stop = (
+                self.stop_requested if self._ranks.size == 1 else lambda: False
+            )  # else one would leave the others alone
+            found = self._evaluator.evaluate(stream(self.cfg.seed, 'evaluate', self.env_step, *own), stop)
             sets: dict[str, Evaluation] = {}
             for name, evaluator in self._parts.evaluation_sets.items():
-                seed = stream(self.cfg.seed, 'evaluate', self.env_step, name)
-                part = None if found is None else evaluator.evaluate(seed, self.stop_requested)
+                seed = stream(self.cfg.seed, 'evaluate', self.env_step, name, *own)
+                part = None if found is None else evaluator.evaluate(seed, stop)
                 if part is None:
                     return None
                 sets[name] = part
-            return found if found is None or not sets else found._replace(sets=sets)
+            return None if found is None else self._agreement.evaluation(found._replace(sets=sets))
 
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError if it cannot be written."""
         self._progress.save_step = self.env_step
-        path = self._checkpoints.save(self.env_step, self.state_dict(), meta_of(self.cfg, self._parts, self._progress))
-        self._callbacks.call('on_checkpoint', self, path)
+        meta = meta_of(self.cfg, self._parts, self._progress, self._ranks.size)
+        path = self._checkpoints.save(self.env_step, self.state_dict(), meta)
+        if self._agreement.leads:
+            self._callbacks.call('on_checkpoint', self, path)
         return path
 
     def finish(self, evaluate: bool = True) -> None:
@@ -328,6 +372,7 @@ class SerialJob:
         # raised by an env
         is_outside = isinstance(error, Exception | KeyboardInterrupt)
         is_outside &= not isinstance(error, NonFiniteGradientError | SaveError)
+        is_outside &= self._ranks.size == 1  # the other ranks wait elsewhere, not for this one to save
         try:
             if is_outside and (not self._updating or isinstance(error, CallbackError)):
                 self._save_end(error)
@@ -361,14 +406,25 @@ class SerialJob:
 
     def _save_best(self) -> None:
         self._progress.best_return = self._progress.last_return
-        if self.cfg.checkpoint.keep_best:
-            meta = meta_of(self.cfg, self._parts, self._progress)
+        if self.cfg.checkpoint.keep_best and self._agreement.leads:
+            meta = meta_of(self.cfg, self._parts, self._progress, self._ranks.size)
             path = _or_warn(lambda: self._checkpoints.save_best(self.env_step, self.state_dict(), meta))
             if path is not None:
                 self._callbacks.call('on_checkpoint', self, path)
 
+    def _obey(self, answer: Any) -> None:
+        """Does what on_evaluation returned."""
+        if answer == 'stop':
+            self.stop('on_evaluation asked for it')
+        elif answer is not None:
+            raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
+
     def _logger(self, sinks: Sequence[Any]) -> Logger:
         cfg = self.cfg
+        if not self._agreement.leads:
+            return Logger(
+                self.run_dir, LoggerConfig(console='off'), cfg.exp_name, cfg.max_env_step, run_cfg=cfg, sinks=[]
+            )
         return Logger(
             self.run_dir,
             cfg.logger,
@@ -381,7 +437,7 @@ class SerialJob:
         )
 
     def _resume(self, checkpoint: Checkpoint) -> Progress:
-        progress = restore(self.cfg, self._parts, checkpoint, self._stop_rules)
+        progress = restore(self.cfg, self._parts, checkpoint, self._stop_rules, self._ranks)
         self._stopped = progress.eval_step == self.env_step and progress.reached(self.cfg.policy.eval.stop_value)
         if self._stopped:
             logger.warning('this run had reached policy.eval.stop_value; to continue it: policy.eval.stop_value=null')

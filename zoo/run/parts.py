@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 from torch import nn
 
@@ -13,8 +13,10 @@ from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_text import storable
 from zoo.core.data import RunInfo
 from zoo.core.errors import UserError
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
-from zoo.env import AnyVectorEnv, EnvConfig, check_env, make_env_groups, make_vector_env
+from zoo.core.spaces import Space
+from zoo.env import AnyVectorEnv, EnvConfig, TensorVectorEnv, check_env, make_env_groups, make_vector_env
 from zoo.env.restarts import Restarts
 from zoo.policy.base import Policy, device_of
 from zoo.run.memory import AllocationError, AllocationLimit, machine_memory, memory_problem
@@ -24,6 +26,7 @@ from zoo.worker.episode_infos import InfoKeys
 from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_section, refuse_other_spaces
 from zoo.worker.evaluator import Evaluator
 from zoo.worker.learner import Learner
+from zoo.worker.rows import LocalRows
 
 MAIN = ''  # name of the main evaluation among those of policy.eval.sets
 
@@ -31,7 +34,7 @@ MAIN = ''  # name of the main evaluation among those of policy.eval.sets
 class Parts(NamedTuple):
     """What a run works with."""
 
-    envs: list[AnyVectorEnv]  # the training envs, in groups
+    envs: list[AnyVectorEnv]  # the training envs, in groups; or what stands for those of each runner
     policy: Policy
     buffer: Buffer
     collector: Collector
@@ -49,41 +52,98 @@ def make_parts(
     n_thread: int,
     model: nn.Module | None = None,
     gradient_readers: str = '',
+    ranks: Ranks = ALONE,
 ) -> Parts:
     """All parts.
 
-    Args: policy: to use instead of a new one; undo: gets what closes the envs; n_thread: most torch threads to use;
-      model: a network for the new policy, in place of the one that policy.model names; gradient_readers: the callbacks
-      with on_gradient, by name, for whose sake steps are executed eagerly.
+    Args: cfg: of the whole run; policy: to use instead of a new one; undo: gets what closes the envs; n_thread: most torch
+      threads to use; model: a network for the new policy, in place of the one that policy.model names; gradient_readers:
+      the callbacks with on_gradient, by name, for whose sake steps are executed eagerly; ranks: those that learn together,
+      each with its share of the envs and samples.
     """
+    cfg = cfg if ranks.size == 1 else _share_of(cfg, ranks)
     eager_only = must_be_eager(cfg.policy, policy, gradient_readers) if gradient_readers else ''
+    engine, run_id = _make_engine(cfg, undo) if cfg.cluster.runner_num else (None, '')
     if cfg.env.check:
         check_env(cfg.env)
     device = str(policy.device if policy is not None else device_of(cfg.policy.device))
     restarts = Restarts(cfg.env.max_restarts)
-    envs = [undo.enter_context(closing(env)) for env in make_env_groups(cfg.env, device, restarts)]
+    first = None if ranks.size == 1 else ranks.rank * cfg.env.collector_env_num
+    groups = make_env_groups(cfg.env, device, restarts, first) if engine is None else []
+    envs: list[Any] = [undo.enter_context(closing(env)) for env in groups]
     n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
     eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
-    if problem := memory_problem(cfg, envs[0].obs_space):
+    kind = (
+        Kind(envs[0].name, envs[0].obs_space, envs[0].action_space) if envs else _kind_of_runners(cfg, eval_envs[MAIN])
+    )
+    if problem := memory_problem(cfg, kind.obs_space):
         raise ConfigError(problem)
-    policy = _make_policy(cfg, policy, envs, model, eager_only)
+    policy = _make_policy(cfg, policy, kind, model, eager_only, ranks)
+    if policy.compile_env is not None:
+        for env in envs:
+            env.compile(policy.compile_env)
     keys = cfg.logger.info_keys
     infos = InfoKeys(keys if keys == 'auto' else tuple(keys), tuple(cfg.logger.info_step_keys))
     evaluators = {name: _make_evaluator(cfg, policy, env, name, infos) for name, env in eval_envs.items()}
     buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(
         in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride), seed=cfg.seed
     )
+    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else they may draw unequally often, and wait for ever
+        buffer.set_ranks(ranks)
+    rows: Any
+    if engine is None:
+        rows = LocalRows(envs, policy.collect_mode, infos, first or 0)
+    else:
+        from zoo.cluster.runners import start_runners
+
+        rows, envs = start_runners(engine, run_id, cfg, policy, kind, infos, restarts, ranks.rank)
     return Parts(
         envs,
         policy,
         buffer,
-        Collector(envs, policy.collect_mode, infos),
+        Collector(rows, policy.collect_mode),
         Learner(policy.learn_mode, buffer),
         evaluators.pop(MAIN),
         evaluators,
         _choose_threads(cfg, policy, envs[0].n_env, n_eval_env, n_thread),
         restarts,
     )
+
+
+class Kind(NamedTuple):
+    """What the training envs are."""
+
+    name: str
+    obs_space: Space
+    action_space: Space
+
+
+def _share_of(cfg: Config, ranks: Ranks) -> Config:
+    from zoo.cluster.split import split_config
+
+    return split_config(cfg, ranks.size, ranks.rank)
+
+
+def _make_engine(cfg: Config, undo: ExitStack) -> tuple[Any, str]:
+    """What carries the runners, and the name of this run there."""
+    from zoo.cluster.engine import make_engine
+
+    run_id = uuid4().hex[:12]
+    return undo.enter_context(closing(make_engine(cfg.cluster, run_id))), run_id
+
+
+def _kind_of_runners(cfg: Config, eval_env: AnyVectorEnv) -> Kind:
+    """What the training envs are that only runners have: as those of evaluation, or where these differ as one more."""
+    with ExitStack() as undo:
+        env = eval_env
+        if cfg.policy.eval.get('env'):
+            env = undo.enter_context(closing(make_vector_env(cfg.env, 1, training=True)))
+        if isinstance(env, TensorVectorEnv):
+            raise UserError(
+                f'cluster.runner_num is {cfg.cluster.runner_num} but env {env.name!r} is a tensor program, which steps on the '
+                'device of the policy; use runner_num=0, or an env of another library'
+            )
+        return Kind(env.name, env.obs_space, env.action_space)
 
 
 def _make_evaluation_envs(cfg: Config, undo: ExitStack, device: str, restarts: Restarts) -> dict[str, AnyVectorEnv]:
@@ -139,13 +199,13 @@ def must_be_eager(cfg: Config, policy: Policy | None, callbacks: str) -> str:
 
 
 def _make_policy(
-    cfg: Config, policy: Policy | None, envs: Sequence[AnyVectorEnv], model: nn.Module | None, eager_only: str
+    cfg: Config, policy: Policy | None, kind: Kind, model: nn.Module | None, eager_only: str, ranks: Ranks
 ) -> Policy:
     """A new policy, or the one that was given. Raises: UserError if that is for other spaces."""
-    spaces = envs[0].obs_space, envs[0].action_space
+    spaces = kind.obs_space, kind.action_space
     if policy is None:
         reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
-        run = RunInfo(cfg.max_env_step, reuse, n_draw_of(cfg.buffer), eager_only, storable(cfg))
+        run = RunInfo(cfg.max_env_step, reuse, n_draw_of(cfg.buffer), eager_only, storable(cfg), ranks)
         make = POLICY_REGISTRY.get(cfg.policy.type)
         options = {'seed': cfg.seed, 'action_mode': cfg.env.action_mode, 'run': run, 'model': model}
         try:
@@ -161,9 +221,6 @@ def _make_policy(
             f'the policy given is for {policy.obs_space} and {policy.action_space} but the '
             f'env has {spaces[0]} and {spaces[1]}; make it for this env'
         )
-    if policy.compile_env is not None:
-        for env in envs:
-            env.compile(policy.compile_env)
     return policy
 
 

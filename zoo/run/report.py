@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from zoo.run.advice import Advice
+from zoo.run.agreement import Agreement
 from zoo.run.logger import Logger
 from zoo.run.parts import Parts
 from zoo.worker.evaluator import Evaluation
@@ -62,10 +63,14 @@ class Timer:
 class Report:
     """The log of a run that begins, or continues, now.
 
-    Args: freq: env steps between lines of training metrics; advice: looks at each of them.
+    Args: freq: env steps between lines of training metrics; advice: looks at each of them; agreement: of the ranks, whose
+      numbers are those of all.
     """
 
-    def __init__(self, logger: Logger, parts: Parts, timer: Timer, freq: int, advice: Advice) -> None:
+    def __init__(
+        self, logger: Logger, parts: Parts, timer: Timer, freq: int, advice: Advice, agreement: Agreement
+    ) -> None:
+        self._agreement = agreement
         self._advice = advice
         self._logger, self._parts, self._timer, self._freq = logger, parts, timer, freq
         self._n_step = parts.policy.collect_mode.n_step
@@ -111,7 +116,8 @@ class Report:
 
     def _row(self) -> dict[str, Any]:
         collector, episodes = self._parts.collector, self._parts.collector.episodes
-        row: dict[str, Any] = {f'learn/{name}': value for name, value in self._metrics.items()}
+        returns, lengths, infos = self._agreement.episodes()
+        row: dict[str, Any] = {f'learn/{name}': value for name, value in self._agreement.metrics(self._metrics).items()}
         row |= {
             'learn/train_iter': self._parts.learner.train_iter,
             'learn/sample': self._parts.learner.n_sample,
@@ -122,11 +128,13 @@ class Report:
         row |= self.env_values
         if self._parts.restarts.count:
             row['env/restart'] = self._parts.restarts.count
-        if episodes.returns:
-            row |= {f'collect/return_{name}': value for name, value in _statistics(episodes.returns).items()}
-            row['collect/episode_len_mean'] = sum(episodes.lengths) / len(episodes.lengths)
-        row |= {f'collect/{name}': value for name, value in episodes.infos.metrics().items()}
-        row |= {f'collect/{name}': value for name, value in collector.reward_metrics().items()}
+        if returns:
+            row |= {f'collect/return_{name}': value for name, value in _statistics(returns).items()}
+            row['collect/episode_len_mean'] = sum(lengths) / len(lengths)
+        row |= {f'collect/{name}': value for name, value in infos.metrics().items()}
+        rewards = self._agreement.metrics(collector.reward_metrics())
+        row |= {f'collect/{name}': value for name, value in rewards.items()}
+        row |= collector.source.metrics()  # of runners, where there are any
         seconds = {**collector.time, **self._timer.seconds}
         total = max(sum(seconds.values()), 1e-9)
         row['time/env_step_per_s'] = self.env_step_per_s

@@ -12,12 +12,14 @@ import torch
 from zoo.config.section import Config, join_path
 from zoo.config.yaml_text import storable
 from zoo.core.errors import RunError, UserError
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.version import VERSION
 from zoo.policy.base import MODES
 from zoo.run.checkpoint import Checkpoint, check_finite, fit_state
 from zoo.run.checkpoint_file import CheckpointError, malformed, shown
 from zoo.run.config_check import without_derived_values
 from zoo.run.parts import Parts
+from zoo.run.rank_files import of_rank
 from zoo.run.run_dir import root_of
 from zoo.run.saved_run import (
     MAX_KEY,
@@ -69,8 +71,8 @@ def state_of(
     }
 
 
-def meta_of(cfg: Config, parts: Parts, progress: Progress) -> dict[str, Any]:
-    """What describes a checkpoint: config, counters, spaces, versions."""
+def meta_of(cfg: Config, parts: Parts, progress: Progress, n_rank: int = 1) -> dict[str, Any]:
+    """What describes a checkpoint: config, counters, spaces, versions; n_rank: ranks that trained together."""
     return {
         'config': storable(cfg),
         'env_step': parts.collector.env_step,
@@ -79,12 +81,14 @@ def meta_of(cfg: Config, parts: Parts, progress: Progress) -> dict[str, Any]:
         'obs_space': parts.policy.obs_space.to_json(),
         'action_space': parts.policy.action_space.to_json(),
         'version': {'zoo': VERSION, 'torch': torch.__version__, 'executor': parts.policy.executor_name},
+        **({'rank_num': n_rank} if n_rank > 1 else {}),
         **({} if parts.policy.given_model is None else {'model': parts.policy.given_model[:MAX_KEY]}),
     }
 
 
-def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint, stop_rules: StopRules) -> Progress:
+def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint, stop_rules: StopRules, ranks: Ranks = ALONE) -> Progress:
     """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them."""
+    checkpoint = of_rank(checkpoint, ranks)
     run = saved_run(checkpoint)
     _check_same_env(cfg, parts, run)
     check_saved_modes(run, MODES)

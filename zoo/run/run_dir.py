@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -27,13 +27,20 @@ class RunFolder:
 
     A resume continues in the folder of its checkpoint only from the newest step there, so that nothing that the run
     logged or saved later is overwritten, and only if exp_name, seed and logger.root are unchanged; else it has a new one.
+    Args: path: the folder, in any case; None: as above.
     Raises: UserError if that folder cannot be written, or another run is writing to it.
     """
 
-    def __init__(self, cfg: Config, checkpoint: Checkpoint | None) -> None:
+    def __init__(self, cfg: Config, checkpoint: Checkpoint | None, path: Path | None = None) -> None:
         self._cfg = cfg
         self._path: Path | None = None
         self._lock: RunLock | None = None
+        if path is not None:
+            self._path = path.absolute()
+            with refuse_unwritable(path):
+                path.mkdir(parents=True, exist_ok=True)
+                self._lock = RunLock(self._path)
+            return
         run = None if checkpoint is None else saved_run(checkpoint)
         if run is not None and _keeps_its_place(cfg, run):
             self._continue_in(run.path)
@@ -91,6 +98,30 @@ class RunFolder:
             self._path, self._lock = folder, lock
         else:
             lock.close()
+
+
+class FollowedFolder:
+    """The folder of a run that another rank made and alone writes to. Args: find: waits for its path."""
+
+    def __init__(self, find: Callable[[], Path]) -> None:
+        self._find = find
+        self.path = Path()
+
+    def begin(self) -> None:
+        """Waits until the folder is there."""
+        self.path = self._find()
+
+    def restore(self) -> bool:
+        """Nothing: that is up to the other rank."""
+        return False
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+def newest_in(folder: Path) -> Path | None:
+    """The newest checkpoint of a run folder; None if it has none, or is not there."""
+    return next(reversed(steps_of(folder / 'checkpoints').values()), None)
 
 
 @contextmanager

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from zoo.core.errors import RunError, UserError
+from zoo.core.ranks import ALONE, Ranks
 from zoo.policy.base import Policy
 from zoo.run.checkpoint import CheckpointConfig, State, check_state, save_checkpoint, steps_of
+from zoo.run.rank_files import save_own
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ class CheckpointManager:
 
     A write that fails leaves older checkpoints intact.
     Args: last: path and env step of the checkpoint that the run continues from; keep_folder: called before each write,
-      may raise OSError.
+      may raise OSError; ranks: those that train together: all of them call `save`, rank 0 writes the main file, last.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class CheckpointManager:
         cfg: CheckpointConfig,
         last: tuple[Path, int] | None = None,
         keep_folder: Callable[[], None] = lambda: None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self._ranks = ranks
         self._folder = Path(run_dir) / 'checkpoints'
         self._cfg, self._last, self._keep_folder = cfg, last, keep_folder
 
@@ -48,12 +52,30 @@ class CheckpointManager:
         Checkpoints of later env steps are removed too: a resume from an earlier one has replaced them.
         Raises: SaveError.
         """
-        path = self._write(f'step_{env_step:09d}.safetensors', env_step, state, meta)
+        path = self._folder / f'step_{env_step:09d}.safetensors'
+        if self._ranks.size > 1:
+            self._save_ranks(path, state, meta)
+            if self._ranks.rank > 0:
+                return path
+        self._write(path.name, env_step, state, meta)
         steps = steps_of(self._folder)
         now = [step for step in steps if step <= env_step]
         stale = [file for step, file in steps.items() if step not in now[-self._cfg.keep_last :]]
         _remove([*stale, *self._folder.glob('*.tmp')])  # a process killed during a save leaves *.tmp
+        kept = {file.stem for file in steps_of(self._folder).values()}
+        _remove([file for file in self._folder.glob('step_*.rank_*') if file.name.partition('.')[0] not in kept])
         return path
+
+    def _save_ranks(self, path: Path, state: State, meta: dict[str, Any]) -> None:
+        """Writes what each rank has of its own, before the main file: a step counts only when it is whole. Raises: SaveError."""
+        problem = ''
+        if self._ranks.rank > 0:
+            try:
+                save_own(path, self._ranks.rank, state, meta)
+            except OSError as error:
+                problem = f'the part of rank {self._ranks.rank} ({error.strerror or error})'
+        if problems := [text for text in self._ranks.gather(problem) if text]:
+            raise SaveError(f'checkpoint {path} could not be saved: {", ".join(problems)}; {self._last_saved()}')
 
     def save_best(self, env_step: int, state: State, meta: dict[str, Any]) -> Path | None:
         """Replaces best.safetensors; None if `keep_best` is off. Raises: SaveError."""

@@ -159,17 +159,30 @@ class InfoReader:
 
 
 class EpisodeNumbers(NamedTuple):
-    """Takes the infos of a vector of training envs, step by step, into a tally."""
+    """Takes the infos of a vector of training envs, step by step, into a log."""
 
     reader: InfoReader
-    tally: InfoTally
+    log: EpisodeLog
 
-    def write(self, info: Mapping[str, Any], row: Any) -> None:
-        """Takes the info of a step, whose other results are in this row of a `StepBlock`."""
+    def write(self, t: int, info: Mapping[str, Any], row: Any) -> None:
+        """Takes the info of step t, whose other results are in this row of a `StepBlock`."""
         if self.reader.ignores(info):
             return
         ended = row.terminated | row.truncated if row.raw_end is None else row.raw_end
-        self.tally.add(self.reader.read(info, ended, row.is_reset).values())
+        found = self.reader.read(info, ended, row.is_reset)
+        if found:
+            self.log.episodes += [(t, numbers) for numbers in found.values()]
+
+
+class EpisodeLog:
+    """The numbers of the episodes that ended in a rollout, as (t, numbers), in order of time."""
+
+    def __init__(self) -> None:
+        self.episodes: list[tuple[int, dict[str, float]]] = []
+
+    def clear(self) -> None:
+        """A rollout begins."""
+        self.episodes = []
 
 
 class InfoTally:

@@ -31,6 +31,11 @@ class EpisodeTracker:
         self._return, self._length = np.zeros(self._n_env), np.zeros(self._n_env, dtype=np.int64)
         self.n_reset += self._n_env
 
+    def drop(self, envs: slice) -> None:
+        """The unfinished episodes of these envs are lost: they begin new ones."""
+        self._return[envs], self._length[envs] = 0.0, 0
+        self.n_reset += len(self._length[envs])
+
     def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None, is_broken: Tensor | None = None) -> int:
         """Takes the steps of a rollout, [T, B] each; returns the number of transitions (rows that are not only a reset).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -56,7 +56,19 @@ class InfoBlock:
         return self._columns.get(key)
 
 
-def joined_infos(blocks: Sequence[InfoBlock], keys: Sequence[str], n_step: int) -> dict[str, Tensor]:
+class InfoColumns(Protocol):
+    """The entries of a group of envs."""
+
+    @property
+    def n_env(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def column(self, key: str) -> np.ndarray | None: ...
+
+
+def joined_infos(blocks: Sequence[InfoColumns], keys: Sequence[str], n_step: int) -> dict[str, Tensor]:
     """{key: [T, B, ...] f32} of all groups of envs together, copies; nan where a step had none.
 
     Raises: EnvContractError for an entry that has another shape in another group.

@@ -28,7 +28,7 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     'proximal policy': ('behaviour',),
 }
 _OPTIONS = {'asymmetric_clip': ('high',), 'clip': ('range',), 'error_clip': ('range',), 'huber': ('delta',)}
-_OF_STEPS = ('surrogate', 'value_loss', 'penalties', 'penalty_weights', 'proximal', 'precision')
+_OF_STEPS = ('surrogate', 'value_loss', 'penalties', 'penalty_weights', 'proximal', 'precision', 'rho_max')
 
 
 def unknown_parts(parts: Sequence[Any]) -> str:

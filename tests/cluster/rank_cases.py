@@ -1,0 +1,280 @@
+"""The same training on two ranks, and in one process of twice the batch, for the tests of ranks.
+
+The one process steps the ranks' envs as two groups, and takes minibatches that are the ranks' put together ("stratified").
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.buffer.replay import ReplayBuffer
+from zoo.cluster.torch_ranks import join
+from zoo.config.section import validate
+from zoo.core.data import RunInfo, leaves
+from zoo.core.ranks import ALONE, Alone, Ranks
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.seeding import reseed, stream
+from zoo.env import make_vector_env
+from zoo.policy.epochs import Epochs
+from zoo.policy.hooks import gradient_ready, listening
+from zoo.policy.metrics import mean_metrics
+from zoo.policy.sequences import length_of, n_entry
+from zoo.rl_utils.optimizer import FlatAdam
+from zoo.run.config import resolve_policy
+from zoo.worker.collector import Collector
+from zoo.worker.rows import LocalRows
+
+SIZE, SEED, N_ENV, N_STEP, BATCH_SIZE = 2, 3, 4, 64, 64  # envs and samples of a minibatch: of one rank
+
+
+class Case(NamedTuple):
+    """What is trained: sections of the policy, the env, rollouts; `aux_batch_size` and the like are those of one rank."""
+
+    policy: dict[str, Any]
+    env: str = 'CartPole-v1'
+    n_rollout: int = 1
+
+
+def ppo(learn: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
+    return {'type': 'ppo', 'learn': {'epoch_per_collect': 3, **(learn or {})}, **sections}
+
+
+LSTM = {'recurrent': {'cell': 'lstm', 'hidden_size': 8}}
+PHASES = dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, aux_freq=1, aux_train_epoch=2, aux_batch_size=64)
+CASES = {
+    'plain, weighted rows': Case(ppo()),
+    'continuous': Case(ppo(), 'Pendulum-v1'),
+    'three normalisers': Case(ppo(dict(reward_norm=True, value_norm=True), model={'obs_norm': True})),
+    'adv_norm minibatch': Case(ppo(dict(adv_norm='minibatch'))),
+    'adv_norm batch': Case(ppo(dict(adv_norm='batch'))),
+    'value_norm, value clip': Case(ppo(dict(value_norm=True, value_clip=True))),
+    'target_kl': Case(ppo(dict(epoch_per_collect=8, target_kl=0.002, learning_rate=0.003))),
+    'target_kl at minibatches': Case(
+        ppo(dict(epoch_per_collect=8, target_kl=0.002, learning_rate=0.003, target_kl_at='minibatch'))
+    ),
+    'adaptive rate and penalty': Case(
+        ppo(
+            dict(
+                learning_rate={'start': 1e-3, 'kl_target': 1e-4},
+                penalties=[{'type': 'kl', 'weight': 0.5, 'target': 1e-5}],
+            )
+        ),
+        n_rollout=2,
+    ),
+    'accumulate': Case(ppo(dict(accumulate=3))),
+    'ppg with its auxiliary phase': Case({'type': 'ppg', 'learn': PHASES}),
+    'ppg, two rollouts, both in its memory': Case({'type': 'ppg', 'learn': {**PHASES, 'aux_freq': 2}}, n_rollout=2),
+    'lstm': Case(ppo(dict(sequence=dict(len=16)), model=LSTM)),
+    'lstm, ppg': Case({'type': 'ppg', 'learn': {**PHASES, 'sequence': dict(len=16)}, 'model': LSTM}),
+    'returns of whole episodes': Case({'type': 'a2c', 'learn': {}, 'collect': {'batch_mode': 'episode'}}),
+}
+
+EQUAL_ONLY = {  # whose order in one process is not known here: the ranks are compared with each other
+    'rnd': Case(ppo(dict(intrinsic={'type': 'rnd', 'batch_size': 64})), n_rollout=2),
+    'muon, no weights': Case(ppo(dict(optimizer='muon')), 'Pendulum-v1'),
+    'prioritized draw': Case(ppo(dict(draw='prioritized'))),
+    'shrink and perturb': Case(ppo(dict(plasticity={'type': 'shrink_perturb', 'every': 1}))),
+    'dqn': Case({'type': 'dqn', 'learn': dict(target_freq=2)}, n_rollout=2),
+}
+
+
+def make_policy(case: Case, ranks: Ranks, n_part: int) -> Any:
+    """The policy of a case. Args: n_part: of how many ranks it has the envs and minibatches: 1, or SIZE in one process."""
+    sections = copy.deepcopy(case.policy)
+    learn = sections['learn']
+    if sections['type'] != 'a2c':
+        learn['batch_size'] = BATCH_SIZE * n_part
+    if 'aux_batch_size' in learn:
+        learn['aux_batch_size'] *= n_part
+    sections['model'] = {'hidden_sizes': [16, 16], **sections.get('model', {})}
+    sections['collect'] = {'n_step': N_STEP, 'n_sample': N_STEP * N_ENV * n_part, **sections.get('collect', {})}
+    cfg = resolve_policy(sections)
+    env = make_vector_env({'id': case.env}, 1)
+    env.close()
+    info = RunInfo(ranks=ranks) if ranks.size > 1 else RunInfo(eager_only='it is compared with ranks')
+    return POLICY_REGISTRY.get(cfg.type)(cfg, env.obs_space, env.action_space, seed=SEED, run=info)
+
+
+def trained(case: Case, ranks: Ranks = ALONE, n_part: int = 1) -> dict[str, Tensor]:
+    """The whole state after the rollouts of a case, by path, and the last metrics."""
+    policy = make_policy(case, ranks, n_part)
+    firsts = [N_ENV * (ranks.rank + i) for i in range(n_part)]
+    envs = [make_vector_env({'id': case.env}, N_ENV, first=first) for first in firsts]
+    collector = Collector(LocalRows(envs, policy.collect_mode, first=firsts[0]), policy.collect_mode)
+    collector.reset(stream(SEED, 'test'))
+    for _ in range(case.n_rollout):
+        samples = policy.collect_mode.get_train_sample(collector.collect())
+        metrics = policy.learn_mode.forward(samples)
+        metrics = metrics | policy.learn_mode.learn_aux()
+    for env in envs:
+        env.close()
+    state = {path: torch.as_tensor(x).detach().clone() for path, x in leaves(policy.state_dict())}
+    return {**state, **{f'metric/{name}': torch.as_tensor(x).detach().clone() for name, x in metrics.items()}}
+
+
+def in_one_process(case: Case) -> dict[str, Tensor]:
+    """`trained` on all envs at once, by minibatches that are those of the ranks put together."""
+    with stratified():
+        return trained(case, ALONE, SIZE)
+
+
+@contextmanager
+def stratified() -> Iterator[None]:
+    """Within this context one process takes minibatches that are those of SIZE ranks, one after the other."""
+    own = Epochs._reseed, Epochs._pass, Epochs.permutations
+
+    def orders_of(epochs: Epochs, n_pass: int, n: int) -> list[Tensor]:
+        """Of each rank, [n_pass, n // SIZE]: as `Epochs` draws them."""
+        return [
+            torch.stack([torch.randperm(n // SIZE, generator=generator) for _ in range(n_pass)])
+            for generator in epochs.generators  # type: ignore[attr-defined]
+        ]
+
+    def reseeded(epochs: Epochs) -> None:
+        epochs.generators = [  # type: ignore[attr-defined]
+            reseed(torch.Generator(), SEED, 'learn', rank, epochs.train_iter) for rank in range(SIZE)
+        ]
+
+    def one_pass(epochs: Epochs, columns: Any, n_pass: int, batch_size: int | None) -> Any:
+        n, length = n_entry(columns), length_of(columns)
+        n_row = n if batch_size is None else batch_size // length
+        order = together(orders_of(epochs, n_pass, n), n, n_row // SIZE)
+        epochs._draw = lambda columns, n_pass, generator: (order, None)
+        return own[1](epochs, columns, n_pass, batch_size)
+
+    def permutations(epochs: Epochs, n_pass: int, n: int, device: torch.device) -> Tensor:
+        reseeded(epochs)
+        n_rollout = entries_of_a_rollout(epochs, n)
+        n_row = BATCH_SIZE // epochs.length  # type: ignore[attr-defined]
+        return together(orders_of(epochs, n_pass, n), n_rollout, n_row)
+
+    def entries_of_a_rollout(epochs: Epochs, n: int) -> int:
+        length = epochs._cfg.sequence.len if n < SIZE * N_ENV * N_STEP else 1
+        epochs.length = length  # type: ignore[attr-defined]
+        return SIZE * N_ENV * N_STEP // length
+
+    Epochs._reseed, Epochs._pass, Epochs.permutations = reseeded, one_pass, permutations  # type: ignore
+    try:
+        yield
+    finally:
+        Epochs._reseed, Epochs._pass, Epochs.permutations = own  # type: ignore[method-assign]
+
+
+def together(orders: list[Tensor], n_rollout: int, n_row: int) -> Tensor:
+    """The ranks' orders as one of all entries, a minibatch of n_row of each rank beside the other's.
+
+    Args: orders: of each rank, over entries (rows or sequences) that go by time, then by env, rollout after rollout;
+      n_rollout: entries of a rollout, of all ranks.
+    """
+    mapped = []
+    for rank, order in enumerate(orders):
+        part, at = order // (n_rollout // SIZE), order % (n_rollout // SIZE)
+        mapped.append(part * n_rollout + at // N_ENV * (N_ENV * SIZE) + rank * N_ENV + at % N_ENV)
+    n_pass = len(orders[0])
+    return torch.stack([x.view(n_pass, -1, n_row) for x in mapped], 2).reshape(n_pass, -1)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(('127.0.0.1', 0))
+        return int(listener.getsockname()[1])
+
+
+def as_rank(work: Callable[[Ranks, Path], None], rank: int, port: int, path: Path, timeout: float = 60.0) -> None:
+    """What a process of its own does: joins, works, leaves."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(SIZE), MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    (path / f'ready_{rank}').touch()  # all imports are done: a short time-out is none of the start
+    while len(list(path.glob('ready_*'))) < SIZE:
+        time.sleep(0.01)
+    ranks = join('cpu', timeout)
+    try:
+        work(ranks, path)
+    finally:
+        ranks.close()
+
+
+def train_all(ranks: Ranks, path: Path) -> None:
+    """Trains every case on this rank."""
+    found = {}
+    for name, case in {**CASES, **EQUAL_ONLY}.items():
+        start = time.perf_counter()
+        found[name] = trained(case, ranks)
+        found[name]['time'] = torch.tensor(time.perf_counter() - start)
+    torch.save({'cases': found, 'operations': operations(ranks)}, path / f'rank_{ranks.rank}.pt')
+
+
+def operations(ranks: Ranks) -> dict[str, Any]:
+    """What the operations give on this rank, of numbers whose results are known."""
+    rank, generator = ranks.rank, torch.Generator().manual_seed(ranks.rank)
+    rows = torch.arange(6.0, dtype=torch.float64).view(3, 2) + 10 * rank
+    sums = [ranks.sum_(torch.randn(n, generator=generator)) for n in (1, 7, 1000, 100_003) for _ in range(2)]
+    strided = ranks.sum_(torch.full((4, 3), float(rank + 1)).t()[:2])
+    return {
+        'sums': sums,
+        'strided': strided,
+        'moments': ranks.merge(torch.tensor(3), rows.mean(0), rows.var(0, correction=0)),
+        'empty': ranks.merge(torch.tensor(3 * rank), rank * rows.mean(0), rank * rows.var(0, correction=0)),
+        'counts': ranks.merge(torch.tensor([3, rank]), rows.mean(0), rows.var(0, correction=0)),
+        'gather': ranks.gather({'rank': rank}),
+        'metrics': mean_metrics(
+            ranks, {'loss': torch.tensor(1.0 + rank), 'ratio_max': 3.0 - rank, 'reward_min': 5 * rank}
+        ),
+        'steps': steps_of_two(ranks),
+        'no metrics': mean_metrics(ranks, {}),
+        'draws': [(n_draw(seed, Lonely(rank)), n_draw(seed, ranks)) for seed in range(12)],
+        'share': [ranks.share(f'of {rank}', root) for root in range(SIZE)],
+        'copy': [copy.deepcopy(ranks) is ALONE, copy.deepcopy(RunInfo(ranks=ranks)).ranks is ALONE],
+    }
+
+
+def steps_of_two(ranks: Ranks) -> dict[str, Any]:
+    """Two steps of a parameter (0, 0): with gradients (6, 0) and (0, 8), and with one that is no number on rank 1."""
+    own = torch.tensor([[6.0, 0.0], [0.0, 8.0]])[ranks.rank]
+    p = torch.nn.Parameter(torch.zeros(2))
+    optimizer, seen = FlatAdam([('p', p)], lr=0.1), []
+    optimizer.ranks = ranks
+    with listening(lambda optimizers, loss: seen.append(optimizers[0].grad.clone())):
+        optimizer.grad.copy_(own)
+        gradient_ready([optimizer], torch.zeros(()))
+        norms = [optimizer.step()]
+    moved = p.detach().clone()
+    optimizer.grad.fill_(torch.nan if ranks.rank else 1.0)
+    norms.append(optimizer.step())
+    return {'seen': seen, 'norms': norms, 'moved': moved, 'after': p.detach(), 'skipped': optimizer.count_skipped(9)}
+
+
+class Lonely(Alone):
+    """A rank that takes its decisions alone."""
+
+    size = SIZE
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+
+def n_draw(seed: int, ranks: Any) -> int:
+    """How many draws of 4 from 8 samples there are, each sample in at most 3: 6 at most, fewer by chance."""
+    section = dict(type='replay', size=8, n_sample=4, update_per_collect=9, max_use=3)
+    buffer = ReplayBuffer(validate(ReplayBuffer.config, section), seed=seed)
+    buffer.set_ranks(ranks)
+    buffer.push({'adv': torch.zeros(8)})
+    return len(list(buffer.batches()))
+
+
+def differences(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, float]:
+    """The largest absolute difference of each tensor of a state."""
+    names = [
+        name for name in one if not name.startswith(('metric/', 'time', 'learn.intrinsic.carry'))
+    ]  # of each rank's envs
+    return {name: float((one[name].double() - other[name].double()).abs().max()) for name in names if one[name].numel()}

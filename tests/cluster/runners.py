@@ -1,0 +1,111 @@
+"""Runners without envs, for tests of engines: what they send can be worked out by hand."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zoo.cluster.parcel import Order, Parcel
+
+
+class Spec(NamedTuple):
+    """What a runner is made of here. words: what it does when it is made; n: floats of its block."""
+
+    group: int
+    words: str = ''
+    n: int = 1000
+
+
+class Numbers:
+    """Sends n times version + collect_iter / 1000 + the first byte of its weights; what it does else, `call` says."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec, self._weights, self._version = spec, 0, -1
+        self._next = ''
+        self._child: Any = None
+        self._do(spec.words)
+
+    def load(self, weights: np.ndarray, version: int) -> None:
+        assert weights.dtype == np.uint8
+        assert (weights == weights[0]).all(), 'torn'
+        self._weights, self._version = int(weights[0]), version
+
+    def collect(self, order: Order) -> Parcel:
+        self._do(self._next)
+        value = self._version + order.collect_iter / 1000
+        blocks = {
+            'obs': np.full(self._spec.n, value),
+            'steps.reward': np.full((2, 3), self._weights, np.int64),
+            'empty': np.empty((0, 3)),
+        }
+        return Parcel(
+            order.run_id,
+            order.group,
+            order.collect_iter,
+            self._version,
+            blocks,
+            [(1, np.array([0]), {'a': np.ones(2)})],
+            [],
+            {'act': 0.5},
+            socket.gethostname(),
+            os.getpid(),
+        )
+
+    def next(self, words: str) -> None:
+        """What is done before the next rollouts."""
+        self._next = words
+
+    def grow(self, n: int) -> None:
+        self._spec = self._spec._replace(n=n)
+
+    def give(self, what: str) -> Any:
+        if what == 'child':
+            self._child = multiprocessing.get_context('fork').Process(target=_hang_with_gil, args=(True,), daemon=True)
+            self._child.start()
+            return self._child.pid
+        if what == 'signals':
+            return [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)]
+        if what == 'threads':
+            import torch
+
+            return torch.get_num_threads()
+        if what == 'lambda':
+            return lambda: 0
+        raise KeyError(what)
+
+    def close(self) -> None:
+        if self._next == 'no close':
+            time.sleep(3600)
+
+    def _do(self, words: str) -> None:
+        if words == 'sleep':
+            time.sleep(3600)
+        elif words == 'nap':
+            time.sleep(0.5)
+        elif words == 'gil':
+            _hang_with_gil()
+        elif words == 'exit':
+            print('no room on the moon', file=sys.stderr, flush=True)
+            os._exit(7)
+        elif words == 'say':
+            print('a warning of mine', file=sys.stderr)
+        elif words == 'raise':
+            raise OSError(28, f'the moon is full, in group {self._spec.group}')
+        elif words == 'import':
+            import no_such_module  # noqa: F401
+
+
+def _hang_with_gil(with_parent: bool = False) -> None:
+    if with_parent:
+        from zoo.core.processes import die_with_parent
+
+        die_with_parent(os.getppid(), True, lambda seconds: time.sleep(seconds))
+    ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps the lock

@@ -1,0 +1,271 @@
+"""Whole runs on engine process: the bits of the serial run, and what becomes of them when something dies or hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+from tests.envs import LimitEnv
+from tests.policy_envs import job_config
+from zoo.config.yaml_text import save_yaml
+from zoo.core.errors import RunError
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint import load_checkpoint
+from zoo.run.config import resolve_config
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != 'linux', reason='it looks into /proc')]
+
+ROOT = Path(__file__).parents[2]
+SAME = ['policy.n_thread=1', 'policy.learn.compile=off', 'policy.eval.stop_value=null', 'env.check=false']
+PATIENCE = 120.0
+
+
+class FaultyEnv(LimitEnv):
+    """LimitEnv that does something at its step `at`: raises, or hangs if it is the first to make the file `marker`."""
+
+    def __init__(self, at: int = 0, marker: str = '', pause: float = 0.0, kills: bool = False) -> None:
+        super().__init__()
+        self._at, self._marker, self._pause, self._kills = at, marker, pause, kills
+        self._n = 0
+
+    def step(self, action: Any) -> Any:
+        self._n += 1
+        time.sleep(self._pause)
+        if self._kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._n == self._at and not self._marker:
+            raise ValueError('the wheel came off')
+        if self._n == self._at and _is_first(self._marker):
+            time.sleep(3600)
+        return super().step(action)
+
+
+def _is_first(marker: str) -> bool:
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def faulty_env(**kwargs: Any) -> gymnasium.Env:
+    return FaultyEnv(**kwargs)
+
+
+def config(root: Path, **sections: Any) -> dict[str, Any]:
+    """Two runners of 2 envs, 64 env steps a rollout; no evaluation but the last."""
+    sections['env'] = dict(id='tests.cluster.test_process_runs:faulty_env', **sections.get('env', {}))
+    return job_config(root, **{**sections, 'cluster': dict(runner_num=2, **sections.get('cluster', {}))})
+
+
+def logged(root: Path) -> list[dict[str, Any]]:
+    """The rows of rollouts, without that of the last evaluation."""
+    (path,) = root.glob('*/*/metrics.jsonl')
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [row for row in rows if 'cluster/restart' in row]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] not in 'ZX'
+    except OSError:
+        return False
+
+
+def runners_of(pid: int) -> list[int]:
+    """The runner processes that a run has started."""
+    children = Path(f'/proc/{pid}/task/{pid}/children').read_text().split()
+    return [int(child) for child in children if b'zoo-runner' in Path(f'/proc/{child}/cmdline').read_bytes()]
+
+
+def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < deadline, 'waited too long'
+        assert process is None or process.poll() is None, process and process.communicate()[1]
+        time.sleep(0.01)
+    return found
+
+
+class Command:
+    """`zoo train` of a config, as a process group of its own."""
+
+    def __init__(self, root: Path, **sections: Any) -> None:
+        self.root = root
+        save_yaml(resolve_config(config(root, **sections)), root / 'config.yaml')
+        self.process = subprocess.Popen(
+            [sys.executable, '-m', 'zoo', 'train', str(root / 'config.yaml')],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, 'PYTHONPATH': str(ROOT)},
+        )
+
+    def wait_for_rows(self, n: int) -> None:
+        def has_rows() -> bool:
+            return any(len(path.read_text().splitlines()) >= n for path in self.root.glob('run/*/metrics.jsonl'))
+
+        wait_until(has_rows, self.process)
+
+    def end(self) -> tuple[int, str]:
+        try:
+            words = self.process.communicate(timeout=PATIENCE)[1]
+        finally:
+            self.process.kill()
+        return self.process.returncode, words
+
+
+@pytest.mark.parametrize(
+    ('name', 'words'),
+    [
+        ('cartpole_ppo', ['max_env_step=2048']),
+        ('pendulum_ppo', ['max_env_step=4096']),
+        ('cartpole_ppg', ['max_env_step=4096', 'policy.learn.aux_freq=2']),
+        ('cartpole_ppg_offpolicy', ['max_env_step=4096', 'policy.learn.aux_freq=20']),
+    ],
+)
+@pytest.mark.filterwarnings('ignore')
+def test_two_runners_end_with_the_bits_of_two_groups(tmp_path: Path, name: str, words: list[str]) -> None:
+    ends = []
+    for i, where in enumerate(('env.collector_group_num=2', 'cluster.runner_num=2')):
+        root = [f'logger.root={tmp_path / str(i)}', 'logger.console=off', 'logger.tensorboard=false']
+        ends.append(serial_pipeline(name, overrides=[*words, *SAME, *root, where]))
+    serial, remote = (end.policy.model.state_dict() for end in ends)
+    assert [key for key in serial if not torch.equal(serial[key], remote[key])] == []
+    assert (ends[0].env_step, ends[0].train_iter) == (ends[1].env_step, ends[1].train_iter)
+
+
+SCRIPT = """
+import sys
+import gymnasium
+from tests.envs import LimitEnv
+from zoo.core.registry import ENV_REGISTRY, POLICY_REGISTRY
+from zoo import serial_pipeline
+from zoo.policy.ppo import PPOPolicy
+
+print('the script runs', flush=True)
+
+@POLICY_REGISTRY.register('mine')
+class Mine(PPOPolicy):
+    def _forward_collect(self, obs, state=None):
+        with open(sys.argv[1] + '/acted', 'a') as file:
+            file.write('x')
+        return super()._forward_collect(obs, state)
+
+class Env(LimitEnv):
+    def step(self, action):
+        return super().step(action)
+
+gymnasium.register('Mine-v0', lambda: Env())
+from tests.policy_envs import job_config
+result = serial_pipeline(job_config(sys.argv[1], 'Mine-v0', cluster=dict(runner_num=2), policy=dict(type='mine')))
+print('env_step', result.env_step)
+"""
+
+
+def test_env_and_policy_of_a_script_without_a_main_guard(tmp_path: Path) -> None:
+    (tmp_path / 'script.py').write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / 'script.py'), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ['the script runs', 'env_step 256']
+    assert len((tmp_path / 'acted').read_text()) == 2 * 16 * 4  # by runners: 4 rollouts of 16 steps
+
+
+@pytest.mark.parametrize('vectorization', ['sync', 'async'])
+def test_error_of_an_env_ends_the_run_with_its_own_words(tmp_path: Path, vectorization: str) -> None:
+    run = Command(tmp_path, env=dict(kwargs={'at': 20}, vectorization=vectorization))
+    code, words = run.end()
+    assert code == 1
+    assert 'index 0' in words and 'step 20' in words and 'the wheel came off' in words, words
+    assert 'test_process_runs.py:' in words
+
+
+def test_runner_that_hangs_is_replaced_and_the_run_ends(tmp_path: Path) -> None:
+    kwargs = {'at': 20, 'marker': str(tmp_path / 'hung')}
+    result = serial_pipeline(config(tmp_path, env=dict(kwargs=kwargs), cluster=dict(runner_timeout=4)))
+    assert (tmp_path / 'hung').exists()
+    assert result.env_step == 256
+    assert logged(tmp_path)[-1]['cluster/restart'] == 1
+
+
+def test_killed_runners_change_no_counter(tmp_path: Path) -> None:
+    run = Command(tmp_path, env=dict(kwargs={'pause': 0.004}), max_env_step=64 * 30)
+    shared = sorted(os.listdir('/dev/shm'))
+    killed = []
+    for n in (1, 3, 5):
+        run.wait_for_rows(n)
+        pids = wait_until(lambda: found if len(found := runners_of(run.process.pid)) == 2 else None, run.process)
+        killed.append(pids[n % 2])
+        os.kill(killed[-1], signal.SIGKILL)
+        wait_until(lambda: not is_alive(killed[-1]))
+    pids = wait_until(lambda: found if len(found := runners_of(run.process.pid)) == 2 else None, run.process)
+    code, words = run.end()
+    rows = logged(tmp_path)
+    assert code == 0 and words.count('is lost (its process') == 3, words
+    assert [row['env_step'] for row in rows] == [64 * (i + 1) for i in range(30)]
+    assert rows[-1]['cluster/restart'] == 3
+    assert not any(map(is_alive, [*pids, *killed])) and sorted(os.listdir('/dev/shm')) == shared
+
+
+def test_runners_that_always_die_end_the_run(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunError, match=r'2 runners were lost within an hour, the last one since its process .* \(SIGKILL'
+    ):
+        serial_pipeline(config(tmp_path, env=dict(kwargs={'kills': True}), cluster=dict(restart_limit=1)))
+
+
+def test_killed_driver_leaves_no_process_and_no_memory(tmp_path: Path) -> None:
+    shared = sorted(os.listdir('/dev/shm'))
+    run = Command(tmp_path, env=dict(kwargs={'pause': 0.005}, vectorization='async'), max_env_step=10**6)
+    run.wait_for_rows(2)
+    group = [
+        int(path.name) for path in Path('/proc').iterdir() if path.name.isdigit() and _group(path) == run.process.pid
+    ]
+    assert len(group) >= 1 + 2 + 4  # the run, 2 runners, 4 envs of theirs
+    run.process.kill()
+    run.end()
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, group)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(is_alive, group)) and sorted(os.listdir('/dev/shm')) == shared
+
+
+@pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_to_the_process_group_saves_once_and_leaves_no_process(tmp_path: Path, number: int, code: int) -> None:
+    run = Command(tmp_path, env=dict(kwargs={'pause': 0.002}), max_env_step=10**6, checkpoint=dict(freq=10**6))
+    run.wait_for_rows(2)
+    group = [
+        int(path.name) for path in Path('/proc').iterdir() if path.name.isdigit() and _group(path) == run.process.pid
+    ]
+    os.killpg(run.process.pid, number)
+    assert run.end()[0] == code
+    (run_dir,) = (tmp_path / 'run').iterdir()
+    (saved,) = (run_dir / 'checkpoints').glob('step_*.safetensors')
+    assert load_checkpoint(run_dir).meta['env_step'] == logged(tmp_path)[-1]['env_step'] == int(saved.stem[5:])
+    assert len(group) >= 3 and not any(map(is_alive, group))
+
+
+def _group(path: Path) -> int:
+    try:
+        return int((path / 'stat').read_text().rpartition(')')[2].split()[2])
+    except OSError:
+        return -1

@@ -1,0 +1,107 @@
+"""A runner: what it refuses, and what its parcels have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.cluster.cargo import packed, versions
+from zoo.cluster.parcel import Order
+from zoo.cluster.runner import Runner, RunnerSpec
+from zoo.cluster.runners import cargo_of
+from zoo.cluster.weights import WeightLayout
+from zoo.core.errors import UserError
+from zoo.env.attributes import EnvCommand
+from zoo.run.config import resolve_config
+from zoo.run.parts import make_parts
+from zoo.worker.episode_infos import NO_NUMBERS
+
+ORDER = Order('run', 1, 0, 0, 0, (3, 1))
+SMALL = [
+    'env.collector_env_num=4',
+    'policy.collect.n_sample=64',
+    'policy.learn.batch_size=64',
+    'env.vectorization=sync',
+]
+
+
+@pytest.fixture(name='made')
+def _made() -> Iterator[tuple[RunnerSpec, Any, WeightLayout]]:
+    with ExitStack() as undo:
+        cfg = resolve_config('cartpole_ppo', SMALL).freeze()
+        parts = make_parts(cfg, None, undo, 1)
+        layout = WeightLayout(parts.policy.acting_state())
+        cargo = packed(cargo_of(cfg, parts.policy, NO_NUMBERS))
+        yield RunnerSpec(1, 2, 2, None, versions(), layout.digest, cargo), parts.policy, layout
+
+
+def test_a_parcel_has_the_rows_of_its_envs_under_dotted_names(made: Any) -> None:
+    spec, _, layout = made
+    with closing(Runner(spec)) as runner:
+        runner.load(layout.pack(), 0)
+        parcel = runner.collect(ORDER)
+    shapes = {name: block.shape for name, block in parcel.blocks.items()}
+    n_step, b = 16, 2
+    assert shapes['obs'] == (n_step + 1, b, 4) and shapes['output.logit'] == (n_step, b, 2)
+    assert {'steps.reward', 'steps.terminated', 'steps.truncated', 'output.action'} <= shapes.keys()
+    assert (
+        parcel[:4] == ('run', 1, 0, 0) and parcel.host == runner.host and parcel.time.keys() == {'load', 'env', 'act'}
+    )
+    assert all(0 <= i < b for _, envs, _ in parcel.finals for i in envs)
+
+
+def test_weights_act_from_the_next_rollout_on(made: Any) -> None:
+    spec, policy, layout = made
+    with closing(Runner(spec)) as runner:
+        runner.load(layout.pack(), 0)
+        before = runner.collect(ORDER).blocks['output.logit'].copy()
+        assert np.array_equal(
+            runner.collect(ORDER).blocks['output.logit'], before
+        )  # the same seed, rollout and weights
+        with torch.no_grad():
+            for x in policy.acting_state().values():
+                x.mul_(1.5)
+        runner.load(layout.pack(), 1)
+        assert not np.array_equal(runner.collect(ORDER).blocks['output.logit'], before)
+
+
+def test_an_order_for_a_lost_runner_has_no_rows(made: Any) -> None:
+    spec, _, layout = made
+    with closing(Runner(spec)) as runner:
+        runner.load(layout.pack(), 0)
+        parcel = runner.collect(ORDER._replace(reset_seed=None, attempt=2))
+    assert not parcel.blocks and parcel.attempt == 2
+
+
+def test_what_is_set_is_there_before_the_reset(made: Any) -> None:
+    spec, _, layout = made
+    with closing(Runner(spec)) as runner:
+        runner.load(layout.pack(), 0)
+        options = {'low': 0.01, 'high': 0.02}
+        parcel = runner.collect(ORDER._replace(commands=(EnvCommand('set', 'gravity', (5.0,)),), reset_options=options))
+        assert runner.command(EnvCommand('get', 'gravity')) == [5.0, 5.0]
+        first = parcel.blocks['obs'][0]
+        assert ((first >= 0.01) & (first <= 0.02)).all()
+
+
+def test_other_versions_or_weights_than_the_learners_are_refused(made: Any) -> None:
+    spec, _, _ = made
+    with pytest.raises(UserError, match='has zoo .* and the learner 0.0.1; install the same on both'):
+        Runner(replace(spec, versions={**versions(), 'zoo': '0.0.1'}))
+    with pytest.raises(UserError, match='has other weights than that of the learner'):
+        Runner(replace(spec, digest='0'))
+
+
+def test_torch_has_its_threads_again_after_a_rollout(made: Any) -> None:
+    spec, _, layout = made
+    before = torch.get_num_threads()
+    with closing(Runner(replace(spec, n_thread=before + 1))) as runner:
+        runner.load(layout.pack(), 0)
+        runner.collect(ORDER)
+    assert torch.get_num_threads() == before

@@ -1,0 +1,195 @@
+"""Runs with runners end as serial runs do, bit for bit, and lost runners change no count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import zoo.cluster.engine as engine_module
+from zoo import TrainResult, serial_pipeline
+from zoo.cluster.engine import InlineEngine
+from zoo.cluster.parcel import Lost, Order, Parcel
+from zoo.core.errors import UserError
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
+
+BASE = ('policy.eval.n_episode=2', 'logger.freq=1', 'logger.console=off')
+RUNNERS = ('cluster.runner_num=2', 'cluster.engine=inline')
+NOT_EQUAL = ('time/', 'cluster/', 'collect/lag_', 'memory/')
+
+
+def train(folder: Path, config: Any, n_step: int, *overrides: str) -> tuple[TrainResult, list[dict[str, Any]]]:
+    result = serial_pipeline(config, max_env_step=n_step, overrides=[f'logger.root={folder}', *BASE, *overrides])
+    rows = [json.loads(line) for line in (result.run_dir / 'metrics.jsonl').read_text().splitlines()]
+    return result, rows
+
+
+def assert_same_bits(a: TrainResult, b: TrainResult) -> None:
+    states = a.policy.state_dict(), b.policy.state_dict()
+    left, right = ([(path, x) for path, x in flat(state)] for state in states)
+    assert [path for path, _ in left] == [path for path, _ in right]
+    for (path, x), (_, y) in zip(left, right, strict=True):
+        same = np.array_equal(np.asarray(x), np.asarray(y), equal_nan=True) if isinstance(x, torch.Tensor) else x == y
+        assert same, path
+
+
+def flat(tree: Any, path: str = '') -> list[tuple[str, Any]]:
+    if isinstance(tree, dict):
+        return [leaf for name, x in tree.items() for leaf in flat(x, f'{path}.{name}')]
+    return [(path, tree)]
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {key: x for key, x in row.items() if not key.startswith(NOT_EQUAL) and key not in ('time', 'wall_s')}
+        for row in rows
+    ]
+
+
+CASES = {
+    'discrete actions, rows that only reset': ('cartpole_ppo', 4096, ()),
+    'continuous actions': ('pendulum_ppo', 8192, ()),
+    'normalised observations and rewards': ('acrobot_ppo', 8192, ('policy.model.obs_norm=true', 'policy.learn.reward_norm=true')),
+    'two auxiliary phases': ('cartpole_ppg', 7168, ('policy.learn.aux_freq=3',)),
+    'a buffer': ('cartpole_ppg_offpolicy', 4096, ()),
+    'exploration that follows env steps': ('cartpole_dqn', 2048, ()),
+    'a recurrent state': ('remember_cue_ppo', 4096, ()),
+    'masks, the own numbers of envs and columns of infos': (
+        'taxi_ppo',
+        4096,
+        ('env.info_columns=[prob]', 'logger.info_keys=[prob]', 'logger.info_step_keys=[prob]'),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', CASES)
+def test_two_runners_end_with_the_bits_of_two_groups(tmp_path: Path, name: str) -> None:
+    config, n_step, overrides = CASES[name]
+    serial, serial_rows = train(tmp_path, config, n_step, *overrides, 'env.collector_group_num=2')
+    remote, remote_rows = train(tmp_path, config, n_step, *overrides, *RUNNERS)
+    assert_same_bits(serial, remote)
+    assert comparable(serial_rows) == comparable(remote_rows)
+    assert any('cluster/runner' in row for row in remote_rows)
+    assert not any('cluster/runner' in row for row in serial_rows)
+
+
+@pytest.mark.slow
+def test_runners_with_two_groups_each_are_as_four_groups(tmp_path: Path) -> None:
+    four = 'env.collector_group_num=4'
+    serial, serial_rows = train(tmp_path, 'cartpole_ppo', 3072, four, 'env.vectorization=sync')
+    remote, remote_rows = train(tmp_path, 'cartpole_ppo', 3072, four, 'env.vectorization=sync', *RUNNERS)
+    assert_same_bits(serial, remote)
+    assert comparable(serial_rows) == comparable(remote_rows)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_one_rollout_behind_is_the_same_each_time(tmp_path: Path) -> None:
+    (one, rows), (two, _) = (train(tmp_path, 'cartpole_ppo', 6144, *RUNNERS, 'cluster.max_lag=1') for _ in range(2))
+    assert_same_bits(one, two)
+    lags = [row['collect/lag_max'] for row in rows if 'collect/lag_max' in row]
+    assert lags == [0, *[1] * (len(lags) - 1)] and len(lags) > 3  # the first weights are nobody's of before
+
+
+@pytest.mark.slow
+def test_a_resumed_run_continues_with_runners(tmp_path: Path) -> None:
+    first, _ = train(tmp_path, 'cartpole_ppo', 2048, *RUNNERS)
+    result = serial_pipeline(resume=first.run_dir, overrides=['max_env_step=4096', *BASE])
+    assert 4096 - 1024 < result.env_step <= 4096 and result.env_step > first.env_step
+
+
+class LosingEngine(InlineEngine):
+    """Loses runner 1 after its third order came, and repeats its parcels."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.n_order, self.sent = 0, []  # type: ignore[var-annotated]
+
+    def ask(self, order: Order) -> None:
+        super().ask(order)
+        self.n_order += order.group
+        if self.n_order == 3 and order.group == 1:
+            self.kill(1, 'its process was ended by signal 9')
+
+    def wait(self, timeout: float) -> list[Parcel | Lost]:
+        found = super().wait(timeout)
+        again, self.sent = self.sent[-1:], [*self.sent, *(item for item in found if isinstance(item, Parcel))]
+        return [*again, *found] if found else found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('max_lag', [0, 1])
+def test_a_lost_runner_changes_no_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_lag: int) -> None:
+    monkeypatch.setattr(engine_module, 'InlineEngine', LosingEngine)
+    extra = ('env.vectorization=sync', 'policy.learn.reward_norm=true', f'cluster.max_lag={max_lag}')
+    result, rows = train(tmp_path, 'cartpole_ppo', 6144, *RUNNERS, *extra)
+    assert result.env_step == 6144  # sync envs have no rows that only reset
+    assert rows[-2]['cluster/restart'] == 1 and rows[-2]['cluster/discarded_step'] > 0
+    steps = [row['env_step'] for row in rows if 'collect/iter' in row]
+    assert steps == sorted(set(steps))
+    assert max(row.get('collect/episode_len_mean', 0) for row in rows) <= 500  # no episode was joined to another
+
+
+@pytest.mark.slow
+def test_the_unfinished_episodes_of_a_lost_runner_leave_the_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, 'InlineEngine', LosingEngine)
+    config = {
+        'env': {'id': 'Pendulum-v1', 'collector_env_num': 4, 'max_episode_steps': 20, 'vectorization': 'sync'},
+        'policy': {'type': 'ppo', 'collect': {'n_sample': 64}, 'learn': {'batch_size': 64, 'reward_norm': True}},
+    }
+    _, rows = train(tmp_path, config, 512, *RUNNERS)  # 16 steps of each env: every loss is within an episode
+    last = [row for row in rows if 'collect/episode_len_mean' in row][-1]
+    assert last['collect/episode_len_mean'] == 20.0 and last['cluster/restart'] == 1
+
+
+@pytest.mark.slow
+def test_schedules_and_reset_options_reach_the_envs_of_runners(tmp_path: Path) -> None:
+    extra = ('env.vectorization=sync', 'env.schedule={gravity: {start: 9.8, end: 1.0, over: 3000}}')
+    extra += ('env.reset_options={low: -0.2, high: 0.2}',)
+    serial, serial_rows = train(tmp_path, 'cartpole_ppo', 3072, *extra, 'env.collector_group_num=2')
+    remote, remote_rows = train(tmp_path, 'cartpole_ppo', 3072, *extra, *RUNNERS)
+    assert_same_bits(serial, remote)
+    assert comparable(serial_rows) == comparable(remote_rows)
+
+
+@pytest.mark.slow
+def test_envs_of_runners_are_read_and_set(tmp_path: Path) -> None:
+    overrides = [f'logger.root={tmp_path}', *BASE, *RUNNERS, 'env.vectorization=sync']
+    with SerialJob(resolve_config('cartpole_ppo', overrides)) as job:
+        n_env = job.cfg.env.collector_env_num
+        assert job.envs.get_attr('gravity', of='training') == [9.8] * n_env
+        job.envs.set_attr('gravity', 5.0, of='training')
+        job.iteration()
+        assert job.envs.get_attr('gravity', of='training') == [5.0] * n_env
+        engine: InlineEngine = job._collector.source._engine  # type: ignore[attr-defined]
+        engine.kill(1, 'a test')
+        job.iteration()
+        assert job.envs.get_attr('gravity', of='training') == [5.0] * n_env  # also in the new runner
+        assert job._collector.source.metrics()['cluster/restart'] == 1
+
+
+@pytest.mark.slow
+def test_envs_are_not_reset_while_runners_are_ahead(tmp_path: Path) -> None:
+    overrides = [f'logger.root={tmp_path}', *BASE, *RUNNERS]
+    with SerialJob(resolve_config('cartpole_ppo', [*overrides, 'cluster.max_lag=1'])) as job:
+        job.reset_env()  # nothing was asked yet
+        job.iteration()
+        with pytest.raises(UserError, match='cannot be reset now: cluster.max_lag is 1, .*; use cluster.max_lag=0'):
+            job.reset_env()
+    with SerialJob(resolve_config('cartpole_ppo', [*overrides, 'env.reset_every=2'])) as job:
+        for _ in range(3):
+            job.iteration()
+        assert job._collector.episodes.n_reset >= 2 * job.cfg.env.collector_env_num
+
+
+def test_tensor_envs_with_runners_are_refused(tmp_path: Path) -> None:
+    config = {'env': {'id': 'torch', 'game': 'CartPole-v1'}, 'policy': {'type': 'ppo'}}
+    with pytest.raises(UserError, match="env 'torch/CartPole-v1' is a tensor program, .*; use runner_num=0"):
+        train(tmp_path, config, 2048, *RUNNERS)

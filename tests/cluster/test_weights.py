@@ -1,0 +1,70 @@
+"""Weights as one vector of bytes: the same values arrive, at aligned places, and another layout is known by its digest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.cluster.weights import ALIGNMENT, WeightLayout
+
+
+def tensors(fill: float) -> dict[str, torch.Tensor]:
+    return {
+        'flag': torch.full((3,), fill > 0),
+        'weight': torch.full((2, 3), fill),
+        'count': torch.tensor(int(fill)),
+        'half': torch.full((5,), fill, dtype=torch.bfloat16),
+        'none': torch.empty(0),
+        'wide': torch.full((2,), fill, dtype=torch.float64),
+    }
+
+
+def test_values_arrive_in_place_bit_for_bit() -> None:
+    here, there = tensors(3.0), tensors(0.0)
+    here['weight'][1, 2] = torch.nan
+    there_before = dict(there)
+    WeightLayout(there).unpack(WeightLayout(here).pack())
+    for name, x in here.items():
+        assert there[name] is there_before[name]
+        assert torch.equal(there[name].flatten().view(torch.uint8), x.flatten().view(torch.uint8)), name
+
+
+def test_the_vector_is_aligned_and_as_long_as_it_says() -> None:
+    layout = WeightLayout(tensors(1.0))
+    # count 8, wide 16, none 0, weight 24, half 10 -> 16, flag 3 -> 8
+    assert layout.n_byte == len(layout.pack()) == 72
+    assert all(start % ALIGNMENT == 0 for start, _ in layout._places.values())
+
+
+def test_pack_reads_live_memory_and_writes_where_it_is_told() -> None:
+    here, out = tensors(1.0), np.zeros(72, np.uint8)
+    layout = WeightLayout(here)
+    here['weight'].fill_(7.0)
+    assert layout.pack(out) is out
+    layout.unpack(out)
+    assert here['weight'][0, 0] == 7.0
+
+
+def test_the_order_of_names_has_no_meaning_and_shapes_and_dtypes_have() -> None:
+    here = tensors(1.0)
+    digest = WeightLayout(here).digest
+    assert WeightLayout(dict(reversed(here.items()))).digest == digest
+    for other in (torch.zeros(3, 2), torch.zeros(2, 3, dtype=torch.float64)):
+        assert WeightLayout(here | {'weight': other}).digest != digest
+    assert WeightLayout({f'{name}_': x for name, x in here.items()}).digest != digest
+
+
+@pytest.mark.parametrize('n', [8, 100_000])
+def test_memory_that_may_not_be_written_is_read(n: int) -> None:
+    x = torch.arange(n, dtype=torch.float32)
+    flat = WeightLayout({'x': x}).pack()
+    flat.flags.writeable = False  # as engines give it
+    there = torch.zeros(n)
+    WeightLayout({'x': there}).unpack(flat)
+    assert torch.equal(there, x)
+
+
+def test_a_vector_of_another_size_is_refused() -> None:
+    with pytest.raises(ValueError, match='weights of 64 bytes were sent but this policy acts with 72'):
+        WeightLayout(tensors(1.0)).unpack(np.zeros(64, np.uint8))

@@ -1,0 +1,201 @@
+"""The cluster under Ray's actors: joining or starting one, what it lacks, and leaving it without a process behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from math import ceil
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')  # reports to Ray's makers, which are on by default
+os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')  # Ray's next default; without it, it warns of that
+# of what Ray writes to standard output: a lost process or node, which the run reports itself
+os.environ.setdefault('RAY_DEDUP_LOGS_SKIP_REGEX', 'A worker died or was killed|The node with node id')
+
+import ray  # noqa: E402  it reads the variables above
+from ray.exceptions import RayError  # noqa: E402
+
+from zoo.core.errors import UserError, show_error  # noqa: E402
+
+CONNECT_S = 5.0  # for the first contact: Ray itself tries for two minutes and then ends the process
+END_S = 3.0  # that processes have to end by themselves
+
+REAPER = """
+import os, signal, sys, time
+sys.stdin.buffer.read()
+time.sleep(2.0)
+for pid in sys.argv[1:]:
+    try:
+        with open(f'/proc/{pid}/cmdline', 'rb') as file:
+            is_ray = b'ray' in file.read()
+        if is_ray:
+            os.kill(int(pid), signal.SIGKILL)
+    except OSError:
+        pass
+"""
+"""Ends what Ray leaves for a minute if this process is killed: agents that look for the rest of it. Its input ends then."""
+
+Place = tuple[str, int, str]  # host, process, Ray's id of the node
+
+logger = logging.getLogger(__name__)
+_reapers: list[subprocess.Popen[bytes]] = []
+
+
+def join(address: str | None, need: Mapping[str, float], working_dir: str | None) -> bool:
+    """Connects this process to a cluster, or starts one of this machine. Returns: whether `leave` should be called.
+
+    Args: address: host:port or auto; None: RAY_ADDRESS, else a cluster of this machine, with as many CPUs as are needed.
+    Raises: UserError if it cannot be joined.
+    """
+    if ray.is_initialized():  # by the caller's own code
+        return False
+    address = address or os.environ.get('RAY_ADDRESS') or 'local'
+    options: dict[str, Any] = {'address': address, 'log_to_driver': False, 'logging_level': logging.ERROR}
+    if working_dir is not None:  # workers that Ray has started before cannot be used then, which takes longer
+        if not os.path.isdir(working_dir):
+            raise UserError(
+                f'cluster.working_dir is {working_dir!r}, which is no folder; use one that has your modules'
+            )
+        options['runtime_env'] = {'working_dir': working_dir}
+    if address == 'local':
+        options |= {'num_cpus': _local_cpus(need['CPU']), 'include_dashboard': False}
+    else:
+        _refuse_unreachable(address)
+    try:
+        with _own_signals():
+            ray.init(**options)
+    except (OSError, ValueError, RuntimeError, RayError) as error:
+        where = (
+            'Ray could not be started here' if address == 'local' else f'the Ray cluster {address!r} cannot be joined'
+        )
+        raise UserError(f'{where}: {show_error(error, 500)}') from error
+    if address == 'local':
+        _start_reaper()
+    return True
+
+
+def leave() -> None:
+    """Disconnects, and ends Ray if it was started by `join`."""
+    with _own_signals():
+        ray.shutdown()
+    while _reapers:
+        reaper = _reapers.pop()
+        reaper.kill()
+        reaper.communicate()  # closes its input, and waits for it
+
+
+def end(actor: Any) -> None:
+    """Asks an actor to end itself now."""
+    with suppress(RayError):
+        ray.kill(actor, no_restart=True)
+
+
+def end_process(place: Place) -> None:
+    """Ends a process of this node of the cluster; one of another is left to Ray."""
+    if ray.is_initialized() and place[2] == ray.get_runtime_context().get_node_id():
+        with suppress(OSError):
+            os.kill(place[1], signal.SIGKILL)
+
+
+def wait_for_end(places: Sequence[Place]) -> None:
+    """Returns when none of these processes is left on this node; those that do not end by themselves are killed."""
+    here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ''
+    left = [place for place in places if place[2] == here]
+    deadline = monotonic() + END_S
+    while left := [place for place in left if _is_there(place[1])]:
+        if monotonic() >= deadline:
+            for place in left:
+                end_process(place)
+            return
+        sleep(0.02)
+
+
+def lack(what: str, n: int, need: Mapping[str, float]) -> str:
+    """'8 runners of 1 CPU each need 8, the cluster has 2: ...', or '' if there is enough of all."""
+    there = ray.cluster_resources()
+    for name, wanted in need.items():
+        if wanted > there.get(name, 0) + 1e-6:
+            return (
+                f'{what} of {wanted / n:g} {name} each need {wanted:g}, and the Ray cluster has {there.get(name, 0):g}: '
+                f'add nodes, or lower cluster.runner_num or cluster.runner_{name.lower()}'
+            )
+    return ''
+
+
+def room() -> str:
+    """'the Ray cluster has 4 CPU, of which 1 is free'."""
+    there, free = ray.cluster_resources(), ray.available_resources()
+    parts = [f'{there[name]:g} {name}, of which {free.get(name, 0):g} free' for name in ('CPU', 'GPU') if name in there]
+    return f'the Ray cluster has {"; ".join(parts) or "no CPU"}'
+
+
+def _local_cpus(wanted: float) -> int:
+    n_core = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    if wanted > n_core:
+        logger.warning('the runners ask for %g CPUs and this machine has %d: they share them', wanted, n_core)
+    return max(n_core, ceil(wanted))
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Raises: UserError if nothing answers there."""
+    if address == 'auto':  # Ray looks for one of this machine, at once
+        return
+    host, _, port = address.rpartition(':')
+    if '//' in address or not host or not port.isdigit():
+        raise UserError(
+            f'cluster.address (or RAY_ADDRESS) is {address!r} but must be host:port of a Ray cluster that this machine '
+            "belongs to, e.g. 'head:6379', or 'auto'"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError as error:
+        raise UserError(
+            f'the Ray cluster {address!r} cannot be joined: {show_error(error)}; start it with '
+            f'`ray start --head --port={port}` there, or leave cluster.address and RAY_ADDRESS out for one of this machine'
+        ) from error
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Restores this process's handlers, of which Ray replaces some. In another thread than the main one it replaces none."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                with suppress(ValueError):
+                    signal.signal(number, handler)
+
+
+def _start_reaper() -> None:
+    agents = [pid for child in _children(os.getpid()) for pid in _children(child)]  # those of the raylet
+    if agents:
+        command = [sys.executable, '-I', '-S', '-c', REAPER, *map(str, agents)]
+        _reapers.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started; [] where the system does not say."""
+    found = []
+    for path in Path('/proc').glob('[0-9]*/stat'):
+        with suppress(OSError):
+            if int(path.read_text().rpartition(')')[2].split()[1]) == pid:
+                found.append(int(path.parent.name))
+    return found
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

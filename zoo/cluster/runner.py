@@ -1,0 +1,153 @@
+"""A runner: envs and a policy that only acts, which collect a rollout for a learner whenever they are asked."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from zoo.cluster.cargo import check_versions, unpacked
+from zoo.cluster.parcel import Order, Parcel, flat
+from zoo.cluster.weights import WeightLayout
+from zoo.config.section import Config
+from zoo.core.errors import UserError
+from zoo.env import make_env_groups
+from zoo.env.attributes import EnvCommand
+from zoo.env.restarts import Restarts
+from zoo.worker.rows import LocalRows, Steps
+
+
+@dataclass(frozen=True)
+class RunnerSpec:
+    """All that a runner is made of; plain values, so that any pickle carries it.
+
+    group: index of the runner; first: of its first env over all envs of the run; n_env: its envs.
+    n_group: groups of its envs that take turns; None: the runner chooses.
+    versions: of zoo, torch and Python at the learner; digest: of the weights' layout there.
+    cargo: policy, config and the user's own code, see `zoo.cluster.cargo`; the same for all runners.
+    n_thread: of torch.
+    """
+
+    group: int
+    first: int
+    n_env: int
+    n_group: int | None
+    versions: Mapping[str, str]
+    digest: str
+    cargo: bytes
+    n_thread: int = 1
+
+
+class Runner:
+    """Collects rollouts of its envs. It knows no engine, no algorithm and no other runner.
+
+    Raises: UserError for other versions than the learner's, or for code that cannot be imported here; what making the envs
+      raises.
+    Attributes: host, pid: where it is.
+    """
+
+    def __init__(self, spec: RunnerSpec) -> None:
+        self.host, self.pid, self._spec = socket.gethostname(), os.getpid(), spec
+        check_versions(spec.versions, self.host)
+        cargo = unpacked(spec.cargo, self.host)
+        make, options = cargo.policy['class'], dict(cargo.policy['options'])
+        cfg = Config(cargo.policy['cfg'])
+        env = {**cargo.env, 'collector_env_num': spec.n_env, 'collector_group_num': spec.n_group}
+        self._restarts = Restarts(env['max_restarts'])
+        with ExitStack() as undo, _threads(spec.n_thread):
+            envs = make_env_groups(env, cargo.policy['device'], self._restarts, spec.first)
+            self._envs = [undo.enter_context(closing(each)) for each in envs]
+            spaces = options.pop('obs_space'), options.pop('action_space')
+            if (envs[0].obs_space, envs[0].action_space) != spaces:
+                raise UserError(
+                    f'the envs on {self.host} have {envs[0].obs_space} and {envs[0].action_space} but the learner found '
+                    f'{spaces[0]} and {spaces[1]}; install the same version of the env on both'
+                )
+            self._policy = make(cfg, *spaces, enable_field=['collect'], **options)
+            self._layout = WeightLayout(self._policy.acting_state())
+            if self._layout.digest != spec.digest:
+                raise UserError(
+                    f'the policy made on {self.host} has other weights than that of the learner; install the same code on both'
+                )
+            self._mode = self._policy.collect_mode
+            self._rows = LocalRows(self._envs, self._mode, cargo.infos, spec.first)
+            self._undo = undo.pop_all()
+        self._version, self._load_s, self._has_reset = -1, 0.0, False
+
+    def load(self, weights: np.ndarray, version: int) -> None:
+        """Acts with these weights [n_byte] u8 from now on; they are copied."""
+        start = perf_counter()
+        if version != self._version:
+            self._layout.unpack(weights)
+            self._version = version
+        self._load_s = perf_counter() - start
+
+    def collect(self, order: Order) -> Parcel:
+        """The rollout that is asked for. Its blocks are this runner's memory, valid until the next call.
+
+        Without blocks where the envs have no episodes: the order was meant for a runner that is lost.
+        """
+        if order.reset_seed is None and not self._has_reset:
+            key = order.run_id, order.group, order.collect_iter, self._version
+            return Parcel(*key, {}, [], [], {}, self.host, self.pid, order.attempt)
+        with _threads(self._spec.n_thread):
+            self._prepare(order)
+            start, before = perf_counter(), self._rows.env_time
+            steps = self._rows.collect(order.collect_iter, order.env_step)
+            env_s = self._rows.env_time - before
+            time = {'load': self._load_s, 'env': env_s, 'act': perf_counter() - start - env_s}
+            return self._parcel(order, steps, time)
+
+    def command(self, command: EnvCommand) -> list[Any]:
+        """What each env gives for a command, see `VectorEnv.command`."""
+        return [value for env in self._envs for value in env.command(command)]
+
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        """The options of all resets from now on."""
+        for env in self._envs:
+            env.set_reset_options(options)
+
+    def close(self) -> None:
+        """Ends the envs. May be called again."""
+        self._undo.close()
+
+    def _prepare(self, order: Order) -> None:
+        for command in order.commands:
+            self.command(command)
+        if order.reset_options is not None:
+            self.set_reset_options(dict(order.reset_options))
+        if order.reset_seed is not None:
+            self._rows.reset(np.random.SeedSequence(list(order.reset_seed)))
+            self._mode.reset()
+            self._has_reset = True
+
+    def _parcel(self, order: Order, steps: Steps, time: dict[str, float]) -> Parcel:
+        block = self._rows.block
+        columns = {name: tree for name, tree in block.columns().items() if name != 'obs'}
+        blocks = {**dict(flat(block.obs, 'obs')), **dict(flat(columns, 'steps')), **dict(flat(steps.output, 'output'))}
+        blocks |= {} if steps.state is None else dict(flat(steps.state, 'state'))
+        blocks |= {f'info.{key}': x.numpy() for key, x in steps.infos.items()}
+        key = order.run_id, order.group, order.collect_iter, self._version
+        where = self.host, self.pid, order.attempt, self._restarts.count
+        return Parcel(*key, blocks, self._rows.finals(), list(steps.episodes), time, *where)
+
+
+@contextmanager
+def _threads(n: int) -> Iterator[None]:
+    """torch computes with n threads in this context."""
+    before = torch.get_num_threads()
+    if before == n:
+        yield
+        return
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

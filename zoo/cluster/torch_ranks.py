@@ -1,0 +1,122 @@
+"""Ranks over torch.distributed, as torchrun starts them: gloo between CPUs, NCCL between GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from zoo.core.errors import RunError, UserError
+from zoo.core.ranks import ALONE, Ranks, alone, merged_moments
+
+T = TypeVar('T')
+TIMEOUT = 300.0  # s
+_NEEDED = ('RANK', 'MASTER_ADDR', 'MASTER_PORT')
+
+
+def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, str] = os.environ) -> Ranks:
+    """The ranks that torchrun started this process among; `ALONE` without it, or where it started one process.
+
+    Args: device: 'cpu', or 'cuda:N' of this rank; timeout: seconds that a rank waits for the others.
+    Raises: UserError if the environment says that there are several and not where they are; RunError if they do not come.
+    """
+    size = environ.get('WORLD_SIZE', '1')
+    if not size.isdigit() or size == '0':
+        raise UserError(
+            f'the environment has WORLD_SIZE={size!r}, which should be the number of processes; use torchrun'
+        )
+    if int(size) == 1:
+        return ALONE
+    if missing := [name for name in _NEEDED if name not in environ]:
+        raise UserError(
+            f'the environment has WORLD_SIZE={size} but no {", ".join(missing)}; start the processes with torchrun, or '
+            'unset WORLD_SIZE to train in this one alone'
+        )
+    if not torch.distributed.is_available():
+        raise UserError(
+            f'the environment has WORLD_SIZE={size} but this torch has no torch.distributed; install one that has'
+        )
+    is_cuda = device.startswith('cuda')
+    if is_cuda:
+        torch.cuda.set_device(device)
+    try:
+        torch.distributed.init_process_group(
+            'cpu:gloo,cuda:nccl' if is_cuda else 'gloo',
+            timeout=timedelta(seconds=timeout),
+            world_size=int(size),
+            rank=int(environ['RANK']),
+        )
+    except RuntimeError as error:
+        where = f'{environ["MASTER_ADDR"]}:{environ["MASTER_PORT"]}'
+        raise RunError(
+            f'rank {environ["RANK"]} did not meet the other {int(size) - 1} at {where} within {timeout:g} s ({_first(error)}); '
+            'see whether all of them were started'
+        ) from error
+    return TorchRanks(timeout, device)
+
+
+class TorchRanks:
+    """The ranks of the default process group, which `join` makes.
+
+    Args: timeout: of that group, s; device: of the tensors that `merge` sends.
+    """
+
+    def __init__(self, timeout: float = TIMEOUT, device: str = 'cpu') -> None:
+        self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self._timeout, self._device = timeout, device
+
+    def sum_(self, x: Tensor) -> Tensor:
+        """As `Ranks.sum_`: gloo and NCCL reduce each element in one place and send the result to all."""
+        flat = x if x.is_contiguous() else x.contiguous()
+        self._call('the sum', lambda: torch.distributed.all_reduce(flat))
+        return x if flat is x else x.copy_(flat)
+
+    def merge(self, n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As `Ranks.merge`, one exchange."""
+        own = torch.cat([x.detach().to(torch.float64).flatten() for x in (n, mean, var)])
+        blocks = [torch.empty_like(own) for _ in range(self.size)]
+        self._call('moments', lambda: torch.distributed.all_gather(blocks, own))
+        parts = torch.stack(blocks).split([n.numel(), mean.numel(), var.numel()], 1)
+        counts = parts[0].view(self.size, *(n.shape if n.dim() else [1] * mean.dim()))
+        found = merged_moments(counts, *(x.view(self.size, *mean.shape) for x in parts[1:]))
+        return found[0].view(n.shape), found[1], found[2]
+
+    def gather(self, value: Any) -> list[Any]:
+        """As `Ranks.gather`."""
+        values: list[Any] = [None] * self.size
+        self._call('what all ranks say', lambda: torch.distributed.all_gather_object(values, value))
+        return values
+
+    def share(self, value: Any, root: int = 0) -> Any:
+        """As `Ranks.share`."""
+        place = [value if self.rank == root else None]
+        self._call(f'what rank {root} says', lambda: torch.distributed.broadcast_object_list(place, root))
+        return place[0]
+
+    def close(self) -> None:
+        """As `Ranks.close`."""
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return alone, ()
+
+    def _call(self, what: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except RuntimeError as error:
+            is_late = 'timed out' in str(error).lower() or 'timeout' in str(error).lower()
+            why = f'they did not come within {self._timeout:g} s' if is_late else 'the connection to them was lost'
+            raise RunError(
+                f'rank {self.rank} waited for {what} of {self.size} ranks, but {why} ({_first(error)}); another rank ended or '
+                'hangs: its own message is above, or in its log'
+            ) from error
+
+
+def _first(error: Exception) -> str:
+    """The first line of a message, without where in torch's code it came from."""
+    return str(error).strip().splitlines()[0].rpartition('] ')[2][:160]

@@ -1,0 +1,66 @@
+"""The weights that acting needs, as one vector of bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.core.version import VERSION
+
+ALIGNMENT = 8  # bytes: of every tensor's start, so that a view of the vector can be read as its dtype
+
+
+class WeightLayout:
+    """Where tensors stand in a vector of bytes. The vector has those of the largest elements first, by name.
+
+    Args: tensors: views of live memory, which `pack` reads and `unpack` writes.
+    Attributes: n_byte: of the vector; digest: the same wherever the vector has the same meaning.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = dict(sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])))
+        self._places: dict[str, tuple[int, int]] = {}
+        n = 0
+        for name, x in self._tensors.items():
+            self._places[name] = n, n + x.numel() * x.element_size()
+            n = -(-self._places[name][1] // ALIGNMENT) * ALIGNMENT
+        self.n_byte = n
+        words = [VERSION, *(f'{name} {tuple(x.shape)} {x.dtype}' for name, x in self._tensors.items())]
+        self.digest = hashlib.sha256('\n'.join(words).encode()).hexdigest()[:16]
+        self._views: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def pack(self, out: np.ndarray | None = None) -> np.ndarray:
+        """The tensors' present values, [n_byte] u8, in `out` or new memory."""
+        out = np.zeros(self.n_byte, dtype=np.uint8) if out is None else out
+        for name, view in self._split(torch.from_numpy(out)):
+            view.copy_(self._tensors[name])
+        return out
+
+    @torch.no_grad()
+    def unpack(self, flat: np.ndarray) -> None:
+        """Copies a vector [n_byte] u8 into the tensors, in place. Raises: ValueError for another size."""
+        if flat.nbytes != self.n_byte:
+            raise ValueError(
+                f'weights of {flat.nbytes} bytes were sent but this policy acts with {self.n_byte}; build both from one config'
+            )
+        if not flat.flags.writeable:  # torch warns of such; nothing is written into it here
+            flat = flat.copy() if flat.nbytes < 1 << 16 else _writable_view(flat)
+        for name, view in self._split(torch.from_numpy(flat)):
+            self._tensors[name].copy_(view)
+
+    def _split(self, flat: Tensor) -> list[tuple[str, Tensor]]:
+        return [
+            (name, flat[start:stop].view(x.dtype).view(x.shape))
+            for (name, x), (start, stop) in zip(self._tensors.items(), self._places.values(), strict=True)
+        ]
+
+
+def _writable_view(flat: np.ndarray) -> np.ndarray:
+    """The same memory without the mark that it may not be written."""
+    interface = {**flat.__array_interface__, 'data': (flat.__array_interface__['data'][0], False)}
+    return np.asarray(type('Memory', (), {'__array_interface__': interface, 'base': flat})())

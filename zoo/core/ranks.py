@@ -1,0 +1,104 @@
+"""Ranks: processes that train one policy together, each with rows of its own; what is taken over the rows of all of them.
+
+One process alone has the ranks `ALONE`. Every rank makes the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Ranks(Protocol):
+    """The processes that step together, as one of them sees them.
+
+    rank: which one this is, from 0; size: how many there are.
+    """
+
+    rank: int
+    size: int
+
+    def sum_(self, x: Tensor) -> Tensor:
+        """Sums a tensor over the ranks, in place; every rank gets the same bits."""
+
+    def merge(self, n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Count, mean and variance of the rows of all ranks, float64, from those of each: the same bits on every rank.
+
+        Args: n: 0-dim, or one count for each mean; mean, var: of one shape, var that of the population.
+        """
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank. Args: value: small; it is pickled."""
+
+    def share(self, value: Any, root: int = 0) -> Any:
+        """The value that rank `root` gave, on all ranks; the others' are not looked at."""
+
+    def close(self) -> None:
+        """Leaves the ranks; nothing may be called afterwards."""
+
+
+class Alone:
+    """The one rank of a run in one process: every sum is that of its own rows."""
+
+    rank, size = 0, 1
+
+    def sum_(self, x: Tensor) -> Tensor:
+        return x
+
+    def merge(self, n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return n, mean, var
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def share(self, value: Any, root: int = 0) -> Any:
+        return value
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+    def __reduce__(self) -> str:
+        return 'ALONE'
+
+
+ALONE = Alone()
+"""The ranks of a process that trains by itself; a copied or unpickled policy has these."""
+
+
+def alone() -> Ranks:
+    """What ranks of several are in a copy or a pickle: it is no longer one of them."""
+    return ALONE
+
+
+def merged_moments(n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and variance of K blocks of rows together, merged one after the other.
+
+    Args: n: [K], or [K, *shape]; mean, var: [K, *shape], var that of the population; blocks may be empty.
+    Returns: n [] or [*shape], mean and var [*shape].
+    Source: Chan et al. 1979, pairwise update.
+    """
+    all_n, all_mean, all_var = n[0], mean[0], var[0]
+    for n_block, mean_block, var_block in zip(n[1:], mean[1:], var[1:], strict=True):
+        all_n = all_n + n_block
+        share = n_block / all_n.clamp(min=1)
+        delta = mean_block - all_mean
+        all_mean = all_mean + delta * share
+        all_var = all_var + (var_block - all_var) * share + delta.square() * (share * (1 - share))
+    return all_n, all_mean, all_var
+
+
+def weight_scale(valid: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """What weights [...] are to be multiplied by so that their mean over the rows of all ranks is 1, 0-dim."""
+    if ranks.size == 1:
+        return valid.numel() / valid.sum().clamp(min=1)
+    total = ranks.sum_(
+        torch.stack((valid.new_tensor(valid.numel(), dtype=torch.float64), valid.sum(dtype=torch.float64)))
+    )
+    return (total[0] / total[1].clamp(min=1)).to(valid.dtype)
+
+
+def mean_over(x: Tensor, ranks: Ranks) -> Tensor:
+    """The mean of the ranks' tensors, a new one; of one rank its own."""
+    return x if ranks.size == 1 else ranks.sum_(x.detach().clone(memory_format=torch.contiguous_format)) / ranks.size

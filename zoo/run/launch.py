@@ -1,0 +1,94 @@
+"""How a run was started: by torchrun as one of several ranks, or alone; and the folder that it continues in."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from zoo.cluster.split import rank_device, split_problems
+from zoo.config.section import Config, ConfigError
+from zoo.core.ranks import ALONE, Ranks
+from zoo.run.agreement import OfRank
+from zoo.run.run_dir import newest_in
+
+FILE = 'launch_id'  # in the run folder: which start of torchrun made it
+
+logger = logging.getLogger(__name__)
+
+
+class Launch(NamedTuple):
+    """ranks: the processes of this run; id: of the start of torchrun, the same after its restarts; '' without torchrun."""
+
+    ranks: Ranks = ALONE
+    id: str = ''
+    n_restart: int = 0
+
+
+@contextmanager
+def launched(cfg: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Launch]:
+    """The ranks that torchrun started, joined for this context; nothing of torch.distributed is loaded without it.
+
+    Raises: ConfigError for sizes that do not divide among them, before they meet.
+    """
+    size = int(environ.get('WORLD_SIZE', '1') or 1)
+    name = environ.get('TORCHELASTIC_RUN_ID')
+    # without a rendezvous all starts have the run id 'none': the agent, whose children the ranks are, tells them apart
+    launch_id = '' if name is None else f'{name}-{environ.get("MASTER_PORT", "")}-{os.getppid()}'
+    n_restart = int(environ.get('TORCHELASTIC_RESTART_COUNT', '0') or 0)
+    if size == 1:
+        yield Launch(ALONE, launch_id, n_restart)
+        return
+    if problems := list(split_problems(cfg, size)):
+        raise ConfigError(problems)
+    from zoo.cluster.torch_ranks import join
+
+    ranks = join(rank_device(cfg.policy.get('device', 'auto'), environ))
+    with ExitStack() as undo:
+        undo.callback(ranks.close)
+        if ranks.rank > 0:
+            keep, handlers = OfRank(ranks.rank), list(logging.getLogger().handlers)
+            for handler in handlers:
+                handler.addFilter(keep)
+                undo.callback(handler.removeFilter, keep)
+        elif not torch.cuda.is_available() or cfg.policy.get('device') == 'cpu':
+            logger.info('%d ranks learn together over gloo; each has %s', ranks.size, _share(cfg, ranks.size))
+        yield Launch(ranks, launch_id, n_restart)
+
+
+def continued(launch: Launch, cfg: Config, run_dir: Path | None) -> tuple[Path | None, Path | None]:
+    """(run folder, its newest checkpoint) that this start goes on with; None, None for a new run.
+
+    That is `run_dir`, or after a restart by torchrun the folder that the same start had made. Rank 0 looks, all follow.
+    """
+    found: tuple[Path | None, Path | None] = run_dir, None
+    if launch.ranks.rank == 0:
+        folder = run_dir if run_dir is not None else _of_launch(launch, cfg)
+        found = folder, None if folder is None else newest_in(folder)
+        if found[1] is not None:
+            logger.info('%s is there: the run continues from %s', folder, found[1].name)
+    return launch.ranks.share(found)
+
+
+def note(launch: Launch, run_dir: Path) -> None:
+    """Writes into the run folder which start of torchrun made it. Raises: OSError."""
+    if launch.id and launch.ranks.rank == 0:
+        (run_dir / FILE).write_text(launch.id + '\n', encoding='utf-8')
+
+
+def _of_launch(launch: Launch, cfg: Config) -> Path | None:
+    if not launch.id or not launch.n_restart:
+        return None
+    folders = (Path(cfg.logger.root) / cfg.exp_name).glob(f'*/{FILE}')
+    mine = [file.parent for file in folders if file.read_text(encoding='utf-8').strip() == launch.id]
+    return max(mine, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def _share(cfg: Any, size: int) -> str:
+    n_env, batch_size = cfg.env.collector_env_num // size, cfg.policy.learn.get('batch_size')
+    return f'{n_env} envs' + ('' if batch_size is None else f' and minibatches of {batch_size // size}')
