@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import tempfile
@@ -77,13 +78,32 @@ def train(job: SerialJob, clock: Clock) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def runners_ms(job: SerialJob) -> dict[str, Any]:
+    """What runners cost the learner, in milliseconds a rollout, medians of the log's lines; nothing without runners."""
+    lines = [json.loads(line) for line in (job.run_dir / 'metrics.jsonl').read_text().splitlines()]
+    names = ('put', 'wait', 'join')
+    found = {name: [line[f'cluster/{name}_s'] for line in lines if f'cluster/{name}_s' in line] for name in names}
+    return {'cluster_ms': {name: 1e3 * statistics.median(x) for name, x in found.items() if x}}
+
+
+def run(**ranks: Any) -> None:
     clock = Clock(args)
-    job = SerialJob(resolve_config(matched_config(), args.set))
-    spent = train(job, clock)
+    job = SerialJob(resolve_config(matched_config(), args.set), **ranks)
+    spent = train(job, clock) | runners_ms(job)
     returns = evaluate(job.policy, job.cfg.env, args.episodes, 1_000_000 + args.seed).returns if args.episodes else []
     job.close()
-    emit(args, clock, 'zoo', zoo.__version__, returns, overrides=args.set, **spent)
+    if os.environ.get('RANK', '0') == '0':
+        emit(args, clock, 'zoo', zoo.__version__, returns, overrides=args.set, **spent)
+
+
+def main() -> None:
+    if os.environ.get('WORLD_SIZE', '1') == '1':
+        run()
+        return
+    from zoo.run.launch import launched
+
+    with launched(resolve_config(matched_config(), args.set)) as launch:
+        run(ranks=launch.ranks)
 
 
 with tempfile.TemporaryDirectory() as folder:  # the run folder is part of the work, but nobody reads it

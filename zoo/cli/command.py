@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ from zoo.core.streams import open_closed_streams, paint, say
 
 EXIT_FAILED, EXIT_USER = 1, 2
 MAX_PROBLEMS = 40  # shown of one error
+WORD_OF_RANK_0 = 5.0  # s that other ranks wait before they say what is wrong
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,6 +119,11 @@ def _hint(args: argparse.Namespace, message: str) -> str:
 
 def _report(error: Exception, code: int, hint: str = '') -> int:
     """Says what is wrong: one problem in one line, several each in a line of its own."""
+    if os.environ.get('WORLD_SIZE', '1') != '1' and os.environ.get('RANK', '0') != '0':
+        from zoo.core.ranks import RanksLostError
+
+        if isinstance(error, UserError | RanksLostError):
+            time.sleep(WORD_OF_RANK_0)  # it says the same, or the cause; torchrun then ends this process
     problems = str(error).splitlines() or [type(error).__name__]
     if len(problems) == 1:
         say(f'{_error()} {problems[0]}{hint}')

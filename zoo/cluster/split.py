@@ -63,11 +63,26 @@ def split_problems(config: Any, size: int) -> Iterator[str]:
                 f'{key} is {n}, for each of {size} ranks, but each of them has {each} envs: {each} % {n} = {each % n}; use a '
                 f'divisor, e.g. {around(each, n)}.'
             )
+    yield from _sequence_problems(config, size)
     if (n_learner := value_at(config, 'cluster.learner_num') or 1) > 1:
         yield (
             f'cluster.learner_num is {n_learner} but torchrun started {size} ranks, which are the learners; leave one of the '
             'two out.'
         )
+
+
+def _sequence_problems(config: Any, size: int) -> Iterator[str]:
+    """A sentence if a rank's share of a minibatch is no whole number of sequences."""
+    learn = value_at(config, 'policy.learn') or {}
+    if learn.get('sequence') is None or value_at(config, 'policy.model.recurrent') is None:
+        return
+    for key in ('batch_size', 'critic_batch_size', 'aux_batch_size'):
+        n, length = learn.get(key), learn['sequence']['len']
+        if n is not None and n // size % length:
+            yield (
+                f'policy.learn.{key} is {n}, {n // size} for each of {size} ranks, but policy.learn.sequence.len is {length}; '
+                f'use a multiple of {size} x {length} = {size * length}.'
+            )
 
 
 def _sizes(config: Any) -> Iterator[tuple[str, int]]:

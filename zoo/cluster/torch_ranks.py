@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.errors import RunError, UserError
-from zoo.core.ranks import ALONE, Ranks, alone, merged_moments
+from zoo.core.ranks import ALONE, Ranks, RanksLostError, alone, merged_moments
 
 T = TypeVar('T')
 TIMEOUT = 300.0  # s
@@ -111,7 +111,7 @@ class TorchRanks:
         except RuntimeError as error:
             is_late = 'timed out' in str(error).lower() or 'timeout' in str(error).lower()
             why = f'they did not come within {self._timeout:g} s' if is_late else 'the connection to them was lost'
-            raise RunError(
+            raise RanksLostError(
                 f'rank {self.rank} waited for {what} of {self.size} ranks, but {why} ({_first(error)}); another rank ended or '
                 'hangs: its own message is above, or in its log'
             ) from error

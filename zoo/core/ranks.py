@@ -10,6 +10,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from zoo.core.errors import RunError
+
+
+class RanksLostError(RunError):
+    """Another rank ended, or does not answer: what is wrong is said there."""
+
 
 class Ranks(Protocol):
     """The processes that step together, as one of them sees them.

@@ -340,6 +340,11 @@ class SerialJob:
         return self._progress.wall_before + self.timer.run_s
 
     @property
+    def leads(self) -> bool:
+        """Whether this process writes: of several ranks the first one does."""
+        return self._agreement.leads
+
+    @property
     def steps_async(self) -> bool:
         """Whether the training envs step asynchronously, in processes or threads."""
         return self._envs[0].steps_async

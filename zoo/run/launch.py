@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +16,12 @@ from zoo.cluster.split import rank_device, split_problems
 from zoo.config.section import Config, ConfigError
 from zoo.core.ranks import ALONE, Ranks
 from zoo.run.agreement import OfRank
-from zoo.run.run_dir import newest_in
+from zoo.run.run_dir import newest_in, refuse_unwritable
 
 FILE = 'launch_id'  # in the run folder: which start of torchrun made it
 
 logger = logging.getLogger(__name__)
+_runs = count(1)  # a script may make several
 
 
 class Launch(NamedTuple):
@@ -36,15 +38,13 @@ def launched(cfg: Config, environ: Mapping[str, str] = os.environ) -> Iterator[L
 
     Raises: ConfigError for sizes that do not divide among them, before they meet.
     """
-    size = int(environ.get('WORLD_SIZE', '1') or 1)
-    name = environ.get('TORCHELASTIC_RUN_ID')
-    # without a rendezvous all starts have the run id 'none': the agent, whose children the ranks are, tells them apart
-    launch_id = '' if name is None else f'{name}-{environ.get("MASTER_PORT", "")}-{os.getppid()}'
-    n_restart = int(environ.get('TORCHELASTIC_RESTART_COUNT', '0') or 0)
+    words = environ.get('WORLD_SIZE', '1')
+    size = int(words) if words.isdecimal() else 0  # `join` says what is wrong with it
+    launch_id, n_restart = _id_of(environ), int(environ.get('TORCHELASTIC_RESTART_COUNT', '0') or 0)
     if size == 1:
         yield Launch(ALONE, launch_id, n_restart)
         return
-    if problems := list(split_problems(cfg, size)):
+    if size and (problems := list(split_problems(cfg, size))):
         raise ConfigError(problems)
     from zoo.cluster.torch_ranks import join
 
@@ -76,9 +76,18 @@ def continued(launch: Launch, cfg: Config, run_dir: Path | None) -> tuple[Path |
 
 
 def note(launch: Launch, run_dir: Path) -> None:
-    """Writes into the run folder which start of torchrun made it. Raises: OSError."""
+    """Writes into the run folder which start of torchrun made it. Raises: UserError if it cannot be written."""
     if launch.id and launch.ranks.rank == 0:
-        (run_dir / FILE).write_text(launch.id + '\n', encoding='utf-8')
+        with refuse_unwritable(run_dir):
+            (run_dir / FILE).write_text(launch.id + '\n', encoding='utf-8')
+
+
+def _id_of(environ: Mapping[str, str]) -> str:
+    """What is the same for the n-th run after all restarts of one start of torchrun, and for no other run; '' without it."""
+    name = environ.get('TORCHELASTIC_RUN_ID', '')
+    # all starts without a rendezvous have the id 'none': the agent, whose children the ranks are, tells them apart
+    name = f'{name}-{environ.get("MASTER_PORT", "")}-{os.getppid()}' if name == 'none' else name
+    return f'{name} {next(_runs)}' if name else ''
 
 
 def _of_launch(launch: Launch, cfg: Config) -> Path | None:

@@ -201,8 +201,15 @@ def must_be_eager(cfg: Config, policy: Policy | None, callbacks: str) -> str:
 def _make_policy(
     cfg: Config, policy: Policy | None, kind: Kind, model: nn.Module | None, eager_only: str, ranks: Ranks
 ) -> Policy:
-    """A new policy, or the one that was given. Raises: UserError if that is for other spaces."""
+    """A new policy, or the one that was given. Raises: UserError if that is for other spaces, or not for several ranks."""
     spaces = kind.obs_space, kind.action_space
+    if policy is not None and ranks.size > 1:
+        raise UserError(
+            f'a policy was given but {ranks.size} ranks train together, which makes each of them one with its share of the '
+            'samples; give a config, and model=... for a network of your own'
+        )
+    if model is not None and ranks.size > 1:  # each rank has made one, from random numbers of its own
+        model.load_state_dict(ranks.share(model.state_dict()))
     if policy is None:
         reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
         run = RunInfo(cfg.max_env_step, reuse, n_draw_of(cfg.buffer), eager_only, storable(cfg), ranks)

@@ -35,6 +35,9 @@ class Job(Protocol):
     def step_per_iteration(self) -> int: ...
 
     @property
+    def leads(self) -> bool: ...
+
+    @property
     def steps_async(self) -> bool: ...
 
     def iteration(self) -> None: ...
@@ -50,14 +53,25 @@ def profiled(job: Job, n_iter: int) -> Generator[None]:
     After 2 iterations to warm up, n_iter iterations are timed by the run's own clocks. Then torch's profiler traces 3
     more; it slows them down, so they are not timed. Results are logged, and written to profile.txt and trace.json in
     the run folder. A run that ends earlier (`close`) reports what it has. A profile does not change what is learned.
+    Of several ranks the first one is profiled.
     """
-    report = _Report(job.run_dir / 'profile.txt')
-    _warn_if_short(job, n_iter)
+    if job.leads:
+        _warn_if_short(job, n_iter)
     for i in range(WARM_UP):
         job.iteration()
         if i == WARM_UP - 1 and not job.clocks().calls['evaluate']:  # so that its cost is known
             job.play_evaluation()
         yield
+    if job.leads:
+        yield from _measured(job, n_iter)
+    while True:
+        job.iteration()
+        yield
+
+
+def _measured(job: Job, n_iter: int) -> Generator[None]:
+    """The iterations that are timed, and those that are traced."""
+    report = _Report(job.run_dir / 'profile.txt')
     readings = [job.clocks()]
     try:
         for _ in range(n_iter):
@@ -83,9 +97,6 @@ def profiled(job: Job, n_iter: int) -> Generator[None]:
             trace.export_chrome_trace(str(job.run_dir / 'trace.json'))
             report.add(_operators(trace.key_averages(), n_traced, is_cuda))
             report.add(f'trace of {n_traced} iterations: {job.run_dir / "trace.json"} (for https://ui.perfetto.dev)')
-    while True:
-        job.iteration()
-        yield
 
 
 class _Report:
