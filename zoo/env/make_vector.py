@@ -75,7 +75,7 @@ def make_vector_env(
         )
     one_seed = _one_seed(source, env, how)
     vector = (
-        TensorVectorEnv(env, cfg, name, n_env, device)
+        TensorVectorEnv(env, cfg, name, n_env, device, first or 0)
         if isinstance(env, TensorEnv)
         else VectorEnv(
             env, cfg, name, one_seed, torch.device(device) if device.startswith('cuda') else None, first or 0
@@ -128,7 +128,7 @@ def make_env_groups(
         for start in range(first or 0, (first or 0) + n_env, n_env // n_group):
             group = make_vector_env(cfg, n_env // n_group, training=True, device=device, first=start, restarts=restarts)
             if isinstance(group, TensorVectorEnv):  # then all of them are
-                return _one_group(cfg, device)
+                return _one_group(cfg, device, first)
             groups.append(undo.enter_context(closing(group)))
         undo.pop_all()
     return groups
@@ -141,14 +141,14 @@ def _one_seed(source: Any, env: Any, how: str) -> bool:
     return source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
 
 
-def _one_group(cfg: EnvConfig, device: str) -> list[AnyVectorEnv]:
+def _one_group(cfg: EnvConfig, device: str, first: int | None) -> list[AnyVectorEnv]:
     """The group of tensor envs."""
     if cfg.collector_group_num is not None:
         raise UnsupportedEnvError(
             f'env.collector_group_num is {cfg.collector_group_num} but {env_name(cfg)!r} is a tensor program on the '
             'device of the policy, which gains nothing from groups; leave it out.'
         )
-    return [make_vector_env(cfg, cfg.collector_env_num, training=True, device=device)]
+    return [make_vector_env(cfg, cfg.collector_env_num, training=True, device=device, first=first)]
 
 
 def vectorization_of(cfg: EnvConfig) -> Literal['sync', 'async', 'batched']:

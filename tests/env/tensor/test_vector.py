@@ -12,7 +12,15 @@ from torch import Tensor
 from zoo.backend import trace as compiler
 from zoo.backend.trace import compile_function
 from zoo.core.spaces import Box, Dict, Discrete
-from zoo.env import EnvConfig, EnvContractError, EnvError, TensorEnv, TensorVectorEnv, UnsupportedEnvError
+from zoo.env import (
+    EnvConfig,
+    EnvContractError,
+    EnvError,
+    TensorEnv,
+    TensorVectorEnv,
+    UnsupportedEnvError,
+    make_env_groups,
+)
 from zoo.env.tensor.vector import BLOCK_ROWS, BLOCK_STEPS
 
 
@@ -185,6 +193,18 @@ def test_reset_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     assert not (noise_run(env, 8, 100)[:, 1:] == run[:, 1:]).any()
     child = np.random.SeedSequence(7, spawn_key=(1,))
     assert not (noise_run(env, child, 100)[:, 1:] == run[:, 1:]).any()
+
+
+def test_reset_envs_of_other_processes_begin_other_episodes() -> None:
+    def starts(first: int | None) -> Tensor:
+        cfg = {'id': 'torch', 'game': 'CartPole-v1', 'collector_env_num': 4}
+        (env,) = make_env_groups(cfg, first=first)
+        obs = env.reset(np.random.SeedSequence(3))
+        assert isinstance(obs, Tensor)
+        return obs
+
+    assert starts(None).equal(starts(0)) and starts(4).equal(starts(4))
+    assert not bool((starts(0) == starts(4)).any())
 
 
 @pytest.mark.parametrize('n_env', [1, 7, BLOCK_ROWS + 1])

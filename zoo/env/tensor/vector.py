@@ -60,9 +60,12 @@ class TensorVectorEnv:
     info_columns: tuple[str, ...] = ()
 
     def __init__(
-        self, env: TensorEnv, cfg: EnvConfig, name: str, n_env: int, device: torch.device | str = 'cpu'
+        self, env: TensorEnv, cfg: EnvConfig, name: str, n_env: int, device: torch.device | str = 'cpu', first: int = 0
     ) -> None:
-        self.name, self.n_env = name, n_env
+        """
+        Args: first: index of its first env, where other processes have others, whose episodes are not to be the same.
+        """
+        self.name, self.n_env, self._first = name, n_env, first
         self.watch(cfg.info_columns)
         self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self.obs_space, self.action_space = _spaces(env, name, cfg.action_mask)
@@ -85,10 +88,12 @@ class TensorVectorEnv:
 
         Args:
           seed: all envs draw from one generator on the device. The same seed gives the same episodes on the same kind
-            of device with the same number of envs.
+            of device with the same number of envs and the same first one.
         Raises: EnvContractError if the env's reset returns what it may not, values that are not finite included.
         """
         sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+        if self._first:
+            sequence = np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, self._first))
         self._generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
         self._step_count, self._noise = 0, iter(())
         fresh, _ = self._next_noise()
