@@ -372,7 +372,7 @@ def test_policy_is_told_how_long_the_run_is(tmp_path: Path) -> None:
 def test_tensor_envs_of_training_and_evaluation_lie_on_the_device_of_the_policy(tmp_path: Path) -> None:
     cfg = job_config(tmp_path, 'torch', env=dict(game='CartPole-v1'), policy=dict(device='cuda'))
     with SerialJob(resolve_config(cfg)) as job:
-        assert job._envs[0].device.type == job._evaluator._env.device.type == 'cuda'
+        assert job._envs[0].device.type == job._parts.evaluator._env.device.type == 'cuda'
         job.iteration()
         assert job.evaluate() is not None
 

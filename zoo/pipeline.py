@@ -31,9 +31,10 @@ from zoo.run.env_watch import EnvWatch
 from zoo.run.interrupt import Interrupted, catch_signals
 from zoo.run.job import OnEvaluation, SerialJob, TrainResult, job_class
 from zoo.run.launch import Launch, continued, launched, note
+from zoo.run.learners import starts_learners, train_with_learners
 from zoo.run.load import build_policy, check_env_known
 from zoo.run.profile import profiled
-from zoo.run.run_dir import root_of
+from zoo.run.run_dir import refuse_no_run_folder, root_of
 from zoo.run.saved_run import SavedRun, saved_run
 from zoo.run.sizes import check_memory, check_sizes
 from zoo.run.trust import Trust, check_names, consent_words, give_names
@@ -79,7 +80,7 @@ def serial_pipeline(
       env: what `env.id` takes, in place of the config's, or a dict of keys of the section `env`; without a config, it is
         trained on with the bundled config of that env, or with the defaults of 'ppo'.
       on_evaluation: called with the env step and the `Evaluation` after each evaluation; the run ends after the present
-        round if it returns 'stop'.
+        round if it returns 'stop'. Under torchrun rank 0 calls it.
       run_dir: the folder of the run. Where it has a checkpoint, the run continues from its newest one: the same call can
         be made again and again.
     Under torchrun every process calls this; they train together, and rank 0 alone writes.
@@ -94,8 +95,9 @@ def serial_pipeline(
     _check_values(config, max_train_iter, policy, resume, profile, model, run_dir)
     _check_functions(on_evaluation, run_dir)
     folder = None if run_dir is None else Path(run_dir)
-    if config is None and resume is None and folder is not None:
-        resume = folder
+    if folder is not None:
+        refuse_no_run_folder(folder, config is not None)
+        resume = resume if config is not None else folder
     checkpoint = None if resume is None else load_checkpoint(resume)
     run = saved_run(checkpoint) if checkpoint is not None and config is None else None
     source = config if run is None else _config_of(run, trust, overrides)
@@ -103,10 +105,14 @@ def serial_pipeline(
     give_names(storable(cfg))
     if run is not None and policy is None and model is None:
         build_policy(run, cfg.policy)  # its size, before envs are made
+    if starts_learners(cfg):
+        place = {'run_dir': run_dir} if run_dir is not None else {'resume': resume}
+        given = {'profile': profile, 'trust': trust, 'model': model, 'callbacks': callbacks, **place}
+        return train_with_learners(serial_pipeline, cfg, policy, on_evaluation, max_train_iter=max_train_iter, **given)
     with launched(cfg) as launch:
-        if checkpoint is None:
+        if checkpoint is None or launch.n_restart:
             folder, newest = continued(launch, cfg, folder)
-            checkpoint = None if newest is None else load_checkpoint(newest)
+            checkpoint = newest or checkpoint
         parts = policy, checkpoint, model, callbacks, on_evaluation, folder, launch.ranks
         return _run(partial(job_class(cfg), cfg, *parts), cfg, max_train_iter or math.inf, profile, launch)
 
@@ -137,6 +143,7 @@ def _run(
                 if launch.ranks.rank == 0:
                     _say_what_is_saved(run_dir, cfg)
                 raise
+        launch.ranks.gather(None)  # torchrun ends all ranks as soon as one has ended by a signal: rank 0 may be saving
         if received:
             if run_dir is not None and launch.ranks.rank == 0:
                 words = f'{run_dir}{consent_words(cfg)}'
@@ -236,7 +243,7 @@ def _check_functions(on_evaluation: Any, run_dir: Any) -> None:
             f'on_evaluation is {shown(on_evaluation)} but must be a function of env step and Evaluation that returns '
             "'stop' or None"
         )
-    if run_dir is not None and not isinstance(run_dir, str | os.PathLike):
+    if run_dir is not None and (not isinstance(run_dir, str | os.PathLike) or not str(run_dir)):
         raise UserError(f'run_dir is {shown(run_dir)} but must be the path of a folder')
 
 

@@ -187,3 +187,22 @@ def test_a_run_that_fails_says_how_to_go_on(in_tmp: Path) -> None:
     command = told.partition('continue with: zoo ')[2].split()
     resumed = subprocess.run([sys.executable, '-m', 'zoo', *command], capture_output=True, text=True, timeout=120)
     assert resumed.returncode == 0, resumed.stderr
+
+
+def test_the_same_command_with_run_makes_a_run_and_continues_it(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = _trained(['cartpole_ppo', '--run', 'mine'], capsys)
+    assert Path(first['run_dir']) == in_tmp / 'mine' and first['env_step'] <= 2048
+    log = (in_tmp / 'mine' / 'metrics.jsonl').read_text()
+    again = _trained(['cartpole_ppo', '--run', 'mine'], capsys)  # nothing is left
+    assert (again['env_step'], again['run_dir']) == (first['env_step'], first['run_dir'])
+    assert (in_tmp / 'mine' / 'metrics.jsonl').read_text() == log
+    assert main(['train', '--run', 'mine', '--steps', '4_096', 'logger.console=off', '--json']) == 0
+    longer = json.loads(capsys.readouterr().out)
+    assert longer['env_step'] > first['env_step'] and longer['run_dir'] == first['run_dir']
+
+
+def test_run_and_resume_together_are_refused(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['train', 'cartpole_ppo', '--run', 'mine', '--resume', 'other']) == 2
+    assert 'resume' in capsys.readouterr().err and not (in_tmp / 'mine').exists()

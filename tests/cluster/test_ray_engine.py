@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -16,14 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from tests.cluster.ray_runs import PATIENCE, descendants, driver, left, same_state, wait_for
 from tests.cluster.runners import Numbers
 from zoo import serial_pipeline
 from zoo.cluster.config import ClusterConfig
 from zoo.cluster.engine import RunnerLostError
 from zoo.cluster.parcel import Lost, Order, Parcel
-from zoo.core.data import leaves
 from zoo.core.errors import RunError, UserError
 
 ray = pytest.importorskip('ray')
@@ -40,8 +37,6 @@ pytestmark = [
 ]
 
 N_CPU = 4
-PATIENCE = 60.0
-REPO = Path(__file__).resolve().parents[2]
 TWO = ['cluster.engine=ray', 'cluster.runner_num=2']
 SMALL = {
     'acrobot_ppo': [
@@ -133,37 +128,6 @@ def until(engine: RayEngine, n: int) -> list[Parcel | Lost]:
 def shown(parcel: Any) -> tuple[int, int, float, int]:
     """Group, version, last number of the block, byte of the weights."""
     return parcel.group, parcel.version, parcel.blocks['obs'][-1], int(parcel.blocks['steps.reward'][1, 2])
-
-
-def stat_of(pid: int) -> list[str]:
-    """State, parent and more of a process; [] if there is none."""
-    try:
-        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
-    except OSError:
-        return []
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes under a process."""
-    parents = {int(path.name): stat_of(int(path.name)) for path in Path('/proc').glob('[0-9]*')}
-    found = [pid]
-    for each in found:
-        found += [child for child, stat in parents.items() if stat and int(stat[1]) == each]
-    return found[1:]
-
-
-def left(pids: list[int], seconds: float = 10.0) -> list[int]:
-    """Those that are not gone in time; one that only waits for its parent to take its exit code is."""
-    deadline = time.monotonic() + seconds
-    while any(stat_of(pid)[:1] not in ([], ['Z'], ['X']) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return [pid for pid in pids if stat_of(pid)[:1] not in ([], ['Z'], ['X'])]
-
-
-def same_state(a: Any, b: Any) -> bool:
-    """Whether two policies have the same bits."""
-    pairs = zip(leaves(a.model.state_dict()), leaves(b.model.state_dict()), strict=True)
-    return all(x[0] == y[0] and torch.equal(x[1], y[1]) for x, y in pairs)
 
 
 def train(tmp_path: Path, name: str, *overrides: str) -> Any:
@@ -328,24 +292,6 @@ def test_env_error_ends_the_run_with_its_own_message(tmp_path: Path) -> None:
     assert socket.gethostname() in ''.join(caught.value.__notes__)
 
 
-SCRIPT = """
-import sys
-from zoo import serial_pipeline
-serial_pipeline('cartpole_ppo', overrides=['cluster.engine=ray', 'cluster.runner_num=1', 'policy.eval.stop_value=null',
-                'max_env_step=100000000', 'logger.freq=1', *sys.argv[1:]])
-"""
-
-
-def driver(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:
-    """A run in a process group of its own, which ends only by a signal."""
-    env = {**os.environ, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1'}
-    env.pop('RAY_ADDRESS', None)
-    folder.mkdir()
-    command = [sys.executable, '-c', SCRIPT, f'logger.root={folder}', *overrides]
-    with open(folder / 'log', 'w') as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
-
-
 def test_signals_to_a_run_save_it_once_and_leave_no_process(tmp_path: Path) -> None:
     """SIGINT and SIGTERM go to the process group, as a terminal and a scheduler send them; SIGKILL to the run alone."""
     numbers = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
@@ -353,14 +299,13 @@ def test_signals_to_a_run_save_it_once_and_leave_no_process(tmp_path: Path) -> N
         f'cluster.address={ray.get_runtime_context().gcs_address}'  # one of the three joins the cluster of these tests
     )
     folders = [tmp_path / number.name for number in numbers]
-    drivers = [driver(folders[0]), driver(folders[1], joins, 'cluster.runner_cpu=0.5'), driver(folders[2])]
+    one = 'cluster.engine=ray', 'cluster.runner_num=1'
+    extra = (), (joins, 'cluster.runner_cpu=0.5'), ()
+    drivers = [driver(folder, *one, *words) for folder, words in zip(folders, extra, strict=True)]
     try:
         children = []
         for folder, process in zip(folders, drivers, strict=True):
-            deadline = time.monotonic() + PATIENCE
-            while not any('env_step' in path.read_text() for path in folder.glob('**/metrics.jsonl')):
-                assert process.poll() is None and time.monotonic() < deadline, (folder / 'log').read_text()
-                time.sleep(0.1)
+            wait_for(folder, process, '**/metrics.jsonl', 'env_step')
             children.append(descendants(process.pid))
         assert len(children[0]) >= 5  # two services of Ray, two agents and a runner, at least
         for number, process in zip(numbers, drivers, strict=True):

@@ -13,6 +13,7 @@ from tests.policy.test_offpolicy import run_config
 from tests.policy_envs import job_config
 from zoo import PIPELINE_REGISTRY, Section
 from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import explain_config, resolve_config
@@ -183,3 +184,39 @@ def test_a_job_takes_a_plain_config_and_is_run_round_by_round(tmp_path: Path) ->
         job.iteration()
         assert job.env_step == job.step_per_iteration and job.train_iter > 0 and job.n_iteration == 1
         assert job.cfg == resolve_config(config)
+
+
+def test_on_evaluation_is_told_of_each_and_can_stop_the_run(tmp_path: Path) -> None:
+    got: list[tuple[int, float]] = []
+
+    def on_evaluation(env_step: int, evaluation: Any) -> str | None:
+        got.append((env_step, evaluation.return_mean))
+        return 'stop' if env_step >= 128 else None
+
+    config = job_config(tmp_path, policy=dict(eval=dict(eval_freq=64)))
+    result = serial_pipeline(config, on_evaluation=on_evaluation)
+    assert [step for step, _ in got] == [64, 128] and result.env_step == 128
+    assert result.last_return == got[-1][1]
+    assert result.stop_reason == 'on_evaluation asked for it'
+    assert load_checkpoint(result.run_dir).meta['env_step'] == 128
+
+
+def test_on_evaluation_that_returns_anything_else_is_refused(tmp_path: Path) -> None:
+    config = job_config(tmp_path, policy=dict(eval=dict(eval_freq=64)))
+    with pytest.raises(UserError, match="on_evaluation returned True but must return 'stop' or None"):
+        serial_pipeline(config, on_evaluation=lambda env_step, evaluation: True)
+    with pytest.raises(UserError, match='on_evaluation is 3 but must be a function'):
+        serial_pipeline(config, on_evaluation=3)  # type: ignore[arg-type]
+
+
+def test_errors_of_on_evaluation_pass_through_after_the_run_is_saved(tmp_path: Path) -> None:
+    class PrunedError(Exception):
+        """Of a library."""
+
+    def prune(env_step: int, evaluation: Any) -> None:
+        raise PrunedError
+
+    config = job_config(tmp_path, policy=dict(eval=dict(eval_freq=128)))
+    with pytest.raises(PrunedError):
+        serial_pipeline(config, on_evaluation=prune, run_dir=tmp_path / 'run')
+    assert load_checkpoint(tmp_path / 'run').meta['env_step'] == 128

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.policy_envs import job_config, rows
-from tests.run.processes import config_file, fill, make_read_only, run_zoo, small_disk
+from tests.policy_envs import differing, job_config, rows
+from tests.run.processes import config_file, ended, fill, make_read_only, run_zoo, small_disk, start_zoo, wait_for
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
@@ -276,3 +276,138 @@ def test_config_that_was_half_written_does_not_matter_to_a_resume(tmp_path: Path
     serial_pipeline(resume=first.run_dir, max_env_step=256)
     assert (first.run_dir / 'config.yaml').read_bytes() == whole
     assert not list(first.run_dir.glob('*.tmp'))
+
+
+# --- run_dir=, or --run: the folder is named, and the run in it continues ---
+
+
+def test_run_continues_in_the_folder_that_is_named_and_says_what_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    place = tmp_path / 'deep' / 'mine'
+    first = serial_pipeline(job_config(tmp_path, max_env_step=128), run_dir=place)
+    assert (first.run_dir, first.env_step) == (place, 128) and not (tmp_path / 'run').exists()
+    assert 'continues' not in caplog.text
+    changed = job_config(tmp_path, policy=dict(learn=dict(learning_rate=0.5)))
+    second = serial_pipeline(changed, run_dir=str(place), seed=3)
+    assert (second.run_dir, second.env_step) == (place, 256)
+    assert f'{place} is there: the run continues from step_000000128.safetensors' in caplog.text
+    assert 'seed 0 -> 3, max_env_step 128 -> 256, policy.learn.learning_rate' in caplog.text
+    assert [row['env_step'] for row in rows(place) if 'learn/train_iter' in row] == [64, 128, 192, 256]
+
+
+def test_run_in_a_named_folder_has_the_bits_of_one_that_is_resumed(tmp_path: Path) -> None:
+    cfg = job_config(tmp_path, 'CartPole-v1')
+    first = serial_pipeline(cfg, max_env_step=128)
+    shutil.copytree(first.run_dir, tmp_path / 'copy')
+    resumed = serial_pipeline(resume=first.run_dir, max_env_step=256)
+    continued = serial_pipeline(cfg, run_dir=tmp_path / 'copy')
+    assert continued.env_step == resumed.env_step and continued.run_dir == tmp_path / 'copy'
+    assert not differing(continued.policy.state_dict(), resumed.policy.state_dict())
+
+
+def test_finished_run_in_a_named_folder_has_nothing_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    log = (tmp_path / 'mine' / 'metrics.jsonl').read_text()
+    again = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    assert (again.env_step, again.train_iter, again.last_return) == (256, first.train_iter, first.last_return)
+    assert 'nothing is left to train: the run has 256 env steps' in caplog.text
+    assert (tmp_path / 'mine' / 'metrics.jsonl').read_text() == log
+
+
+def test_folder_with_files_of_others_and_no_checkpoint_gets_a_new_run(tmp_path: Path) -> None:
+    (tmp_path / 'mine').mkdir()
+    (tmp_path / 'mine' / 'notes.txt').write_text('keep')
+    # lines of a process that was killed before its first checkpoint
+    (tmp_path / 'mine' / 'metrics.jsonl').write_text('{"env_step": 64, "wall_s": 1.0}\n{"env_step": 128, "wal')
+    result = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    assert [row['env_step'] for row in rows(result.run_dir) if 'learn/train_iter' in row] == [64, 128, 192, 256]
+    assert [row['env_step'] for row in rows(result.run_dir)] == [64, 128, 192, 256, 256]
+    assert (tmp_path / 'mine' / 'notes.txt').read_text() == 'keep'
+
+
+def test_run_is_continued_without_a_config_and_refused_without_either(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    second = serial_pipeline(run_dir=tmp_path / 'mine', max_env_step=320)
+    assert (second.run_dir, second.env_step) == (first.run_dir, 320)
+    with pytest.raises(UserError, match='new has no checkpoint to continue from; give a config to begin a run in it'):
+        serial_pipeline(run_dir=tmp_path / 'new')
+    assert not (tmp_path / 'new').exists()
+
+
+def test_folder_that_cannot_be_that_of_a_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / 'file').touch()
+    first = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    places = {
+        tmp_path / 'file': r'file cannot be written \(File exists\); make that possible, or name another folder',
+        tmp_path / 'file' / 'x': r'x cannot be written \(Not a directory\)',
+        first.run_dir / 'checkpoints': f'is the folder of the checkpoints of a run; name the run, {first.run_dir}$',
+        '': "^run_dir is '' but must be the path of a folder$",
+        3: '^run_dir is 3 but must be the path of a folder$',
+    }
+    for place, said in places.items():
+        with pytest.raises(UserError, match=said):
+            serial_pipeline(job_config(tmp_path), run_dir=place)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match='both resume and run_dir'):
+        serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine', resume=first.run_dir)
+
+
+@pytest.mark.parametrize(
+    'sections', [dict(env=dict(id='CartPole-v1')), dict(policy=dict(model=dict(hidden_sizes=[9])))]
+)
+def test_named_folder_of_another_run_is_refused_and_left_as_it_was(tmp_path: Path, sections: dict[str, Any]) -> None:
+    first = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    before = _files(first.run_dir)
+    other = job_config(tmp_path, max_env_step=512, **sections)
+    with pytest.raises(CheckpointError, match='resume with the env that it was trained on|does not fit'):
+        serial_pipeline(other, run_dir=tmp_path / 'mine')
+    assert _files(first.run_dir) == before
+
+
+def test_named_folder_in_use_is_refused(tmp_path: Path) -> None:
+    with SerialJob(resolve_config(job_config(tmp_path)), run_dir=tmp_path / 'mine') as job:
+        job.iteration()
+        job.save()
+        before = _files(tmp_path / 'mine')
+        with pytest.raises(UserError, match=r'mine is in use by process \d+ on host'):
+            serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+        assert _files(tmp_path / 'mine') == before
+        job.iteration()
+
+
+@pytest.mark.slow
+def test_command_that_was_killed_continues_and_ends_when_started_again(tmp_path: Path) -> None:
+    env = dict(kwargs={'pause': 0.002})
+    config = config_file(
+        tmp_path / 'a.yaml',
+        tmp_path,
+        'tests.policy_envs:stuck_env',
+        env=env,
+        checkpoint=dict(freq=64),
+        max_env_step=1024,
+    )
+    command = ['train', config, '--run', tmp_path / 'mine']
+    process = start_zoo(*command)
+    wait_for(lambda: len(list((tmp_path / 'mine').glob('checkpoints/step_*.safetensors'))) > 1, process)
+    process.kill()
+    ended(process)
+    n = load_checkpoint(tmp_path / 'mine').meta['env_step']
+    assert 128 <= n < 1024
+    done = run_zoo(*command)
+    assert done.returncode == 0 and f'the run continues from step_{n:09d}.safetensors' in done.stderr, done.stderr
+    assert load_checkpoint(tmp_path / 'mine').meta['env_step'] == 1024
+    steps = [row['env_step'] for row in rows(tmp_path / 'mine') if 'learn/train_iter' in row]
+    assert steps == list(range(64, 1025, 64))
+    again = run_zoo(*command)
+    assert again.returncode == 0 and 'nothing is left to train' in again.stderr
+
+
+@pytest.mark.slow
+def test_named_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / 'closed').mkdir(mode=0o500)
+    done = run_zoo('train', config_file(tmp_path / 'a.yaml', tmp_path), '--run', tmp_path / 'closed' / 'mine')
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(
+        f'the run folder {tmp_path}/closed/mine cannot be written (Permission denied); make that possible, or name another folder'
+    )

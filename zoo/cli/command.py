@@ -69,6 +69,10 @@ def _log_to_stderr(args: argparse.Namespace) -> None:
     level = 'debug' if args.debug else args.log_level or ('warning' if args.quiet else 'info')
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Format('%(message)s'))
+    if rank := _other_rank():
+        from zoo.run.agreement import OfRank
+
+        handler.addFilter(OfRank(rank))  # what all ranks log before they meet is said by the first
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
@@ -119,7 +123,7 @@ def _hint(args: argparse.Namespace, message: str) -> str:
 
 def _report(error: Exception, code: int, hint: str = '') -> int:
     """Says what is wrong: one problem in one line, several each in a line of its own."""
-    if os.environ.get('WORLD_SIZE', '1') != '1' and os.environ.get('RANK', '0') != '0':
+    if _other_rank():
         from zoo.core.ranks import RanksLostError
 
         if isinstance(error, UserError | RanksLostError):
@@ -132,6 +136,12 @@ def _report(error: Exception, code: int, hint: str = '') -> int:
     shown = [*problems[:MAX_PROBLEMS], *([f'and {left} more; --debug shows all'] if left > 0 else [])]
     say('\n'.join([f'{_error()} {len(problems)} problems:{hint}', *(f'  {problem}' for problem in shown)]))
     return code
+
+
+def _other_rank() -> int:
+    """The number of this process if torchrun started it as another rank than 0; else 0."""
+    rank = os.environ.get('RANK', '')
+    return int(rank) if rank.isdecimal() and os.environ.get('WORLD_SIZE', '1') != '1' else 0
 
 
 def _error() -> str:

@@ -22,10 +22,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue')
     parser.add_argument(
         '--run',
+        '--run-dir',
         dest='run_dir',
         metavar='DIR',
         help='the folder of the run; if it has a checkpoint the run continues from its newest one, so that the same command '
-        'can be started again and again',
+        'can be started again and again; torchrun takes --run for its own --run-path: write --run-dir there',
     )
     parser.add_argument(
         '--profile',

@@ -1,4 +1,4 @@
-"""What runners are built of, pickled: the policy's class and config, and code of the user's own script and files."""
+"""What runners and ranks are built of, pickled: the policy's class and config, and code of the user's own script and files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import pickle
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -56,12 +56,12 @@ def versions() -> dict[str, str]:
     }
 
 
-def check_versions(learner: Mapping[str, str], host: str) -> None:
+def check_versions(learner: Mapping[str, str], host: str, who: str = 'the runner') -> None:
     """Raises: UserError if this process has others than the learner."""
     for name, here in versions().items():
         if learner[name] != here:
             raise UserError(
-                f'the runner on {host} has {name} {here} and the learner {learner[name]}; install the same on both'
+                f'{who} on {host} has {name} {here} and the learner {learner[name]}; install the same on both'
             )
 
 
@@ -69,17 +69,26 @@ def packed(cargo: Cargo) -> bytes:
     """The cargo with the code that it needs. Raises: UserError for what cannot be sent to another process."""
     env = _by_module(dict(cargo.env))
     used = set(_words([cargo.policy, env]))
+    return _packed(cargo._replace(env=env), env, list(_entries(used, OF_THE_LEARNER)))
+
+
+def packed_call(call: Any, config: Mapping[str, Any]) -> bytes:
+    """What a whole rank is to call, with the code that its config needs. Raises: as `packed`."""
+    return _packed(call, config['env'], list(_entries(set(_words(config)))))
+
+
+def _packed(cargo: Any, env: Mapping[str, Any], entries: list[tuple[str, str, bytes]]) -> bytes:
     crate = _Crate(
         [os.path.abspath(path) for path in sys.path],
         {name: (str(path), path.read_text(encoding='utf-8')) for name, path in files_run().items()},
-        list(_entries(used)),
+        entries,
         _dumps(_specs(env), f'env {env["id"]!r}'),
-        _dumps(cargo._replace(env=env), 'the config, or the policy'),
+        _dumps(cargo, 'the config, or the policy'),
     )
     return pickle.dumps(crate)
 
 
-def unpacked(data: bytes, host: str) -> Cargo:
+def unpacked(data: bytes, host: str, who: str = 'the runner') -> Any:
     """The cargo; the code that came with it is in the registries of this process.
 
     Raises: UserError for a module that this process cannot import.
@@ -98,11 +107,10 @@ def unpacked(data: bytes, host: str) -> Cargo:
                     registry.register(name, module=item)
         for spec in pickle.loads(crate.specs):
             gymnasium.registry.setdefault(spec.id, spec)
-        cargo: Cargo = pickle.loads(crate.cargo)
-        return cargo
+        return pickle.loads(crate.cargo)
     except (ImportError, AttributeError) as error:
         raise UserError(
-            f'the runner on {host} cannot import what the run uses ({show_error(error)}); install that package there, name '
+            f'{who} on {host} cannot import what the run uses ({show_error(error)}); install that package there, name '
             'its file by --import path/file.py, which is then sent, or give cluster.working_dir where Ray carries the runners'
         ) from error
 
@@ -140,10 +148,10 @@ def _words(value: Any) -> Iterator[str]:
             yield from _words(x)
 
 
-def _entries(used: set[str]) -> Iterator[tuple[str, str, bytes]]:
+def _entries(used: set[str], without: Collection[str] = ()) -> Iterator[tuple[str, str, bytes]]:
     """What code that is neither zoo's nor a plugin's registered. Raises: UserError if one that is used cannot be sent."""
     for where, registry in vars(registries).items():
-        if not isinstance(registry, Registry) or where in OF_THE_LEARNER:
+        if not isinstance(registry, Registry) or where in without:
             continue
         for name, item in registry._items.items():
             place = registry._places[name]

@@ -50,7 +50,10 @@ class ClusterConfig(Section):
     )
     start_timeout: float = Field(120.0, gt=0, description='seconds that all runners may take to start')
     restart_limit: int = Field(
-        20, ge=0, description='runners that may be lost within an hour; one more stops the run, with its state saved'
+        20,
+        ge=0,
+        description='runners that may be lost within an hour, or starts again of learners that Ray carries; one more stops the '
+        'run, with its state saved',
     )
     learner_num: int = Field(
         1, ge=1, description='learners that step together, as actors of Ray; under torchrun it is --nproc-per-node'

@@ -98,11 +98,13 @@ def end(actor: Any) -> None:
         ray.kill(actor, no_restart=True)
 
 
-def end_process(place: Place) -> None:
-    """Ends a process of this node of the cluster; one of another is left to Ray."""
-    if ray.is_initialized() and place[2] == ray.get_runtime_context().get_node_id():
+def end_process(place: Place) -> bool:
+    """Ends a process of this node of the cluster; one of another is left to Ray. Returns: whether it is of this node."""
+    is_here = ray.is_initialized() and place[2] == ray.get_runtime_context().get_node_id()
+    if is_here:
         with suppress(OSError):
             os.kill(place[1], signal.SIGKILL)
+    return is_here
 
 
 def wait_for_end(places: Sequence[Place]) -> None:
@@ -118,14 +120,17 @@ def wait_for_end(places: Sequence[Place]) -> None:
         sleep(0.02)
 
 
-def lack(what: str, n: int, need: Mapping[str, float]) -> str:
-    """'8 runners of 1 CPU each need 8, the cluster has 2: ...', or '' if there is enough of all."""
+def lack(what: str, n: int, need: Mapping[str, float], lower: str = 'cluster.runner_num or cluster.runner_{}') -> str:
+    """'8 runners of 1 CPU each need 8, the cluster has 2: ...', or '' if there is enough of all.
+
+    Args: lower: keys that lessen the need, with the resource's name for {}.
+    """
     there = ray.cluster_resources()
     for name, wanted in need.items():
         if wanted > there.get(name, 0) + 1e-6:
             return (
                 f'{what} of {wanted / n:g} {name} each need {wanted:g}, and the Ray cluster has {there.get(name, 0):g}: '
-                f'add nodes, or lower cluster.runner_num or cluster.runner_{name.lower()}'
+                f'add nodes, or lower {lower.format(name.lower())}'
             )
     return ''
 
@@ -137,10 +142,26 @@ def room() -> str:
     return f'the Ray cluster has {"; ".join(parts) or "no CPU"}'
 
 
+def cause_of(error: RayError, place: Place | None) -> str:
+    """A clause for the loss of an actor. Raises: UserError if its node has no zoo."""
+    text, process = str(error), 'its process' if place is None else f'its process {place[1]} on {place[0]}'
+    if "No module named 'zoo" in text:
+        raise UserError('a node of the Ray cluster cannot import zoo; install the same version on all nodes') from None
+    if 'node has died' in text or 'node was dead' in text or 'node failure' in text:
+        return f'the node of {process} is gone'
+    if 'memory' in text and ('running low' in text or isinstance(error, ray.exceptions.OutOfMemoryError)):
+        return f'Ray ended {process} because its machine ran out of memory'
+    if isinstance(error, ray.exceptions.ActorUnavailableError):
+        return f'{process} cannot be reached'
+    if isinstance(error, ray.exceptions.RayActorError):
+        return f'{process} ended unexpectedly, e.g. by signal 9 or for lack of memory'
+    return f'what {process} had sent was lost ({show_error(error, 200)})'
+
+
 def _local_cpus(wanted: float) -> int:
     n_core = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
     if wanted > n_core:
-        logger.warning('the runners ask for %g CPUs and this machine has %d: they share them', wanted, n_core)
+        logger.warning('the run asks for %g CPUs and this machine has %d: they share them', wanted, n_core)
     return max(n_core, ceil(wanted))
 
 

@@ -115,7 +115,7 @@ class RayEngine:
             self.kill(group, f'it did not answer {method} within {limit:g} s')
             raise RunnerLostError(f'runner {group} did not answer {method} within {limit:g} s') from None
         except ray.exceptions.RayError as error:
-            cause = self._cause(group, error)
+            cause = ray_cluster.cause_of(error, self._processes[group].place)
             self._lose(group, cause)
             raise RunnerLostError(f'runner {group} was lost before it answered {method}: {cause}') from None
         return answer.raise_() if isinstance(answer, Failure) else answer[0]
@@ -245,7 +245,7 @@ class RayEngine:
         except ray.exceptions.RayTaskError as error:
             raise _task_error(error) from None
         except ray.exceptions.RayError as error:  # the actor, its node, or what it had sent
-            self._lose(group, self._cause(group, error))
+            self._lose(group, ray_cluster.cause_of(error, self._processes[group].place))
             return None
         return answer.raise_() if isinstance(answer, Failure) else answer
 
@@ -258,24 +258,6 @@ class RayEngine:
         self._asked = {ref: g for ref, g in self._asked.items() if g not in process.groups}
         self._lost += [Lost(g, cause) for g in process.groups]
         self._make(process.groups)
-
-    def _cause(self, group: int, error: ray.exceptions.RayError) -> str:
-        """A clause for a loss."""
-        place, text = self._processes[group].place, str(error)
-        process = 'its process' if place is None else f'its process {place[1]} on {place[0]}'
-        if "No module named 'zoo" in text:
-            raise UserError(
-                'a node of the Ray cluster cannot import zoo; install the same version on all nodes'
-            ) from None
-        if 'node has died' in text or 'node was dead' in text or 'node failure' in text:
-            return f'the node of {process} is gone'
-        if 'memory' in text and ('running low' in text or isinstance(error, ray.exceptions.OutOfMemoryError)):
-            return f'Ray ended {process} because its machine ran out of memory'
-        if isinstance(error, ray.exceptions.ActorUnavailableError):
-            return f'{process} cannot be reached'
-        if isinstance(error, ray.exceptions.RayActorError):
-            return f'{process} ended unexpectedly, e.g. by signal 9 or for lack of memory'
-        return f'what {process} had sent was lost ({show_error(error, 200)})'
 
 
 def _task_error(error: ray.exceptions.RayTaskError) -> Exception:

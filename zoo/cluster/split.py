@@ -22,6 +22,8 @@ SIZES = (
 )
 """Numbers of envs and samples, which ranks share; steps, passes and rollouts are those of each."""
 N_EPISODE = 'policy.eval.n_episode'
+STARTED_BY = 'ZOO_RANKS_BY'
+"""Variable of the environment that names what started the ranks, where it was not torchrun."""
 
 
 def split_config(cfg: Config, size: int, rank: int) -> Config:
@@ -46,8 +48,11 @@ def rank_device(device: str, environ: Mapping[str, str] = os.environ) -> str:
     return 'cpu' if device == 'auto' else device
 
 
-def split_problems(config: Any, size: int) -> Iterator[str]:
-    """A sentence for each number that does not divide among the ranks, and for settings that several ranks do not have."""
+def split_problems(config: Any, size: int, by: str = 'torchrun') -> Iterator[str]:
+    """A sentence for each number that does not divide among the ranks, and for settings that several ranks do not have.
+
+    Args: by: what starts the ranks, 'torchrun' or 'ray'.
+    """
     for path, whole in _sizes(config):
         if whole % size:
             fits = ' or '.join(str(x) for x in (whole // size * size, -(-whole // size) * size) if x)
@@ -64,7 +69,7 @@ def split_problems(config: Any, size: int) -> Iterator[str]:
                 f'divisor, e.g. {around(each, n)}.'
             )
     yield from _sequence_problems(config, size)
-    if (n_learner := value_at(config, 'cluster.learner_num') or 1) > 1:
+    if (n_learner := value_at(config, 'cluster.learner_num') or 1) > 1 and by == 'torchrun':
         yield (
             f'cluster.learner_num is {n_learner} but torchrun started {size} ranks, which are the learners; leave one of the '
             'two out.'

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from zoo.core.ranks import ALONE, Ranks, RanksLostError, alone, merged_moments
 
 T = TypeVar('T')
 TIMEOUT = 300.0  # s
+ANSWER = 1.0  # s for which a rank waits for the answer of rank 0, before it looks for a newer name
 _NEEDED = ('RANK', 'MASTER_ADDR', 'MASTER_PORT')
 
 
@@ -44,11 +47,14 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
     if is_cuda:
         torch.cuda.set_device(device)
     try:
+        limit = timedelta(seconds=timeout)
+        store, _, _ = next(torch.distributed.rendezvous('env://', int(environ['RANK']), int(size), timeout=limit))
         torch.distributed.init_process_group(
             'cpu:gloo,cuda:nccl' if is_cuda else 'gloo',
-            timeout=timedelta(seconds=timeout),
+            timeout=limit,
             world_size=int(size),
             rank=int(environ['RANK']),
+            store=_fresh(store, int(environ['RANK']), int(size), timeout),
         )
     except RuntimeError as error:
         where = f'{environ["MASTER_ADDR"]}:{environ["MASTER_PORT"]}'
@@ -57,6 +63,34 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
             'see whether all of them were started'
         ) from error
     return TorchRanks(timeout, device)
+
+
+def _fresh(store: Any, rank: int, size: int, timeout: float) -> Any:
+    """A part of the store in which nothing is written yet, the same for all ranks that are here now.
+
+    torchrun keeps the store after a restart, and from one group of these processes to the next, addresses that are gone
+    included. So rank 0 names a new part; another rank may read an old name first, and believes one that rank 0 answers.
+    Raises: RuntimeError if the others do not come.
+    """
+    own, end = uuid4().hex, time.monotonic() + timeout
+    if rank == 0:
+        store.set_timeout(timedelta(seconds=timeout))
+        store.set('zoo/part', own)
+        for other in range(1, size):
+            name = store.get(f'{own}/{other}').decode()  # waits for it
+            store.set(f'{own}/{name}', '')
+        return torch.distributed.PrefixStore(own, store)
+    while time.monotonic() < end:
+        store.set_timeout(timedelta(seconds=max(end - time.monotonic(), 0.1)))
+        part = store.get('zoo/part').decode()
+        store.set(f'{part}/{rank}', own)
+        try:
+            store.wait([f'{part}/{own}'], timedelta(seconds=min(ANSWER, timeout)))
+        except RuntimeError:  # of the rank 0 of an earlier start: the new one is not here yet
+            continue
+        store.set_timeout(timedelta(seconds=timeout))
+        return torch.distributed.PrefixStore(part, store)
+    raise RuntimeError('timed out: rank 0 has not come')
 
 
 class TorchRanks:
@@ -113,7 +147,7 @@ class TorchRanks:
             why = f'they did not come within {self._timeout:g} s' if is_late else 'the connection to them was lost'
             raise RanksLostError(
                 f'rank {self.rank} waited for {what} of {self.size} ranks, but {why} ({_first(error)}); another rank ended or '
-                'hangs: its own message is above, or in its log'
+                'hangs: see its own message, or its log'
             ) from error
 
 

@@ -10,6 +10,7 @@ import torch
 
 from zoo.core.ranks import Ranks
 from zoo.policy.metrics import over_ranks
+from zoo.run.evaluations import joined_evaluations
 from zoo.run.parts import Parts
 from zoo.worker.episode_infos import InfoTally
 from zoo.worker.evaluation import Evaluation
@@ -45,16 +46,20 @@ class Agreement:
         collector.env_step, collector.episodes.n_episode, collector.episodes.n_reset, self._parts.learner.n_sample = now
         self._before = now
 
-    def stops(self, wanted: bool, number: int) -> int | None:
+    def stops(self, wanted: bool, received: list[int]) -> int | None:
         """None: no rank wants to stop. Else the number of the signal that one of them got; 0: it was no signal.
 
-        Args: wanted: whether this rank wants to; number: of the signal that it got; 0: none.
+        Args: wanted: whether this rank wants to; received: the signal that it got, if any; that of another rank is added.
         """
+        number = received[0] if received else 0
         if self._ranks.size == 1:
             return number if wanted or number else None
         if not self._ranks.sum_(torch.tensor([float(wanted or number > 0)])).item():
             return None
-        return max(self._ranks.gather(number))
+        number = max(self._ranks.gather(number))
+        if number and not received:
+            received.append(number)
+        return number
 
     def first(self, text: str) -> str:
         """The text of the first rank that has one."""
@@ -97,24 +102,6 @@ class Agreement:
         collector = self._parts.collector
         n_sample = 0 if self._ranks.size == 1 else self._parts.learner.n_sample
         return [collector.env_step, collector.episodes.n_episode, collector.episodes.n_reset, n_sample]
-
-
-def joined_evaluations(parts: Sequence[Evaluation]) -> Evaluation:
-    """Evaluations of ranks as one: their episodes, those of the first rank first."""
-    n_each = [len(part.returns) for part in parts]
-    keys = dict.fromkeys(key for part in parts for key in part.infos)
-    infos = {
-        key: [x for part, n in zip(parts, n_each, strict=True) for x in part.infos.get(key, [float('nan')] * n)]
-        for key in keys
-    }
-    cut = [x for part, n in zip(parts, n_each, strict=True) for x in (part.cut or [False] * n)]
-    return Evaluation(
-        [x for part in parts for x in part.returns],
-        [x for part in parts for x in part.lengths],
-        cut,
-        infos,
-        {name: joined_evaluations([part.sets[name] for part in parts]) for name in parts[0].sets},
-    )
 
 
 class OfRank(logging.Filter):

@@ -30,6 +30,7 @@ from zoo.run.callbacks import CallbackError, Callbacks
 from zoo.run.checkpoint import Checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.env_settings import RunSettings
+from zoo.run.evaluations import play_evaluations
 from zoo.run.logger import Logger, LoggerConfig
 from zoo.run.parts import make_parts
 from zoo.run.report import Clocks, Report, Timer
@@ -118,7 +119,7 @@ class SerialJob:
                 refuse_unsavable(parts.policy)
             self._envs, self.policy, self._n_thread = parts.envs, parts.policy, parts.n_thread
             self._get_train_sample = parts.policy.collect_mode.get_train_sample
-            self._collector, self._learner, self._evaluator = parts.collector, parts.learner, parts.evaluator
+            self._collector, self._learner = parts.collector, parts.learner
             self._settings = RunSettings(cfg, parts)
             self._progress = Progress() if checkpoint is None else self._resume(checkpoint)
             self._folder.begin()
@@ -138,8 +139,9 @@ class SerialJob:
                 if cfg.checkpoint.keep_best:
                     self._adopt_best()
             self._settings.before_rollout(self.env_step)
-            self.reset_env()
             self._agreement.begin()
+            self.reset_env()
+            self._agreement.count()
             self._undo = undo.pop_all()
 
     def start(self) -> None:
@@ -209,18 +211,19 @@ class SerialJob:
 
         Args: received: signals of this rank; the one of another rank is added.
         """
-        number = self._agreement.stops(self._stopped, received[0] if received else 0)
+        number = self._agreement.stops(self._stopped, received)
         if number is None:
             return self.done
-        if number and not received:
-            received.append(number)
-        elif not number:
+        if not number:
             self._stopped, self._stop_reason = True, self._agreement.first(self._stop_reason)
         return True
 
     def is_signalled(self, received: list[int]) -> bool:
-        """Whether a rank got a signal to stop; asked by all ranks, which may get theirs at different moments."""
-        return self._agreement.stops(False, received[0] if received else 0) is not None
+        """Whether a rank got a signal to stop; asked by all ranks, which may get theirs at different moments.
+
+        Args: received: as above.
+        """
+        return self._agreement.stops(False, received) is not None
 
     def stop(self, reason: str = '') -> None:
         """Ends the run after the present iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""
@@ -246,7 +249,7 @@ class SerialJob:
             self._stopped |= progress.reached(self.cfg.policy.eval.stop_value)
             self._report.progress(progress.last_return, progress.best_return)
             self._callbacks.call('on_evaluate', self, evaluation)
-        if self._on_evaluation is not None:
+        if self._on_evaluation is not None and self._agreement.leads:
             self._obey(self._on_evaluation(self.env_step, evaluation))
         return evaluation
 
@@ -255,19 +258,8 @@ class SerialJob:
         use_threads(self._n_thread['evaluate'])
         with self.timer.part('evaluate'):
             self._settings.before_evaluation(self.env_step)
-            own = (self._ranks.rank,) if self._ranks.size > 1 else ()
-            stop = (
-                self.stop_requested if self._ranks.size == 1 else lambda: False
-            )  # else one would leave the others alone
-            found = self._evaluator.evaluate(stream(self.cfg.seed, 'evaluate', self.env_step, *own), stop)
-            sets: dict[str, Evaluation] = {}
-            for name, evaluator in self._parts.evaluation_sets.items():
-                seed = stream(self.cfg.seed, 'evaluate', self.env_step, name, *own)
-                part = None if found is None else evaluator.evaluate(seed, stop)
-                if part is None:
-                    return None
-                sets[name] = part
-            return None if found is None else self._agreement.evaluation(found._replace(sets=sets))
+            found = play_evaluations(self._parts, self.cfg.seed, self.env_step, self.stop_requested, self._ranks)
+            return None if found is None else self._agreement.evaluation(found)
 
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError if it cannot be written."""

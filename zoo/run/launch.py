@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zoo.cluster.split import rank_device, split_problems
+from zoo.cluster.split import STARTED_BY, rank_device, split_problems
 from zoo.config.section import Config, ConfigError
 from zoo.core.ranks import ALONE, Ranks
 from zoo.run.agreement import OfRank
+from zoo.run.checkpoint import Checkpoint, load_checkpoint
 from zoo.run.run_dir import newest_in, refuse_unwritable
 
 FILE = 'launch_id'  # in the run folder: which start of torchrun made it
@@ -44,7 +45,7 @@ def launched(cfg: Config, environ: Mapping[str, str] = os.environ) -> Iterator[L
     if size == 1:
         yield Launch(ALONE, launch_id, n_restart)
         return
-    if size and (problems := list(split_problems(cfg, size))):
+    if size and (problems := list(split_problems(cfg, size, environ.get(STARTED_BY, 'torchrun')))):
         raise ConfigError(problems)
     from zoo.cluster.torch_ranks import join
 
@@ -61,18 +62,21 @@ def launched(cfg: Config, environ: Mapping[str, str] = os.environ) -> Iterator[L
         yield Launch(ranks, launch_id, n_restart)
 
 
-def continued(launch: Launch, cfg: Config, run_dir: Path | None) -> tuple[Path | None, Path | None]:
-    """(run folder, its newest checkpoint) that this start goes on with; None, None for a new run.
+def continued(launch: Launch, cfg: Config, run_dir: Path | None) -> tuple[Path | None, Checkpoint | None]:
+    """(run folder, its newest valid checkpoint) that this start goes on with; None, None for a new run.
 
     That is `run_dir`, or after a restart by torchrun the folder that the same start had made. Rank 0 looks, all follow.
     """
-    found: tuple[Path | None, Path | None] = run_dir, None
+    folder, checkpoint = run_dir, None
     if launch.ranks.rank == 0:
         folder = run_dir if run_dir is not None else _of_launch(launch, cfg)
-        found = folder, None if folder is None else newest_in(folder)
-        if found[1] is not None:
-            logger.info('%s is there: the run continues from %s', folder, found[1].name)
-    return launch.ranks.share(found)
+        if folder is not None and newest_in(folder) is not None:
+            checkpoint = load_checkpoint(folder)
+            logger.info('%s is there: the run continues from %s', folder, checkpoint.path.name)
+    folder, file = launch.ranks.share((folder, None if checkpoint is None else checkpoint.path))
+    if file is not None and checkpoint is None:
+        checkpoint = load_checkpoint(file)
+    return folder, checkpoint
 
 
 def note(launch: Launch, run_dir: Path) -> None:

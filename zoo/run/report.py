@@ -99,7 +99,9 @@ class Report:
         self._metrics |= metrics
         env_step = self._parts.collector.env_step
         if env_step - self._write_step >= self._freq:
-            self._advice.look(env_step, self._logger.write(env_step, self._row()))
+            values = self._logger.write(env_step, self._row())
+            if self._agreement.leads:
+                self._advice.look(env_step, values)
             self._write_step, self._metrics = env_step, {}
 
     def evaluation(self, evaluation: Evaluation) -> None:

@@ -19,6 +19,8 @@ from zoo.run.logger import LoggerConfig
 from zoo.run.run_lock import RunFolderInUseError, RunLock
 from zoo.run.saved_run import SavedRun, saved_run
 
+ELSEWHERE = 'set logger.root to a folder that can be written'
+
 logger = logging.getLogger(__name__)
 
 
@@ -37,7 +39,7 @@ class RunFolder:
         self._lock: RunLock | None = None
         if path is not None:
             self._path = path.absolute()
-            with refuse_unwritable(path):
+            with refuse_unwritable(path, 'name another folder'):
                 path.mkdir(parents=True, exist_ok=True)
                 self._lock = RunLock(self._path)
             return
@@ -125,12 +127,22 @@ def newest_in(folder: Path) -> Path | None:
 
 
 @contextmanager
-def refuse_unwritable(folder: Path) -> Iterator[None]:
+def refuse_unwritable(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
     """Turns the OSError of a first write to a run folder into a UserError."""
     try:
         yield
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise _unwritable(folder, error, remedy) from error
+
+
+def refuse_no_run_folder(folder: Path, has_config: bool) -> None:
+    """Raises: UserError for a folder that a run cannot begin or continue in: without anything to begin with, or inside a run."""
+    if steps_of(folder):
+        raise UserError(f'{folder} is the folder of the checkpoints of a run; name the run, {folder.absolute().parent}')
+    if not has_config and newest_in(folder) is None:
+        raise UserError(
+            f'the run folder {folder} has no checkpoint to continue from; give a config to begin a run in it'
+        )
 
 
 def root_of(run: SavedRun) -> str:
@@ -154,10 +166,9 @@ def _keeps_its_place(cfg: Config, run: SavedRun) -> bool:
     )
 
 
-def _unwritable(folder: Path, error: OSError) -> UserError:
+def _unwritable(folder: Path, error: OSError, remedy: str = ELSEWHERE) -> UserError:
     return UserError(
-        f'the run folder {folder} cannot be written ({error.strerror or error}); make that possible, or set logger.root '
-        'to a folder that can be written'
+        f'the run folder {folder} cannot be written ({error.strerror or error}); make that possible, or {remedy}'
     )
 
 

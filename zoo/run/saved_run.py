@@ -280,6 +280,7 @@ class _Meta(_Strict):
     version: dict[str, str]
     fields: Annotated[list[Mode], Field(min_length=1, max_length=len(MODES))] = list(MODES)  # only some, if saved so
     model: Annotated[str, Field(max_length=MAX_KEY)] | None = None
+    rank_num: Annotated[int, Field(ge=1, lt=2**31)] = 1  # processes that trained together
 
 
 class _State(_Strict):

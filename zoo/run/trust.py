@@ -71,6 +71,11 @@ def give_imports(words: Sequence[str]) -> None:
     _imported.extend(os.path.abspath(word) if word.endswith('.py') else word for word in words)
 
 
+def given_imports() -> tuple[str, ...]:
+    """What `give_imports` was given."""
+    return tuple(_imported)
+
+
 def consent_words(config: dict[str, Any] | None = None) -> str:
     """What a command on a checkpoint of this process needs to load the code that the user's configs named.
 

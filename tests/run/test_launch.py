@@ -1,0 +1,119 @@
+"""Which folder a start continues in, and what torchrun's variables say."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.policy_envs import differing, flat, job_config, rows
+from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
+from zoo.core.ranks import ALONE
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint import load_checkpoint, steps_of
+from zoo.run.config import resolve_config
+from zoo.run.launch import FILE, Launch, continued, launched
+
+
+def _steps(folder: Path) -> list[int]:
+    return list(steps_of(folder / 'checkpoints'))
+
+
+def test_run_dir_makes_the_run_in_that_folder_and_continues_it(tmp_path: Path) -> None:
+    folder = tmp_path / 'a' / 'b'
+    first = serial_pipeline(job_config(tmp_path), run_dir=folder)
+    assert first.run_dir == folder and _steps(folder) == [256]
+    second = serial_pipeline(job_config(tmp_path, max_env_step=512), run_dir=folder)
+    assert second.run_dir == folder and second.env_step == 512
+    steps = [row['env_step'] for row in rows(folder) if 'learn/train_iter' in row]
+    assert steps == [64 * i for i in range(1, 9)]  # 4 envs x 16 steps each
+    assert [path.name for path in tmp_path.iterdir()] == ['a']  # nothing in logger.root
+
+
+def test_run_dir_continues_as_resume_does(tmp_path: Path) -> None:
+    for name in ('a', 'b'):
+        serial_pipeline(job_config(tmp_path), run_dir=tmp_path / name)
+    longer = job_config(tmp_path, max_env_step=512)
+    by_run = serial_pipeline(longer, run_dir=tmp_path / 'a')
+    by_resume = serial_pipeline(longer, resume=tmp_path / 'b')
+    states = [flat(load_checkpoint(run.run_dir).state['policy']) for run in (by_run, by_resume)]
+    assert not differing(*states)
+
+
+def test_run_dir_of_a_finished_run_says_that_nothing_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'run')
+    again = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'run')
+    assert again.env_step == 256
+    assert 'nothing is left to train' in caplog.text
+
+
+def test_run_dir_says_what_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'run')
+    other = job_config(tmp_path, max_env_step=320, policy=dict(learn=dict(learning_rate=3e-4)))
+    serial_pipeline(other, run_dir=tmp_path / 'run')
+    assert 'policy.learn.learning_rate 0.001 -> 0.0003' in caplog.text
+
+
+def test_run_dir_whose_newest_checkpoint_is_damaged_continues_from_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / 'run'
+    serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64)), run_dir=folder)
+    newest = steps_of(folder / 'checkpoints')[256]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    result = serial_pipeline(job_config(tmp_path, max_env_step=320), run_dir=folder)
+    assert result.env_step == 320
+    assert 'resuming at env step 192' in caplog.text or _steps(folder)[-1] == 320
+
+
+def test_run_dir_without_a_config_continues_the_run_in_it(tmp_path: Path) -> None:
+    serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'run')
+    result = serial_pipeline(run_dir=tmp_path / 'run', max_env_step=320, trust=True)
+    assert (result.run_dir, result.env_step) == (tmp_path / 'run', 320)
+
+
+def test_run_dir_and_resume_together_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match='got both resume and run_dir'):
+        serial_pipeline(job_config(tmp_path), run_dir=tmp_path, resume=tmp_path)
+
+
+def test_restart_finds_the_folder_of_its_own_start(tmp_path: Path) -> None:
+    config = job_config(tmp_path)
+    ours, other = (serial_pipeline(config).run_dir for _ in range(2))
+    for folder, name in ((ours, 'mine'), (other, 'of another start')):
+        (folder / FILE).write_text(name + '\n')
+    cfg = resolve_config(config)
+    folder, checkpoint = continued(Launch(ALONE, 'mine', 1), cfg, None)
+    assert folder is not None and folder.resolve() == ours.resolve()
+    assert checkpoint is not None and checkpoint.meta['env_step'] == 256
+    assert continued(Launch(ALONE, 'mine', 0), cfg, None) == (None, None)  # not a restart
+    assert continued(Launch(ALONE, 'a third', 1), cfg, None) == (None, None)
+
+
+def test_one_process_under_torchrun_is_alone(tmp_path: Path) -> None:
+    environ = {'WORLD_SIZE': '1', 'TORCHELASTIC_RUN_ID': 'name', 'TORCHELASTIC_RESTART_COUNT': '2'}
+    cfg = resolve_config(job_config(tmp_path))
+    with launched(cfg, environ) as launch:
+        assert launch.ranks is ALONE and launch.n_restart == 2
+        assert launch.id.startswith('name')
+    with launched(cfg, {}) as launch:
+        assert launch == (ALONE, '', 0)
+
+
+def test_uneven_split_is_refused_before_the_ranks_meet(tmp_path: Path) -> None:
+    cfg = resolve_config(job_config(tmp_path))
+    with pytest.raises(ConfigError, match='env.collector_env_num is 4 but there are 3 ranks: 4 % 3 = 1'):
+        with launched(cfg, {'WORLD_SIZE': '3', 'RANK': '0'}):
+            pass
+    assert not torch.distributed.is_initialized()
+
+
+def test_run_folder_notes_its_start_only_under_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not (serial_pipeline(job_config(tmp_path)).run_dir / FILE).exists()
+    monkeypatch.setitem(os.environ, 'TORCHELASTIC_RUN_ID', 'name')
+    assert (serial_pipeline(job_config(tmp_path)).run_dir / FILE).read_text().startswith('name')
