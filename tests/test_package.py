@@ -294,3 +294,25 @@ def test_bundled_config_lists_differences_only(name):
     defaults = {row.key: row.value for row in explain_config(alike)}
     said = {'exp_name', 'max_env_step', 'env.id', 'policy.type'}  # what a reader looks for, default or not
     assert [key for key, value in leaves(config) if key not in said and defaults.get(key, ...) == value] == []
+
+
+@pytest.mark.slow
+def test_a_run_of_one_process_loads_no_ray_no_optuna_and_makes_no_process_group(tmp_path: Path) -> None:
+    code = (
+        'import sys, torch\n'
+        'from zoo import serial_pipeline\n'
+        "def loaded(): return sorted({'ray', 'optuna', 'zoo.cluster.runner', 'zoo.cluster.torch_ranks'} & set(sys.modules))\n"
+        'before = loaded()\n'
+        "serial_pipeline('cartpole_ppo', max_env_step=2048, overrides=['logger.console=off', 'logger.tensorboard=false'])\n"
+        'print([before, loaded(), torch.distributed.is_initialized()])\n'
+    )
+    done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == '[[], [], False]'
+
+
+def test_extras_are_no_dependencies_of_the_core(package: dict) -> None:
+    core = {canonicalize_name(Requirement(line).name) for line in package['install_requires']}
+    assert (
+        not core & {'ray', 'optuna', 'wandb', 'mlflow-skinny', 'mujoco'}
+        and {'ray', 'sweep'} <= package['extras_require'].keys()
+    )

@@ -101,7 +101,9 @@ RUNS: dict[str, dict[str, Any]] = {
     'ppo_offpolicy': dict(type='ppo_offpolicy', batch_size=32),
     'ppg_offpolicy': dict(type='ppg_offpolicy', batch_size=32, aux_freq=2, aux_batch_size=32),
     'dqn': dict(type='dqn', batch_size=32),
+    'runners': dict(batch_size=32),
 }
+RUNNERS = dict(cluster=dict(engine='inline', runner_num=2))
 PATTERNS = {
     r'learn/penalty_\w+': 'learn/penalty_<name>',
     r'(collect|eval)/info/\w+_mean': r'\1/info/<key>_mean',
@@ -127,6 +129,7 @@ def test_the_page_has_every_metric_that_runs_log_and_no_other(tmp_path: Path) ->
         options = dict(learn)
         n_step = 128 if name == 'pg' else 32
         cfg = config(tmp_path / name, options.pop('type', 'ppo'), n_step, **options) | dict(max_env_step=3072)
+        cfg |= RUNNERS if name == 'runners' else {}
         logged |= {key for line in lines_of(serial_pipeline(cfg).run_dir) for key in line}
     for pattern, general in PATTERNS.items():
         logged = {re.sub(f'^{pattern}$', general, name) for name in logged}
