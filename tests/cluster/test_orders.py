@@ -208,3 +208,17 @@ def test_a_runner_that_hangs_is_ended_after_the_timeout(monkeypatch: pytest.Monk
     fresh: dict[int, bool] = {}
     orders.wait(0, lambda parcel, is_fresh: fresh.__setitem__(parcel.group, is_fresh))
     assert engine.now == 30.0 and engine.n_lost == 1 and fresh == {0: False, 1: True}
+
+
+def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FaultyEngine(2)
+    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
+    orders = Orders(engine, RUN, 2, 0, timeout=30.0, start_s=120.0)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    orders.ask(0, 0, 0, (1,))
+    engine.lose(1, 'x')
+    orders.settle()
+    asked = orders._asked
+    assert (orders._allowed(asked[0]), orders._allowed(asked[1])) == (30.0, 150.0)
+    orders.wait(0, lambda parcel, is_fresh: None)
+    assert orders._allowed(asked[1]) == 30.0  # it has given a rollout

@@ -98,6 +98,7 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
         yield "cluster.engine is 'process', which needs Linux or macOS; use ray, or env.vectorization=async."
     only_ray = [key for key in ('address', 'working_dir') if cluster[key] is not None]
     only_ray += ['runner_gpu'] if cluster['runner_gpu'] else []
+    only_ray += ['runner_cpu'] if cluster['runner_cpu'] != 1.0 else []
     for key in only_ray if 'ray' not in (engine, 'ray' if n_learner > 1 else None) else ():
         yield f'cluster.{key} is {cluster[key]!r}, which only Ray reads; set cluster.engine=ray too, or leave it out.'
     if n_learner > 1 and n_env % n_learner:

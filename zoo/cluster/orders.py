@@ -30,6 +30,7 @@ class _Asked:
     ready: dict[int, Parcel] = field(default_factory=dict)
     fresh: set[int] = field(default_factory=set)  # rollouts that begin new episodes, since those before were lost
     is_new: bool = False  # its envs have not been reset since it was made
+    starts: bool = False  # a new one that has given nothing yet
     n_lost: int = 0  # in a row, without a parcel of any runner in between
     since: float = 0.0
 
@@ -48,6 +49,7 @@ class Orders:
     Args:
       seed: of the run.   max_lag: most rollouts by which the weights of a used parcel may be older than the newest.
       timeout: seconds without a rollout after which a runner is ended; None: never.   limit: most losses in an hour.
+      start_s: seconds more that a runner has which is made anew.
       keep: makes a parcel that came early valid beyond the engine's next wait.
     Attributes: counts; commands, reset_options: what a runner that is made anew is told before its first reset.
     """
@@ -61,10 +63,11 @@ class Orders:
         max_lag: int = 0,
         timeout: float | None = None,
         limit: int = 20,
+        start_s: float = 0.0,
         keep: Callable[[Parcel], Parcel] = lambda parcel: parcel,
     ) -> None:
         self._engine, self._run_id, self._seed, self._keep = engine, run_id, seed, keep
-        self._max_lag, self._timeout, self._limit = max_lag, timeout, limit
+        self._max_lag, self._timeout, self._limit, self._start_s = max_lag, timeout, limit, start_s
         self._asked = {group: _Asked() for group in range(n_runner)}
         self._losses: list[float] = []
         self.counts = Counts()
@@ -221,15 +224,22 @@ class Orders:
         """Seconds until a runner has been silent for too long."""
         if self._timeout is None:
             return HOUR
-        since = min((asked.since for asked in self._asked.values() if asked.outstanding), default=math.inf)
-        return min(max(since + self._timeout - monotonic(), 0.0), HOUR)
+        ends = (asked.since + self._allowed(asked) for asked in self._asked.values() if asked.outstanding)
+        return min(max(min(ends, default=math.inf) - monotonic(), 0.0), HOUR)
+
+    def _allowed(self, asked: _Asked) -> float:
+        """Seconds that a runner may be silent; one that is made anew has those of its start besides."""
+        return math.inf if self._timeout is None else self._timeout + (self._start_s if asked.starts else 0.0)
 
     def _end_hanging(self) -> None:
         now = monotonic()
         for group, asked in self._asked.items():
-            if self._timeout is not None and asked.outstanding and now - asked.since >= self._timeout:
+            if asked.outstanding and now - asked.since >= self._allowed(asked):
                 asked.since = now
-                self._engine.kill(group, f'it gave nothing for {self._timeout:,.0f} s, see cluster.runner_timeout')
+                more = ' and did not start in cluster.start_timeout' if asked.starts else ''
+                self._engine.kill(
+                    group, f'it gave nothing for {self._timeout:,.0f} s, see cluster.runner_timeout{more}'
+                )
 
 
 def entropy_of(seed: Any) -> tuple[int, ...]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import logging
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from zoo.cluster.cargo import Cargo, packed, versions
+from zoo.cluster.config import engine_of
 from zoo.cluster.engine import Engine
 from zoo.cluster.orders import Orders
 from zoo.cluster.parcel import Parcel
@@ -20,6 +23,8 @@ from zoo.core.spaces import Space
 from zoo.env.restarts import Restarts
 from zoo.policy.base import Policy
 from zoo.worker.episode_infos import InfoKeys
+
+logger = logging.getLogger(__name__)
 
 
 class Runners(NamedTuple):
@@ -57,13 +62,28 @@ def start_runners(
             for group, first in enumerate(firsts)
         ]
     )
-    timeout, limit = cluster.runner_timeout, cluster.restart_limit
-    orders = Orders(engine, run_id, n_runner, cfg.seed, cluster.max_lag, timeout, limit, kept)
+    logger.info(_placed(cluster, n_runner, n_env, engine.pids()))
+    timeout, limit, start_s = cluster.runner_timeout, cluster.restart_limit, cluster.start_timeout
+    orders = Orders(engine, run_id, n_runner, cfg.seed, cluster.max_lag, timeout, limit, start_s, kept)
     reader = policy.device if policy.device.type == 'cuda' else None
     n_step, columns = policy.collect_mode.n_step, tuple(cfg.env.info_columns)
     shape = Shape(n_runner, n_env, n_step, env[1], columns, env[0], reader)
     rows = RemoteRows(engine, orders, layout, shape, cluster.max_lag, restarts)
     return Runners(rows, [RemoteEnvs(engine, orders, group, n_env, env[0], env[1:]) for group in range(n_runner)])
+
+
+def _placed(cluster: Any, n_runner: int, n_env: int, pids: Mapping[int, tuple[str, int]]) -> str:
+    """What runs where, for the log."""
+    where = {'inline': 'this process', 'process': 'processes of this machine'}.get(str(engine_of(cluster)), 'Ray')
+    hosts: dict[str, list[str]] = {}
+    for host, pid in pids.values():
+        hosts.setdefault(host, []).append(str(pid))
+    places = ', '.join(f'{host} (processes {" ".join(dict.fromkeys(found))})' for host, found in hosts.items())
+    lag = cluster.max_lag
+    return (
+        f'{n_runner} runner{"s" if n_runner > 1 else ""} in {where}, {n_env} env{"s" if n_env > 1 else ""} each, weights at most '
+        f'{lag} update{"" if lag == 1 else "s"} old: {places}'
+    )
 
 
 def cargo_of(cfg: Config, policy: Policy, infos: InfoKeys) -> Cargo:
