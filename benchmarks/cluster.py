@@ -142,7 +142,7 @@ WORKS = (
         256,
         64,
         10,
-        24_576,
+        98_304,
         (
             zoo(SERIAL),
             *(runners(n, *lag) for n in (1, 2) for lag in ((), (LAG,))),
@@ -156,12 +156,12 @@ WORKS = (
     ),
     Work(
         'overlap',
-        'Learning as long as collecting: an env of 2 ms, 8 envs x 32, towers 512-512',
+        'Learning as long as collecting: an env of 2 ms, 8 envs x 32, towers 512-512, 80 epochs',
         'SlowCartPole-v1',
         8,
         32,
         64,
-        4,
+        80,
         5_120,
         (zoo(SERIAL), runners(2), runners(2, LAG)),
         {'zoo, 2 runners, process, lag 1': (1.5, 'zoo, 2 runners, process')},
@@ -220,7 +220,7 @@ def rows(work: Work, records: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
             continue
         least, other = work.wanted.get(label, (None, ''))
         met = ''
-        if least is not None and other in speed:
+        if least is not None and other in speed and SERIAL in speed:
             ratio = speed[label] / speed[other]
             to = '' if other == SERIAL else f' of "{other}"'
             met = f'{least:g} times{to}: {ratio:.2f}, {"met" if ratio >= least else "missed"}'

@@ -16,6 +16,13 @@ import numpy as np
 from zoo.cluster.parcel import Order, Parcel
 
 
+def shared_names() -> list[str]:
+    """What lies in /dev/shm and is not of multiprocessing, torch or Ray, which other tests use at the same time."""
+    others = 'sem.', 'psm_', 'torch_', 'plasma', 'ray'
+    folder = '/dev/shm'
+    return sorted(name for name in os.listdir(folder) if not name.startswith(others)) if os.path.isdir(folder) else []
+
+
 class Spec(NamedTuple):
     """What a runner is made of here. words: what it does when it is made; n: floats of its block."""
 

@@ -16,6 +16,7 @@ import gymnasium
 import pytest
 import torch
 
+from tests.cluster.runners import shared_names
 from tests.envs import LimitEnv
 from tests.policy_envs import job_config
 from zoo.config.yaml_text import save_yaml
@@ -209,7 +210,7 @@ def test_runner_that_hangs_is_replaced_and_the_run_ends(tmp_path: Path) -> None:
 
 def test_killed_runners_change_no_counter(tmp_path: Path) -> None:
     run = Command(tmp_path, env=dict(kwargs={'pause': 0.004}), max_env_step=64 * 30)
-    shared = sorted(os.listdir('/dev/shm'))
+    shared = shared_names()
     killed = []
     for n in (1, 3, 5):
         run.wait_for_rows(n)
@@ -223,7 +224,7 @@ def test_killed_runners_change_no_counter(tmp_path: Path) -> None:
     assert code == 0 and words.count('is lost (its process') == 3, words
     assert [row['env_step'] for row in rows] == [64 * (i + 1) for i in range(30)]
     assert rows[-1]['cluster/restart'] == 3
-    assert not any(map(is_alive, [*pids, *killed])) and sorted(os.listdir('/dev/shm')) == shared
+    assert not any(map(is_alive, [*pids, *killed])) and shared_names() == shared
 
 
 def test_runners_that_always_die_end_the_run(tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def test_runners_that_always_die_end_the_run(tmp_path: Path) -> None:
 
 
 def test_killed_driver_leaves_no_process_and_no_memory(tmp_path: Path) -> None:
-    shared = sorted(os.listdir('/dev/shm'))
+    shared = shared_names()
     run = Command(tmp_path, env=dict(kwargs={'pause': 0.005}, vectorization='async'), max_env_step=10**6)
     run.wait_for_rows(2)
     group = [
@@ -246,7 +247,7 @@ def test_killed_driver_leaves_no_process_and_no_memory(tmp_path: Path) -> None:
     deadline = time.monotonic() + 10
     while any(map(is_alive, group)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not any(map(is_alive, group)) and sorted(os.listdir('/dev/shm')) == shared
+    assert not any(map(is_alive, group)) and shared_names() == shared
 
 
 @pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from tests.cluster.runners import shared_names
 from zoo.cluster.shared_memory import BlockMemory, WeightSlots, map_memory, new_memory, read_blocks
 
 
@@ -29,11 +30,11 @@ def filled(x: int) -> np.ndarray:
 
 def test_memory_is_shared_and_has_no_name() -> None:
     fd = new_memory(100)
-    before = sorted(os.listdir('/dev/shm')) if os.path.isdir('/dev/shm') else []
+    before = shared_names()
     a, b = map_memory(os.dup(fd)), map_memory(fd)
     a[7] = 3
     assert b[7] == 3 and b.shape == (100,)
-    assert not before or sorted(os.listdir('/dev/shm')) == before
+    assert shared_names() == before
 
 
 def test_versions_in_use_stay_whole_and_the_oldest_other_goes() -> None:

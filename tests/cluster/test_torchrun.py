@@ -161,8 +161,6 @@ def test_two_ranks_write_one_run(two: Started) -> None:
     assert [row['learn/train_iter'] for row in updates] == [8, 16, 24, 32]
     assert all(0 < row['env_step'] <= 256 * (i + 1) for i, row in enumerate(updates))
     assert [row['learn/sample'] for row in updates] == [row['env_step'] for row in updates]
-    evaluation = next(row for row in rows(run) if 'eval/return_mean' in row)
-    assert evaluation['eval/episode'] == 10 if 'eval/episode' in evaluation else True
     assert two.saved()[-1] == updates[-1]['env_step']
 
 

@@ -246,7 +246,11 @@ def test_observations_of_a_rollout_are_trees() -> None:
 @pytest.mark.parametrize('seed', [0, 1, 2])
 @pytest.mark.parametrize('action, distribution', CASES)
 def test_every_distribution_learns_a_one_step_env(action: str, distribution: str, seed: int, tmp_path: Path) -> None:
-    """The best return is 1, that of random actions about 0; 20k env steps reach 0.95."""
+    """The best return is 1, that of random actions about 0; 20k env steps reach 0.95, of a squashed Gaussian 40k.
+
+    It is at 0.95 after 20k: of 36 runs six ended between 0.944 and 0.95.
+    """
+    n_step = 40_960 if distribution == 'squashed_gaussian' else 20_480
     learn: dict[str, Any] = dict(learning_rate=dict(start=5e-3, end=0.0), batch_size=256, epoch_per_collect=8)
     model: dict[str, Any] = dict(distribution='auto' if distribution == 'composite' else distribution)
     if distribution == 'gsde':  # its deviation grows with the 64 features; in episodes of one step all noise is new
@@ -255,14 +259,14 @@ def test_every_distribution_learns_a_one_step_env(action: str, distribution: str
     result = serial_pipeline(
         dict(
             exp_name='one_step',
-            max_env_step=20_480,
+            max_env_step=n_step,
             env=dict(id='one_step', kwargs=dict(action=action), collector_env_num=8),
             policy=dict(
                 type='ppo',
                 model=model,
                 learn=learn,
                 collect=dict(n_step=128),
-                eval=dict(n_episode=64, eval_freq=20_480),
+                eval=dict(n_episode=64, eval_freq=n_step),
             ),
             logger=dict(root=str(tmp_path), **QUIET),
         ),

@@ -66,9 +66,10 @@ def test_run_dir_whose_newest_checkpoint_is_damaged_continues_from_the_one_befor
     serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64)), run_dir=folder)
     newest = steps_of(folder / 'checkpoints')[256]
     newest.write_bytes(newest.read_bytes()[:-1])
-    result = serial_pipeline(job_config(tmp_path, max_env_step=320), run_dir=folder)
-    assert result.env_step == 320
-    assert 'resuming at env step 192' in caplog.text or _steps(folder)[-1] == 320
+    with caplog.at_level('INFO', 'zoo'):
+        result = serial_pipeline(job_config(tmp_path, max_env_step=320), run_dir=folder)
+    assert result.env_step == 320 and _steps(folder)[-1] == 320
+    assert 'resuming at env step 192' in caplog.text
 
 
 def test_run_dir_without_a_config_continues_the_run_in_it(tmp_path: Path) -> None:
