@@ -215,7 +215,8 @@ def page(found: Sequence[tuple[Work, Measured]], n_iteration: int) -> str:
         '## Calculated',
         '',
         f'Env steps/s, lag 0 / lag 1, of {n_iteration} simulated rounds; assumed: 10 Gbit/s, {CALL_S * 1e3:g} ms a call,',
-        f'{PER_NODE} runners a node. With 8 learners the runners are divided among them.',
+        f'{PER_NODE} runners a node. With 8 learners the runners are divided among them, and a gradient step is',
+        'taken to cost what it does in C; as built it runs eagerly, which is several times as long.',
         '',
     ]
     rows = []

@@ -216,8 +216,7 @@ def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(monkeyp
     orders = Orders(engine, RUN, 2, 0, timeout=30.0, start_s=120.0)  # type: ignore[arg-type]
     engine.publish(None, 0)
     orders.ask(0, 0, 0, (1,))
-    engine.lose(1, 'x')
-    orders.settle()
+    orders._take([Lost(1, 'x')])
     asked = orders._asked
     assert (orders._allowed(asked[0]), orders._allowed(asked[1])) == (30.0, 150.0)
     orders.wait(0, lambda parcel, is_fresh: None)
