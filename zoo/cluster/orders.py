@@ -135,6 +135,7 @@ class Orders:
         is_early = parcel.collect_iter != self._waiting
         asked.ready[parcel.collect_iter] = self._keep(parcel) if is_early else parcel
         asked.since = monotonic()
+        asked.starts = False
         for each in self._asked.values():
             each.n_lost = 0
 
@@ -173,6 +174,7 @@ class Orders:
             )
         else:
             logger.warning('runner %d is lost (%s); it is made anew', lost.group, lost.cause)
+        asked.starts = True
         self._again(lost.group, list(asked.outstanding))
 
     def _refuse_too_many(self, cause: str) -> None:
