@@ -1,18 +1,17 @@
 """What runners and ranks gain, beside other libraries on the same work: writes cluster.md and cluster.json in results/.
 
-    python benchmarks/cluster.py [--works slow cheetah overlap overhead] [--repeats 5] [--scale 1]
+    python benchmarks/cluster.py [--only slow cheetah overlap overhead] [--repeats 5] [--scale 1] [--quick]
 
 Each variant of a work trains in processes of its own (benchmarks/peers); all take turns, every second round backwards.
 The clock runs from the third iteration to the last update. RLlib needs gymnasium 1.2 and has a virtual environment of its
-own: $ZOO_VENVS/rllib, made by `pip install torch 'ray[rllib]'`; $ZOO_VENVS/sb3 has stable-baselines3. What is not there
-is left out.
+own: $ZOO_BENCH_VENVS/rllib, made by `pip install torch 'ray[rllib]'`; $ZOO_BENCH_VENVS/sb3 has stable-baselines3. What is
+not there is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import os
 import statistics
 import sys
 import tempfile
@@ -21,11 +20,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from speed_runs import DriverError, run_driver, take_turns
-from speed_works import PEERS_DIR
+from speed_works import left_out, python_of
 
-from report import RESULTS, git_commit, machine, table, today, versions, versions_line, write_json
+from report import (
+    PEERS_DIR,
+    VENVS,
+    git_commit,
+    machine,
+    results_folder,
+    table,
+    today,
+    versions,
+    versions_line,
+    write_json,
+)
 
-VENVS = Path(os.environ.get('ZOO_VENVS', Path(__file__).resolve().parents[2] / 'venvs'))
 SERIAL = 'zoo, one process'
 log = logging.getLogger('cluster')
 
@@ -35,13 +44,13 @@ class Variant(NamedTuple):
 
     label: str
     script: str = 'run_zoo.py'
-    venv: str = ''  # in $ZOO_VENVS; '': the Python that runs this
+    venv: str = ''  # in --venvs; '': the Python that runs this
     args: tuple[str, ...] = ()
     n_rank: int = 1
 
-    def command(self, work: Work, scale: float, seed: int) -> list[str]:
+    def command(self, work: Work, scale: float, seed: int, venvs: Path) -> list[str]:
         """What is run for a work."""
-        python = str(VENVS / self.venv / 'bin' / 'python') if self.venv else sys.executable
+        python = str(python_of(self.venv, venvs)) if self.venv else sys.executable
         launch = ['-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={self.n_rank}']
         return [
             python,
@@ -52,10 +61,9 @@ class Variant(NamedTuple):
             *self.args,
         ]
 
-    @property
-    def is_there(self) -> bool:
+    def is_in(self, venvs: Path) -> bool:
         """Whether its library is installed."""
-        return not self.venv or (VENVS / self.venv / 'bin' / 'python').exists()
+        return not self.venv or python_of(self.venv, venvs).exists()
 
 
 class Work(NamedTuple):
@@ -181,23 +189,24 @@ WORKS = (
         SYNC,
     ),
 )
+PARTS = {work.name: work.title for work in WORKS}  # what --only chooses from
 COLUMNS = ('variant', 'env steps/s', 'times', 'collect, s', 'learn, s', 'wait, ms', 'put, ms', 'join, ms', 'wanted')
 
 
-def measure(work: Work, n_repeat: int, scale: float) -> list[dict[str, Any]]:
+def measure(work: Work, n_repeat: int, scale: float, venvs: Path) -> list[dict[str, Any]]:
     """All variants in turn; -> their records."""
     found = []
-    by_label = {variant.label: variant for variant in work.variants if variant.is_there}
+    by_label = {variant.label: variant for variant in work.variants if variant.is_in(venvs)}
     with tempfile.TemporaryDirectory() as cache:
         for repeat, label in take_turns([*by_label], n_repeat):
             variant = by_label[label]
-            command = variant.command(work, scale, repeat)
+            command = variant.command(work, scale, repeat, venvs)
             if not variant.venv:
                 command += [f'--set={text}' for text in work.zoo]
             try:
-                record = run_driver(command, Path(cache))
+                record = run_driver(command, Path(cache), PEERS_DIR)  # which has the slow env
             except DriverError as error:
-                log.error('%s, %s: %s', work.name, label, error)
+                log.error('%s, %s failed: %s', work.name, label, str(error).splitlines()[0])
                 continue
             record |= {'work': work.name, 'label': label, 'repeat': repeat}
             log.info('%s, %s: %.0f env steps/s, others %s', work.name, label, record['env_step_per_s'], _load(record))
@@ -224,7 +233,8 @@ def rows(work: Work, records: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
             ratio = speed[label] / speed[other]
             to = '' if other == SERIAL else f' of "{other}"'
             met = f'{least:g} times{to}: {ratio:.2f}, {"met" if ratio >= least else "missed"}'
-        found.append([label, f'{speed[label]:,.0f}', f'{speed[label] / speed[SERIAL]:.2f}', *_parts(runs), met])
+        times = f'{speed[label] / speed[SERIAL]:.2f}' if SERIAL in speed else ''
+        found.append([label, f'{speed[label]:,.0f}', times, *_parts(runs), met])
     return found
 
 
@@ -261,29 +271,48 @@ def page(works: Sequence[Work], data: Mapping[str, Any]) -> str:
     return '\n'.join(text)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).split('\n', 1)[0])
-    names = [work.name for work in WORKS]
-    parser.add_argument('--works', nargs='+', default=names, choices=names)
+def parse_args(argv: Sequence[str], program: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        '--only', '--works', nargs='+', choices=PARTS, default=list(PARTS), metavar='NAME', help=', '.join(PARTS)
+    )
     parser.add_argument('--repeats', type=int, default=5)
-    parser.add_argument('--scale', type=float, default=1.0, help='of the env steps')
-    parser.add_argument('--results', type=Path, default=RESULTS)
-    args = parser.parse_args()
+    parser.add_argument('--scale', type=float, default=1.0, help='factor of the env steps of every run')
+    parser.add_argument('--venvs', type=Path, default=VENVS, help='folder of the virtual environments')
+    parser.add_argument('-o', '--results', type=Path, metavar='FOLDER', help='of cluster.json and cluster.md')
+    parser.add_argument(
+        '--quick', action='store_true', help='a look: once, a tenth; into the temporary folder unless --results'
+    )
+    args = parser.parse_args(argv)
+    args.results = results_folder(args.results, args.quick)
+    if args.quick:
+        args.repeats, args.scale = 1, min(args.scale, 0.1)
+    return args
+
+
+def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/cluster.py') -> int:
+    """Measures and writes; 1 if nothing could be measured. program: what the command is called in the results."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = parse_args(argv, program)
     logging.basicConfig(level=logging.INFO, format='%(message)s')
-    os.environ['PYTHONPATH'] = os.pathsep.join((str(PEERS_DIR), os.environ.get('PYTHONPATH', ''))).strip(os.pathsep)
-    works = [work for work in WORKS if work.name in args.works]
+    works = [work for work in WORKS if work.name in args.only]
+    missing = {v.label.split(',')[0]: None for work in works for v in work.variants if not v.is_in(args.venvs)}
+    for line in left_out([*missing], args.venvs):
+        log.warning('%s', line)
     data = {
         'machine': machine(),
         'versions': versions(),
         'commit': git_commit(),
         'date': today(),
-        'command': 'python benchmarks/cluster.py ' + ' '.join(sys.argv[1:]),
+        'command': ' '.join([program, *argv]),
         'repeats': args.repeats,
-        'records': [record for work in works for record in measure(work, args.repeats, args.scale)],
+        'records': [record for work in works for record in measure(work, args.repeats, args.scale, args.venvs)],
     }
     write_json(args.results / 'cluster.json', data)
     (args.results / 'cluster.md').write_text(page(works, data), encoding='utf-8')
+    log.info('written: %s', args.results / 'cluster.md')
+    return 0 if data['records'] else 1
 
 
 if __name__ == '__main__':
-    main()
+    sys.exit(main())

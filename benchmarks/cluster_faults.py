@@ -43,13 +43,14 @@ ROLLOUT = 1_024  # env steps
 N_ROLLOUT = 98
 N_RUNNER = 2
 WANTED = 475.0
-AGAIN = (
-    0.25  # of the kills that are followed by another before a rollout is complete: of the other runner, or of a new one
-)
+AGAIN = 0.25  # of the kills are followed by another before a rollout is complete: of the other runner, or of a new one
 BACK_S, GONE_S, RUN_S = 30.0, 10.0, 900.0  # a runner is back, processes are gone, the run is over: within these
 MODULE = 'fault_runs'
 ENGINES = ('process', 'ray')
-NAMES = {'process': b'zoo-runner', 'ray': b'ray::'}  # in the command lines of runners
+NAMES = {
+    'process': b'zoo-runner',
+    'ray': b'ray::RunnerProcess',
+}  # in the command lines of runners; others of Ray's are its services
 CONFIG = (
     f'env.id={MODULE}:slow_cartpole',
     f'env.kwargs={{pause: {PAUSE_S}}}',
@@ -77,7 +78,7 @@ class Run:
             self.process = subprocess.Popen(
                 [sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', *words],
                 cwd=root,
-                env=environment(self.mark),
+                env={key: value for key, value in environment(self.mark).items() if key != 'RAY_ADDRESS'},
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -102,7 +103,7 @@ class Run:
         for pid in marked(self.mark):
             with suppress(OSError):
                 words = Path(f'/proc/{pid}/cmdline').read_bytes()
-                if self._name in words and b'IDLE' not in words and pid != self.process.pid:
+                if self._name in words and pid != self.process.pid:
                     found.append(pid)
         return found
 
@@ -118,16 +119,17 @@ class Run:
             time.sleep(0.01)
         return True
 
-    def kill_one(self, rng: random.Random) -> bool:
-        """kill -9 of one runner, which may be starting."""
-        pids = sorted(self.runners())
-        if not pids:
-            return False
+    def kill_one(self, rng: random.Random) -> None:
+        """kill -9 of one runner, which may be starting; waits for one if there is none.
+
+        Ray names a process once it is a runner's: of all that it has started before, one will be, and none may be yet.
+        """
+        while not (pids := sorted(self.runners())):
+            if not self.watch(0.01):
+                return
         with suppress(ProcessLookupError):
             os.kill(rng.choice(pids), signal.SIGKILL)
             self.killed_at.append(time.monotonic())
-            return True
-        return False
 
     def back_s(self) -> list[float]:
         """For each kill the seconds until a rollout that was asked after it is complete: the second line after it."""

@@ -6,10 +6,9 @@ The one process steps the ranks' envs as two groups, and takes minibatches that 
 from __future__ import annotations
 
 import copy
-import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from zoo.buffer.replay import ReplayBuffer
 from zoo.cluster.torch_ranks import join
 from zoo.config.section import validate
 from zoo.core.data import RunInfo, leaves
+from zoo.core.errors import RunError
 from zoo.core.ranks import ALONE, Alone, Ranks
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import reseed, stream
@@ -34,6 +34,7 @@ from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector
 from zoo.worker.rows import LocalRows
 
+HANG_S = 5.0  # that ranks wait for each other where one hangs; they meet in it too, on a busy machine
 SIZE, SEED, N_ENV, N_STEP, BATCH_SIZE = 2, 3, 4, 64, 64  # envs and samples of a minibatch: of one rank
 
 
@@ -190,18 +191,30 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def as_rank(work: Callable[[Ranks, Path], None], rank: int, port: int, path: Path, timeout: float = 60.0) -> None:
-    """What a process of its own does: joins, works, leaves."""
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(SIZE), MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    (path / f'ready_{rank}').touch()  # all imports are done: a short time-out is none of the start
-    while len(list(path.glob('ready_*'))) < SIZE:
-        time.sleep(0.01)
-    ranks = join('cpu', timeout)
+def hang(ranks: Ranks, path: Path) -> None:
+    """Rank 1 does not come to a sum in time; then to none at all."""
+    if ranks.rank == 1:
+        while not (path / 'late').exists():
+            time.sleep(0.05)
+        return
     try:
-        work(ranks, path)
-    finally:
-        ranks.close()
+        ranks.sum_(torch.ones(3))
+    except RunError as error:
+        (path / 'late').write_text(str(error))
+    try:
+        ranks.gather(1)
+    except RunError as error:
+        (path / 'gone').write_text(str(error))
+
+
+def as_rank(path: Path) -> None:
+    """What each process of torchrun does: all cases, then one whose other rank hangs."""
+    for work, timeout in ((train_all, 60.0), (hang, HANG_S)):
+        ranks = join('cpu', timeout)
+        try:
+            work(ranks, path)
+        finally:
+            ranks.close()
 
 
 def train_all(ranks: Ranks, path: Path) -> None:

@@ -1,6 +1,7 @@
 """A user's script under torchrun: several runs one after the other, and what each rank saw of them.
 
-`torchrun ... -m tests.cluster.rank_runs FOLDER` writes FOLDER/seen_<rank>.pt: by name of a run, what its rank saw.
+`torchrun ... -m tests.cluster.rank_runs FOLDER` writes FOLDER/rank_<rank>.pt: what `rank_cases` trained;
+FOLDER/seen_<rank>.pt: by name of a run, what its rank saw.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import gymnasium
 import torch
 
+from tests.cluster import rank_cases
 from tests.envs import LimitEnv
 from tests.policy.test_offpolicy import run_config
 from tests.policy_envs import flat, job_config
@@ -173,5 +175,7 @@ def runs(root: Path) -> dict[str, Callable[[], dict[str, Any]]]:
 if __name__ == '__main__':
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
+    if len(sys.argv) == 2:
+        rank_cases.as_rank(folder)
     seen = {name: run() for name, run in runs(folder).items() if len(sys.argv) == 2 or name in sys.argv[2:]}
     torch.save(seen, folder / f'seen_{RANK}.pt')

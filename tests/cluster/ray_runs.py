@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import torch
 
+from tests.processes import is_alive, wait_until, words_of
 from zoo.core.data import leaves
 
-PATIENCE = 60.0
 REPO = Path(__file__).resolve().parents[2]
+MARK = 'TEST_RUN'  # in the environment of a run and of all that it starts
 SCRIPT = """
 import sys
 from zoo import serial_pipeline
@@ -26,6 +29,7 @@ serial_pipeline('cartpole_ppo', overrides=['policy.eval.stop_value=null', 'max_e
 def driver(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:
     """A run in a process group of its own, which ends only by a signal; its output is in folder/log."""
     env = {**os.environ, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1'}
+    env[MARK] = str(folder)
     env.pop('RAY_ADDRESS', None)
     folder.mkdir()
     command = [sys.executable, '-c', SCRIPT, f'logger.root={folder}', *overrides]
@@ -35,35 +39,34 @@ def driver(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:
 
 def wait_for(folder: Path, process: subprocess.Popen[bytes], pattern: str, words: str = '') -> None:
     """Returns when a file in a driver's folder has these words."""
-    deadline = time.monotonic() + PATIENCE
-    while not any(words in path.read_text(errors='replace') for path in folder.glob(pattern)):
-        assert process.poll() is None and time.monotonic() < deadline, (folder / 'log').read_text()
-        time.sleep(0.1)
+    wait_until(
+        lambda: any(words in path.read_text(errors='replace') for path in folder.glob(pattern)),
+        process,
+        (folder / 'log').read_text,
+    )
 
 
-def stat_of(pid: int) -> list[str]:
-    """State, parent and more of a process; [] if there is none."""
-    try:
-        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
-    except OSError:
-        return []
+def processes_of(folder: Path) -> list[int]:
+    """The processes of the run of a folder, and of Ray if it has started one."""
+    mark, found = f'{MARK}={folder}\0'.encode(), []
+    for path in Path('/proc').glob('[0-9]*/environ'):
+        with suppress(OSError):
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
+    return list(filter(is_alive, found))
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes under a process."""
-    parents = {int(path.name): stat_of(int(path.name)) for path in Path('/proc').glob('[0-9]*')}
-    found = [pid]
-    for each in found:
-        found += [child for child, stat in parents.items() if stat and int(stat[1]) == each]
-    return found[1:]
+def names(folder: Path) -> set[str]:
+    """What the processes of the run of a folder are called: raylet, ray::RunnerProcess and so on."""
+    return {Path(words_of(pid)[0]).name for pid in processes_of(folder)}
 
 
-def left(pids: list[int], seconds: float = 10.0) -> list[int]:
-    """Those that are not gone in time; one that only waits for its parent to take its exit code is."""
-    deadline = time.monotonic() + seconds
-    while any(stat_of(pid)[:1] not in ([], ['Z'], ['X']) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return [pid for pid in pids if stat_of(pid)[:1] not in ([], ['Z'], ['X'])]
+def waiting_env(marker: str) -> gymnasium.Env:
+    """CartPole, which is never made in a runner: its process writes its id into the file `marker`, and waits."""
+    if 'ray::RunnerProcess' in words_of(os.getpid())[0]:
+        Path(marker).write_text(str(os.getpid()))
+        time.sleep(3600)
+    return gymnasium.make('CartPole-v1')
 
 
 def same_state(a: Any, b: Any) -> bool:

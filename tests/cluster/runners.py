@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,6 +98,11 @@ class Numbers:
             time.sleep(3600)
         elif words == 'nap':
             time.sleep(0.5)
+        elif words.startswith('until '):  # a file of this name is there; PATH.begun says that it waits
+            file = Path(words.removeprefix('until '))
+            file.with_suffix('.begun').touch()
+            while not file.exists():
+                time.sleep(0.01)
         elif words == 'gil':
             _hang_with_gil()
         elif words == 'exit':

@@ -31,7 +31,7 @@ def test_versions_that_differ_are_named_with_both() -> None:
         check_versions({**versions(), 'torch': '1.0'}, 'node7')
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_script_defines_is_there_in_another_process(tmp_path: Path) -> None:
     (tmp_path / 'script.py').write_text(
         textwrap.dedent("""
@@ -75,7 +75,7 @@ def test_what_a_script_defines_is_there_in_another_process(tmp_path: Path) -> No
     assert run(tmp_path, '-c', words, 'cargo') == '41 41 True 2.0 True 0.1'
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_is_sent_by_its_source_and_named_by_its_module(tmp_path: Path) -> None:
     own = tmp_path / 'own'
     own.mkdir()
@@ -109,7 +109,7 @@ def test_a_file_is_sent_by_its_source_and_named_by_its_module(tmp_path: Path) ->
     assert run(tmp_path, '-c', words, 'cargo') == 'my_file:Mine 42 my_file'
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_module_that_a_runner_lacks_is_named(tmp_path: Path) -> None:
     (tmp_path / 'helper.py').write_text('class Thing:\n    pass\n')
     (tmp_path / 'script.py').write_text(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import zoo.cluster.orders as orders_module
 from zoo.cluster.orders import Orders, entropy_of
 from zoo.cluster.parcel import Lost, Order, Parcel
+from zoo.cluster.runners import kept
 from zoo.core.errors import RunError
 from zoo.core.seeding import stream
 from zoo.env.attributes import EnvCommand
@@ -161,7 +162,7 @@ def test_every_rollout_is_used_once_and_none_is_too_old(max_lag: int, data: st.D
 def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(caplog: pytest.LogCaptureFixture) -> None:
     engine = FaultyEngine(2)
     orders = Orders(engine, RUN, 2, seed=5)  # type: ignore[arg-type]
-    orders.commands['gravity'] = EnvCommand('set', 'gravity', (9.0,))
+    orders.commands['gravity'], orders.reset_options = EnvCommand('set', 'gravity', (9.0,)), {'low': 0.1}
     engine.publish(None, 0)
     orders.ask(0, 0, 640, (1, 2))
     engine.lose(1, 'its process was ended by signal 9')
@@ -170,7 +171,8 @@ def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(ca
     again = engine.asked[-1]
     assert again.group == 1 and again.collect_iter == 0 and again.attempt == 1
     assert again.reset_seed == entropy_of(stream(5, 'collect', 640, 'again', 1))
-    assert again.commands == (EnvCommand('set', 'gravity', (9.0,)),)
+    assert again.commands == (EnvCommand('set', 'gravity', (9.0,)),) and again.reset_options == {'low': 0.1}
+    assert all(order.reset_options is None and not order.commands for order in engine.asked[:-1])  # have them already
     assert 'runner 1 is lost (its process was ended by signal 9)' in caplog.text
     assert 'the run is not that of its seed' in caplog.text and orders.counts.restart == 1
 
@@ -221,3 +223,84 @@ def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(monkeyp
     assert (orders._allowed(asked[0]), orders._allowed(asked[1])) == (30.0, 150.0)
     orders.wait(0, lambda parcel, is_fresh: None)
     assert orders._allowed(asked[1]) == 30.0  # it has given a rollout
+
+
+def test_each_runner_that_is_made_anew_has_another_seed() -> None:
+    engine = FaultyEngine(2)
+    orders = Orders(engine, RUN, 2, seed=5)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    orders.ask(0, 0, 640, (1, 2))
+    engine.lose(0, 'x'), engine.lose(1, 'x'), engine.lose(1, 'x')
+    orders.wait(0, lambda parcel, is_fresh: None)
+    seeds = [order.reset_seed for order in engine.asked[2:]]
+    assert seeds == [entropy_of(stream(5, 'collect', 640, 'again', n)) for n in (1, 2, 3)]
+
+
+def test_a_rollout_of_another_run_is_not_used() -> None:
+    engine = FaultyEngine(1)
+    orders = Orders(engine, RUN, 1, 0)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    orders.ask(0, 0, 0, (1,))
+    engine.arrive(Parcel('another', 0, 0, 0, {'steps.reward': np.zeros((T, B))}, [], [], {}, 'there', 2))
+    used: list[str] = []
+    orders.wait(0, lambda parcel, is_fresh: used.append(parcel.run_id))
+    assert used == [RUN] and orders.counts.discarded_step == T * B
+
+
+def test_losses_are_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FaultyEngine(2)
+    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
+    orders = Orders(engine, RUN, 2, 0, limit=2)  # type: ignore[arg-type]
+    for engine.now in (0.0, 1800.0, 3600.0, 5400.0):  # never more than two less than an hour apart
+        orders._take([Lost(0, 'x')])
+    engine.now = 5401.0
+    with pytest.raises(RunError, match='3 runners were lost within an hour'):
+        orders._take([Lost(0, 'x')])
+
+
+def test_a_rollout_of_one_runner_forgives_the_losses_of_all() -> None:
+    engine = FaultyEngine(2)
+    orders = Orders(engine, RUN, 2, 0, limit=100)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    for i in range(4):
+        orders.ask(i, i, 0, (1,))
+        engine.publish(None, i)
+        for group in (0, 1):  # twice in a row; three times without a rollout in between would end the run
+            engine.lose(group, 'x'), engine.lose(group, 'x')
+        orders.wait(i, lambda parcel, is_fresh: None)
+    assert orders.counts.restart == 16
+
+
+def test_time_counts_from_the_last_rollout_of_a_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FaultyEngine(1)
+    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
+    orders = Orders(engine, RUN, 1, 0, max_lag=2, timeout=30.0)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    for i in range(3):
+        orders.ask(i, None, 0, (1,) if i == 0 else None)
+    for i in range(3):  # each takes 20 of its 30 s, all together 60
+        engine.now += 20.0
+        orders.wait(i, lambda parcel, is_fresh: None)
+        assert orders._patience() == (30.0 if i < 2 else orders_module.HOUR)
+    assert engine.n_lost == 0
+
+
+def test_a_rollout_that_comes_early_is_kept_when_its_memory_is_used_again() -> None:
+    engine = FaultyEngine(1)
+    orders = Orders(engine, RUN, 1, 0, max_lag=1, keep=kept)  # type: ignore[arg-type]
+    memory = np.zeros((T, B), np.float32)  # of the engine
+    engine.publish(None, 0)
+    for i in range(2):
+        orders.ask(i, 0, 0, (1,) if i == 0 else None)
+    engine.queues[0].clear()
+    used: list[float] = []
+
+    def arrive(i: int) -> None:
+        memory[:] = i + 1
+        orders._take([Parcel(RUN, 0, i, 0, {'steps.reward': memory}, [], [], {}, 'here', 1)])
+
+    arrive(0), arrive(1)  # nobody waits for them yet
+    memory[:] = 9
+    for i in range(2):
+        orders.wait(i, lambda parcel, is_fresh: used.append(parcel.blocks['steps.reward'][0, 0]))
+    assert used == [1.0, 2.0]

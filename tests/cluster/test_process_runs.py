@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,34 @@ import torch
 
 from tests.cluster.runners import shared_names
 from tests.envs import LimitEnv
+from tests.forked import run_python
 from tests.policy_envs import job_config
+from tests.processes import PATIENCE, descendants, group_of, is_alive, left, wait_until, words_of
 from zoo.config.yaml_text import save_yaml
 from zoo.core.errors import RunError
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != 'linux', reason='it looks into /proc')]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != 'linux', reason='it looks into /proc')]
 
 ROOT = Path(__file__).parents[2]
 SAME = ['policy.n_thread=1', 'policy.learn.compile=off', 'policy.eval.stop_value=null', 'env.check=false']
-PATIENCE = 120.0
 
 
 class FaultyEnv(LimitEnv):
-    """LimitEnv that does something at its step `at`: raises, or hangs if it is the first to make the file `marker`."""
+    """LimitEnv that does something at its step `at`: raises, or hangs if it is the first to make the file `marker`.
 
-    def __init__(self, at: int = 0, marker: str = '', pause: float = 0.0, kills: bool = False) -> None:
+    With starts=False it makes that file when a runner makes it, and hangs.
+    """
+
+    def __init__(
+        self, at: int = 0, marker: str = '', pause: float = 0.0, kills: bool = False, starts: bool = True
+    ) -> None:
         super().__init__()
+        if not starts and any('zoo-runner' in word for word in words_of(os.getpid())):
+            Path(marker).touch()
+            time.sleep(3600)
         self._at, self._marker, self._pause, self._kills = at, marker, pause, kills
         self._n = 0
 
@@ -77,26 +87,9 @@ def logged(root: Path) -> list[dict[str, Any]]:
     return [row for row in rows if 'cluster/restart' in row]
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] not in 'ZX'
-    except OSError:
-        return False
-
-
 def runners_of(pid: int) -> list[int]:
     """The runner processes that a run has started."""
-    children = Path(f'/proc/{pid}/task/{pid}/children').read_text().split()
-    return [int(child) for child in children if b'zoo-runner' in Path(f'/proc/{child}/cmdline').read_bytes()]
-
-
-def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, 'waited too long'
-        assert process is None or process.poll() is None, process and process.communicate()[1]
-        time.sleep(0.01)
-    return found
+    return [child for child in descendants(pid) if any('zoo-runner' in word for word in words_of(child))]
 
 
 class Command:
@@ -134,6 +127,7 @@ class Command:
     [
         ('cartpole_ppo', ['max_env_step=2048']),
         ('pendulum_ppo', ['max_env_step=4096']),
+        ('pendulum_ppo', ['max_env_step=4096', 'policy.learn.executor=eager']),
         ('cartpole_ppg', ['max_env_step=4096', 'policy.learn.aux_freq=2']),
         ('cartpole_ppg_offpolicy', ['max_env_step=4096', 'policy.learn.aux_freq=20']),
     ],
@@ -172,6 +166,7 @@ class Env(LimitEnv):
 
 gymnasium.register('Mine-v0', lambda: Env())
 from tests.policy_envs import job_config
+from tests.processes import PATIENCE, descendants, group_of, is_alive, left, wait_until, words_of
 result = serial_pipeline(job_config(sys.argv[1], 'Mine-v0', cluster=dict(runner_num=2), policy=dict(type='mine')))
 print('env_step', result.env_step)
 """
@@ -179,13 +174,7 @@ print('env_step', result.env_step)
 
 def test_env_and_policy_of_a_script_without_a_main_guard(tmp_path: Path) -> None:
     (tmp_path / 'script.py').write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / 'script.py'), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    )
+    done = run_python(tmp_path / 'script.py', tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ['the script runs', 'env_step 256']
     assert len((tmp_path / 'acted').read_text()) == 2 * 16 * 4  # by runners: 4 rollouts of 16 steps
@@ -196,7 +185,9 @@ def test_error_of_an_env_ends_the_run_with_its_own_words(tmp_path: Path, vectori
     run = Command(tmp_path, env=dict(kwargs={'at': 20}, vectorization=vectorization))
     code, words = run.end()
     assert code == 1
-    assert 'index 0' in words and 'step 20' in words and 'the wheel came off' in words, words
+    where = re.search(r"env '\S+\[(\d):\d\]', index (\d) \((\d) of all\), step 20, in a runner on (\S+): ", words)
+    assert where and 'the wheel came off' in words, words
+    assert int(where[1]) + int(where[2]) == int(where[3]) and where[4] == socket.gethostname()
     assert 'test_process_runs.py:' in words
 
 
@@ -205,7 +196,7 @@ def test_runner_that_hangs_is_replaced_and_the_run_ends(tmp_path: Path) -> None:
     result = serial_pipeline(config(tmp_path, env=dict(kwargs=kwargs), cluster=dict(runner_timeout=4)))
     assert (tmp_path / 'hung').exists()
     assert result.env_step == 256
-    assert logged(tmp_path)[-1]['cluster/restart'] == 1
+    assert logged(tmp_path)[-1]['cluster/restart'] >= 1  # on a busy machine others may take too long too
 
 
 def test_killed_runners_change_no_counter(tmp_path: Path) -> None:
@@ -238,25 +229,18 @@ def test_killed_driver_leaves_no_process_and_no_memory(tmp_path: Path) -> None:
     shared = shared_names()
     run = Command(tmp_path, env=dict(kwargs={'pause': 0.005}, vectorization='async'), max_env_step=10**6)
     run.wait_for_rows(2)
-    group = [
-        int(path.name) for path in Path('/proc').iterdir() if path.name.isdigit() and _group(path) == run.process.pid
-    ]
+    group = group_of(run.process.pid)
     assert len(group) >= 1 + 2 + 4  # the run, 2 runners, 4 envs of theirs
     run.process.kill()
     run.end()
-    deadline = time.monotonic() + 10
-    while any(map(is_alive, group)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(map(is_alive, group)) and shared_names() == shared
+    assert not left(group) and shared_names() == shared
 
 
 @pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_to_the_process_group_saves_once_and_leaves_no_process(tmp_path: Path, number: int, code: int) -> None:
     run = Command(tmp_path, env=dict(kwargs={'pause': 0.002}), max_env_step=10**6, checkpoint=dict(freq=10**6))
     run.wait_for_rows(2)
-    group = [
-        int(path.name) for path in Path('/proc').iterdir() if path.name.isdigit() and _group(path) == run.process.pid
-    ]
+    group = group_of(run.process.pid)
     os.killpg(run.process.pid, number)
     assert run.end()[0] == code
     (run_dir,) = (tmp_path / 'run').iterdir()
@@ -265,8 +249,27 @@ def test_signal_to_the_process_group_saves_once_and_leaves_no_process(tmp_path: 
     assert len(group) >= 3 and not any(map(is_alive, group))
 
 
-def _group(path: Path) -> int:
-    try:
-        return int((path / 'stat').read_text().rpartition(')')[2].split()[2])
-    except OSError:
-        return -1
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_signal_while_runners_start_ends_the_run_at_once_and_leaves_nothing(tmp_path: Path, number: int) -> None:
+    kwargs = {'starts': False, 'marker': str(tmp_path / 'starting')}
+    run = Command(tmp_path, env=dict(kwargs=kwargs), cluster=dict(start_timeout=3600))
+    wait_until((tmp_path / 'starting').exists, run.process)
+    group = group_of(run.process.pid)
+    assert len(group) >= 3
+    os.killpg(run.process.pid, number)
+    code, words = run.end()
+    assert code == 128 + number and not left(group)
+    assert 'before the run began; nothing was saved' in words and 'Traceback' not in words
+    assert not list(tmp_path.glob('run/*'))
+
+
+def test_second_signal_ends_a_run_with_runners_at_once(tmp_path: Path) -> None:
+    marker = tmp_path / 'hung'
+    run = Command(tmp_path, env=dict(kwargs={'at': 20, 'marker': str(marker)}), cluster=dict(runner_timeout=3600))
+    wait_until(marker.exists, run.process)
+    group = group_of(run.process.pid)
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.process.stderr is not None
+    assert any('signal 2: finishing the update' in line for line in run.process.stderr)  # which would take an hour
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.end()[0] == 130 and not left(group)

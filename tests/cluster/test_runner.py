@@ -34,7 +34,7 @@ SMALL = [
 @pytest.fixture(name='made')
 def _made() -> Iterator[tuple[RunnerSpec, Any, WeightLayout]]:
     with ExitStack() as undo:
-        cfg = resolve_config('cartpole_ppo', SMALL).freeze()
+        cfg = resolve_config('cartpole_ppo', SMALL).read_only()
         parts = make_parts(cfg, None, undo, 1)
         layout = WeightLayout(parts.policy.acting_state())
         cargo = packed(cargo_of(cfg, parts.policy, NO_NUMBERS))

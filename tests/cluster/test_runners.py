@@ -58,6 +58,13 @@ CASES = {
     'two auxiliary phases': ('cartpole_ppg', 7168, ('policy.learn.aux_freq=3',)),
     'a buffer': ('cartpole_ppg_offpolicy', 4096, ()),
     'exploration that follows env steps': ('cartpole_dqn', 2048, ()),
+    'acting in PyTorch, with weights at any address': ('pendulum_ppo', 4096, ('policy.learn.executor=eager',)),
+    'acting in PyTorch, on rows at any address': (
+        'halfcheetah_ppo',
+        256,
+        ('policy.learn.executor=eager', 'policy.model.obs_norm=false', 'env.collector_env_num=4', 'policy.collect.n_step=32',
+         'policy.learn.batch_size=32'),
+    ),
     'a recurrent state': ('remember_cue_ppo', 4096, ()),
     'masks, the own numbers of envs and columns of infos': (
         'taxi_ppo',
@@ -67,7 +74,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('name', CASES)
 def test_two_runners_end_with_the_bits_of_two_groups(tmp_path: Path, name: str) -> None:
     config, n_step, overrides = CASES[name]

@@ -1,30 +1,30 @@
-"""Whole runs under torchrun: what the ranks write, how they end, and what they continue from."""
+"""Runs and scripts under torchrun: what the ranks train and write, how they end, and what they continue from."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.policy_envs import rows
+from tests.cluster.rank_cases import CASES, EQUAL_ONLY, HANG_S, SIZE, differences, in_one_process
+from tests.cluster.torchrun import QUICK, TORCHRUN, Started
+from tests.forked import run_python
+from tests.policy_envs import differing, rows
+from tests.processes import PATIENCE, left, once
 from zoo.cli.command import main
 from zoo.core.data import leaves
 from zoo.pipeline import serial_pipeline
-from zoo.run.checkpoint import load_checkpoint, steps_of
+from zoo.run.checkpoint import load_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group('torchrun')]
+pytestmark = pytest.mark.long
 
-PATIENCE = 120.0  # seconds, on a busy machine
-QUICK = ('env.check=false', 'logger.tensorboard=false', 'logger.freq=1', 'policy.eval.stop_value=null')
+ROOT = Path(__file__).parents[2]
+TOLERANCE = 1e-6  # of any parameter, moment or statistic after the rollouts of a case: sums in another order
 SMALL = (
     'policy.learn.epoch_per_collect=2',
     'policy.collect.n_step=32',
@@ -54,69 +54,6 @@ def on_update(job, metrics):
 """
 
 
-class Started:
-    """`zoo train ARGS` under torchrun, in a session of its own, with its output in files of `folder`."""
-
-    def __init__(self, folder: Path, n_rank: int, *args: str, options: tuple[str, ...] = ()) -> None:
-        self.root, self._log = folder / 'runs', folder / 'output.txt'
-        run = ['-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={n_rank}', *options]
-        train = ['-m', 'zoo', 'train', *args, f'logger.root={self.root}', *QUICK]
-        with self._log.open('w') as out:
-            self.process = subprocess.Popen(
-                [sys.executable, *run, *train],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, 'OMP_NUM_THREADS': '1'},
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        return self._log.read_text()
-
-    def ended(self) -> int:
-        """The exit code; processes that do not end are killed, and the test fails."""
-        try:
-            return self.process.wait(PATIENCE)
-        finally:
-            for pid in (self.process.pid, *self.ranks()):
-                if _is_alive(pid):
-                    os.kill(pid, signal.SIGKILL)
-
-    def ranks(self) -> list[int]:
-        """The processes of the ranks, in order."""
-        found = []
-        for stat in Path('/proc').glob('[0-9]*/stat'):
-            try:
-                fields = stat.read_text().rpartition(')')[2].split()
-                words = (stat.parent / 'cmdline').read_text().split('\0')
-            except OSError:
-                continue
-            if int(fields[1]) == self.process.pid and 'train' in words:
-                found.append(int(stat.parent.name))
-        return sorted(found)
-
-    def run(self) -> Path:
-        """The one run folder."""
-        (found,) = self.root.glob('*/*')
-        return found
-
-    def saved(self) -> list[int]:
-        """Env steps of the checkpoints."""
-        return [step for folder in self.root.glob('*/*/checkpoints') for step in steps_of(folder)]
-
-    def wait_for_checkpoints(self, n: int) -> None:
-        end = time.monotonic() + PATIENCE
-        while len(self.saved()) < n:
-            assert self.process.poll() is None, self.output
-            assert time.monotonic() < end, self.output
-            time.sleep(0.02)
-
-
-def _is_alive(pid: int) -> bool:
-    return Path(f'/proc/{pid}').exists()
-
-
 def _state(folder: Path) -> dict[str, torch.Tensor]:
     """Tensors of the newest checkpoint that training changes, by name."""
     state = load_checkpoint(folder).state
@@ -142,14 +79,16 @@ def _check_log_rises(run: Path) -> None:
 
 
 @pytest.fixture(scope='module')
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+def two(tmp_path_factory: pytest.TempPathFactory) -> Started:
     """A run of two ranks that has ended."""
-    folder = tmp_path_factory.mktemp('two')
-    (folder / 'digests.py').write_text(DIGESTS)
-    options = ('policy.eval.eval_freq=512', 'checkpoint.freq=256', f'callbacks=["{folder}/digests.py:on_update"]')
-    started = Started(folder, 2, 'cartpole_ppo', *SMALL, *options)
-    assert started.ended() == 0, started.output
-    yield started
+
+    def make(folder: Path) -> None:
+        (folder / 'digests.py').write_text(DIGESTS)
+        options = ('policy.eval.eval_freq=512', 'checkpoint.freq=256', f'callbacks=["{folder}/digests.py:on_update"]')
+        started, code = Started.ran(folder, 2, 'cartpole_ppo', *SMALL, *options)
+        assert code == 0, started.output
+
+    return Started.of(once(tmp_path_factory, 'two', make))
 
 
 def test_two_ranks_write_one_run(two: Started) -> None:
@@ -165,7 +104,7 @@ def test_two_ranks_write_one_run(two: Started) -> None:
 
 
 def test_two_ranks_are_equal_bit_for_bit_after_every_rollout(two: Started) -> None:
-    first, second = ((two.root.parent / f'rank_{i}.txt').read_text().splitlines() for i in (0, 1))
+    first, second = ((two.folder / f'rank_{i}.txt').read_text().splitlines() for i in (0, 1))
     assert first == second
     assert len(first) == 4
     assert len({line.split()[2] for line in first}) == 4  # each rollout changes the model
@@ -185,27 +124,21 @@ def test_checkpoint_of_two_ranks_evaluates_and_continues_in_one_process(
 
 
 def test_uneven_split_is_refused_in_one_sentence_before_anything_is_made(tmp_path: Path) -> None:
-    started = Started(tmp_path, 3, 'cartpole_ppo', f'--run-dir={tmp_path / "mine"}')
-    assert started.ended() == 1
+    options = 'env.collector_env_num=9', 'policy.learn.batch_size=128', f'--run-dir={tmp_path / "mine"}'
+    started, code = Started.ran(tmp_path, 2, 'cartpole_ppo', *options)
+    assert code == 1
     assert [line for line in started.output.splitlines() if line.startswith('zoo:')] == [
-        'zoo: error: env.collector_env_num is 8 but there are 3 ranks: 8 % 3 = 2; use a multiple, e.g. 6 or 9.'
+        'zoo: error: env.collector_env_num is 9 but there are 2 ranks: 9 % 2 = 1; use a multiple, e.g. 8 or 10.'
     ]
     assert not started.root.exists() and not (tmp_path / 'mine').exists()
 
 
 def test_one_rank_is_a_run_of_one_process_bit_for_bit(tmp_path: Path) -> None:
     options = (*SMALL, 'policy.eval.eval_freq=512')
-    started = Started(tmp_path / 'a', 1, 'cartpole_ppo', *options) if (tmp_path / 'a').mkdir() is None else None
-    assert started is not None and started.ended() == 0
-    plain = subprocess.run(
-        [sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', *options, *QUICK, f'logger.root={tmp_path / "b"}'],
-        env={**os.environ, 'OMP_NUM_THREADS': '1'},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert plain.returncode == 0, plain.stderr
-    (run,) = (tmp_path / 'b').glob('*/*')
+    started, code = Started.ran(tmp_path / 'a', 1, 'cartpole_ppo', *options)
+    assert code == 0, started.output
+    overrides = [*options, *QUICK, f'logger.root={tmp_path / "b"}']
+    run = serial_pipeline('cartpole_ppo', overrides=overrides).run_dir
     one, other = _state(started.run()), _state(run)
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -213,82 +146,275 @@ def test_one_rank_is_a_run_of_one_process_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_killed_rank_resumes_from_the_newest_checkpoint_in_its_own_folder(tmp_path: Path) -> None:
-    ends = ('max_env_step=40000', *ENDLESS[1:])
+    ends = ('max_env_step=12000', *ENDLESS[1:])
     started = Started(tmp_path, 2, 'cartpole_ppo', *SMALL[:3], *ends, options=('--max-restarts=1',))
     started.wait_for_checkpoints(2)
     os.kill(started.ranks()[1], signal.SIGKILL)
     assert started.ended() == 0, started.output
-    assert started.saved()[-1] > 40000 - 256
+    assert started.saved()[-1] > 12000 - 256
     _check_log_rises(started.run())
     assert 'the run continues from step_' in started.output
     assert started.output.count('run folder: ') == 1
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_signal_to_the_group_saves_once_and_leaves_no_process(tmp_path: Path, number: int) -> None:
-    started = Started(tmp_path, 2, 'cartpole_ppo', *ENDLESS)
-    started.wait_for_checkpoints(1)
-    ranks = started.ranks()
-    assert len(ranks) == 2
-    os.killpg(started.process.pid, number)
-    assert started.ended() == 1  # of torchrun itself
-    end = time.monotonic() + 10
-    while any(map(_is_alive, ranks)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not any(map(_is_alive, ranks))
-    assert started.output.count('continue with: zoo train --resume') == 1
-    assert 'Traceback' not in started.output.partition('SignalException')[0].partition('Traceback')[2]
-    last = started.saved()[-1]
-    assert load_checkpoint(started.run()).meta['env_step'] == last
-    assert [row['env_step'] for row in rows(started.run()) if 'learn/train_iter' in row][-1] == last
+def test_signals_to_the_group_save_once_and_leave_no_process(tmp_path: Path) -> None:
+    numbers = signal.SIGINT, signal.SIGTERM
+    runs = [Started(tmp_path / number.name, 2, 'cartpole_ppo', *ENDLESS) for number in numbers]
+    for number, started in zip(numbers, runs, strict=True):
+        started.wait_for_checkpoints(1)
+        ranks = started.ranks()
+        assert len(ranks) == 2
+        os.killpg(started.process.pid, number)
+        assert started.ended() == 1  # of torchrun itself
+        assert not left(ranks)
+        assert started.output.count('continue with: zoo train --resume') == 1
+        assert 'Traceback' not in started.output.partition('SignalException')[0].partition('Traceback')[2]
+        last = started.saved()[-1]
+        assert load_checkpoint(started.run()).meta['env_step'] == last
+        assert [row['env_step'] for row in rows(started.run()) if 'learn/train_iter' in row][-1] == last
 
 
-PPG = (
-    'policy.learn.aux_freq=4',
-    'policy.learn.aux_train_epoch=1',
-    'policy.learn.actor_epoch_per_collect=1',
-    'policy.learn.critic_epoch_per_collect=1',
-    'policy.collect.n_step=32',
-    'policy.learn.batch_size=64',
-    'policy.learn.aux_batch_size=128',
-    'policy.eval.eval_freq=100000000',
-)
+# --- one script of many trainings and runs ---
+
+FAILED = 'a file', 'env', 'policy', 'three envs'
+
+Seen = list[dict[str, dict[str, Any]]]
 
 
-def test_auxiliary_memory_of_each_rank_is_saved_and_found_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the script has run: `rank_cases`, then `rank_runs`."""
+
+    def make(path: Path) -> None:
+        words = *TORCHRUN[1:], '--nproc-per-node=2', '-m', 'tests.cluster.rank_runs', str(path)
+        done = run_python(*words, cwd=ROOT, timeout=2 * PATIENCE, PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1')
+        assert done.returncode == 0, done.stderr
+
+    return once(tmp_path_factory, 'script', make)
+
+
+@pytest.fixture(scope='module')
+def seen(folder: Path) -> Seen:
+    """What rank 0 and rank 1 saw of each run."""
+    return [torch.load(folder / f'seen_{rank}.pt', weights_only=False) for rank in (0, 1)]
+
+
+def test_ranks_are_equal_to_the_bit_after_every_round_of_every_run(seen: Seen) -> None:
+    first, second = seen
+    ended = [name for name in first if 'error' not in first[name]]
+    assert sorted(set(first) - set(ended)) == sorted(FAILED)
+    for name in ended:
+        one, other = first[name], second[name]
+        assert one['digests'] == other['digests'] and one['start'][:2] == other['start'][:2], name
+        assert len(set(one['digests'].values())) == len(one['digests']) > 0, name  # each round changes the policy
+        counters = 'env_step', 'train_iter', 'best_return', 'last_return', 'stop_reason', 'run_dir'
+        assert [one[key] for key in counters] == [other[key] for key in counters], name
+
+
+def test_checkpoints_hold_what_the_ranks_had_and_rank_0_alone_writes(seen: Seen) -> None:
+    one, other = seen[0]['ppo'], seen[1]['ppo']
+    steps = {name: digest for name, digest in one['checkpoints'].items() if name.startswith('step')}
+    assert steps == {f'step_{step:09d}.safetensors': one['digests'][step] for step in (124, 247)}
+    assert other['checkpoints'] == {}
+    assert sorted(path.name for path in one['run_dir'].glob('sink_*')) == ['sink_0']
+    assert load_checkpoint(one['run_dir']).meta['rank_num'] == 2
+    saved = load_checkpoint(one['run_dir']).state['policy']
+    assert not differing(saved, one['end']['policy']) and not differing(saved, other['end']['policy'])
+
+
+def test_log_is_one_with_rising_env_steps(seen: Seen) -> None:
+    for name in ('ppo', 'uneven', 'resets', 'off, second part'):
+        lines = [row for row in rows(seen[0][name]['run_dir']) if 'learn/train_iter' in row]
+        steps = [row['env_step'] for row in lines]
+        assert steps == sorted(set(steps)) and steps[-1] == seen[0][name]['env_step'], name
+
+
+def test_numbers_of_the_log_are_of_both_ranks_hand_worked(seen: Seen) -> None:
+    first, *_, last = [row for row in rows(seen[0]['uneven']['run_dir']) if 'learn/train_iter' in row]
+    # 2 envs of rank 0 have episodes of 3 steps, 2 of rank 1 of 7: 16 steps are 2 * 5 + 2 * 2 whole episodes,
+    # after the first reset of 4 envs
+    assert (first['env_step'], first['collect/episode'], first['env/reset'], first['learn/sample']) == (64, 14, 18, 64)
+    assert (first['collect/return_min'], first['collect/return_max']) == (3, 7)
+    assert first['collect/return_mean'] == pytest.approx((10 * 3 + 4 * 7) / 14)
+    # after 64 steps 2 * 21 + 2 * 9
+    assert (last['env_step'], last['collect/episode'], last['learn/sample']) == (256, 60, 256)
+    assert first['learn/mine'] == 1  # that only rank 1 gave
+    # reset rows are no steps: of 16 rows of an env 2 are, after 5 steps each, and at first 4 envs have none before
+    first = rows(seen[0]['resets']['run_dir'])[0]
+    assert (first['env_step'], first['learn/sample']) == (4 * 14, 4 * 14)
+
+
+def test_evaluation_is_shared_out_and_told_by_rank_0(seen: Seen) -> None:
+    found = seen[0]['ppo']['evaluations']
+    assert [step for step, *_ in found] == [124, 185, 247] and seen[1]['ppo']['evaluations'] == []
+    for _, returns, sets in found:
+        assert len(returns) == 5 and sets == {'short': 5}  # 3 of rank 0 and 2 of rank 1
+    lines = [row for row in rows(seen[0]['ppo']['run_dir']) if 'eval/return_mean' in row]
+    assert [row['eval/return_mean'] for row in lines] == [pytest.approx(sum(x) / 5) for _, x, _ in found]
+
+
+@pytest.mark.parametrize(('name', 'piece'), [('ppg', 'memory'), ('off', 'memory'), ('off', 'buffer')])
+def test_resume_with_two_ranks_gives_each_its_own_samples_and_the_bits_of_a_run_without(
+    seen: Seen, name: str, piece: str
 ) -> None:
-    started = Started(
-        tmp_path, 2, 'cartpole_ppg', *PPG, 'max_env_step=800', 'checkpoint.freq=256', 'checkpoint.keep_last=2'
-    )
-    assert started.ended() == 0, started.output
-    folder = started.run() / 'checkpoints'
-    steps = steps_of(folder)
-    assert len(steps) == 2
-    assert sorted(file.name for file in folder.glob('step_*.rank_*')) == [
-        f'{file.stem}.rank_1.safetensors' for file in steps.values()
-    ]
-    # 3 rollouts of 4 envs x 32 steps are kept for the phase after the 4th, by each rank its own
-    own = load_checkpoint(folder / f'{steps[max(steps)].stem}.rank_1.safetensors').state['memory']
-    main_file = load_checkpoint(started.run()).state['memory']
-    assert own.keys() == main_file.keys()
-    assert any(
-        not torch.equal(x, y) for (_, x), (_, y) in zip(leaves(_tensors(own)), leaves(_tensors(main_file)), strict=True)
-    )
+    for rank in (0, 1):
+        before, after = seen[rank][f'{name}, first part'], seen[rank][f'{name}, second part']
+        assert after['start'][0] == 128 and before['run_dir'] == after['run_dir']
+        assert after['start'][2][piece] and not differing(before['end'][piece], after['start'][2][piece])
+        for key in ('policy', 'memory', 'buffer'):
+            assert not differing(seen[rank][name]['end'][key], after['end'][key])
+    assert differing(seen[0][f'{name}, first part']['end'][piece], seen[1][f'{name}, first part']['end'][piece])
 
-    again = (
-        Started(tmp_path / 'again', 2, '--resume', str(started.run()), 'max_env_step=1100')
-        if _make(tmp_path / 'again')
-        else None
-    )
-    assert again is not None and again.ended() == 0, again and again.output
-    assert 'left out' not in again.output and 'missing' not in again.output
 
-    overrides = [*PPG, *QUICK, 'max_env_step=1500', f'logger.root={tmp_path / "one"}']
-    serial_pipeline('cartpole_ppg', resume=steps[max(steps)], overrides=overrides)
+def test_one_process_that_continues_a_run_of_two_ranks_says_whose_samples_are_left_out(
+    seen: Seen, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    overrides = ['max_env_step=320', f'logger.root={tmp_path}']
+    assert serial_pipeline(resume=seen[0]['off']['run_dir'], overrides=overrides, trust=True).env_step > 256
     assert 'was written by 2 ranks and this run has 1' in caplog.text
 
 
-def _make(folder: Path) -> bool:
-    folder.mkdir()
-    return True
+def test_rank_files_go_with_their_step(seen: Seen) -> None:
+    # keep_last is 2; ppg's phase was at 192, after which it keeps nothing
+    for name, own in (('ppg', [256]), ('off', [192, 256])):
+        files = {path.name for path in (seen[0][name]['run_dir'] / 'checkpoints').iterdir()}
+        main = {f'step_{step:09d}.safetensors' for step in (192, 256)}
+        assert files == main | {f'step_{step:09d}.rank_1.safetensors' for step in own}
+
+
+def test_runners_of_two_ranks_end_with_the_bits_of_groups(seen: Seen) -> None:
+    for rank in (0, 1):
+        assert not differing(seen[rank]['runners']['end']['policy'], seen[rank]['groups']['end']['policy'])
+        assert seen[rank]['runners']['env_step'] == seen[rank]['groups']['env_step']
+
+
+@pytest.mark.parametrize(
+    ('name', 'n_round', 'reason'),
+    [
+        ('max_train_iter', 2, ''),  # 4 steps a round, at least 5
+        ('stop on rank 1', 3, 'rank 1 wants it'),  # in the first round after 128 env steps, which has 185
+        ('rule', 3, 'enough'),  # rank 0's rule says so after 3, that of rank 1 after 2
+        ('stop_value', 2, 'policy.eval.stop_value is reached'),  # at the first evaluation, due from 64 env steps on
+    ],
+)
+def test_ranks_stop_together_for_one_reason(seen: Seen, name: str, n_round: int, reason: str) -> None:
+    for rank in (0, 1):
+        assert len(seen[rank][name]['digests']) == n_round and seen[rank][name]['stop_reason'] == reason
+
+
+def test_wall_time_is_that_of_rank_0(seen: Seen) -> None:
+    assert all(len(each['wall_time']['digests']) == 1 for each in seen)
+    assert all('seconds have passed' in each['wall_time']['stop_reason'] for each in seen)
+
+
+def test_profile_is_of_rank_0(seen: Seen) -> None:
+    run_dir = seen[0]['profile']['run_dir']
+    assert (run_dir / 'profile.txt').read_text().count('profile of 2 iterations') == 1
+    assert (run_dir / 'trace.json').stat().st_size > 0
+
+
+def test_model_given_is_that_of_rank_0(seen: Seen) -> None:
+    assert seen[0]['model']['start'][1] == seen[1]['model']['start'][1]  # both were made from other random numbers
+
+
+def test_what_cannot_be_is_refused_by_all_ranks_before_anything_is_made(seen: Seen, folder: Path) -> None:
+    for each in seen:
+        assert each['three envs']['error'].startswith(
+            'ConfigError: env.collector_env_num is 3 but there are 2 ranks: 3 % 2 = 1; use a multiple, e.g. 2 or 4.'
+        )
+        assert each['policy']['error'].startswith('UserError: a policy was given but 2 ranks train together')
+    assert 'cannot be made (Not a directory)' in seen[0]['a file']['error']
+    assert 'rank 1 waited' in seen[1]['a file']['error']
+
+
+def test_error_of_an_env_ends_all_ranks_and_passes_through_on_its_own(seen: Seen, folder: Path) -> None:
+    assert seen[1]['env']['error'] == 'ValueError: the wheel came off'
+    assert 'RanksLostError: rank 0 waited for' in seen[0]['env']['error']
+    # in the 3rd rollout: what the first two taught is not saved by one rank alone
+    assert list(seen[0]['env']['digests']) == [64, 128] and 'end' not in seen[0]['env']
+    assert not list((folder / 'env').rglob('*.safetensors'))
+
+
+@pytest.fixture(scope='module')
+def found(folder: Path) -> list[dict[str, Any]]:
+    """What each rank has after all cases."""
+    return [torch.load(folder / f'rank_{rank}.pt', weights_only=True) for rank in range(SIZE)]
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_two_ranks_end_as_one_process_of_twice_the_batch(name: str, found: list[dict[str, Any]]) -> None:
+    one, ranks = in_one_process(CASES[name]), [each['cases'][name] for each in found]
+    assert one.keys() == ranks[0].keys() - {'time'}
+    for key in ('learn.train_iter', 'metric/n_epoch', 'metric/skipped_step'):
+        assert one.get(key) == ranks[0].get(key)
+    off = differences(one, ranks[0])
+    worst = max(off, key=lambda key: off[key])
+    print(f'\n{name}: at most {off[worst]:.1e} apart, in {worst}; {int(one["learn.train_iter"])} steps')
+    assert off[worst] <= TOLERANCE, off
+
+
+@pytest.mark.parametrize('name', [*CASES, *EQUAL_ONLY])
+def test_ranks_are_equal_to_the_bit(name: str, found: list[dict[str, Any]]) -> None:
+    one, other = (each['cases'][name] for each in found)
+    assert set(differences(one, other).values()) == {0.0}
+    steps = [key for key in one if key.startswith('metric/') and key.endswith('grad_norm')]
+    assert steps and all(torch.equal(one[key], other[key]) for key in steps if 'accumulate' not in name)
+
+
+def test_the_cases_show_what_they_are_for(found: list[dict[str, Any]]) -> None:
+    cases = found[0]['cases']
+    for name in ('target_kl', 'target_kl at minibatches'):
+        assert 1 < cases[name]['metric/n_epoch'] < 8  # it stopped in the middle
+    adaptive = cases['adaptive rate and penalty']
+    assert adaptive['learn.adaptive_rate.learning_rate'] != 1e-3 and adaptive['learn.penalty_weight.kl'] != 0.5
+    assert cases['three normalisers']['normalizer.reward.count'] < SIZE * 256  # rows that only reset are left out
+    assert 'metric/aux_kl_after' in cases['ppg with its auxiliary phase']
+
+
+def test_sums_and_moments_are_of_all_ranks_and_the_same_bits_on_each(found: list[dict[str, Any]]) -> None:
+    one, other = (each['operations'] for each in found)
+    generators = [torch.Generator().manual_seed(rank) for rank in range(SIZE)]
+    for a, b, n in zip(one['sums'], other['sums'], [n for n in (1, 7, 1000, 100_003) for _ in range(2)], strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, sum(torch.randn(n, generator=each) for each in generators), rtol=0, atol=1e-6)
+    assert one['strided'].tolist() == [[3.0] * 4] * 2
+    rows = torch.arange(6.0, dtype=torch.float64).view(3, 2)
+    both = torch.cat((rows, rows + 10))
+    for operations in (one, other):
+        n, mean, var = operations['moments']
+        assert n == 6 and torch.equal(mean, both.mean(0))
+        torch.testing.assert_close(var, both.var(0, correction=0), rtol=0, atol=1e-12)
+        n, mean, var = operations['empty']  # of rank 0 there are no rows
+        assert n == 3 and torch.equal(mean, rows.mean(0) + 10)
+        torch.testing.assert_close(var, rows.var(0, correction=0), rtol=0, atol=1e-12)
+        assert operations['counts'][0].tolist() == [6, 1]
+        assert operations['gather'] == [{'rank': 0}, {'rank': 1}] and operations['share'] == ['of 0', 'of 1']
+        assert all(operations['copy'])
+        assert {key: x.item() for key, x in operations['metrics'].items()} == {
+            'loss': 1.5,
+            'ratio_max': 3,
+            'reward_min': 0,
+        }
+        assert operations['no metrics'] == {}
+
+
+def test_steps_are_with_the_mean_gradient_and_skipped_by_all_hand_worked(found: list[dict[str, Any]]) -> None:
+    for each in found:
+        steps = each['operations']['steps']
+        assert steps['seen'][0].tolist() == [3, 4] and steps['norms'][0] == 5  # the mean of (6, 0) and (0, 8)
+        torch.testing.assert_close(steps['moved'], torch.full((2,), -0.1), rtol=0, atol=1e-6)  # Adam's first step is lr
+        assert steps['norms'][1].isnan() and steps['skipped'] == 1  # also on rank 0, whose own gradient was finite
+        assert torch.equal(steps['after'], steps['moved'])
+
+
+def test_ranks_draw_as_often_as_the_one_with_fewest_draws(found: list[dict[str, Any]]) -> None:
+    counts = list(zip(*(each['operations']['draws'] for each in found), strict=True))
+    assert any(one[0] != other[0] for one, other in counts)  # by themselves they would differ
+    for (alone, agreed), (other_alone, other_agreed) in counts:
+        assert agreed == other_agreed == min(alone, other_alone)
+
+
+def test_rank_that_does_not_come_is_said_after_the_time_out(folder: Path) -> None:
+    late, gone = ((folder / name).read_text() for name in ('late', 'gone'))
+    assert late.startswith(f'rank 0 waited for the sum of 2 ranks, but they did not come within {HANG_S:g} s')
+    assert gone.startswith('rank 0 waited for what all ranks say of 2 ranks, but')

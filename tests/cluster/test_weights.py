@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.cluster.weights import ALIGNMENT, WeightLayout
+import zoo.cluster.weights as weights_module
+from zoo.cluster.weights import ALIGNMENT, WeightLayout, place, placements
 
 
 def tensors(fill: float) -> dict[str, torch.Tensor]:
@@ -68,3 +69,25 @@ def test_memory_that_may_not_be_written_is_read(n: int) -> None:
 def test_a_vector_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match='weights of 64 bytes were sent but this policy acts with 72'):
         WeightLayout(tensors(1.0)).unpack(np.zeros(64, np.uint8))
+
+
+def test_tensors_are_placed_as_others_lie_and_keep_their_values() -> None:
+    flat = torch.arange(40.0)
+    here = {'bias': flat[1:4], 'weight': flat[5:11].view(2, 3), 'columns': flat[16:28].view(4, 3).t(), 'count': flat[2]}
+    there = {name: (x + 100).contiguous() for name, x in here.items()}
+    values, layers = {name: x.clone() for name, x in there.items()}, dict(there)
+    place(there, placements(here))
+    offsets = [where.offset for where in placements(there).values()]
+    assert offsets == [4, 20, 0, 8]  # torch's memory begins at a multiple of 64
+    assert all(
+        there[name].stride() == x.stride() and torch.equal(there[name], values[name]) for name, x in here.items()
+    )
+    assert all(there[name] is layers[name] for name in here)  # the layers that hold them hold them still
+
+
+def test_the_digest_has_the_version_since_other_code_may_give_weights_another_meaning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = WeightLayout(tensors(1.0)).digest
+    monkeypatch.setattr(weights_module, 'VERSION', '0.0.1')
+    assert WeightLayout(tensors(1.0)).digest != before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zoo.core.errors import missing_extra, place_of, show_error
+from zoo.core.errors import place_of, show_error
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,3 @@ def test_place_of_an_error_is_its_last_line() -> None:
     with pytest.raises(ZeroDivisionError) as error:
         1 // 0  # noqa: B018
     assert place_of(error.value).startswith('test_errors.py:')
-
-
-def test_missing_extra_says_what_to_install() -> None:
-    words = "env 'atari' needs the atari extra, which is not installed; run: pip install 'policy-zoo[atari]'"
-    assert missing_extra("env 'atari'", 'atari') == words

@@ -3,10 +3,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
+from tests.processes import is_alive, left
 from zoo.core.processes import end_words
 
 HANGING = """
@@ -37,15 +37,6 @@ print('left', flush=True)
 """
 
 
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process, which is no zombie."""
-    try:
-        with open(f'/proc/{pid}/stat') as file:
-            return file.read().rpartition(')')[2].split()[0] not in 'ZX'
-    except OSError:
-        return False
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='processes are looked up in /proc')
 def test_process_that_hangs_with_the_lock_dies_with_its_parent() -> None:
@@ -55,10 +46,7 @@ def test_process_that_hangs_with_the_lock_dies_with_its_parent() -> None:
     assert is_alive(child)
     parent.kill()
     parent.communicate()
-    deadline = time.monotonic() + 10
-    while is_alive(child) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_alive(child)
+    assert not left([child])
 
 
 @pytest.mark.slow

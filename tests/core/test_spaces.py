@@ -114,6 +114,22 @@ def test_integer_boxes_are_rescaled_before_rounding():
     assert got.dtype == np.uint8 and got.tolist() == [[0], [6], [10], [10]]  # 5.5 rounds to even
 
 
+@pytest.mark.parametrize('mode', ['clip', 'rescale'])
+def test_tensors_are_what_the_env_gets_of_each_leaf(mode):
+    parts = {
+        'n': Discrete(3, 5),
+        'x': box([-2, 0], [2, 9], 'float64'),
+        'bits': MultiBinary((2,)),
+        'i': box([0], [9], 'uint8'),
+    }
+    action = torch.tensor([[2, 0.3, -4, 1, 0, 0.7], [0, -9, 0.5, 0, 1, 20]])
+    nested = ActionMap(Dict({'deep': Dict(parts)}), mode)
+    wanted = nested(action)['deep']
+    for got, array in zip(nested.tensors(action), wanted.values(), strict=True):
+        assert got.numpy().dtype == array.dtype and np.array_equal(got, array)
+    assert torch.equal(ActionMap(Discrete(3, 5), mode).tensors(torch.tensor([0, 2]))[0], torch.tensor([5, 7]))
+
+
 def test_int32_bounds_survive_the_detour_over_floats():
     # 2^31 - 1 is no float32: clamped there it would become 2^31, which is no int32
     top = 2**31 - 1

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from zoo.backend.trace import CompiledFunction
-from zoo.core.stop import STOP_SIGNALS, GivenUp, may_be_given_up
+from zoo.core.stop import STOP_SIGNALS, GivenUp, given_up_at_its_end, may_be_given_up
 from zoo.run.interrupt import catch_signals
 
 
@@ -38,6 +38,20 @@ def test_signal_ends_work_that_may_be_given_up(number: int) -> None:
             pytest.fail('it began')
     with may_be_given_up():  # the next run
         pass
+
+
+def test_part_that_nothing_may_interrupt_is_given_up_at_its_end() -> None:
+    done = []
+    with catch_signals():
+        with pytest.raises(GivenUp), may_be_given_up():
+            with given_up_at_its_end() as is_over:
+                assert not is_over()
+                _send(signal.SIGTERM)
+                done.append(is_over())
+            pytest.fail('it went on')
+        assert done == [True]
+        with given_up_at_its_end() as is_over:  # outside of work that may be given up
+            assert not is_over()
 
 
 def test_signal_outside_of_such_work_is_noted_only() -> None:

@@ -29,6 +29,8 @@ class Failure(NamedTuple):
             error = (UserError if self.is_user_error else RunError)(f'{self.who} on {self.host} raised {self.words}')
         if hasattr(error, 'add_note'):  # from Python 3.11 on
             error.add_note(f'in {self.who} on {self.host}; its traceback:\n{self.trace}')
+        if (place := getattr(error, 'env_place', None)) is not None:  # of which the command line makes a sentence
+            error.env_place = f'{place[0]}, in {self.who} on {self.host}', place[1]  # type: ignore[attr-defined]
         raise error
 
 

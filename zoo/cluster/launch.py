@@ -215,6 +215,8 @@ class _Crew:
         """Returns when all is there. Raises: RunError after the deadline; RanksLostError after a signal."""
         while len(ray.wait(refs, num_returns=len(refs), timeout=POLL_S)[0]) < len(refs):
             if received:
+                if not self._n_restart:
+                    logger.warning('stopped by signal %d before the run began; nothing was saved', received[0])
                 raise RanksLostError(f'signal {received[0]} came before the {self._n} ranks had started')
             if monotonic() >= deadline:
                 need = {name: x * self._n for name, x in self._bundle.items()}

@@ -64,7 +64,9 @@ class RunnerProcess:
                     pass_fds=[theirs.fileno()],
                     env={**ONE_THREAD, **os.environ},
                 )
-        except BaseException:
+        except BaseException:  # a signal that was blocked may raise GivenUp
+            if hasattr(self, '_popen'):
+                self.end()
             self._close()
             raise
         finally:

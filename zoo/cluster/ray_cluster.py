@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
 from math import ceil
 from pathlib import Path
 from time import monotonic, sleep
@@ -70,9 +72,14 @@ def join(address: str | None, need: Mapping[str, float], working_dir: str | None
     else:
         _refuse_unreachable(address)
     try:
-        with _own_signals():
+        with _own_signals(), _own_sessions():
             ray.init(**options)
     except (OSError, ValueError, RuntimeError, RayError) as error:
+        if address == 'auto' and isinstance(error, ConnectionError):
+            raise UserError(
+                "cluster.address (or RAY_ADDRESS) is 'auto' but no Ray cluster runs on this machine; start one with `ray start "
+                '--head`, name one as host:port, or leave both out for one that ends with the run'
+            ) from error
         where = (
             'Ray could not be started here' if address == 'local' else f'the Ray cluster {address!r} cannot be joined'
         )
@@ -195,6 +202,25 @@ def _own_signals() -> Iterator[None]:
             if handler is not None and signal.getsignal(number) is not handler:
                 with suppress(ValueError):
                     signal.signal(number, handler)
+
+
+@contextmanager
+def _own_sessions() -> Iterator[None]:
+    """Ray's services that are started meanwhile do not get the signals to this process group, of a terminal or scheduler.
+
+    Else they would end, and where its raylet has ended Ray's core ends this process at once, with exit code 1 and unsaved.
+    They still end with this process, see `start_ray_process` of Ray, which has no option for this.
+    """
+    services: Any = import_module('ray._private.services')
+    popen = getattr(services, 'ConsolePopen', None)
+    if popen is None:  # in a later Ray
+        yield
+        return
+    services.ConsolePopen = partial(popen, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
 
 
 def _start_reaper() -> None:

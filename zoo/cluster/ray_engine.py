@@ -19,8 +19,10 @@ from zoo.cluster.ray_cluster import ray  # which has its settings there
 from zoo.cluster.ray_runner import RunnerProcess
 from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.core.errors import RunError, UserError, show_error
+from zoo.core.stop import given_up_at_its_end
 
 N_VERSION = 3  # of weights that are kept: with a lag of 1 a lost order may be of the version before the last
+POLL_S = 0.1  # between two looks at signals while runners start
 POLITE_S = 5.0  # that runners have to close their envs
 PATIENCE_S = 60.0  # that a runner which is made anew may take before a warning says what room Ray has
 
@@ -65,15 +67,16 @@ class RayEngine:
         n_process = -(-len(specs) // self._per_process)
         need = {'CPU': n_process * self._cluster['runner_cpu'], 'GPU': n_process * self._cluster['runner_gpu']}
         deadline = monotonic() + self._cluster['start_timeout']
-        self._owns_ray = ray_cluster.join(self._cluster['address'], need, self._cluster['working_dir'])
         try:
-            if lack := self._lack(need):
-                logger.warning('%s; waiting for more', lack)
-            self._cargo = ray.put(np.frombuffer(specs[0].cargo, dtype=np.uint8))
-            groups = [spec.group for spec in specs]
-            for first in range(0, len(groups), self._per_process):
-                self._make(groups[first : first + self._per_process])
-            self._wait_for_runners(deadline, need)
+            with given_up_at_its_end() as is_over:  # Ray makes a SystemError of what is raised during its calls
+                self._owns_ray = ray_cluster.join(self._cluster['address'], need, self._cluster['working_dir'])
+                if lack := self._lack(need):
+                    logger.warning('%s; waiting for more', lack)
+                self._cargo = ray.put(np.frombuffer(specs[0].cargo, dtype=np.uint8))
+                groups = [spec.group for spec in specs]
+                for first in range(0, len(groups), self._per_process):
+                    self._make(groups[first : first + self._per_process])
+                self._wait_for_runners(deadline, need, is_over)
             self._has_started = True
         except BaseException:
             self.close()
@@ -183,10 +186,10 @@ class RayEngine:
             return method
         return method.options(concurrency_group=f'runner{process.groups.index(group)}')
 
-    def _wait_for_runners(self, deadline: float, need: dict[str, float]) -> None:
-        """Returns when all runners are there. Raises: RunError after the deadline."""
-        while waiting := [group for group, process in self._processes.items() if process.made]:
-            self._look(min(max(deadline - monotonic(), 0.0), 1.0))
+    def _wait_for_runners(self, deadline: float, need: dict[str, float], is_over: Callable[[], bool]) -> None:
+        """Returns when all runners are there, or it is over. Raises: RunError after the deadline."""
+        while (waiting := [group for group, process in self._processes.items() if process.made]) and not is_over():
+            self._look(min(max(deadline - monotonic(), 0.0), POLL_S))
             self._made_ones()
             if self._lost:
                 raise RunError(f'runner {self._lost[0].group} ended as it started: {self._lost[0].cause}')

@@ -85,7 +85,6 @@ class RemoteRows:
         if collect_iter > self._asked_to:
             self._ask(collect_iter, collect_iter, env_step)
         if self._max_lag > 1:
-            self._publish(collect_iter)
             for i in range(self._asked_to + 1, collect_iter + self._max_lag + 1):
                 self._ask(i, collect_iter, env_step)
         found: dict[int, Parcel] = {}
@@ -145,18 +144,15 @@ class RemoteRows:
         self._lags, self._since = [], perf_counter()
 
     def _ask(self, i: int, version: int, env_step: int) -> None:
-        """Asks for rollout i, with the weights as they are now, those of `version`."""
-        self._publish(version)
-        self._orders.ask(i, version if self._max_lag <= 1 else None, env_step, self._seed)
-        self._seed, self._asked_to = None, i
-
-    def _publish(self, version: int) -> None:
+        """Asks for rollout i, with the weights as they are now, those of `version`, which are published once."""
         if version != self._version:
             before = perf_counter()
             self._engine.publish(self._layout.pack(), version)
             self._version = version
             self._times['put'] += perf_counter() - before
             self._times['n_byte'] += self._layout.n_byte * self._shape.n_runner
+        self._orders.ask(i, version if self._max_lag <= 1 else None, env_step, self._seed)
+        self._seed, self._asked_to = None, i
 
     def _envs_of(self, group: int) -> slice:
         return slice(group * self._shape.n_env, (group + 1) * self._shape.n_env)

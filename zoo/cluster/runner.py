@@ -6,16 +6,17 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 
+from zoo.backend.trace import named_tensors
 from zoo.cluster.cargo import check_versions, unpacked
 from zoo.cluster.parcel import Order, Parcel, flat
-from zoo.cluster.weights import WeightLayout
+from zoo.cluster.weights import Placement, WeightLayout, place
 from zoo.config.section import Config
 from zoo.core.errors import UserError
 from zoo.env import make_env_groups
@@ -32,7 +33,7 @@ class RunnerSpec:
     n_group: groups of its envs that take turns; None: the runner chooses.
     versions: of zoo, torch and Python at the learner; digest: of the weights' layout there.
     cargo: policy, config and the user's own code, see `zoo.cluster.cargo`; the same for all runners.
-    n_thread: of torch.
+    n_thread: of torch.   placements: of the weights at the learner, by name.
     """
 
     group: int
@@ -43,6 +44,7 @@ class RunnerSpec:
     digest: str
     cargo: bytes
     n_thread: int = 1
+    placements: Mapping[str, Placement] = field(default_factory=dict)
 
 
 class Runner:
@@ -71,11 +73,12 @@ class Runner:
                     f'{spaces[0]} and {spaces[1]}; install the same version of the env on both'
                 )
             self._policy = make(cfg, *spaces, enable_field=['collect'], **options)
-            self._layout = WeightLayout(self._policy.acting_state())
-            if self._layout.digest != spec.digest:
+            if WeightLayout(self._policy.acting_state()).digest != spec.digest:
                 raise UserError(
                     f'the policy made on {self.host} has other weights than that of the learner; install the same code on both'
                 )
+            place(named_tensors(self._policy.model), spec.placements)
+            self._layout = WeightLayout(self._policy.acting_state())
             self._mode = self._policy.collect_mode
             self._rows = LocalRows(self._envs, self._mode, cargo.infos, spec.first)
             self._undo = undo.pop_all()

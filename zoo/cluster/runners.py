@@ -17,7 +17,7 @@ from zoo.cluster.parcel import Parcel
 from zoo.cluster.remote import RemoteRows, Shape
 from zoo.cluster.remote_envs import RemoteEnvs
 from zoo.cluster.runner import RunnerSpec
-from zoo.cluster.weights import WeightLayout
+from zoo.cluster.weights import WeightLayout, placements
 from zoo.config.section import Config, plain
 from zoo.core.spaces import Space
 from zoo.env.restarts import Restarts
@@ -52,13 +52,14 @@ def start_runners(
     """
     cluster, n_runner = cfg.cluster, cfg.cluster.runner_num
     n_env, n_group = cfg.env.collector_env_num // n_runner, cfg.env.collector_group_num
-    layout = WeightLayout(policy.acting_state())
+    acting = policy.acting_state()
+    layout, placed = WeightLayout(acting), placements(acting)
     cargo = packed(cargo_of(cfg, policy, infos))
     n_group, n_thread = None if n_group is None else n_group // n_runner, cfg.policy.n_thread or 1
     firsts = [rank * cfg.env.collector_env_num + group * n_env for group in range(n_runner)]
     engine.start(
         [
-            RunnerSpec(group, first, n_env, n_group, versions(), layout.digest, cargo, n_thread)
+            RunnerSpec(group, first, n_env, n_group, versions(), layout.digest, cargo, n_thread, placed)
             for group, first in enumerate(firsts)
         ]
     )

@@ -38,7 +38,7 @@ def split_config(cfg: Config, size: int, rank: int) -> Config:
     _put(local, N_EPISODE, n_episode // size + (rank < n_episode % size))
     _put(local, 'env.evaluator_env_num', max(n_env // size, 1))
     local['policy']['device'] = rank_device(cfg.policy.get('device', 'auto'))
-    return local.freeze()
+    return local.read_only()
 
 
 def rank_device(device: str, environ: Mapping[str, str] = os.environ) -> str:

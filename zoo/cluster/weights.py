@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,35 @@ from torch import Tensor
 from zoo.core.version import VERSION
 
 ALIGNMENT = 8  # bytes: of every tensor's start, so that a view of the vector can be read as its dtype
+CACHE_LINE = 64  # bytes; the sums of a matrix product on a CPU are in an order that depends on the address within one
+
+
+class Placement(NamedTuple):
+    """How a tensor lies in memory. offset: bytes of its start after a multiple of CACHE_LINE; stride: in elements."""
+
+    offset: int
+    stride: tuple[int, ...]
+
+
+def placements(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
+    """How each of the tensors lies in memory."""
+    return {name: Placement(x.data_ptr() % CACHE_LINE, x.stride()) for name, x in tensors.items()}
+
+
+def place(tensors: Mapping[str, Tensor], wanted: Mapping[str, Placement]) -> None:
+    """Gives tensors on the CPU new memory that lies as wanted, so that they act with the same bits; values stay.
+
+    Parameters of a learner are parts of one buffer, those of a policy that only acts have memory of their own.
+    """
+    for name, (offset, stride) in wanted.items():
+        x = tensors[name]
+        if not x.is_cpu or not x.numel() or placements({'': x})[''] == (offset, stride):
+            continue
+        extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, stride, strict=True))  # elements
+        memory = torch.empty(CACHE_LINE + extent * x.element_size(), dtype=torch.uint8)
+        start = (offset - memory.data_ptr()) % CACHE_LINE
+        flat = memory[start : start + extent * x.element_size()].view(x.dtype)
+        x.data = flat.as_strided(x.shape, stride).copy_(x.detach())
 
 
 class WeightLayout:

@@ -54,6 +54,14 @@ class ActionMap:
         """The same for a space that is no Dict, on the device of the actions; a Box in f32 or f64, as the env's."""
         return self._leaves[0][1].map(action)
 
+    def tensors(self, action: Tensor) -> list[Tensor]:
+        """As `__call__`, in operations of tensors: what the env is given for each leaf of the space, in its number type."""
+        parts = [action] if self._only is not None else [_part(action, at, leaf) for at, leaf in self._leaves]
+        return [
+            leaf.map(part).to(torch.from_numpy(np.empty(0, leaf._dtype)).dtype)
+            for (_, leaf), part in zip(self._leaves, parts, strict=True)
+        ]
+
 
 def forbids_all(space: Space, mask: Tensor) -> Tensor:
     """Whether an action mask [..., n_mask] bool leaves some choice of the action without any option, [...] bool."""

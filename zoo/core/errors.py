@@ -29,11 +29,6 @@ def show_error(error: BaseException, n_max: int | None = None) -> str:
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
-def missing_extra(what: str, extra: str) -> str:
-    """The message for something that needs an extra, an optional dependency, which is not installed."""
-    return f"{what} needs the {extra} extra, which is not installed; run: pip install 'policy-zoo[{extra}]'"
-
-
 def env_failure(error: BaseException) -> str | None:
     """What an env's own code raised, as a sentence with env, index, step and line; None for all other exceptions."""
     where, at = getattr(error, 'env_place', (None, None))

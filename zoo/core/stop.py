@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 STOP_SIGNALS = tuple(
@@ -57,3 +57,21 @@ def may_be_given_up() -> Iterator[None]:
         yield
     finally:
         _stop.can_give_up = False
+
+
+@contextmanager
+def given_up_at_its_end() -> Iterator[Callable[[], bool]]:
+    """For a part of such work through which no exception may pass at any point, such as calls of native code.
+
+    Yields: a function, whether a stop was requested, so that the part should end. Raises: GivenUp at its end if so.
+    """
+    may_be = _stop.can_give_up and threading.current_thread() is threading.main_thread()
+    if may_be:
+        _stop.can_give_up = False
+    try:
+        yield lambda: may_be and _stop.is_requested
+    finally:
+        _stop.can_give_up = may_be or _stop.can_give_up
+    if may_be and _stop.is_requested:
+        _stop.can_give_up = False
+        raise GivenUp
