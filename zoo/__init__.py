@@ -35,15 +35,20 @@ if TYPE_CHECKING:
     )
     from zoo.env.inspect import inspect_env
     from zoo.pipeline import serial_pipeline
+    from zoo.results.read import read_run
     from zoo.run.callbacks import Callback, CallbackError
     from zoo.run.checkpoint import CheckpointError
     from zoo.run.job import SerialJob, TrainResult
     from zoo.run.load import load_policy
+    from zoo.run.make_policy import make_policy
+    from zoo.run.pretrain import pretrain
     from zoo.run.saving import SaveError
     from zoo.run.sinks import Sink
     from zoo.run.stop_rules import StopRule
+    from zoo.worker.demonstrations import record_demonstrations, save_demonstrations
     from zoo.worker.evaluation import Evaluation
     from zoo.worker.evaluator import evaluate
+    from zoo.worker.recording import record_video
 
 from zoo.core.version import VERSION
 
@@ -85,6 +90,12 @@ _HOME = {
     'evaluate': 'zoo.worker.evaluator',
     'inspect_env': 'zoo.env.inspect',
     'load_policy': 'zoo.run.load',
+    'record_video': 'zoo.worker.recording',
+    'make_policy': 'zoo.run.make_policy',
+    'read_run': 'zoo.results.read',
+    'pretrain': 'zoo.run.pretrain',
+    'record_demonstrations': 'zoo.worker.demonstrations',
+    'save_demonstrations': 'zoo.worker.demonstrations',
     'serial_pipeline': 'zoo.pipeline',
 }
 
@@ -124,6 +135,12 @@ __all__ = [
     'evaluate',
     'inspect_env',
     'load_policy',
+    'record_video',
+    'make_policy',
+    'read_run',
+    'pretrain',
+    'record_demonstrations',
+    'save_demonstrations',
     'serial_pipeline',
 ]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from torch import nn
@@ -20,22 +21,26 @@ from zoo.config.source import load_config
 from zoo.config.yaml_text import storable
 from zoo.core.errors import UserError
 from zoo.core.files import current_folder
+from zoo.core.stop import GivenUp
 from zoo.env import EnvError
 from zoo.policy.base import Policy
+from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.any_env import config_for_env
-from zoo.run.callbacks import callback_problems
+from zoo.run.callbacks import CallbackError, callback_problems
 from zoo.run.checkpoint import load_checkpoint, steps_of
 from zoo.run.config import resolve_config, without_defaults
 from zoo.run.config_check import without_derived_values
 from zoo.run.env_watch import EnvWatch
 from zoo.run.interrupt import Interrupted, catch_signals
-from zoo.run.job import OnEvaluation, SerialJob, TrainResult, job_class
+from zoo.run.job import OnEvaluation, SerialJob, TrainResult
 from zoo.run.launch import Launch, continued, launched, note
 from zoo.run.learners import starts_learners, train_with_learners
 from zoo.run.load import build_policy, check_env_known
+from zoo.run.plan import job_class
 from zoo.run.profile import profiled
 from zoo.run.run_dir import refuse_no_run_folder, root_of
 from zoo.run.saved_run import SavedRun, saved_run
+from zoo.run.saving import SaveError
 from zoo.run.sizes import check_memory, check_sizes
 from zoo.run.trust import Trust, check_names, consent_words, give_names
 
@@ -138,18 +143,34 @@ def _run(
                     _say_what_is_left(job)
                 job.finish(evaluate=not is_signalled)
                 result = job.result()
+        except GivenUp:  # while the run was being made
+            pass
         except Exception as error:
-            if not received or not isinstance(error, EnvError):  # a signal to the process group also ends env workers
+            if not received or not _may_be_of_signal(error, cfg):
                 if launch.ranks.rank == 0:
                     _say_what_is_saved(run_dir, cfg)
                 raise
         launch.ranks.gather(None)  # torchrun ends all ranks as soon as one has ended by a signal: rank 0 may be saving
         if received:
-            if run_dir is not None and launch.ranks.rank == 0:
-                words = f'{run_dir}{consent_words(cfg)}'
-                logger.warning('stopped by signal %d; continue with: zoo train --resume %s', received[0], words)
+            if launch.ranks.rank == 0:
+                _say_stopped(received[0], run_dir, cfg)
             raise Interrupted(128 + received[0])
         return result
+
+
+def _may_be_of_signal(error: Exception, cfg: Config) -> bool:
+    """Whether a signal to the whole process group explains an error: it also ends env workers, and what carries runners."""
+    is_own = isinstance(error, SaveError | NonFiniteGradientError | CallbackError | UserError)
+    return isinstance(error, EnvError) or (cfg.cluster.runner_num > 0 and not is_own)
+
+
+def _say_stopped(number: int, run_dir: Path | None, cfg: Config) -> None:
+    """Logs how to continue a run that a signal stopped."""
+    if run_dir is None:
+        logger.warning('stopped by signal %d before the run began; nothing was saved', number)
+    else:
+        words = f'{quote(str(run_dir))}{consent_words(cfg)}'
+        logger.warning('stopped by signal %d; continue with: zoo train --resume %s', number, words)
 
 
 def _say_what_is_left(job: SerialJob) -> None:
@@ -171,7 +192,7 @@ def _say_what_is_saved(run_dir: Path | None, cfg: Config) -> None:
         logger.warning(
             'the run failed; it is saved up to env step %d; once the cause is mended, continue with: zoo train --resume %s%s',
             max(steps),
-            run_dir,
+            quote(str(run_dir)),
             consent_words(cfg),
         )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.forked import Done, run_python
 
-def run_in(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+
+def run_in(*args: str, cwd: Path | None = None) -> Done:
     """`zoo ARGS` in a folder, which is waited for."""
-    return subprocess.run([sys.executable, '-m', 'zoo', *args], cwd=cwd, capture_output=True, text=True, timeout=120)
+    return run_python('-m', 'zoo', *args, cwd=cwd)

@@ -54,7 +54,7 @@ def test_resume_continues_the_same_run_folder(in_tmp: Path, capsys: pytest.Captu
     assert steps == sorted(steps)  # one history
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_profile_is_said_on_stderr_and_kept_in_the_run_folder(tmp_path: Path) -> None:
     # rollouts of 8 x 32 env steps: 2 + 2 + 3 of the 8 iterations are profiled
     done = run_in(
@@ -183,7 +183,7 @@ def test_a_run_that_fails_is_one_line_and_exit_1_and_leaves_its_checkpoint(tmp_p
     assert json.loads(evaluated.stdout)['return_mean'] == 10.0  # ten steps of reward 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_check_env_names_the_break_and_exits_1(tmp_path: Path) -> None:
     (tmp_path / 'breaking.py').write_text(BREAKING_ENV.replace('self.n > 600', 'self.n > 3'))
     done = run_in('check-env', 'breaking:Breaks', cwd=tmp_path)
@@ -208,7 +208,7 @@ class Endless(gymnasium.Env):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_check_env_warns_of_an_env_without_end_and_seed_and_exits_0(tmp_path: Path) -> None:
     (tmp_path / 'endless.py').write_text(ENDLESS_ENV)
     done = run_in('check-env', 'endless:Endless', cwd=tmp_path)
@@ -276,7 +276,7 @@ config = dict(exp_name='mine', env=dict(id='cart_of_mine'), policy=dict(type='of
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_own_policy_and_env_are_evaluated_and_resumed_with_import(tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(OWN)
     assert run_in('train', 'own.py', *QUICK, cwd=tmp_path).returncode == 0
@@ -300,6 +300,7 @@ def make(command=''):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('command', [['eval'], ['train', '--resume'], ['train', 'max_env_step=192', '--resume']])
 @pytest.mark.parametrize('name', ['localmod:make', 'os:system'])
 def test_checkpoint_that_names_code_is_refused_in_one_line_and_runs_nothing(
@@ -314,6 +315,7 @@ def test_checkpoint_that_names_code_is_refused_in_one_line_and_runs_nothing(
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != '__pycache__') == ['c', 'localmod.py']
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('consent', [['--import', 'localmod'], ['--import', 'localmod.py'], ['--trust']])
 def test_checkpoint_that_names_code_is_used_with_consent(tmp_path: Path, consent: list[str]) -> None:
     (tmp_path / 'localmod.py').write_text(TRAP)
@@ -325,6 +327,7 @@ def test_checkpoint_that_names_code_is_used_with_consent(tmp_path: Path, consent
     assert 'evaluate it: zoo eval ' in resumed.stdout and resumed.stdout.rstrip().endswith(' --import localmod')
 
 
+@pytest.mark.long
 def test_consent_to_one_module_is_none_to_another(tmp_path: Path) -> None:
     (tmp_path / 'localmod.py').write_text(TRAP)
     for name in ('os:system', 'localmod:os.system', 'localmod:Path.touch'):
@@ -334,6 +337,7 @@ def test_consent_to_one_module_is_none_to_another(tmp_path: Path) -> None:
         assert done.returncode == 2 and '--trust' in done.stderr and not (tmp_path / 'pwned').exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('words', 'is_there'),
     [
@@ -378,6 +382,7 @@ def test_no_arguments_print_the_help_and_exit_2(tmp_path: Path) -> None:
     assert done.stderr.startswith('usage: zoo ') and 'check-env' in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path('/dev/full').exists(), reason='no full device')
 @pytest.mark.parametrize(
     'command',
@@ -398,6 +403,7 @@ def test_errors_that_cannot_be_written_keep_the_exit_code(tmp_path: Path) -> Non
     assert _shell('zoo list configs >/dev/full 2>/dev/full', tmp_path).returncode == 1
 
 
+@pytest.mark.long
 def test_run_with_all_standard_streams_closed_trains_and_saves(tmp_path: Path) -> None:
     done = _shell(f'zoo train cartpole_ppo {" ".join(QUICK)} logger.console=plain <&- >&- 2>&-', tmp_path)
     assert done.returncode == 0
@@ -427,6 +433,7 @@ config = dict(env=dict(id='CartPole-v1'), policy=dict(type='of_mine'))
 """
 
 
+@pytest.mark.long
 def test_error_that_nobody_expects_shows_its_lines_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(UNEXPECTED)
     done = run_in('train', 'own.py', *QUICK, cwd=tmp_path)

@@ -41,6 +41,7 @@ def _complete(line: str, tmp_path: Path) -> list[str]:
     return [word.strip() for word in out.read_text().split('\n')]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('line', 'found'),
     [

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests.cli.processes import run_in
 from zoo.cli.command import main
 from zoo.cli.listing import KINDS
 
@@ -28,11 +27,10 @@ def test_json_has_the_names_of_the_lines(kind: str, capsys: pytest.CaptureFixtur
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == names
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('kind', ['policies', 'models', 'buffers', 'encoders', 'distributions'])
 def test_every_registered_name_is_described(kind: str) -> None:
-    words = [sys.executable, '-m', 'zoo', 'list', kind]  # a process of its own: other tests register names too
-    lines = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    lines = run_in('list', kind).stdout.splitlines()  # in a process of its own: other tests register names too
     assert lines and not [line for line in lines if len(line.split()) < 4]
 
 

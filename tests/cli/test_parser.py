@@ -20,6 +20,8 @@ from zoo.core.version import VERSION
         (['config', 'CartPole-v1'], 'zoo config --env CartPole-v1'),
         (['trian', 'cartpole_ppo'], "no command 'trian'; did you mean zoo train?"),
         (['lst'], 'did you mean zoo list?'),
+        (['tune', 'cartpole_ppo'], "no command 'tune'; did you mean zoo sweep?"),
+        (['optimize'], 'did you mean zoo sweep?'),
         (['cartpole_ppo'], 'to train it: zoo train cartpole_ppo'),
         (['my_env.py:MyEnv'], 'to train it: zoo train my_env.py:MyEnv'),
         (['frobnicate'], 'the commands are train, eval,'),

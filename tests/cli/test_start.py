@@ -12,6 +12,7 @@ from zoo.cli.command import main
 QUICK = ['max_env_step=2_048', 'policy.eval.n_episode=2', 'logger.tensorboard=false', '--quiet']
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('file', 'next_words'),
     [

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.processes import run_in
 from zoo.cli.command import main
 
 pytestmark = pytest.mark.slow
@@ -82,11 +83,10 @@ def test_env_of_a_file_trains(
 
 def test_the_evaluation_that_it_prints_works_in_another_process(in_tmp: Path) -> None:
     (in_tmp / 'line.py').write_text(ENV)
-    words = [sys.executable, '-m', 'zoo', 'train', 'line.py:make', *QUICK, 'logger.console=off', 'env.kwargs.size=4']
-    trained = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    trained = run_in('train', 'line.py:make', *QUICK, 'logger.console=off', 'env.kwargs.size=4')
     assert trained.returncode == 0, trained.stderr
     command = trained.stdout.splitlines()[-1].partition('evaluate it: zoo ')[2].split()
-    evaluated = subprocess.run([sys.executable, '-m', 'zoo', *command], capture_output=True, text=True, timeout=120)
+    evaluated = run_in(*command)
     assert evaluated.returncode == 0, evaluated.stderr
     assert evaluated.stdout.startswith('return ')
 
@@ -127,32 +127,14 @@ def test_all_problems_of_a_config_are_on_the_screen(in_tmp: Path, capsys: pytest
 
 
 def test_log_level_chooses_what_is_logged(in_tmp: Path) -> None:
-    words = [
-        sys.executable,
-        '-m',
-        'zoo',
-        'train',
-        'cartpole_ppo',
-        *QUICK[2:],
-        '--steps',
-        '2000',
-        'policy.collect.n_step=128',
-    ]
-    said = {
-        level: subprocess.run(
-            [*words, 'logger.console=off', '--log-level', level], capture_output=True, text=True, timeout=120
-        ).stderr
-        for level in ('info', 'warning')
-    }
+    words = ['train', 'cartpole_ppo', *QUICK[2:], '--steps', '2000', 'policy.collect.n_step=128']
+    said = {level: run_in(*words, 'logger.console=off', '--log-level', level).stderr for level in ('info', 'warning')}
     assert 'run in C' in said['info'] and said['warning'] == ''
     assert 'the run ends with its last whole rollout' in said['info']
 
 
 def test_quiet_says_nothing_but_warnings(in_tmp: Path) -> None:
-    words = [sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', *QUICK]
-    loud, quiet = (
-        subprocess.run([*words, *more], capture_output=True, text=True, timeout=120) for more in ([], ['--quiet'])
-    )
+    loud, quiet = (run_in('train', 'cartpole_ppo', *QUICK, *more) for more in ([], ['--quiet']))
     assert 'cartpole_ppo' in loud.stderr and 'run folder' in loud.stdout
     assert quiet.returncode == 0 and quiet.stderr == '' and 'run folder' in quiet.stdout
 
@@ -176,16 +158,16 @@ BREAKS = ENV.replace(
 )
 
 
+@pytest.mark.long
 def test_a_run_that_fails_says_how_to_go_on(in_tmp: Path) -> None:
     (in_tmp / 'line.py').write_text(BREAKS)
-    words = [sys.executable, '-m', 'zoo', 'train', 'line.py:make', '--steps', '20_000', 'logger.console=off']
-    failed = subprocess.run([*words, 'env.check=false'], capture_output=True, text=True, timeout=120)
+    failed = run_in('train', 'line.py:make', '--steps', '20_000', 'logger.console=off', 'env.check=false')
     assert failed.returncode == 1 and 'Traceback' not in failed.stderr
     told = next(line for line in failed.stderr.splitlines() if '--resume' in line)
     assert 'the run failed; it is saved up to env step' in told
     (in_tmp / 'line.py').write_text(ENV)
     command = told.partition('continue with: zoo ')[2].split()
-    resumed = subprocess.run([sys.executable, '-m', 'zoo', *command], capture_output=True, text=True, timeout=120)
+    resumed = run_in(*command)
     assert resumed.returncode == 0, resumed.stderr
 
 

@@ -66,7 +66,7 @@ def test_steps_ask_the_system_for_nothing_once_freed_memory_is_kept():
     assert n < pages / 1000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     'name, value',
     [

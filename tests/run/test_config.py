@@ -170,7 +170,7 @@ def test_resolve_override_of_a_section_replaces_a_schedule_in_it():
 
 
 def test_resolved_sections_are_taken_by_the_classes_that_declare_them():
-    config = resolve_config('cartpole_ppo', ['env.kwargs={sutton_barto_reward: true}']).freeze()
+    config = resolve_config('cartpole_ppo', ['env.kwargs={sutton_barto_reward: true}']).read_only()
     assert EnvConfig.model_validate(dict(config.env)).kwargs == {'sutton_barto_reward': True}
     assert PPOConfig.model_validate(dict(config.policy)).learn.batch_size == config.policy.learn.batch_size
 

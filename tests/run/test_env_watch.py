@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -17,6 +15,7 @@ import gymnasium
 import pytest
 
 from tests.envs import LimitEnv, LimitVectorEnv
+from tests.forked import run_python
 from tests.policy_envs import job_config
 from tests.run.processes import run_zoo
 from zoo.config.yaml_text import save_yaml
@@ -132,6 +131,7 @@ class SlowEnv(LimitEnv):
         return super().reset(**kwargs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('kwargs', 'place'),
     [
@@ -170,6 +170,7 @@ def test_check_of_an_env_that_hangs_ends(tmp_path: Path) -> None:
         serial_pipeline(job_config(tmp_path, HangingEnv, env=env))
 
 
+@pytest.mark.long
 def test_many_slow_calls_are_no_hang(tmp_path: Path) -> None:
     """8 resets of 0.15 s each in one reset of the vector, and again after each episode, with 1 s for a call."""
     env = dict(step_timeout=1.0, vectorization='sync', collector_env_num=8, evaluator_env_num=1)
@@ -214,7 +215,7 @@ def test_watch_calls_leaves_ctrl_c_to_the_handler_of_the_caller() -> None:
     assert got == [signal.SIGINT]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('how', ['python', 'c'])
 def test_zoo_check_env_of_an_env_that_hangs_exits_1(tmp_path: Path, how: str) -> None:
     done = run_zoo('check-env', f'tests.run.test_env_watch:hangs_in_{how}', '--import', _impatient(tmp_path))
@@ -232,7 +233,7 @@ def test_ctrl_c_ends_zoo_check_env_at_once() -> None:
     assert run_zoo('check-env', 'tests.run.test_env_watch:ctrl_c_env').returncode == -signal.SIGINT
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_zoo_eval_of_an_env_that_hangs_exits_1(tmp_path: Path) -> None:
     env = dict(kwargs={'call': 'step', 'at': 3, 'index': 1}, step_timeout=1.0, vectorization='sync')
     HangingEnv.n_made = 100  # so none hangs in the training
@@ -254,21 +255,14 @@ def _impatient(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('how', ['python', 'stubborn', 'c'])
 def test_process_ends_with_1_and_its_state_saved(tmp_path: Path, how: str) -> None:
     """Even if the env takes no exception, or sleeps in C code that no signal reaches."""
     env = dict(kwargs={'call': 'step', 'at': 40, 'how': how}, step_timeout=1.0, vectorization='sync')
     cfg = job_config(tmp_path, 'tests.run.test_env_watch:hanging_env', env=env, checkpoint=dict(freq=10**6))
     save_yaml(resolve_config(cfg), tmp_path / 'config.yaml')
-    done = subprocess.run(
-        [sys.executable, '-m', 'zoo', 'train', str(tmp_path / 'config.yaml')],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    )
+    done = run_python('-m', 'zoo', 'train', tmp_path / 'config.yaml', cwd=ROOT, PYTHONPATH=str(ROOT))
     assert done.returncode == 1, done.stderr
     assert 'index 0, step 40: no answer within 1 s, at' in done.stderr and 'Traceback' not in done.stderr
     (run_dir,) = (tmp_path / 'run').iterdir()

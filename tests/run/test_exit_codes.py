@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked import Done, run_python
 from tests.policy_envs import job_config
 from tests.run.test_interrupt import CODES, ROOT, Run
 from zoo.config.yaml_text import save_yaml
@@ -20,15 +18,8 @@ from zoo.run.config import resolve_config
 pytestmark = pytest.mark.slow  # every test starts processes
 
 
-def train(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, '-m', 'zoo', 'train', *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    )
+def train(*arguments: Any) -> Done:
+    return run_python('-m', 'zoo', 'train', *arguments, cwd=ROOT, PYTHONPATH=str(ROOT))
 
 
 def config(folder: Path, *env: Any, **sections: Any) -> Path:
@@ -56,6 +47,7 @@ def test_1_failed_with_the_state_before_it_saved(tmp_path: Path) -> None:
     assert saved(tmp_path)[1] == 128
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     'arguments', [['cartpole_ppo', 'polisy.type=ppo'], ['no_such_config'], ['--resume', 'no_such_run'], ['--no-such']]
 )
@@ -65,6 +57,7 @@ def test_2_refused_with_nothing_made(tmp_path: Path, arguments: list[str]) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(('number', 'code'), CODES)
 def test_128_and_the_signal_stopped_and_saved_to_resume(tmp_path: Path, number: int, code: int) -> None:
     run = Run(tmp_path / 'a', env=dict(kwargs={'pause': 0.002}), checkpoint=dict(freq=1_000_000))

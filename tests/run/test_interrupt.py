@@ -25,6 +25,7 @@ from zoo.core.stop import STOP_SIGNALS
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config
+from zoo.run.interrupt import catch_signals
 
 pytestmark = pytest.mark.slow  # every test starts processes
 
@@ -104,7 +105,7 @@ class Run:
         return self.process.returncode
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(('number', 'code'), CODES)
 def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int, code: int) -> None:
     run = Run(tmp_path / 'a', env=dict(kwargs={'pause': 0.002}), checkpoint=dict(freq=1_000_000))
@@ -119,7 +120,7 @@ def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int,
     assert (resumed.env_step, resumed.train_iter) == (env_step + 128, train_iter + 8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(('number', 'code'), CODES)
 def test_signal_to_the_whole_process_group_saves_too(tmp_path: Path, number: int, code: int) -> None:
     """As Ctrl-C on a terminal and most job schedulers send it: the env workers get it as well, but leave it to the run."""
@@ -157,7 +158,7 @@ def test_killed_run_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     assert load_config(str(run.run_dir / 'config.yaml'))[0]['max_env_step'] == env_step + 64
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_signal_ends_an_evaluation_that_never_would(tmp_path: Path) -> None:
     endless = dict(id='tests.envs:limit_env', kwargs={'limit': 10**9})
     run = Run(tmp_path / 'a', env=endless, checkpoint=dict(freq=1_000_000), policy=dict(eval=dict(eval_freq=64)))
@@ -168,7 +169,7 @@ def test_signal_ends_an_evaluation_that_never_would(tmp_path: Path) -> None:
     assert load_checkpoint(run.run_dir).meta['env_step'] == 64
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_signal_that_comes_again_from_a_closed_terminal_or_scheduler_does_not_end_the_run_unsaved(
     tmp_path: Path,
 ) -> None:
@@ -182,7 +183,7 @@ def test_signal_that_comes_again_from_a_closed_terminal_or_scheduler_does_not_en
     assert load_checkpoint(run.run_dir).meta['env_step'] >= 64
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nohup_keeps_the_run_alive(tmp_path: Path) -> None:
     run = Run(tmp_path / 'a', ignores=signal.SIGHUP, env=dict(kwargs={'pause': 0.002}))
     run.wait_for('run/*/checkpoints/step_*.safetensors')
@@ -226,7 +227,7 @@ def test_closed_terminal_saves_the_run(tmp_path: Path) -> None:
     assert load_checkpoint(run_dir).meta['env_step'] >= 64
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(missing_compiler(torch.device('cpu')) != '', reason='nothing can be compiled here')
 @pytest.mark.parametrize('to_group', [False, True])
 def test_signal_during_compilation_gives_it_up_and_saves(tmp_path: Path, to_group: bool) -> None:
@@ -271,7 +272,7 @@ runpy.run_module('zoo', run_name='__main__')
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('seconds', [0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
 def test_interrupt_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: float) -> None:
     process = subprocess.Popen(
@@ -291,3 +292,11 @@ def test_interrupt_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: f
         process.kill()
     assert process.returncode in (130, -signal.SIGINT)  # a shell shows 130 for both
     assert 'Traceback' not in words
+
+
+def test_signal_between_two_catchers_stops_what_begins_then(tmp_path: Path) -> None:
+    with catch_signals() as received:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(SystemExit) as caught:
+            serial_pipeline(job_config(tmp_path, max_env_step=10_000_000))
+    assert received == [signal.SIGTERM] and caught.value.code == 128 + signal.SIGTERM

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
 
+import zoo.run.launch as launch_module
 from tests.policy_envs import differing, flat, job_config, rows
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
@@ -104,6 +106,22 @@ def test_one_process_under_torchrun_is_alone(tmp_path: Path) -> None:
         assert launch.id.startswith('name')
     with launched(cfg, {}) as launch:
         assert launch == (ALONE, '', 0)
+
+
+def test_runs_of_one_script_have_numbers_by_which_each_finds_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ, cfg = {'TORCHELASTIC_RUN_ID': 'name'}, resolve_config(job_config(tmp_path))
+
+    def ids() -> list[str]:
+        monkeypatch.setattr(launch_module, '_runs', count(1))  # as in a new process
+        found = []
+        for _ in range(2):
+            with launched(cfg, environ) as launch:
+                found.append(launch.id)
+        return found
+
+    assert ids() == ids() == ['name 1', 'name 2']
 
 
 def test_uneven_split_is_refused_before_the_ranks_meet(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def test_network_of_more_than_memory_is_refused_before_it_is_built(change: str) 
         serial_pipeline({'env': {'id': 'CartPole-v1'}}, overrides=[change.replace('10**9', '1_000_000_000')])
 
 
+@pytest.mark.long
 def test_policy_is_built_without_loading_the_compiler() -> None:
     code = (
         'import sys\nfrom zoo.run.config import resolve_config\nfrom zoo.run.job import SerialJob\n'

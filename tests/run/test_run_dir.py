@@ -177,7 +177,13 @@ def test_run_folder_removed_before_the_last_save_is_begun_anew(
         shutil.rmtree(job.run_dir)
         job.save()
     assert len(caplog.messages) == 1 and 'was removed or moved' in caplog.text
-    assert sorted(path.name for path in job.run_dir.iterdir()) == ['checkpoints', 'config.yaml', 'metrics.jsonl', 'tb']
+    assert sorted(path.name for path in job.run_dir.iterdir()) == [
+        'checkpoints',
+        'config.yaml',
+        'metrics.jsonl',
+        'result.json',
+        'tb',
+    ]
 
 
 def test_run_folder_that_cannot_be_made_anew_is_a_failed_write(
@@ -216,7 +222,7 @@ def test_log_file_removed_in_mid_run_is_begun_anew_with_a_warning(
     assert b'learn/train_iter' in events.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_resume_on_a_read_only_disk_is_refused_and_may_continue_elsewhere(tmp_path: Path) -> None:
     with small_disk(tmp_path / 'disk', '4m') as disk:
         first = serial_pipeline(job_config(disk))
@@ -233,7 +239,7 @@ def test_resume_on_a_read_only_disk_is_refused_and_may_continue_elsewhere(tmp_pa
         assert _files(first.run_dir) == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_folder_that_may_not_be_written_refuses_a_run_and_a_resume(tmp_path: Path) -> None:
     first = serial_pipeline(job_config(tmp_path / 'root'))
     for folder in (first.run_dir, first.run_dir.parent):
@@ -248,7 +254,7 @@ def test_folder_that_may_not_be_written_refuses_a_run_and_a_resume(tmp_path: Pat
     assert len(resumed.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_disk_that_is_full_before_a_run_refuses_it(tmp_path: Path) -> None:
     with small_disk(tmp_path / 'disk', '64k') as disk:
         fill(disk)
@@ -376,7 +382,7 @@ def test_named_folder_in_use_is_refused(tmp_path: Path) -> None:
         job.iteration()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_command_that_was_killed_continues_and_ends_when_started_again(tmp_path: Path) -> None:
     env = dict(kwargs={'pause': 0.002})
     config = config_file(
@@ -403,7 +409,7 @@ def test_command_that_was_killed_continues_and_ends_when_started_again(tmp_path:
     assert again.returncode == 0 and 'nothing is left to train' in again.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_named_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / 'closed').mkdir(mode=0o500)
     done = run_zoo('train', config_file(tmp_path / 'a.yaml', tmp_path), '--run', tmp_path / 'closed' / 'mine')

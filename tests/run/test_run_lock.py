@@ -137,7 +137,7 @@ def test_two_jobs_of_one_process_do_not_share_a_folder(tmp_path: Path) -> None:
     assert not (first.run_dir / NAME).exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
     config = config_file(
         tmp_path / 'config.yaml',
@@ -163,7 +163,7 @@ def test_run_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
     assert steps == sorted(set(steps))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_killed_while_its_env_workers_hang_can_be_resumed(tmp_path: Path) -> None:
     marker = tmp_path / 'marker'
     first = serial_pipeline(

@@ -71,7 +71,7 @@ def test_stopped_run_that_cannot_save_exits_as_failed_not_as_stopped(tmp_path: P
     assert 'is lost: checkpoint' in stderr.splitlines()[-1] and 'continue with' not in stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_env_error_and_failed_save_are_both_told(tmp_path: Path) -> None:
     env = dict(kwargs={'at': 40})
     config = config_file(tmp_path / 'config.yaml', tmp_path, 'tests.policy_envs:nan_env', env=env, policy=LARGE)

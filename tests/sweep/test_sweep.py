@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.sweep.tiny import LR, PATIENCE, config, finish, start, wait_for
+from tests.processes import PATIENCE, is_alive, left, wait_until
+from tests.sweep.tiny import LR, config, finish, folders, hold, release, start
 from zoo import ConfigError, serial_pipeline
 from zoo.core.errors import RunError, UserError
 from zoo.run.config import resolve_config
@@ -21,10 +22,6 @@ pytest.importorskip('optuna')
 pytestmark = pytest.mark.slow
 
 SPACE = f'{LR}=log(1e-4,1e-2)'
-
-
-def folders(root: Path) -> list[str]:
-    return sorted(path.name for path in (root / 'tiny_sweep').glob('trial_*'))
 
 
 def owners(root: Path) -> list[dict[str, Any]]:
@@ -75,6 +72,7 @@ def test_combination_that_the_config_refuses_is_a_trial_with_its_reason(tmp_path
     assert 'policy.learn.batch_size is 256' in result.rows[-1].reason
 
 
+@pytest.mark.long
 def test_trial_worse_than_the_others_is_pruned(tmp_path: Path) -> None:
     # a learning rate of 1 leaves a policy that always does the same; the points come in order
     rates = ','.join(['3e-3', '3.1e-3', '3.2e-3', '3.3e-3', '3.4e-3', '1.0'])
@@ -135,12 +133,15 @@ def test_unknown_key_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_killed_sweep_continues_with_the_same_command(tmp_path: Path) -> None:
     words = [SPACE, '--n', '3', '--no-prune', '--json']
+    hold(tmp_path, 1)  # in the second trial
     killed = start(words, tmp_path)
-    wait_for(lambda: 'trial_001_seed_0' in folders(tmp_path))
+    wait_until(lambda: 'trial_001_seed_0' in folders(tmp_path), killed)
     killed.kill()
     killed.communicate()
+    release(tmp_path)
     result = finish(start(words, tmp_path))
     by_number = {trial['number']: trial for trial in result['trials']}
     states = [by_number[i]['state'] for i in range(len(by_number))]
@@ -150,9 +151,13 @@ def test_killed_sweep_continues_with_the_same_command(tmp_path: Path) -> None:
     assert pids[0] == pids[1] == killed.pid and pids[2] == pids[3] != killed.pid  # trial 0 was not done again
 
 
+@pytest.mark.long
 def test_two_commands_at_once_share_the_trials(tmp_path: Path) -> None:
     words = [SPACE, '--n', '6', '--no-prune', '--json']
+    hold(tmp_path, 0)  # until each has one
     both = [start(words, tmp_path), start(words, tmp_path)]
+    wait_until(lambda: len(folders(tmp_path)) == 2)
+    release(tmp_path)
     results = [finish(process) for process in both]
     last = max(results, key=lambda result: len(result['trials']))
     assert len(last['trials']) == 6 and len({trial['values'][LR] for trial in last['trials']}) == 6
@@ -160,35 +165,57 @@ def test_two_commands_at_once_share_the_trials(tmp_path: Path) -> None:
     assert [len(list(path.iterdir())) for path in (tmp_path / 'tiny_sweep').glob('trial_*')] == [1] * 6
 
 
+@pytest.mark.long
+def test_command_that_is_done_first_says_that_another_one_still_works(tmp_path: Path) -> None:
+    words = [SPACE, '--n', '1', '--no-prune']
+    hold(tmp_path, 0)
+    first = start(words, tmp_path)
+    wait_until(lambda: folders(tmp_path), first)
+    out, err = start(words, tmp_path).communicate(timeout=PATIENCE)
+    assert 'another process still works on 1 of 1 trials; the same command shows the table when it is done' in out, err
+    assert 'not done' not in out
+    release(tmp_path)
+    out, err = first.communicate(timeout=PATIENCE)
+    assert first.returncode == 0 and 'still works' not in out and 'train the best: ' in out, err
+
+
+@pytest.mark.long
 def test_process_that_is_killed_is_replaced_and_its_trial_tried_again(tmp_path: Path) -> None:
+    hold(tmp_path, 0)
     process = start([SPACE, '--n', '4', '--jobs', '2', '--no-prune', '--json'], tmp_path)
-    wait_for(lambda: len(folders(tmp_path)) >= 2)
+    wait_until(lambda: len(folders(tmp_path)) == 2, process)
     os.kill(owners(tmp_path)[-1]['pid'], signal.SIGKILL)
+    release(tmp_path)
     result = finish(process)
     states = [trial['state'] for trial in result['trials']]
     assert states.count('complete') == 4 and states.count('lost') == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize('jobs', ['1', '2'])
 def test_signal_ends_all_processes_and_the_same_command_continues(number: int, jobs: str, tmp_path: Path) -> None:
     words = [SPACE, '--n', '4', '--jobs', jobs, '--no-prune', '--json']
+    hold(tmp_path, 1)  # one is complete, or held too
     process = start(words, tmp_path)
-    wait_for(lambda: len(folders(tmp_path)) >= 2)
+    wait_until(lambda: len(folders(tmp_path)) == 2, process)
     process.send_signal(number)
     err = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 128 + number, err
     assert 'the same command continues it' in err and 'Traceback' not in err
-    assert not [owner for owner in owners(tmp_path) if Path(f'/proc/{owner["pid"]}').exists()]
+    assert not any(is_alive(owner['pid']) for owner in owners(tmp_path))
+    release(tmp_path)
     result = finish(start(words, tmp_path))
     states = [trial['state'] for trial in result['trials']]
     assert states.count('complete') == 4 and 'stopped' in states and 'lost' not in states
 
 
+@pytest.mark.long
 def test_processes_end_with_the_command_that_is_killed(tmp_path: Path) -> None:
+    hold(tmp_path, 0)
     process = start([SPACE, '--n', '9', '--jobs', '2', '--json'], tmp_path)
-    wait_for(lambda: len(folders(tmp_path)) >= 2)
+    wait_until(lambda: len(folders(tmp_path)) == 2, process)
     process.kill()
     process.communicate()
     pids = {owner['pid'] for owner in owners(tmp_path)}
-    wait_for(lambda: not any(Path(f'/proc/{pid}').exists() for pid in pids))
+    assert len(pids) == 2 and not left(pids)

@@ -120,6 +120,7 @@ INVALID['disabled'] = INVALID['same_step']
 FIRST = {'same_step': [5, 8], 'next_step': [6, 9], 'disabled': [5, 8]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(('how', 'mode'), MODES)
 def test_rows_of_the_broken_episode_are_no_samples(how: str, mode: str, file: str) -> None:
     collector = make_collector(file, how, mode)
@@ -160,6 +161,7 @@ def test_no_advantage_crosses_the_break(mode: str, file: str) -> None:
         torch.testing.assert_close(sample['adv'][stretch], want)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(('how', 'mode'), [('sync', 'same_step'), ('sync', 'next_step'), ('async', 'same_step')])
 def test_recurrent_state_begins_anew_after_the_break(how: str, mode: str, file: str) -> None:
     collector = make_collector(file, how, mode, model=dict(recurrent=dict(cell='gru', hidden_size=4)))
@@ -192,6 +194,7 @@ def test_break_in_the_first_row_leaves_the_rollout_before(file: str) -> None:
     assert list(collector.episodes.lengths) == [5] * 4 and collector.env_step == 23
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('fault', FAULTS)
 def test_worker_that_fails_in_any_way_is_made_anew(fault: str, file: str, caplog: Any) -> None:
     collector = make_collector(file, 'async', 'same_step', n_env=2, fault=fault)
@@ -211,6 +214,7 @@ def test_worker_that_fails_in_any_way_is_made_anew(fault: str, file: str, caplog
     collector.source.groups[0].env.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(('how', 'mode'), MODES)
 def test_first_reset_that_fails_is_made_anew(how: str, mode: str, file: str) -> None:
     collector = make_collector(file, how, mode, n_step=-1, n_reset=1)
@@ -218,6 +222,7 @@ def test_first_reset_that_fails_is_made_anew(how: str, mode: str, file: str) -> 
     collector.source.groups[0].env.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('end', ['terminated', 'truncated'])
 @pytest.mark.parametrize('fault', ['raise', 'exit'])
 @pytest.mark.parametrize(('how', 'mode'), MODES)
@@ -265,6 +270,7 @@ class OneEpisodeEnv(FailingEnv):
         return super().reset(**kwargs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(('how', 'mode'), MODES)
 def test_evaluation_counts_episodes_whose_next_reset_fails(how: str, mode: str, file: str) -> None:
     fields: Any = dict(vectorization=how, autoreset=mode, on_error='restart', max_restarts=8)
@@ -389,6 +395,7 @@ def test_auto_takes_single_envs_where_they_may_be_made_anew() -> None:
     assert env.step(torch.tensor([0, 0])).begins.tolist() == [False, False]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
 def test_evaluation_counts_whole_episodes_only(mode: str, file: str) -> None:
     config = EnvConfig(id=FailingEnv, kwargs={'file': file}, autoreset=mode, on_error='restart')  # type: ignore[arg-type]
@@ -440,6 +447,7 @@ def test_run_logs_its_restarts_and_goes_on(file: str, tmp_path: Path) -> None:
     assert lines[-1]['env/restart'] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('policy', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy', 'recurrent'])
 def test_every_policy_trains_with_restarts(policy: str, file: str, tmp_path: Path) -> None:
     env = dict(kwargs=dict(file=file), on_error='restart', vectorization='sync')
@@ -470,7 +478,7 @@ class FlakyCartPole(gymnasium.Wrapper):
         return super().step(action)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cartpole_that_fails_every_500_steps_is_learned(tmp_path: Path) -> None:
     env = [
         f'env.id={__name__}:FlakyCartPole',
@@ -483,7 +491,7 @@ def test_cartpole_that_fails_every_500_steps_is_learned(tmp_path: Path) -> None:
     assert result.best_return is not None and result.best_return >= 475
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_killed_at_random_five_times_leave_an_exact_count_and_no_child(tmp_path: Path) -> None:
     env = dict(on_error='restart', vectorization='async', collector_group_num=2)
     chance, is_over = random.Random(0), threading.Event()

@@ -17,6 +17,7 @@ from zoo.core.streams import write_line
 
 SUMMARY = 'evaluate a checkpoint on its env, or on another one'
 OPTIONS = ('trust', 'json')
+DEMOS = '.npz'
 BEST = Path('checkpoints') / 'best.safetensors'
 
 
@@ -41,7 +42,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps')
     parser.add_argument(
-        '--output', '-o', metavar='FILE', help='write a row for each episode to a .csv, .json or .jsonl file'
+        '--output',
+        '-o',
+        metavar='FILE',
+        help='write a row for each episode to a .csv, .json or .jsonl file; or each step, as demonstrations, to a .npz file',
     )
 
 
@@ -52,10 +56,12 @@ def run(args: argparse.Namespace) -> int:
     from zoo.run.load import env_config_of, policy_of
     from zoo.worker.evaluator import evaluate
 
-    checkpoint, trust = load_checkpoint(_path_of(args)), args.trust or args.imports
+    checkpoint, trust = load_checkpoint(checkpoint_path(args)), args.trust or args.imports
     # first: without consent to its code nothing is built
     env = env_config_of(checkpoint, trust, args.overrides, args.set_name)
     policy = policy_of(checkpoint, trust=trust)
+    if args.output and Path(args.output).suffix == DEMOS:
+        return _record(args, policy, env, checkpoint.meta['env_step'])
     with watch_calls_of(args, env.step_timeout):
         evaluation = evaluate(
             policy,
@@ -75,6 +81,28 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _record(args: argparse.Namespace, policy: Any, env: Any, env_step: int) -> int:
+    """Plays the episodes and writes what the policy saw and did."""
+    from zoo.worker.demonstrations import record_demonstrations, save_demonstrations
+
+    if args.max_step is not None:
+        raise UserError(
+            '--max-step cuts episodes off, and demonstrations are whole episodes; set env.max_episode_steps=N'
+        )
+    with watch_calls_of(args, env.step_timeout):
+        demos, evaluation = record_demonstrations(
+            policy, env, args.episodes, args.seed, deterministic=False if args.stochastic else None
+        )
+    save_demonstrations(args.output, demos)
+    if args.json:
+        print_json({**_summary(evaluation), 'steps': demos.n_step})
+    else:
+        write_line(
+            f'{args.output}: {demos.n_step:,} steps of {len(demos.episode_ends)} episodes\n{_text(evaluation, env_step)}'
+        )
+    return 0
+
+
 def _check(args: argparse.Namespace) -> None:
     """Raises: UserError for arguments without meaning, before anything is loaded."""
     if args.episodes < 1 or args.seed < 0:
@@ -83,13 +111,13 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.max_step is not None and args.max_step < 1:
         raise UserError(f'--max-step is {args.max_step} but must be 1 or more env steps')
-    if args.output and Path(args.output).suffix not in _FORMATS:
-        raise UserError(f'--output is {args.output} but must end in {", ".join(_FORMATS)}')
+    if args.output and Path(args.output).suffix not in (*_FORMATS, DEMOS):
+        raise UserError(f'--output is {args.output} but must end in {", ".join((*_FORMATS, DEMOS))}')
     if args.output and not Path(args.output).absolute().parent.is_dir():
         raise UserError(f'--output is {args.output} but there is no folder {Path(args.output).parent}; make it first')
 
 
-def _path_of(args: argparse.Namespace) -> Path:
+def checkpoint_path(args: argparse.Namespace) -> Path:
     """The checkpoint to load. Raises: UserError if --best finds none."""
     path = Path(args.checkpoint)
     if not args.best:

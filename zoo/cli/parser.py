@@ -7,7 +7,26 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from zoo.cli import check_env, completion, convert, evaluate, listing, show, start, sweep, train
+from zoo.cli import (
+    bench,
+    check_env,
+    compare,
+    completion,
+    convert,
+    evaluate,
+    export,
+    listing,
+    play,
+    plot,
+    pretrain,
+    report,
+    runs,
+    show,
+    start,
+    sweep,
+    train,
+    video,
+)
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
 from zoo.core.version import VERSION
@@ -16,15 +35,27 @@ PROFILED = train.PROFILED
 COMMANDS = {
     'train': train,
     'eval': evaluate,
+    'play': play,
+    'video': video,
     'sweep': sweep,
+    'pretrain': pretrain,
+    'runs': runs,
+    'plot': plot,
+    'compare': compare,
+    'report': report,
+    'export': export,
     'list': listing,
     'config': show,
     'check-env': check_env,
+    'bench': bench,
     'convert': convert,
     'init': start,
     'completion': completion,
 }
 """Each has SUMMARY, OPTIONS (of the shared groups below), `add(parser)` for what is its own, and `run(args)`."""
+
+OTHER_NAMES = {'tune': 'sweep', 'optimize': 'sweep', 'hpo': 'sweep'}
+"""What other libraries call a command."""
 
 EPILOG = """first steps:
   zoo train cartpole_ppo                 a bundled config; zoo list configs shows them all
@@ -138,7 +169,7 @@ def _check_command(words: Sequence[str]) -> None:
     word = words[0]
     if word.startswith('-') or word in COMMANDS:
         return
-    if near := closest(word, COMMANDS):
+    if near := [OTHER_NAMES[word]] if word in OTHER_NAMES else closest(word, COMMANDS):
         raise UserError(f'there is no command {word!r}; did you mean zoo {" or zoo ".join(near)}?')
     from zoo.config.source import bundled_configs
 

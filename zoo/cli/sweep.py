@@ -9,7 +9,7 @@ from zoo.cli.output import columns, print_json
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
 
-SUMMARY = 'try many values of some keys of a config, and find the best ones'
+SUMMARY = 'tune a config: try many values of some keys, and find the best ones'
 OPTIONS = ('json',)
 SPACES = """KEY=SPACE words, in quotes for the shell:
   'policy.learn.learning_rate=log(1e-4,1e-2)'      even in the logarithm
@@ -17,7 +17,8 @@ SPACES = """KEY=SPACE words, in quotes for the shell:
   'policy.learn.epoch_per_collect=int(1,10)'       integers
   'policy.learn.batch_size=choice(64,128,256)'     or '{64,128,256}'
   'policy.learn.learning_rate=log(1e-4,1e-2,5)'    5 points, for --sampler grid
-A plain KEY=VALUE holds for all trials. Without a space, learning_rate, clip_ratio, entropy_weight and gae_lambda are tried.
+A plain KEY=VALUE holds for all trials. Without a space, those of the policy are tried, for ppo learning_rate, clip_ratio,
+entropy_weight and gae_lambda; docs/sweeps.md lists them for each policy.
 
 What is compared (--metric): steps, the env steps until policy.eval.stop_value is reached, fewer being better (trials that
 never reach it rank behind all others, by their return); best or last, the mean return of the best or last evaluation; auc,
@@ -87,9 +88,15 @@ def run(args: argparse.Namespace) -> int:
         print_json(as_data(result))
         return 0
     write_line(columns(table(result)))
-    if result.n_left:
+    n_running = sum(row.state == 'running' for row in result.rows)
+    if n_running:  # this process has none any more
         write_line(
-            f'{result.n_left} of {result.plan.n_trial} trials are not done; the same command continues the sweep'
+            f'another process still works on {n_running} of {result.plan.n_trial} trials; the same command shows the table when '
+            f'{"it is" if n_running == 1 else "they are"} done'
+        )
+    if result.n_left > n_running:
+        write_line(
+            f'{result.n_left - n_running} of {result.plan.n_trial} trials are not done; the same command continues the sweep'
         )
     write_line(f'folder: {result.plan.folder}')
     if (command := train_command(result)) is not None:

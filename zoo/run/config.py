@@ -62,6 +62,14 @@ class JobConfig(Section):
         description='let malloc keep up to 512 MB of freed memory in the process, which speeds up updates of image '
         'networks by a tenth (glibc only); false where memory is scarce or the process does other work',
     )
+    init_from: str | None = Field(
+        None,
+        description='a run folder or checkpoint whose parameters and statistics a new run begins with, as far as they fit; the '
+        'optimiser and all counters begin anew',
+    )
+    init_from_keys: list[str] = Field(
+        ['*'], description="names of the parameters that init_from takes, as patterns: ['actor_*']"
+    )
     pipeline: part_of(PIPELINE_REGISTRY, 'pipeline') = Field(  # type: ignore[valid-type]
         'serial',
         description="what a round of the run does, by name or as {type: name, its options}; 'serial': collect, learn",

@@ -18,6 +18,8 @@ in a hurry: when a terminal closes, the kernel sends SIGHUP, and so does the she
 Interrupts = Callable[[int, FrameType | None], bool]
 
 logger = logging.getLogger(__name__)
+_under_way: list[list[int]] = []
+"""What each `catch_signals` has received that is under way, the outermost first."""
 
 
 class Interrupted(SystemExit):
@@ -28,10 +30,11 @@ class Interrupted(SystemExit):
 def catch_signals(interrupts: Interrupts = lambda number, frame: False) -> Iterator[list[int]]:
     """Yields a list that receives the number of the first of STOP_SIGNALS; a second SIGINT or SIGTERM ends the process.
 
-    SIGHUP and SIGUSR1 are left alone where they are ignored, as `nohup` has it, or where the caller has a handler.
+    SIGHUP and SIGUSR1 are left alone where they are ignored, as `nohup` has it, or where the caller has a handler. Within
+    another one it begins with what that has received: a signal that came in between stops what begins now.
     Args: interrupts: called with each signal, whether it is no request to stop; may raise.
     """
-    received: list[int] = []
+    received = list(_under_way[-1]) if _under_way else []
 
     def handler(number: int, frame: FrameType | None) -> None:
         if interrupts(number, frame):
@@ -54,9 +57,13 @@ def catch_signals(interrupts: Interrupts = lambda number, frame: False) -> Itera
         yield received
         return
     forget_stop()
+    if received:
+        request_stop()
+    _under_way.append(received)
     try:
         yield received
     finally:
+        _under_way.pop()
         forget_stop()
         for number, previous in old.items():
             signal.signal(number, previous)

@@ -5,60 +5,47 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from zoo.config.messages import shown
 from zoo.config.parts import section_of
-from zoo.config.section import Config, ConfigError
-from zoo.core.errors import RunError, UserError
+from zoo.config.section import Config
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.core.seeding import stream
 from zoo.env.steering import RunEnvs
 from zoo.policy.base import Policy
 from zoo.policy.hooks import listening
-from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.advice import Advice, facts_of
 from zoo.run.agreement import Agreement
 from zoo.run.allocator import keep_freed_memory
+from zoo.run.answers import asks_to_stop, no_gradient_seen
 from zoo.run.callbacks import CallbackError, Callbacks
 from zoo.run.checkpoint import Checkpoint
 from zoo.run.config import resolve_config
+from zoo.run.ending import Ending, or_warn
+from zoo.run.ending import TrainResult as TrainResult
 from zoo.run.env_settings import RunSettings
 from zoo.run.evaluations import play_evaluations
-from zoo.run.logger import Logger, LoggerConfig
+from zoo.run.init_from import with_saved_start
+from zoo.run.opening import announce, begin_new, open_log
 from zoo.run.parts import make_parts
 from zoo.run.report import Clocks, Report, Timer
-from zoo.run.resume import Progress, changes, meta_of, restore, state_of
-from zoo.run.run_dir import FollowedFolder, RunFolder, best_return_of, refuse_unwritable
-from zoo.run.saving import CheckpointManager, SaveError, refuse_unsavable
+from zoo.run.result_file import ResultFile
+from zoo.run.resume import Progress, meta_of, restore, state_of
+from zoo.run.run_dir import best_return_of, folder_of
+from zoo.run.saving import CheckpointManager
 from zoo.run.sinks import make_sinks
 from zoo.run.stopping import StopRules
 from zoo.run.threads import use_threads
+from zoo.run.videos import make_videos
 from zoo.worker.evaluator import Evaluation
 
 logger = logging.getLogger(__name__)
 OnEvaluation = Callable[[int, Evaluation], str | None]
-
-
-@dataclass
-class TrainResult:
-    """The outcome of a run: the policy as last trained, the folder of its files, its counters and returns."""
-
-    policy: Policy
-    run_dir: Path
-    env_step: int
-    train_iter: int
-    best_return: float | None
-    last_return: float | None
-    wall_s: float
-    env_step_per_s: float
-    stop_reason: str = ''  # why the run ended before max_env_step: a stop rule, stop_value, or `SerialJob.stop`
 
 
 @PIPELINE_REGISTRY.register('serial')
@@ -90,7 +77,8 @@ class SerialJob:
         ranks: Ranks = ALONE,
     ) -> None:
         cfg = cfg if isinstance(cfg, Config) else resolve_config(cfg)
-        self.cfg = cfg.freeze()
+        cfg = cfg if checkpoint is None else with_saved_start(cfg, checkpoint)
+        self.cfg = cfg.read_only()
         self.options = section_of(PIPELINE_REGISTRY, cfg.pipeline, 'pipeline')
         self.timer = Timer(('sample', 'learn', 'evaluate', 'log'))
         self.stop_requested: Callable[[], bool] = lambda: False
@@ -103,39 +91,46 @@ class SerialJob:
         self._ranks, self._on_evaluation = ranks, on_evaluation
         leads = ranks.rank == 0
         sinks = make_sinks(cfg.logger.sinks, cfg.logger.tensorboard) if leads else []
+        self._videos = make_videos(cfg) if leads else None
         with ExitStack() as undo:  # closes what was made if the rest fails
-            folder = RunFolder(cfg, checkpoint, run_dir) if leads else FollowedFolder(lambda: ranks.share(None))
-            self._folder = undo.enter_context(closing(folder))
+            self._folder = undo.enter_context(closing(folder_of(cfg, checkpoint, run_dir, ranks)))
             n_thread = torch.get_num_threads()
             undo.callback(use_threads, n_thread)
             use_threads(cfg.policy.n_thread or 1)
             if cfg.keep_freed_memory:
                 keep_freed_memory()
-            gradient_readers = self._callbacks.names('on_gradient')
-            self._parts = parts = make_parts(cfg, policy, undo, n_thread, model, gradient_readers, ranks)
+            readers = self._callbacks.names('on_gradient')
+            self._parts = parts = make_parts(cfg, policy, undo, n_thread, model, readers, ranks)
             self._agreement = Agreement(ranks, parts)
             if checkpoint is None:
-                parts.policy.check_fields()
-                refuse_unsavable(parts.policy)
+                begin_new(parts.policy, cfg, policy is not None, ranks)
             self._envs, self.policy, self._n_thread = parts.envs, parts.policy, parts.n_thread
             self._get_train_sample = parts.policy.collect_mode.get_train_sample
             self._collector, self._learner = parts.collector, parts.learner
             self._settings = RunSettings(cfg, parts)
             self._progress = Progress() if checkpoint is None else self._resume(checkpoint)
-            self._folder.begin()
+            self._folder.begin(is_over=checkpoint is not None and self.done)
             self.run_dir = self._folder.path
             if leads:
                 ranks.share(self.run_dir)
-            with refuse_unwritable(self.run_dir):
-                self._log = log = undo.enter_context(self._logger(sinks))
+            file = ResultFile(self.run_dir, self._n_thread) if leads else None
+            if file is not None:
+                undo.push(file.see_exit)
+            self._ending = Ending(self, file)
+            self._log = log = undo.enter_context(open_log(cfg, self._folder, self.env_step, sinks, leads))
             if self._stop_rules:
                 log.listeners.append(lambda metrics: self._stop_rules.see(self, metrics))
-            advice = Advice(facts_of(cfg, parts.policy))
-            self._report = Report(log, parts, self.timer, cfg.logger.freq, advice, self._agreement)
+            advice, freq = Advice(facts_of(cfg, parts.policy)), cfg.logger.freq
+            self._report = Report(log, parts, self.timer, freq, advice, self._agreement)
             last = None if checkpoint is None else (checkpoint.path, self.env_step)
             self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint, last, log.keep_files, ranks)
             if checkpoint is not None:
-                self._announce(checkpoint)
+                rule = self._stop_rules.reason(self) if self._stop_rules else None
+                announce(self, checkpoint, self._stopped, rule)
+                if rule:
+                    self._stopped, self._stop_reason = True, rule
+                if self._videos is not None:
+                    self._videos.continue_at(self)
                 if cfg.checkpoint.keep_best:
                     self._adopt_best()
             self._settings.before_rollout(self.env_step)
@@ -153,6 +148,7 @@ class SerialJob:
     def iteration(self) -> None:
         """A round of the plan: collect, learn; then evaluate and save where due."""
         self.start()
+        self._ending.go_on()
         self.collect_round()
         self.learn_round()
         eval_freq = self.cfg.policy.eval.eval_freq
@@ -162,7 +158,7 @@ class SerialJob:
             self.stop(why)
         if self.env_step - self._progress.save_step >= self.cfg.checkpoint.freq:
             with self.timer.part('log'):
-                _or_warn(self.save)
+                or_warn(self.save)
 
     def collect_round(self) -> None:
         """Collects one rollout, makes samples of it and pushes them into the buffer."""
@@ -196,11 +192,7 @@ class SerialJob:
         self._agreement.count()
         self._learn_step = None
         if listener is not None and not self._saw_gradient and self.train_iter > n_before:
-            raise UserError(
-                f'callback {self._callbacks.names("on_gradient")} has on_gradient, which none of the first '
-                f'{self.train_iter - n_before} gradient steps called: the policy has steps of its own; call '
-                'zoo.policy.hooks.gradient_ready(optimizers, loss) in them after each backward pass, or leave on_gradient out'
-            )
+            raise no_gradient_seen(self._callbacks, self.train_iter - n_before)
         with self.timer.part('log'):
             self._report.env_values = self._settings.metrics()
             self._report.training(self._callbacks.update(self, metrics))
@@ -250,7 +242,11 @@ class SerialJob:
             self._report.progress(progress.last_return, progress.best_return)
             self._callbacks.call('on_evaluate', self, evaluation)
         if self._on_evaluation is not None and self._agreement.leads:
-            self._obey(self._on_evaluation(self.env_step, evaluation))
+            if asks_to_stop(self._on_evaluation(self.env_step, evaluation)):
+                self.stop('on_evaluation asked for it')
+        if self._videos is not None:
+            with self.timer.part('evaluate'):
+                self._videos.after_evaluation(self, self._log)
         return evaluation
 
     def play_evaluation(self) -> Evaluation | None:
@@ -273,15 +269,18 @@ class SerialJob:
     def finish(self, evaluate: bool = True) -> None:
         """Saves and tells the callbacks; evaluates the last policy before, unless that was just done.
 
+        It may be called again after more iterations: the callbacks are told once, result.json has the last end.
         Raises: SaveError, whose `result` has the trained policy.
         """
         self.start()
+        is_whole = evaluate
         if evaluate and (self._progress.eval_step != self.env_step or self._progress.last_return is None):
-            self.evaluate()
-        self._save_end()
+            is_whole = self.evaluate() is not None  # else a signal came meanwhile
+        self._ending.save()
         if not self._has_ended:
             self._has_ended = True
             self._callbacks.call('on_end', self, self.result())
+        self._ending.finish(is_whole)
 
     def result(self) -> TrainResult:
         """The run so far."""
@@ -347,32 +346,22 @@ class SerialJob:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resume needs; the envs' own state is not part of it."""
-        return state_of(
-            self.cfg,
-            self._parts,
-            self._progress,
-            self.wall_s,
-            is_whole=not self._updating,
-            stop=self._stop_rules.state_dict(),
-        )
+        is_whole, stop = not self._updating, self._stop_rules.state_dict()
+        return state_of(self.cfg, self._parts, self._progress, self.wall_s, is_whole=is_whole, stop=stop)
 
     def close(self) -> None:
-        """Closes envs and logs, and restores torch's number of threads."""
+        """Closes envs and logs, and restores torch's number of threads; nothing is saved."""
+        self._ending.leave()
         self._undo.close()
 
     def __enter__(self) -> SerialJob:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        # if an env, a disk or a callback failed, the policy is that of the last complete update and worth saving, or, in
-        # on_gradient, that of the last complete step; during a run signals are handled, so that a KeyboardInterrupt was
-        # raised by an env
-        is_outside = isinstance(error, Exception | KeyboardInterrupt)
-        is_outside &= not isinstance(error, NonFiniteGradientError | SaveError)
-        is_outside &= self._ranks.size == 1  # the other ranks wait elsewhere, not for this one to save
+        # in on_gradient the policy is that of the last complete step, else of the last complete update, or of none
+        is_savable = not self._updating or isinstance(error, CallbackError)
         try:
-            if is_outside and (not self._updating or isinstance(error, CallbackError)):
-                self._save_end(error)
+            self._ending.leave(error, is_savable and self._ranks.size == 1)  # other ranks wait elsewhere, not to save
         finally:
             self._log.close(has_failed=error is not None)
             self.close()
@@ -388,72 +377,18 @@ class SerialJob:
         self._saw_gradient = True
         self._callbacks.call('on_gradient', self, optimizers, loss)
 
-    def _save_end(self, cause: BaseException | None = None) -> None:
-        """Saves the end of the run. Raises: SaveError; unless the run ended by an error that is not zoo's own."""
-        try:
-            self.save()
-        except SaveError as error:
-            if cause is not None and not isinstance(cause, RunError):
-                logger.error('the end of the run is lost: %s', error)  # the cause is raised on, with its traceback
-                return
-            ended = f'; it had failed: {cause}' if cause is not None else ''
-            lost = SaveError(f'the end of the run, env step {self.env_step}, is lost: {error}{ended}')
-            lost.result = self.result()
-            raise lost from (cause or error)
-
     def _save_best(self) -> None:
         self._progress.best_return = self._progress.last_return
         if self.cfg.checkpoint.keep_best and self._agreement.leads:
             meta = meta_of(self.cfg, self._parts, self._progress, self._ranks.size)
-            path = _or_warn(lambda: self._checkpoints.save_best(self.env_step, self.state_dict(), meta))
+            path = or_warn(lambda: self._checkpoints.save_best(self.env_step, self.state_dict(), meta))
             if path is not None:
                 self._callbacks.call('on_checkpoint', self, path)
-
-    def _obey(self, answer: Any) -> None:
-        """Does what on_evaluation returned."""
-        if answer == 'stop':
-            self.stop('on_evaluation asked for it')
-        elif answer is not None:
-            raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
-
-    def _logger(self, sinks: Sequence[Any]) -> Logger:
-        cfg = self.cfg
-        if not self._agreement.leads:
-            return Logger(
-                self.run_dir, LoggerConfig(console='off'), cfg.exp_name, cfg.max_env_step, run_cfg=cfg, sinks=[]
-            )
-        return Logger(
-            self.run_dir,
-            cfg.logger,
-            cfg.exp_name,
-            cfg.max_env_step,
-            self.env_step,
-            restore=self._folder.restore,
-            run_cfg=cfg,
-            sinks=sinks,
-        )
 
     def _resume(self, checkpoint: Checkpoint) -> Progress:
         progress = restore(self.cfg, self._parts, checkpoint, self._stop_rules, self._ranks)
         self._stopped = progress.eval_step == self.env_step and progress.reached(self.cfg.policy.eval.stop_value)
-        if self._stopped:
-            logger.warning('this run had reached policy.eval.stop_value; to continue it: policy.eval.stop_value=null')
         return progress
-
-    def _announce(self, checkpoint: Checkpoint) -> None:
-        logger.info('resuming at env step %d in %s', self.env_step, self.run_dir)
-        if changed := changes(self.cfg, checkpoint):
-            logger.info('changed since it was saved: %s', changed)
-        if self._stop_rules and (why := self._stop_rules.reason(self)):
-            logger.warning('this run ends by a stop rule: %s; to continue it change `stop`, e.g. stop=[]', why)
-            self._stopped, self._stop_reason = True, why
-        if self.done and not self._stopped:
-            logger.warning(
-                'nothing is left to train: the run has %d env steps, a rollout %d, and max_env_step is %d; raise that',
-                self.env_step,
-                self.step_per_iteration,
-                self.cfg.max_env_step,
-            )
 
     def _adopt_best(self) -> None:
         """Takes the best return from the run folder; in a new folder, the resumed policy is the best if evaluated."""
@@ -461,21 +396,3 @@ class SerialJob:
         is_evaluated = self._progress.eval_step == self.env_step and self._progress.last_return is not None
         if self._progress.best_return is None and is_evaluated:
             self._save_best()
-
-
-def job_class(cfg: Config) -> type[SerialJob]:
-    """The class that the section `pipeline` names. Raises: ConfigError if it is no run."""
-    name = section_of(PIPELINE_REGISTRY, cfg.pipeline, 'pipeline').type
-    found = PIPELINE_REGISTRY.get(name)
-    if not (isinstance(found, type) and issubclass(found, SerialJob)):
-        where = PIPELINE_REGISTRY.where(name)
-        raise ConfigError(f'pipeline {name!r} of {where} is no class derived from zoo.SerialJob; derive it from that.')
-    return found
-
-
-def _or_warn(save: Callable[[], Path | None]) -> Path | None:
-    try:
-        return save()
-    except SaveError as error:
-        logger.warning('%s; training continues', error)
-        return None

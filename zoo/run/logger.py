@@ -46,8 +46,16 @@ class LoggerConfig(Section):
     info_step_keys: list[str] = Field(
         [], description="entries of the info of every step, whose mean over each episode is logged like info_keys'"
     )
+    video_freq: int = Field(
+        0,
+        ge=0,
+        description='evaluations between videos of one episode, videos/step_<env step>.mp4 in the run folder (extra video); '
+        '0: none',
+    )
     console: Literal['auto', 'live', 'plain', 'off'] = Field(
-        'auto', description='progress on stderr: a live line, plain lines or none; auto: live on a terminal, else plain'
+        'auto',
+        description='progress on stderr: a live line, plain lines or none; auto: live on a terminal and in a notebook, '
+        'else plain',
     )
     console_freq: float | None = Field(
         None, gt=0, description='seconds between updates of the console; null: 0.5 for live, 5 for plain'
@@ -104,6 +112,12 @@ class Logger:
         for listener in self.listeners:
             listener(values)
         return values
+
+    def video(self, env_step: int, path: Path) -> None:
+        """Shows a video to the sinks that take one, see `Sink.video`."""
+        for sink in list(self._sinks):
+            if hasattr(sink, 'video'):
+                self._feed(sink, 'video', env_step, path)
 
     def keep_files(self) -> None:
         """Begins the files anew that were removed or moved, in a folder made anew if it was too. Raises: OSError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
 from zoo.core.spaces import Space
+from zoo.core.stop import may_be_given_up
 from zoo.env import AnyVectorEnv, EnvConfig, TensorVectorEnv, check_env, make_env_groups, make_vector_env
 from zoo.env.restarts import Restarts
 from zoo.policy.base import Policy, device_of
@@ -96,7 +97,8 @@ def make_parts(
     else:
         from zoo.cluster.runners import start_runners
 
-        rows, envs = start_runners(engine, run_id, cfg, policy, kind, infos, restarts, ranks.rank)
+        with may_be_given_up() if ranks.size == 1 else nullcontext():  # other ranks would wait for this one
+            rows, envs = start_runners(engine, run_id, cfg, policy, kind, infos, restarts, ranks.rank)
     return Parts(
         envs,
         policy,

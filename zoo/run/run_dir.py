@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
 from zoo.config.messages import printable
 from zoo.config.section import Config
-from zoo.config.yaml_text import save_yaml
+from zoo.config.yaml_text import config_of_yaml, save_yaml
 from zoo.core.errors import UserError
+from zoo.core.ranks import Ranks
 from zoo.run.checkpoint import Checkpoint, load_checkpoint, steps_of
 from zoo.run.checkpoint_file import CheckpointError
 from zoo.run.logger import LoggerConfig
@@ -53,15 +54,24 @@ class RunFolder:
         assert self._path is not None, 'begin was not called'
         return self._path
 
-    def begin(self) -> None:
-        """Makes the folder if it is new, and writes config.yaml. Raises: UserError if it cannot be written."""
+    def begin(self, is_over: bool = False) -> None:
+        """Makes the folder if it is new, and writes config.yaml. Raises: UserError if it cannot be written.
+
+        Args: is_over: nothing is left to train; config.yaml then stays that of the training.
+        """
         if self._path is None:
             self._path = _new_run_dir(self._cfg)
         with refuse_unwritable(self._path):
             self._lock = self._lock or RunLock(self._path)
             for file in self._path.glob('config.yaml.*.tmp'):  # of a process that was killed while it wrote
                 file.unlink()
-            save_yaml(self._cfg, self._path / 'config.yaml')
+            if not is_over or not self._has_whole_config():
+                save_yaml(self._cfg, self._path / 'config.yaml')
+
+    def _has_whole_config(self) -> bool:
+        with suppress(UserError):
+            return config_of_yaml(self.path / 'config.yaml').keys() >= self._cfg.keys()
+        return False
 
     def restore(self) -> bool:
         """Makes the folder anew if it was removed or moved; returns whether it was. Raises: OSError."""
@@ -102,6 +112,13 @@ class RunFolder:
             lock.close()
 
 
+def folder_of(
+    cfg: Config, checkpoint: Checkpoint | None, path: Path | None, ranks: Ranks
+) -> RunFolder | FollowedFolder:
+    """The folder of a run: rank 0 makes it, the others are told. Args, Raises: of RunFolder."""
+    return RunFolder(cfg, checkpoint, path) if ranks.rank == 0 else FollowedFolder(lambda: ranks.share(None))
+
+
 class FollowedFolder:
     """The folder of a run that another rank made and alone writes to. Args: find: waits for its path."""
 
@@ -109,7 +126,7 @@ class FollowedFolder:
         self._find = find
         self.path = Path()
 
-    def begin(self) -> None:
+    def begin(self, is_over: bool = False) -> None:
         """Waits until the folder is there."""
         self.path = self._find()
 

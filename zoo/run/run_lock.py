@@ -7,13 +7,14 @@ import json
 import logging
 import os
 import socket
+import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from zoo.config.messages import printable
 from zoo.core.errors import UserError
 from zoo.core.files import is_in_place
-from zoo.run.checkpoint_file import shown
 
 try:
     import fcntl
@@ -21,6 +22,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 NAME = 'run.lock'
+TRIES = 5
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,23 @@ if hasattr(os, 'register_at_fork'):
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process writes to a run folder now, as far as the system has locks; it is not disturbed."""
+    if fcntl is None:
+        return (folder / NAME).exists()
+    try:
+        handle = os.open(folder / NAME, os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0))
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def _open_locked(path: Path) -> int:
     for _ in range(10):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, 'O_NOFOLLOW', 0), 0o666)
@@ -92,7 +111,7 @@ def _lock(handle: int, path: Path) -> None:
         _warn_unlocked(path, 'this system has no flock')
         return
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(handle)
     except BlockingIOError:
         raise RunFolderInUseError(
             f'the run folder {path.parent} is in use by {_holder(handle)}; wait until that has ended or stop it, '
@@ -100,6 +119,15 @@ def _lock(handle: int, path: Path) -> None:
         ) from None
     except OSError as error:
         _warn_unlocked(path, error.strerror or str(error))
+
+
+def _take(handle: int) -> None:
+    """Takes the lock. `is_locked` holds it for a moment, so it is tried several times. Raises: OSError."""
+    for _ in range(TRIES - 1):
+        with suppress(BlockingIOError):
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(0.02)
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _warn_unlocked(path: Path, reason: str) -> None:
@@ -120,7 +148,7 @@ def _holder(handle: int) -> str:
     """Who wrote the file, in words; it may be of any content, and is empty for a moment."""
     try:
         holder = json.loads(os.pread(handle, 1000, 0))
-        pid, host, start = (shown(str(holder[key])) for key in ('pid', 'host', 'start'))
+        pid, host, start = (printable(str(holder[key])[:100]) for key in ('pid', 'host', 'start'))
     except (ValueError, LookupError, TypeError):
         return 'another process'
     return f'process {pid} on host {host} since {start}'

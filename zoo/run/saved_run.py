@@ -111,16 +111,16 @@ def causes_of_misfits(run: SavedRun, policy: dict[str, Any]) -> dict[str, str]:
     Args: policy: the section `policy` of the config now, which may be another than that of the run.
     """
     was, now = (x if isinstance(x, dict) else {} for x in (run.config['policy'].get('learn'), policy.get('learn')))
-    keys = {'model/': 'value_loss', 'learn/optimizer/': 'optimizer'}
-    keys |= {'learn/intrinsic/': 'intrinsic', 'learn/plasticity/': 'plasticity', 'learn/aux_': 'aux_window'}
-    first = {'value_loss': 'mse', 'optimizer': 'adam'}  # where a run was before there was a choice
+    keys = [('model/', 'value_loss'), ('learn/optimizer/', 'optimizer'), ('learn/optimizer/', 'freeze')]
+    keys += [('learn/intrinsic/', 'intrinsic'), ('learn/plasticity/', 'plasticity'), ('learn/aux_', 'aux_window')]
+    first = {'value_loss': 'mse', 'optimizer': 'adam', 'freeze': []}  # where a run was before there was a choice
     found = {'model/': ''}  # moments of an optimiser differ where a model does
-    for prefix, key in keys.items():
+    for prefix, key in keys:
         old, new = was.get(key, first.get(key)), now.get(key, first.get(key))
         if plain(old) != plain(new):
             found[prefix] = (
                 f'policy.learn.{key} was {shown(repr(plain(old)), 60)} and is {shown(repr(plain(new)), 60)} now, which has '
-                'other state; resume with the one that it was, or begin a new run'
+                'other state; resume with the one that it was, or begin a new run, e.g. with init_from'
             )
     return found
 

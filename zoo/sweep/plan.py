@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from zoo.config.section import Config, ConfigError, value_at
+from zoo.config.section import Config, ConfigError
 from zoo.config.yaml_text import storable
 from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
 from zoo.run.config_check import without_derived_values
+from zoo.sweep.default_spaces import default_spaces
 from zoo.sweep.score import METRICS, Metric, Score
 from zoo.sweep.spaces import Space, split_spaces
 
@@ -21,13 +22,6 @@ Pruner = Literal['median', 'halving']
 N_TRIAL = 20
 MAX_POINTS = 10_000  # trials of a grid
 MAX_TRIES = 100  # combinations that are looked at for one in which a value is accepted
-DEFAULT_SPACES = {
-    'policy.learn.learning_rate': 'log(1e-5,1e-2)',
-    'policy.learn.clip_ratio': 'uniform(.1,.4)',
-    'policy.learn.entropy_weight': 'log(1e-5,.1)',
-    'policy.collect.gae_lambda': 'uniform(.8,1)',
-}
-"""What is swept over where no key has a space, as far as the policy has these keys."""
 FIXED = ('seed', 'exp_name', 'logger', 'checkpoint', 'max_env_step', 'policy.eval')
 """Keys and sections that may have no space: they are the sweep's own, or decide how a trial is measured."""
 
@@ -81,7 +75,7 @@ def make_plan(
     _check_words(n, seeds, metric, sampler, pruner)
     spaces, fixed = split_spaces(texts)
     cfg = resolve_config(source, fixed)
-    spaces = spaces or _default_spaces(cfg)
+    spaces = spaces or _default_spaces(source, fixed, cfg)
     problems = [*_refused_keys(spaces), *_grid_problems(spaces, sampler)]
     if problems := problems or list(_refused_values(source, fixed, spaces)):
         raise ConfigError(problems)
@@ -126,15 +120,16 @@ def _check_words(n: Any, seeds: Any, metric: Any, sampler: Any, pruner: Any) -> 
             raise UserError(f'{word} is {value!r} but must be one of {", ".join(known)}')
 
 
-def _default_spaces(cfg: Config) -> dict[str, Space]:
-    known = [f'{key}={text}' for key, text in DEFAULT_SPACES.items() if value_at(cfg, key) is not None]
-    spaces = split_spaces(known)[0]
-    if not spaces:
+def _default_spaces(source: Any, fixed: list[str], cfg: Config) -> dict[str, Space]:
+    """The default spaces of the policy, without those of keys that it lacks, or of which the config refuses a value."""
+    spaces = split_spaces([f'{key}={text}' for key, text in default_spaces(cfg).items()])[0]
+    taken = {key: space for key, space in spaces.items() if not list(_refused_values(source, fixed, {key: space}))}
+    if not taken:
         raise UserError(
             'the sweep got no space, and the policy has none of the keys of the default spaces; give one, e.g. '
             "'policy.learn.learning_rate=log(1e-4,1e-2)'"
         )
-    return spaces
+    return taken
 
 
 def _refused_keys(spaces: dict[str, Space]) -> list[str]:

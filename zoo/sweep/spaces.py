@@ -103,7 +103,7 @@ def split_spaces(texts: Sequence[str]) -> tuple[dict[str, Space], list[str]]:
 
 def parse_space(key: str, raw: str) -> Space | None:
     """The space that a text describes; None if it is a plain value. Raises: ConfigError if it only looks like a space."""
-    if raw.startswith('{') and raw.endswith('}') and not any(':' in part for part in _parts(raw[1:-1])):
+    if raw.startswith('{') and raw.endswith('}') and not any(':' in part for part in parts_of_text(raw[1:-1])):
         return _choice(key, raw, raw[1:-1])
     if found := _CALL.fullmatch(raw):
         kind, inner = found.groups()
@@ -120,14 +120,14 @@ def parse_space(key: str, raw: str) -> Space | None:
 
 
 def _choice(key: str, raw: str, inner: str) -> Space:
-    choices = tuple(part.strip() for part in _parts(inner))
+    choices = tuple(part.strip() for part in parts_of_text(inner))
     if not all(choices) or len(set(choices)) < 2:
         raise ConfigError(f'{key}={raw} has no two values to choose from; write e.g. choice(64,128)')
     return Space('choice', choices=tuple(dict.fromkeys(choices)))
 
 
 def _numbers(key: str, raw: str, kind: Any, inner: str) -> Space:
-    texts = [part.strip() for part in _parts(inner)]
+    texts = [part.strip() for part in parts_of_text(inner)]
     numbers = [_number(text) for text in texts]
     n_most = 2 if kind == 'int' else 3
     if not 2 <= len(numbers) <= n_most or None in numbers:
@@ -166,7 +166,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _parts(text: str) -> list[str]:
+def parts_of_text(text: str) -> list[str]:
     """Split at the commas that stand outside of brackets and quotes."""
     parts, depth, quote = [''], 0, ''
     for letter in text:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from zoo.core.errors import UserError, missing_extra
+from zoo.core.errors import UserError
+from zoo.core.extras import missing_extra
 from zoo.sweep.owner import is_lost, this_process
 from zoo.sweep.plan import Plan
 

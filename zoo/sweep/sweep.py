@@ -13,6 +13,7 @@ from zoo.sweep.plan import Plan, Pruner, Sampler, make_plan
 from zoo.sweep.score import Metric
 from zoo.sweep.study import Study, SweepResult
 from zoo.sweep.table import result_of
+from zoo.sweep.team import say_if_too_many
 from zoo.sweep.workers import run_workers, work
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def sweep(
     Args:
       config: what `serial_pipeline` takes.
       texts: 'key=value' overrides of all trials, and 'key=space' with a space of `zoo.sweep.spaces`; without a space, those
-        of DEFAULT_SPACES.
+        of DEFAULT_SPACES for the policy of the config.
       n: trials that are complete, pruned, refused or failed at the end; 20, or all points of a grid.
       seeds: runs of a trial, with the seeds of the config and after.
       jobs: processes, each with one torch thread; 1: this process.
@@ -65,6 +66,7 @@ def sweep(
         if jobs == 1:
             work(plan, study, received)
         elif study.n_left():
+            say_if_too_many(min(jobs, study.n_left()))
             run_workers(plan, study, min(jobs, study.n_left()), received, imports)
     study.mark_lost()
     if received:

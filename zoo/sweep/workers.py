@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import pickle
-import signal
-import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import connection
-from multiprocessing.connection import Connection
-from typing import Any
 
-from zoo.core.errors import RunError, UserError
-from zoo.core.processes import die_with_parent, end_words
-from zoo.run.interrupt import Interrupted, catch_signals
+from zoo.core.errors import RunError
+from zoo.core.processes import end_words
+from zoo.run.interrupt import Interrupted
 from zoo.sweep.owner import beating
 from zoo.sweep.plan import Plan
 from zoo.sweep.study import COUNTED, Outcome, Study
+from zoo.sweep.team import Ended, Team
 from zoo.sweep.trial import run_trial
 
 MAX_FAILED = 3  # trials that fail before any other one is done: then all would
@@ -53,120 +45,32 @@ def work(plan: Plan, study: Study, received: list[int]) -> None:
 
 def run_workers(plan: Plan, study: Study, jobs: int, received: list[int], imports: Sequence[str]) -> None:
     """Runs trials in as many processes; one that is killed is replaced. Raises: UserError or RunError of a process."""
-    team = _Team(plan, imports)
+    team = Team(_run_worker, imports)
     n_restart, failure = 0, None
     with team.follow_signals():
         for _ in range(jobs):
-            team.start()
+            team.start(plan)
         while team.members:
-            for process, error in team.ended():
-                failure = failure or error
+            for ended in team.ended():
+                failure = failure or _failure(ended)
                 if failure is not None:
                     team.stop()
-                elif process.exitcode < 0 and not received and n_restart < MAX_RESTART and study.n_left():
-                    logger.warning(
-                        'a process of the sweep %s; another one takes its place', end_words(process.exitcode)
-                    )
+                elif ended.exitcode < 0 and not received and n_restart < MAX_RESTART and study.n_left():
+                    logger.warning('a process of the sweep %s; another one takes its place', end_words(ended.exitcode))
                     n_restart += 1
-                    team.start()
+                    team.start(plan)
     if failure is not None:
         raise failure
 
 
-class _Team:
-    """The processes, and the ends of pipes on which they say what failed."""
-
-    def __init__(self, plan: Plan, imports: Sequence[str]) -> None:
-        self._context = multiprocessing.get_context('spawn')
-        self._args = plan, list(imports), logging.getLogger().getEffectiveLevel()
-        self.members: dict[Any, Connection] = {}
-        try:
-            pickle.dumps(plan)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise UserError(
-                f'the config cannot be sent to other processes ({error}); write it into a file, or use jobs=1'
-            ) from error
-
-    def start(self) -> None:
-        here, there = self._context.Pipe(duplex=False)
-        is_main = threading.current_thread() is threading.main_thread()
-        process = self._context.Process(target=_run_worker, args=(*self._args, there, os.getpid(), is_main))
-        process.start()
-        there.close()
-        self.members[process] = here
-
-    def ended(self) -> list[tuple[Any, Exception | None]]:
-        """Waits until a process ends; those that did, with what they could not do."""
-        connection.wait([process.sentinel for process in self.members])
-        ended = [process for process in self.members if not process.is_alive()]
-        return [(process, _failure(process, self.members.pop(process))) for process in ended]
-
-    def stop(self) -> None:
-        """Asks all processes to save and end."""
-        for process in list(self.members):
-            process.terminate()
-
-    @contextmanager
-    def follow_signals(self) -> Iterator[None]:
-        """The signals of this process go to the others too: they are no part of its process group."""
-        handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        is_main = threading.current_thread() is threading.main_thread()
-
-        def handler(number: int, frame: Any) -> None:
-            self.stop()
-            before = handlers[number]
-            if callable(before):
-                before(number, frame)
-
-        for number in handlers if is_main else ():
-            signal.signal(number, handler)
-        try:
-            yield
-        finally:
-            self.stop()
-            for number, before in handlers.items() if is_main else ():
-                signal.signal(number, before)
+def _failure(ended: Ended) -> Exception | None:
+    if ended.error is None and ended.exitcode > 0:
+        return RunError(f'a process of the sweep ended with exit code {ended.exitcode}; its error is shown above')
+    return ended.error
 
 
-def _failure(process: Any, pipe: Connection) -> Exception | None:
-    process.join()
-    with pipe:
-        try:
-            return pipe.recv()
-        except EOFError:
-            pass
-    if process.exitcode > 0:
-        return RunError(f'a process of the sweep ended with exit code {process.exitcode}; its error is shown above')
-    return None
-
-
-def _run_worker(
-    plan: Plan, imports: list[str], level: int, pipe: Connection, parent_pid: int, is_main_thread: bool
-) -> None:
-    """The whole life of a process."""
-    if hasattr(os, 'setpgrp'):
-        os.setpgrp()  # Ctrl-C reaches the first process alone, which tells the others once
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    die_with_parent(parent_pid, is_main_thread, lambda seconds: bool(connection.wait([parent.sentinel], seconds)))
-    import torch
-
-    torch.set_num_threads(1)
-    logging.basicConfig(level=level, format='zoo: %(message)s', stream=sys.stderr)
-    try:
-        with catch_signals() as received:
-            from zoo.config.source import import_module_or_file
-
-            for name in imports:
-                import_module_or_file(name)
-            work(plan, Study(plan), received)
-    except (UserError, RunError) as error:
-        pipe.send(type(error)(*error.args) if type(error) in (UserError, RunError) else _plain(error))
-        sys.exit(1)
-
-
-def _plain(error: Exception) -> Exception:
-    return UserError(str(error)) if isinstance(error, UserError) else RunError(str(error))
+def _run_worker(plan: Plan, received: list[int]) -> None:
+    work(plan, Study(plan), received)
 
 
 def _tell(plan: Plan, study: Study, number: int) -> None:

@@ -150,7 +150,7 @@ def open_env(env: Any, policy: Policy, n_episode: int) -> Iterator[AnyVectorEnv]
     elif isinstance(env, gymnasium.vector.VectorEnv):
         yield _given_vector(env, policy)
     else:
-        cfg = _config_of(env, policy)
+        cfg = config_of(env, policy)
         device = str(policy.device)
         with closing(make_vector_env(cfg, min(n_episode, cfg.evaluator_env_num), device=device)) as made:
             EnvSettings(cfg).apply([made], policy.run.max_env_step or AT_END)
@@ -172,7 +172,8 @@ def refuse_other_spaces(policy: Policy, env: AnyVectorEnv, where: str = '') -> N
         )
 
 
-def _config_of(env: Any, policy: Policy) -> EnvConfig:
+def config_of(env: Any, policy: Policy) -> EnvConfig:
+    """The section `env` of what `evaluate` takes, other than a vector env. Raises: UserError for anything else."""
     if isinstance(env, EnvConfig | Mapping):
         cfg = env_config(env)
     elif isinstance(env, str):

@@ -239,7 +239,7 @@ def evaluate(
     Raises: ConfigError; UserError if the env's spaces are not those of the policy (bounds of a Box may differ), if an
       argument is of another type, or if actions are to be drawn but the policy draws none.
     """
-    _check_arguments(policy, n_episode, seed, deterministic, max_step, callback)
+    check_arguments(policy, n_episode, seed, deterministic, max_step, callback)
     deterministic = policy.cfg.eval.deterministic if deterministic is None else deterministic
     limit = policy.cfg.eval.max_episode_steps if max_step is None else max_step
     with open_env(env, policy, n_episode) as vector:
@@ -251,7 +251,7 @@ def evaluate(
     return evaluation
 
 
-def _check_arguments(policy: Any, n_episode: Any, seed: Any, deterministic: Any, max_step: Any, callback: Any) -> None:
+def check_arguments(policy: Any, n_episode: Any, seed: Any, deterministic: Any, max_step: Any, callback: Any) -> None:
     """Raises: UserError for an argument of another type than `evaluate` takes."""
     if not isinstance(policy, Policy):
         raise UserError(f'policy is {shown(policy)} but must be a policy, e.g. of load_policy or a TrainResult')

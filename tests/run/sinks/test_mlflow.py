@@ -27,7 +27,7 @@ def runs_of(folder: Path, experiment: str) -> tuple[Any, list[Any]]:
     return client, client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_and_its_resume_are_one_run_with_all_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where MLflow keeps artifacts
     sinks = [sink(tmp_path, tags={'who': 'me'})]

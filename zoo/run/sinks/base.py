@@ -35,6 +35,12 @@ class Sink:
           included. NaN and infinity occur. A line of training metrics and one of an evaluation may have one env step.
         """
 
+    def video(self, env_step: int, path: Path) -> None:
+        """A video of one episode was written (logger.video_freq). A sink that shows videos overrides this.
+
+        Args: path: of the file .mp4 in the run folder.
+        """
+
     def close(self) -> None:
         """The run has ended, or stops for now; called once."""
 

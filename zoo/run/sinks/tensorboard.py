@@ -50,6 +50,16 @@ class TensorBoardSink(FileSink):
             self._writer.flush()
             self._flushed = time.monotonic()
 
+    def video(self, env_step: int, path: Path) -> None:
+        """The first seconds, small, as an image that moves: TensorBoard shows no videos."""
+        from zoo.worker.video import preview
+
+        gif = preview(path)
+        width, height = (int.from_bytes(gif[at : at + 2], 'little') for at in (6, 8))
+        image = self._summary.Image(width=width, height=height, colorspace=3, encoded_image_string=gif)
+        summary = self._summary(value=[self._summary.Value(tag='eval/video', image=image)])
+        self._writer.write_event(self._event(wall_time=time.time(), step=env_step, summary=summary))
+
     def reopen(self) -> None:
         old = self._writer
         self._open()

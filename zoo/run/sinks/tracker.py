@@ -13,7 +13,7 @@ from typing import Any
 
 from zoo.config.section import ConfigError, join_path
 from zoo.config.yaml_text import storable
-from zoo.core.errors import missing_extra
+from zoo.core.extras import missing_extra
 from zoo.core.files import open_without_link, whole_file
 from zoo.run.sinks.base import Sink
 

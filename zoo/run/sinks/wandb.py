@@ -59,6 +59,10 @@ class WandbSink(Tracker):
         if self._run is not None:
             self._run.log({'env_step': env_step, **metrics})
 
+    def video(self, env_step: int, path: Path) -> None:
+        if self._run is not None:
+            self._run.log({'env_step': env_step, 'eval/video': self._wandb.Video(str(path), format='mp4')})
+
     def close(self) -> None:
         run, self._run = self._run, None
         if run is None:

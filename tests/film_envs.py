@@ -1,0 +1,82 @@
+"""Envs that draw, with known pictures: the position on a line of 11 places, as a white pixel, red in the first state.
+
+'tests.film_envs:LineEnv'       a gymnasium env; `SEEN` has the positions that its states had, those of a new episode last
+'tests.film_envs:line_env'      a function that makes one and takes no render_mode
+'tests.film_envs:line_vector'   makes a vector env, see `LineVectorEnv`
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+SEEN: list[int] = []
+
+
+class LineEnv(gymnasium.Env):
+    """A walk from -2..2 by one to the left or right, with some wind; ends at -5 and 5, or after 30 steps."""
+
+    metadata = {'render_modes': ['rgb_array'], 'render_fps': 12}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None, size: int = 1, what: str = 'uint8') -> None:
+        self.render_mode, self._size, self._what = render_mode, size, what
+        self.observation_space, self.action_space = Box(-1.0, 1.0, (1,), np.float32), Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._x, self._n_step = int(self.np_random.integers(-2, 3)), 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if self.np_random.random() < 0.3:
+            action = self.np_random.integers(2)
+        self._x, self._n_step = self._x + 2 * int(action) - 1, self._n_step + 1
+        return self._seen(), float(self._x), abs(self._x) == 5, self._n_step == 30, {}
+
+    def render(self) -> Any:
+        if self._what == 'error':
+            raise KeyError('no brush')
+        picture = np.zeros((3 * self._size, 11 * self._size, 3), np.uint8)
+        at = slice((self._x + 5) * self._size, (self._x + 6) * self._size)
+        picture[:, at] = 255 if self._n_step else (255, 0, 0)
+        return None if self._what == 'none' else picture.astype(self._what)
+
+    def _seen(self) -> np.ndarray:
+        SEEN.append(self._x)
+        return np.array([self._x / 5], np.float32)
+
+
+class TextEnv(LineEnv):
+    """Draws letters alone."""
+
+    metadata = {'render_modes': ['ansi']}  # noqa: RUF012
+
+
+class BlindEnv(LineEnv):
+    """Has no render()."""
+
+    metadata: dict[str, Any] = {}  # noqa: RUF012
+    render = gymnasium.Env.render
+
+
+def line_env(what: str = 'uint8') -> gymnasium.Env:
+    return LineEnv(what=what)
+
+
+class LineVectorEnv(SyncVectorEnv):
+    """LineEnv, B at once; a SyncVectorEnv draws all its envs."""
+
+
+def line_vector(num_envs: int, mode: str = 'NEXT_STEP', render_mode: str | None = None) -> gymnasium.vector.VectorEnv:
+    return LineVectorEnv([lambda: LineEnv(render_mode)] * num_envs, autoreset_mode=AutoresetMode[mode])
+
+
+def position(picture: np.ndarray) -> tuple[int, bool]:
+    """What a picture shows: the position, and whether it is the first state of an episode."""
+    size = picture.shape[1] // 11
+    column = int(np.flatnonzero(picture[0, :, 0])[0]) // size
+    return column - 5, not picture[0, column * size, 1]

@@ -1,0 +1,140 @@
+"""The numbers of a report: of each run and each group of runs, and how they are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from zoo.results.curves import curve_points
+from zoo.results.read import Run
+from zoo.results.statistics import Stat, center, interval
+
+NBSP = '\u00a0'
+PARTS = {
+    'env': 'stepping the envs',
+    'act': 'choosing actions',
+    'sample': 'making samples',
+    'learn': 'learning',
+    'evaluate': 'evaluating',
+    'log': 'logging and saving',
+}
+"""Parts of a run by the name in `time/share_<part>`, and what they do."""
+
+
+class RunNumbers(NamedTuple):
+    """A run in numbers: its metric at the last point and at the highest one, None without points; wall_s: seconds."""
+
+    run: Run
+    last: float | None
+    highest: float | None
+    wall_s: float
+
+    @property
+    def speed(self) -> float:
+        """Env steps per second of the whole run, evaluations included."""
+        return self.run.env_step / self.wall_s if self.wall_s > 0 else math.nan
+
+
+class GroupNumbers(NamedTuple):
+    """Runs of one config: the average of their last values and its 95% interval, all None without values."""
+
+    label: str
+    runs: list[RunNumbers]
+    last: float | None
+    low: float | None
+    high: float | None
+    highest: float | None
+
+    @property
+    def n_with(self) -> int:
+        """Runs that have the metric."""
+        return sum(numbers.last is not None for numbers in self.runs)
+
+
+def numbers_of(groups: Mapping[str, Sequence[Run]], metric: str | None, stat: Stat) -> list[GroupNumbers]:
+    """The numbers of all groups. Args: metric: None where no run logged a return."""
+    found = []
+    for label, runs in groups.items():
+        rows = [_of_run(run, metric) for run in runs]
+        last = [row.last for row in rows if row.last is not None]
+        highest = [row.highest for row in rows if row.highest is not None]
+        values = (
+            [float(x) for x in (center(last, stat), *interval(last, stat), center(highest, stat))]
+            if last
+            else [None] * 4
+        )
+        found.append(GroupNumbers(label, rows, *values))
+    return found
+
+
+def time_shares(runs: Sequence[Run]) -> dict[str, float]:
+    """The share of the time that each part of a run took, the mean over runs, by the names of PARTS; {} if unknown."""
+    found = []
+    for run in runs:
+        last = {name: _last(run, f'time/share_{name}') for name in PARTS}
+        if all(share is not None for share in last.values()):
+            found.append([share or 0.0 for share in last.values()])
+    total = sum(means := np.mean(found, axis=0)) if found else 0.0
+    return {name: float(share / total) for name, share in zip(PARTS, means, strict=True)} if total > 0 else {}
+
+
+def number(value: float | None, missing: str = '–') -> str:
+    """A number to read: 0.9664, 475.3, 12,345."""
+    if value is None or not math.isfinite(value):
+        return missing
+    return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.4g}'
+
+
+def steps(value: float) -> str:
+    """Env steps in few characters: 950, 40.7k, 1.5M."""
+    value = float(f'{value:.3g}')  # first, so that 999,999 is 1M
+    for size, letter in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
+        if value >= size:
+            return f'{value / size:.3g}{letter}'
+    return f'{value:.0f}'
+
+
+def duration(seconds: float) -> str:
+    """A time to read, that no line break divides: '0.8 s', '12 s', '3 min 20 s', '2 h 5 min'."""
+    if not math.isfinite(seconds):
+        return '–'
+    if seconds < 59.5:
+        return f'{seconds:.0f}{NBSP}s' if seconds >= 9.95 else f'{seconds:.1f}{NBSP}s'
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes + (rest >= 30 if minutes >= 60 else 0), 60)
+    parts = ((hours, 'h'), (minutes, 'min'), (0 if hours else rest, 's'))
+    return NBSP.join(f'{n}{NBSP}{unit}' for n, unit in parts if n)
+
+
+def seeds(runs: Sequence[Run]) -> str:
+    """The seeds of runs: 'seed 3', 'seeds 0 to 4', 'seeds 1, 5 and 9'."""
+    values = sorted({run.seed for run in runs})
+    if len(values) == 1:
+        return f'seed {values[0]}'
+    if len(values) > 2 and all(b == a + 1 for a, b in pairwise(values)):
+        return f'seeds {values[0]} to {values[-1]}'
+    return f'seeds {", ".join(map(str, values[:-1]))} and {values[-1]}' if len(values) < 9 else f'{len(values)} seeds'
+
+
+def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
+    """One value, or the lowest and highest: '1.0 s', '0.6 s to 1.1 s'."""
+    words = list(dict.fromkeys(map(write, (min(values), max(values)))))
+    return ' to '.join(words)
+
+
+def _of_run(run: Run, metric: str | None) -> RunNumbers:
+    values = curve_points(run, metric)[1] if metric else np.empty(0)
+    wall_s = _last(run, 'wall_s')
+    return RunNumbers(
+        run, float(values[-1]) if len(values) else None, float(values.max()) if len(values) else None, wall_s or 0.0
+    )
+
+
+def _last(run: Run, metric: str) -> float | None:
+    values = run.columns.get(metric, np.empty(0))
+    values = values[np.isfinite(values)]
+    return float(values[-1]) if len(values) else None

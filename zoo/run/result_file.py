@@ -1,0 +1,171 @@
+"""result.json: how a run ended, by which versions, on which machine, and the command that started it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from zoo.core.errors import show_error
+from zoo.core.files import whole_file
+from zoo.core.version import VERSION
+
+NAME = 'result.json'
+PACKAGES = ('torch', 'numpy', 'gymnasium')
+NOTEBOOKS = ('ipykernel_launcher.py', 'colab_kernel_launcher.py')  # what a notebook's kernel is started by
+End = Literal['done', 'stopped', 'failed']
+
+logger = logging.getLogger(__name__)
+
+
+class ResultFile:
+    """Written when a run begins, with the state 'running', and again when it ends.
+
+    A file that still says 'running' although no process holds the run's lock is that of a run that was killed.
+    Args: folder: of the run; threads: torch's threads in each phase, where they are known. A file that cannot be written is
+      a warning: it changes no result.
+    """
+
+    def __init__(self, folder: Path, threads: Mapping[Any, int] | None = None) -> None:
+        self._path = folder / NAME
+        self._facts: dict[str, Any] = {
+            'versions': versions(),
+            'machine': machine(),
+            'commit': commit(),
+            'command': command(),
+        }
+        if threads is not None:
+            self._facts['threads'] = dict(threads)
+        self._before = _read(self._path)
+        self._write({'state': 'running'})
+
+    def keep(self) -> bool:
+        """Puts back what the file said before, if that is that the run was done; returns whether it was."""
+        if self._before.get('state') != 'done':
+            return False
+        self._write(self._before)
+        return True
+
+    def end(self, state: End, numbers: dict[str, Any], error: str = '') -> None:
+        """Says how the run ended; of several calls the last one counts.
+
+        Args: numbers: env_step, train_iter, last_return, best_return, wall_s, env_step_per_s, stop_reason.
+        """
+        self._write({'state': state, **numbers, **({'error': error} if error else {})})
+
+    def see_exit(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """For `ExitStack.push`: says how the run ended if an error leaves the stack, which is while the run is made."""
+        if error is not None:
+            self.end_by(error, {})
+
+    def end_by(self, error: BaseException | None, numbers: dict[str, Any]) -> None:
+        """`end` of a run that was left early, by an error or without one. Ctrl-C and the like are no failure of a run."""
+        failure = error if isinstance(error, Exception) else None
+        self.end(
+            'stopped' if failure is None else 'failed', numbers, show_error(failure) if failure is not None else ''
+        )
+
+    def _write(self, values: dict[str, Any]) -> None:
+        try:
+            with whole_file(self._path) as file:
+                file.write(
+                    f'{json.dumps(values | {key: x for key, x in self._facts.items() if key not in values}, indent=1)}\n'.encode()
+                )
+        except OSError as error:
+            logger.warning('%s cannot be written (%s); the run continues', self._path, error.strerror)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a file says; {} if there is none, or it was damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def versions() -> dict[str, str]:
+    """Versions of zoo, Python and the packages that results depend on most."""
+    found = {'zoo': VERSION, 'python': platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, str | int]:
+    """The processor, how many cores of it this process may use, the system, the GPU."""
+    system = f'{platform.system()} {platform.release()}'
+    found: dict[str, str | int] = {'cpu': _cpu(), 'cores': n_core(), 'system': system}
+    if torch.cuda.is_available():
+        found['gpu'] = torch.cuda.get_device_name()
+    return found
+
+
+def n_core() -> int:
+    """How many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
+def command() -> list[str]:
+    """The words that started this process, as a person types them: ['zoo', 'train', ...] or ['python', 'my.py', ...].
+
+    Returns: [] where nobody typed any, as in a notebook.
+    """
+    file = Path(sys.argv[0] if sys.argv else '')
+    if file.name == 'zoo' or file.parts[-2:] == ('zoo', '__main__.py'):
+        n_rank = os.environ.get('WORLD_SIZE', '1')
+        ranks = (
+            []
+            if n_rank == '1'
+            else ['torchrun', f'--nproc-per-node={os.environ.get("LOCAL_WORLD_SIZE", n_rank)}', '-m']
+        )
+        return [*ranks, 'zoo', *sys.argv[1:]]
+    if not file.name or file.name in NOTEBOOKS:
+        return []
+    words = sys.orig_argv[1:]
+    is_spawned = '--multiprocessing-fork' in words  # it has the words of its parent in sys.argv
+    return ['python', *(sys.argv if is_spawned else words)]
+
+
+def commit() -> str | None:
+    """The git commit of the current folder; None if it is in no checkout. Files that differ from it are not looked for."""
+    for folder in (here := Path.cwd(), *here.parents):
+        head = folder / '.git' / 'HEAD'
+        if head.is_file():
+            return _commit_of(head)
+    return None
+
+
+def _commit_of(head: Path) -> str | None:
+    try:
+        text = head.read_text().strip()
+        if not text.startswith('ref: '):
+            return text
+        name = text.removeprefix('ref: ')
+        if (file := head.parent / name).is_file():
+            return file.read_text().strip()
+        lines = (head.parent / 'packed-refs').read_text().splitlines()
+        return next((line.split()[0] for line in lines if line.endswith(f' {name}')), None)
+    except OSError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        with open('/proc/cpuinfo', encoding='utf-8') as file:
+            return next(
+                (line.split(':', 1)[1].strip() for line in file if line.startswith('model name')), platform.machine()
+            )
+    except OSError:
+        return platform.processor() or platform.machine()
