@@ -6,11 +6,13 @@ config = dict(
     env=dict(id='cartpole_no_velocity', window=4),
     policy=dict(
         type='ppo',
+        model=dict(obs_norm=True),  # angles are small, and what differs between two steps smaller still
         learn=dict(
             epoch_per_collect=10,
             learning_rate=dict(start=1e-3, end=0.0),
+            clip_ratio=dict(start=0.2, end=0.02),
         ),
-        collect=dict(n_step=64, discount_factor=0.98),
+        collect=dict(discount_factor=0.98),
     ),
 )
 

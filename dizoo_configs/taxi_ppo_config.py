@@ -11,7 +11,7 @@ config = dict(
             epoch_per_collect=10,
             batch_size=512,
             learning_rate=dict(start=3e-3, end=0.0),
-            entropy_weight=0.01,
+            entropy_weight=dict(start=0.03, end=0.0),
         ),
         eval=dict(eval_freq=50_000, n_episode=20),
     ),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.forked import run_python
 from zoo import POLICY_REGISTRY, load_policy, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.policy import Policy, PolicyConfig
@@ -43,13 +42,23 @@ SHORT = {  # overrides that leave one rollout or a few, with every kind of updat
     'own_sink.py': ['max_env_step=4_096'],
     'own_stop.py': ['max_env_step=4_096'],
     'curriculum.py': ['max_env_step=2_048'],
+    'watch.py': ['max_env_step=2_048'],
 }
-SCRIPTS = ['ask_policy.py', 'look_at_env.py', 'my_loss.py', 'try_device_env.py']  # they have no config
+SCRIPTS = [
+    'ask_policy.py',
+    'imitate.py',
+    'look_at_env.py',
+    'my_loss.py',
+    'own_weights.py',
+    'read_run.py',
+    'try_device_env.py',
+]  # they have no config
+WITH_FILE = ['run_onnx.py']  # it needs an exported policy: tests/cli/test_export.py runs it
 ON_RAY = ['sweep_on_ray.py']  # it starts Ray on this machine
 
 
 def run(*args: str, cwd: Path) -> str:
-    done = subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=240)
+    done = run_python(*args, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -60,7 +69,7 @@ def train(name: str, *args: str, cwd: Path) -> dict[str, Any]:
 
 
 def test_examples_are_all_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob('*.py')} == {*SHORT, *SCRIPTS, *ON_RAY}
+    assert {path.name for path in EXAMPLES.glob('*.py')} == {*SHORT, *SCRIPTS, *WITH_FILE, *ON_RAY}
 
 
 @pytest.mark.slow
@@ -78,14 +87,14 @@ def test_example_run_as_a_script_trains_its_config(name: str) -> None:
     assert 'serial_pipeline(config)' in ast.unparse(main.body[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', [*SCRIPTS, 'quick_start.py', 'random_policy.py'])
+@pytest.mark.long
+@pytest.mark.parametrize('name', [*SCRIPTS, 'quick_start.py', 'random_policy.py', 'watch.py'])
 def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
     output = run(str(EXAMPLES / name), cwd=tmp_path)  # exits with 0: its own asserts hold
     assert bool(output.strip()) == ('print(' in (EXAMPLES / name).read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sweep_on_ray_does_its_trials(tmp_path: Path) -> None:
     pytest.importorskip('ray')
     pytest.importorskip('optuna')
@@ -94,7 +103,7 @@ def test_sweep_on_ray_does_its_trials(tmp_path: Path) -> None:
     assert len(list((tmp_path / 'runs').glob('trial_*'))) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_my_ppo_takes_its_own_key_from_the_command_line(tmp_path: Path) -> None:
     result = train('my_ppo.py', 'policy.learn.end_penalty=2', 'max_env_step=1_024', cwd=tmp_path)
     config = (Path(result['run_dir']) / 'config.yaml').read_text()
@@ -114,13 +123,13 @@ def test_dqn_imports_public_names_only() -> None:
     assert modules <= {'pydantic', 'zoo', 'zoo.config.schedule', 'zoo.policy', 'zoo.rl_utils'}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dqn_solves_cartpole_in_40_000_env_steps(tmp_path: Path) -> None:
     result = train('dqn.py', 'seed=1', cwd=tmp_path)
     assert result['last_return'] >= 475 and result['env_step'] <= 40_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dqn_resumed_run_continues_target_network_and_exploration(tmp_path: Path) -> None:
     first = train('dqn.py', 'max_env_step=1_000', cwd=tmp_path)
     own = ['--import', str(EXAMPLES / 'dqn.py')]
@@ -135,13 +144,13 @@ def lines_of(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (Path(result['run_dir']) / 'metrics.jsonl').read_text().splitlines()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_random_policy_has_the_return_of_random_actions(tmp_path: Path) -> None:
     # an episode of CartPole lasts 22 steps on average (deviation 12): 200 of them 22 +- 0.9
     assert train('random_policy.py', cwd=tmp_path)['last_return'] == pytest.approx(22, abs=5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_own_stats_are_in_the_log_and_stop_the_run(tmp_path: Path) -> None:
     result = train('own_stats.py', cwd=tmp_path)
     rows = [line for line in lines_of(result) if 'learn/policy_loss' in line]
@@ -150,7 +159,7 @@ def test_own_stats_are_in_the_log_and_stop_the_run(tmp_path: Path) -> None:
     assert result['last_return'] >= 400 and result['env_step'] < 30_000  # its own rule ended it
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_own_gradients_are_limited_and_learn(tmp_path: Path) -> None:
     result = train('own_gradients.py', cwd=tmp_path)
     shares = [line['learn/limited_share'] for line in lines_of(result) if 'learn/limited_share' in line]
@@ -158,7 +167,7 @@ def test_own_gradients_are_limited_and_learn(tmp_path: Path) -> None:
     assert result['best_return'] >= 195
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_own_plan_collects_four_rollouts_for_each_round_of_updates(tmp_path: Path) -> None:
     result = train('own_plan.py', 'max_env_step=2_048', 'logger.freq=1', cwd=tmp_path)
     # 2048 = 4 rollouts of 64 x 8, each in 512 / 256 minibatches x 4 epochs: one round of 32 steps
@@ -166,7 +175,7 @@ def test_own_plan_collects_four_rollouts_for_each_round_of_updates(tmp_path: Pat
     assert [line['collect/iter'] for line in lines_of(result) if 'learn/train_iter' in line] == [4]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('name', ['own_stats.py', 'own_gradients.py', 'own_plan.py'])
 def test_run_of_own_code_is_resumed_with_consent_to_its_module(name: str, tmp_path: Path) -> None:
     first = train(name, 'max_env_step=4_096', cwd=tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import runpy
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from packaging.requirements import Requirement
@@ -24,6 +26,18 @@ REPO = Path(__file__).resolve().parents[1]
 CONFIGS = sorted(path for path in (REPO / 'dizoo_configs').glob('*.py') if path.stem != '__init__')
 SOURCES = sorted((REPO / 'zoo').rglob('*.py')) + CONFIGS
 MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # where the import is not named as the package
+EXTRA_OF_MODULE = {  # loaded by what needs them only
+    'ray': ('ray', 'ray'),
+    'optuna': ('sweep', 'optuna'),
+    'matplotlib': ('plot', 'matplotlib'),
+    'imageio_ffmpeg': ('video', 'imageio-ffmpeg'),
+    'pygame': ('video', 'pygame-ce'),
+    'onnx': ('export', 'onnx'),
+    'onnxscript': ('export', 'onnxscript'),
+    'onnxruntime': ('export', 'onnxruntime'),
+    'minari': ('minari', 'minari'),
+}
+OF_A_PLACE = {('IPython', 'zoo/run/console.py')}  # in a notebook it is there
 EXTRA_OF_ENV = {
     'LunarLander': 'Box2D',
     'HalfCheetah': 'mujoco',
@@ -31,6 +45,7 @@ EXTRA_OF_ENV = {
     'Walker2d': 'mujoco',
     'atari': 'ale_py',
     'envpool': 'envpool',
+    'minigrid_memory': 'envpool',
     'procgen': 'envpool',
 }
 
@@ -66,7 +81,10 @@ def make(*args: str, cwd: Path = REPO) -> subprocess.CompletedProcess[str]:
 
 def test_every_folder_of_sources_is_a_package_that_setup_ships(package):
     folders = {path.parent for path in SOURCES}
-    assert {str(folder.relative_to(REPO)).replace(os.sep, '.') for folder in folders} == set(package['packages'])
+    benchmarks = {'zoo_benchmarks', 'zoo_benchmarks.peers'}  # the folder benchmarks/, which zoo bench runs
+    assert package['package_dir'] == {'zoo_benchmarks': 'benchmarks'}
+    names = {str(folder.relative_to(REPO)).replace(os.sep, '.') for folder in folders}
+    assert names | benchmarks == set(package['packages'])
 
 
 def test_every_third_party_import_is_a_declared_core_dependency(package):
@@ -75,10 +93,26 @@ def test_every_third_party_import_is_a_declared_core_dependency(package):
     # setuptools: builds the native executor
     own = {'zoo', 'dizoo_configs', 'pydantic_core', 'triton', 'setuptools'}
     known = {MODULE_OF.get(name, name) for name in core} | set(sys.stdlib_module_names) | own
-    known_in = {('ray', 'zoo/cluster/ray_cluster.py')}  # of the extra 'ray': loaded where that engine is named
     found = {(name.split('.')[0], str(path.relative_to(REPO))) for path in SOURCES for name in imported_modules(path)}
-    found -= known_in
+    found = {(name, path) for name, path in found if name not in EXTRA_OF_MODULE and (name, path) not in OF_A_PLACE}
     assert {(name, path) for name, path in found if name not in known} == set()
+
+
+def test_modules_of_extras_are_of_packages_that_the_extras_install(package):
+    for extra, name in EXTRA_OF_MODULE.values():
+        assert name in {Requirement(line).name for line in package['extras_require'][extra]}
+
+
+@pytest.mark.slow
+def test_import_and_help_load_no_module_of_an_extra():
+    names = [*EXTRA_OF_MODULE, 'pandas', 'mkdocs', 'imageio', 'IPython', 'wandb', 'mlflow']
+    code = (
+        'import sys, contextlib, zoo, zoo.cli\n'
+        'with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr): zoo.cli.main(["--help"])\n'
+        f'print(sorted(set({names}) & set(sys.modules)))'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == '[]'
 
 
 def test_every_core_dependency_is_imported_somewhere(package):
@@ -92,23 +126,103 @@ def test_every_core_dependency_is_imported_somewhere(package):
     )  # crc32c is there for tensorboardX, which takes it if it is installed
 
 
-@pytest.mark.slow
-def test_source_distribution_has_all_that_its_tests_and_pages_need(tmp_path):
-    ignored = shutil.ignore_patterns('.*', 'runs', 'build', '*.egg-info', '__pycache__', '*.so')
-    checkout = shutil.copytree(REPO, tmp_path / 'checkout', ignore=ignored)
-    command = [sys.executable, 'setup.py', '-q', 'sdist', '--dist-dir', str(tmp_path / 'dist')]
-    subprocess.run(command, cwd=checkout, check=True, capture_output=True, timeout=300)
-    with tarfile.open(next((tmp_path / 'dist').glob('*.tar.gz'))) as archive:
-        packed = {str(Path(*Path(name).parts[1:])) for name in archive.getnames()}
+class Built(NamedTuple):
+    """What is shipped, built from a copy of the checkout: its files, unpacked and installed."""
+
+    checkout: Path
+    files: list[Path]
+    sources: Path  # the unpacked source distribution
+    site: Path  # where the wheel is installed, without the packages that it needs
+
+    def run(self, *words: str, cwd: Path) -> str:
+        """Runs Python with the installed wheel; -> stdout."""
+        env = {**os.environ, 'PYTHONPATH': str(self.site)}
+        done = subprocess.run(
+            [sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope='module')
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The source distribution and the wheel, by `python -m build`: the wheel is built from what the former holds."""
+    here = tmp_path_factory.mktemp('built')
+    ignored = shutil.ignore_patterns('.*', 'runs', 'build', 'dist', '*.egg-info', '__pycache__', '*.so', '*.TXT')
+    checkout = shutil.copytree(REPO, here / 'checkout', ignore=ignored)
+
+    def run(*words: str) -> None:
+        done = subprocess.run(
+            [sys.executable, '-m', *words], cwd=checkout, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    run('build', '--no-isolation', '--outdir', str(here / 'dist'), '.')
+    files = sorted((here / 'dist').iterdir())
+    wheel, archive = (next(path for path in files if path.name.endswith(end)) for end in ('.whl', '.tar.gz'))
+    with tarfile.open(archive) as packed:
+        packed.extractall(here / 'unpacked', filter='data')
+    (sources,) = (here / 'unpacked').iterdir()
+    words = ['--no-deps', '--no-build-isolation', '--no-compile', '--target', str(here / 'site'), str(wheel)]
+    run('pip', 'install', '-q', '--disable-pip-version-check', *words)
+    return Built(checkout, files, sources, here / 'site')
+
+
+@pytest.mark.long
+def test_source_distribution_has_all_files_and_its_tests_pass_with_the_installed_wheel(built, tmp_path):
     folders = ('zoo', 'dizoo_configs', 'tests', 'docs', 'examples', 'benchmarks')
     wanted = {
-        str(path.relative_to(checkout))
-        for folder in folders
-        for path in (checkout / folder).rglob('*')
+        str(path.relative_to(built.checkout))
+        for path in (
+            *built.checkout.iterdir(),
+            *(path for name in folders for path in (built.checkout / name).rglob('*')),
+        )
         if path.is_file()
     }
-    assert {'zoo/py.typed', 'tests/conftest.py', 'docs/index.md', 'constraints.txt', 'Makefile'} <= packed
+    packed = {str(path.relative_to(built.sources)) for path in built.sources.rglob('*') if path.is_file()}
+    assert {'zoo/py.typed', 'tests/conftest.py', 'docs/index.md', 'constraints.txt', 'Makefile', 'mkdocs.yml'} <= packed
     assert wanted - packed == set()
+    # a part of its tests, in an empty folder with all but the two packages that the wheel has installed
+    elsewhere = shutil.copytree(
+        built.sources, tmp_path / 'sources', ignore=shutil.ignore_patterns('zoo', 'dizoo_configs')
+    )
+    some = (
+        'rl_utils/test_gae.py',
+        'benchmarks/test_report.py',
+        'cli/test_listing.py',
+        'config/test_section.py',
+        'backend/native/test_parts.py',
+    )
+    said = built.run('-m', 'pytest', '-m', 'not slow', *(f'tests/{name}' for name in some), cwd=elsewhere)
+    assert re.search(r'\d{2,} passed', said) and 'failed' not in said
+
+
+@pytest.mark.long
+def test_built_files_pass_the_checks_of_the_package_index(built):
+    said = built.run('-m', 'twine', 'check', '--strict', *map(str, built.files), cwd=built.sources)
+    assert said.count('PASSED') == 2
+    (wheel,) = (path.name for path in built.files if path.suffix == '.whl')
+    assert '-cp310-abi3-' in wheel  # one for all versions of Python
+
+
+@pytest.mark.long
+def test_installed_wheel_has_all_files_of_the_packages(built):
+    installed = {path.relative_to(built.site) for path in (built.site / 'zoo').rglob('*')}
+    sources = {path.relative_to(built.sources) for path in (built.sources / 'zoo').rglob('*')}
+    assert Path('zoo/py.typed') in installed  # type checkers see the annotations of what is installed
+    assert sources - installed == set()
+
+
+@pytest.mark.long
+def test_installed_wheel_benches_into_the_current_folder(built, tmp_path):
+    where = ('-P', '-m') if sys.version_info >= (3, 11) else ('-m',)
+    words = ('bench', 'learning', '--only', 'cartpole_ppo', '--repeats', '1', '--scale', '0.02')
+    assert built.run(*where, 'zoo', *words, cwd=tmp_path) == f'results: {tmp_path / "zoo_bench"}\n'
+    (raw,) = (tmp_path / 'zoo_bench' / 'learning_raw').glob('*.json')
+    record = json.loads(raw.read_text())
+    version = runpy.run_path(str(REPO / 'zoo' / 'core' / 'version.py'))['VERSION']
+    assert record['commit'] == f'zoo {version}' and record['machine'] and record['versions']['torch']
+    assert {path.name for path in tmp_path.iterdir()} == {'zoo_bench'}  # the run's folder is in it
 
 
 def test_ranges_have_a_floor_and_no_pin_or_cap(package):
@@ -139,6 +253,7 @@ def test_every_room_has_a_layer_and_there_are_at_most_16():
     assert len(rooms()) <= 16
 
 
+@pytest.mark.long
 def test_rooms_import_downward_only_and_in_no_circle():
     assert upward_imports() == []
     assert circles() == []
@@ -264,7 +379,7 @@ def steps_per_rollout(config) -> int:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bundled_config_runs_as_a_script(tmp_path):
     script = (REPO / 'dizoo_configs' / 'cartpole_ppo_config.py').read_text(encoding='utf-8')
     small = tmp_path / 'small_config.py'
@@ -296,7 +411,7 @@ def test_bundled_config_lists_differences_only(name):
     assert [key for key, value in leaves(config) if key not in said and defaults.get(key, ...) == value] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_of_one_process_loads_no_ray_no_optuna_and_makes_no_process_group(tmp_path: Path) -> None:
     code = (
         'import sys, torch\n'
@@ -312,7 +427,8 @@ def test_a_run_of_one_process_loads_no_ray_no_optuna_and_makes_no_process_group(
 
 def test_extras_are_no_dependencies_of_the_core(package: dict) -> None:
     core = {canonicalize_name(Requirement(line).name) for line in package['install_requires']}
+    of_people = {'matplotlib', 'imageio-ffmpeg', 'pygame-ce', 'onnx', 'onnxscript', 'onnxruntime', 'minari', 'pandas'}
     assert (
-        not core & {'ray', 'optuna', 'wandb', 'mlflow-skinny', 'mujoco'}
-        and {'ray', 'sweep'} <= package['extras_require'].keys()
+        not core & {'ray', 'optuna', 'wandb', 'mlflow-skinny', 'mujoco', *of_people}
+        and {'ray', 'sweep', 'plot', 'video', 'export', 'minari', 'docs'} <= package['extras_require'].keys()
     )

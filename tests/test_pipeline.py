@@ -199,7 +199,13 @@ def test_run_folder_and_result(tmp_path: Path) -> None:
     )
     result = serial_pipeline(cfg)
     assert result.run_dir.parent == tmp_path / 'trial' and result.run_dir.name.endswith('_seed3')
-    assert sorted(p.name for p in result.run_dir.iterdir()) == ['checkpoints', 'config.yaml', 'metrics.jsonl', 'tb']
+    assert sorted(p.name for p in result.run_dir.iterdir()) == [
+        'checkpoints',
+        'config.yaml',
+        'metrics.jsonl',
+        'result.json',
+        'tb',
+    ]
     assert sorted(p.name for p in (result.run_dir / 'checkpoints').iterdir()) == [
         'best.safetensors',
         'step_000000192.safetensors',

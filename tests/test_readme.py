@@ -78,7 +78,7 @@ def test_readme_tables_have_the_marks_that_show_where_measurements_go() -> None:
         assert table.count('\n|') >= 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_commands_take_an_env_in_a_file_to_a_trained_and_evaluated_policy(tmp_path: Path) -> None:
     """As typed in README; zoo is really built and installed, into a folder of its own, beside the packages that it needs."""
     block = README[README.index('<!-- newcomer -->') : README.index('<!-- /newcomer -->')]
@@ -106,7 +106,7 @@ def test_three_commands_take_an_env_in_a_file_to_a_trained_and_evaluated_policy(
 
 def _copy_of_sources(tmp_path: Path) -> Path:
     """The checkout without what was built or trained in it: building must not write into it."""
-    ignored = shutil.ignore_patterns('.*', 'runs', 'build', '*.egg-info', '__pycache__', '*.so', 'tests', 'benchmarks')
+    ignored = shutil.ignore_patterns('.*', 'runs', 'build', '*.egg-info', '__pycache__', '*.so', 'tests')
     return shutil.copytree(ROOT, tmp_path / 'checkout', ignore=ignored)
 
 

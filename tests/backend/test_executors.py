@@ -575,6 +575,22 @@ def test_native_acts_as_eager_does(dist: str, stage: str, arch: str, n_group: in
                     p.add_(0.05)
 
 
+def test_forward_sees_rows_as_they_lie_in_new_memory() -> None:
+    """Since the bits of a product depend on the address: the envs of a runner lie elsewhere than in the run's own block."""
+    obs = {'x': torch.rand(4, 6, 5)[:, 1:3], 'image': torch.ones(4, 6, 5, dtype=torch.uint8)[:, 1:3]}
+    seen: list[dict[str, Tensor]] = []
+
+    def forward(row: dict[str, Tensor], state: Any) -> dict[str, Any]:
+        seen.append(row)
+        return {'action': row['x'][:, 0]}
+
+    acting = ForwardActing(forward, obs)
+    for t in range(3):
+        acting.step(t)
+        assert torch.equal(seen[t]['x'], obs['x'][t]) and seen[t]['x'].data_ptr() % 64 == 0
+        assert seen[t]['image'].data_ptr() == obs['image'][t].data_ptr()  # a network converts integers first
+
+
 def test_native_values_are_those_of_the_critic() -> None:
     for arch, stage in itertools.product(OWN_CRITIC, INPUTS):
         problem = Problem(Case('PPO', arch=arch, input=stage, masked=arch == 'dual'))

@@ -13,7 +13,9 @@ import faults
 import pytest
 from fault_night import growth
 from fault_runs import FaultyRun, broken_lines
-from fault_system import FullDisk, environment, marked, status
+from fault_system import FullDisk, environment, marked
+
+from tests.processes import left
 
 linux = pytest.mark.skipif(not Path('/proc/self/environ').exists(), reason='processes are found in /proc')
 
@@ -33,13 +35,6 @@ def test_growth_is_of_the_most_memory_after_the_process_has_settled() -> None:
     assert growth([(1, 50.0)], 10) is None
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return not status(pid)['State'].startswith('Z')
-    except OSError:
-        return False
-
-
 @linux
 def test_children_that_outlive_a_killed_run_are_found_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -56,10 +51,7 @@ def test_children_that_outlive_a_killed_run_are_found_and_ended(
     assert run.check_end()['children left'] == 1
     while marked(run.mark):
         time.sleep(0.01)
-    deadline = time.monotonic() + 10  # a killed process may be seen running for a moment
-    while is_alive(orphan) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_alive(orphan)
+    assert not left([orphan])  # a killed process may be seen running for a moment
 
 
 def test_full_disk_lets_a_process_write_nothing_and_gives_the_room_back(tmp_path: Path) -> None:
@@ -88,23 +80,23 @@ def command(tmp_path: Path, *words: str) -> dict:
     return record
 
 
+@pytest.mark.long
 @linux
-@pytest.mark.slow
 def test_kills_lose_nothing(tmp_path: Path) -> None:
     record = command(tmp_path, 'kills', '--n', '2')
     assert [run['kills'] for run in record['runs']] == [1, 1]
     assert all(run['env_step'] >= 8 * faults.ROLLOUT for run in record['runs'])
 
 
+@pytest.mark.long
 @linux
-@pytest.mark.slow
 def test_night_ends_where_it_should(tmp_path: Path) -> None:
     record = command(tmp_path, 'night', '--minutes', '0.15', '--every', '3')
     assert record['records'] and record['straight']['env_step'] == record['max_env_step']
 
 
+@pytest.mark.long
 @linux
-@pytest.mark.slow
 def test_changed_checkpoints_do_no_harm_and_sections_stand_side_by_side(tmp_path: Path) -> None:
     (tmp_path / 'faults.json').write_text('{}')
     record = command(tmp_path, 'checkpoints', '--n', '30')

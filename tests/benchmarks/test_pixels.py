@@ -97,7 +97,7 @@ def test_read_policy_leaves_the_auxiliary_memory_on_disk(tmp_path):
     torch.testing.assert_close(state['policy']['model']['a.weight'], weight, rtol=0, atol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_for_ends_a_command_at_its_limit_and_passes_other_exit_codes_on():
     # as a run that saves upon SIGINT; a shell could not catch it where the tests themselves were told to ignore it
     waits = 'import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit({})); time.sleep(60)'
@@ -129,7 +129,7 @@ def test_record_random_on_cartpole_finds_the_known_mean_length():
     assert len(found['returns']) == 200
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_train_goes_on_with_an_unfinished_folder_and_record_reports_it(tmp_path, monkeypatch):
     monkeypatch.setitem(RUNS, 'quick', RUN)
     monkeypatch.setattr(pixels, 'RAW', tmp_path / 'raw')

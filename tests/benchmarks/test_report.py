@@ -1,40 +1,16 @@
-"""The averages that the benchmark tables report."""
+"""What the benchmark tables share."""
 
 from __future__ import annotations
 
-import numpy as np
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from report import bootstrap_interval, holds, interquartile_mean, last_json_line, settings, table
-
-
-def test_interquartile_mean_of_eight_is_the_mean_of_the_middle_four():
-    assert interquartile_mean(np.array([1000, 3, 4, 5, 6, 1, 2, -1000])) == pytest.approx((2 + 3 + 4 + 5) / 4)
-
-
-def test_interquartile_mean_of_five_counts_the_quartiles_in_part():
-    # 5/4 = 1.25 values cut from either end: weights 0, .75, 1, .75, 0 -> (.75*20 + 30 + .75*60) / 2.5 = 36
-    assert interquartile_mean(np.array([0, 20, 30, 60, 900])) == pytest.approx(36.0)
-
-
-def test_interquartile_mean_of_one_value_is_that_value():
-    assert interquartile_mean(np.array([7.0])) == 7.0
-
-
-def test_bootstrap_interval_of_equal_scores_has_no_width():
-    assert bootstrap_interval([np.full(3, 5.0), np.full(4, 5.0)], n_draw=50) == (5.0, 5.0)
-
-
-def test_bootstrap_interval_draws_within_strata_only():
-    # every draw has two 0 and two 10, so the middle half is always one of each; without strata it would vary
-    assert bootstrap_interval([np.zeros(2), np.full(2, 10.0)], n_draw=200) == (5.0, 5.0)
-
-
-def test_bootstrap_interval_of_the_mean_matches_the_normal_approximation():
-    # the mean of the middle half of n normal values has the variance 1.19/n (efficiency 0.84), n = 400:
-    # half width 1.96 * sqrt(1.19) / 20 = 0.107; one sample and 2,000 draws estimate it to some 5%, so 15% is safe
-    low, high = bootstrap_interval([np.random.default_rng(0).normal(size=400)], n_draw=2_000)
-    assert (high - low) / 2 == pytest.approx(0.107, rel=0.15)
+import report
+from report import holds, last_json_line, last_words, one_thread_env, results_folder, settings, table, without_folders
+from zoo import __version__
 
 
 def test_last_json_line_ignores_what_a_library_printed():
@@ -59,3 +35,49 @@ def test_settings_are_the_same_with_another_log_folder_or_number_of_threads():
         for root, n in (('here', 1), ('there', None))
     )
     assert settings(one) == settings(other) == {'policy': {'type': 'ppo'}, 'seed': 3}
+
+
+def test_results_name_no_folder_of_the_machine(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, 'REPO', Path('/a/checkout'))
+    monkeypatch.setenv('HOME', '/a')
+    said = '/a/checkout/.venv/x.py:3: UserWarning: see /a/cache and /b/a/c\n'
+    assert without_folders(said) == '.venv/x.py:3: UserWarning: see ~/cache and /b/a/c\n'
+
+
+def test_last_words_are_the_error_without_its_traceback():
+    assert (
+        last_words('Traceback (most recent call last):\n  File "x"\nValueError: 3 is odd\n\n') == 'ValueError: 3 is odd'
+    )
+    assert last_words(' \n') == 'it said nothing'
+
+
+def test_results_go_to_the_chosen_folder_else_to_that_of_the_place_else_for_a_look_to_a_temporary_one(tmp_path: Path):
+    assert results_folder(tmp_path, quick=True) == tmp_path
+    assert results_folder(None, quick=False) == report.REPO / 'benchmarks' / 'results'
+    assert report.REPO not in results_folder(None, quick=True).parents
+
+
+def test_children_find_this_checkout_but_not_the_folder_of_an_installed_zoo(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv('PYTHONPATH', 'mine')
+    assert one_thread_env(Path('more'))['PYTHONPATH'].split(':') == ['more', str(report.REPO), 'mine']
+    monkeypatch.setattr(report, 'IN_CHECKOUT', False)
+    assert one_thread_env()['PYTHONPATH'] == 'mine'
+
+
+def test_commit_of_an_installed_zoo_is_its_version(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, 'IN_CHECKOUT', False)
+    assert report.git_commit() == f'zoo {__version__}'
+
+
+@pytest.mark.slow
+def test_commit_of_sources_inside_another_projects_checkout_is_not_the_commit_of_that(tmp_path: Path):
+    git = ['git', '-c', 'user.name=x', '-c', 'user.email=x@y', '-C', str(tmp_path)]
+    subprocess.run([*git, 'init', '-q'], check=True)
+    subprocess.run([*git, 'commit', '-q', '--allow-empty', '-m', 'theirs'], check=True)
+    sources = tmp_path / 'policy_zoo-0.1.0'
+    (sources / 'benchmarks').mkdir(parents=True)
+    (sources / 'setup.py').touch()
+    (sources / 'benchmarks' / 'report.py').write_text(Path(report.__file__).read_text())
+    code = f'import sys; sys.path[:0] = ["benchmarks", {str(report.REPO)!r}]; import report; print(report.git_commit())'
+    done = subprocess.run([sys.executable, '-c', code], cwd=sources, capture_output=True, text=True, check=True)
+    assert done.stdout == f'zoo {__version__}\n'

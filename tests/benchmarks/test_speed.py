@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from speed_runs import take_turns
 from speed_tables import by_label, fastest_reference, memory_cell, part_rows, return_rows, target_row, verdict
-from speed_works import PEERS, WORKS, arguments, zoo_drivers
-
-from report import bootstrap_interval
+from speed_works import PEERS, WORKS, arguments, left_out, peer_drivers, zoo_drivers
 
 WORK = WORKS[0]._replace(wanted=(2.5, 4.0))  # times the fastest of stable-baselines3 and CleanRL
 
@@ -68,9 +65,14 @@ def test_return_rows_are_no_worse_if_the_interval_reaches_the_baselines():
     assert [rows[label][-1] for label in returns] == ['', 'yes', 'no']
 
 
-def test_bootstrap_interval_of_another_center_is_its_own():
-    # all draws of (0, 10) have the means 0, 5 or 10 with probabilities 1/4, 1/2, 1/4: the ends are 0 and 10
-    assert bootstrap_interval([np.array([0.0, 10.0])], center=np.mean) == (0.0, 10.0)
+def test_peers_that_are_not_installed_are_left_out_in_one_sentence(tmp_path):
+    (tmp_path / 'cleanrl' / 'bin').mkdir(parents=True)
+    (tmp_path / 'cleanrl' / 'bin' / 'python').touch()
+    found, missing = peer_drivers(WORK, ['sb3', 'cleanrl', 'tianshou'], tmp_path)
+    assert [driver.label for driver in found] == ['CleanRL']
+    guide = 'benchmarks/peers/README.md tells how to'
+    assert missing == [f'stable-baselines3, Tianshou are left out: not installed in {tmp_path}; {guide}']
+    assert left_out([], tmp_path) == []
 
 
 def test_take_turns_runs_every_second_round_backwards():

@@ -24,7 +24,7 @@ def test_every_key_of_the_schema_is_changed() -> None:
     assert len(paths) > 100 and cases() is not None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_config_ends_in_anything_but_a_sentence_or_a_run() -> None:
     command = [sys.executable, '-m', 'tests.config.config_fuzz', '--n', '300', '--seed', '1']
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600)

@@ -178,7 +178,7 @@ def test_a_dict_is_completed_in_the_resolved_config():
 
 def test_a_resolved_config_resolves_to_itself():
     dish = validate(Dish, {'sauce': {'type': 'hot'}, 'other': 'plain'})
-    again = validate(Dish, Config(dict(dish)).freeze())
+    again = validate(Dish, Config(dict(dish)).read_only())
     assert again == dish and make_part(SAUCES, again.sauce) == make_part(SAUCES, 'hot')
 
 

@@ -225,7 +225,7 @@ def test_config_missing_attribute_names_the_keys():
 
 
 def test_config_to_dict_is_plain_and_apart():
-    config = Config(NESTED).freeze()
+    config = Config(NESTED).read_only()
     data = config.to_dict()
     data['a']['b'].append(2)
     assert type(data) is type(data['a']) is dict and type(data['a']['b']) is list
@@ -255,7 +255,7 @@ def test_config_to_dict_is_plain_and_apart():
     ],
 )
 def test_config_frozen_refuses_every_change(change):
-    config = Config(NESTED).freeze()
+    config = Config(NESTED).read_only()
     with pytest.raises(TypeError, match='read-only once the run starts; pass overrides'):
         change(config)
     assert config == NESTED
@@ -264,7 +264,7 @@ def test_config_frozen_refuses_every_change(change):
 def test_config_frozen_is_the_same_object():
     config = Config(NESTED)
     inner = config.a
-    assert config.freeze() is config and config.a is inner
+    assert config.read_only() is config and config.a is inner
 
 
 @pytest.mark.parametrize('copied', [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
@@ -272,7 +272,7 @@ def test_config_frozen_is_the_same_object():
 def test_config_copies_are_equal_and_as_writable(copied, frozen):
     config = Config(NESTED)
     if frozen:
-        config.freeze()
+        config.read_only()
     other = copied(config)
     assert other == config and other is not config
     if frozen:

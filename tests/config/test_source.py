@@ -25,7 +25,7 @@ def refused(source: Any) -> str:
     [
         {'seed': 1, 'env': {'id': 'x', 'sizes': (1, 2)}},
         EasyDict(seed=1, env=dict(id='x', sizes=(1, 2))),
-        Config(seed=1, env=dict(id='x', sizes=(1, 2))).freeze(),
+        Config(seed=1, env=dict(id='x', sizes=(1, 2))).read_only(),
     ],
 )
 def test_load_dict_gives_plain_copy(source):

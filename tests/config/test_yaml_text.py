@@ -163,7 +163,7 @@ def test_save_yaml_and_load_give_the_same_values_and_types(tmp_path_factory, dat
 
 
 def test_save_yaml_names_functions(tmp_path):
-    save_yaml(Config(env=dict(id=make_my_env)).freeze(), tmp_path / 'a.yaml')
+    save_yaml(Config(env=dict(id=make_my_env)).read_only(), tmp_path / 'a.yaml')
     assert (tmp_path / 'a.yaml').read_text() == f'env:\n  id: {__name__}:make_my_env\n'
 
 

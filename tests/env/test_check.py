@@ -688,6 +688,7 @@ def takes_12_steps(cfg: EnvConfig) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('case', REFUSALS)
 def test_check_env_refusal_says_what_env_check_false_would_do(case: str) -> None:
     """To train with it, where 12 steps without the check take it; else to move the error."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +12,7 @@ import gymnasium
 import pytest
 
 from tests.envs import LimitEnv, LimitVectorEnv
+from tests.forked import run_python
 from tests.policy_envs import job_config
 from zoo.config.yaml_text import save_yaml
 from zoo.env import EnvConfig, check_env, make_vector_env
@@ -65,6 +64,7 @@ WORDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('how', WORDS)
 def test_result_of_a_run_is_kept_whatever_close_does(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
@@ -97,18 +97,11 @@ def test_one_that_hangs_does_not_keep_the_others_from_closing(caplog: pytest.Log
     assert closed == ['b'] and [r.getMessage()[:2] for r in caplog.records] == ['a:']
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_process_ends_though_an_env_hangs_in_close(tmp_path: Path) -> None:
     env = dict(kwargs={'how': 'hang'}, step_timeout=0.2, vectorization='sync')
     cfg = job_config(tmp_path, 'tests.env.test_closing:closing_env', env=env, max_env_step=64)
     save_yaml(resolve_config(cfg), tmp_path / 'config.yaml')
-    done = subprocess.run(
-        [sys.executable, '-m', 'zoo', 'train', str(tmp_path / 'config.yaml')],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    )
+    done = run_python('-m', 'zoo', 'train', tmp_path / 'config.yaml', cwd=ROOT, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     assert '64 env steps' in done.stdout and WORDS['hang'] in done.stderr

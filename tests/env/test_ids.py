@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import gymnasium
 import pytest
 
+from tests.forked import Done, run_python
 from zoo import serial_pipeline
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, UnknownEnvError, UnsupportedEnvError, make_env
@@ -270,11 +270,11 @@ def test_consent_to_another_file_or_to_what_the_file_imports_is_none(
     assert serial_pipeline(resume=result.run_dir, max_env_step=512, trust=['walk_of_test']).env_step == 512  # imported
 
 
-def zoo(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, '-m', 'zoo', *args], cwd=cwd, capture_output=True, text=True, timeout=240)
+def zoo(*args: str, cwd: Path) -> Done:
+    return run_python('-m', 'zoo', *args, cwd=cwd)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_command_trains_an_env_in_a_file_and_evaluates_it_from_another_folder(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

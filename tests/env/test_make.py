@@ -186,7 +186,7 @@ class SortEnv(LimitEnv):
 
 
 def test_make_env_may_change_the_lists_it_is_given() -> None:
-    frozen = Config({'id': SortEnv, 'kwargs': {'order': [3, 1, 2], 'nested': [[2, 1]]}}).freeze()
+    frozen = Config({'id': SortEnv, 'kwargs': {'order': [3, 1, 2], 'nested': [[2, 1]]}}).read_only()
     config = EnvConfig.model_validate(dict(frozen))
     assert make_env(config).order == [1, 2, 3]  # type: ignore[attr-defined]
     make_vector_env(config, 2)  # no env sees what another one did to its list

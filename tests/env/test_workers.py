@@ -357,6 +357,7 @@ if __name__ == '__main__':
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('method', 'place', 'hang'),
     [

@@ -269,7 +269,7 @@ except RunError as error:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_file_size_limit_is_an_error_and_no_bus_error() -> None:
     env: dict[str, Any] = {**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1])}
     done = subprocess.run([sys.executable, '-c', LIMITED], capture_output=True, text=True, timeout=120, env=env)

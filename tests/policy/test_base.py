@@ -182,7 +182,7 @@ def test_base_sections_have_the_length_of_a_rollout_and_a_batch_size(
     Policy.with_updates('bare', {'learn': {'batch_size': None}}, default_model=lambda cls: None, **methods)
     policy = resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'bare', 'collect': collect}}).policy
     assert (policy.collect.n_step, policy.collect.n_sample) == (n_step, n_sample)  # 8 envs
-    assert policy.learn == {'batch_size': None}
+    assert policy.learn == {'batch_size': None, 'freeze': []}
 
 
 def test_batch_size_null_is_one_gradient_step_on_all_of_a_rollout_or_draw(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_old_samples_have_the_ratio_of_the_present_policy() -> None:
     assert (found - samples['return_'].view(N_STEP, N_ENV)).abs().max() > 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('kind', ['impala', 'ppo'])
 def test_a_run_whose_runners_are_ahead_learns_to_match_a_number(tmp_path: Any, kind: str) -> None:
     learn: dict[str, Any] = dict(learning_rate=1e-2)

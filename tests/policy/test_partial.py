@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -57,3 +59,27 @@ def test_strict_is_as_before() -> None:
     assert policy.load_state_dict(policy.state_dict()) is None
     with pytest.raises(RuntimeError, match='size mismatch'):
         policy.load_state_dict(policy_of(action=Discrete(5)).state_dict())
+
+
+@pytest.mark.parametrize(
+    ('kind', 'learn'),
+    [('ppo_ewma', {}), ('ppg_ewma', {}), ('ppo', {'plasticity': {'type': 'l2_init', 'strength': 0.5}})],
+)
+def test_copies_of_the_network_begin_anew_from_what_was_loaded(kind: str, learn: dict[str, Any]) -> None:
+    """The average that is the proximal policy, and the values that plasticity pulls back to."""
+    old, new = policy_of(kind), policy_of(kind, learn=learn)
+    for p in old.model.parameters():
+        p.data.add_(0.5)
+    new.load_state_dict(old.state_dict(), strict=False)
+    expected = dict(old.model.named_parameters())
+    kept = new._optimizers['actor' if kind == 'ppg_ewma' else 'all'].averaged if not learn else new._regrowth._initial
+    assert len(kept) > 4 and all(torch.equal(x, expected[name]) for name, x in kept.items())
+
+
+def test_target_network_of_dqn_is_what_was_loaded() -> None:
+    old, new = policy_of('dqn'), policy_of('dqn')
+    for p in old.model.parameters():
+        p.data.add_(0.5)
+    new.load_state_dict(old.state_dict(), strict=False)
+    state = old.model.state_dict()
+    assert all(torch.equal(x, state[name]) for name, x in new._target.model.state_dict().items())

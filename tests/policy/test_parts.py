@@ -12,8 +12,10 @@ from torch import Tensor
 from tests.policy.test_ppo import N_STEP, N, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, differing, job_config, make_policy
 from zoo.core.errors import UserError
+from zoo.core.registry import DRAW_REGISTRY, ESTIMATOR_REGISTRY
 from zoo.core.spaces import Box
 from zoo.pipeline import serial_pipeline
+from zoo.policy.draw import shuffle
 from zoo.policy.samples import whole_episodes
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error
 
@@ -428,3 +430,51 @@ def test_a_surrogate_that_gives_no_number_for_each_sample_is_refused(wrong: Any)
     data = ppo_policy_data(logit, logit.detach(), action, torch.ones(4))
     with pytest.raises(ValueError, match='the surrogate returned .* one number for each sample'):
         ppo_policy_error(data, surrogate=lambda log_ratio, ratio, adv, clip_ratio: wrong(ratio * adv))
+
+
+def test_a_surrogate_without_a_gradient_is_refused() -> None:
+    logit, action = torch.zeros(4, 2, requires_grad=True), torch.zeros(4, dtype=torch.int64)
+    data = ppo_policy_data(logit, logit.detach(), action, torch.ones(4))
+    with pytest.raises(UserError, match='the surrogate returned numbers without a gradient'):
+        ppo_policy_error(data, surrogate=lambda log_ratio, ratio, adv, clip_ratio: adv)
+    fixed = ppo_policy_data(logit.detach(), logit.detach(), action, torch.ones(4))
+    ppo_policy_error(fixed, surrogate=lambda log_ratio, ratio, adv, clip_ratio: adv)  # nobody asks for one
+    with torch.no_grad():
+        ppo_policy_error(data, surrogate=lambda log_ratio, ratio, adv, clip_ratio: adv)
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'said'),
+    [
+        (lambda data: data.value, 'returned Tensor but must return two tensors'),
+        (lambda data: (data.value, data.value, data.value), 'returned 3 things but must return two tensors'),
+        (lambda data: (data.value.sum(0), data.value), r'as advantages, returned a tensor of shape \(4,\)'),
+        (lambda data: (data.value, None), 'as returns, returned NoneType but must return one number for each step'),
+    ],
+)
+def test_an_estimator_that_gives_no_pair_of_numbers_for_each_step_is_refused(wrong: Any, said: str) -> None:
+    ESTIMATOR_REGISTRY.register('wrong_of_test', force=True)(lambda data, gamma, lambda_: wrong(data))
+    policy = ppo(collect=dict(n_step=N_STEP, estimator='wrong_of_test'))
+    with pytest.raises(UserError, match=f'the estimator.* {said}'):
+        samples_of(policy)
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'said'),
+    [
+        (lambda order: order, 'returned Tensor but must return two'),
+        (lambda order: (order[0], None), r'returned torch.int64 \(\d+,\) as the order'),
+        (lambda order: (order.float(), None), r'returned torch.float32 \(\d+, \d+\) as the order'),
+        (lambda order: (order[:1].repeat(9, 1), None), r'returned torch.int64 \(9, \d+\) as the order'),
+        (lambda order: (order[:, :0], None), r'returned torch.int64 \(\d+, 0\) as the order'),
+        (lambda order: (order, torch.ones(2)), r'as weights, returned a tensor of shape \(2,\)'),
+    ],
+)
+def test_a_draw_that_gives_no_order_of_the_entries_is_refused(wrong: Any, said: str) -> None:
+    def draw(columns: Any, n_pass: int, generator: Any) -> Any:
+        return wrong(shuffle(columns, n_pass, generator)[0])
+
+    DRAW_REGISTRY.register('wrong_of_test', force=True)(draw)
+    policy = ppo(dict(draw='wrong_of_test'))
+    with pytest.raises(UserError, match=f'the draw.* {said}'):
+        policy.learn_mode.forward(samples_of(policy))

@@ -113,7 +113,7 @@ def test_masked_policies_learn_what_is_legal(name: str, action: str, source: str
         policy.act({**obs, 'action_mask': np.zeros_like(obs['action_mask'])})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('action', ['discrete', 'multi_discrete'])
 @pytest.mark.parametrize('executor', ['auto', 'eager'])
 def test_no_illegal_action_in_100k_env_steps(action: str, executor: str, tmp_path: Path) -> None:
@@ -242,20 +242,19 @@ def test_observations_of_a_rollout_are_trees() -> None:
     assert first_leaf(samples['obs']).shape == (24, 2) and samples['obs']['2'].shape == (24, 2, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('seed', [0, 1, 2])
 @pytest.mark.parametrize('action, distribution', CASES)
 def test_every_distribution_learns_a_one_step_env(action: str, distribution: str, seed: int, tmp_path: Path) -> None:
-    """The best return is 1, that of random actions about 0; 20k env steps reach 0.95, of a squashed Gaussian 40k.
-
-    It is at 0.95 after 20k: of 36 runs six ended between 0.944 and 0.95.
-    """
-    n_step = 40_960 if distribution == 'squashed_gaussian' else 20_480
+    """The best return is 1, that of random actions about 0; 20k env steps reach 0.95."""
+    n_step = 20_480
     learn: dict[str, Any] = dict(learning_rate=dict(start=5e-3, end=0.0), batch_size=256, epoch_per_collect=8)
     model: dict[str, Any] = dict(distribution='auto' if distribution == 'composite' else distribution)
     if distribution == 'gsde':  # its deviation grows with the 64 features; in episodes of one step all noise is new
         model |= dict(log_std_init=-2.0, sde_sample_freq=1)
         learn['learning_rate'] = dict(start=2e-3, end=0.0)
+    if distribution == 'squashed_gaussian':  # tanh is flat where the target may be; 5e-3 ends between .949 and .98
+        learn['learning_rate'] = dict(start=1e-2, end=0.0)
     result = serial_pipeline(
         dict(
             exp_name='one_step',

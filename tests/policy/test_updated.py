@@ -149,6 +149,7 @@ def test_copy_of_a_policy_is_of_its_class_and_has_its_state(cls: Any, copied: An
     assert not differing(other.state_dict(), policy.state_dict())
 
 
+@pytest.mark.long
 def test_pickled_policy_is_found_where_the_module_is_not_imported_yet() -> None:
     cfg = resolve_policy({'type': 'spo', 'model': {'hidden_sizes': [8]}})
     policy = POLICY_REGISTRY.get('spo')(cfg, Box(np.full(2, -np.inf), np.full(2, np.inf)), Discrete(2))

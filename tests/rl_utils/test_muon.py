@@ -151,3 +151,12 @@ def test_a_model_without_hidden_matrices_is_warned_of_once(
 def test_heads_alone_bring_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """As of a critic's own optimiser, where the encoder is the actor's."""
     assert hidden_matrices([('value_head.layer.weight', torch.zeros(1, 8))]) == {} and not caplog.records
+
+
+def test_frozen_layers_feed_the_others_and_have_no_place() -> None:
+    """Of three layers in a row the first is frozen: the second is still fed by it, and begins the buffer."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+    net[0].requires_grad_(False)
+    assert hidden_matrices(net.named_parameters()) == {'1.weight': Matrix(0, 8, 8), '2.weight': Matrix(72, 8, 8)}
+    net[1].requires_grad_(False)
+    assert hidden_matrices(net.named_parameters()) == {'2.weight': Matrix(0, 8, 8)}

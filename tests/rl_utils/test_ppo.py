@@ -608,3 +608,11 @@ def test_losses_have_a_gradient_in_the_new_policy_and_value_alone(continuous):
     sum(ppo_error(data, dual_clip=2.0)[0]).backward()
     for x in tensors_of(data):
         assert (x.grad is not None) == (id(x) in wanted)
+
+
+def test_value_error_is_computed_without_gradients_where_nobody_asks_for_them():
+    value = torch.tensor([1.0, 2.0], requires_grad=True)
+    data = ppo_value_data(value, value.detach(), torch.tensor([0.0, 4.0]), None)
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context:
+            assert ppo_value_error(data).item() == pytest.approx((1 / 2 + 4 / 2) / 2)

@@ -40,6 +40,8 @@ Explore = Callable[[ActionDist, Tensor], Tensor]
 DrawNoise = Callable[[int], Tensor]
 """Number of envs B -> noise for the T steps of a rollout, [T, B, ...]."""
 
+ALIGNMENT = 64  # bytes, of all memory that torch allocates on a CPU
+
 
 class Pass(NamedTuple):
     """Passes over samples in minibatches, `batch_size` rows a step.
@@ -195,6 +197,7 @@ class ForwardActing:
 
     def __init__(self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None = None) -> None:
         self._forward, self._obs_rows = forward, unbind_rows(obs)
+        self._is_aligned = all(map(_is_aligned, (x for row in self._obs_rows for _, x in leaves(row))))
         self._n_step, self._n_env = len(self._obs_rows) - 1, first_leaf(obs).shape[1]
         self.output: dict[str, Any] = {}
         self._rows: list[tuple[Tensor, ...]] = []
@@ -205,7 +208,8 @@ class ForwardActing:
         """Nothing to prepare."""
 
     def step(self, t: int) -> Tensor:
-        output = self._forward(self._obs_rows[t], self.state)
+        obs = self._obs_rows[t] if self._is_aligned else map_tensors(_aligned, self._obs_rows[t])
+        output = self._forward(obs, self.state)
         self.state = output.get('state')
         if not self._rows:
             _check_lead(output, self._n_env)
@@ -218,6 +222,18 @@ class ForwardActing:
 
     def restart(self, begins: Tensor) -> None:
         self.state = replace_rows(begins, self._initial_state, self.state)
+
+
+def _is_aligned(x: Tensor) -> bool:
+    """Whether matrix products on a CPU give the bits that they give with new memory; they depend on the address.
+
+    Integers are converted into new memory before; pinned memory is read by a GPU.
+    """
+    return not (x.is_cpu and x.is_floating_point() and x.data_ptr() % ALIGNMENT) or x.is_pinned()
+
+
+def _aligned(x: Tensor) -> Tensor:
+    return x if _is_aligned(x) else x.clone()
 
 
 def _check_lead(output: Mapping[str, Any], n_env: int) -> None:

@@ -29,7 +29,7 @@ RESERVED = frozenset(
         'setdefault',
         'popitem',
         'fromkeys',
-        'freeze',
+        'read_only',
         'to_dict',
     )
 )

@@ -26,8 +26,8 @@ BY: tuple[tuple[str, str], ...] = (
         'resume_training resume load_path load_ckpt_before_run load_model restore_path checkpoint_path',
     ),
     (
-        "weights are loaded by load_policy(path, fields='all') and serial_pipeline(policy=...)",
-        'pretrained_path init_from pretrained_model trained_agent',
+        'a run begins with the weights of another one by init_from=RUN, and continues one by --resume RUN',
+        'pretrained_path pretrained_model trained_agent',
     ),
     (
         'on-policy and off-policy are types: `policy.type=ppo` or ppg learn from each rollout once, ppo_offpolicy and '
@@ -209,10 +209,9 @@ NOT_HERE: tuple[tuple[str, str, str], ...] = (
         'save_model upload_model hf_entity checkpoint_trainable_policies_only save_vecnormalize',
     ),
     (
-        'no videos are written',
-        'leave it out; render in an env of your own with policy.act, or wrap it by `env.wrappers`',
-        'capture_video render_env render save_replay_gif replay_path replay save_replay video_freq render_mode record_video '
-        'render_eval',
+        'a run opens no window',
+        'leave it out; `zoo play RUN` shows the policy, `zoo video RUN -o FILE.mp4` and `logger.video_freq` write videos',
+        'render_env render render_mode',
     ),
     (
         'the mean of a Gaussian is not bounded',

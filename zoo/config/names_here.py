@@ -22,6 +22,12 @@ HERE: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         'callback callbacks_class callback_class',
     ),
     ('pipeline', (), '', 'execution_plan training_loop'),
+    (
+        'logger.video_freq',
+        (),
+        'in evaluations; `zoo video RUN -o FILE.mp4` makes one afterwards',
+        'capture_video record_video save_replay_gif replay_path replay save_replay render_eval',
+    ),
     # envs
     ('env.id', (), '', 'env_id env_name gym_id task env_cls env.type env_class env.env_name env.name environment'),
     ('env.kwargs', (), '', 'env_kwargs env_config env_args'),

@@ -93,7 +93,7 @@ class Config(EasyDict):
         dict.__init__(self)
         self.update(data, **kwargs)
 
-    def freeze(self) -> Config:
+    def read_only(self) -> Config:
         """Make this config and all below it read-only; returns itself."""
         for key, value in self.items():
             dict.__setitem__(self, key, _frozen(value))
@@ -137,7 +137,7 @@ class Config(EasyDict):
 
 
 def _restored(data: dict[str, Any], is_frozen: bool) -> Config:
-    return Config(data).freeze() if is_frozen else Config(data)
+    return Config(data).read_only() if is_frozen else Config(data)
 
 
 class _FrozenList(list):
@@ -156,7 +156,7 @@ def _wrapped(value: Any) -> Any:
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, Config):
-        return value.freeze()
+        return value.read_only()
     return _FrozenList(map(_frozen, value)) if isinstance(value, list) else value
 
 

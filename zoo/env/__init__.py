@@ -17,6 +17,7 @@ from zoo.env.errors import UnknownEnvError as UnknownEnvError
 from zoo.env.errors import UnsupportedEnvError as UnsupportedEnvError
 from zoo.env.families import atari as atari
 from zoo.env.families import envpool as envpool
+from zoo.env.families import minigrid_memory as minigrid_memory
 from zoo.env.families import procgen as procgen
 from zoo.env.families.family import EnvFamily as EnvFamily
 from zoo.env.families.family import EnvRequest as EnvRequest

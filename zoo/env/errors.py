@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from zoo.core.errors import RunError, UserError, show_error
 from zoo.env.calls import CONSTRUCTION_CALLS, env_call
 
 RESET_DO = 'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'
+_PART = re.compile(r'\[(\d+):\d+\]$')  # of all envs, see `make_vector_env`
 STEP_DO = '`return obs, reward, terminated, truncated, info`'
 
 
@@ -78,8 +80,10 @@ def contract_error(name: str, index: int | None, step: int, got: str, wanted: st
 
 
 def location_of(name: str, index: int | None, step: int) -> str:
-    """How messages say which env of a vector it was, and when."""
-    return f'env {name!r}{"" if index is None else f", index {index}"}, step {step}'
+    """How messages say which env of a vector it was, and when; of a group 'name[4:8]' also its index over all envs."""
+    part = _PART.search(name)
+    of_all = f' ({int(part[1]) + index} of all)' if part and index is not None else ''
+    return f'env {name!r}{"" if index is None else f", index {index}{of_all}"}, step {step}'
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from zoo.config.code import absolute_name, is_in_file, lacks, load_home, member, shown_name, split_name
 from zoo.config.env_names import Game, game_named, game_of, versions_of
 from zoo.config.section import ConfigError
-from zoo.core.errors import missing_extra
+from zoo.core.extras import missing_extra
 from zoo.core.registry import ENV_REGISTRY, closest
 from zoo.env.errors import UnknownEnvError
 from zoo.env.families.family import EnvFamily

@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from zoo.config.code import shown_name
 from zoo.config.env_names import versions_of
 from zoo.config.section import ConfigError
-from zoo.core.errors import missing_extra
+from zoo.core.extras import missing_extra
 from zoo.env.adapter import OldGymEnv, check_methods, env_spaces
 from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError, UnsupportedEnvError, locate, made_at

@@ -36,6 +36,7 @@ def make_vector_env(
     device: str = 'cpu',
     first: int | None = None,
     restarts: Restarts | None = None,
+    camera: Any = None,
 ) -> AnyVectorEnv:
     """`n_env` envs of the config, vectorized as it says.
 
@@ -44,6 +45,7 @@ def make_vector_env(
       device: of tensor envs (env.id=torch) and their Timesteps; all others run on the CPU.
       first: index of the first env, if they are one of several groups; messages then show it.
       restarts: counts the envs made anew (env.on_error=restart), of other vectors too; None: of these alone.
+      camera: a `zoo.env.film.Camera` that is to see this one env.
     Raises: UnknownEnvError, MissingExtraError, EnvKwargsError or ConfigError; UnsupportedEnvError if the env lacks the
       vectorization or the autoreset mode, or has spaces that zoo does not support.
     """
@@ -53,7 +55,8 @@ def make_vector_env(
     how = _vectorization(cfg, source)
     env: gymnasium.vector.VectorEnv | TensorEnv
     if isinstance(source, EnvFamily):
-        request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device)
+        is_filmed = camera is not None
+        request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device, is_filmed)
         with locate(made_at(name)):
             env = _make_family(cfg, source, request)
     elif how == 'batched':
@@ -74,6 +77,11 @@ def make_vector_env(
             else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name, restarts)
         )
     one_seed = _one_seed(source, env, how)
+    if camera is not None:
+        with ExitStack() as undo:
+            undo.callback(getattr(env, 'close', lambda: None))
+            env = camera.attach(env)
+            undo.pop_all()
     vector = (
         TensorVectorEnv(env, cfg, name, n_env, device, first or 0)
         if isinstance(env, TensorEnv)

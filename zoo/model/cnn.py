@@ -245,3 +245,15 @@ def cnn_for(space: Box) -> str:
 def _encoders_for(size: int) -> str:
     fitting = [cnn.name for cnn in (NatureCNN, ImpalaCNN) if cnn.min_size <= size]
     return ' or '.join([*(f'policy.model.encoder={name!r}' for name in [*fitting, 'mlp']), 'larger images'])
+
+
+def computes_in_bf16(model: nn.Module) -> bool:
+    """Whether a model's encoders for images compute in bfloat16 on this processor."""
+    return any(m._precision != 'fp32' and has_bf16('cpu', m._precision) for m in model.modules() if isinstance(m, CNN))
+
+
+def in_float32(model: nn.Module) -> None:
+    """Makes all encoders for images in a model compute in float32, also where the processor has bfloat16."""
+    for module in model.modules():
+        if isinstance(module, CNN):
+            module._precision = 'fp32'

@@ -16,11 +16,12 @@ def critic_names(model: nn.Module, obs_space: Space) -> set[str]:
 
     Found by a backward pass through each, so that it holds for models of any kind; gradients are left as they were.
     """
-    critic, actor = (_reached(model, obs_space, method) for method in ('compute_critic', 'compute_actor'))
+    critic, actor = (reached(model, obs_space, method) for method in ('compute_critic', 'compute_actor'))
     return critic - actor
 
 
-def _reached(model: Any, obs_space: Space, method: str) -> set[str]:
+def reached(model: Any, obs_space: Space, method: str) -> set[str]:
+    """Names of the parameters that a loss over what a method of the model computes would move; frozen ones are not."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     device = next(iter(named.values())).device
     n_row = 2
@@ -30,6 +31,8 @@ def _reached(model: Any, obs_space: Space, method: str) -> set[str]:
     with torch.enable_grad():
         found = getattr(model, method)(*inputs)
         output: Tensor = found[0] if isinstance(found, tuple) else found
+        if not output.requires_grad:  # all that it is made of is frozen
+            return set()
         finite = torch.where(output.isfinite(), output, 0.0)  # masked choices
         grads = torch.autograd.grad(finite.sum(), list(named.values()), allow_unused=True)
     return {name for name, grad in zip(named, grads, strict=True) if grad is not None}

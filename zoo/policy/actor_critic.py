@@ -34,6 +34,7 @@ from zoo.core.registry import (
 )
 from zoo.core.transfer import send
 from zoo.model.networks import Networks
+from zoo.model.parameters import reached
 from zoo.model.probe import probe
 from zoo.model.unread import unread_option
 from zoo.policy.advantages import Advantages
@@ -49,6 +50,7 @@ from zoo.policy.checks import (
 from zoo.policy.correction import Correction, correction_of, correction_problem
 from zoo.policy.epochs import Epochs, Trained
 from zoo.policy.execution import Execution, wish_of
+from zoo.policy.freezing import NOTHING_LEFT
 from zoo.policy.metrics import adv_abs_max, total_loss
 from zoo.policy.modes import ModelMode
 from zoo.policy.noise import Noise
@@ -330,6 +332,9 @@ class ActorCriticPolicy(Policy):
         self._make_normalizers()
         self._make_intrinsic()
         self._optimizers = self._make_optimizers()
+        steps_apart = 'critic' in self._optimizers or not self._coefficients().get('value_weight', 1)
+        if self.cfg.learn.get('freeze') and steps_apart and not reached(self._model, self.obs_space, 'compute_actor'):
+            raise UserError(NOTHING_LEFT)
         self._epochs = Epochs(self.cfg.learn, self._mode, self.seed, self.device, self.run.ranks)
         self._rates = Rates(self.cfg.learn, self._scheduled())
         self._regrowth = None
@@ -337,9 +342,17 @@ class ActorCriticPolicy(Policy):
             self._regrowth = Regrowth(make_part(PLASTICITY_REGISTRY, self.cfg.learn.plasticity), self._model, self.seed)
         self._set_env_step(0)
 
+    def _follow_model(self) -> None:
+        for optimizer in self._optimizers.values():
+            optimizer.reset_average()
+        if self._regrowth is not None:
+            self._regrowth.begin()
+
     def _make_optimizer(self, named: Any) -> FlatOptimizer:
         """The optimiser that the config names, over named parameters."""
-        cfg = self.cfg.learn
+        cfg, named = self.cfg.learn, list(named)
+        if not any(p.requires_grad for _, p in named):
+            raise UserError(NOTHING_LEFT)
         optimizer = make_part(OPTIMIZER_REGISTRY, cfg.optimizer)(named, cfg.adam_eps)
         optimizer.ranks = self.run.ranks
         optimizer.configure(

@@ -24,6 +24,7 @@ from zoo.policy.samples import (
     whole_episodes,
 )
 from zoo.policy.sequences import cut, once, rows_of, states_before
+from zoo.rl_utils.estimators import check_estimate
 from zoo.rl_utils.gae import gae_data, normalize_advantage
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -160,6 +161,7 @@ class Advantages:
         data = gae_data(value, next_value, reward, done, traj_flag)
         numbers = collect.discount_factor, collect.gae_lambda
         found = self._estimator(data, *numbers) if log_ratio is None else self._estimator(data, *numbers, log_ratio)
+        check_estimate(found, value)
         return {'value': value, 'adv': found[0], 'return_': found[1]}
 
     def _clip_centre(self, output: Tensor) -> dict[str, Tensor]:

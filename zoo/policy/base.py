@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from zoo.core.seeding import stream
 from zoo.core.spaces import Dict, Space
 from zoo.model.unread import set_fields
 from zoo.policy.answers import ActionDistribution, Judged, Sampled, distribution_of_obs, judged, sampled, value_of_obs
+from zoo.policy.freezing import freeze
 from zoo.policy.mode_views import CollectMode as CollectMode
 from zoo.policy.mode_views import EvalMode as EvalMode
 from zoo.policy.mode_views import LearnMode as LearnMode
@@ -37,6 +38,9 @@ from zoo.policy.session import Session as Session
 from zoo.policy.state import load_state, state_of
 from zoo.policy.updated import updated_class
 from zoo.rl_utils.distribution import ActionDist
+
+if TYPE_CHECKING:
+    from zoo.policy.export import Exported
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +105,8 @@ class Policy(ABC):
             logger.warning('%s: without effect on the model given, a %s; leave this out', names, self.given_model)
         self._model: Any = model.to(self.device)
         self._normalizers: Any = nn.ModuleDict()
+        if 'learn' in self._fields:
+            freeze(self._model, cfg.learn.get('freeze') or ())
         self._build()
         for name, init in (('collect', self._init_collect), ('learn', self._init_learn), ('eval', self._init_eval)):
             if name in self._fields:
@@ -189,6 +195,9 @@ class Policy(ABC):
 
     def _build(self) -> None:
         """Builds or checks what all modes share, once the model is there."""
+
+    def _follow_model(self) -> None:
+        """The model was given other parameters: what learning keeps as a copy of them begins anew from these."""
 
     def _make_model(self) -> nn.Module:
         if self.default_model() is None and not self.cfg.model:
@@ -405,6 +414,19 @@ class Policy(ABC):
         """
         return SAVE_REGISTRY.get(form)(self, path, env, env_step)
 
+    def export(self, path: str | os.PathLike[str], format: str | None = None, *, value: bool = False) -> Exported:
+        """Writes acting to a file that runs without zoo: raw observations in, greedy actions of the env out.
+
+        What is written is compared with `act` on 1,000 random observations before the file takes its place. A model with a
+        recurrent state has it as inputs and outputs. All is computed in float32.
+        Args: format: 'onnx' or 'torch-export'; None: by the ending of the file, .onnx or .pt2; value: the critic's value,
+          in the unit of returns, is an output too.
+        Raises: UserError for what the format cannot take; RunError if the file acts otherwise.
+        """
+        from zoo.policy.export import export_policy
+
+        return export_policy(self, path, format, value=value)
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that makes this policy continue as if it had not stopped: nested, tensors and JSON scalars."""
         return state_of(self)
@@ -422,7 +444,10 @@ class Policy(ABC):
           shapes.
         """
         if not strict:
-            return load_partly(self._model, self._normalizers, state, only)
+            report = load_partly(self._model, self._normalizers, state, only)
+            if 'learn' in self._fields:
+                self._follow_model()
+            return report
         load_state(self, state)
         return None
 

@@ -166,12 +166,18 @@ class DQNPolicy(Policy):
 
     def _init_learn(self) -> None:
         critic = critic_names(self._model, self.obs_space)
-        self._optimizer = make_part(OPTIMIZER_REGISTRY, self.cfg.learn.optimizer)(
-            [(name, p) for name, p in self._model.named_parameters() if name not in critic]
-        )
+        named = [(name, p) for name, p in self._model.named_parameters() if name not in critic]
+        if not any(p.requires_grad for _, p in named):
+            raise UserError(
+                "policy.learn.freeze leaves nothing to train of the actor, which is all that policy 'dqn' trains; freeze fewer"
+            )
+        self._optimizer = make_part(OPTIMIZER_REGISTRY, self.cfg.learn.optimizer)(named)
         self._optimizer.ranks = self.run.ranks
         self._target = TargetNetwork(self._model, self.cfg.learn.target_freq, self.cfg.learn.tau)
         self._env_step = 0
+
+    def _follow_model(self) -> None:
+        self._target.begin()
 
     def _forward_learn(self, batch: Any) -> Metrics:
         cfg, drawn, steps = self.cfg.learn, map_tensors(lambda x: x.to(self.device), batch), []

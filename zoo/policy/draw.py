@@ -6,7 +6,7 @@ indices of entries, n of them in each pass; weight [n] f32 or None: a factor of 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -16,6 +16,7 @@ from zoo.core.data import Columns
 from zoo.core.errors import UserError
 from zoo.core.registry import DRAW_REGISTRY
 from zoo.policy.sequences import n_entry
+from zoo.rl_utils.check import check_returned
 
 Drawn = tuple[Tensor, Tensor | None]
 _FLOOR = 1e-6
@@ -78,3 +79,20 @@ def prioritized(
     weight = torch.where(priority > 0, (n * p).pow(-beta), 0.0)
     scale = (p * weight * mean_weight).sum()
     return order, torch.where(scale > 0, weight / scale, 0.0).float()
+
+
+def check_drawn(drawn: Any, n_pass: int, n: int) -> Drawn:
+    """A draw, which may be somebody's own, gave an order and weights; that indices are below n is not looked at. Raises: UserError."""
+    if not isinstance(drawn, tuple | list) or len(drawn) != 2:
+        got = f'{len(drawn)} things' if isinstance(drawn, tuple | list) else type(drawn).__name__
+        raise UserError(f'the draw returned {got} but must return two: the order, and weights or None')
+    order, weight = drawn
+    is_index = isinstance(order, Tensor) and order.dtype in (torch.int64, torch.int32) and order.dim() == 2
+    if not is_index or len(order) != n_pass or not order.shape[1]:
+        got = f'{order.dtype} {tuple(order.shape)}' if isinstance(order, Tensor) else type(order).__name__
+        raise UserError(
+            f'the draw returned {got} as the order but must return indices, torch.int64 of shape ({n_pass}, {n})'
+        )
+    if weight is not None:
+        check_returned('the draw, as weights,', weight, (n,), 'one number for each entry, or None')
+    return order, weight

@@ -15,6 +15,7 @@ from zoo.core.ranks import ALONE, Ranks, mean_over
 from zoo.core.registry import DRAW_REGISTRY
 from zoo.core.seeding import reseed, torch_generator
 from zoo.core.transfer import send
+from zoo.policy.draw import check_drawn
 from zoo.policy.metrics import summary
 from zoo.policy.modes import ModelMode
 from zoo.policy.sequences import length_of, n_entry
@@ -124,7 +125,7 @@ class Epochs:
         return bool(mean_over(kl.mean(), self._ranks) > KL_FACTOR * target)
 
     def _pass(self, columns: Columns, n_pass: int, batch_size: int | None) -> Pass:
-        order, weight = self._draw(columns, n_pass, self._generator)
+        order, weight = check_drawn(self._draw(columns, n_pass, self._generator), n_pass, n_entry(columns))
         if weight is not None:
             columns = {**columns, 'weight': weighted(columns, send(weight, self._device))}
         n_sample = n_entry(columns) * length_of(columns) if batch_size is None else batch_size

@@ -87,6 +87,10 @@ class TargetNetwork:
         self.model: Any = copy.deepcopy(model).requires_grad_(False)
         self._source, self._freq, self._tau, self.n_step = model, freq, tau, 0
 
+    def begin(self) -> None:
+        """Makes the copy equal to the network."""
+        self.model.load_state_dict(self._source.state_dict())
+
     def follow(self) -> None:
         """Called after each gradient step."""
         self.n_step += 1

@@ -19,6 +19,11 @@ class LearnConfig(Section):
         description='samples per gradient step (64 to 4096 is usual); smaller ones learn more from a sample; null: all '
         'samples of a rollout, or of a draw from a buffer, at once',
     )
+    freeze: list[str] = Field(
+        [],
+        description="parameters that stay as they are, by patterns of their names, as ['actor_encoder.*']; 'input' keeps the "
+        'normalisation of observations; after init_from or a resume these are trained ones',
+    )
 
 
 class CollectConfig(Section):

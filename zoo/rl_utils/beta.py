@@ -22,6 +22,9 @@ _MARGIN = 1e-6
 """Actions keep this distance from 0 and 1, where the logarithm of the density may be infinite."""
 
 
+NEAREST = 1e-4  # between an action that is given and 0 or 1, where a density may be 0 or infinite
+
+
 class BetaHead(nn.Module):
     """Features [..., F] -> 1 + softplus of a linear layer, [..., 2D]: alpha and beta above 1 give densities of one peak."""
 
@@ -106,6 +109,9 @@ class Beta(ActionDist):
 
     def env_action(self, action: Tensor) -> Tensor:
         return self.bounds.scale(action)
+
+    def from_env_action(self, action: Tensor) -> Tensor:
+        return self.bounds.share(action).clamp(NEAREST, 1 - NEAREST)
 
     def split(self, param: Tensor) -> Logit:
         alpha, beta = param.chunk(2, -1)

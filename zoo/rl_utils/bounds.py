@@ -38,6 +38,11 @@ class Bounds(NamedTuple):
         """Logarithm of the volume between the bounds."""
         return float(np.log(np.subtract(self.high, self.low)).sum())
 
+    def share(self, action: Tensor) -> Tensor:
+        """Inverse of `scale`: an action [..., D] -> where it lies between the bounds, 0 to 1."""
+        low, high = (torch.tensor(bound, dtype=action.dtype, device=action.device) for bound in (self.low, self.high))
+        return (action - low) / (high - low)
+
     def scale(self, x: Tensor) -> Tensor:
         """x [..., D] in [0, 1] -> low + x * (high - low)."""
         if len(set(self.low)) == len(set(self.high)) == 1:

@@ -6,10 +6,13 @@ They run with every minibatch: each takes a few microseconds, and none makes the
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from zoo.core.errors import UserError
 
 if TYPE_CHECKING:
     from zoo.rl_utils.distribution import ActionDist
@@ -127,3 +130,18 @@ def check_values(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: 
 def wide(x: Tensor) -> Tensor:
     """In float32 at least: 8 bits of mantissa are too few for a ratio of probabilities."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def check_returned(what: str, found: Any, shape: Sequence[int], meaning: str, like: Tensor | None = None) -> None:
+    """A part that may be somebody's own gave a tensor of numbers of the shape that is needed, with a gradient if `like` has one.
+
+    Args: meaning: what the numbers are, 'one number for each sample'. Raises: UserError.
+    """
+    if not isinstance(found, Tensor) or found.shape != torch.Size(shape):
+        got = f'a tensor of shape {tuple(found.shape)}' if isinstance(found, Tensor) else type(found).__name__
+        raise UserError(f'{what} returned {got} but must return {meaning}, shape {tuple(shape)}')
+    if like is not None and like.requires_grad and torch.is_grad_enabled() and not found.requires_grad:
+        raise UserError(
+            f'{what} returned numbers without a gradient, so it would train nothing; compute them from the tensors that it is '
+            'given, without detach() and no_grad()'
+        )

@@ -103,6 +103,10 @@ class ActionDist(ABC):
         """The action as the env's space has it, where the distribution is over something else; before any clipping."""
         return action
 
+    def from_env_action(self, action: Tensor) -> Tensor:
+        """Inverse of `env_action`; at the bounds, which some distributions never reach, the nearest one that it has."""
+        return action
+
     @abstractmethod
     def split(self, param: Tensor) -> Logit:
         """The parameters under their names, for reading; what `of_parts` knows the public losses take without `dist`."""

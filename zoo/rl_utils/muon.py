@@ -102,22 +102,23 @@ def hidden_matrices(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[str,
 
     That is a weight of a dense layer, or of convolutions (its filters are the rows), which an earlier weight feeds and
     which feeds a later one, by their widths; behind convolutions a multiple of their channels counts, for flattened maps.
-    Modules of an actor and of a critic, by their names, do not feed each other. Warns where there is none. Input layers, output layers (also all with 'head' in their name), stacked gates of recurrent cells, vectors and
-    biases are none.
+    Modules of an actor and of a critic, by their names, do not feed each other. Frozen parameters are in no buffer, but feed
+    and are fed. Input layers, output layers (also all with 'head' in their name), stacked gates of recurrent cells, vectors
+    and biases are none. Warns where there is none.
     """
     places: list[tuple[str, Matrix, Tensor]] = []
     start = 0
     for name, p in named_parameters:
         if p.ndim in (2, 3, 4, 5):  # 3 to 5: convolutions
             places.append((name, Matrix(start, p.shape[0], p[0].numel()), p))
-        start += p.numel()
+        start += p.numel() if p.requires_grad else 0
     found = {}
     for i, (name, matrix, p) in enumerate(places):
         is_fed = any(_feeds(earlier, p) and _may_meet(other, name) for other, _, earlier in places[:i])
         feeds = any(_feeds(p, later) and _may_meet(name, other) for other, _, later in places[i + 1 :])
-        if is_fed and feeds and 'head' not in name:
+        if is_fed and feeds and 'head' not in name and p.requires_grad:
             found[name] = matrix
-    layers = [name for name, _, _ in places if 'head' not in name]
+    layers = [name for name, _, p in places if 'head' not in name and p.requires_grad]
     if layers and not found:
         logger.warning(
             "policy.learn.optimizer 'muon' found no weight between two hidden layers among %s: all parameters move by Adam; "

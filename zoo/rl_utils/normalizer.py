@@ -14,7 +14,8 @@ class RunningMeanStd(nn.Module):
     The moments are kept in float64 and merged per block (Chan et al. 1979, pairwise update); `shift` and `scale` are
     what a forward pass reads: output = clamp((x - shift) * scale, -clip, clip). Before the first update it is
     the identity.
-    Attributes: ranks: of whose rows each block is made; every rank has to update at the same time.
+    Attributes: ranks: of whose rows each block is made; every rank has to update at the same time; is_frozen: `update` does
+      nothing.
     """
 
     mean: Tensor
@@ -27,6 +28,7 @@ class RunningMeanStd(nn.Module):
         super().__init__()
         self.clip, self._epsilon = clip, epsilon
         self.ranks: Ranks = ALONE
+        self.is_frozen = False
         self.register_buffer('mean', torch.zeros(shape, dtype=torch.float64))
         self.register_buffer('var', torch.ones(shape, dtype=torch.float64))
         self.register_buffer('count', torch.zeros((), dtype=torch.float64))
@@ -36,6 +38,8 @@ class RunningMeanStd(nn.Module):
     @torch.no_grad()
     def update(self, x: Tensor, weight: Tensor | None = None) -> None:
         """Takes in the rows of x [N, *shape] that are finite and have a weight [N] above 0; without any, no change."""
+        if self.is_frozen:
+            return
         x = x.to(torch.float64)
         valid = x.isfinite().flatten(1).all(1) if x.dim() > 1 else x.isfinite()
         if weight is not None:

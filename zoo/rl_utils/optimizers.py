@@ -95,7 +95,7 @@ def muon(
     adam_ratio: Annotated[float, Field(gt=0, description='learning rate of the other parameters, relative')] = 1.0,
 ) -> FlatOptimizer:
     """Muon for the matrices between hidden layers, Adam for the other parameters (Jordan et al. 2024)."""
-    named = [(name, p) for name, p in named_parameters if p.requires_grad]
+    named = list(named_parameters)
     adam_rule = AdamRule(betas, adam_eps if eps is None else eps)
     matrices = tuple(hidden_matrices(named).values())
     rule = MuonRule(matrices, momentum, nesterov, n_iteration, scale, weight_decay, adam_rule, adam_ratio)

@@ -12,6 +12,7 @@ from torch import Tensor
 from zoo.rl_utils import kernels, surrogates, value_losses
 from zoo.rl_utils.check import (
     check_clip_ratio,
+    check_returned,
     check_shape,
     check_surrogate,
     check_surrogate_options,
@@ -20,6 +21,7 @@ from zoo.rl_utils.check import (
 )
 from zoo.rl_utils.distribution import ActionDist, Logit, from_logits
 
+EACH_SAMPLE = 'one number for each sample'
 MIN_WEIGHT = 1e-30  # of all rows together: a mean over rows without weight is then 0, not NaN
 KLType = Literal['k1', 'k2', 'k3']
 Number = float | Tensor
@@ -233,7 +235,7 @@ def ppo_value_error(
     value_loss = value_loss or (value_losses.clip if use_value_clip else value_losses.mse)
     value, value_old, return_ = wide(data.value_new), data.value_old.detach(), wide(data.return_.detach())
     error = value_loss(value, return_, value_old, clip_ratio)
-    _check_rows('the value loss', error, value)
+    check_returned('the value loss', error, value.shape, EACH_SAMPLE, value)
     return _mean(error, _detach(data.weight))
 
 
@@ -278,7 +280,7 @@ def _surrogate_error(
         log_ratio = torch.where(weight != 0, log_ratio, 0.0)  # in a row without weight the ratio may overflow
     ratio = log_ratio.masked_fill(log_ratio > MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # clamp has no gradient at NaN
     gain = surrogate(log_ratio, ratio, adv, clip_ratio)
-    _check_rows('the surrogate', gain, adv)
+    check_returned('the surrogate', gain, adv.shape, EACH_SAMPLE, log_ratio)
     if proximal is not None:
         gain = gain * _importance(log_new, log_old, log_proximal, weight, rho_max)
     if dual_clip is not None:
@@ -305,13 +307,6 @@ def _importance(
         log_importance = torch.where(weight != 0, log_importance, 0.0)
     importance = log_importance.clamp(max=MAX_LOG_RATIO).exp()
     return importance if rho_max is None else importance.clamp(max=rho_max)
-
-
-def _check_rows(what: str, rows: Any, like: Tensor) -> None:
-    """Raises: ValueError unless a part of somebody's own gave one number for each sample."""
-    if not isinstance(rows, Tensor) or rows.shape != like.shape:
-        got = f'a tensor of shape {tuple(rows.shape)}' if isinstance(rows, Tensor) else type(rows).__name__
-        raise ValueError(f'{what} returned {got} but must return one number for each sample, shape {tuple(like.shape)}')
 
 
 def _sampled_kl(log_r: Tensor, weight: Tensor | None, kl_type: KLType) -> Tensor:

@@ -16,6 +16,7 @@ from zoo.rl_utils.bounds import Bounds
 from zoo.rl_utils.distribution import Logit
 from zoo.rl_utils.gaussian import Gaussian
 
+NEAREST = 1e-4  # share of the width between an action that is given and a bound, where u would be infinite
 _MIXTURE = (
     (0.4273017449660798, 0.0278456055929928),
     (0.5834008518116535, 0.2179770651061165),
@@ -66,6 +67,10 @@ class SquashedGaussian(Gaussian):
 
     def env_action(self, action: Tensor) -> Tensor:
         return self.bounds.scale((torch.tanh(action) + 1) * 0.5)
+
+    def from_env_action(self, action: Tensor) -> Tensor:
+        share = self.bounds.share(action).clamp(NEAREST, 1 - NEAREST)
+        return torch.atanh(2 * share - 1)
 
     def split(self, param: Tensor) -> Logit:
         loc, scale = param.chunk(2, -1)

@@ -639,7 +639,7 @@ def test_load_broken_library_says_so(tmp_path: Path) -> None:
     assert found is None and 'cannot be opened' in why
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_load_library_of_other_sources_is_refused(tmp_path: Path, lib: Library) -> None:
     build.build(tmp_path, ('-UZOO_SOURCE', '-DZOO_SOURCE=5u'))
     found, why = library.load(tmp_path)

@@ -48,6 +48,7 @@ def _tries(data: dict[str, Any], give: Any) -> None:
     assert n_refused > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('name', PAIRS)
 def test_pair_of_di_engine(name):
     main, create = PAIRS[name]
@@ -72,6 +73,7 @@ def test_settings_of_rllib():
     _tries(block, lambda changed: changed)
 
 
+@pytest.mark.long
 def test_arguments_of_cleanrl(tmp_path):
     path = tmp_path / 'script.py'
 

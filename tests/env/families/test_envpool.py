@@ -159,7 +159,7 @@ def test_step_before_the_first_reset_raises() -> None:
 # --- Atari, whose options change rewards and ends
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_step_atari_options_hold_in_training_only_and_leave_the_score_whole() -> None:
     """Four envs until each has ended a game; the raw pool beside it plays until the first life is lost."""
     kwargs = {'episodic_life': True, 'reward_clip': True}

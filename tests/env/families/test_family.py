@@ -81,7 +81,7 @@ ACTION = torch.zeros(2, dtype=torch.int64)
 def test_make_vector_env_tells_the_family_what_the_config_asks_for() -> None:
     env = make_vector_env(config(max_episode_steps=9, kwargs={'limit': 4}), 2, training=True)
     inner: Any = env._env
-    assert inner.request == ('raw_test/short', 'short', 2, True, 9, 'cpu') and inner.limit == 4
+    assert inner.request == ('raw_test/short', 'short', 2, True, 9, 'cpu', False) and inner.limit == 4
     assert not make_vector_env(config(), 3)._env.request.training  # type: ignore[attr-defined]
 
 

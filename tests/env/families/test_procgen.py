@@ -184,7 +184,7 @@ def test_load_qt_library_that_does_not_load_says_what_to_install(monkeypatch: py
     assert 'cannot open shared object file' in str(raised.value) and 'apt-get install libgl1' in str(raised.value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_make_vector_env_after_envpool_was_imported_without_qt_still_works() -> None:
     """envpool looks for Qt once, when it is imported; a program may have done that for another env before."""
     code = (

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import run_python
 from zoo.env import TENSOR_ENV_REGISTRY
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / 'docs' / 'device_envs.md').read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_page_env_of_ones_own_is_learned(tmp_path: Path) -> None:
     example = str(ROOT / 'examples' / 'device_env.py')
-    done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = run_python(example, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in next(tmp_path.glob('runs/corridor/*/metrics.jsonl')).read_text().splitlines()]
     last = [row['eval/return_mean'] for row in rows if 'eval/return_mean' in row][-1]

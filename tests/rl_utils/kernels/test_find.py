@@ -48,7 +48,7 @@ def test_kernels_that_are_not_enabled_are_not_asked_for(monkeypatch):
     assert gae(gae_data(*torch.ones(3, 2)), 1.0, 1.0).tolist() == [2.0, 1.0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('mode, wanted', [('0', '0 False'), ('interpret', 'interpret True')])
 def test_the_environment_variable_is_read(mode, wanted):
     shown = run_python('from zoo.rl_utils import kernels as k; print(k.MODE, k.ENABLED)', ZOO_KERNELS=mode)
@@ -111,7 +111,7 @@ def test_importing_rl_utils_loads_no_compiler_no_backend_and_no_env():
     assert shown.stdout == '[]\n', shown.stderr[-2000:]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kernels_whose_first_calls_are_compiled_are_loaded():
     pytest.importorskip('triton', reason='triton is not installed')
     code = (

@@ -72,7 +72,7 @@ ROWS: dict[str, Row] = {
     'track': part('logger.sinks', '[{type: wandb, project: ..}]'),
     'wandb_project_name': out('logger.sinks, [{type: wandb, project: ..}]'),
     'wandb_entity': out('logger.sinks, [{type: wandb, entity: ..}]'),
-    'capture_video': out('no key records videos; load_policy(run).act(obs) plays in an env of your own that does'),
+    'capture_video': out('zoo video RUN -o FILE.mp4 makes a video; logger.video_freq while it trains'),
     'save_model': out('checkpoints are always written, see the section checkpoint'),
     'upload_model': out('the files of a run folder can be uploaded by hand'),
     'hf_entity': out('the files of a run folder can be uploaded by hand'),

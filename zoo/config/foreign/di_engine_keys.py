@@ -22,7 +22,7 @@ from zoo.config.foreign.conversion import (
 
 _WORKERS = 'workers of one process; nothing to set here'
 _IMPORTS = 'code is imported by zoo train --import FILE_OR_MODULE, or before serial_pipeline'
-_VIDEO = 'no key records videos; load_policy(run).act(obs) plays in an env of your own that does'
+_VIDEO = 'zoo video RUN -o FILE.mp4 makes a video; logger.video_freq while it trains'
 _FREQ = 'from gradient steps to env steps'
 _FROM_ENV = 'the spaces of the env decide it'
 _PRIORITY = 'set buffer.alpha of a policy that writes priorities, see buffer.type=replay'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -11,6 +13,7 @@ from pydantic import Field
 
 from zoo.config.section import Section
 from zoo.core.registry import ENV_REGISTRY
+from zoo.env.errors import EnvError, location_of
 from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, EnvRequest, env_family, import_extra
 
 EXTRA = 'atari'  # ale-py; its licence is GPL-2, so it is installed on request only
@@ -47,24 +50,32 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
     otherwise a greedy policy might wait until the time limit.
     """
 
-    def __init__(self, env: Any, name: str, fire: int | None, episodic_life: bool, clip_reward: bool) -> None:
+    def __init__(
+        self, env: Any, name: str, fire: int | None, episodic_life: bool, clip_reward: bool, screen: Any = None
+    ) -> None:
         """
         Args:
           env: an ale_py AtariVectorEnv without episodic_life and reward_clipping, in same-step mode.
           fire: the index of the action FIRE; None to leave it to the policy.
+          screen: like env, with the screen in colours as its observations; it plays the same games for `render`.
         """
-        self._env, self._fire = env, fire
+        self._env, self._fire, self._screen = env, fire, screen
+        self._picture: np.ndarray | None = None
         self._episodic_life, self._clip_reward = episodic_life, clip_reward
         self.num_envs: int = env.num_envs
         self.single_observation_space, self.single_action_space = env.single_observation_space, env.single_action_space
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.metadata = {**env.metadata, RAW: episodic_life or clip_reward}
+        self._name = name
         self._check = ActionCheck(name, env.single_action_space, env.num_envs)
         self._lives: np.ndarray | None = None
         self._n_step = 0
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        obs, info = self._env.reset(seed=None if seed is None else np.asarray(seed), options=options)
+        kwargs = {'seed': None if seed is None else np.asarray(seed), 'options': options}
+        obs, info = self._env.reset(**kwargs)
+        if self._screen is not None:
+            self._picture = self._screen.reset(**kwargs)[0][:, -1]
         self._lives, self._fell = info['lives'], np.zeros(self.num_envs, dtype=bool)
         self._n_step = 0
         return obs, info
@@ -78,6 +89,8 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
             actions = np.where(self._fell, self._fire, actions)
         obs, reward, terminated, truncated, info = self._env.step(actions)
         over = terminated | truncated
+        if self._screen is not None:
+            info = {**info, **self._draw(actions, reward, over)}
         self._fell = ~over & (info['lives'] < self._lives)
         self._lives = info['lives']
         if self.metadata[RAW]:
@@ -91,8 +104,24 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
             info, terminated = {**info, 'final_obs': final}, terminated | lost
         return obs, np.sign(reward) if self._clip_reward else reward, terminated, truncated, info
 
+    def render(self) -> Any:
+        """The screens of the games, [B, 210, 160, 3] of bytes, as they are after the last step and its resets."""
+        return self._picture
+
     def close_extras(self, **kwargs: Any) -> None:
         self._env.close()
+        if self._screen is not None:
+            self._screen.close()
+
+    def _draw(self, actions: np.ndarray, reward: np.ndarray, over: np.ndarray) -> dict[str, Any]:
+        """The same step on the screen in colours. Returns: the screens of games that are over, as the entry of an info."""
+        picture, reward_seen, terminated, truncated, info = self._screen.step(actions)
+        if not np.array_equal(reward, reward_seen) or not np.array_equal(over, terminated | truncated):
+            raise EnvError(
+                f'{location_of(self._name, None, self._n_step)}: the screen shows another game; report this.'
+            )
+        self._picture = picture[:, -1]
+        return {'final_frame': info['final_obs'][:, -1]} if over.any() else {}
 
 
 def atari_games() -> list[str]:
@@ -118,13 +147,11 @@ def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no greeting on stderr
     n_step, size = request.max_episode_steps, options.screen_size
     rom = next(rom for rom in ale_py.roms.get_all_rom_ids() if rom.replace('_', '') == request.game.lower())
-    env = vector_env.AtariVectorEnv(
+    make = partial(
+        vector_env.AtariVectorEnv,
         rom,
         request.n_env,
         frameskip=options.frame_skip,
-        stack_num=options.frame_stack,
-        img_height=size,
-        img_width=size,
         noop_max=options.noop_max,
         repeat_action_probability=options.repeat_action_probability,
         use_fire_reset=options.fire_reset,
@@ -135,8 +162,19 @@ def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
         reward_clipping=False,
         autoreset_mode=AutoresetMode.SAME_STEP,
     )
+    env = make(stack_num=options.frame_stack, img_height=size, img_width=size)
+    screen = _screen(ale_py, rom, make) if request.render else None
     actions = list(env.ale.get_action_set())
     fire = actions.index(ale_py.Action.FIRE) if options.fire_reset and ale_py.Action.FIRE in actions else None
-    return AtariVectorEnv(
-        env, request.name, fire, options.episodic_life and request.training, options.clip_reward and request.training
-    )
+    of_training = options.episodic_life and request.training, options.clip_reward and request.training
+    vector = AtariVectorEnv(env, request.name, fire, *of_training, screen)
+    vector.metadata['render_fps'] = 60 / options.frame_skip
+    return vector
+
+
+def _screen(ale_py: Any, rom: str, make: Callable[..., Any]) -> Any:
+    """The same games with the whole screen in colours as observations."""
+    ale = ale_py.ALEInterface()
+    ale.loadROM(ale_py.roms.get_rom_path(rom))
+    height, width = ale.getScreenDims()
+    return make(stack_num=1, grayscale=False, img_height=height, img_width=width)

@@ -90,7 +90,12 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         self._make = make
         self._pool: Any = None
         self._has_raw = has_raw
-        self.metadata = {'render_modes': [], 'autoreset_mode': AutoresetMode.NEXT_STEP, RAW: has_raw}
+        self.metadata = {
+            'render_modes': ['rgb_array'],
+            'render_fps': _fps(spec.config),
+            'autoreset_mode': AutoresetMode.NEXT_STEP,
+            RAW: has_raw,
+        }
         self.num_envs: int = spec.config.num_envs
         space, action_space = _quietly(lambda: (spec.observation_space, spec.action_space))
         self.single_observation_space, self._encode = _encoding(space, name)
@@ -136,6 +141,16 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
             info = {**info, RAW_REWARD: info['reward'], RAW_END: (info['terminated'] != 0) | truncated}
         return self._encode(obs), reward, terminated, truncated, info
 
+    def render(self) -> Any:
+        """The pictures of the envs, [B, H, W, 3], of a pool for a request with `render`. Raises: UnsupportedEnvError."""
+        try:
+            return self._pool.render()
+        except RuntimeError as error:
+            raise UnsupportedEnvError(
+                f'env {self._name!r} cannot be drawn: envpool says {" ".join(str(error).split())}; name an env of another '
+                'library with the same observations by env.id.'
+            ) from error
+
     def close_extras(self, **kwargs: Any) -> None:
         self._pool = None
 
@@ -166,6 +181,8 @@ def make_pool(request: EnvRequest, task: str, extra: str, options: Mapping[str, 
     Raises: EnvKwargsError if `options` do not fit the task; MissingExtraError.
     """
     envpool = import_extra('envpool', extra, request.name)
+    if request.render:
+        _check_drawable(envpool, request.name, task)
     needed = NEEDED.get(task, ())
     raise_kwargs_error(request.name, [], [key for key in needed if key not in options], [])
     with _blaming(request.name, options):
@@ -181,10 +198,11 @@ def make_pool(request: EnvRequest, task: str, extra: str, options: Mapping[str, 
         wanted['max_episode_steps'] = request.max_episode_steps
     training_only = {key: request.training for key in TRAINING_ONLY if options.get(key)}
     wanted |= training_only
+    drawn = {'render_mode': 'rgb_array'} if request.render else {}
 
     def make(seed: list[int]) -> Any:
         with _blaming(request.name, options):
-            return envpool.make_gymnasium(task, seed=seed, **wanted)
+            return envpool.make_gymnasium(task, seed=seed, **wanted, **drawn)
 
     with _blaming(request.name, options):
         spec = _make_spec(envpool, request.name, task, **wanted)
@@ -219,6 +237,22 @@ def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
             f'env.kwargs is {dict(options)} but envpool cannot make {name} with it ({said}); correct it, '
             'or leave out what envpool refuses.'
         ) from error
+
+
+def _check_drawable(envpool: Any, name: str, task: str) -> None:
+    """Raises: UnsupportedEnvError for tasks of MuJoCo: where envpool finds no OpenGL, it ends the process."""
+    if envpool.registration.registry.specs[task][0].startswith('envpool.mujoco'):
+        raise UnsupportedEnvError(
+            f'env {name!r} cannot be drawn safely: envpool ends the process where it finds no OpenGL; name the env of '
+            f'gymnasium with the same observations, e.g. env.id={task.rpartition("-")[0]}-v5.'
+        )
+
+
+def _fps(config: Any) -> float | None:
+    """Env steps in a second of play: of an Atari game, 60 frames a second; of MiniGrid as minigrid has it."""
+    if hasattr(config, 'gray_scale') and hasattr(config, 'frame_skip'):
+        return 60.0 / config.frame_skip
+    return 10.0 if hasattr(config, GRID_OPTION) else None
 
 
 def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

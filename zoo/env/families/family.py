@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from zoo.config.section import Section, validate
-from zoo.core.errors import missing_extra
+from zoo.core.extras import missing_extra
 from zoo.core.registry import closest
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, UnknownEnvError, location_of
@@ -31,6 +31,7 @@ class EnvRequest(NamedTuple):
     training: bool  # envs for training, not for evaluation
     max_episode_steps: int | None
     device: str = 'cpu'  # of tensor envs; ignored by others
+    render: bool = False  # its render() is to return the picture of each env, [H, W, 3] of bytes
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,11 @@ def make_procgen(request: EnvRequest, options: ProcgenOptions) -> EnvpoolVectorE
         if request.training
         else (options.eval_num_levels, options.eval_start_level)
     )
-    return make_pool(
+    pool = make_pool(
         request,
         tasks[options.difficulty],
         EXTRA,
         {'num_levels': levels[0], 'start_level': levels[1], 'num_threads': options.num_threads},
     )
+    pool.metadata['render_fps'] = 15.0  # as the original plays
+    return pool

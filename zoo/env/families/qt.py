@@ -6,7 +6,7 @@ import ctypes
 import importlib.util
 from pathlib import Path
 
-from zoo.core.errors import missing_extra
+from zoo.core.extras import missing_extra
 from zoo.env.errors import MissingExtraError
 
 EXTRA = 'procgen'

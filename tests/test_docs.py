@@ -1,0 +1,103 @@
+"""The documentation: its commands are understood, its keys exist, every policy has a page, and the site builds without a warning."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.forked import run_python
+from zoo.cli.parser import COMMANDS, parse
+from zoo.config.source import bundled_configs
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.run.config import explain_config, resolve_config
+from zoo.sweep.grid import grid_of
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / 'docs'
+PAGES = [ROOT / 'README.md', *sorted(DOCS.rglob('*.md'))]
+POLICIES = sorted(path.stem for path in (DOCS / 'policies').glob('*.md'))
+BUNDLED = sorted(name for name in POLICY_REGISTRY.names() if POLICY_REGISTRY.get(name).__module__.startswith('zoo.'))
+DOTTED = re.compile(r'`((?:env|policy|buffer|logger|checkpoint|cluster)\.[a-z_][\w.]*)[`=]')
+
+
+def commands_of(page: Path) -> list[str]:
+    """The lines of a page that a reader types: 'zoo ...' in indented blocks and in blocks of a shell."""
+    text = page.read_text()
+    blocks = re.findall(r'```(?:sh|bash|console)\n(.*?)```', text, re.DOTALL)
+    outside = re.sub(r'```.*?```', '', text, flags=re.DOTALL)
+    lines = [line for block in blocks for line in block.replace('\\\n', ' ').splitlines()]
+    lines += [line[4:] for line in outside.replace('\\\n', ' ').splitlines() if line.startswith('    ')]
+    return [line for line in lines if re.match(r'zoo \w', line)]
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
+def test_page_commands_are_understood_and_their_keys_exist(page: Path) -> None:
+    for line in commands_of(page):
+        words = shlex.split(line, comments=True)[1:]
+        if words[0] == 'help' or words[-1] == '--version':
+            continue
+        args = parse(words)
+        config = getattr(args, 'config', None)
+        if args.command in ('train', 'config') and config in bundled_configs() and not args.imports:
+            members, fixed = grid_of(args.overrides)
+            for member in members:
+                resolve_config(config, [*fixed, *member.overrides])
+
+
+def test_page_commands_are_found() -> None:
+    found = {line.split()[1] for page in PAGES for line in commands_of(page)}
+    assert {'train', 'eval', 'config', 'list'} <= found
+    unknown = found - set(COMMANDS) - {'help'}
+    assert not unknown
+
+
+def test_every_policy_has_a_page() -> None:
+    assert POLICIES == BUNDLED
+
+
+@pytest.mark.parametrize('name', POLICIES)
+def test_policy_page_names_keys_of_the_policy_and_has_its_curve(name: str) -> None:
+    text = (DOCS / 'policies' / f'{name}.md').read_text()
+    keys = {row.key for row in explain_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}})}
+    named = set(DOTTED.findall(text))
+    assert named and not {key for key in named if key not in keys and not key.startswith('env.game')}
+    assert f'(curves/{name}.svg)' in text and (DOCS / 'policies' / 'curves' / f'{name}.svg').exists()
+    assert re.search(r'arxiv\.org/abs/|doi\.org/|ICML', text)
+    assert any(f'zoo train {config}' in text for config in bundled_configs())
+
+
+@pytest.mark.long
+def test_tutorial_word_by_word_in_an_empty_folder(tmp_path: Path) -> None:
+    """Files are written as the page says, commands run in order; zoo is the one that runs the tests."""
+    text = (DOCS / 'tutorial.md').read_text()
+    step = re.compile(r'Save this as\s`([\w.]+)`:\n\n```python\n(.*?)```|```sh\n(.*?)```', re.DOTALL)
+    environ = {'PYTHONPATH': str(ROOT), 'SDL_VIDEODRIVER': 'dummy'}
+    for name, code, commands in step.findall(text):
+        if name:
+            (tmp_path / name).write_text(code)
+        for line in commands.splitlines():
+            words = shlex.split(line)
+            assert words[0] == 'zoo'
+            done = run_python('-P', '-m', *words, cwd=tmp_path, **environ)
+            assert done.returncode == 0, f'{line}\n{done.stderr}'
+            if words[1] == 'eval' and words[2] == 'first':
+                assert float(re.findall(r'return (-?[\d.]+) ', done.stdout)[0]) >= 475
+    for name in ('first.gif', 'first.svg', 'both.svg', 'report.html'):
+        assert (tmp_path / name).stat().st_size > 1_000
+
+
+@pytest.mark.long
+def test_site_builds_without_a_warning_and_has_every_key(tmp_path: Path) -> None:
+    words = [sys.executable, '-m', 'mkdocs', 'build', '--strict', '--site-dir', str(tmp_path / 'site')]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    keys = (tmp_path / 'site' / 'reference' / 'config_keys.html').read_text()
+    for row in explain_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'ppo'}}):
+        assert row.key in keys
+    api = (tmp_path / 'site' / 'reference' / 'api_zoo.html').read_text()
+    assert 'serial_pipeline' in api and 'max_train_iter' in api
