@@ -1,6 +1,6 @@
 """How fast and how exact the losses and gae are: writes benchmarks/results/kernels_<device>.md and .json.
 
-    python benchmarks/kernels.py [--device auto] [--out PATH] [--quick] [--only OP ...] [--no-compile]
+    python benchmarks/kernels.py [--device auto] [-o PATH] [--quick] [--only OP ...] [--no-compile]
 
 First the copy bandwidth of the device; then every op at several sizes: its error against float64, its time, that of
 the reference (eager, and under torch.compile) and the floor, which is bytes over copy bandwidth; then what a call costs
@@ -15,7 +15,6 @@ import logging
 import math
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -42,9 +41,10 @@ from kernel_tables import write_results
 from timing import Budget, Call, Timed, copy_bandwidth, device_seconds, graph_seconds, host_seconds, wall_seconds
 from torch import Tensor
 
-from report import RESULTS, git_commit, machine, today, versions
+from report import git_commit, machine, results_folder, today, versions
 from zoo.rl_utils import ActionDist, Categorical, FlatAdam, kernels, ppo_data, ppo_error, ppo_policy_error
 
+PARTS = {op: '' for op in FACTORS}  # what --only chooses from
 log = logging.getLogger('kernels')
 
 
@@ -361,12 +361,12 @@ def chosen_cases(on_cuda: bool, quick: bool, only: Sequence[str]) -> list[Case]:
     return list({case.label: case for case in reversed(cases)}.values())[::-1] if quick else cases
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse(argv: Sequence[str], program: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='auto: cuda if there is one')
-    parser.add_argument('--out', type=Path, help='the .md file; the .json is written next to it')
+    parser.add_argument('-o', '--out', type=Path, help='the .md file, or its folder; the .json is written next to it')
     parser.add_argument('--quick', action='store_true', help='one size per op, few rounds; into the temporary folder')
-    parser.add_argument('--only', nargs='+', choices=tuple(FACTORS), default=[], metavar='OP', help='some of the ops')
+    parser.add_argument('--only', nargs='+', choices=PARTS, default=[], metavar='OP', help=', '.join(PARTS))
     parser.add_argument('--no-compile', action='store_true', help='leave torch.compile out: it takes most of the time')
     args = parser.parse_args(argv)
     if args.device == 'cuda' and not torch.cuda.is_available():
@@ -374,8 +374,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    args = parse(argv)
+def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/kernels.py') -> int:
+    """Measures and writes. program: what the command is called in the results."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = parse(argv, program)
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     on_cuda = args.device != 'cpu' and torch.cuda.is_available()
     device = torch.device('cuda', torch.cuda.current_device()) if on_cuda else torch.device('cpu')
@@ -383,24 +385,25 @@ def main(argv: Sequence[str] | None = None) -> None:
         torch.set_num_threads(1)
     name = torch.cuda.get_device_name(device) if on_cuda else 'CPU'
     slug = re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')
-    out = args.out or (Path(tempfile.gettempdir()) if args.quick else RESULTS) / f'kernels_{slug}.md'
+    is_file = args.out is not None and args.out.suffix == '.md'
+    out = args.out if is_file else results_folder(args.out, args.quick) / f'kernels_{slug}.md'
     bandwidth = copy_bandwidth(device, 2**24 if args.quick else 2**29, 3 if args.quick else 21)
     budget = Budget(n_round=3, round_s=1e-4, total_s=0.01) if args.quick else Budget()
     setting = Setting(device, bandwidth, budget, 2 if args.quick else None, not (args.quick or args.no_compile))
-    command = ' '.join(['python benchmarks/kernels.py', *(sys.argv[1:] if argv is None else argv)])
     facts = {
         'device': name,
         'machine': machine(),
         'versions': versions(('torch', 'triton', 'numpy')),
         'date': today(),
         'commit': git_commit(),
-        'command': command,
+        'command': ' '.join([program, *argv]),
         'quick': args.quick,
         'minibatch_sync': minibatch_sync(device),
     }
     measure(chosen_cases(on_cuda, args.quick, args.only), setting, facts, out)
     log.info('written: %s', out)
+    return 0
 
 
 if __name__ == '__main__':
-    main()
+    sys.exit(main())

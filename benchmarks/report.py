@@ -1,21 +1,30 @@
-"""What the benchmarks share: the machine, robust averages, Markdown tables, one-process runs."""
+"""What the benchmarks share: the machine, Markdown tables, one-process runs, where results go.
+
+The files of this folder run as scripts of a checkout (`python benchmarks/speed.py`), and from an installed wheel, where
+the folder is named zoo_benchmarks, by `zoo bench`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-REPO = Path(__file__).resolve().parents[1]
-RESULTS = REPO / 'benchmarks' / 'results'
+HERE = Path(__file__).resolve().parent
+REPO = HERE.parent
+IN_CHECKOUT = HERE.name == 'benchmarks' and (REPO / 'setup.py').exists()
+RESULTS = HERE / 'results' if IN_CHECKOUT else Path('zoo_bench')  # beside an installed wheel: in the current folder
+PEERS_DIR = HERE / 'peers'
+VENVS = Path(os.environ.get('ZOO_BENCH_VENVS', REPO.parent / 'venvs' if IN_CHECKOUT else 'venvs'))
 PACKAGES = ('torch', 'numpy', 'gymnasium', 'mujoco', 'box2d')
 
 
@@ -44,61 +53,45 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 
 def git_commit() -> str:
-    """The short commit of this checkout, '+' if files differ from it; 'unknown' outside git."""
+    """The short commit of this checkout, '+' if files differ from it; 'zoo 0.1.0', the version, where there is no git."""
 
-    def git(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(('git', *args), cwd=REPO, capture_output=True, text=True, check=False)
+    def git(*args: str) -> str:
+        return subprocess.run(('git', *args), cwd=REPO, capture_output=True, text=True, check=False).stdout.strip()
 
-    head = git('rev-parse', '--short', 'HEAD')
+    # an installed zoo, or the unpacked sources, may lie in the folder of another project that has a git of its own
+    if not IN_CHECKOUT or shutil.which('git') is None or not same_folder(git('rev-parse', '--show-toplevel')):
+        from zoo.core.version import VERSION
+
+        return f'zoo {VERSION}'
     # the results that a benchmark writes are no change of what it measured
-    changed = git('status', '--porcelain', '--', ':!benchmarks/results').stdout.strip()
-    return head.stdout.strip() + ('+' if changed else '') if head.returncode == 0 else 'unknown'
+    changed = git('status', '--porcelain', '--', ':!benchmarks/results')
+    return git('rev-parse', '--short', 'HEAD') + ('+' if changed else '')
 
 
-def one_thread_env() -> dict[str, str]:
-    """The environment of a child process that computes in one thread and imports zoo from this checkout."""
-    paths = [str(REPO), os.environ.get('PYTHONPATH', '')]
+def same_folder(path: str) -> bool:
+    """Whether a path names the folder of this checkout."""
+    return bool(path) and Path(path).resolve() == REPO
+
+
+def results_folder(chosen: Path | None, quick: bool) -> Path:
+    """The folder that a benchmark writes to: the chosen one; else RESULTS, or a temporary one for a quick look."""
+    return (chosen or (Path(tempfile.gettempdir()) / 'zoo_bench' if quick else RESULTS)).absolute()
+
+
+def one_thread_env(*paths: Path) -> dict[str, str]:
+    """The environment of a child process with one thread that imports zoo from this checkout, and modules of `paths`.
+
+    An installed zoo is not named in PYTHONPATH: its folder has all other packages too, which drivers of other
+    libraries must not see.
+    """
+    own = [str(REPO)] if IN_CHECKOUT else []
+    known = [*map(str, paths), *own, os.environ.get('PYTHONPATH', '')]
     return {
         **os.environ,
         'OMP_NUM_THREADS': '1',
         'MKL_NUM_THREADS': '1',
-        'PYTHONPATH': os.pathsep.join(path for path in paths if path),
+        'PYTHONPATH': os.pathsep.join(path for path in known if path),
     }
-
-
-def interquartile_mean(values: np.ndarray) -> float:
-    """Mean of the middle half of all values, those on the quartiles counted in part.
-
-    With n values sorted, n/4 (a fraction included) is cut from either end: of 5 the weights are 0, .75, 1, .75, 0.
-    Source: Agarwal et al. 2021, arXiv:2108.13264, sec. 4.3. Departs: fractions instead of rounding down, for few seeds.
-    """
-    ordered = np.sort(np.asarray(values, dtype=np.float64).ravel())
-    position = np.arange(ordered.size)
-    low, high = ordered.size / 4, 3 * ordered.size / 4
-    weight = np.clip(np.minimum(position + 1, high) - np.maximum(position, low), 0, None)
-    return float(np.average(ordered, weights=weight))
-
-
-def bootstrap_interval(
-    runs: Sequence[np.ndarray],
-    n_draw: int = 5_000,
-    level: float = 0.95,
-    seed: int = 0,
-    center: Callable[[np.ndarray], float] = interquartile_mean,
-) -> tuple[float, float]:
-    """Stratified percentile bootstrap of the interquartile mean of runs, or of another center.
-
-    Args:
-      runs: one array of scores per stratum (an env); a draw takes as many from a stratum as it has, with replacement.
-      level: share of the draws inside the interval.
-    Returns: the lower and the upper end, in the unit of the scores.
-    Source: Agarwal et al. 2021, arXiv:2108.13264, sec. 4.1.
-    """
-    rng = np.random.default_rng(seed)
-    draws = [np.asarray(run, dtype=np.float64)[rng.integers(len(run), size=(n_draw, len(run)))] for run in runs]
-    means = [center(row) for row in np.concatenate(draws, axis=1)]
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -147,6 +140,19 @@ def metric_curve(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int
 
 def versions_line(found: Mapping[str, str]) -> str:
     return ', '.join(f'{name} {number}' for name, number in found.items())
+
+
+def last_words(stderr: str) -> str:
+    """The last line that a failed process wrote: the error, without the traceback before it."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else 'it said nothing'
+
+
+def without_folders(text: str) -> str:
+    """A text in which paths of this checkout are relative to it, and those of the user to ~: what a results file may have."""
+    for folder, name in ((str(REPO), ''), (os.path.expanduser('~'), '~/')):
+        text = re.sub(rf'(?<![\w.-]){re.escape(folder + os.sep)}', name, text)  # not the same folders below another
+    return text
 
 
 def today() -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from speed_works import Driver, Setting, Work, arguments
 
-from report import last_json_line, one_thread_env
+from report import last_json_line, last_words, one_thread_env, without_folders
 
 CALIBRATION = 0.25  # of the env steps, for each setting and number of threads
 
@@ -51,20 +51,25 @@ def busy_seconds() -> float | None:
     return (user + nice + system + irq + softirq) / os.sysconf('SC_CLK_TCK')
 
 
-def run_driver(command: Sequence[str], cache: Path) -> dict[str, Any]:
-    """One driver in a process of its own -> its record, with the load of others while it ran. Raises: DriverError."""
+def run_driver(command: Sequence[str], cache: Path, *paths: Path) -> dict[str, Any]:
+    """One driver in a process of its own -> its record, with the load of others while it ran.
+
+    paths: folders that its modules are found in, besides those of the environment.
+    Raises: DriverError.
+    """
     usage, busy, start = resource.getrusage(resource.RUSAGE_CHILDREN), busy_seconds(), time.time()
-    env = {**one_thread_env(), 'TORCHINDUCTOR_CACHE_DIR': str(cache)}
+    env = {**one_thread_env(*paths), 'TORCHINDUCTOR_CACHE_DIR': str(cache)}
     done = subprocess.run([*command, '--started', str(start)], env=env, capture_output=True, text=True, check=False)
     record = last_json_line(done.stdout)
     if done.returncode or record is None:
-        raise DriverError(f'exit code {done.returncode}: {" ".join(command)}\n{done.stderr[-2000:]}')
+        said = last_words(done.stderr)
+        raise DriverError(f'exit code {done.returncode}: {said}\n{" ".join(command)}\n{done.stderr[-2000:]}')
     after, busy_after = resource.getrusage(resource.RUSAGE_CHILDREN), busy_seconds()
     if busy is not None and busy_after is not None:
         own = after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime
         record['other_load'] = round(max(0.0, (busy_after - busy - own) / (time.time() - start)), 3)
     if record['library'] == 'zoo' and done.stderr.strip():  # a fallback is worth knowing
-        record['stderr'] = done.stderr[-1000:]
+        record['stderr'] = without_folders(done.stderr)[-1000:]
     return record
 
 
@@ -104,7 +109,7 @@ def calibrate(
                 runs.append(run_choice(work, option, plan.scale * CALIBRATION, 0, plan.cache))
                 speeds[option] = runs[-1]['env_step_per_s']
             except DriverError as error:
-                log.error('%s, %s failed: %s', work.name, driver.label, error)
+                log.error('%s, %s failed: %s', work.name, driver.label, str(error).splitlines()[0])
                 failed[f'{driver.label} {" ".join(option.setting)} {option.n_thread} threads'] = str(error)
         if speeds:
             choices.append(max(speeds, key=lambda option: speeds[option]))
@@ -130,6 +135,6 @@ def measure(work: Work, choices: Sequence[Choice], plan: Plan, failed: dict[str,
         try:
             runs.append(run_choice(work, by_label[label], plan.scale, repeat, plan.cache))
         except DriverError as error:
-            log.error('%s, %s failed: %s', work.name, label, error)
+            log.error('%s, %s failed: %s', work.name, label, str(error).splitlines()[0])
             failed[label] = str(error)
     return runs

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from speed_works import BASELINE, PEERS, WORKS, Work
 
-from report import bootstrap_interval, table, versions_line
+from report import table, versions_line
 
 BUSY_CORES = 0.12  # other load above this makes a run doubtful; it is marked, never dropped
 MEMORY_MB = 100  # that zoo may take more than stable-baselines3
@@ -183,12 +183,10 @@ def part_rows(work: Work, groups: Runs) -> list[list[str]]:
     return rows
 
 
-def mean(values: np.ndarray) -> float:
-    return float(np.mean(values))
-
-
 def return_rows(work: Work, groups: Runs) -> list[list[str]]:
     """Returns by seed of zoo and of peers with the same task, and whether they are no worse than the baseline's."""
+    from zoo.results.statistics import interval
+
     returns = {
         label: [run['final_return'] for run in sorted(runs, key=lambda run: run['seed'])]
         for label, runs in groups.items()
@@ -196,11 +194,11 @@ def return_rows(work: Work, groups: Runs) -> list[list[str]]:
     }
     if BASELINE not in returns:
         return []
-    interval = {label: bootstrap_interval([np.array(values)], center=mean) for label, values in returns.items()}
+    ends = {label: interval(values, 'mean') for label, values in returns.items()}
     rows = []
     for label, values in returns.items():
-        low, high = interval[label]
-        no_worse = 'yes' if high >= interval[BASELINE][0] else 'no'
+        low, high = ends[label]
+        no_worse = 'yes' if high >= ends[BASELINE][0] else 'no'
         judged = label != BASELINE and min(len(values), len(returns[BASELINE])) >= FEW_SEEDS
         rows.append(
             [

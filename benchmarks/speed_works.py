@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PEERS_DIR = Path(__file__).resolve().parent / 'peers'
+from report import IN_CHECKOUT, PEERS_DIR
+
 BASELINE = 'stable-baselines3'  # whose peak memory and returns are the measure
 BEFORE = 'zoo best, before'
 Setting = tuple[str, ...]  # config overrides of zoo
@@ -247,15 +248,35 @@ def before_driver(work: Work, checkout: Path) -> Driver:
 
 
 def peer_drivers(work: Work, names: Sequence[str], venvs: Path) -> tuple[list[Driver], list[str]]:
-    """The peers of a work that are asked for and installed; and where the others were looked for."""
+    """The peers of a work that are asked for and installed; and a sentence about the others, if there are any."""
     found, missing = [], []
     for name in (name for name in work.peers if name in names):
-        peer, python = PEERS[name], venvs / PEERS[name].venv / 'bin' / 'python'
-        if python.exists():
-            found.append(Driver(peer.label, name, (str(python), str(PEERS_DIR / peer.script)), ((),)))
+        peer = PEERS[name]
+        if is_installed(name, venvs):
+            command = (str(python_of(peer.venv, venvs)), str(PEERS_DIR / peer.script))
+            found.append(Driver(peer.label, name, command, ((),)))
         else:
-            missing.append(f'{peer.label} is left out: {python} does not exist (peers/README.md tells how to make it)')
-    return found, missing
+            missing.append(peer.label)
+    return found, left_out(missing, venvs)
+
+
+def python_of(venv: str, venvs: Path) -> Path:
+    """The Python of a virtual environment."""
+    return venvs.absolute() / venv / 'bin' / 'python'
+
+
+def is_installed(name: str, venvs: Path) -> bool:
+    """Whether a peer has a virtual environment."""
+    return python_of(PEERS[name].venv, venvs).exists()
+
+
+def left_out(labels: Sequence[str], venvs: Path) -> list[str]:
+    """A sentence about the libraries that are not installed; no sentence without one."""
+    if not labels:
+        return []
+    guide = 'benchmarks/peers/README.md' if IN_CHECKOUT else PEERS_DIR / 'README.md'
+    are = 'is' if len(labels) == 1 else 'are'
+    return [f'{", ".join(labels)} {are} left out: not installed in {venvs}; {guide} tells how to']
 
 
 def arguments(work: Work, driver: Driver, setting: Setting, total_steps: int, n_thread: int, seed: int) -> list[str]:

@@ -13,7 +13,6 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from learning import is_done, raw_path, run_child
 
-from report import REPO, RESULTS, bootstrap_interval, interquartile_mean, table, versions_line
+from report import REPO, RESULTS, table, versions_line
 
 RAW = RESULTS / 'variants_raw'
 COLUMNS = (
@@ -112,21 +111,17 @@ def records_of(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
     return {label: runs for label, runs in found.items() if runs}
 
 
-def chance_to_beat(runs: Sequence[float], plain: Sequence[float]) -> float:
-    """Share of pairs of runs in which the first is better, ties as halves (Agarwal et al. 2021, arXiv:2108.13264)."""
-    difference = np.subtract.outer(np.asarray(runs), np.asarray(plain))
-    return float((difference > 0).mean() + 0.5 * (difference == 0).mean())
-
-
 def table_rows(key: str, comparison: Comparison) -> list[list[str]]:
     """One row of the table for each row of a comparison that has records."""
+    from zoo.results.statistics import interval, iqm, probability_of_improvement
+
     found = records_of(comparison)
     first = next(iter(comparison.rows))
     plain = [run['return_mean'] for run in found.get(first, [])]
     rows = []
     for label, runs in found.items():
         means = np.array([run['return_mean'] for run in runs])
-        low, high = bootstrap_interval([means])
+        low, high = interval(means)
         on_the_way = [np.mean([value for _, value in run['curve']]) for run in runs if run['curve']]
         walls = [run['wall_s'] for run in runs]
         rows.append(
@@ -134,9 +129,9 @@ def table_rows(key: str, comparison: Comparison) -> list[list[str]]:
                 key,
                 label,
                 str(len(runs)),
-                f'{interquartile_mean(means):.2f} [{low:.2f}, {high:.2f}]',
+                f'{iqm(means):.2f} [{low:.2f}, {high:.2f}]',
                 f'{np.mean(on_the_way):.2f}' if on_the_way else '-',
-                '-' if label == first or not plain else f'{chance_to_beat(means.tolist(), plain):.2f}',
+                '-' if label == first or not plain else f'{probability_of_improvement(means, plain):.2f}',
                 f'{max(run["env_step"] for run in runs):,}',
                 f'{min(walls):.0f} to {max(walls):.0f} s',
             ]
