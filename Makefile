@@ -1,7 +1,8 @@
 # Each target does its own set-up: on a fresh machine `make train` or `make test` is the only command.
 #   make train [CONFIG=cartpole_ppo] [ARGS='seed=1']     train a bundled config
-#   make test  [PYTEST_ARGS='-k gae']                    the test suite
-#   make test-fast                                       the same without the tests marked slow
+#   make test  [PYTEST_ARGS='-k gae']                    the test suite, but for the tests marked long
+#   make test-fast | make test-long                      without those marked slow too | those marked long
+#   make docs                                            the documentation as a site, into build/site
 #   make lint | make bench | make clean
 
 PYTHON ?= python3
@@ -24,17 +25,26 @@ RUNS = $(BIN)/python -I -c '' && { [ ! -e $(CORE) ] || $(BIN)/python -I -c '$(PL
 ANEW := $(shell [ ! -e $(VENV)/pyvenv.cfg ] || { $(RUNS); } 2>/dev/null || echo anew)
 
 .DEFAULT_GOAL := train
-.PHONY: train test test-fast lint bench clean anew
+.PHONY: train test test-fast test-long docs lint bench clean anew
 
 train: $(CORE)
 	$(BIN)/zoo train $(CONFIG) $(ARGS)
 
 # One thread per worker: two workers with two threads each fight over the cores.
-test: $(DEV)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-fast:
-	$(MAKE) test PYTEST_ARGS="-m 'not slow' $(PYTEST_ARGS)"
+test: $(DEV)
+	$(SUITE) -m 'not long' $(PYTEST_ARGS)
+
+test-fast: $(DEV)
+	$(SUITE) -m 'not long and not slow' $(PYTEST_ARGS)
+
+test-long: $(DEV)
+	$(SUITE) -m long $(PYTEST_ARGS)
+
+docs: $(DEV)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'build/site/index.html'
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -36,6 +36,18 @@ EXTRAS = {
     ],
     'ray': ['ray>=2.60'],  # runners on many machines; older ones have token authentication off
     'sweep': ['optuna>=4.0'],  # zoo sweep: samplers, pruning, a journal that several machines share
+    'plot': ['matplotlib>=3.8'],  # zoo plot, zoo compare and the curves of zoo report
+    'video': ['imageio-ffmpeg>=0.5', 'pygame-ce>=2.5'],  # zoo video and zoo play: an ffmpeg of its own; a window
+    'export': [
+        'onnx>=1.17',  # zoo export: the ONNX format
+        'onnxscript>=0.3',  # what torch writes ONNX with
+        'onnxruntime>=1.20',  # runs what was exported, to compare it with the policy
+    ],
+    'minari': ['minari[hdf5]>=0.5'],  # zoo pretrain: demonstrations of Minari's collection
+    'docs': [
+        'mkdocs-material>=9.5',  # make docs: the documentation as a site
+        'mkdocstrings[python]>=0.27',  # pages of the API, made from docstrings
+    ],
     'dev': [
         'pytest>=8.2',  # tests; importorskip(exc_type=) is new in 8.2
         'pytest-xdist>=3.5',  # tests in parallel
@@ -46,10 +58,16 @@ EXTRAS = {
         'safetensors>=0.4.3',  # its readers and zoo's read each other's files
         'types-PyYAML',  # types of pyyaml
         'tensorboard>=2.15',  # W&B asks for it where it reads TensorBoard files
+        'playwright>=1.45',  # opens reports in a browser of the system
+        'build>=1.2',  # the test of packaging builds sdist and wheel
+        'twine>=5.1',  # checks what was built
     ],
 }
 EXTRAS['dev'] += [*EXTRAS['wandb'], *EXTRAS['mlflow']]  # tests write to their local stores
 EXTRAS['dev'] += [*EXTRAS['ray'], *EXTRAS['sweep']]  # tests start a Ray of this machine
+EXTRAS['dev'] += [
+    EXTRA for NAME in ('plot', 'video', 'export', 'minari', 'docs') for EXTRA in EXTRAS[NAME]
+]  # tests of these
 EXTRAS['all'] = [requirement for name in ('box2d', 'mujoco', 'procgen') for requirement in EXTRAS[name]]
 README = HERE / 'README.md'
 
@@ -62,9 +80,22 @@ setup(
     license='Apache-2.0',
     license_files=['LICENSE'],
     python_requires='>=3.10',
+    options={
+        'bdist_wheel': {'py_limited_api': 'cp310'}
+    },  # the C library is loaded by ctypes: one wheel for all Pythons
     ext_modules=[NATIVE['extension']()],  # optional: without a C compiler zoo runs, more slowly
-    package_data={'zoo': ['py.typed'], 'zoo.backend.native': ['*.c', '*.h', '*.inc'], 'zoo.cli': ['starts/*.txt']},
-    packages=find_packages(include=['zoo', 'zoo.*', 'dizoo_configs', 'dizoo_configs.*']),
+    package_data={
+        'zoo': ['py.typed'],
+        'zoo.backend.native': ['*.c', '*.h', '*.inc'],
+        'zoo.cli': ['starts/*.txt'],
+        'zoo.results': ['report.html'],
+        'zoo_benchmarks.peers': ['README.md'],
+    },
+    packages=[
+        *find_packages(include=['zoo', 'zoo.*', 'dizoo_configs', 'dizoo_configs.*']),
+        *('zoo_benchmarks', 'zoo_benchmarks.peers'),  # zoo bench
+    ],
+    package_dir={'zoo_benchmarks': 'benchmarks'},
     install_requires=CORE,
     extras_require=EXTRAS,
     entry_points={'console_scripts': ['zoo = zoo.__main__:main']},

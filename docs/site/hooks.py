@@ -1,0 +1,38 @@
+"""What mkdocs calls while it builds the site: adds the pages that no file in docs/ holds, and mends links out of docs/."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import links  # noqa: E402
+import reference  # noqa: E402
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """Fills the sections of the navigation that list what there is: a page for each policy, and the reference."""
+    policies = sorted(path.relative_to(links.DOCS).as_posix() for path in (links.DOCS / 'policies').glob('*.md'))
+    lists = {
+        'Policies': policies,
+        'Reference': [*sorted(reference.pages()), 'files/CHANGELOG.md', 'files/CONTRIBUTING.md'],
+    }
+    config['nav'] += [{title: pages} for title, pages in lists.items()]
+    return config
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Adds the pages that are made here."""
+    for page, text in {**links.outside_pages(), **reference.pages()}.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links of pages in docs/ to files outside lead to the pages of these."""
+    path = links.DOCS / page.file.src_uri
+    return links.rewritten(path, markdown) if path.exists() else markdown

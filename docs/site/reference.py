@@ -1,0 +1,168 @@
+"""Pages that are made from the code itself: every config key, the public names, the bundled configs, the changes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from zoo.config.parts import options_of, summary_of
+from zoo.config.source import bundled_configs, load_config
+from zoo.core.registry import BUFFER_REGISTRY, PARTS, POLICY_REGISTRY
+from zoo.run.config import explain_config
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = ('zoo', 'zoo.policy', 'zoo.model', 'zoo.env', 'zoo.rl_utils')
+BASE = 'ppo'
+TITLES = {
+    '': 'The run',
+    'env': 'Envs',
+    'policy': 'Policy',
+    'policy.model': 'Network',
+    'policy.learn': 'Learning',
+    'policy.collect': 'Collecting',
+    'policy.eval': 'Evaluation',
+    'buffer': 'Buffer',
+    'checkpoint': 'Checkpoints',
+    'logger': 'Log',
+    'cluster': 'Processes and machines',
+}
+
+
+def pages() -> dict[str, str]:
+    """{page: Markdown} of all pages of this kind."""
+    made = {
+        'reference/config_keys.md': config_keys(),
+        'reference/bundled_configs.md': bundled(),
+        'reference/parts.md': parts(),
+    }
+    made |= {f'reference/api_{name.replace(".", "_")}.md': api(name) for name in MODULES}
+    return made
+
+
+def config_keys() -> str:
+    """Every key with its default, meaning and range: all of `ppo`, then what other policies and buffers have besides."""
+    rows = _rows(BASE)
+    about = (
+        'Made from the code, as `zoo config CONFIG` prints it. First come all keys of the policy `ppo`; then, for each other '
+        'policy, those that it has besides, or with another default. [Configs](../configs.md) says how to change them, and '
+        'which ones people turn.'
+    )
+    lines = ['# Every config key', '', about, '']
+    for section, title in TITLES.items():
+        lines += [f'## {title}', '', *_table(row for row in rows if _section(row.key) == section), '']
+    known = {(row.key, row.wanted, row.description, repr(row.value)) for row in rows}
+    for name in POLICY_REGISTRY.names():
+        own = [row for row in _rows(name) if (row.key, row.wanted, row.description, repr(row.value)) not in known]
+        lines += [
+            f'## Policy {name}',
+            '',
+            *_table(row for row in own if row.key not in ('exp_name', 'policy.type')),
+            '',
+        ]
+    for name in BUFFER_REGISTRY.names():
+        lines += [
+            f'## Buffer {name}',
+            '',
+            *_table(row for row in _rows(_user_of(name)) if _section(row.key) == 'buffer'),
+            '',
+        ]
+    return '\n'.join(lines)
+
+
+def bundled() -> str:
+    """The bundled configs with their env, policy and length."""
+    lines = ['# Bundled configs', '', '`zoo train NAME` trains one, `zoo config NAME` shows all of its keys.', '']
+    lines += ['| name | env | policy | env steps |', '|---|---|---|---|']
+    for name in bundled_configs():
+        config = load_config(name)[0]
+        env, policy = config['env'], config['policy']['type']
+        game = f', {env["game"]}' if env.get('game') else ''
+        lines.append(
+            f'| `{name}` | {env["id"]}{game} | [{policy}](../policies/{policy}.md) | {config["max_env_step"]:,} |'
+        )
+    return '\n'.join(lines) + '\n'
+
+
+def parts() -> str:
+    """Everything that a config names, with what it does and its options."""
+    lines = [
+        '# Every part',
+        '',
+        'What `zoo list parts` prints. [Parts of an update](../parts.md) says how to use them.',
+        '',
+    ]
+    for key, registry in PARTS.items():
+        lines += [f'## {key}', '', '| name | what it does | options |', '|---|---|---|']
+        for name in registry.names():
+            part = registry.get(name)
+            fields = {field: info for field, info in options_of(part).model_fields.items() if field != 'type'}
+            options = ', '.join(
+                f'`{field}`' if info.is_required() else f'`{field}={info.default}`' for field, info in fields.items()
+            )
+            lines.append(f'| `{name}` | {_cell(summary_of(part))} | {options} |')
+        lines.append('')
+    return '\n'.join(lines)
+
+
+def api(module: str) -> str:
+    """The public names of a module, each with its docstring."""
+    names = public_names(module)
+    lines = [f'# {module}', '']
+    lines += [inspect.getdoc(importlib.import_module(module)) or '', '']
+    for name, home in names.items():
+        lines += [f'::: {home}.{name}', '']
+    return '\n'.join(lines)
+
+
+def public_names(module: str) -> dict[str, str]:
+    """{name: the module that defines it} of what a module offers, without modules."""
+    room = importlib.import_module(module)
+    names = getattr(room, '__all__', None) or [name for name in vars(room) if not name.startswith('_')]
+    found = {name: getattr(room, name) for name in names}
+    home = getattr(room, '_HOME', {})
+    return {
+        name: home.get(name) or getattr(value, '__module__', module)
+        for name, value in found.items()
+        if not inspect.ismodule(value) and name != 'annotations' and _has_home(value, name, home)
+    }
+
+
+def _has_home(value: Any, name: str, home: dict[str, str]) -> bool:
+    """Whether the name is found where its value says that it was defined."""
+    module = home.get(name) or getattr(value, '__module__', None)
+    return module is not None and module.startswith('zoo') and hasattr(importlib.import_module(module), name)
+
+
+def _rows(policy: str) -> list[Any]:
+    return explain_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': policy}})
+
+
+def _user_of(buffer: str) -> str:
+    """A policy whose buffer is of this type."""
+    users = (
+        name for name in POLICY_REGISTRY.names() if {row.key: row.value for row in _rows(name)}['buffer.type'] == buffer
+    )
+    return next(users)
+
+
+def _section(key: str) -> str:
+    """The section of a key: the longest title that it begins with."""
+    return max((name for name in TITLES if name == '' or key.startswith(f'{name}.')), key=len) if '.' in key else ''
+
+
+def _table(rows: Iterable[Any]) -> Iterator[str]:
+    rows = list(rows)
+    if not rows:
+        yield 'None.'
+        return
+    yield '| key | default | meaning and range |'
+    yield '|---|---|---|'
+    for row in rows:
+        yield f'| `{row.key}` | `{_cell(repr(row.value))}` | {_cell(row.description)} ({_cell(row.wanted)}) |'
+
+
+def _cell(text: str) -> str:
+    return text.replace('|', '\\|').replace('<', '&lt;').replace('\n', ' ')
