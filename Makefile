@@ -1,7 +1,8 @@
 # Each target does its own set-up: on a fresh machine `make train` or `make test` is the only command.
 #   make train [CONFIG=cartpole_ppo] [ARGS='seed=1']     train a bundled config
 #   make test  [PYTEST_ARGS='-k gae']                    the test suite, but for the tests marked long
-#   make test-fast | make test-long                      without those marked slow too | those marked long
+#   make test-fast                                       without those marked slow, two cases of each at most
+#   make test-long                                       the tests marked long: training, processes, compilers
 #   make docs                                            the documentation as a site, into build/site
 #   make lint | make bench | make clean
 
@@ -37,7 +38,7 @@ test: $(DEV)
 	$(SUITE) -m 'not long' $(PYTEST_ARGS)
 
 test-fast: $(DEV)
-	$(SUITE) -m 'not long and not slow' $(PYTEST_ARGS)
+	$(SUITE) -m 'not long and not slow' --few $(PYTEST_ARGS)
 
 test-long: $(DEV)
 	$(SUITE) -m long $(PYTEST_ARGS)

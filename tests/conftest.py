@@ -1,4 +1,7 @@
-"""What holds for all tests: one torch thread, since the networks are small; kernels without a GPU are interpreted."""
+"""What holds for all tests: one torch thread, since the networks are small; kernels without a GPU are interpreted.
+
+`--few` runs only the first and the last case of each parametrised test, as `make test-fast` does.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,37 @@ import os
 import pytest
 import torch
 
+from zoo.backend import trace
 from zoo.backend.native.build import build
 from zoo.backend.native.library import Library, load
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ['TRITON_INTERPRET'] = '1'  # before triton is imported; only tests that ask for it use kernels on a CPU
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption('--few', action='store_true', help='only the first and the last case of each parametrised test')
+
+
+@pytest.hookimpl(trylast=True)  # after marks have left out cases
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption('--few'):
+        return
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.split('[')[0], []).append(item)
+    kept = {id(item) for each in cases.values() for item in (each[0], each[-1])}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
+    """In place of a compiler, which takes seconds a program: programs are the graphs as traced, which are noted here."""
+    found: list[torch.fx.GraphModule] = []
+    monkeypatch.setattr(trace, 'inductor', lambda graph, inputs: found.append(graph) or graph)
+    return found
 
 
 @pytest.fixture(scope='session')

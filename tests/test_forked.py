@@ -25,6 +25,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', [['program.py'], ['-m', 'program']])
 @pytest.mark.parametrize('what', ['exit', 'raise', 'kill'])
 def test_output_and_code_are_those_of_a_new_interpreter(how: list[str], what: str, tmp_path: Path) -> None:
@@ -45,11 +46,13 @@ def test_output_and_code_are_those_of_a_new_interpreter(how: list[str], what: st
     assert found.stderr.splitlines()[-1:] == wanted.stderr.splitlines()[-1:]
 
 
+@pytest.mark.slow
 def test_safe_path_leaves_the_folder_out(tmp_path: Path) -> None:
     (tmp_path / 'program.py').write_text(PROGRAM)
     assert 'No module named program' in run_python('-P', '-m', 'program', cwd=tmp_path).stderr
 
 
+@pytest.mark.slow
 def test_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     (tmp_path / 'program.py').write_text('import time, os\nopen("pid", "w").write(str(os.getpid()))\ntime.sleep(100)')
     with pytest.raises(subprocess.TimeoutExpired):

@@ -87,6 +87,7 @@ def test_every_folder_of_sources_is_a_package_that_setup_ships(package):
     assert names | benchmarks == set(package['packages'])
 
 
+@pytest.mark.slow
 def test_every_third_party_import_is_a_declared_core_dependency(package):
     core = {canonicalize_name(Requirement(line).name) for line in package['install_requires']}
     # pydantic_core: pydantic's own other half, pinned by it; triton: of the CUDA builds of torch, pinned by them;
@@ -115,6 +116,7 @@ def test_import_and_help_load_no_module_of_an_extra():
     assert done.stdout.splitlines()[-1] == '[]'
 
 
+@pytest.mark.slow
 def test_every_core_dependency_is_imported_somewhere(package):
     found = {name.split('.')[0] for path in SOURCES for name in imported_modules(path)}
     core = {canonicalize_name(Requirement(line).name) for line in package['install_requires']}

@@ -324,6 +324,7 @@ def test_gradients_that_stay_non_finite_stop_the_run_and_leave_the_last_good_che
     )
 
 
+@pytest.mark.slow
 def test_run_that_cannot_begin_gives_threads_and_processes_back(tmp_path: Path) -> None:
     cfg = resolve_config(
         job_config(

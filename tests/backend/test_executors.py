@@ -288,6 +288,7 @@ def assert_near(found: Tensor, want: Tensor, name: str, bound: float = 1e-5) -> 
     assert error <= bound * (size + 0.1), f'{name}: {error} of {size}'
 
 
+@pytest.mark.slow
 @kinds
 @dists
 @given(data=st.data())
@@ -320,7 +321,7 @@ def test_native_has_the_gradient_of_eager_with_every_part(dist: str, surrogate: 
             assert_near(found.metrics[name], x, f'{name} of {numbers}', 3e-5)
 
 
-@pytest.mark.parametrize('executor', ['native', pytest.param('graph', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('executor', ['native', 'graph'])
 def test_numbers_that_move_from_pass_to_pass_are_those_of_each_pass(executor: str) -> None:
     """As schedules and adaptive penalties move them."""
     numbers = [
@@ -373,16 +374,13 @@ def test_native_skips_what_eager_skips_at_nan_and_infinity(kind: str, dist: str,
             assert_near(found.metrics[name][taken], x[taken], name, 1e-3)
 
 
-EXECUTORS = [
-    pytest.param('eager'),
-    pytest.param('native'),
-    pytest.param('graph', marks=pytest.mark.slow),
-]
+# 'graph' runs its programs as traced, 'compiled' through torch's inductor
+EXECUTORS = ['eager', 'native', 'graph', pytest.param('compiled', marks=pytest.mark.long)]
 executors = pytest.mark.parametrize('executor', EXECUTORS)
 
 
 def maker(name: str) -> Callable[[Any, Any], Executor]:
-    if name == 'graph':
+    if name in ('graph', 'compiled'):
         from zoo.backend.graph import GraphExecutor
 
         return GraphExecutor
@@ -391,13 +389,15 @@ def maker(name: str) -> Callable[[Any, Any], Executor]:
 
 @pytest.fixture(autouse=True)
 def nothing_falls_back(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What cannot be compiled runs eagerly, after a warning."""
+    """What cannot be traced or compiled runs eagerly, after a warning."""
+    executor = getattr(request.node, 'callspec', None) and request.node.callspec.params.get('executor')
+    if executor == 'graph':
+        request.getfixturevalue('graphs')
     yield
-    if 'graph' in request.node.name:
+    if executor in ('graph', 'compiled') or 'compiled' in request.node.name:
         assert not [each for each in caplog.get_records('call') if each.levelname == 'WARNING']
 
 
-@pytest.mark.slow
 @executors
 def test_step_that_is_not_finite_changes_nothing_and_its_norm_says_so(executor: str) -> None:
     """The second of four steps; the moments and the count of steps are those of the other three."""
@@ -415,7 +415,7 @@ def test_step_that_is_not_finite_changes_nothing_and_its_norm_says_so(executor: 
     torch.testing.assert_close(optimizer.exp_avg, want.optimizers[0].exp_avg, rtol=1e-6, atol=1e-7)
 
 
-@executors
+@pytest.mark.parametrize('executor', ['eager', 'native', 'graph'])
 def test_in_the_auxiliary_phase_each_network_skips_for_itself(executor: str) -> None:
     """A row that is too much for the critic's gradient alone."""
     problem = Problem(Case('AUX', numbers=AuxNumbers()), n_step=1)
@@ -428,7 +428,6 @@ def test_in_the_auxiliary_phase_each_network_skips_for_itself(executor: str) -> 
         assert torch.equal(p, before[name]) == (name.split('.')[0] in actor), name
 
 
-@pytest.mark.slow
 @executors
 @pytest.mark.parametrize(
     ('kind', 'numbers', 'metric'),
@@ -451,7 +450,7 @@ def test_factor_of_exactly_zero_drops_an_infinite_term(executor: str, kind: str,
     assert found.metrics[metric].isinf().all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     'case',
     [
@@ -496,9 +495,9 @@ def test_factor_of_exactly_zero_drops_an_infinite_term(executor: str, kind: str,
     ],
     ids=lambda case: f'{case.kind} {case.dist}',
 )
-def test_graph_ends_where_eager_in_float64_does(case: Case) -> None:
+def test_compiled_steps_end_where_eager_in_float64_does(case: Case) -> None:
     problem = Problem(case)
-    found, want = problem.run(maker('graph')), problem.run(Eager, torch.float64)
+    found, want = problem.run(maker('compiled')), problem.run(Eager, torch.float64)
     for name, p in want.parameters.items():
         assert_near(found.parameters[name], p, name)
     assert found.metrics.keys() == want.metrics.keys()
@@ -778,6 +777,7 @@ def test_model_that_may_compute_something_else_runs_eagerly_and_the_log_says_why
     assert why in str(error.value)
 
 
+@pytest.mark.slow
 def test_unmodified_models_run_natively(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level('INFO'):
         for wish in (AUTO, NATIVE):

@@ -35,6 +35,7 @@ def test_growth_is_of_the_most_memory_after_the_process_has_settled() -> None:
     assert growth([(1, 50.0)], 10) is None
 
 
+@pytest.mark.slow
 @linux
 def test_children_that_outlive_a_killed_run_are_found_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -54,6 +55,7 @@ def test_children_that_outlive_a_killed_run_are_found_and_ended(
     assert not left([orphan])  # a killed process may be seen running for a moment
 
 
+@pytest.mark.slow
 def test_full_disk_lets_a_process_write_nothing_and_gives_the_room_back(tmp_path: Path) -> None:
     disk = FullDisk(tmp_path / 'disk', n_mb=1)
     try:

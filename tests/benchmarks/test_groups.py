@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from groups import main, report
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_table(tmp_path):
     main(['--rollouts', '1', '--only', 'CartPole-v1, 64', '--results', str(tmp_path)])
     text = (tmp_path / 'groups_cpu.md').read_text()

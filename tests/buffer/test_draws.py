@@ -35,6 +35,7 @@ def test_distinct_prefers_no_number_and_repeats_none(n_choice: int, n: int) -> N
         assert abs(chi_square(counts, n_draw * share, share) * k / n_choice - k) < 4 * (2 * k) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n_choice', [16, 15])  # 16: by independent draws, of which 1 in 4096 fails to give two
 def test_distinct_makes_every_ordered_pair_equally_likely(n_choice: int) -> None:
     generator, n_draw = torch.Generator().manual_seed(1), 12_000
@@ -141,6 +142,7 @@ def test_draws_depend_on_the_seed_alone():
 limits = st.none() | st.integers(1, 3)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     size=st.integers(1, 12),

@@ -64,6 +64,7 @@ def test_alpha_0_is_the_uniform_draw_to_the_bit() -> None:
     assert same(next(plain.batches()), next(off.batches()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('alpha', [0.5, 1.0])
 def test_sample_is_drawn_in_proportion_to_a_power_of_its_priority(alpha: float) -> None:
     priorities = [1.0, 4.0, 9.0, 16.0]

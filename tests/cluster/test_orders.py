@@ -132,6 +132,7 @@ def play(engine: FaultyEngine, orders: Orders, n_runner: int, max_lag: int, n_ro
     return used
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('max_lag', [0, 1, 3])
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())

@@ -302,6 +302,7 @@ def test_plain_of_what_contains_itself_or_is_too_deep_says_so():
     assert plain(nested(101)) == nested(101)
 
 
+@pytest.mark.slow
 def test_plain_of_what_is_shared_counts_each_place():
     shared: list = [1] * 9
     for _ in range(9):

@@ -35,6 +35,7 @@ def aliases(n_level: int, n: int) -> str:
     return f'a0: &a0 [{", ".join("x" * n)}]\n{levels}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'text, said',
     [

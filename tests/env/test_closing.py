@@ -77,6 +77,7 @@ def test_result_of_a_run_is_kept_whatever_close_does(
     assert len(warnings) == 4  # the env of the check, one of evaluation, two of training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', WORDS)
 def test_batched_env_closes_in_time(how: str, caplog: pytest.LogCaptureFixture) -> None:
     env = make_vector_env(EnvConfig(id='Closing-v0', kwargs={'how': how}, step_timeout=0.2), 2)
@@ -84,12 +85,14 @@ def test_batched_env_closes_in_time(how: str, caplog: pytest.LogCaptureFixture) 
     assert f"env 'Closing-v0': {WORDS[how]}" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', WORDS)
 def test_check_ends_though_its_env_does_not_close(how: str, caplog: pytest.LogCaptureFixture) -> None:
     check_env(EnvConfig(id=Closing, kwargs={'how': how}, step_timeout=0.2))
     assert WORDS[how] in caplog.text
 
 
+@pytest.mark.slow
 def test_one_that_hangs_does_not_keep_the_others_from_closing(caplog: pytest.LogCaptureFixture) -> None:
     closed, hold = [], threading.Event()
     close_in_time({'a': hold.wait, 'b': lambda: closed.append('b')}, 0.05)

@@ -103,6 +103,7 @@ def test_step_late_break_names_env_index_step_and_what_was_got(case: str, how: s
     assert ', wanted ' in str(raised.value) and '; ' in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('index', [(1,), (0, 1, 2)])
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_step_every_env_that_breaks_the_same_way_is_an_error_too(how: str, index: tuple[int, ...]) -> None:
@@ -111,6 +112,7 @@ def test_step_every_env_that_breaks_the_same_way_is_an_error_too(how: str, index
     assert raised.type is EnvContractError and 'reward' in str(raised.value)
 
 
+@pytest.mark.slow
 def test_step_reward_in_an_array_of_one_value_is_refused() -> None:
     """numpy would make a [3, 1] array of three of them, which broadcasts to [3, 3] against [3]."""
     config = EnvConfig(id=LateEnv, kwargs={'change': lambda o, r, *v: (o, np.ones(1), *v)}, vectorization='async')
@@ -177,6 +179,7 @@ def test_reset_that_returns_the_obs_alone_is_named(how: str) -> None:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_step_error_of_the_envs_own_numpy_call_passes_with_a_note(how: str) -> None:
     """Its innermost frame is numpy's, as in a contract break, but the env is what called numpy."""
@@ -246,6 +249,7 @@ def test_step_flag_that_is_none_is_refused_with_env_index_step_and_value(flag: s
         assert str(raised.value) == f'{NAME}, index 1, step 3: {flag} is {got}, wanted a bool; return bool({flag}).'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('flag', 'value'), [('terminated', None), ('truncated', 'no'), ('terminated', 2.5)], ids=str)
 def test_step_flag_that_is_none_is_refused_in_workers_too(flag: str, value: Any) -> None:
     config = EnvConfig(id=LateEnv, kwargs={'change': returns(flag, value)}, vectorization='async')

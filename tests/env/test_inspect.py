@@ -39,6 +39,7 @@ def report_of(env_id: Any, n_step: int = 30, **fields: Any) -> EnvReport:
     return inspect_env(EnvConfig(id=env_id, **fields), n_step=n_step)
 
 
+@pytest.mark.slow
 def test_inspect_env_reports_all_problems_in_one_run_each_once() -> None:
     problems = report_of(BrokenEnv).problems
     wanted = ['dtype float64', 'terminated is 0', 'truncated is None', '2.0 at [0], wanted 0 to 1', 'the reward is nan']
@@ -47,6 +48,7 @@ def test_inspect_env_reports_all_problems_in_one_run_each_once() -> None:
     assert [re.findall(r', step (\d+): ', sentence) for sentence in problems] == [['1'], ['1'], ['1'], ['2'], ['3']]
 
 
+@pytest.mark.slow
 def test_inspect_env_good_env_has_the_known_facts() -> None:
     report = report_of(limit_env, n_step=30)
     assert (report.problems, report.warnings) == ([], [])
@@ -64,6 +66,7 @@ def test_inspect_env_good_env_has_the_known_facts() -> None:
     assert 0 < facts['step_ms'] < 1000 and facts['steps_per_s'] > 1
 
 
+@pytest.mark.slow
 def test_inspect_env_random_env_is_a_warning_and_with_strict_a_problem() -> None:
     class Env(LimitEnv):
         def reset(self, **kwargs: Any) -> Any:
@@ -77,6 +80,7 @@ def test_inspect_env_random_env_is_a_warning_and_with_strict_a_problem() -> None
     assert report.warnings == [] and 'env.check=strict refuses this' in report.problems[0]
 
 
+@pytest.mark.slow
 def test_inspect_env_that_raises_says_where_and_keeps_what_it_saw() -> None:
     class Env(LimitEnv):
         def step(self, action: Any) -> Any:
@@ -134,6 +138,7 @@ def test_inspect_env_mistake_in_the_config_raises(fields: dict, n_step: int, err
         inspect_env(fields, n_step=n_step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('env_id', [limit_env, BrokenEnv, 'Pendulum-v1'])
 def test_env_report_is_json_and_its_text_has_all_sentences(env_id: Any) -> None:
     report = report_of(env_id)
@@ -145,6 +150,7 @@ def test_env_report_is_json_and_its_text_has_all_sentences(env_id: Any) -> None:
     assert [line[9:] for line in text if line.startswith('warning: ')] == report.warnings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('source', ['info', 'method', 'obs'])
 def test_inspect_env_says_where_masks_were_found(source: str) -> None:
     report = report_of('random_masks', kwargs={'source': source})
@@ -164,6 +170,7 @@ class InfoEnv(LimitEnv):
         return (*values, {'is_success': self._n_step == 5, 'distance': np.float32(2), 'map': 'cave'})
 
 
+@pytest.mark.slow
 def test_inspect_env_names_the_infos_at_the_end_of_episodes() -> None:
     facts = report_of(InfoEnv).facts
     assert facts['info_keys'] == ['distance', 'is_success', 'map'] and facts['info_numbers'] == [
@@ -172,6 +179,7 @@ def test_inspect_env_names_the_infos_at_the_end_of_episodes() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_inspect_env_without_an_end_or_a_limit_is_warned_of() -> None:
     endless = {'id': limit_env, 'kwargs': {'limit': 10**9}}
     assert 'no episode ended in 1000 random steps' in inspect_env(endless).warnings[0]
@@ -187,11 +195,13 @@ class SleepyEnv(LimitEnv):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_inspect_env_stops_after_limit_s() -> None:
     report = inspect_env({'id': SleepyEnv}, n_step=10_000, limit_s=0.1)
     assert 1 <= report.facts['steps'] <= 21 and report.problems == []  # 0.1 s / 5 ms, and the step that saw the limit
 
 
+@pytest.mark.slow
 def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zoo.env.inspect_speed._n_core', lambda: 4)  # on one core nothing is gained
     slow, fast = (report_of(env).facts for env in (SleepyEnv, limit_env))
@@ -200,6 +210,7 @@ def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: py
     assert report_of('CartPole-v1').facts['vectorization'] == 'batched'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('what', 'field', 'warning'),
     [
@@ -225,6 +236,7 @@ def test_inspect_env_numbers_far_from_1_are_warned_of(what: str, field: dict, wa
     assert not warning or re.search(warning, report.warnings[0])
 
 
+@pytest.mark.slow
 def test_inspect_env_maker_that_no_process_can_be_given_is_said() -> None:
     lock = threading.Lock()
 
@@ -236,11 +248,13 @@ def test_inspect_env_maker_that_no_process_can_be_given_is_said() -> None:
     assert facts['picklable'] is False
 
 
+@pytest.mark.slow
 def test_inspect_env_time_limit_and_wrappers_are_those_of_the_env() -> None:
     facts = report_of('Pendulum-v1').facts
     assert facts['time_limit'] == 200 and facts['wrappers'][0] == 'TimeLimit'
 
 
+@pytest.mark.slow
 def test_inspect_env_facts_are_those_that_the_page_explains() -> None:
     page = (Path(__file__).parents[2] / 'docs' / 'your_env.md').read_text()
     table = page[page.index('| fact | meaning |') :].split('\n\n')[0]

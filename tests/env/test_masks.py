@@ -321,6 +321,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('case', FAULTS)

@@ -249,6 +249,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('case', CHANGES)
 def test_step_leaf_that_is_not_of_its_space_is_named_with_env_and_step(how: str, case: str) -> None:

@@ -39,6 +39,7 @@ def steps(vector: Any, n: int) -> Any:
     return timestep
 
 
+@pytest.mark.slow
 def test_attributes_of_all_envs_are_read_set_and_called() -> None:
     with open_envs(2, vectorization='sync') as (_, (a, b)), open_envs(1, vectorization='async') as (_, (c,)):
         envs = RunEnvs([a, b], [c])
@@ -52,6 +53,7 @@ def test_attributes_of_all_envs_are_read_set_and_called() -> None:
             envs.get_attr('wind', of='train')  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', HOW)
 def test_what_the_envs_refuse_is_said_and_they_go_on(how: str) -> None:
     with open_envs(vectorization=how) as (_, (vector,)):
@@ -64,6 +66,7 @@ def test_what_the_envs_refuse_is_said_and_they_go_on(how: str) -> None:
         assert steps(vector, 1).obs[:, 0].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', HOW)
 def test_an_env_that_is_made_anew_has_what_was_set_and_the_options(how: str) -> None:
     env = dict(
@@ -102,6 +105,7 @@ def test_tensor_envs_are_set_unless_they_are_compiled() -> None:
             vector.set_reset_options({'a': 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', HOW)
 def test_a_schedule_sets_an_attribute_at_its_env_steps_in_its_type(how: str) -> None:
     schedule = {'wind': LINE, 'level': {'points': [[0, 1], [50, 3]], 'kind': 'step'}, 'on': [[0, 0], [60, 1]]}
@@ -150,6 +154,7 @@ def test_a_malformed_schedule_is_refused_by_name(value: Any, words: str) -> None
         env_config(dict(id=STEER, schedule={'wind': value}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('autoreset', ['same_step', 'next_step', 'disabled'])
 @pytest.mark.parametrize('how', HOW)
 def test_options_reach_every_reset(how: str, autoreset: str) -> None:
@@ -179,6 +184,7 @@ def test_options_may_be_a_function_of_the_env_step_or_its_name() -> None:
             pass
 
 
+@pytest.mark.slow
 def test_options_that_no_reset_would_read_are_refused() -> None:
     for how in HOW:
         with pytest.raises(UnsupportedEnvError, match=r"reset of .*NoOptionsEnv' has no argument options"):

@@ -57,6 +57,7 @@ def reward_of(*wrappers: Any, **env: Any) -> float:
         vector.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('vectorization', ['sync', 'async'])
 def test_wrappers_are_applied_in_order_to_every_env(vectorization: str) -> None:
     add = {'type': f'{HERE}:Add', 'amount': 4.0}

@@ -113,6 +113,7 @@ def test_step_every_mode_gives_the_sequence_of_a_counting_env(how: str, mode: st
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('mode', ['same_step', 'disabled'])
 def test_step_one_env_ends_final_obs_is_of_that_env_alone(how: str, mode: str) -> None:
@@ -129,6 +130,7 @@ def test_step_one_env_ends_final_obs_is_of_that_env_alone(how: str, mode: str) -
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_step_next_step_mode_only_the_ended_env_has_a_reset_row(how: str) -> None:
     env = make(StopEnv, 3, vectorization=how, autoreset='next_step')
@@ -237,6 +239,7 @@ def test_step_max_episode_steps_overrides_that_of_a_callable(make_one: Any) -> N
 # --- seeds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_reset_env_i_is_seeded_from_the_ith_child(how: str) -> None:
     env = make(NoiseEnv, 3, vectorization=how)
@@ -275,6 +278,7 @@ def test_step_discrete_with_start_is_an_index_inside_and_a_number_outside() -> N
     assert step.obs.tolist() == [0, 1, 2] and step.obs.dtype == torch.int64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('mode', ['same_step', 'disabled'])
 def test_step_discrete_final_obs_is_an_index(how: str, mode: str) -> None:

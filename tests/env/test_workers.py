@@ -56,6 +56,7 @@ def no_process_left() -> Iterator[None]:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('action', 'cause'), [(1, 'exit code 3'), (2, 'killed by SIGKILL')])
 def test_step_worker_that_dies_is_named_with_step_and_cause(action: int, cause: str) -> None:
     env = make()
@@ -83,6 +84,7 @@ def test_reset_worker_that_hangs_is_named_after_the_timeout() -> None:
         make(HangingResetEnv, timeout=0.5).reset(0)
 
 
+@pytest.mark.slow
 def test_make_vector_env_worker_that_dies_in_the_constructor_is_named() -> None:
     parent = os.getpid()
 
@@ -95,6 +97,7 @@ def test_make_vector_env_worker_that_dies_in_the_constructor_is_named() -> None:
         make(make_one)
 
 
+@pytest.mark.slow
 def test_step_exception_in_a_worker_passes_through_with_where_it_was() -> None:
     env = make()
     env.reset(0)
@@ -116,6 +119,7 @@ def test_close_ends_a_worker_in_the_middle_of_a_step() -> None:
     assert len(workers) == 3 and not any(worker.is_alive() for worker in workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('number', ['SIGINT', 'SIGHUP', 'SIGUSR1'])
 def test_step_workers_live_through_a_signal_to_their_process_group(number: str) -> None:
     """Ctrl-C reaches every process of the group; the run's handler decides, not the workers."""
@@ -127,6 +131,7 @@ def test_step_workers_live_through_a_signal_to_their_process_group(number: str) 
     env.close()
 
 
+@pytest.mark.slow
 def test_workers_do_not_inherit_the_runs_handler_of_sigterm() -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -155,6 +160,7 @@ class UnsendableEnv(FragileEnv):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_step_exception_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
     env = make(UnsendableEnv)
     env.reset(0)
@@ -164,6 +170,7 @@ def test_step_exception_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
         env.step(torch.tensor([0, 4, 0]))
 
 
+@pytest.mark.slow
 def test_reset_takes_the_end_of_a_step_that_nobody_came_for() -> None:
     env = make()
     env.reset(0)
@@ -173,6 +180,7 @@ def test_reset_takes_the_end_of_a_step_that_nobody_came_for() -> None:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('half', ['send', 'receive'])
 def test_worker_killed_before_either_half_of_a_step_is_named(half: str) -> None:
     env = make()
@@ -187,6 +195,7 @@ def test_worker_killed_before_either_half_of_a_step_is_named(half: str) -> None:
         env.send(torch.tensor([0, 0, 0])) if half == 'send' else env.receive(block, 0)
 
 
+@pytest.mark.slow
 def test_death_between_resets_of_some_envs_is_told_with_the_step_of_the_run() -> None:
     """Envs that do not start anew by themselves are reset one by one, which is no new beginning of the count."""
     config = EnvConfig(id=ShortFragileEnv, vectorization='async', autoreset='disabled')
@@ -204,6 +213,7 @@ class ShortFragileEnv(FragileEnv):
         self.limit = 2
 
 
+@pytest.mark.slow
 def test_step_info_that_cannot_be_pickled_is_left_in_its_process() -> None:
     class Env(LimitEnv):
         def step(self, action: Any) -> Any:
@@ -215,6 +225,7 @@ def test_step_info_that_cannot_be_pickled_is_left_in_its_process() -> None:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('stop', [KeyboardInterrupt, SystemExit], ids=lambda stop: stop.__name__)
 @pytest.mark.parametrize('call', ['constructor', 'reset', 'step'])
 def test_worker_whose_env_stops_the_program_is_a_sentence(stop: type[BaseException], call: str) -> None:
@@ -252,6 +263,7 @@ class StopEnv(LimitEnv):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_make_vector_env_worker_that_raises_in_the_constructor_passes_through_with_its_index() -> None:
     parent = os.getpid()
 
@@ -265,6 +277,7 @@ def test_make_vector_env_worker_that_raises_in_the_constructor_passes_through_wi
     assert raised.value.env_place[0].endswith("make_one', index 0, while it was made")  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_make_vector_env_worker_with_another_space_is_named() -> None:
     parent = os.getpid()
     with pytest.raises(
@@ -297,6 +310,7 @@ class CloseEnv(LimitEnv):
         raise OSError('of the close')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('how', 'message'),
     [
@@ -314,6 +328,7 @@ def test_close_that_hangs_or_raises_is_a_warning_with_env_and_index(how: str, me
     assert len(warned) == len(wanted) and all(map(str.startswith, warned, wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('action', [0, 4], ids=['good', 'raising'])
 def test_close_of_good_workers_says_nothing(action: int, caplog: Any) -> None:
     env = make()
@@ -399,6 +414,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_workers_outlive_the_thread_that_made_them() -> None:
     """The signal that tells a worker of its parent's end tells of the end of a thread."""
     made: list[VectorEnv] = []

@@ -48,6 +48,7 @@ def plainly(obs: Any) -> dict[str, Any]:
 # --- windows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('how', 'mode'), HOWS)
 def test_window_holds_the_last_observations_of_the_episode_oldest_first(how: str, mode: str) -> None:
     env = make(vectorization=how, autoreset=mode, window=3)
@@ -130,6 +131,7 @@ def test_window_of_one_array_of_the_envs_own_keeps_what_it_was() -> None:
     assert plainly(env.step(torch.tensor([0])).obs)['obs'] == [10, 11, 12]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('show', 'message'),
     [
@@ -150,6 +152,7 @@ def test_window_of_an_observation_that_cannot_be_is_named(how: str, show: Any, m
 # --- the action and reward before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('how', 'mode'), HOWS)
 def test_prev_action_and_reward_are_those_of_the_step_before(how: str, mode: str) -> None:
     env = make(vectorization=how, autoreset=mode, prev_action=True, prev_reward=True)

@@ -204,6 +204,7 @@ def test_impala_is_its_layers_written_out():
     torch.testing.assert_close(network(x), want)
 
 
+@pytest.mark.slow
 def test_nature_starts_orthogonal_with_gain_sqrt_2():
     network = cnn(images(84, 84, 4), 'nature')
     for layer in (*network.convs, network.dense):

@@ -84,6 +84,7 @@ def test_batch_size_by_config_takes_a_step_for_each_minibatch() -> None:
     assert policy.learn_mode.train_iter() == 4
 
 
+@pytest.mark.slow
 def test_a2c_learns_to_match_a_number(tmp_path: Any) -> None:
     learn = dict(learning_rate=1e-2, batch_size=None, epoch_per_collect=1)
     cfg = job_config(

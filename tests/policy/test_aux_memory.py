@@ -203,6 +203,7 @@ def test_what_is_kept_beyond_a_shorter_phase_counts_as_one_batch_less_than_it() 
 # --- the disk ---
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path('/proc/self/maps').exists(), reason='the kernel does not list mappings')
 def test_file_has_no_name_and_lies_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
@@ -229,6 +230,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(['umount', '-l', str(tmp_path)], check=True)
 
 
+@pytest.mark.slow
 def test_space_is_reserved_with_the_first_batch_and_given_back(
     small_disk: Path,
     monkeypatch: pytest.MonkeyPatch,

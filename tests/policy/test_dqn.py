@@ -321,6 +321,7 @@ def test_loaded_policy_acts_as_the_one_that_was_trained(tmp_path: Path) -> None:
     assert [policy.act(x) for x in range(3)] == [result.policy.act(x) for x in range(3)]
 
 
+@pytest.mark.slow
 def test_dqn_learns_to_match_a_number(tmp_path: Path) -> None:
     result = serial_pipeline(run_config(tmp_path, max_env_step=3200))
     assert evaluate(result.policy, EnvConfig(id='tests.policy_envs:match_env'), 200, seed=1).return_mean == 1

@@ -15,7 +15,6 @@ from tests.policy.test_ppo import OBS, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, differing
 from tests.policy_envs import make_policy as tiny_policy
 from zoo import make_policy, serial_pipeline
-from zoo.backend.graph import missing_compiler
 from zoo.core.errors import UserError
 from zoo.policy.freezing import freeze
 
@@ -153,11 +152,8 @@ def test_resume_with_another_freeze_says_why_it_does_not_fit(tmp_path: Path) -> 
         serial_pipeline(resume=first.run_dir, overrides=['policy.learn.freeze=[]'])
 
 
-@pytest.mark.long
-def test_compiled_steps_leave_frozen_layers_alone_and_agree_with_eager_ones() -> None:
-    """The second update too: compiled once, it has to read what the first one changed."""
-    if missing := missing_compiler(torch.device('cpu')):
-        pytest.skip(missing)
+def test_traced_steps_leave_frozen_layers_alone_and_agree_with_eager_ones(graphs: list[torch.fx.GraphModule]) -> None:
+    """The second update too: traced once, it has to read what the first one changed."""
     found = {}
     for executor in ('eager', 'graph'):
         learn: dict[str, Any] = {

@@ -56,6 +56,7 @@ def with_known_networks(rnd: RND, monkeypatch: pytest.MonkeyPatch, value: float 
     monkeypatch.setattr(rnd.networks, 'value', lambda obs: torch.full((len(obs),), value))
 
 
+@pytest.mark.slow
 def test_rnd_state_seen_often_earns_less_than_before_and_less_than_a_new_one() -> None:
     space = Box(np.full(4, -1.0), np.ones(4))
     rnd = make_rnd(space, learning_rate=1e-3)
@@ -202,6 +203,7 @@ def test_runs_with_rnd_are_equal_to_the_bit_and_log_what_it_found(tmp_path: Path
     assert {f'learn/{name}' for name in RND.names} <= logged
 
 
+@pytest.mark.slow
 def test_run_with_rnd_and_memory_learns_from_sequences_and_whole_rollouts(tmp_path: Path) -> None:
     a, b = (
         serial_pipeline(config(tmp_path / name, model={'recurrent': {'cell': 'gru', 'hidden_size': 8}}))

@@ -37,7 +37,7 @@ def test_explained_variance_is_of_the_rows_with_a_weight(other: float) -> None:
 
 OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
 N = 64
-EXECUTORS = ['eager', 'native', pytest.param('graph', marks=pytest.mark.slow)]
+EXECUTORS = ['eager', 'native', 'graph']
 PPO = dict(epoch_per_collect=1, batch_size=N, adv_norm='off', reward_norm=False, value_norm=False, clip_ratio=0.1)
 PPO |= dict(entropy_weight=0.03, value_weight=0.7)
 PPG = {name: x for name, x in PPO.items() if name != 'epoch_per_collect'}
@@ -97,6 +97,7 @@ def by_numpy(policy: Policy, batch: dict[str, torch.Tensor], value_loss: str) ->
 
 @pytest.mark.parametrize('weighted', [False, True])
 @pytest.mark.parametrize('value_loss', ['mse', 'clip', 'error_clip'])
+@pytest.mark.usefixtures('graphs')
 @pytest.mark.parametrize('executor', EXECUTORS)
 def test_metrics_of_an_update_are_those_of_numpy(executor: str, value_loss: str, weighted: bool) -> None:
     spec = {'type': 'error_clip', 'range': 0.5} if value_loss == 'error_clip' else value_loss
@@ -122,6 +123,7 @@ def test_metrics_are_the_same_at_lower_levels_of_the_native_executor(level: Leve
         library.set_level(-1)
 
 
+@pytest.mark.usefixtures('graphs')
 @pytest.mark.parametrize('executor', EXECUTORS)
 def test_total_loss_of_ppg_is_that_of_both_phases(executor: str) -> None:
     policy, batch = policy_of(executor, type='ppg', value_weight=0.7), batch_of(True)

@@ -153,8 +153,10 @@ def test_a_model_given_to_a_second_policy_trains_as_with_the_first(layer: str) -
 
 
 @kinds
-@pytest.mark.parametrize('executor', ['eager', pytest.param('graph', marks=pytest.mark.slow)])
-def test_a_run_does_not_depend_on_the_global_random_stream_nor_moves_it(kind: str, executor: str) -> None:
+@pytest.mark.parametrize('executor', ['eager', 'graph'])
+def test_a_run_does_not_depend_on_the_global_random_stream_nor_moves_it(
+    kind: str, executor: str, graphs: list[torch.fx.GraphModule]
+) -> None:
     found = []
     for seed in (1, 2):
         policy = policy_with(network('dropout'), kind, executor)
@@ -179,8 +181,7 @@ def test_dropout_draws_anew_in_every_update() -> None:
     assert sum(mask.float().mean() for mask in masks) / 8 == pytest.approx(0.5, abs=0.05)  # 4096 draws of chance .5
 
 
-@pytest.mark.slow
-def test_compiled_steps_move_batch_statistics_as_eager_ones_do() -> None:
+def test_traced_steps_move_batch_statistics_as_eager_ones_do(graphs: list[torch.fx.GraphModule]) -> None:
     states = []
     for executor in ('eager', 'graph'):
         policy = policy_with(network('batch_norm'), executor=executor)

@@ -226,6 +226,7 @@ def test_resume_with_a_column_more_drops_what_the_buffer_kept(
     assert 'the replay buffer begins empty' in caplog.text and more.train_iter > first.train_iter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['ppg', 'ppg_offpolicy'])
 def test_resume_with_sequences_of_another_length_begins_the_auxiliary_phase_anew(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -327,6 +328,7 @@ def test_learns_to_aim(name: str, tmp_path: Path) -> None:
     assert learned(tmp_path, name, 'tests.policy_envs:aim_env') > -0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES[2:])
 def test_learns_nothing_at_a_vanishing_learning_rate(name: str, tmp_path: Path) -> None:
     """So that the two tests above cannot pass by luck."""

@@ -348,6 +348,7 @@ def test_recomputed_advantages_keep_the_intrinsic_ones() -> None:
     torch.testing.assert_close(again['adv'] - extra + again['value'], again['return_'])
 
 
+@pytest.mark.slow
 def test_a_sliding_memory_goes_on_after_a_resume_as_if_it_had_not_stopped(tmp_path: Any) -> None:
     def run(n_step: int, **kwargs: Any) -> Any:
         learn = dict(aux_freq=1, aux_window=3, aux_batch_size=32, batch_size=32)

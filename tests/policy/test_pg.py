@@ -128,6 +128,7 @@ def test_pg_refuses_an_estimator_that_needs_a_critic() -> None:
         make_policy(OBS, TWO_ACTIONS, type='pg', collect=dict(estimator='gae'))
 
 
+@pytest.mark.slow
 def test_pg_learns_to_match_a_number(tmp_path: Any) -> None:
     env = 'tests.policy_envs:match_env'
     cfg = job_config(tmp_path, env, max_env_step=6400)

@@ -383,10 +383,12 @@ def learned(tmp_path: Any, env_id: str, learning_rate: float, n: int = 6400) -> 
     return evaluate(result.policy, EnvConfig(id=env_id), 200, seed=1).return_mean
 
 
+@pytest.mark.slow
 def test_learns_to_match_a_number(tmp_path: Any) -> None:
     assert learned(tmp_path, 'tests.policy_envs:match_env', 1e-2) == 1
 
 
+@pytest.mark.slow
 def test_learns_to_aim(tmp_path: Any) -> None:
     # acting 0 gives -E[x^2] / 4 = -1 / 12
     assert learned(tmp_path, 'tests.policy_envs:aim_env', 1e-2) > -0.01

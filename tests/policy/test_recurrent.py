@@ -137,6 +137,7 @@ def hidden(model: Elman, part: str, episode: list[float]) -> list[Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n_group', [1, 2])
 @modes
 def test_acting_carries_the_state_and_begins_anew_with_each_episode(mode: str, n_group: int) -> None:
@@ -235,6 +236,7 @@ def states_of(rollout: Rollout) -> list[dict[str, Tensor]]:
     return [{part: x[b].clone() for part, x in rollout.state.items()} for b in range(4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('length', [1, 8, 24])
 @modes
 def test_update_on_sequences_is_that_of_a_loop_over_time(mode: str, length: int) -> None:
@@ -458,6 +460,7 @@ def test_sequences_are_drawn_whole_from_a_replay_buffer() -> None:
     close(collector)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('cell', ['lstm', 'mingru'])
 @pytest.mark.parametrize('name', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
 def test_bundled_models_train_on_sequences_with_every_policy(name: str, cell: str, tmp_path: Path) -> None:

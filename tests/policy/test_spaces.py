@@ -82,6 +82,7 @@ def test_ratio_is_one_before_the_first_step(
     assert policy._dist.entropy(logit).isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
 @pytest.mark.parametrize('action', ['discrete', 'multi_discrete'])
 @pytest.mark.parametrize('source', ['info', 'obs', 'method'])
@@ -198,6 +199,7 @@ def test_bounded_distributions_act_within_the_bounds_and_refuse_rescaling(distri
         rollout_of(cfg)
 
 
+@pytest.mark.slow
 def test_critic_alone_sees_an_entry_that_acting_may_miss(tmp_path: Path) -> None:
     result = serial_pipeline(
         dict(

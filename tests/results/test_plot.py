@@ -26,6 +26,7 @@ def words_of(drawn) -> list[str]:
     return [text.get_text() for text in drawn.legends[0].get_texts()]
 
 
+@pytest.mark.slow
 def test_lines_are_the_average_and_dotted_where_runs_have_ended() -> None:
     whole, rest = figure({'made': TWO}, METRIC, stat='mean').axes[0].lines
     assert whole.get_linestyle() == '-' and rest.get_linestyle() == ':'
@@ -91,6 +92,7 @@ def test_short_numbers(value: float, said: str) -> None:
     assert short(value) == said
 
 
+@pytest.mark.slow
 def test_names_with_marks_of_formulas_are_drawn_as_they_are() -> None:
     names = ['a$b_{', '_c', '$x$', '100%']
     drawn = figure({name: TWO[:1] for name in names}, METRIC, title='cost in $ and _{')
@@ -98,6 +100,7 @@ def test_names_with_marks_of_formulas_are_drawn_as_they_are() -> None:
     assert [word.partition(':')[0] for word in words_of(drawn)] == names
 
 
+@pytest.mark.slow
 def test_figure_grows_with_its_legend_and_nothing_is_outside_of_it() -> None:
     many = {f'experiment_{i} policy.learn.learning_rate=0.000{i}': TWO for i in range(20)}
     drawn = figure(many, METRIC, size=(4, 3.5))
@@ -160,6 +163,7 @@ def test_63_lines_differ_in_color_or_marker_and_neighbours_in_both() -> None:
     assert shown == [(COLORS['light'][i % 7], MARKERS[i]) for i in range(8)]
 
 
+@pytest.mark.slow
 def test_svg_is_the_same_each_time_and_its_ids_differ_by_salt() -> None:
     one, again = (svg_text(figure({'made': TWO}, METRIC)) for _ in range(2))
     assert one == again and one.startswith('<svg') and ElementTree.fromstring(one).tag.endswith('svg')
@@ -168,6 +172,7 @@ def test_svg_is_the_same_each_time_and_its_ids_differ_by_salt() -> None:
     assert all(clips) and not clips[0] & clips[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('name', 'begin'), [('a.png', b'\x89PNG'), ('a.SVG', b'<?xml'), ('a.pdf', b'%PDF')])
 def test_save_writes_the_format_of_the_name(name: str, begin: bytes, tmp_path: Path) -> None:
     save(figure({'made': TWO}, METRIC), tmp_path / name)

@@ -99,6 +99,7 @@ def test_page_of_two_configs_compares_them() -> None:
     assert 'first: 1 run' in page.text and 'second: 1 run' in page.text  # the legend
 
 
+@pytest.mark.slow
 def test_page_has_a_figure_for_each_env() -> None:
     text = report([whole_run(0, 'a'), whole_run(0, 'b', env='Acrobot-v1')])
     page = Page(text)
@@ -162,6 +163,7 @@ def test_curves_have_the_colours_of_the_page() -> None:
     assert not re.findall('#[0-9a-f]{6}', ''.join(svgs)) and 'var(--line-1)' in svgs[0] and 'var(--plot-ink)' in svgs[0]
 
 
+@pytest.mark.slow
 def test_names_with_tags_quotes_and_dollars_are_only_text(tmp_path: Path) -> None:
     run = whole_run()
     run.config['exp_name'] = run.config['env']['id'] = run.config['policy']['type'] = NASTY
@@ -201,6 +203,7 @@ def test_configs_of_one_experiment_are_named_by_what_differs_and_saved_as_differ
     assert 'zoo train same_2.yaml seed=0' in page.text
 
 
+@pytest.mark.slow
 def test_command_that_started_a_run_is_shown_as_the_shell_reads_it() -> None:
     run = whole_run()
     run.result['command'] = ['zoo', 'train', 'made', 'env.kwargs={a: 1}']
@@ -209,6 +212,7 @@ def test_command_that_started_a_run_is_shown_as_the_shell_reads_it() -> None:
     assert 'spawn' not in page_of([run]).text
 
 
+@pytest.mark.slow
 def test_versions_and_machine_are_said_once_where_all_runs_have_the_same() -> None:
     runs = [whole_run(seed) for seed in (0, 1, 2)]
     for run, cores in zip(runs, (2, 2, 4), strict=True):
@@ -220,6 +224,7 @@ def test_versions_and_machine_are_said_once_where_all_runs_have_the_same() -> No
     )
 
 
+@pytest.mark.slow
 def test_newest_video_of_each_config_is_in_the_page_and_one_too_many_bytes_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

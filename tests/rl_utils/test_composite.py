@@ -184,6 +184,7 @@ def test_an_index_outside_its_part_is_refused():
 LEAVES = [Discrete(3), MultiDiscrete((2, 4), (0, 0), (2,)), MultiBinary((2, 1)), BOX, Box(np.array(0.0), np.array(2.0))]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     leaves=st.lists(st.sampled_from(LEAVES), min_size=1, max_size=5),

@@ -333,6 +333,7 @@ def test_a_number_that_is_not_finite_never_gives_finite_results(wrong, continuou
             assert all(grad[[0, 1, 2, 4]].isfinite().all() for grad in grads if grad is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('continuous', [False, True])
 def test_losses_compile_as_one_graph_with_the_same_results(continuous):
     data = random_data(continuous=continuous)

@@ -144,6 +144,7 @@ def test_facts_are_those_of_the_run(
     assert seen == [want]
 
 
+@pytest.mark.slow
 def test_a_run_warns_of_returns_that_nothing_scales(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cfg = config(tmp_path, env='Pendulum-v1', value_norm=False, reward_norm=False)
     with caplog.at_level(logging.WARNING, 'zoo.run.advice'):

@@ -116,6 +116,7 @@ def test_class_object_and_function_are_called_alike_after_those_of_the_config(
     assert [name for name, _ in notes[:4]] == ['on_start', 'function', 'class', 'object']
 
 
+@pytest.mark.slow
 def test_callbacks_without_on_gradient_change_no_bit(tmp_path: Path) -> None:
     class Reads(Callback):
         def on_samples(self, job: Any, samples: Any) -> None:
@@ -189,6 +190,7 @@ def test_on_gradient_leaves_acting_in_c_where_the_executor_is_auto(
     assert not acts_in_c or why in caplog.text
 
 
+@pytest.mark.slow
 def test_policy_of_a_run_with_on_gradient_may_be_trained_on_with_it(
     tmp_path: Path, notes: list[tuple[str, Any]]
 ) -> None:

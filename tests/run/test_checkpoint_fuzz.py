@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n', [150, pytest.param(2_000, marks=pytest.mark.long)])
 def test_changed_checkpoints_end_in_a_sentence_and_start_import_and_overwrite_nothing(tmp_path: Path, n: int) -> None:
     """Each file goes through load_policy, eval and resume; see `tests.run.checkpoint_fuzz` for what is watched."""

@@ -153,6 +153,7 @@ def test_call_that_never_returns_ends_the_run(tmp_path: Path, kwargs: dict[str, 
     assert bool(saved) == (kwargs['call'] != 'init')
 
 
+@pytest.mark.slow
 def test_batched_env_that_hangs_ends_the_run(tmp_path: Path) -> None:
     env = dict(step_timeout=0.3)
     with pytest.raises(
@@ -163,6 +164,7 @@ def test_batched_env_that_hangs_ends_the_run(tmp_path: Path) -> None:
     assert load_checkpoint(run_dir).meta['env_step'] > 0
 
 
+@pytest.mark.slow
 def test_check_of_an_env_that_hangs_ends(tmp_path: Path) -> None:
     HangingEnv.n_made = 0
     env = dict(kwargs={'call': 'step', 'at': 3}, step_timeout=0.3, check=True)
@@ -177,6 +179,7 @@ def test_many_slow_calls_are_no_hang(tmp_path: Path) -> None:
     assert serial_pipeline(job_config(tmp_path, SlowEnv, env=env, max_env_step=128)).env_step == 128
 
 
+@pytest.mark.slow
 def test_env_that_hangs_in_another_thread_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     HangingEnv.n_made = 0
     env = dict(kwargs={'call': 'step', 'at': 20}, step_timeout=0.3, vectorization='sync')
@@ -189,6 +192,7 @@ def test_env_that_hangs_in_another_thread_is_a_warning(tmp_path: Path, caplog: p
     assert 'not in the main thread' in caplog.text
 
 
+@pytest.mark.slow
 def test_second_hang_is_seen_while_it_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The watch does not wait out the 10 s that it gives a call to end if the call ends at once."""
     SleepyEnv.n_step = 0
@@ -197,6 +201,7 @@ def test_second_hang_is_seen_while_it_lasts(tmp_path: Path, caplog: pytest.LogCa
     assert '(2 of at most 10 restarts)' in caplog.text
 
 
+@pytest.mark.slow
 def test_watch_calls_ends_a_call_and_gives_the_handler_back() -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(EnvError, match='index 0, in its check: no answer within 0.3 s'), watch_calls(0.3):

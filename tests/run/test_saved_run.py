@@ -264,6 +264,7 @@ def test_model_larger_than_the_file_is_not_built(tmp_path: Path) -> None:
         load_policy(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('key', 'space'),
     [

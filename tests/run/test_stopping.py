@@ -147,6 +147,7 @@ def test_run_on_a_plateau_of_five_evaluations_ends_at_the_fifth(tmp_path: Path) 
     assert result.env_step == 6 * 64  # the first is the best, of five more none is better
 
 
+@pytest.mark.slow
 def test_resume_counts_on_and_a_rule_that_holds_ends_it_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -103,6 +103,7 @@ def test_threads_grow_with_the_rows_up_to_the_limit() -> None:
     assert phase_threads(policy, Rows(2 * two, 100 * two, two), 2) == {'collect': 2, 'learn': 2, 'evaluate': 2}
 
 
+@pytest.mark.slow
 def test_a_user_who_allows_one_thread_gets_one() -> None:
     assert set(phase_threads(make(FRAMES, 6), Rows(64, 4096, 64), 1).values()) == {1}
 
@@ -143,12 +144,14 @@ def test_phase_with_enough_work_alone_gets_two_threads(tmp_path: Path) -> None:
     assert threads == {'collect': {1}, 'sample': {2}, 'learn': {2}, 'evaluate': {1}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n_thread', [1, 2])
 def test_number_that_is_given_holds_in_all_phases(tmp_path: Path, n_thread: int) -> None:
     model = dict(hidden_sizes=[512, 512])
     assert set.union(*run(tmp_path, n_thread=n_thread, model=model).values()) == {n_thread}
 
 
+@pytest.mark.slow
 def test_two_runs_with_one_seed_are_equal_to_the_bit_on_two_threads(tmp_path: Path) -> None:
     cfg = job_config(tmp_path, max_env_step=128, policy=dict(n_thread=2, model=dict(hidden_sizes=[512, 512])))
     a, b = serial_pipeline(cfg, seed=1), serial_pipeline(cfg, seed=1)

@@ -215,6 +215,7 @@ def test_each_key_of_code_loads_nothing_that_a_module_with_consent_has_imported(
         resume(path, trust=['trap_of_test'])
 
 
+@pytest.mark.slow
 def test_texts_that_are_data_need_no_consent(folder: Path) -> None:
     stop = [{'type': 'bound', 'metric': 'mine:a', 'above': 5.0}]
     path = with_value(folder / 'c', 'meta.config.stop', stop)
@@ -273,6 +274,7 @@ class Sink:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('key', 'attribute', 'trace'),
     [('callbacks', 'Watcher', 'watched'), ('stop', 'rule', 'asked'), ('logger.sinks', 'Sink', 'opened')],

@@ -99,6 +99,7 @@ def test_final_index_says_which_env_ended_when() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'env',
     [SAME_STEP, NEXT_STEP, BATCHED, {**SAME_STEP, 'vectorization': 'async'}],

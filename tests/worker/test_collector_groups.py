@@ -79,6 +79,7 @@ def test_groups_collect_what_one_group_collects(env: dict[str, Any], n_group: in
     assert list(one.episodes.lengths) == list(several.episodes.lengths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n_env, vectorization, n_group', [(4, 'async', 2), (3, 'async', 1), (4, 'sync', 1)])
 def test_env_processes_are_in_two_groups_if_nobody_says_how_many(n_env: int, vectorization: str, n_group: int) -> None:
     groups = make_env_groups(EnvConfig(id='CartPole-v1', collector_env_num=n_env, vectorization=vectorization))
@@ -100,6 +101,7 @@ def test_batched_envs_of_a_group_have_a_seed_of_their_own() -> None:
     assert torch.equal(groups[1].reset(3), second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('vectorization', ['sync', 'async'])
 def test_policy_acts_for_one_group_while_another_has_a_step_ahead(
     vectorization: str, monkeypatch: pytest.MonkeyPatch
@@ -123,6 +125,7 @@ def test_policy_acts_for_one_group_while_another_has_a_step_ahead(
     assert order[-2:] == ['step 0:3 15', 'step 3:6 15'] and len(order) == 64
 
 
+@pytest.mark.slow
 def test_asynchronous_envs_have_their_actions_before_the_policy_acts_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -224,6 +227,7 @@ def test_run_with_groups_learns_and_resumes(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_worker_of_a_group_that_is_killed_is_named(tmp_path: Path) -> None:
     env = dict(collector_group_num=2, vectorization='async')
     with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', env=env))) as job:
@@ -233,6 +237,7 @@ def test_worker_of_a_group_that_is_killed_is_named(tmp_path: Path) -> None:
             job.iteration()
 
 
+@pytest.mark.slow
 def test_groups_are_closed_when_one_of_them_cannot_be_made() -> None:
     parent, made = os.getpid(), []
 

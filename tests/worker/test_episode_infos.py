@@ -132,6 +132,7 @@ def test_a_name_that_no_info_has_is_a_warning_with_the_names_there_are(caplog: p
 PLAIN = 'tests.worker.info_envs:plain_env'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('vectorization', ['sync', 'async'])
 @pytest.mark.parametrize('autoreset', ['same_step', 'next_step', 'disabled'])
 def test_a_name_is_a_warning_too_where_all_infos_are_empty(
@@ -212,6 +213,7 @@ def test_parameters_are_the_same_bits_with_and_without_them(tmp_path: Path) -> N
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
+@pytest.mark.slow
 def test_two_groups_of_envs_fill_one_tally() -> None:
     env = {**FORMS['async same_step'], 'collector_group_num': 2}
     collector = collect(env, InfoKeys(), 3, 4)
@@ -219,6 +221,7 @@ def test_two_groups_of_envs_fill_one_tally() -> None:
     assert len(collector.episodes.infos.values['steps']) == collector.episodes.n_episode == 16  # 4 of each env
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('autoreset', ['same_step', 'next_step'])
 @pytest.mark.parametrize('vectorization', ['sync', 'async'])
 def test_episodes_that_broke_off_are_not_counted(vectorization: str, autoreset: str) -> None:
@@ -236,6 +239,7 @@ def test_steps_are_those_of_one_episode_though_its_last_info_is_empty(autoreset:
     assert set(found) == {'speed'} and set(found['speed']) == {5.0}  # (2 + 4 + 6 + 8) / 4
 
 
+@pytest.mark.slow
 def test_counters_of_atari_are_left_out() -> None:
     """ale-py has them of the next episode: episode_frame_number is 30 or less at the end of 30 steps of 4 frames."""
     pytest.importorskip('ale_py')

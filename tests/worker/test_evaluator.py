@@ -210,6 +210,7 @@ def biased_policy(**options: Any) -> Any:
     return make_policy(vector.obs_space, vector.action_space, network=biased_model(), device='cpu', **options)
 
 
+@pytest.mark.slow
 def test_actions_that_are_drawn_have_their_probabilities() -> None:
     """Over 100 episodes x 100 steps the deviation of a share of .7 is sqrt(.7 * .3 / 10,000) = .0046."""
     policy = biased_policy()
@@ -233,6 +234,7 @@ def test_the_config_says_whether_actions_are_drawn() -> None:
     assert evaluate(policy, counting_env, 2, deterministic=True).return_mean == 100
 
 
+@pytest.mark.slow
 def test_a_run_evaluates_drawn_actions(tmp_path: Path) -> None:
     options = dict(eval_freq=64, n_episode=8)
     greedy, drawn = (
@@ -244,6 +246,7 @@ def test_a_run_evaluates_drawn_actions(tmp_path: Path) -> None:
     assert greedy.last_return in (0, 100) and 20 < (drawn.last_return or 0) < 80  # near its start it chooses evenly
 
 
+@pytest.mark.slow
 def test_an_epsilon_greedy_policy_draws_with_its_last_epsilon() -> None:
     """eps .3 takes the other one of two actions with probability .15, in 10,000 steps +- .0036."""
     vector = make_vector_env(EnvConfig(id=counting_env), 1)
@@ -307,6 +310,7 @@ def test_the_callback_gets_the_row_of_each_episode_when_it_ends() -> None:
     assert seen == found.rows()  # one episode in each of four envs, which end together
 
 
+@pytest.mark.slow
 def test_an_episode_that_lasts_very_long_is_told_before_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     env = dict(id=LIMIT, kwargs={'limit': 10**9})
     vector = make_vector_env(EnvConfig(**env), 2)

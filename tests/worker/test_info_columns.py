@@ -50,6 +50,7 @@ def test_the_value_of_step_t_is_in_row_t_in_every_autoreset_mode(env: dict[str, 
     assert same(second['info/step'], [2, 3, 4, 5, NAN, 1, 2] if has_reset_row else [3, 4, 5, 1, 2, 3, 4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_entries_may_be_arrays_or_missing_in_some_steps_and_groups_are_joined(how: str) -> None:
     env = dict(id=STEER, vectorization=how, info_columns=['even', 'place', 'score'])

@@ -140,6 +140,7 @@ def test_rows_of_the_broken_episode_are_no_samples(how: str, mode: str, file: st
     collector.source.groups[0].env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mode', ['same_step', 'next_step'])
 def test_no_advantage_crosses_the_break(mode: str, file: str) -> None:
     """Each stretch of valid rows has the advantages that it has alone; the weights are 0 elsewhere, and 1 in the mean."""
@@ -178,6 +179,7 @@ def test_recurrent_state_begins_anew_after_the_break(how: str, mode: str, file: 
     collector.source.groups[0].env.close()
 
 
+@pytest.mark.slow
 def test_other_envs_go_on_as_if_nothing_had_happened(file: str) -> None:
     data = make_collector(file, 'sync', 'same_step', n_env=3).collect().data
     assert rows(data['is_reset'], 0) == [5, 6, 7]
@@ -186,6 +188,7 @@ def test_other_envs_go_on_as_if_nothing_had_happened(file: str) -> None:
         assert rows(data['is_reset'], env) == [] and rows(data['traj_flag'], env) == [4, 9]
 
 
+@pytest.mark.slow
 def test_break_in_the_first_row_leaves_the_rollout_before(file: str) -> None:
     collector = make_collector(file, 'sync', 'same_step', n_step=13)
     assert not collector.collect().data['is_reset'].any()  # it was learned from already
@@ -243,6 +246,7 @@ def test_reset_that_fails_leaves_the_complete_episode_before(
     collector.source.groups[0].env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_reset_row_that_fails_first_in_a_rollout_leaves_the_episode_before(how: str, file: str) -> None:
     collector = make_collector(file, how, 'next_step', n_step=-1, n_reset=2, limit=12)
@@ -254,6 +258,7 @@ def test_reset_row_that_fails_first_in_a_rollout_leaves_the_episode_before(how: 
     collector.source.groups[0].env.close()
 
 
+@pytest.mark.slow
 def test_worker_that_dies_in_a_reset_takes_the_step_before_with_it(file: str) -> None:
     """In mode same_step the reset is part of the step that ended the episode, and nobody knows what that returned."""
     collector = make_collector(file, 'async', 'same_step', n_step=-1, n_reset=2, fault='kill')
@@ -280,6 +285,7 @@ def test_evaluation_counts_episodes_whose_next_reset_fails(how: str, mode: str, 
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_step_and_reset_that_fail_at_once_break_only_the_episode_of_the_step(how: str, file: str, caplog: Any) -> None:
     fields: Any = dict(vectorization=how, on_error='restart', action_mask='off')
@@ -301,6 +307,7 @@ def test_step_and_reset_that_fail_at_once_break_only_the_episode_of_the_step(how
     assert [where in message for message in messages].count(True) == 1 and len(messages) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_restart_that_fails_again_says_what_it_did(how: str, tmp_path: Path, caplog: Any) -> None:
     fields: Any = dict(vectorization=how, on_error='restart', action_mask='off')
@@ -348,6 +355,7 @@ class HopelessEnv(LimitEnv):
         return super().step(action)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_more_than_max_restarts_end_the_run_with_the_last_cause(how: str) -> None:
     config = EnvConfig(id=HopelessEnv, vectorization=how, on_error='restart', max_restarts=2)  # type: ignore[arg-type]
@@ -370,6 +378,7 @@ class NaNEnv(LimitEnv):
         return super().step(action)[:3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_env_that_breaks_the_interface_is_not_made_anew(how: str) -> None:
     env = make_vector_env(EnvConfig(id=NaNEnv, vectorization=how, on_error='restart'), 2)  # type: ignore[arg-type]
@@ -379,6 +388,7 @@ def test_env_that_breaks_the_interface_is_not_made_anew(how: str) -> None:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'fields',
     [dict(id='tests.envs:Limit-v0', vectorization='batched'), dict(id='torch', game='CartPole-v1')],
@@ -389,6 +399,7 @@ def test_envs_that_step_at_once_refuse_restarts(fields: dict[str, Any]) -> None:
         make_vector_env(EnvConfig(**fields, on_error='restart'), 2)
 
 
+@pytest.mark.slow
 def test_auto_takes_single_envs_where_they_may_be_made_anew() -> None:
     env = make_vector_env(EnvConfig(id='tests.envs:LimitSameStep-v0', on_error='restart'), 2)
     env.reset(0)
@@ -405,6 +416,7 @@ def test_evaluation_counts_whole_episodes_only(mode: str, file: str) -> None:
     assert not Path(file).exists()
 
 
+@pytest.mark.slow
 def test_new_env_has_a_seed_of_its_own(file: str) -> None:
     seeds: list[int] = []
 
@@ -427,6 +439,7 @@ def test_new_env_has_a_seed_of_its_own(file: str) -> None:
     assert len(set(once)) == 3 and play() == once
 
 
+@pytest.mark.slow
 def test_warnings_are_one_each_at_first_then_one_in_a_hundred(caplog: Any) -> None:
     restarts = Restarts(1000)
     for i in range(250):
@@ -437,6 +450,7 @@ def test_warnings_are_one_each_at_first_then_one_in_a_hundred(caplog: Any) -> No
 # --- whole runs
 
 
+@pytest.mark.slow
 def test_run_logs_its_restarts_and_goes_on(file: str, tmp_path: Path) -> None:
     env = dict(kwargs=dict(file=file), on_error='restart', vectorization='sync', collector_group_num=1)
     with SerialJob(resolve_config(job_config(tmp_path, FailingEnv, env=env))) as job:

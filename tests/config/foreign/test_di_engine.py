@@ -92,6 +92,7 @@ def test_batch_size_that_does_not_divide_the_rollout_becomes_a_divisor_and_is_na
     )
 
 
+@pytest.mark.slow
 @old_cartpole
 @pytest.mark.parametrize('seed', [0, 1, 2])
 def test_cartpole_ppo_pair_reaches_195_within_12800_env_steps(seed, tmp_path):

@@ -25,6 +25,7 @@ def actions(n: int, n_env: int, n_step: int) -> torch.Tensor:
     return torch.randint(n, (n_step, n_env), generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 def test_step_images_stay_bytes_and_stack_the_last_four_frames() -> None:
     env = make('Pong')
     assert (env.obs_space.shape, env.obs_space.dtype, env.action_space.n) == ((4, 84, 84), 'uint8', 6)
@@ -120,6 +121,7 @@ def test_step_fire_serves_the_ball_after_every_life_in_training_and_evaluation(t
     assert lives_lost(make('Breakout', 1, training, kwargs={'fire_reset': False}), 110) == 0
 
 
+@pytest.mark.slow
 def test_step_max_episode_steps_truncates_and_shows_the_true_final_obs() -> None:
     env = make('Pong', 2, max_episode_steps=10)
     last = env.reset(0)

@@ -229,6 +229,7 @@ def test_policy_kernel_of_several_choices_takes_nothing_from_rows_without_weight
     assert_close(policy_results(moved(data), dist=dist), wanted)
 
 
+@pytest.mark.slow
 def test_kernels_of_several_choices_twice_are_bit_equal_and_change_no_input():
     dist = MultiCategorical((3, 4))
     for case, results in ((choices_case, policy_results), (joint_choices_case, joint_results)):
@@ -302,6 +303,7 @@ def test_kernels_of_several_choices_compile_without_graph_breaks(backend):
         torch.testing.assert_close(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')
 def test_find_is_traced_again_for_choices_of_other_sizes():
     # the second time a compiler takes the sizes for variables

@@ -149,6 +149,7 @@ GAE_SHAPES = [(1,), (7,), (600,), (1, 1), (128, 9), (5000, 2), (3, 700), (5, 3, 
 FLAGS = [('none', torch.bool), ('done', torch.bool), ('both', torch.float32), ('both', torch.int64)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'shape, flags, kind',
     [*((shape, 'both', torch.bool) for shape in GAE_SHAPES), *(((130, 2, 3), *each) for each in FLAGS)],
@@ -169,6 +170,7 @@ def test_gae_kernel_all_done_is_reward_minus_value():
     torch.testing.assert_close(adv, data.reward - data.value)
 
 
+@pytest.mark.slow
 def test_gae_kernel_all_done_in_a_long_rollout_crosses_no_tile():
     data = moved(gae_case((5000, 1)))
     end = torch.ones(5000, 1, dtype=torch.bool, device=DEVICE)

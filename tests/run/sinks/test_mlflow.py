@@ -56,6 +56,7 @@ def log_some(folder: Path, run_dir: Path, **options: Any) -> None:
         log.write(8, {'learn/kl [nats]': 0.5, 'bad': math.nan})
 
 
+@pytest.mark.slow
 def test_names_and_numbers_that_mlflow_does_not_take(tmp_path: Path) -> None:
     log_some(tmp_path, tmp_path / 'run', experiment='mine', name='called so')
     _, (run,) = runs_of(tmp_path, 'mine')
@@ -63,6 +64,7 @@ def test_names_and_numbers_that_mlflow_does_not_take(tmp_path: Path) -> None:
     assert run.data.metrics['learn/kl _nats_'] == 0.5 and math.isnan(run.data.metrics['bad'])
 
 
+@pytest.mark.slow
 def test_run_that_is_gone_is_begun_anew_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / 'run').mkdir()
     (tmp_path / 'run' / 'mlflow_run.json').write_text('{"id": "0123456789abcdef0123456789abcdef"}')
