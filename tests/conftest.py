@@ -1,6 +1,7 @@
 """What holds for all tests: one torch thread, since the networks are small; kernels without a GPU are interpreted.
 
-`--few` runs only the first and the last case of each parametrised test, as `make test-fast` does.
+`--few` runs only the first and the last case of each parametrised test, as `make test-fast` does; `--seeds N` runs
+the tests of learning that take an argument `seed` with N seeds instead of one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ if not torch.cuda.is_available():
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--few', action='store_true', help='only the first and the last case of each parametrised test')
+    parser.addoption('--seeds', type=int, default=1, metavar='N', help='seeds of tests that learn from scratch')
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers('parametrize')]
+    names = {name.strip() for each in given for name in (each.split(',') if isinstance(each, str) else each)}
+    if 'seed' in metafunc.fixturenames and 'seed' not in names:
+        metafunc.parametrize('seed', range(metafunc.config.getoption('--seeds')))
 
 
 @pytest.hookimpl(trylast=True)  # after marks have left out cases

@@ -72,7 +72,7 @@ def test_examples_are_all_run_here() -> None:
     assert {path.name for path in EXAMPLES.glob('*.py')} == {*SHORT, *SCRIPTS, *WITH_FILE, *ON_RAY}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('name', SHORT)
 def test_example_trains_by_its_file(name: str, tmp_path: Path) -> None:
     result = train(name, *SHORT[name], 'policy.eval.n_episode=1', cwd=tmp_path)

@@ -52,7 +52,7 @@ def test_safe_path_leaves_the_folder_out(tmp_path: Path) -> None:
     assert 'No module named program' in run_python('-P', '-m', 'program', cwd=tmp_path).stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     (tmp_path / 'program.py').write_text('import time, os\nopen("pid", "w").write(str(os.getpid()))\ntime.sleep(100)')
     with pytest.raises(subprocess.TimeoutExpired):

@@ -56,6 +56,7 @@ def continuous(root: Any, **sections: Any) -> dict[str, Any]:
     return job_config(root, 'Pendulum-v1', env=dict(max_episode_steps=20), **{'policy': ALL_ON, **sections})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('config', [discrete, continuous])
 def test_two_runs_with_one_seed_are_equal_to_the_bit(tmp_path: Path, config: Callable[..., dict[str, Any]]) -> None:
     a, b, other = (serial_pipeline(config(tmp_path / name), seed=seed) for name, seed in (('a', 7), ('b', 7), ('c', 8)))

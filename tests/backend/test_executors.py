@@ -321,6 +321,7 @@ def test_native_has_the_gradient_of_eager_with_every_part(dist: str, surrogate: 
             assert_near(found.metrics[name], x, f'{name} of {numbers}', 3e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('executor', ['native', 'graph'])
 def test_numbers_that_move_from_pass_to_pass_are_those_of_each_pass(executor: str) -> None:
     """As schedules and adaptive penalties move them."""
@@ -398,6 +399,7 @@ def nothing_falls_back(request: pytest.FixtureRequest, caplog: pytest.LogCapture
         assert not [each for each in caplog.get_records('call') if each.levelname == 'WARNING']
 
 
+@pytest.mark.slow
 @executors
 def test_step_that_is_not_finite_changes_nothing_and_its_norm_says_so(executor: str) -> None:
     """The second of four steps; the moments and the count of steps are those of the other three."""
@@ -829,6 +831,7 @@ def foreign(folder: Path) -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('prepare', 'words'),
     [

@@ -104,6 +104,7 @@ def test_steps_are_those_of_the_eager_executor(
     assert counts[0] == counts[1] == [0] * len(graph.optimizers)
 
 
+@pytest.mark.slow
 def test_eager_steps_may_come_before_and_after_compiled_ones(graphs: list[torch.fx.GraphModule]) -> None:
     """All that a step leaves is in the optimiser's buffers."""
     graph, eager = sides(Case('PPO', numbers=PolicyNumbers()))
@@ -113,6 +114,7 @@ def test_eager_steps_may_come_before_and_after_compiled_ones(graphs: list[torch.
         assert_equal_steps(graph, eager)
 
 
+@pytest.mark.slow
 def test_schedules_and_learning_rates_are_inputs_of_one_program(graphs: list[torch.fx.GraphModule]) -> None:
     graph, eager = sides(Case('PPO'))
     for n in range(1, 5):

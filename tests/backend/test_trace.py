@@ -125,7 +125,7 @@ def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no C++ compiler 'no-such-compiler'" in missing_compiler(torch.device('cpu'))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(bool(missing_compiler(torch.device('cpu'))), reason='there is no C++ compiler')
 def test_real_compilation_changes_nothing_in_the_process(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -55,7 +55,7 @@ def test_children_that_outlive_a_killed_run_are_found_and_ended(
     assert not left([orphan])  # a killed process may be seen running for a moment
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_full_disk_lets_a_process_write_nothing_and_gives_the_room_back(tmp_path: Path) -> None:
     disk = FullDisk(tmp_path / 'disk', n_mb=1)
     try:

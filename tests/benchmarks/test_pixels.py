@@ -154,6 +154,7 @@ def test_train_goes_on_with_an_unfinished_folder_and_record_reports_it(tmp_path,
     assert str(tmp_path) not in json.dumps(after)
 
 
+@pytest.mark.slow
 def test_evaluate_last_acts_greedily_as_the_loaded_policy_does(tmp_path):
     result = serial_pipeline(RUN.config, overrides=[*RUN.overrides, f'logger.root={tmp_path}'])
     checkpoint = pixel_records.last_checkpoint(result.run_dir)

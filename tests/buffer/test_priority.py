@@ -319,6 +319,7 @@ def learn_and_rank(self: Any, batch: Any) -> Any:
     return metrics
 
 
+@pytest.mark.slow
 def test_resumed_run_with_priorities_equals_one_that_was_not_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

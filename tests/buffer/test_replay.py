@@ -149,6 +149,7 @@ def test_a_run_makes_the_draws_of_its_config(tmp_path: Path) -> None:
     assert result.train_iter == 48
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('env_id', 'buffer'), [('CartPole-v1', REPLAY), ('Pendulum-v1', {**REPLAY, 'max_use': 4, 'max_staleness': 1})]
 )

@@ -141,7 +141,7 @@ def test_a_users_mistake_is_one_line_on_stderr_and_exit_2(
     assert not list(in_tmp.iterdir())  # nothing was made
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = run_in('train', 'cartpole_pp', '--debug', cwd=tmp_path)
     assert done.returncode != 0 and 'Traceback' in done.stderr and 'cartpole_pp' in done.stderr
@@ -163,7 +163,7 @@ class Breaks(gymnasium.Env):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_fails_is_one_line_and_exit_1_and_leaves_its_checkpoint(tmp_path: Path) -> None:
     (tmp_path / 'breaking.py').write_text(BREAKING_ENV)
     done = run_in(
@@ -245,7 +245,7 @@ def test_command_has_waiting_threads_leave_their_core_unless_the_user_says_other
     assert done.returncode == 0 and done.stdout.split()[-1] == want, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_output_cut_short_by_its_reader_is_no_error(tmp_path: Path) -> None:
     command = f'{sys.executable} -m zoo list envs | head -1'
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -288,6 +288,34 @@ def test_own_policy_and_env_are_evaluated_and_resumed_with_import(tmp_path: Path
     resumed = run_in('train', '--resume', run, '--import', 'own', 'max_env_step=4_096', cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert run_in('eval', run, '--import', 'nothing', cwd=tmp_path).returncode == 2
+
+
+PART = """
+from zoo import SURROGATE_REGISTRY
+
+@SURROGATE_REGISTRY.register('soft_of_mine')
+def soft_of_mine(log_ratio, ratio, adv, clip_ratio):
+    return log_ratio * adv
+"""
+
+
+@pytest.mark.long
+def test_own_part_that_is_not_imported_is_named_with_the_way(tmp_path: Path) -> None:
+    (tmp_path / 'part.py').write_text(PART)
+    words = ['policy.learn.surrogate=soft_of_mine', '--run-dir', 'run']
+    assert run_in('train', 'cartpole_ppo', *QUICK, '--import', 'part.py', *words, cwd=tmp_path).returncode == 0
+    for command in (
+        ['eval', 'run'],
+        ['export', 'run', '-o', 'x.onnx'],
+        ['train', '--run-dir', 'run'],
+        ['train', '--resume', 'run'],
+    ):
+        done = run_in(*command, cwd=tmp_path)
+        assert done.returncode == 2 and done.stderr.count('\n') == 1, done.stderr
+        assert "policy.learn.surrogate: unknown surrogate 'soft_of_mine'" in done.stderr
+        assert done.stderr.endswith(' If it is your own, import the file that registers it: --import my_file.py\n')
+    typo = run_in('train', 'cartpole_ppo', 'policy.learn.surrogate=clop', '--run-dir', 'new', cwd=tmp_path)
+    assert "unknown surrogate 'clop'" in typo.stderr and '--import' not in typo.stderr
 
 
 TRAP = """
@@ -337,26 +365,34 @@ def test_consent_to_one_module_is_none_to_another(tmp_path: Path) -> None:
         assert done.returncode == 2 and '--trust' in done.stderr and not (tmp_path / 'pwned').exists()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ('words', 'is_there'),
-    [
-        (['eval', 'nowhere'], False),
-        (['train', '--resume', 'nowhere'], False),
-        (['train', '--resume', 'nowhere', 'seed=1'], False),
-        (['train', '--resume', 'nowhere', 'env.id=mine:make'], True),
-        (['train', 'cartpole_ppo', '--resume', 'nowhere'], True),
-        (['eval', 'nowhere', '--trust'], True),
-        (['eval', 'nowhere', '--import', 'json'], True),
-        (['check-env', 'Nothing-v0'], True),
-    ],
-)
-def test_current_folder_is_on_the_import_path_only_where_the_user_names_code(
-    tmp_path: Path, words: list[str], is_there: bool
-) -> None:
-    code = f'import os, sys\nfrom zoo.cli import main\nmain({words!r})\nprint(os.getcwd() in sys.path)'
+IN_PATH = """
+import os, sys
+import gymnasium, torch  # once for all
+from zoo.cli import main
+for words in {commands}:
+    if not os.fork():
+        main(words)
+        print(os.getcwd() in sys.path, *words, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_current_folder_is_on_the_import_path_only_where_the_user_names_code(tmp_path: Path) -> None:
+    commands = {
+        'eval nowhere': False,
+        'train --resume nowhere': False,
+        'train --resume nowhere seed=1': False,
+        'train --resume nowhere env.id=mine:make': True,
+        'train cartpole_ppo --resume nowhere': True,
+        'eval nowhere --trust': True,
+        'eval nowhere --import json': True,
+        'check-env Nothing-v0': True,
+    }
+    code = IN_PATH.format(commands=[words.split() for words in commands])
     done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split()[-1] == str(is_there), done.stderr
+    found = dict(line.split(' ', 1)[::-1] for line in done.stdout.splitlines() if line.startswith(('True ', 'False ')))
+    assert found == {words: str(is_there) for words, is_there in commands.items()}, done.stderr
 
 
 @pytest.mark.parametrize('kind', ['device', 'pipe'])
@@ -397,6 +433,7 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_1(tmp_path: Path, co
     assert command[:5] != 'train' or list(tmp_path.glob('runs/*/*/checkpoints/*.safetensors'))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path('/dev/full').exists(), reason='no full device')
 def test_errors_that_cannot_be_written_keep_the_exit_code(tmp_path: Path) -> None:
     assert _shell('zoo config nothing 2>/dev/full', tmp_path).returncode == 2

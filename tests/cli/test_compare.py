@@ -50,19 +50,65 @@ def test_real_runs_of_two_configs(in_tmp: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ('others', 'meaning'),
     [
-        ([7, 8, 9], 'B is higher than A in 100% of the pairs of runs (95% interval 100% to 100%): it is higher'),
-        ([0, 0, 0], 'B is higher than A in 0% of the pairs of runs (95% interval 0% to 0%): it is lower'),
-        ([1, 2, 3], 'no clear difference'),
+        # 2 of the 70 ways to part 8 runs have all higher runs on one side
+        ([7, 8, 9, 6], '100% of the pairs of runs (95% interval 100% to 100%): it is higher ({luck} 3% of cases)'),
+        ([0, 0, 0, 0], '0% of the pairs of runs (95% interval 0% to 0%): it is lower ({luck} 3% of cases)'),
+        ([1, 2, 3, 4], ': no clear difference ({luck} 100% of cases)'),
+        # of 3 and 4 runs 2 of 35, of 1 and 4 runs 2 of 5
         (
-            [9],
-            'B is higher than A in 100% of the pairs of runs; too few runs to tell them apart (1; 5 or more are usual)',
+            [7, 8, 9],
+            '100% of the pairs of runs: 3 and 4 runs are too few to tell them apart ({luck} 6% of cases; {usual})',
         ),
+        ([9], '100% of the pairs of runs: 1 and 4 runs are too few to tell them apart ({luck} 40% of cases; {usual})'),
     ],
 )
 def test_meaning_of_the_chance(others: list, meaning: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write('a', [1, 2, 3])
+    write('a', [1, 2, 3, 4])
     write('b', others)
-    assert sum(line.endswith(meaning) for line in said(['a', 'b'], capsys)) == 1
+    words = meaning.format(luck='chance alone gives such a difference in', usual='5 or more of each are usual')
+    assert sum(line.endswith(words) for line in said(['a', 'b'], capsys)) == 1
+
+
+def test_three_runs_against_three_are_never_called_different(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write('a', [1, 2, 3])
+    write('b', [7, 8, 9])
+    lines = said(['a', 'b'], capsys)
+    assert 'it is' not in lines[6] and lines[6].endswith('in 10% of cases; 5 or more of each are usual)')
+    assert lines[4].endswith(' 1.00') and lines[4].count('[') == 1  # no interval of the chance
+
+
+def test_side_of_one_run_has_no_interval(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write('a', [5])
+    write('b', [7])
+    lines = said(['a', 'b'], capsys)
+    assert lines[0] == 'eval/return_mean at the last point of each run, interquartile mean of runs'
+    assert lines[3].split()[-2:] == ['5', '-'] and lines[4].split()[-2:] == ['7', '1.00']
+    assert main(['compare', 'a', 'b', '--json']) == 0
+    side = json.loads(capsys.readouterr().out)['sides'][1]
+    assert side['last'] == {'values': [7], 'center': 7, 'low': None, 'high': None}
+    assert side['chance'] == {'value': 1, 'low': None, 'high': None, 'p': 1}
+
+
+@pytest.mark.parametrize('without', ['a', 'b'])
+def test_side_without_evaluations_is_compared_in_its_config(
+    without: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, rate in (('a', 0.1), ('b', 0.2)):
+        metric = 'collect/return_mean' if name == without else 'eval/return_mean'
+        for seed in range(2):
+            run = made_run([0, 100], [0, 5], seed=seed, name=name, metric=metric, learning_rate=rate)
+            write_run(Path('runs') / name / str(seed), run)
+    lines, letter = said(['a', 'b'], capsys), without.upper()
+    assert [line.split()[5] for line in lines[3:5]] == ['-' if name == without else '5' for name in ('a', 'b')]
+    assert [line for line in lines if line.startswith(('no run', 'left out'))] == [
+        f'no run of {letter} has a value of eval/return_mean, so that is not compared; wait for the first evaluation, '
+        'or name another metric, e.g. --metric collect/return_mean'
+    ]
+    assert lines[-1].split() == ['policy.learn.learning_rate', '0.1', '0.2']
+    assert main(['compare', 'a', 'b', '--json']) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [side['last'] is None for side in data['sides']] == [name == without for name in ('a', 'b')]
+    assert [side['chance'] for side in data['sides']] == [None, None]
 
 
 def test_table_of_runs_of_different_length(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +118,7 @@ def test_table_of_runs_of_different_length(in_tmp: Path, capsys: pytest.CaptureF
     assert lines[2:5] == [
         '   name  runs  env steps  env steps/s  last         at 500 steps  chance to beat A',
         'A  a     3     1,000      1            10 [10, 10]  5 [5, 5]      -',
-        'B  b     3     500        1            6 [6, 6]     6 [6, 6]      1.00 [1.00, 1.00]',
+        'B  b     3     500        1            6 [6, 6]     6 [6, 6]      1.00',
     ]
     assert lines[6].startswith('after 500 env steps B is higher than A')
     assert [line.split() for line in lines[8:]] == [
@@ -99,7 +145,7 @@ def test_runs_that_are_left_out_are_named_in_one_line(in_tmp: Path, capsys: pyte
 
 def test_three_sides_are_each_compared_with_the_first(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in (('a', 5), ('b', 9), ('c', 1)):
-        write(name, [value] * 3)
+        write(name, [value] * 4)
     lines = said(['a', 'b', 'c'], capsys)
     assert [line[-17:] for line in lines[4:6]] == ['1.00 [1.00, 1.00]', '0.00 [0.00, 0.00]']
     assert lines[-1] == 'the configs are the same, but for seeds, names and logging'

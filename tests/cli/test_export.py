@@ -85,6 +85,7 @@ def mean_return(run: Path, env: gymnasium.Env) -> float:
     return float(np.mean(returns))
 
 
+@pytest.mark.long
 def test_exported_policy_earns_without_zoo_what_it_earns_with_it(
     cartpole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_exported_policy_earns_without_zoo_what_it_earns_with_it(
     assert returns_by_example('policy.onnx', 'CartPole-v1') == pytest.approx(wanted, abs=0.05)
 
 
+@pytest.mark.long
 def test_memory_is_carried_by_the_example(memory: Path) -> None:
     assert main(['export', str(memory), '--value']) == 0
     about = onnxruntime.InferenceSession('policy.onnx').get_modelmeta().custom_metadata_map
@@ -192,6 +194,7 @@ def test_file_that_acts_otherwise_ends_with_1_and_code_needs_consent(
     assert done.returncode == 2 and "'noisy'" in done.stderr and '--import' in done.stderr
 
 
+@pytest.mark.long
 def test_only_the_command_loads_onnx() -> None:
     code = (
         "import sys, zoo, zoo.policy, zoo.cli.parser; print({'onnx', 'onnxruntime', 'onnxscript'} & set(sys.modules))"

@@ -58,6 +58,8 @@ def test_help_of_each_command(command: str, capsys: pytest.CaptureFixture[str]) 
         main(['help', command])
     shown = capsys.readouterr().out
     assert ended.value.code == 0 and shown.startswith(f'usage: zoo {command} ') and '--log-level' in shown
+    words = ' '.join(shown.split())
+    assert 'e.g. --import my_policy.py' in words and ('--metric NAME' not in words or 'e.g. --metric ' in words)
 
 
 def test_help_alone_is_that_of_zoo(capsys: pytest.CaptureFixture[str]) -> None:

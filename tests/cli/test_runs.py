@@ -1,5 +1,6 @@
 """`zoo runs` as typed."""
 
+import io
 import json
 from pathlib import Path
 
@@ -18,6 +19,26 @@ def test_runs_are_listed(tmp_path: Path) -> None:
     assert [line.split()[0] for line in listed] == ['run', 'runs/x/second', 'runs/x/first']
     found = json.loads(run_in('runs', 'runs/x/first', '--json', cwd=tmp_path).stdout)['runs']
     assert [(run['last'], run['seed']) for run in found] == [(2.0, 0)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_only_a_terminal_is_shown_less_than_all_of_a_long_label(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = 'with_a_name_that_is_longer_than_any_column_of_a_table_should_ever_be'
+    for kind in ('first', 'other'):
+        write_run(in_tmp / 'runs' / kind, made_run([10], [2.0], name=f'{kind}_{long}'))
+    assert main(['runs']) == 0
+    printed = capsys.readouterr().out
+    assert f'first_{long}  ' in printed and f'other_{long}  ' in printed
+    monkeypatch.setattr('sys.stdout', terminal := Terminal())
+    assert main(['runs']) == 0
+    assert [line.split()[1][:6] for line in terminal.getvalue().splitlines()[1:]] == ['first_', 'other_']
+    assert terminal.getvalue().count('…') == 2 and long not in terminal.getvalue()
 
 
 @pytest.mark.parametrize(

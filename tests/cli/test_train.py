@@ -81,6 +81,7 @@ def test_env_of_a_file_trains(
     assert ('type: ppg' if '--policy' in words else 'type: ppo') in _config_of(run)
 
 
+@pytest.mark.long
 def test_the_evaluation_that_it_prints_works_in_another_process(in_tmp: Path) -> None:
     (in_tmp / 'line.py').write_text(ENV)
     trained = run_in('train', 'line.py:make', *QUICK, 'logger.console=off', 'env.kwargs.size=4')
@@ -126,6 +127,7 @@ def test_all_problems_of_a_config_are_on_the_screen(in_tmp: Path, capsys: pytest
     assert all(key in err for key in ('policy.learn.lr', 'seed', 'env.idd')) and '--debug' not in err
 
 
+@pytest.mark.long
 def test_log_level_chooses_what_is_logged(in_tmp: Path) -> None:
     words = ['train', 'cartpole_ppo', *QUICK[2:], '--steps', '2000', 'policy.collect.n_step=128']
     said = {level: run_in(*words, 'logger.console=off', '--log-level', level).stderr for level in ('info', 'warning')}
@@ -133,6 +135,7 @@ def test_log_level_chooses_what_is_logged(in_tmp: Path) -> None:
     assert 'the run ends with its last whole rollout' in said['info']
 
 
+@pytest.mark.long
 def test_quiet_says_nothing_but_warnings(in_tmp: Path) -> None:
     loud, quiet = (run_in('train', 'cartpole_ppo', *QUICK, *more) for more in ([], ['--quiet']))
     assert 'cartpole_ppo' in loud.stderr and 'run folder' in loud.stdout
@@ -183,6 +186,26 @@ def test_the_same_command_with_run_makes_a_run_and_continues_it(
     assert main(['train', '--run', 'mine', '--steps', '4_096', 'logger.console=off', '--json']) == 0
     longer = json.loads(capsys.readouterr().out)
     assert longer['env_step'] > first['env_step'] and longer['run_dir'] == first['run_dir']
+
+
+def test_run_of_other_settings_is_refused_and_resume_may_change_them(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = _trained(['cartpole_ppo', '--run', 'mine'], capsys)
+    before = {file: file.read_bytes() for file in Path('mine').rglob('*') if file.is_file()}
+    rate = 'policy.learn.learning_rate'
+    for word, said in (
+        ('seed=3', 'seed=0, not 3'),
+        (f'{rate}=0.5', f'{rate}={{start: 0.001, end: 0.0, over: 2048}}, not 0.5'),
+    ):
+        assert main(['train', 'cartpole_ppo', '--run', 'mine', *QUICK, word]) == 2
+        err = capsys.readouterr().err
+        assert err.count('\n') == 1 and f'the run in mine has {said}; name another --run-dir' in err, err
+        assert '(zoo train --resume mine KEY=VALUE continues it with other values)' in err
+    assert {file: file.read_bytes() for file in before} == before
+    assert main(['train', '--resume', 'mine', f'{rate}=0.5', '--steps', '4_096', 'logger.console=off', '--json']) == 0
+    changed = json.loads(capsys.readouterr().out)
+    assert changed['run_dir'] == first['run_dir'] and changed['env_step'] > first['env_step']
 
 
 def test_run_and_resume_together_are_refused(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:

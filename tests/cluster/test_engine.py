@@ -57,7 +57,7 @@ def test_a_call_comes_after_the_orders_before_it_whose_parcels_are_kept(engine: 
     assert parcel.group == 0 and engine.wait(0.0) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_engine_of_this_process_loads_no_other() -> None:
     words = (
         'import sys; from zoo.cluster.engine import make_engine; '

@@ -29,7 +29,7 @@ def test_environment_that_is_not_torchruns_is_one_sentence(environ: dict[str, st
     assert said in str(error.value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_that_nobody_meets_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     for name, value in {'RANK': '1', 'WORLD_SIZE': '2', 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port)}.items():

@@ -35,7 +35,7 @@ def aliases(n_level: int, n: int) -> str:
     return f'a0: &a0 [{", ".join("x" * n)}]\n{levels}'
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     'text, said',
     [
@@ -155,7 +155,7 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and repr(a) == repr(b)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(data=TREES)
 def test_save_yaml_and_load_give_the_same_values_and_types(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / 'round_trip.yaml'

@@ -90,6 +90,7 @@ def test_register_taken_name_names_both_places(registry):
     assert registry.get('ppo') is dict
 
 
+@pytest.mark.slow
 def test_register_force_replaces(registry):
     registry.register('ppo', force=True)(list)
     assert registry.get('ppo') is list

@@ -207,6 +207,7 @@ class OldNestedEnv(OldEnv):
         return self.shown(), float(kind) + float(size), done, info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_old_nested_env_is_cast_leaf_by_leaf_and_takes_tuples(how: str, mode: str) -> None:

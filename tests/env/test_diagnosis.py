@@ -163,6 +163,7 @@ def test_reset_in_the_middle_of_a_run_that_breaks_is_named(change: Any, message:
     assert str(raised.value).startswith(f"env '{__name__}:LateResetEnv', index 0, step {step}: {message}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_reset_that_returns_the_obs_alone_is_named(how: str) -> None:
     class Env(LimitEnv):
@@ -260,6 +261,7 @@ def test_step_flag_that_is_none_is_refused_in_workers_too(flag: str, value: Any)
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_step_flags_of_integers_and_arrays_without_dimensions_are_taken(how: str) -> None:
     env = make_vector_env(EnvConfig(id=FlagEnv, vectorization=how), 2)

@@ -8,13 +8,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
+from zoo.core.extras import missing_extra
 from zoo.env import EnvConfig, MissingExtraError, UnsupportedEnvError
 from zoo.env import film as film_module
 from zoo.env.film import Camera, draw_without_display, make_filmed_env
 
 RED = np.zeros((2, 3, 3), np.uint8)
 RED[..., 0] = 255
+EXTRA = missing_extra("drawing env 'x'", 'video', 'pygame')
 
 
 def camera_of(answer: Any) -> Camera:
@@ -55,8 +58,8 @@ def failing(error: Exception) -> Camera:
 @pytest.mark.parametrize(
     ('error', 'kind', 'words'),
     [
-        (gymnasium.error.DependencyNotInstalled('pygame is not installed'), MissingExtraError, "'policy-zoo[video]'"),
-        (ModuleNotFoundError("No module named 'pygame'"), MissingExtraError, "'policy-zoo[video]'"),
+        (gymnasium.error.DependencyNotInstalled('pygame is not installed'), MissingExtraError, EXTRA),
+        (ModuleNotFoundError("No module named 'pygame'"), MissingExtraError, EXTRA),
         (NotImplementedError(), UnsupportedEnvError, 'it has no render()'),
         (RuntimeError('an OpenGL platform library has not been loaded'), UnsupportedEnvError, 'libegl1'),
         (ImportError('Cannot initialize a EGL device display'), UnsupportedEnvError, 'MUJOCO_GL to egl or osmesa'),
@@ -112,6 +115,37 @@ def test_function_that_takes_no_render_mode_gets_none() -> None:
     env = make_filmed_env(EnvConfig(id='tests.film_envs:line_env'), camera)
     env.reset(0)
     assert camera.now().shape == (3, 11, 3) and camera.fps == 12
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'shape'),
+    [('tiny_bricks', (10, 10, 3)), ('remember_cue', (1, 3, 3)), ('cartpole_no_velocity', (400, 600, 3))],
+)
+def test_envs_of_zoo_that_show_something_are_drawn(env_id: str, shape: tuple[int, ...]) -> None:
+    camera = Camera(env_id)
+    env = make_filmed_env(EnvConfig(id=env_id), camera)
+    env.reset(0)
+    assert camera.now().shape == shape and camera.now().any() and camera.fps
+    env.step(torch.zeros(1, dtype=torch.long))
+    assert camera.reached().shape == shape
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'words'),
+    [
+        ('any_space', "env 'any_space' cannot be drawn: it has no render(); zoo eval plays it without pictures."),
+        ('tests.film_envs:BlindEnv', "it has no render(); give it render_mode='rgb_array' and a method render()"),
+    ],
+)
+def test_env_without_a_picture_is_refused_with_what_to_do(env_id: str, words: str) -> None:
+    camera = Camera(env_id)
+    env = make_filmed_env(EnvConfig(id=env_id), camera)
+    env.reset(0)
+    with pytest.raises(UnsupportedEnvError) as caught:
+        camera.now()
+    assert words in str(caught.value)
     env.close()
 
 

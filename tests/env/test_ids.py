@@ -241,7 +241,7 @@ def config(**env: Any) -> dict[str, Any]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('vectorization', ['sync', 'async'])
 def test_run_of_an_env_in_a_file_is_resumed_from_another_folder(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, vectorization: str, monkeypatch: pytest.MonkeyPatch

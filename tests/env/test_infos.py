@@ -44,6 +44,7 @@ def steps(env: dict[str, Any], n_step: int, watch: tuple[str, ...] = ()) -> Any:
         vector.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('env', SINGLE, ids=name_of)
 def test_end_infos_are_the_numbers_of_the_last_step_of_an_episode(env: dict[str, Any]) -> None:
     found, mode = steps(env, 8)
@@ -75,6 +76,7 @@ def test_step_values_of_a_watched_entry_are_those_of_each_step_in_every_autorese
     assert values == ([[n, n] for n in (1.0, 2, 3, 4, 5)] + reset + rest)[:8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_watched_entries_have_masks_and_others_are_not_gathered(how: str) -> None:
     env = dict(id='tests.steer_envs:steer_env', vectorization=how)

@@ -18,6 +18,7 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zoo.env.inspect_speed._n_core', lambda: 4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('four_cores')
 @pytest.mark.parametrize(('step_s', 'wanted'), [(1e-6, 'sync'), (1e-1, 'async')])
 def test_advise_weighs_the_step_against_a_worker(step_s: float, wanted: str) -> None:
@@ -28,6 +29,7 @@ def test_advise_weighs_the_step_against_a_worker(step_s: float, wanted: str) -> 
         assert '8 envs step in 800 ms one after the other' in advice.why and 'on 4 cores' in advice.why
 
 
+@pytest.mark.slow
 def test_advise_on_one_core_is_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zoo.env.inspect_speed._n_core', lambda: 1)
     assert advise(EnvConfig(id=limit_env), 0.1, SPACES).vectorization == 'sync'

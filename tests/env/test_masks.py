@@ -101,6 +101,7 @@ def test_choice_check_finds_the_rows_in_which_a_choice_has_nothing_left() -> Non
 # --- every source, vectorization and autoreset mode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('action', ['discrete', 'multi_discrete'])
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('mode', MODES)
@@ -295,6 +296,7 @@ def test_make_vector_env_async_whose_reset_hangs_is_told_after_the_timeout() -> 
         env.reset(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_make_vector_env_whose_reset_raises_raises_with_its_index(how: str) -> None:
     class Env(LimitEnv):
@@ -335,6 +337,7 @@ def test_step_mask_that_is_none_names_env_index_and_step(case: str, mode: str, h
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('case', ['missing', 'all false'])

@@ -98,6 +98,7 @@ def is_step(obs: Any, t: int, n_env: int = 2) -> bool:
 # --- observations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('reuse', [False, True])
 @pytest.mark.parametrize(('how', 'mode'), MODES)
 def test_step_leaves_of_every_kind_count_the_steps_in_every_mode(how: str, mode: str, reuse: bool) -> None:
@@ -116,6 +117,7 @@ def test_step_leaves_of_every_kind_count_the_steps_in_every_mode(how: str, mode:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('how', 'mode'), MODES)
 def test_receive_writes_rows_and_finals_of_a_block(how: str, mode: str) -> None:
     env = make(NestedEnv, vectorization=how, autoreset=mode)
@@ -142,6 +144,7 @@ def test_reset_same_seed_again_starts_anew() -> None:
     assert is_step(env.reset(0), 0) and is_step(env.step(torch.tensor([0, 0])).obs, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_final_obs_of_an_env_with_one_array_of_its_own_is_the_true_one(how: str, mode: str) -> None:

@@ -109,7 +109,7 @@ def test_step_exception_in_a_worker_passes_through_with_where_it_was() -> None:
     env.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_close_ends_a_worker_in_the_middle_of_a_step() -> None:
     env = make()
     env.reset(0)
@@ -310,7 +310,7 @@ class CloseEnv(LimitEnv):
         raise OSError('of the close')
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('how', 'message'),
     [

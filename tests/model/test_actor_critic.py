@@ -159,6 +159,7 @@ NATURE = 8224 + 32832 + 36928 + 1606144
 IMPALA = 448 + 4 * 2320 + 4640 + 4 * 9248 + 5 * 9248 + 524544
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'shape, n_action, trunk, n_feature',
     [((84, 84, 4), 6, NATURE, 512), ((4, 84, 84), 6, NATURE, 512), ((64, 64, 3), 15, IMPALA, 256)],

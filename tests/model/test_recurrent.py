@@ -263,6 +263,7 @@ def test_config_names_the_key_that_is_wrong(fields, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
+@pytest.mark.slow
 def test_rows_of_a_sequence_do_not_depend_on_the_other_sequences():
     x, first = random(20, 5, N_IN), resets(0.2, 20, 5)
     for cell in CELLS:

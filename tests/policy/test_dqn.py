@@ -293,6 +293,7 @@ def run_config(folder: Path, env: str = 'tests.policy_envs:match_env', **top: An
     return cfg
 
 
+@pytest.mark.slow
 def test_resumed_run_is_bit_equal_to_one_that_went_straight_on(tmp_path: Path) -> None:
     """With a target network, priorities and exploration in the middle of their ways."""
     cfg = resolve_config(run_config(tmp_path, 'tests.envs:limit_env', max_env_step=512))

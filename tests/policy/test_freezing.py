@@ -152,6 +152,7 @@ def test_resume_with_another_freeze_says_why_it_does_not_fit(tmp_path: Path) -> 
         serial_pipeline(resume=first.run_dir, overrides=['policy.learn.freeze=[]'])
 
 
+@pytest.mark.slow
 def test_traced_steps_leave_frozen_layers_alone_and_agree_with_eager_ones(graphs: list[torch.fx.GraphModule]) -> None:
     """The second update too: traced once, it has to read what the first one changed."""
     found = {}

@@ -48,6 +48,7 @@ def config(root: Path, **sections: Any) -> dict[str, Any]:
 # --- fields of policy.model where a model is given
 
 
+@pytest.mark.slow
 def test_fields_that_a_given_model_does_not_read_are_named_once(tmp_path: Path, caplog: Any) -> None:
     cfg = config(tmp_path)
     cfg['policy']['model'] = dict(hidden_sizes=[32], activation='relu', obs_norm=False)  # the last one is the default

@@ -195,6 +195,7 @@ def config(root: Path, **policy: Any) -> dict[str, Any]:
     return job_config(root, 'CartPole-v1', policy={'learn': learn, **policy})
 
 
+@pytest.mark.slow
 def test_runs_with_rnd_are_equal_to_the_bit_and_log_what_it_found(tmp_path: Path) -> None:
     a, b = (serial_pipeline(config(tmp_path / name)) for name in 'ab')
     assert not differing(a.policy.state_dict(), b.policy.state_dict())
@@ -222,6 +223,7 @@ def test_policy_with_rnd_takes_over_all_of_a_state(tmp_path: Path) -> None:
         assert not differing(other.policy.state_dict(), state)
 
 
+@pytest.mark.slow
 def test_run_with_rnd_resumes(tmp_path: Path) -> None:
     first = serial_pipeline(config(tmp_path))
     before = flat(first.policy.state_dict())

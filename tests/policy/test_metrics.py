@@ -123,6 +123,7 @@ def test_metrics_are_the_same_at_lower_levels_of_the_native_executor(level: Leve
         library.set_level(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('graphs')
 @pytest.mark.parametrize('executor', EXECUTORS)
 def test_total_loss_of_ppg_is_that_of_both_phases(executor: str) -> None:

@@ -288,6 +288,7 @@ def test_one_pipeline_runs_all_policies(name: str, env_id: str, tmp_path: Path) 
     assert ('staleness' in ''.join(logged)) == ('off' in name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES[2:])
 def test_two_runs_with_one_seed_are_equal_to_the_bit(name: str, tmp_path: Path) -> None:
     a, b, c = (

@@ -238,6 +238,7 @@ def test_the_rate_falls_after_a_large_kl_and_resumes() -> None:
 # --- the critic as a classifier ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['ppo', 'ppg'])
 @pytest.mark.parametrize('loss', ['hl_gauss', 'two_hot'])
 def test_a_classifying_critic_learns_the_returns(kind: str, loss: str) -> None:

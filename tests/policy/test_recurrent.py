@@ -330,6 +330,7 @@ def test_length_of_a_run_in_gradient_steps_knows_the_overlap(overlap: str, n_ste
     close(collector)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('overlap, n_sequence', [('none', 3), ('half', 5), ('maximum', 17)])
 @pytest.mark.parametrize('burn_in', [0, 3])
 @modes

@@ -245,10 +245,9 @@ def test_observations_of_a_rollout_are_trees() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('seed', [0, 1, 2])
 @pytest.mark.parametrize('action, distribution', CASES)
 def test_every_distribution_learns_a_one_step_env(action: str, distribution: str, seed: int, tmp_path: Path) -> None:
-    """The best return is 1, that of random actions about 0; 20k env steps reach 0.95."""
+    """The best return is 1, that of random actions about 0; 20k env steps reach 0.95, also with `--seeds 3`."""
     n_step = 20_480
     learn: dict[str, Any] = dict(learning_rate=dict(start=5e-3, end=0.0), batch_size=256, epoch_per_collect=8)
     model: dict[str, Any] = dict(distribution='auto' if distribution == 'composite' else distribution)

@@ -23,8 +23,16 @@ def test_last_values_and_the_chance_to_beat_the_first_side() -> None:
     first, second = found.sides
     assert (first.last.values, first.last.center, first.last.low, first.last.high) == ((1, 2), 1.5, 1, 2)
     assert first.chance is None and second.chance is not None and second.chance.value == 3.5 / 4
-    # a draw that has 2 only on one side and 2 or both on the other ties: the interval reaches down to .5
-    assert (second.chance.low, second.chance.high) == (0.5, 1)
+    # of the 6 ways to part 1, 2, 2, 3, these are as far from .5: the two 2 change places, and so do the sides
+    assert second.chance == (3.5 / 4, None, None, 4 / 6)
+
+
+def test_interval_of_the_chance_and_whether_it_is_clear() -> None:
+    apart = compare({'plain': side([1, 2, 3, 4]), 'new': side([5, 6, 7, 8])}, METRIC).sides[1].chance
+    assert apart == (1, 1, 1, 2 / 70) and apart.is_clear
+    # 16 pairs, of which only 5 loses, once, to 6: 15/16; the other ways as far from .5: with 4 and 5, and the sides, changed
+    near = compare({'plain': side([1, 2, 3, 6]), 'new': side([5, 7, 8, 9])}, METRIC).sides[1].chance
+    assert (near.value, near.p) == (15 / 16, 4 / 70) and not near.is_clear and near.low > 0.5
 
 
 def test_runs_of_different_length_are_compared_where_all_have_values() -> None:
@@ -102,12 +110,17 @@ def test_speed_is_of_the_whole_run_and_the_median_of_runs() -> None:
     assert [s.speed for s in found.sides] == [5, 1]  # 100 steps in 10, 20 and 40 s; made runs take 1 s a step
 
 
-def test_runs_without_the_metric_are_left_out_and_a_side_without_it_is_refused() -> None:
-    other = made_run([1, 100], [1, 1], metric='collect/return_mean')
+def test_runs_without_the_metric_are_left_out_and_a_side_without_it_has_no_values() -> None:
+    other = made_run([1, 100], [1, 1], metric='collect/return_mean', rate=0.5)
     found = compare({'a': [*side([4]), other], 'b': side([5])}, METRIC)
     assert found.sides[0].last.values == (4,) and found.sides[0].n_run == 2
-    with pytest.raises(UserError, match='no run of b has the metric eval/return_mean'):
-        compare({'a': side([4]), 'b': [other]}, METRIC)
+    found = compare({'a': side([4], end=500, rate=0.1), 'b': [other]}, METRIC)
+    first, second = found.sides
+    assert first.last.values == (4,) and second.last is second.chance is None and found.left_out == []
+    assert (second.n_run, second.env_step, found.common_step) == (1, (100,), None)
+    assert found.differences == {'policy.learn.rate': {'a': 0.1, 'b': 0.5}}
+    with pytest.raises(UserError, match='no run has a value of the metric eval/return_mean'):
+        compare({'a': [other], 'b': [other]}, METRIC)
 
 
 def test_differences_are_of_what_changes_results_and_keys_may_be_missing() -> None:

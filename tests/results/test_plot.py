@@ -43,6 +43,16 @@ def test_shade_is_the_interval_of_each_part() -> None:
         assert {corner for at, low, high in rows for corner in ((at, low), (at, high))} <= corners
 
 
+def test_interval_of_a_single_point_is_a_bar() -> None:
+    runs = [made_run([10], [value], seed=seed) for seed, value in enumerate((1, 2, 9))]
+    drawn, curve = figure({'made': runs}, METRIC), band(runs, METRIC)
+    [bar] = drawn.axes[0].collections
+    assert bar.get_segments()[0].tolist() == [[10, curve.low[0]], [10, curve.high[0]]] and curve.low[0] < curve.high[0]
+    assert 'bar: 95% bootstrap interval' in drawn.legends[0].get_title().get_text().replace('\n', ' ')
+    alone = figure({'made': runs[:1]}, METRIC)
+    assert not any(bar.get_paths()[0].get_extents().height for bar in alone.axes[0].collections)
+
+
 @pytest.mark.parametrize(
     ('runs', 'said'),
     [

@@ -213,6 +213,26 @@ def test_command_that_started_a_run_is_shown_as_the_shell_reads_it() -> None:
 
 
 @pytest.mark.slow
+def test_page_says_what_else_is_needed_to_repeat_a_run() -> None:
+    alone = whole_run()
+    assert 'Save the config, then run: zoo train made.yaml seed=0 made.yaml' in page_of([alone]).text
+    alone.result['command'] = ['zoo', 'train', 'made']
+    assert 'To repeat them from this page alone, save the config, then run:' in page_of([alone]).text
+    run = whole_run()
+    run.config['env']['id'] = '/home/me/my_env.py:MyEnv'
+    run.config['init_from'] = 'runs/first'
+    run.result['command'] = ['zoo', 'train', 'made', '--import', '/home/me/my parts.py', '--import=my_module']
+    text = page_of([run]).text.split('Repeat it')[1]
+    assert (
+        'To repeat them, save the config, and beside it what is not in this page: the file my_env.py , the file my parts.py , '
+        'the module my_module , the checkpoint that init_from names. Then run: '
+        "zoo train made.yaml seed=0 --import 'my parts.py' --import my_module made.yaml"
+    ) in text
+    alone.result['command'] = ['python', 'mine.py']
+    assert 'what the Python program gave besides the config' in page_of([alone]).text
+
+
+@pytest.mark.slow
 def test_versions_and_machine_are_said_once_where_all_runs_have_the_same() -> None:
     runs = [whole_run(seed) for seed in (0, 1, 2)]
     for run, cores in zip(runs, (2, 2, 4), strict=True):

@@ -111,6 +111,7 @@ def test_film_is_shown_and_the_config_opens(browser: Any, pages: dict[str, Path]
     page.close()
 
 
+@pytest.mark.long
 def test_curves_change_colour_with_the_page(browser: Any, pages: dict[str, Path]) -> None:
     from zoo.results.plot import COLORS
 

@@ -48,6 +48,19 @@ def test_time_shares_are_the_mean_over_runs_and_add_up_to_one() -> None:
     assert time_shares([made_run([1], [1])]) == {}
 
 
+def test_time_and_shares_of_a_run_that_has_ended_are_those_of_all_of_it() -> None:
+    run = made_run([1_000], [1])  # its last line is after 1,000 s
+    run.columns.update({f'time/share_{name}': np.array([1.0 if name == 'learn' else 0.0]) for name in PARTS})
+    run.result.update(
+        env_step=1_000, wall_s=1_250.0, seconds={**dict.fromkeys(PARTS, 0), 'learn': 900, 'evaluate': 300}
+    )
+    [group] = numbers_of({'a': [run]}, METRIC, 'iqm')
+    assert (group.runs[0].wall_s, group.runs[0].speed) == (1_250, 0.8)
+    assert time_shares([run]) == {**dict.fromkeys(PARTS, 0), 'learn': 0.75, 'evaluate': 0.25}
+    run.result['seconds'] = {'learn': 'much'}
+    assert time_shares([run])['learn'] == 1
+
+
 @pytest.mark.parametrize(
     ('seconds', 'words'),
     [

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from zoo.results.statistics import STATS, center, improvement_interval, interval, iqm, probability_of_improvement
+from zoo.results.statistics import (
+    STATS,
+    center,
+    improvement_interval,
+    interval,
+    iqm,
+    least_p,
+    permutation_p,
+    probability_of_improvement,
+)
 
 NAN = np.nan
 
@@ -98,6 +108,22 @@ def test_improvement_interval_draws_runs_of_both_sides() -> None:
     # a = (1, 3) against b = (2): a draw has 0, 1 or 2 runs of 3 with probabilities 1/4, 1/2, 1/4: from 0 to 1
     assert improvement_interval([1, 3], [2]) == (0, 1) == improvement_interval([2], [1, 3])
     assert improvement_interval([5, 6], [1, 2]) == (1, 1)
+
+
+def test_permutation_p_counts_the_ways_to_part_the_runs() -> None:
+    assert permutation_p([4, 5, 6], [1, 2, 3]) == permutation_p([1, 2, 3], [4, 5, 6]) == 2 / 20 == least_p(3, 3)
+    assert permutation_p([1, 1], [1, 1]) == 1 and least_p(1, 1) == 1
+    # 3 beats 1 and 2, 2.5 too; 1.5 beats 1: 5 of 6. The ways of 3 of {1, 1.5, 2, 2.5, 3}: ranks 1 to 5, sums 6 to 12 about 9;
+    # the sum is 2 + 4 + 5 = 11, and 6, 7, 11, 12 of the 10 are as far from 9 or farther, one each
+    assert permutation_p([3, 2.5, 1.5], [1, 2]) == 4 / 10
+
+
+def test_permutation_p_of_many_runs_is_near_the_normal_approximation() -> None:
+    # of 20 against 20, the pairs that a wins have the mean 200 and the variance 20 * 20 * 41 / 12 = 36.97^2;
+    # a step of one pair moves p by some .005, and 20,000 draws have the standard error .002
+    a, b = np.arange(20) + 3.4, np.arange(20)
+    n_won = sum(x > y for x in a for y in b)
+    assert permutation_p(a, b) == pytest.approx(math.erfc((n_won - 200) / 36.97 / math.sqrt(2)), abs=0.01)
 
 
 @pytest.mark.parametrize(

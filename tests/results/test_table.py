@@ -6,7 +6,7 @@ import pytest
 
 from tests.real_runs import made_run, write_run
 from zoo.results.read import read_run
-from zoo.results.table import HEADS, LABEL, as_data, as_text, row_of, rows_of, sorted_rows
+from zoo.results.table import HEADS, as_data, as_text, as_texts, row_of, rows_of, sorted_rows
 
 
 def test_row_has_last_and_best_return_and_steps_per_second(tmp_path: Path) -> None:
@@ -33,8 +33,17 @@ def test_rows_of_one_name_say_how_their_configs_differ(tmp_path: Path) -> None:
         ('made rate=0.2', 1),
     ]
     assert as_data(rows[0])['label'] == as_text(rows[0])[1] == 'made rate=0.1' and rows[0].exp_name == 'made'
-    shown = as_text(rows[0]._replace(label='x' * 100))[1]
-    assert len(shown) == LABEL and shown.endswith('x…')
+
+
+def test_long_labels_are_cut_in_the_middle_and_never_look_alike(tmp_path: Path) -> None:
+    row = row_of(read_run(write_run(tmp_path / 'a', made_run([], []))))
+
+    def shown(labels: list[str], n_letter: int | None) -> list[str]:
+        return [text[1] for text in as_texts([row._replace(label=label) for label in labels], n_letter)]
+
+    assert shown(['abcdefghij', 'short'], 7) == ['abc…hij', 'short']
+    assert shown(['abcdefghij'], None) == ['abcdefghij']
+    assert shown(['a' * 20 + kind + 'b' * 20 for kind in 'xy'], 15) == ['a' * 20 + kind + 'b' * 20 for kind in 'xy']
 
 
 @pytest.mark.parametrize('order, seeds', [('return', [1, 0, 2]), ('steps', [2, 0, 1]), ('name', [0, 1, 2])])

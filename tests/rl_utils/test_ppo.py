@@ -483,7 +483,7 @@ def test_kl_to_a_pretrained_policy_ignores_rows_of_weight_zero_that_overflow():
     assert loss.kl_div.item() == 0 and grad.tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('continuous', [False, True])
 def test_losses_compile_as_one_graph_with_the_same_results(continuous):
     data = random_data(continuous=continuous)

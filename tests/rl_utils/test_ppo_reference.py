@@ -126,6 +126,7 @@ def test_losses_and_gradients_equal_the_plain_formulas(lead, continuous, weight,
     assert_equals_reference(random_data(lead, continuous, weight, pretrained=True), clip_ratio=0.2, **options)
 
 
+@pytest.mark.slow
 @given(
     data=st.builds(
         random_data,

@@ -55,7 +55,7 @@ def takes_large_thresholds() -> bool:
     return done.stdout.strip() == '1'
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_steps_ask_the_system_for_nothing_once_freed_memory_is_kept():
     pages = 5 * (40 << 20) // 4096  # 51,200 if nothing is kept
     assert faults('leave')[1] > pages / 600  # a page may be one of 2 MB, which is 512 small ones
@@ -79,7 +79,7 @@ def test_what_the_user_has_set_is_left(name, value):
     assert faults('keep', **{name: value})[0] == 'False'
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_blocks_larger_than_any_of_a_step_go_back_to_the_system():
     code = CODE.replace('10 << 20', str((MAPPED_FROM >> 2) + 1024))  # numbers of 4 bytes
     done = subprocess.run(

@@ -196,6 +196,7 @@ def test_save_unsupported_leaf_names_it_and_leaves_old_file(saved: Path, state: 
 # --- files that are no good ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mask', [0x01, 0x20, 0x80, 0xFF])
 def test_load_any_flipped_byte_is_refused(saved: Path, mask: int) -> None:
     good = saved.read_bytes()
@@ -449,7 +450,7 @@ for n in range(1_000_000):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_save_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / 'best.safetensors'
     for delay in (0.0, 0.013, 0.031):
@@ -499,12 +500,12 @@ def assert_full_disk_is_told_and_harms_nothing(run_dir: Path, how: str, reason: 
     assert torch.equal(load_checkpoint(folder / 'step_000000100.safetensors').state['w'], torch.ones(1000))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_save_over_file_size_limit_is_told_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:
     assert_full_disk_is_told_and_harms_nothing(tmp_path, 'limit', 'File too large')
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_save_on_full_disk_is_told_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:
     try:
         mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=96k', 'none', str(tmp_path)], capture_output=True)

@@ -13,10 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('n', [150, pytest.param(2_000, marks=pytest.mark.long)])
-def test_changed_checkpoints_end_in_a_sentence_and_start_import_and_overwrite_nothing(tmp_path: Path, n: int) -> None:
-    """Each file goes through load_policy, eval and resume; see `tests.run.checkpoint_fuzz` for what is watched."""
+@pytest.mark.long
+def test_changed_checkpoints_end_in_a_sentence_and_start_import_and_overwrite_nothing(tmp_path: Path) -> None:
+    """Each file goes through load_policy, eval and resume; see `tests.run.checkpoint_fuzz` for what is watched.
+
+    More files: `python benchmarks/faults.py checkpoints --n 2000`.
+    """
+    n = 400
     env = {'PYTHONPATH': str(ROOT), 'TMPDIR': str(tmp_path), 'PYTHONDONTWRITEBYTECODE': '1', 'OMP_NUM_THREADS': '1'}
     done = subprocess.run(
         [sys.executable, '-m', 'tests.run.checkpoint_fuzz', str(tmp_path), '0', str(n)],

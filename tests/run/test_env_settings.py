@@ -151,6 +151,7 @@ def test_a_resume_counts_the_resets_of_the_envs_once(tmp_path: Path, env: dict[s
     assert resets[1] == [n if i < 2 else n + more for i, n in enumerate(resets[0])] and len(resets[0]) == 4
 
 
+@pytest.mark.slow
 def test_a_run_that_resets_at_each_rollout_resumes_bit_for_bit(tmp_path: Path) -> None:
     cfg = dict(env=dict(id='CartPole-v1', vectorization='sync', reset_every=1))
     whole = serial_pipeline(job_config(tmp_path / 'whole', **cfg))

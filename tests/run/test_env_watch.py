@@ -233,7 +233,7 @@ def test_zoo_check_env_of_an_env_that_hangs_exits_1(tmp_path: Path, how: str) ->
     assert ('It cannot be interrupted' in said) == (how == 'c')
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_ends_zoo_check_env_at_once() -> None:
     assert run_zoo('check-env', 'tests.run.test_env_watch:ctrl_c_env').returncode == -signal.SIGINT
 

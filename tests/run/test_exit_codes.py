@@ -34,6 +34,7 @@ def saved(folder: Path) -> tuple[Path, int]:
     return run_dir, load_checkpoint(run_dir).meta['env_step']
 
 
+@pytest.mark.long
 def test_0_done_and_saved(tmp_path: Path) -> None:
     done = train(config(tmp_path, max_env_step=128))
     assert done.returncode == 0, done.stderr

@@ -132,7 +132,7 @@ def test_signal_to_the_whole_process_group_saves_too(tmp_path: Path, number: int
     assert load_checkpoint(run.run_dir).meta['env_step'] >= 64
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     marker = tmp_path / 'a' / 'marker'
     run = Run(tmp_path / 'a', env=dict(kwargs={'at': 20, 'marker': str(marker)}))
@@ -146,7 +146,7 @@ def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     assert load_checkpoint(run.run_dir).meta['env_step'] == 64  # that of the only whole rollout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_run_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     run = Run(tmp_path / 'a')
     run.wait_for('run/*/checkpoints/step_*.safetensors', 3)
@@ -193,7 +193,7 @@ def test_nohup_keeps_the_run_alive(tmp_path: Path) -> None:
     assert run.end() == 143
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_closed_terminal_saves_the_run(tmp_path: Path) -> None:
     """All standard streams are that terminal; writing to it then fails, which must not change the exit code."""
     cfg = job_config(

@@ -36,6 +36,7 @@ def test_run_dir_makes_the_run_in_that_folder_and_continues_it(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ['a']  # nothing in logger.root
 
 
+@pytest.mark.slow
 def test_run_dir_continues_as_resume_does(tmp_path: Path) -> None:
     for name in ('a', 'b'):
         serial_pipeline(job_config(tmp_path), run_dir=tmp_path / name)

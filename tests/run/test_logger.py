@@ -199,7 +199,7 @@ print('went on')
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_full_disk_warns_once_goes_on_and_leaves_valid_rows(tmp_path: Path) -> None:
     result = run_script(FULL_DISK, tmp_path)
     assert (result.returncode, result.stdout) == (0, 'went on\n'), result.stderr
@@ -256,7 +256,7 @@ with Logger(sys.argv[1], cfg, 'cartpole [v1]', 100_000) as log:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_console_on_terminal_redraws_one_line(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     child = subprocess.Popen(
@@ -288,7 +288,7 @@ def test_console_on_terminal_redraws_one_line(tmp_path: Path) -> None:
     assert shown.endswith(b'\r\n') or shown.endswith(b'\x1b[?25h')
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_console_reader_gone_goes_on(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -304,7 +304,7 @@ def test_console_reader_gone_goes_on(tmp_path: Path) -> None:
     assert [row['env_step'] for row in read_rows(tmp_path)] == [99_000]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_import_leaves_tensorboard_and_rich_for_later() -> None:
     result = run_script('import sys, zoo.run.logger; print([m for m in ("tensorboardX", "rich") if m in sys.modules])')
     assert result.stdout == '[]\n', result.stderr

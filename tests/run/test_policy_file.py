@@ -98,6 +98,16 @@ def test_policy_of_a_run_has_all_that_is_needed_to_resume_after_save(tmp_path: P
     assert result.env_step > run.env_step and result.train_iter > run.train_iter
 
 
+def test_loaded_policy_is_saved_with_the_env_steps_of_its_file(tmp_path: Path) -> None:
+    first = by_hand().save(tmp_path / 'first.safetensors', env_step=32)
+    second = load_policy(first).save(tmp_path / 'second.safetensors')
+    assert load_checkpoint(second).meta['env_step'] == 32 == load_policy(second).run.env_step
+    third = load_policy(first, fields='all').save(tmp_path / 'third.safetensors', env_step=48)
+    assert load_checkpoint(third).meta['env_step'] == 48
+    part = load_policy(second, only=['critic_*', 'value_head*']).save(tmp_path / 'part.safetensors')
+    assert load_checkpoint(part).meta['env_step'] == 0  # most of it begins anew
+
+
 def test_fields_choose_the_modes(tmp_path: Path) -> None:
     path = by_hand().save(tmp_path / 'mine.safetensors')
     policy = load_policy(path, fields=['collect'])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import torch
 from zoo import load_policy, make_policy, read_run, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
+from zoo.run.interrupt import Interrupted
 from zoo.run.pretrain import _split, _Student, pretrain
 from zoo.worker.demonstrations import Demonstrations, record_demonstrations, save_demonstrations
 
@@ -92,6 +96,39 @@ def test_policy_imitates_and_leaves_a_run_that_others_read(tmp_path: Path) -> No
     after = serial_pipeline('cartpole_ppo', overrides=words, run_dir=tmp_path / 'b').policy
     for name, value in found.policy.model.named_parameters():
         torch.testing.assert_close(after.model.get_parameter(name), value, rtol=0, atol=1e-7)
+
+
+class CtrlC(logging.Handler):
+    """Sends SIGINT to this process when a line of the log begins with a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith(self._text):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('place', ['given', 'made'])
+def test_ctrl_c_leaves_the_best_parameters_so_far(place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_demonstrations(tmp_path / 'a.npz', lean(20, 100))
+    log, handler = logging.getLogger('zoo.run.pretrain'), CtrlC('epoch 2 of 50')
+    log.addHandler(handler)
+    words = [*SHORT, f'logger.root={tmp_path / "runs"}']
+    try:
+        with caplog.at_level('INFO'), pytest.raises(Interrupted) as stopped:
+            options = {'run_dir': tmp_path / 'runs' / 'a'} if place == 'given' else {}
+            pretrain('cartpole_ppo', str(tmp_path / 'a.npz'), overrides=words, epoch=50, **options)
+    finally:
+        log.removeHandler(handler)
+    assert stopped.value.code == 130 and signal.getsignal(signal.SIGINT) is not signal.SIG_DFL
+    [config] = (tmp_path / 'runs').rglob('config.yaml')
+    assert (run := read_run(config.parent)).state == 'stopped' and run.result['pretrain_epoch'] == 2
+    assert f'are saved; train on from them with init_from={config.parent}' in caplog.text
+    unseen = lean(1, 500, seed=1)
+    assert (load_policy(config.parent).act(unseen.obs.numpy()) == unseen.action['']).mean() > 0.6
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def test_iterations_that_are_timed_are_not_traced(tmp_path: Path) -> None:
     assert TRACED == [False] * (2 * 16 + 5 + 2 * 16) + [True] * (3 * 16) + [False] * (3 * 16 + 5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_trace_has_the_parts_of_three_iterations_and_their_operators(tmp_path: Path) -> None:
     cfg = cartpole(tmp_path, policy=dict(learn=dict(executor='eager')))
     run_dir = serial_pipeline(cfg, profile=1).run_dir

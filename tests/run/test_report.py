@@ -122,7 +122,7 @@ def page_names() -> set[str]:
     return {name for cell in cells for name in re.findall('`([^`]+)`', cell)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_has_every_metric_that_runs_log_and_no_other(tmp_path: Path) -> None:
     logged: set[str] = set()
     for name, learn in RUNS.items():

@@ -27,6 +27,10 @@ def test_run_that_ends_says_done_with_its_numbers(tmp_path: Path) -> None:
     assert (found['env_step'], found['last_return']) == (result.env_step, result.last_return)
     assert set(found['versions']) >= {'zoo', 'python', 'torch'} and found['machine']['cpu']
     assert found['threads'].keys() == {'collect', 'learn', 'evaluate'} and min(found['threads'].values()) >= 1
+    assert found['seconds'].keys() == {'env', 'act', 'sample', 'learn', 'evaluate', 'log'}
+    assert (
+        0 < found['seconds']['evaluate'] < sum(found['seconds'].values()) <= result.wall_s
+    )  # the only evaluation is the last
 
 
 def test_run_says_running_until_it_ends_and_stopped_if_left(tmp_path: Path) -> None:
@@ -107,6 +111,7 @@ def test_run_that_goes_on_after_a_finish_and_fails_at_once_says_failed(tmp_path:
     assert read(job.run_dir)['state'] == 'failed' and 'mine' in read(job.run_dir)['error']
 
 
+@pytest.mark.slow
 def test_run_that_is_done_keeps_its_end_where_the_same_command_finds_nothing_to_do(tmp_path: Path) -> None:
     serial_pipeline('cartpole_ppo', overrides=SHORT, run_dir=tmp_path / 'a')
     files = [tmp_path / 'a' / name for name in ('result.json', 'config.yaml')]

@@ -29,7 +29,7 @@ def temporary_files(run_dir: Path) -> list[Path]:
     return list(run_dir.rglob('*.tmp'))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_end_that_does_not_fit_on_the_disk_is_a_failed_run(tmp_path: Path) -> None:
     with small_disk(tmp_path / 'disk', '2m') as disk:
         policy = dict(model=dict(hidden_sizes=[512, 512]))  # 1 MB a network, with Adam's two means 3 MB each
@@ -44,7 +44,7 @@ def test_end_that_does_not_fit_on_the_disk_is_a_failed_run(tmp_path: Path) -> No
         assert not temporary_files(run_dir) and not list((run_dir / 'checkpoints').iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_end_over_the_file_size_limit_names_what_was_saved_last(tmp_path: Path) -> None:
     first = serial_pipeline(job_config(tmp_path, max_env_step=128, policy=LARGE))
     saved = first.run_dir / 'checkpoints' / 'step_000000128.safetensors'
@@ -59,7 +59,7 @@ def test_end_over_the_file_size_limit_names_what_was_saved_last(tmp_path: Path) 
     assert load_checkpoint(first.run_dir).path == saved and not temporary_files(first.run_dir)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stopped_run_that_cannot_save_exits_as_failed_not_as_stopped(tmp_path: Path) -> None:
     policy = LARGE | dict(eval=dict(eval_freq=10**9))
     config = config_file(tmp_path / 'config.yaml', tmp_path, max_env_step=10**9, policy=policy)

@@ -81,6 +81,7 @@ def _buffer(name: str) -> dict[str, Any]:
     return {'buffer': {'n_sample': 64}} if name.endswith('offpolicy') else {}
 
 
+@pytest.mark.slow
 def test_key_without_an_effect_is_left_out() -> None:
     def keys(**policy: Any) -> list[str]:
         config = {'env': {'id': 'CartPole-v1'}, 'policy': policy}

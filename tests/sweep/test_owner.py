@@ -13,7 +13,7 @@ import pytest
 from zoo.sweep.owner import LOST_S, beating, is_lost, this_process
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_process_lives_until_it_ends_and_no_other_one_has_its_name(tmp_path: Path) -> None:
     code = (
         'import json; from zoo.sweep.owner import this_process; print(json.dumps(this_process()), flush=True); input()'

@@ -153,6 +153,7 @@ def test_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
+@pytest.mark.long
 def test_without_optuna_one_sentence_names_the_extra(tmp_path: Path) -> None:
     code = (
         'import sys; sys.modules["optuna"] = None\n'
@@ -164,6 +165,7 @@ def test_without_optuna_one_sentence_names_the_extra(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_zoo_and_its_commands_load_without_optuna() -> None:
     code = 'import sys, zoo, zoo.pipeline, zoo.cli.parser, zoo.sweep; assert "optuna" not in sys.modules'
     subprocess.run([sys.executable, '-c', code], check=True, timeout=60)

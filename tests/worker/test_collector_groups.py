@@ -66,7 +66,7 @@ def clone(rollout: Any) -> dict[str, Any]:
     return {**map_tensors(torch.clone, rollout.data), 'last_obs': rollout.last_obs.clone(), 'ends': dict(sorted(ends))}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('n_group', [2, 3])
 @pytest.mark.parametrize('env', KINDS)
 def test_groups_collect_what_one_group_collects(env: dict[str, Any], n_group: int) -> None:
@@ -218,7 +218,7 @@ def test_output_that_is_not_of_the_envs_is_refused() -> None:
         collector.collect()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_with_groups_learns_and_resumes(tmp_path: Path) -> None:
     env = dict(collector_group_num=2, vectorization='async')
     result = serial_pipeline(job_config(tmp_path, 'CartPole-v1', env=env))

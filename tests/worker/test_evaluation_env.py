@@ -178,6 +178,7 @@ def test_parameters_are_the_same_bits_whatever_is_evaluated(tmp_path: Path) -> N
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
+@pytest.mark.slow
 def test_a_resume_and_a_checkpoint_know_them(tmp_path: Path) -> None:
     sets = {'long': {'kwargs': {'limit': 9}}}
     cfg = job_config(tmp_path, LIMIT, policy=dict(eval=dict(env={'kwargs': {'limit': 7}}, sets=sets)))

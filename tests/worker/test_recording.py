@@ -191,7 +191,7 @@ def test_procgen_shows_what_the_policy_sees() -> None:
         assert np.array_equal(picture, obs.permute(1, 2, 0).numpy())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mujoco_is_drawn_without_a_display_by_the_camera_that_follows() -> None:
     pytest.importorskip('mujoco')
     env = dict(id='HalfCheetah-v5', max_episode_steps=20)

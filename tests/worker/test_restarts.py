@@ -378,7 +378,7 @@ class NaNEnv(LimitEnv):
         return super().step(action)[:3]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_env_that_breaks_the_interface_is_not_made_anew(how: str) -> None:
     env = make_vector_env(EnvConfig(id=NaNEnv, vectorization=how, on_error='restart'), 2)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -116,9 +117,16 @@ def _with_imports(args: argparse.Namespace) -> int:
 
 
 def _hint(args: argparse.Namespace, message: str) -> str:
-    from_file = getattr(args, 'checkpoint', None) or getattr(args, 'resume', None)
-    unknown = message.startswith(('unknown policy', 'unknown model', 'unknown env', 'unknown buffer'))
-    return ' If it is your own, import the file that registers it: --import my_file.py' if from_file and unknown else ''
+    """What to do where the config of a checkpoint names something that is registered by code which was not imported."""
+    words = [getattr(args, name, None) for name in ('checkpoint', 'resume')]
+    words += [args.run_dir] if 'run_dir' in args and args.config is None else []
+    if not any(words) or 'unknown ' not in message:
+        return ''
+    from zoo.core import registry
+
+    kinds = '|'.join(re.escape(x.kind) for x in vars(registry).values() if isinstance(x, registry.Registry))
+    is_unknown = re.search(rf'^([\w.]+: )?unknown ({kinds}) ', message, re.MULTILINE)
+    return ' If it is your own, import the file that registers it: --import my_file.py' if is_unknown else ''
 
 
 def _report(error: Exception, code: int, hint: str = '') -> int:

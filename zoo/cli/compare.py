@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 SUMMARY = 'compare runs: returns with intervals, the chance that one config is better, and what differs'
 OPTIONS = ('json',)
-FEW = 3  # with fewer runs on a side, nothing is said of the difference
 N_SHOWN = 4  # runs that a line names
 NOTES = """  zoo compare runs/cartpole_ppo runs/cartpole_ppg
 
 Runs that differ only in their seed are a side, and each side is compared with the first one. Of two words the runs are
-never put together, even if they are of one config. The chance to beat A is the share of pairs, one run of each side, in which the other is higher:
-.5 is a tie."""
+never put together, even if they are of one config. The chance to beat A is the share of pairs, one run of each side, in
+which the other is higher: .5 is a tie. A difference is called one if chance alone gives such a one in 5% of cases at most;
+3 runs against 3 are too few for that, 4 against 4 are enough."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +52,13 @@ def _text(found: Comparison) -> str:
     """The comparison as people read it: a table, what it means, and what differs in the configs."""
     from zoo.results.statistics import WORDS
 
-    head = f'{found.metric} at the last point of each run, {WORDS[found.stat]} of runs [95% interval]'
+    has_interval = any(side.last is not None and side.last.low is not None for side in found.sides)
+    head = (
+        f'{found.metric} at the last point of each run, {WORDS[found.stat]} of runs{" [95% interval]" * has_interval}'
+    )
     means = [line for i, side in enumerate(found.sides) if (line := _meaning(i, side, found)) is not None]
-    left_out = [_left_out(found)] if found.left_out else []
-    return '\n'.join([head, '', columns(_table(found)), '', *left_out, *means, '', _differences(found)])
+    notes = [*([_left_out(found)] if found.left_out else []), *_without_values(found), *means]
+    return '\n'.join([head, '', columns(_table(found)), '', *notes, '', _differences(found)])
 
 
 def _left_out(found: Comparison) -> str:
@@ -63,6 +66,18 @@ def _left_out(found: Comparison) -> str:
     runs = [f'{run.path} ({run.state} at env step {run.env_step:,})' for run in found.left_out]
     more = f' and {len(runs) - N_SHOWN} more' if len(runs) > N_SHOWN else ''
     return f'left out, since they are at an earlier env step than the others: {", ".join(runs[:N_SHOWN])}{more}'
+
+
+def _without_values(found: Comparison) -> list[str]:
+    """The sides that have no run with the metric, and what to do, as one sentence; none if there are none."""
+    letters = [_letter(i) for i, side in enumerate(found.sides) if side.last is None]
+    if not letters:
+        return []
+    other = 'collect/return_mean' if found.metric != 'collect/return_mean' else 'eval/return_mean'
+    return [
+        f'no run of {" or ".join(letters)} has a value of {found.metric}, so that is not compared; wait for the first '
+        f'evaluation, or name another metric, e.g. --metric {other}'
+    ]
 
 
 def _table(found: Comparison) -> list[tuple[str, ...]]:
@@ -74,10 +89,10 @@ def _table(found: Comparison) -> list[tuple[str, ...]]:
             side.label,
             str(side.n_run) if len(side.env_step) == side.n_run else f'{len(side.env_step)} of {side.n_run}',
             _range(side.env_step),
-            f'{side.speed:,.0f}',
+            f'{side.speed:,.0f}' if math.isfinite(side.speed) else '-',
             _spread(side.last),
         ]
-        words += [] if side.common is None else [_spread(side.common)]
+        words += [] if found.common_step is None else [_spread(side.common)]
         rows.append((*words, _chance(side.chance if found.common_step is None else side.common_chance)))
     return rows
 
@@ -89,12 +104,12 @@ def _meaning(i: int, side: Side, found: Comparison) -> str | None:
         return None
     at = '' if found.common_step is None else f'after {found.common_step:,.0f} env steps '
     said = f'{at}{_letter(i)} is higher than A in {chance.value:.0%} of the pairs of runs'
-    n_few = min(len(side.last.values), len(found.sides[0].last.values))
-    if n_few < FEW:
-        return f'{said}; too few runs to tell them apart ({n_few}; 5 or more are usual)'
-    is_clear = not chance.low <= 0.5 <= chance.high
-    verdict = ('it is higher' if chance.value > 0.5 else 'it is lower') if is_clear else 'no clear difference'
-    return f'{said} (95% interval {chance.low:.0%} to {chance.high:.0%}): {verdict}'
+    luck = f'chance alone gives such a difference in {_percent(chance.p)} of cases'
+    if chance.low is None or chance.high is None:
+        n, n_first = (len(one.last.values) if one.last else 0 for one in (side, found.sides[0]))
+        return f'{said}: {n} and {n_first} runs are too few to tell them apart ({luck}; 5 or more of each are usual)'
+    verdict = ('it is higher' if chance.value > 0.5 else 'it is lower') if chance.is_clear else 'no clear difference'
+    return f'{said} (95% interval {chance.low:.0%} to {chance.high:.0%}): {verdict} ({luck})'
 
 
 def _differences(found: Comparison) -> str:
@@ -134,9 +149,19 @@ def _range(steps: tuple[int, ...]) -> str:
     return f'{high:,}' if low > 0.98 * high else f'{low:,} to {high:,}'
 
 
-def _spread(spread: Spread) -> str:
-    return f'{spread.center:.5g} [{spread.low:.5g}, {spread.high:.5g}]'
+def _spread(spread: Spread | None) -> str:
+    if spread is None:
+        return '-'
+    ends = '' if spread.low is None else f' [{spread.low:.5g}, {spread.high:.5g}]'
+    return f'{spread.center:.5g}{ends}'
 
 
 def _chance(chance: Chance | None) -> str:
-    return '-' if chance is None else f'{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]'
+    if chance is None:
+        return '-'
+    ends = '' if chance.low is None else f' [{chance.low:.2f}, {chance.high:.2f}]'
+    return f'{chance.value:.2f}{ends}'
+
+
+def _percent(share: float) -> str:
+    return f'{share:.0%}' if share >= 0.01 else f'{share:.1%}' if share >= 0.001 else 'less than 0.1%'

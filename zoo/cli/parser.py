@@ -125,8 +125,8 @@ def _shared_options() -> dict[str, _Parser]:
         action='append',
         default=[],
         metavar='MODULE',
-        help='module or .py file to import first, e.g. one that registers your own policy or env; '
-        'a checkpoint may then name its code',
+        help='Python module or .py file to import first, e.g. --import my_policy.py: code that registers a policy, env or part '
+        'of your own; a checkpoint may then name what is in it; may be repeated',
     )
     common.add_argument(
         '--quiet', '-q', action='store_true', help='no progress, and only warnings and errors of the log'

@@ -41,12 +41,22 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
         metavar='RUN',
         help='run folders, folders that hold some, or a name in runs/, e.g. cartpole_ppo',
     )
-    parser.add_argument('--metric', metavar='NAME', help='what of them (eval/return_mean where there is one)')
+    add_metric(parser)
     parser.add_argument(
         '--stat', default='iqm', choices=('iqm', 'mean', 'median'), help='average over runs (iqm: interquartile mean)'
     )
     parser.add_argument(
         '--allow-different-envs', action='store_true', help='take runs of different envs, whose returns do not compare'
+    )
+
+
+def add_metric(parser: argparse.ArgumentParser) -> None:
+    """The argument that says which number of runs is shown."""
+    parser.add_argument(
+        '--metric',
+        metavar='NAME',
+        help='a metric of the log, e.g. --metric learn/entropy (eval/return_mean, or collect/return_mean where no run was '
+        'evaluated)',
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from zoo.cli.plot import add_metric
 from zoo.core.streams import write_line
 
 SUMMARY = 'write a page about runs: curves, numbers, settings, machine, in one HTML file'
@@ -26,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help='run folders, folders that hold some, or a name in runs/, e.g. cartpole_ppo',
     )
     parser.add_argument('--output', '-o', default='report.html', metavar='FILE', help='the page (report.html)')
-    parser.add_argument('--metric', metavar='NAME', help='of the main curves (eval/return_mean where there is one)')
+    add_metric(parser)
     parser.add_argument('--x', choices=('env_step', 'wall_s'), default='env_step', help='along the curves (env_step)')
     parser.add_argument('--stat', choices=('iqm', 'mean', 'median'), default='iqm', help='the average of runs (iqm)')
     parser.add_argument('--title', metavar='TEXT', help='the heading of the page')

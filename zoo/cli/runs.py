@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -14,6 +15,7 @@ from zoo.core.streams import write_line
 
 if TYPE_CHECKING:
     from zoo.results.read import Run
+    from zoo.results.table import Row
 
 SUMMARY = 'list runs with their seeds, returns, speed and state'
 OPTIONS = ('json',)
@@ -34,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table."""
-    from zoo.results.table import HEADS, Order, as_data, as_text, rows_of, sorted_rows
+    from zoo.results.table import Order, as_data, rows_of, sorted_rows
 
     if args.sort not in get_args(Order):
         raise UserError(f'--sort is {args.sort!r} but must be one of {", ".join(get_args(Order))}')
@@ -42,8 +44,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({'runs': [as_data(row) for row in rows]})
     else:
-        write_line(columns([HEADS, *map(as_text, rows)]))
+        write_line(table(rows))
     return 0
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Runs as lines with aligned columns; only a terminal is shown less than all of a long label."""
+    from zoo.results.table import HEADS, LABEL, as_texts
+
+    return columns([HEADS, *as_texts(rows, LABEL if sys.stdout.isatty() else None)])
 
 
 def _readable(folders: Sequence[str]) -> list[Run]:

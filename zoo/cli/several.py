@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.cli.output import columns, print_json
+from zoo.cli.output import print_json
+from zoo.cli.runs import table
 from zoo.core.streams import write_line
 from zoo.results.read import read_run
-from zoo.results.table import HEADS, as_data, as_text, row_of, rows_of
+from zoo.results.table import as_data, row_of, rows_of
 from zoo.sweep.grid import Member
 from zoo.sweep.many import Outcome, train_many
 
@@ -52,7 +53,7 @@ def train_and_print(args: argparse.Namespace, config: Any, members: Sequence[Mem
         )
     else:
         if rows:
-            write_line(columns([HEADS, *map(as_text, rows)]))
+            write_line(table(rows))
         for outcome in failed:
             place = '' if outcome.run_dir is None else f'; run folder: {_shown(outcome.run_dir)}'
             write_line(f'{outcome.state}: {outcome.member.name}: {outcome.reason}{place}')

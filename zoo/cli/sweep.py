@@ -40,7 +40,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         '--seeds', default='1', metavar='N', help='runs of each trial, with seeds from that of the config (1)'
     )
     parser.add_argument('--jobs', default='1', metavar='N', help='processes, each with one torch thread (1)')
-    parser.add_argument('--metric', metavar='NAME', help='steps, best, last or auc, see below')
+    parser.add_argument(
+        '--metric',
+        metavar='NAME',
+        help='what a run is measured by: steps, best, last or auc, see below; e.g. --metric last',
+    )
     parser.add_argument('--sampler', default='tpe', metavar='NAME', help='tpe, random or grid (tpe)')
     parser.add_argument('--pruner', default='median', metavar='NAME', help='median or halving (median)')
     parser.add_argument(

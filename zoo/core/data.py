@@ -84,6 +84,7 @@ class RunInfo(NamedTuple):
     eager_only: why its gradient steps must be executed eagerly, as a clause; '' if they need not.
     config: the config of the run as files hold it; None: a policy made by hand.
     ranks: the processes that train it together.
+    env_step: env steps that it had been trained for when it was loaded from a file; 0 where it was not.
     """
 
     max_env_step: int | None = None
@@ -92,6 +93,7 @@ class RunInfo(NamedTuple):
     eager_only: str = ''
     config: Mapping[str, Any] | None = None
     ranks: Ranks = ALONE
+    env_step: int = 0
 
 
 class Timestep(NamedTuple):

@@ -403,16 +403,16 @@ class Policy(ABC):
         return self._model
 
     def save(
-        self, path: str | os.PathLike[str], *, env: Any = None, env_step: int = 0, form: str = 'checkpoint'
+        self, path: str | os.PathLike[str], *, env: Any = None, env_step: int | None = None, form: str = 'checkpoint'
     ) -> Path:
         """Writes this policy to a file, with all that its modes need to continue, and returns the path.
 
         `load_policy` reads it. Of a policy made by hand the file knows no env: `env` names it, for `zoo eval`.
         Args: env: section `env` as a dict, or an id; None: that of the run; env_step: env steps of training so far;
-          form: registered in SAVE_REGISTRY.
+          None: those of the file that it was loaded from, else 0; form: registered in SAVE_REGISTRY.
         Raises: UserError for what the form cannot hold; OSError, e.g. on a full disk.
         """
-        return SAVE_REGISTRY.get(form)(self, path, env, env_step)
+        return SAVE_REGISTRY.get(form)(self, path, env, self.run.env_step if env_step is None else env_step)
 
     def export(self, path: str | os.PathLike[str], format: str | None = None, *, value: bool = False) -> Exported:
         """Writes acting to a file that runs without zoo: raw observations in, greedy actions of the env out.

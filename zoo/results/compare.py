@@ -12,31 +12,51 @@ from zoo.core.errors import UserError
 from zoo.results.curves import curve_points
 from zoo.results.read import Run, State
 from zoo.results.report_config import NO_EFFECT, differing_keys, has_key
-from zoo.results.statistics import Stat, center, improvement_interval, interval, probability_of_improvement
+from zoo.results.statistics import (
+    LEVEL,
+    Stat,
+    center,
+    improvement_interval,
+    interval,
+    least_p,
+    permutation_p,
+    probability_of_improvement,
+)
 from zoo.run.config_check import without_derived_values
 
 Points = tuple[np.ndarray, np.ndarray]
 NAMES = ('seed', 'exp_name')
 TIERS: tuple[tuple[State, ...], ...] = (('done',), ('running', 'stopped'), ('failed', 'killed'))
 """States of runs: those of the first tier that a side has decide up to which step sides are compared."""
+ALPHA = round(1 - LEVEL, 9)  # a difference that chance alone gives more often than this is not called one
 SHORTER = 0.98  # a side whose runs end before this share of the longest is compared at its own last step too
 
 
 class Spread(NamedTuple):
-    """A number of each run of a side, their average and its 95% interval."""
+    """A number of each run of a side, their average and its 95% interval, whose ends are None of one run."""
 
     values: tuple[float, ...]
     center: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 class Chance(NamedTuple):
-    """Chance that a run of a side is higher than one of the first side, .5 for no difference, and its 95% interval."""
+    """Chance that a run of a side is higher than one of the first side, .5 for no difference.
+
+    low, high: its 95% interval, None where the runs are too few: then even two sides of which one has all the higher runs
+    may be of one config. p: how often chance alone gives such a difference, or a larger one.
+    """
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+    p: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether chance alone hardly gives it: it is rarer than 1 in 20, and .5 is not in the interval."""
+        return self.low is not None and self.high is not None and self.p <= ALPHA and not self.low <= 0.5 <= self.high
 
 
 class LeftOut(NamedTuple):
@@ -52,14 +72,16 @@ class Side(NamedTuple):
 
     n_run: runs of it; env_step: that its runs took; speed: env steps/s of the whole run, the median of its runs; both
     without the runs that are left out.
-    last: the metric at the last point of each run that has it; common: at `Comparison.common_step`, None without one.
+    last: the metric at the last point of each run that has it, None if no run has; common: at `Comparison.common_step`, None
+    without one.
+    chance, common_chance: to beat the first side; None of that side itself, and where one of the two has no value.
     """
 
     label: str
     n_run: int
     env_step: tuple[int, ...]
     speed: float
-    last: Spread
+    last: Spread | None
     common: Spread | None
     chance: Chance | None
     common_chance: Chance | None
@@ -87,17 +109,22 @@ def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm')
     A run that failed, was killed or stopped before the last step that all finished runs reached is left out. A side without
     a finished run is compared by those that still run or were stopped, or else by all.
     Args: sides: two or more groups, by their names; metric: of `resolve_metric`.
-    Raises: UserError if a group has no run with the metric.
+    Raises: UserError if no run has the metric. A group without it is a side without values, of all its runs.
     """
-    curves = {label: _curves(label, runs, metric) for label, runs in sides.items()}
-    deciding = {label: _deciding(each) for label, each in curves.items()}
+    curves = {label: _curves(runs, metric) for label, runs in sides.items()}
+    if not any(curves.values()):
+        raise UserError(
+            f'no run has a value of the metric {metric}; let one run until its first evaluation, or name another with '
+            '--metric, e.g. --metric collect/return_mean'
+        )
+    deciding = {label: _deciding(each) for label, each in curves.items() if each}
     step = _common_step(deciding)
     reach = SHORTER * min(float(at[-1]) for each in deciding.values() for at, _ in each)
     short = {
         run.path: LeftOut(str(run.path), run.state, int(at[-1])) for run, (at, _) in _all(curves) if at[-1] < reach
     }
     points = {label: [point for run, point in each if run.path not in short] for label, each in curves.items()}
-    for run in (run for runs in sides.values() for run in runs):
+    for run in (run for label, runs in sides.items() if curves[label] for run in runs):
         if run.path not in {each.path for each, _ in _all(curves)}:  # without a point, so before its first evaluation
             short[run.path] = LeftOut(str(run.path), run.state, int(run.env_step))
     kept = {label: [run for run in runs if run.path not in short] for label, runs in sides.items()}
@@ -135,15 +162,10 @@ def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
     }
 
 
-def _curves(label: str, runs: Sequence[Run], metric: str) -> list[tuple[Run, Points]]:
-    """The runs that have the metric, with their curves. Raises: UserError if none has."""
+def _curves(runs: Sequence[Run], metric: str) -> list[tuple[Run, Points]]:
+    """The runs that have the metric, with their curves."""
     curves = [(run, curve_points(run, metric)) for run in runs]
-    if found := [(run, point) for run, point in curves if len(point[0])]:
-        return found
-    raise UserError(
-        f'no run of {label} has the metric {metric}; let it run until its first evaluation, or name another with --metric, '
-        'e.g. collect/return_mean'
-    )
+    return [(run, point) for run, point in curves if len(point[0])]
 
 
 def _all(curves: Mapping[str, Sequence[tuple[Run, Points]]]) -> list[tuple[Run, Points]]:
@@ -156,15 +178,23 @@ def _deciding(curves: Sequence[tuple[Run, Points]]) -> list[Points]:
 
 
 def _common_step(points: Mapping[str, Sequence[Points]]) -> float | None:
-    """The last step that all runs reached; None if that is where all end, or some run began later."""
+    """The last step that all runs reached; None if that is where all end, some run began later, or one side has all runs."""
+    if len(points) < 2:
+        return None
     starts, ends = ([float(at[i]) for each in points.values() for at, _ in each] for i in (0, -1))
     return min(ends) if max(starts) <= min(ends) < SHORTER * max(ends) else None
 
 
-def _spread(values: Sequence[float], stat: Stat) -> Spread:
-    low, high = interval(values, stat)
-    return Spread(tuple(values), float(center(values, stat)), float(low), float(high))
+def _spread(values: Sequence[float], stat: Stat) -> Spread | None:
+    if not values:
+        return None
+    ends = map(float, interval(values, stat)) if len(values) > 1 else (None, None)
+    return Spread(tuple(values), float(center(values, stat)), *ends)
 
 
-def _chance(values: Sequence[float], first: Sequence[float]) -> Chance:
-    return Chance(probability_of_improvement(values, first), *improvement_interval(values, first))
+def _chance(values: Sequence[float], first: Sequence[float]) -> Chance | None:
+    if not values or not first:
+        return None
+    is_few = least_p(len(values), len(first)) > ALPHA
+    low, high = (None, None) if is_few else improvement_interval(values, first)
+    return Chance(probability_of_improvement(values, first), low, high, permutation_p(values, first))

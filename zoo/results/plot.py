@@ -54,7 +54,7 @@ def figure(
     theme: Theme = 'light',
     title: str | None = None,
 ) -> Figure:
-    """One line for each group: the average of its runs on one grid of steps, and a 95% interval.
+    """One line for each group: the average of its runs on one grid of steps, and a 95% interval, a bar at a single point.
 
     Where not all runs of a group have values, as after the end of one, the line is dotted and the legend says how many do.
     Args:
@@ -124,7 +124,10 @@ def _bytes(drawn: Figure, kind: str, **options: Any) -> bytes:
 
 
 def _draw(axes: Axes, curve: Band, look: _Look, unit: float, shift: float) -> Any:
-    """One line with its interval; where not all runs have values it is dotted. Returns: what the legend shows."""
+    """One line with its interval; where not all runs have values it is dotted. Returns: what the legend shows.
+
+    The interval is a shade, or a bar where the line is a single point.
+    """
     from matplotlib.lines import Line2D
 
     at, marked = curve.steps / unit, _marked(curve.steps, shift)
@@ -135,7 +138,12 @@ def _draw(axes: Axes, curve: Band, look: _Look, unit: float, shift: float) -> An
         )
         marks = np.flatnonzero(marked[part]).tolist() if part.stop - part.start > 1 else [0]
         axes.plot(at[part], curve.center[part], markevery=marks, **line, **style)
-        axes.fill_between(at[part], curve.low[part], curve.high[part], color=look.color, alpha=0.18, linewidth=0)
+        if n_run > 1 and part.stop - part.start == 1:  # a shade of one step has no width
+            low, high = curve.low[part], curve.high[part]
+            axes.vlines(at[part], low, high, color=look.color, linewidth=1.4)
+            axes.plot(np.repeat(at[part], 2), [*low, *high], '_', color=look.color, markersize=9, markeredgewidth=1.4)
+        else:
+            axes.fill_between(at[part], curve.low[part], curve.high[part], color=look.color, alpha=0.18, linewidth=0)
     return Line2D([], [], linewidth=1.8, **line) if len(at) else Line2D([], [], linestyle='none')
 
 
@@ -215,8 +223,12 @@ def _head(groups: Mapping[str, Sequence[Run]], metric: str) -> str:
 def _caption(stat: Stat, curves: Sequence[Band]) -> str:
     """What line and shade are."""
     words = [f'line: {WORDS[stat]} of runs']
-    if any(curve.n_run.max(initial=0) > 1 for curve in curves):
-        words.append(f'shade: {LEVEL:.0%} bootstrap interval over runs')
+    lengths = [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]
+    if lengths:
+        kinds = {'shade': max(lengths) > 1, 'bar': min(lengths) == 1}
+        words.append(
+            f'{" or ".join(kind for kind, is_drawn in kinds.items() if is_drawn)}: {LEVEL:.0%} bootstrap interval over runs'
+        )
     if any(n_run < curve.n_with for curve in curves for _, n_run in curve.parts()):
         words.append('dotted: not all runs have values there')
     return '; '.join(words)

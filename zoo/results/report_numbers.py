@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,12 +72,11 @@ def numbers_of(groups: Mapping[str, Sequence[Run]], metric: str | None, stat: St
 
 
 def time_shares(runs: Sequence[Run]) -> dict[str, float]:
-    """The share of the time that each part of a run took, the mean over runs, by the names of PARTS; {} if unknown."""
-    found = []
-    for run in runs:
-        last = {name: _last(run, f'time/share_{name}') for name in PARTS}
-        if all(share is not None for share in last.values()):
-            found.append([share or 0.0 for share in last.values()])
+    """The share of the time that each part of a run took, the mean over runs, by the names of PARTS; {} if unknown.
+
+    That of a run which has ended is of all its time, the last evaluation included; else it is that of its last line.
+    """
+    found = [shares for run in runs if (shares := _shares(run)) is not None]
     total = sum(means := np.mean(found, axis=0)) if found else 0.0
     return {name: float(share / total) for name, share in zip(PARTS, means, strict=True)} if total > 0 else {}
 
@@ -128,10 +127,22 @@ def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
 
 def _of_run(run: Run, metric: str | None) -> RunNumbers:
     values = curve_points(run, metric)[1] if metric else np.empty(0)
-    wall_s = _last(run, 'wall_s')
-    return RunNumbers(
-        run, float(values[-1]) if len(values) else None, float(values.max()) if len(values) else None, wall_s or 0.0
-    )
+    last, highest = (float(values[-1]), float(values.max())) if len(values) else (None, None)
+    return RunNumbers(run, last, highest, run.wall_s)
+
+
+def _shares(run: Run) -> list[float] | None:
+    """The share of each of PARTS; None if it is not known."""
+    seconds = run.result.get('seconds')
+    if isinstance(seconds, dict) and all(_is_time(seconds.get(name)) for name in PARTS):
+        total = sum(seconds[name] for name in PARTS)
+        return [seconds[name] / total for name in PARTS] if total > 0 else None
+    last = [_last(run, f'time/share_{name}') for name in PARTS]
+    return None if None in last else [share or 0.0 for share in last]
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def _last(run: Run, metric: str) -> float | None:

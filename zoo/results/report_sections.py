@@ -17,6 +17,7 @@ from zoo.results.report_config import Setting, changed_settings, differing_keys,
 from zoo.results.report_html import Html, block, code, html, join, paragraph, table
 from zoo.results.report_numbers import PARTS, GroupNumbers, RunNumbers, duration, number, spread, steps, time_shares
 from zoo.results.report_video import Video
+from zoo.run.trust import modules_of
 
 STATES = {
     'running': ('is still running', 'are still running'),
@@ -88,8 +89,21 @@ def commands(groups: Mapping[str, Sequence[Run]]) -> Html:
     """The commands that repeat the runs: those that started them, and one for each config that the page carries."""
     started = list(dict.fromkeys(line for runs in groups.values() for run in runs if (line := _started_by(run))))
     parts = [paragraph('The runs were started with'), block('\n'.join(started))] if started else []
-    parts += [paragraph('To repeat them from this page alone, save the config and run:')] if started else []
-    parts += [paragraph('Save the config below, then run:')] if not started else []
+    needed, imports = _not_in_page([run for group in groups.values() for run in group])
+    words = ''.join(f' --import {shlex.quote(name)}' for name in imports)
+    if needed:
+        parts.append(
+            paragraph(
+                html(
+                    'To repeat them, save the config, and beside it what is not in this page: $needed. Then run:',
+                    needed=join(needed, ', '),
+                )
+            )
+        )
+    else:
+        parts.append(
+            paragraph(f'{"To repeat them from this page alone, save" if started else "Save"} the config, then run:')
+        )
     for label, name in zip(groups, _file_names(groups.values()), strict=True):
         runs = groups[label]
         text = yaml_text(portable_config(runs[0].config))
@@ -98,7 +112,7 @@ def commands(groups: Mapping[str, Sequence[Run]]) -> Html:
             name=name,
             data=base64.b64encode(text.encode()).decode(),
         )
-        parts.append(block(f'zoo train {name} {_seed_words(runs)}'))
+        parts.append(block(f'zoo train {name} {_seed_words(runs)}{words}'))
         parts.append(
             html(
                 '<details><summary>$link, the whole config of $label</summary>$text</details>',
@@ -209,6 +223,36 @@ def _seed_words(runs: Sequence[Run]) -> str:
     values = sorted({run.seed for run in runs})
     is_range = len(values) > 1 and values[-1] - values[0] == len(values) - 1
     return f'seed={values[0]}..{values[-1]}' if is_range else f'seed={",".join(map(str, values))}'
+
+
+def _not_in_page(runs: Sequence[Run]) -> tuple[list[Html], list[str]]:
+    """What runs need besides their configs, in words; and the names that a command has to import for them."""
+    imports = list(dict.fromkeys(_file_name(name) for run in runs for name in _imports_of(run)))
+    modules = [_file_name(name) for run in runs for name in modules_of(run.config)]
+    needed = [
+        html('the file $name' if name.endswith('.py') else 'the module $name', name=code(name))
+        for name in dict.fromkeys([*modules, *imports])
+    ]
+    if any(run.config.get('init_from') for run in runs):
+        needed.append(html('the checkpoint that $key names', key=code('init_from')))
+    if any(_started_by(run).startswith('python ') for run in runs):
+        needed.append(Html('what the Python program gave besides the config, e.g. a network'))
+    return needed, imports
+
+
+def _imports_of(run: Run) -> Iterator[str]:
+    """What the command that started a run had imported."""
+    words = run.result.get('command')
+    words = [*map(str, words)] if isinstance(words, list) else []
+    for word, after in zip(words, [*words[1:], ''], strict=False):
+        option, _, name = word.partition('=')
+        if option == '--import' and (name or after):
+            yield name or after
+
+
+def _file_name(name: str) -> str:
+    """A file without its folder, a module as it is."""
+    return re.split(r'[/\\]', name)[-1] if name.endswith('.py') else name
 
 
 def _started_by(run: Run) -> str:

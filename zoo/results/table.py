@@ -11,7 +11,7 @@ from zoo.results.read import DEFAULT_METRICS, METRICS, Run, groups
 
 Order = Literal['time', 'return', 'steps', 'name']
 HEADS = ('run', 'config', 'policy', 'env', 'seed', 'env steps', 'last', 'best', 'steps/s', 'state')
-LABEL = 60  # letters of a label that are shown
+LABEL = 60  # letters of a label that a terminal shows, more where labels would look alike
 
 
 class Row(NamedTuple):
@@ -61,6 +61,20 @@ def sorted_rows(rows: Sequence[Row], order: Order = 'time') -> list[Row]:
     return sorted(rows, key=keys[order])
 
 
+def as_texts(rows: Sequence[Row], n_letter: int | None = None) -> list[tuple[str, ...]]:
+    """Rows as the words of HEADS.
+
+    Args: n_letter: longer labels are cut in the middle, to so many letters, or more where two would look alike; None: not.
+    """
+    texts = [as_text(row) for row in rows]
+    if n_letter is None:
+        return texts
+    labels = {row.label for row in rows}
+    while len({_cut(label, n_letter) for label in labels}) < len(labels):
+        n_letter += 10
+    return [(run, _cut(label, n_letter), *rest) for run, label, *rest in texts]
+
+
 def as_text(row: Row, root: Path | None = None) -> tuple[str, ...]:
     """A row as the words of HEADS. Args: root: folder to which paths are shown relative; the current one without it."""
     root = root or Path.cwd()
@@ -73,14 +87,19 @@ def as_text(row: Row, root: Path | None = None) -> tuple[str, ...]:
         '-' if row.speed is None else f'{row.speed:,.0f}',
     )
     state = f'{row.state}: {row.reason}' if row.reason else row.state
-    label = row.label if len(row.label) <= LABEL else f'{row.label[: LABEL - 1]}…'
-    return (str(shown), label, row.policy, row.env, str(row.seed), *numbers, state)
+    return (str(shown), row.label, row.policy, row.env, str(row.seed), *numbers, state)
 
 
 def as_data(row: Row) -> dict[str, Any]:
     """A row for programs."""
     when = datetime.fromtimestamp(row.time).isoformat(timespec='seconds')
     return {**row._asdict(), 'path': str(row.path), 'time': when}
+
+
+def _cut(label: str, n: int) -> str:
+    """A label of at most n letters, with its beginning and its end."""
+    half = (n - 1) // 2
+    return label if len(label) <= n else f'{label[: n - 1 - half]}…{label[-half:]}'
 
 
 def _number(value: float | None) -> str:

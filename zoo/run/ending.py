@@ -107,8 +107,9 @@ class Ending:
         return self._job.done and not self._job.stop_requested()
 
     def _numbers(self) -> dict[str, Any]:
-        """What result.json says of the end of the run."""
-        return {name: value for name, value in vars(self._job.result()).items() if name not in ('policy', 'run_dir')}
+        """What result.json says of the end of the run, with the seconds of each part of it in this process."""
+        numbers = {name: value for name, value in vars(self._job.result()).items() if name not in ('policy', 'run_dir')}
+        return numbers | {'seconds': {name: round(value, 3) for name, value in self._job.clocks().seconds.items()}}
 
 
 def or_warn(save: Callable[[], Path | None]) -> Path | None:

@@ -122,7 +122,8 @@ def build_policy(
     try:
         with AllocationLimit(BUILD_FACTOR * n_byte + BUILD_SLACK):
             spaces, options = (run.obs_space, run.action_space), {'seed': run.config['seed'], 'action_mode': mode}
-            policy = make(cfg, *spaces, enable_field=fields, model=model, run=_run_info(run, fields), **options)
+            info = _run_info(run, fields)._replace(env_step=run.env_step if is_whole else 0)
+            policy = make(cfg, *spaces, enable_field=fields, model=model, run=info, **options)
     except AllocationError as error:
         raise CheckpointError(
             run.path,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.base import Policy
 from zoo.policy.sequences import run_model
 from zoo.run.config import resolve_config
+from zoo.run.interrupt import Interrupted, catch_signals
 from zoo.run.make_policy import policy_of_config
 from zoo.run.result_file import ResultFile
 from zoo.run.run_dir import RunFolder
@@ -71,7 +72,8 @@ def pretrain(
       keep_std: false: a free log_std of continuous actions is put back to what it was before, since that of an expert who
         never errs is so small that ppo from it explores nothing and takes wild steps; greedy actions are the same.
       run_dir: of the new run; None: as for a run.
-    Returns: Pretrained. Raises: UserError, ConfigError before anything is written.
+    Returns: Pretrained. Raises: UserError, ConfigError before anything is written; Interrupted (SystemExit, 128 + its number)
+      after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the best parameters so far saved.
     """
     for name, number in (('epoch', epoch), ('batch_size', batch_size)):
         if type(number) is not int or number < 1:
@@ -86,11 +88,14 @@ def pretrain(
     cfg = resolve_config(config, overrides)
     policy = policy_of_config(cfg)
     student = _Student(policy, read_demonstrations(str(demos), policy), cfg)
-    with closing(RunFolder(cfg, None, place)) as folder, _threads(cfg, policy, batch_size):
+    with ExitStack() as undo:
+        received = undo.enter_context(catch_signals())
+        folder = undo.enter_context(closing(RunFolder(cfg, None, place)))
+        undo.enter_context(_threads(cfg, policy, batch_size))
         folder.begin()
         file = ResultFile(folder.path)
         try:
-            n_epoch, loss, agreement = _train(student, epoch, batch_size, learning_rate)
+            n_epoch, loss, agreement = _train(student, epoch, batch_size, learning_rate, lambda: bool(received))
             if not keep_std:
                 student.restore_std()
             policy._follow_model()
@@ -99,7 +104,15 @@ def pretrain(
             raise
         (folder.path / 'checkpoints').mkdir(exist_ok=True)
         policy.save(folder.path / 'checkpoints' / 'step_0.safetensors')
-        file.end('done', {'env_step': 0, 'pretrain_epoch': n_epoch, 'pretrain_loss': loss, 'agreement': agreement})
+        numbers = {'env_step': 0, 'pretrain_epoch': n_epoch, 'pretrain_loss': loss, 'agreement': agreement}
+        file.end('stopped' if received else 'done', numbers)
+    if received:
+        logger.warning(
+            'stopped by signal %d in epoch %d of %d; the best parameters so far, of held-out loss %.4f nats, are saved; train on '
+            'from them with init_from=%s',
+            *(received[0], n_epoch, epoch, loss, folder.path),
+        )
+        raise Interrupted(128 + received[0])
     return Pretrained(policy, folder.path, n_epoch, loss, agreement)
 
 
@@ -233,8 +246,10 @@ class _Student:
         return self._action.is_floating_point()
 
 
-def _train(student: _Student, n_epoch: int, batch_size: int, rate: float) -> tuple[int, float, float | None]:
-    """Epochs until the held-out loss stops falling; leaves the best parameters in the policy."""
+def _train(
+    student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]
+) -> tuple[int, float, float | None]:
+    """Epochs until the held-out loss stops falling, or `stops` says so, within one too; leaves the best parameters in the policy."""
     order = np.random.default_rng(stream(student.policy.seed, 'pretrain'))
     used, held = _split(student.episodes, order)
     model = student.policy.model
@@ -243,6 +258,8 @@ def _train(student: _Student, n_epoch: int, batch_size: int, rate: float) -> tup
     kept = copy.deepcopy(model.state_dict())
     for done in range(1, n_epoch + 1):
         for batch in student.batches(used, batch_size, order):
+            if stops():
+                break
             loss, error, _ = student.judge(batch)
             optimizer.zero_grad(set_to_none=False)
             (loss.mean() + 0.5 * error.mean() / student.return_var).backward()
@@ -258,7 +275,7 @@ def _train(student: _Student, n_epoch: int, batch_size: int, rate: float) -> tup
         since = 0 if found[0] < best[0] else since + 1
         if since == 0:
             best, kept = found, copy.deepcopy(model.state_dict())
-        elif since >= PATIENCE:
+        if since >= PATIENCE or stops():
             break
     model.load_state_dict(kept)
     optimizer.zero_grad(set_to_none=False)

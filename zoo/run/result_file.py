@@ -57,7 +57,8 @@ class ResultFile:
     def end(self, state: End, numbers: dict[str, Any], error: str = '') -> None:
         """Says how the run ended; of several calls the last one counts.
 
-        Args: numbers: env_step, train_iter, last_return, best_return, wall_s, env_step_per_s, stop_reason.
+        Args: numbers: env_step, train_iter, last_return, best_return, wall_s, env_step_per_s, stop_reason, and
+            seconds of each part.
         """
         self._write({'state': state, **numbers, **({'error': error} if error else {})})
 

@@ -86,6 +86,12 @@ def consent_words(config: dict[str, Any] | None = None) -> str:
     return ''.join(f' --import {shlex.quote(module)}' for module in sorted(modules.union(_imported)))
 
 
+def modules_of(config: dict[str, Any]) -> list[str]:
+    """The modules and files whose code a config names, sorted; those of zoo and gymnasium are left out."""
+    modules = {split_name(name)[0] for _, name in _names(config)}
+    return sorted(module for module in modules if module.partition('.')[0] not in ('zoo', 'gymnasium'))
+
+
 def check_names(
     run: SavedRun,
     sections: Sequence[str],

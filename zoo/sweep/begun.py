@@ -1,9 +1,10 @@
-"""Whether the folders of a grid's runs hold runs of the same configs, which the command then continues."""
+"""Whether the folders that a command names hold runs of the same configs, which it then continues."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def refuse_other_configs(source: Any, overrides: Sequence[Sequence[str]], folder
             pairs = ', '.join(f'{key}={_text(was, key)}, not {_text(now, key)}' for key in keys[:MAX_SHOWN])
             more = f' and {len(keys) - MAX_SHOWN} more' if len(keys) > MAX_SHOWN else ''
             raise UserError(
-                f'the run in {folder} has {pairs}{more}; name another --run-dir, or give the values that it has, to continue it'
+                f'the run in {folder} has {pairs}{more}; name another --run-dir, or give the values that it has, to continue it '
+                f'(zoo train --resume {shlex.quote(str(folder))} KEY=VALUE continues it with other values)'
             )
 
 

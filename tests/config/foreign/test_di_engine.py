@@ -94,7 +94,6 @@ def test_batch_size_that_does_not_divide_the_rollout_becomes_a_divisor_and_is_na
 
 @pytest.mark.slow
 @old_cartpole
-@pytest.mark.parametrize('seed', [0, 1, 2])
 def test_cartpole_ppo_pair_reaches_195_within_12800_env_steps(seed, tmp_path):
     result = serial_pipeline(
         CARTPOLE_PPO, seed=seed, max_env_step=12_800, overrides=[*QUIET, f'logger.root={tmp_path}']
@@ -102,6 +101,7 @@ def test_cartpole_ppo_pair_reaches_195_within_12800_env_steps(seed, tmp_path):
     assert result.best_return >= 195
 
 
+@pytest.mark.slow
 @old_cartpole
 @pytest.mark.parametrize('name', ['cartpole_ppg', 'cartpole_ppg_offpolicy', 'cartpole_ppo_offpolicy', 'pendulum_ppo'])
 def test_pair_given_as_a_list_trains_its_policy(name, tmp_path):

@@ -38,7 +38,7 @@ def test_step_images_stay_bytes_and_stack_the_last_four_frames() -> None:
     env.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_reset_same_seed_gives_the_same_game_however_many_there_are() -> None:
     runs = []
     for n_env in (2, 2, 3):
@@ -154,7 +154,7 @@ def test_step_lives_and_games_that_end_together_have_their_own_final_obs() -> No
     env.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() -> None:
     """BankHeist counts the last life as 0; as in the published wrappers, only a fall to 1 or more ends an episode."""
     env = make('BankHeist', 8, training=True)

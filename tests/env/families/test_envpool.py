@@ -206,6 +206,7 @@ def test_make_vector_env_lower_bound_of_the_smallest_float_is_none() -> None:
     assert (env.reset(0) < 0).any()
 
 
+@pytest.mark.slow
 def test_make_vector_env_dict_of_vectors_becomes_one_vector() -> None:
     import envpool
 

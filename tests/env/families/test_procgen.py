@@ -85,6 +85,7 @@ def test_step_levels_are_those_of_training_or_of_evaluation(
             assert got == want
 
 
+@pytest.mark.slow
 def test_step_time_limit_is_truncated_and_the_next_row_only_resets() -> None:
     """A maze has 500 steps; whoever stands still sees the same one until the reset, and then another one."""
     env = make('maze', 3)

@@ -50,6 +50,16 @@ def test_tiny_bricks_ball_moves_diagonally_and_off_the_side_walls() -> None:
     assert places == [[6, 9], [7, 8], [8, 7]]
 
 
+def test_tiny_bricks_picture_has_a_color_for_each_thing_with_the_ball_on_top() -> None:
+    env = game(5, 8, 1, 1)
+    picture, obs = env.render(), env.step(0)[0]
+    assert picture[5, 8].tolist() == [255, 255, 255] and picture[4, 7].tolist() == [70, 70, 70]
+    bricks, paddle = picture[1:4].reshape(-1, 3), picture[9, 4:6]
+    assert len(np.unique(bricks, axis=0)) == len(np.unique(paddle, axis=0)) == 1
+    assert np.count_nonzero(picture.any(-1)) == 30 + 2 + 2 and env.render()[6, 9].tolist() == [255, 255, 255]
+    assert cells(obs, BALL) == [[6, 9]]
+
+
 def test_tiny_bricks_brick_breaks_for_a_reward_of_1_and_turns_the_ball_back() -> None:
     env = game(4, 2, -1, 1)
     obs, reward, terminated, *_ = env.step(0)

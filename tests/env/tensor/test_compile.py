@@ -25,7 +25,7 @@ def test_compiled_steps_are_the_eager_ones_from_the_next_reset_on(
     assert not warnings_of(caplog)  # they would say that the step runs uncompiled
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(bool(missing_compiler(torch.device('cpu'))), reason='no C++ compiler')
 def test_steps_by_the_real_compiler_are_the_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
     assert run_both('CartPole-v1', 20, max_episode_steps=8) >= 8  # of 4 envs, at most 8 steps each

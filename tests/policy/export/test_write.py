@@ -168,6 +168,7 @@ def test_memory_is_carried_through_episodes_by_state_in_and_out(cell: str, tmp_p
         assert t == 0 or np.abs(action - policy.act(obs)).max() > 1e-3  # what it remembers matters
 
 
+@pytest.mark.long
 def test_memory_of_the_critic_is_left_out_where_its_value_is(tmp_path: Path) -> None:
     exported = make_policy('ppo', recurrent={'cell': 'gru', 'hidden_size': 8}).export(tmp_path / 'p.onnx')
     assert [port.name for port in exported.inputs] == ['obs', 'state.actor']

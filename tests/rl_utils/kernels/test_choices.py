@@ -280,6 +280,7 @@ def test_choices_of_sizes_that_no_kernel_takes_use_the_reference(nvec, reason):
     assert kernels.explain('ppo_policy_error', row, row, dist=dist) == wanted
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')  # torch's own tracer and compiler use what torch deprecates
 @pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=pytest.mark.slow)])
 def test_kernels_of_several_choices_compile_without_graph_breaks(backend):

@@ -423,6 +423,7 @@ def test_policy_kernel_of_rows_without_weight_takes_nothing_from_them():
     assert_close(policy_results(moved(data)), wanted)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')  # torch's own tracer and compiler use what torch deprecates
 @pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=pytest.mark.slow)])
 def test_kernels_compile_without_graph_breaks(backend):

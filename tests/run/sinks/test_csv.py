@@ -89,7 +89,7 @@ print('went on')
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_full_disk_warns_once_and_leaves_a_whole_table(tmp_path: Path) -> None:
     result = run_script(FULL_DISK, tmp_path)
     assert (result.returncode, result.stdout) == (0, 'went on\n'), result.stderr

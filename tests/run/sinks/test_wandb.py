@@ -36,6 +36,7 @@ def records_of(run: Path) -> bytes:
     return file.read_bytes()
 
 
+@pytest.mark.long
 def test_run_and_its_resume_have_one_id_config_metrics_and_best_checkpoint(tmp_path: Path) -> None:
     config = job_config(tmp_path, exp_name='tracked', seed=3, policy={'eval': {'eval_freq': 64}})
     config['logger']['sinks'] = [{'type': 'wandb', 'mode': 'offline', 'tags': ['sunny'], 'group': 'flowers'}]
@@ -53,6 +54,7 @@ def test_run_and_its_resume_have_one_id_config_metrics_and_best_checkpoint(tmp_p
     assert yaml.safe_load((runs[0] / 'files' / 'config.yaml').read_text())
 
 
+@pytest.mark.long
 def test_trackers_leave_every_bit_of_the_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     trackers = [{'type': 'wandb', 'mode': 'offline'}, {'type': 'mlflow', 'uri': 'sqlite:///mlflow.db'}]

@@ -14,6 +14,12 @@ SIZE = 10
 ROWS = 3  # of bricks
 PADDLE, BALL, TRAIL, BRICK = range(4)  # channels
 ON = 255
+COLORS = {
+    TRAIL: (70, 70, 70),
+    BRICK: (200, 90, 60),
+    PADDLE: (90, 150, 240),
+    BALL: (255, 255, 255),
+}  # the last one on top
 
 
 @ENV_REGISTRY.register('tiny_bricks')
@@ -27,12 +33,13 @@ class TinyBricks(gymnasium.Env):
     Actions: 0 stay, 1 left, 2 right. Observations: [10, 10, 4] bytes, 0 or 255, with the paddle, the ball, the cell that
     its direction comes from, and the bricks.
 
-    Args: n_wall: walls of an episode;  max_step: steps after which an episode is truncated.
+    Args: n_wall: walls of an episode;  max_step: steps after which an episode is truncated;  render_mode: 'rgb_array'.
     """
 
-    metadata = {'render_modes': []}
+    metadata = {'render_modes': ['rgb_array'], 'render_fps': 15}  # noqa: RUF012
 
-    def __init__(self, n_wall: int = 2, max_step: int = 2000) -> None:
+    def __init__(self, n_wall: int = 2, max_step: int = 2000, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self.observation_space = Box(0, ON, (SIZE, SIZE, 4), np.uint8)
         self.action_space = Discrete(3)
         self._n_wall, self._max_step = n_wall, max_step
@@ -58,6 +65,13 @@ class TinyBricks(gymnasium.Env):
                 self._serve()
         self._draw_ball(ON)
         return self._pixels.copy(), reward, is_over, self._t >= self._max_step, {}
+
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        """The present state: [10, 10, 3] bytes, a pixel for each cell."""
+        picture = np.zeros((SIZE, SIZE, 3), np.uint8)
+        for channel, color in COLORS.items():
+            picture[self._pixels[:, :, channel] == ON] = color
+        return picture
 
     def _serve(self) -> None:
         """A new wall and a new ball, which falls from below it."""

@@ -19,9 +19,10 @@ class RememberCue(gymnasium.Env):
     episode ends. Without memory the best return is 1 / n_cue.
     """
 
-    metadata = {'render_modes': []}
+    metadata = {'render_modes': ['rgb_array'], 'render_fps': 5}  # noqa: RUF012
 
-    def __init__(self, n_cue: int = 2, delay: int = 20) -> None:
+    def __init__(self, n_cue: int = 2, delay: int = 20, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self.observation_space = Box(0.0, 1.0, (n_cue + 1,), np.float32)
         self.action_space = Discrete(n_cue)
         self._delay = delay
@@ -41,6 +42,13 @@ class RememberCue(gymnasium.Env):
             return self._question if self._t == self._delay else self._blank, 0.0, False, False, {}
         return self._blank, float(action == self._cue), True, False, {}
 
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        """The observation: [1, n_cue + 1, 3] bytes, a pixel for each number, white where it is 1; the last one is red."""
+        shown = self._cues[self._cue] if self._t == 0 else self._question if self._t == self._delay else self._blank
+        picture = np.repeat((255 * shown).astype(np.uint8)[None, :, None], 3, axis=2)
+        picture[:, -1, 1:] = 0
+        return picture
+
 
 class WithoutVelocity(gymnasium.ObservationWrapper):
     """CartPole's position and angle, without their speeds."""
@@ -55,6 +63,6 @@ class WithoutVelocity(gymnasium.ObservationWrapper):
 
 
 @ENV_REGISTRY.register('cartpole_no_velocity')
-def cartpole_no_velocity() -> gymnasium.Env:
+def cartpole_no_velocity(render_mode: str | None = None) -> gymnasium.Env:
     """CartPole-v1, 500 steps at most, that shows position and angle but not their speeds."""
-    return WithoutVelocity(gymnasium.make('CartPole-v1', disable_env_checker=True))
+    return WithoutVelocity(gymnasium.make('CartPole-v1', render_mode=render_mode, disable_env_checker=True))
