@@ -43,7 +43,8 @@ class ActionMap:
 
         Returns: an array [B, *A] for the env; for Dict and Tuple nested dicts and tuples of arrays.
         """
-        action = action.detach().cpu()
+        if action.requires_grad or not action.is_cpu:
+            action = action.detach().cpu()
         if self._only is not None:
             return self._only.to_array(action)
         assert isinstance(self.space, Dict)

@@ -12,6 +12,7 @@ import torch
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
+from zoo.env.batched_space import quicken
 from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.errors import EnvContractError, UnsupportedEnvError, locate, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest
@@ -241,7 +242,9 @@ def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
 def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector.VectorEnv:
     kwargs = _batched_kwargs(cfg, spec)
     try:
-        return gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
+        env = gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
+        quicken(env.unwrapped)
+        return env
     except TypeError as error:
         given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
         raise_bad_kwargs(spec.vector_entry_point, given, cfg, error)

@@ -16,7 +16,7 @@ from zoo.core.registry import DRAW_REGISTRY
 from zoo.core.seeding import reseed, torch_generator
 from zoo.core.transfer import send
 from zoo.policy.draw import check_drawn
-from zoo.policy.metrics import summary
+from zoo.policy.metrics import summaries
 from zoo.policy.modes import ModelMode
 from zoo.policy.sequences import length_of, n_entry
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -93,7 +93,7 @@ class Epochs:
             found[0] if len(found) == 1 else {name: torch.cat([each[name] for each in found]) for name in found[0]}
         )
         n_last //= len(data.order)  # steps of the last pass, or of what it came to
-        return Trained({name: summary(name, x) for name, x in metrics.items()}, n_done, metrics, n_last)
+        return Trained(summaries(metrics), n_done, metrics, n_last)
 
     def steps(
         self, executor: Executor, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any

@@ -20,6 +20,14 @@ def summary(name: str, values: Tensor) -> Tensor:
     return values.max() if name in MAXIMA else values.mean()
 
 
+def summaries(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`summary` of each of some metrics [n], the means of all in one operation."""
+    means = [name for name in metrics if name not in MAXIMA]
+    found = torch.stack([metrics[name] for name in means]).mean(1).unbind() if means else ()
+    by_name = dict(zip(means, found, strict=True))
+    return {name: by_name[name] if name in by_name else summary(name, x) for name, x in metrics.items()}
+
+
 def mean_metrics(ranks: Ranks, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics of all ranks as one: their means, of a maximum the largest and of a minimum the least; one exchange.
 

@@ -168,7 +168,7 @@ class EnvGroup:
         self._action = self.acting.step(t)
         if self._mode.env_action is not None:
             self._action = self._mode.env_action(self._action)
-        if self._action.device.type == 'cuda' and not self._on_device:
+        if not self._on_device and self._action.is_cuda:
             self._action = self._fetch.start(self._action)
         if self.env.steps_async:
             self._send()

@@ -12,7 +12,7 @@ from zoo.backend.executor import Acting, DrawNoise, Eager, Executor, Explore, Pa
 from zoo.backend.native.arguments import Model, Rollout, StepSpec
 from zoo.backend.native.calls import Library
 from zoo.backend.native.library import load
-from zoo.backend.native.network import obstacle_of_model, spec_of
+from zoo.backend.native.network import buffers_of, modules_of, obstacle_of_model, parameters_of, spec_of
 from zoo.backend.native.parts import knows_parts, step_spec
 from zoo.backend.native.structures import Column, Kind, Output, ValueLoss
 from zoo.core.data import Columns, Metrics, Obs, State
@@ -121,9 +121,12 @@ class NativeExecutor:
 
     def described(self, obs_dtype: torch.dtype) -> Model:
         """The model in terms of addresses, taken again where its tensors have moved or were frozen."""
-        tensors = [*self._model.parameters(), *self._model.buffers()]
-        places = [x.data_ptr() for x in tensors] + [0 if x.grad is None else x.grad.data_ptr() for x in tensors]
-        places += [x.requires_grad for x in tensors] + [obs_dtype == torch.bool]
+        modules = modules_of(self._model)
+        params = parameters_of(modules)
+        grads = [p.grad for p in params]
+        places = [x.data_ptr() for x in [*params, *buffers_of(modules)]]
+        places += [0 if x is None else x.data_ptr() for x in grads]
+        places += [p.requires_grad for p in params] + [obs_dtype == torch.bool]
         if self._described is None or places != self._places:
             self._described, self._places = Model(spec_of(self._model, self._dist, obs_dtype)), places
         return self._described

@@ -1,0 +1,32 @@
+"""The action space of gymnasium's batched envs, which look at every action that they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import MultiDiscrete
+
+
+class QuickMultiDiscrete(MultiDiscrete):
+    """A MultiDiscrete that looks at arrays of its own number type in a quarter of the time; all else is the same.
+
+    `MultiDiscrete.contains` takes an eighth of a step of eight batched CartPoles.
+    """
+
+    def __init__(self, space: MultiDiscrete) -> None:
+        super().__init__(space.nvec, dtype=space.dtype, start=space.start)  # type: ignore[arg-type]
+        self._last = self.start + (self.nvec - 1)
+
+    def contains(self, x: Any) -> bool:
+        """Whether x is an array [B] of actions that the space has."""
+        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self.shape:
+            return not np.count_nonzero((x < self.start) | (x > self._last))
+        return super().contains(x)
+
+
+def quicken(env: gymnasium.vector.VectorEnv) -> None:
+    """Gives a batched env an action space that is quicker to look at, if it has one of that kind."""
+    if type(env.action_space) is MultiDiscrete:
+        env.action_space = QuickMultiDiscrete(env.action_space)
