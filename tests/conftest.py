@@ -32,13 +32,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize('seed', range(metafunc.config.getoption('--seeds')))
 
 
+def _is_skipped(item: pytest.Item) -> bool:
+    return any(mark.args and mark.args[0] is True for mark in item.iter_markers('skipif'))
+
+
 @pytest.hookimpl(trylast=True)  # after marks have left out cases
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption('--few'):
         return
     cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        cases.setdefault(item.nodeid.split('[')[0], []).append(item)
+    for item in sorted(items, key=_is_skipped):  # those that are skipped count only where there is no other
+        if not _is_skipped(item) or item.nodeid.split('[')[0] not in cases:
+            cases.setdefault(item.nodeid.split('[')[0], []).append(item)
     kept = {id(item) for each in cases.values() for item in (each[0], each[-1])}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]

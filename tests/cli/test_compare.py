@@ -51,13 +51,13 @@ def test_real_runs_of_two_configs(in_tmp: Path, capsys: pytest.CaptureFixture[st
     ('others', 'meaning'),
     [
         # 2 of the 70 ways to part 8 runs have all higher runs on one side
-        ([7, 8, 9, 6], '100% of the pairs of runs (95% interval 100% to 100%): it is higher ({luck} 3% of cases)'),
-        ([0, 0, 0, 0], '0% of the pairs of runs (95% interval 0% to 0%): it is lower ({luck} 3% of cases)'),
+        ([7, 8, 9, 6], '100% of the pairs of runs (95% interval 100% to 100%): it is higher ({luck} 2.9% of cases)'),
+        ([0, 0, 0, 0], '0% of the pairs of runs (95% interval 0% to 0%): it is lower ({luck} 2.9% of cases)'),
         ([1, 2, 3, 4], ': no clear difference ({luck} 100% of cases)'),
         # of 3 and 4 runs 2 of 35, of 1 and 4 runs 2 of 5
         (
             [7, 8, 9],
-            '100% of the pairs of runs: 3 and 4 runs are too few to tell them apart ({luck} 6% of cases; {usual})',
+            '100% of the pairs of runs: 3 and 4 runs are too few to tell them apart ({luck} 5.7% of cases; {usual})',
         ),
         ([9], '100% of the pairs of runs: 1 and 4 runs are too few to tell them apart ({luck} 40% of cases; {usual})'),
     ],
@@ -101,8 +101,8 @@ def test_side_without_evaluations_is_compared_in_its_config(
     lines, letter = said(['a', 'b'], capsys), without.upper()
     assert [line.split()[5] for line in lines[3:5]] == ['-' if name == without else '5' for name in ('a', 'b')]
     assert [line for line in lines if line.startswith(('no run', 'left out'))] == [
-        f'no run of {letter} has a value of eval/return_mean, so that is not compared; wait for the first evaluation, '
-        'or name another metric, e.g. --metric collect/return_mean'
+        f'no run of {letter} has a value of eval/return_mean, so that is not compared; let one run until its first '
+        'evaluation, or name another with --metric, e.g. --metric collect/return_mean'
     ]
     assert lines[-1].split() == ['policy.learn.learning_rate', '0.1', '0.2']
     assert main(['compare', 'a', 'b', '--json']) == 0

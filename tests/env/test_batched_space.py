@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import MultiDiscrete
 
-from zoo.env.batched_space import QuickMultiDiscrete
+from zoo.env.batched_space import QuickMultiDiscrete, quicken
 from zoo.env.config import EnvConfig
 from zoo.env.make_vector import make_vector_env
 
@@ -41,3 +41,28 @@ def test_batched_cartpole_has_it_and_refuses_what_it_refused() -> None:
     with pytest.raises(AssertionError):
         batched.step(np.array([0, 2]))
     env.close()
+
+
+def test_random_stream_is_that_of_the_space_it_replaces() -> None:
+    space = MultiDiscrete([100] * 5, seed=3)
+    quick = QuickMultiDiscrete(space)
+    np.testing.assert_array_equal(quick.sample(), MultiDiscrete([100] * 5, seed=3).sample())
+
+
+class Whole:
+    """A batched env of a user's own, as gymnasium takes it: no vector env, no attribute `action_space`."""
+
+    single_action_space = MultiDiscrete([2])
+
+
+class WithProperty(Whole):
+    @property
+    def action_space(self) -> MultiDiscrete:
+        return MultiDiscrete([[2], [2]])
+
+
+@pytest.mark.parametrize('kind', [Whole, WithProperty])
+def test_spaces_that_cannot_be_replaced_stay(kind: type[Whole]) -> None:
+    env: Any = kind()
+    quicken(env)
+    assert not vars(env)

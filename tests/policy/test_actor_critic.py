@@ -119,7 +119,7 @@ def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
         return job.policy._advantages.in_return_units(job.policy._compute_critic(first)).item()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize('mode', LEARNED)
 def test_learned_value_of_truncated_episodes_is_that_of_endless_ones(tmp_path: Any, mode: str) -> None:
     batched = 'batched' in mode
@@ -128,7 +128,7 @@ def test_learned_value_of_truncated_episodes_is_that_of_endless_ones(tmp_path: A
     assert learned_value(tmp_path, env) == pytest.approx(10, abs=0.5)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize('mode', LEARNED)
 def test_learned_value_of_terminated_episodes_is_the_discounted_sum(tmp_path: Any, mode: str) -> None:
     # 1 + .9 + .81 + .729 + .6561; with a bootstrap at the end it were 10

@@ -13,7 +13,7 @@ from zoo.backend.native.library import load
 from zoo.backend.native.structures import Level
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy
-from zoo.policy.metrics import adv_abs_max, explained_variance, summary, total_loss
+from zoo.policy.metrics import adv_abs_max, explained_variance, summaries, summary, total_loss
 from zoo.policy.updates import PolicyNumbers
 
 # returns 1, 3, 5 have variance 8/3; errors 0, 1, -1 have 2/3: 1 - 1/4
@@ -175,3 +175,16 @@ def test_kl_and_ratio_max_leave_every_bit_of_the_parameters(executor: str, monke
         return [p.detach().clone() for p in policy._model.parameters()]
 
     assert all(torch.equal(a, b) for a, b in zip(parameters(True), parameters(False), strict=True))
+
+
+@pytest.mark.parametrize('other', [torch.ones(2), torch.ones(3).double(), torch.ones(3, device='meta')], ids=str)
+def test_summaries_are_the_summary_of_each_also_of_unlike_ones(other: torch.Tensor) -> None:
+    metrics = {
+        'a': torch.tensor([1.0, 2.0, 6.0]),
+        'ratio_max': torch.tensor([1.0, 7.0, 2.0]),
+        'nan': torch.tensor([1.0, 2.0, float('nan')]),
+    }
+    assert [x.item() for x in summaries(metrics).values()] == pytest.approx([3.0, 7.0, float('nan')], nan_ok=True)
+    found = summaries({**metrics, 'other': other})
+    assert list(found) == ['a', 'ratio_max', 'nan', 'other'] and found['a'].item() == 3.0
+    assert found['other'].device == other.device and found['other'].dtype == other.dtype and summaries({}) == {}

@@ -20,8 +20,8 @@ NOTES = """  zoo compare runs/cartpole_ppo runs/cartpole_ppg
 
 Runs that differ only in their seed are a side, and each side is compared with the first one. Of two words the runs are
 never put together, even if they are of one config. The chance to beat A is the share of pairs, one run of each side, in
-which the other is higher: .5 is a tie. A difference is called one if chance alone gives such a one in 5% of cases at most;
-3 runs against 3 are too few for that, 4 against 4 are enough."""
+which the other is higher: .5 is a tie. A difference is called one if chance alone gives such a one in 5% of cases at most,
+and .5 is outside of the interval; 3 runs against 3 are too few for that, 4 against 4 are enough."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -70,13 +70,14 @@ def _left_out(found: Comparison) -> str:
 
 def _without_values(found: Comparison) -> list[str]:
     """The sides that have no run with the metric, and what to do, as one sentence; none if there are none."""
+    from zoo.results.compare import way_to_values
+
     letters = [_letter(i) for i, side in enumerate(found.sides) if side.last is None]
     if not letters:
         return []
-    other = 'collect/return_mean' if found.metric != 'collect/return_mean' else 'eval/return_mean'
     return [
-        f'no run of {" or ".join(letters)} has a value of {found.metric}, so that is not compared; wait for the first '
-        f'evaluation, or name another metric, e.g. --metric {other}'
+        f'no run of {" or ".join(letters)} has a value of {found.metric}, so that is not compared; '
+        f'{way_to_values(found.metric)}'
     ]
 
 
@@ -164,4 +165,4 @@ def _chance(chance: Chance | None) -> str:
 
 
 def _percent(share: float) -> str:
-    return f'{share:.0%}' if share >= 0.01 else f'{share:.1%}' if share >= 0.001 else 'less than 0.1%'
+    return f'{share:.0%}' if share >= 0.1 else f'{share:.1%}' if share >= 0.001 else 'less than 0.1%'

@@ -84,7 +84,8 @@ class RunInfo(NamedTuple):
     eager_only: why its gradient steps must be executed eagerly, as a clause; '' if they need not.
     config: the config of the run as files hold it; None: a policy made by hand.
     ranks: the processes that train it together.
-    env_step: env steps that it had been trained for when it was loaded from a file; 0 where it was not.
+    env_step: env steps that it had been trained for when it was loaded from a file, or a run gave it as its result;
+      else 0.
     """
 
     max_env_step: int | None = None

@@ -16,7 +16,7 @@ class QuickMultiDiscrete(MultiDiscrete):
     """
 
     def __init__(self, space: MultiDiscrete) -> None:
-        super().__init__(space.nvec, dtype=space.dtype, start=space.start)  # type: ignore[arg-type]
+        vars(self).update(vars(space))  # its random stream too
         self._last = self.start + (self.nvec - 1)
 
     def contains(self, x: Any) -> bool:
@@ -28,5 +28,6 @@ class QuickMultiDiscrete(MultiDiscrete):
 
 def quicken(env: gymnasium.vector.VectorEnv) -> None:
     """Gives a batched env an action space that is quicker to look at, if it has one of that kind."""
-    if type(env.action_space) is MultiDiscrete:
-        env.action_space = QuickMultiDiscrete(env.action_space)
+    space = vars(env).get('action_space')  # a property of a user's own class stays as it is
+    if type(space) is MultiDiscrete:
+        env.action_space = QuickMultiDiscrete(space)

@@ -243,8 +243,6 @@ def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector
     kwargs = _batched_kwargs(cfg, spec)
     try:
         env = gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
-        quicken(env.unwrapped)
-        return env
     except TypeError as error:
         given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
         raise_bad_kwargs(spec.vector_entry_point, given, cfg, error)
@@ -252,3 +250,5 @@ def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise_missing_extra(spec, error)
         raise
+    quicken(env.unwrapped)
+    return env

@@ -23,7 +23,9 @@ def summary(name: str, values: Tensor) -> Tensor:
 def summaries(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`summary` of each of some metrics [n], the means of all in one operation."""
     means = [name for name in metrics if name not in MAXIMA]
-    found = torch.stack([metrics[name] for name in means]).mean(1).unbind() if means else ()
+    if len({(x.device, x.dtype, x.shape) for x in map(metrics.__getitem__, means)}) != 1:  # of a step of a user's own
+        return {name: summary(name, x) for name, x in metrics.items()}
+    found = torch.stack([metrics[name] for name in means]).mean(1).unbind()
     by_name = dict(zip(means, found, strict=True))
     return {name: by_name[name] if name in by_name else summary(name, x) for name, x in metrics.items()}
 

@@ -113,10 +113,7 @@ def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm')
     """
     curves = {label: _curves(runs, metric) for label, runs in sides.items()}
     if not any(curves.values()):
-        raise UserError(
-            f'no run has a value of the metric {metric}; let one run until its first evaluation, or name another with '
-            '--metric, e.g. --metric collect/return_mean'
-        )
+        raise UserError(f'no run has a value of the metric {metric}; {way_to_values(metric)}')
     deciding = {label: _deciding(each) for label, each in curves.items() if each}
     step = _common_step(deciding)
     reach = SHORTER * min(float(at[-1]) for each in deciding.values() for at, _ in each)
@@ -160,6 +157,13 @@ def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
     return {
         key: {label: value_at(config, key) for label, config in plain.items() if has_key(config, key)} for key in keys
     }
+
+
+def way_to_values(metric: str) -> str:
+    """What to do where no run has a value of a metric, as the end of a sentence."""
+    wait = 'let one run until its first evaluation, or ' if metric.startswith('eval/') else ''
+    other = 'collect/return_mean' if metric != 'collect/return_mean' else 'eval/return_mean'
+    return f'{wait}name another with --metric, e.g. --metric {other}'
 
 
 def _curves(runs: Sequence[Run], metric: str) -> list[tuple[Run, Points]]:

@@ -74,7 +74,8 @@ def numbers_of(groups: Mapping[str, Sequence[Run]], metric: str | None, stat: St
 def time_shares(runs: Sequence[Run]) -> dict[str, float]:
     """The share of the time that each part of a run took, the mean over runs, by the names of PARTS; {} if unknown.
 
-    That of a run which has ended is of all its time, the last evaluation included; else it is that of its last line.
+    That of a run which has ended is of its last process, from its start to its end, the last evaluation included; else it is
+    that of its last line.
     """
     found = [shares for run in runs if (shares := _shares(run)) is not None]
     total = sum(means := np.mean(found, axis=0)) if found else 0.0

@@ -283,7 +283,8 @@ class SerialJob:
         self._ending.finish(is_whole)
 
     def result(self) -> TrainResult:
-        """The run so far."""
+        """The run so far; its policy knows for how many env steps it was trained, and says so when it is saved."""
+        self.policy.run = self.policy.run._replace(env_step=self.env_step)
         returns, speed = (self._progress.best_return, self._progress.last_return), self._report.env_step_per_s
         has_reached = self._progress.reached(self.cfg.policy.eval.stop_value)
         why = self._stop_reason or ('policy.eval.stop_value is reached' if has_reached else '')
