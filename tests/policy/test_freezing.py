@@ -169,5 +169,6 @@ def test_traced_steps_leave_frozen_layers_alone_and_agree_with_eager_ones(graphs
             policy.learn_mode.forward(samples_of(policy, seed))
         assert differing(before, policy._model.actor_encoder.state_dict()) == []
         found[executor] = policy._model.state_dict()
+    assert graphs  # else both are eager
     for name, value in found['eager'].items():
         torch.testing.assert_close(found['graph'][name], value, rtol=1e-4, atol=1e-5)

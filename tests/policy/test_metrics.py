@@ -97,14 +97,15 @@ def by_numpy(policy: Policy, batch: dict[str, torch.Tensor], value_loss: str) ->
 
 @pytest.mark.parametrize('weighted', [False, True])
 @pytest.mark.parametrize('value_loss', ['mse', 'clip', 'error_clip'])
-@pytest.mark.usefixtures('graphs')
 @pytest.mark.parametrize('executor', EXECUTORS)
-def test_metrics_of_an_update_are_those_of_numpy(executor: str, value_loss: str, weighted: bool) -> None:
+def test_metrics_of_an_update_are_those_of_numpy(
+    executor: str, value_loss: str, weighted: bool, graphs: list[torch.fx.GraphModule]
+) -> None:
     spec = {'type': 'error_clip', 'range': 0.5} if value_loss == 'error_clip' else value_loss
     policy, batch = policy_of(executor, value_loss=spec), batch_of(weighted)
     want = by_numpy(policy, batch, value_loss)
     metrics = policy.learn_mode.forward(batch)
-    assert policy.executor_name.startswith(executor)
+    assert policy.executor_name.startswith(executor) and bool(graphs) == (executor == 'graph')
     assert metrics.keys() == set(policy.learn_mode.monitor_vars())
     assert want.keys() <= metrics.keys() and ('value_clipfrac' in metrics) == (value_loss != 'mse')
     for name, number in want.items():
@@ -118,18 +119,18 @@ def test_metrics_are_the_same_at_lower_levels_of_the_native_executor(level: Leve
     assert library is not None
     library.set_level(level)
     try:
-        test_metrics_of_an_update_are_those_of_numpy('native', value_loss, True)
+        test_metrics_of_an_update_are_those_of_numpy('native', value_loss, True, [])
     finally:
         library.set_level(-1)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures('graphs')
 @pytest.mark.parametrize('executor', EXECUTORS)
-def test_total_loss_of_ppg_is_that_of_both_phases(executor: str) -> None:
+def test_total_loss_of_ppg_is_that_of_both_phases(executor: str, graphs: list[torch.fx.GraphModule]) -> None:
     policy, batch = policy_of(executor, type='ppg', value_weight=0.7), batch_of(True)
     want = by_numpy(policy, batch, 'mse')
     metrics = policy.learn_mode.forward(batch)
+    assert bool(graphs) == (executor == 'graph')
     for name in ('total_loss', 'kl', 'ratio_max', 'adv_abs_max', 'value_weight'):
         assert metrics[name].item() == pytest.approx(want[name], rel=1e-6, abs=1e-6), name
     assert metrics['aux_bc_weight'] == 1.0

@@ -103,14 +103,19 @@ def _record(args: argparse.Namespace, policy: Any, env: Any, env_step: int) -> i
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Raises: UserError for arguments without meaning, before anything is loaded."""
+def check_episodes(args: argparse.Namespace) -> None:
+    """Raises: UserError for episodes, a seed or a limit of steps without meaning."""
     if args.episodes < 1 or args.seed < 0:
         raise UserError(
             f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more'
         )
     if args.max_step is not None and args.max_step < 1:
         raise UserError(f'--max-step is {args.max_step} but must be 1 or more env steps')
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises: UserError for arguments without meaning, before anything is loaded."""
+    check_episodes(args)
     if args.output and Path(args.output).suffix not in (*_FORMATS, DEMOS):
         raise UserError(f'--output is {args.output} but must end in {", ".join((*_FORMATS, DEMOS))}')
     if args.output and not Path(args.output).absolute().parent.is_dir():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from contextlib import closing
 
+from zoo.cli.evaluate import check_episodes
 from zoo.cli.output import print_json, watch_calls_of
-from zoo.cli.video import add_episodes, check_episodes, episode_line, load_player, numbers, stopping
+from zoo.cli.video import add_episodes, episode_line, load_player, numbers, stopping
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
 

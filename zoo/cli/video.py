@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from zoo.cli.evaluate import checkpoint_path
+from zoo.cli.evaluate import check_episodes, checkpoint_path
 from zoo.cli.output import print_json, watch_calls_of
-from zoo.core.errors import UserError
 from zoo.core.streams import write_line
 
 SUMMARY = 'write a video of a checkpoint that plays its env, without a display'
@@ -99,16 +98,6 @@ def load_player(args: argparse.Namespace) -> Player:
     # first: without consent to its code nothing is built
     env = env_config_of(checkpoint, trust, args.overrides, args.set_name)
     return Player(policy_of(checkpoint, trust=trust), env, checkpoint.meta['env_step'])
-
-
-def check_episodes(args: argparse.Namespace) -> None:
-    """Raises: UserError for arguments without meaning, before anything is loaded."""
-    if args.episodes < 1 or args.seed < 0:
-        raise UserError(
-            f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more'
-        )
-    if args.max_step is not None and args.max_step < 1:
-        raise UserError(f'--max-step is {args.max_step} but must be 1 or more env steps')
 
 
 def numbers(evaluation: Any, env_step: int) -> dict[str, Any]:

@@ -204,8 +204,7 @@ class VectorEnv:
             CALLS.count += 1
         raw, env_reward, terminated, truncated, info = returned
         row, obs, reward = block.rows[t], self._reader.read(raw), np.asarray(env_reward)
-        if self._reader.misfit(obs) is not None:
-            self._check_shape(obs, 'step')
+        self._check_shape(obs, 'step')
         if not reward.shape == np.shape(terminated) == np.shape(truncated) == self._ended.shape:
             returned = {'rewards': reward, 'terminated': terminated, 'truncated': truncated}
             raise wrong_shape_error(self._place, self._ended.shape, returned)

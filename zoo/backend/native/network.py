@@ -92,7 +92,7 @@ def _is_other_head(model: Any, dist: ActionDist) -> bool:
 
 
 def modules_of(module: nn.Module) -> list[nn.Module]:
-    """The module and all below it, one that has two names twice; a third of the time of `nn.Module.modules`."""
+    """The module and all below it, one that has two names twice; quicker than `nn.Module.modules`."""
     found = [module]
     for child in module._modules.values():
         if child is not None:
