@@ -108,7 +108,12 @@ LEFT_OUT = {
 
 
 def traced_path(policy: str = 'ppo') -> list[str]:
-    """Files of zoo/ with code that runs between the first env.step and the change of the parameters, in reading order.
+    """Files of zoo/ with code that runs between the first env.step and the change of the parameters, in reading order."""
+    return list(traced_functions(policy))
+
+
+def traced_functions(policy: str = 'ppo') -> dict[str, dict[str, int]]:
+    """{file of `traced_path`: {function that runs: its lines}}, in reading order; what a function holds is part of it.
 
     One eager iteration of a small CartPole run is traced: the functions on the stack when the env steps, and all that
     are entered from then until the first `FlatAdam.step` returns (for 'ppg': until that of the auxiliary phase does).
@@ -121,14 +126,18 @@ def traced_path(policy: str = 'ppo') -> list[str]:
     from zoo.run.job import SerialJob
 
     adam_step = inspect.unwrap(FlatAdam.step).__code__
-    found: dict[str, None] = {}
+    found: dict[str, dict[str, int]] = {}
     window = {'open': False, 'closed': False}
     is_ppg = policy == 'ppg'
 
     def note(frame: FrameType | None) -> None:
         name = frame.f_code.co_filename if frame is not None else ''
         if name.startswith(f'{REPO}/zoo/'):
-            found.setdefault(str(Path(name).relative_to(REPO)))
+            code = frame.f_code
+            functions = found.setdefault(str(Path(name).relative_to(REPO)), {})
+            name = getattr(code, 'co_qualname', code.co_name)  # Python 3.10 has no qualified names
+            if '<' not in name:
+                functions[name] = len(inspect.getsourcelines(code)[0])
 
     def watch(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
@@ -161,7 +170,7 @@ def traced_path(policy: str = 'ppo') -> list[str]:
                 job.iteration()
             finally:
                 sys.setprofile(None)
-    return [name for name in found if name not in LEFT_OUT]
+    return {name: functions for name, functions in found.items() if name not in LEFT_OUT}
 
 
 def n_line(name: str) -> int:
@@ -170,11 +179,14 @@ def n_line(name: str) -> int:
 
 
 def report_path() -> None:
-    paths = {policy: traced_path(policy) for policy in ('ppo', 'ppg')}
+    paths = {policy: traced_functions(policy) for policy in ('ppo', 'ppg')}
     ppo = paths['ppo']
-    print(f'reading path of ppo: {len(ppo)} files, {sum(map(n_line, ppo))} lines')
-    for name in ppo:
-        print(f'  {n_line(name):>4} {name}')
+    n_run = sum(sum(functions.values()) for functions in ppo.values())
+    print(
+        f'reading path of ppo: {len(ppo)} files, {sum(map(n_line, ppo))} lines, {n_run} of them in functions that run'
+    )
+    for name, functions in ppo.items():
+        print(f'  {n_line(name):>4} {sum(functions.values()):>4} {name}: {", ".join(functions)}')
     more = [name for name in paths['ppg'] if name not in ppo]
     print(f'ppg adds {len(more)} files, {sum(map(n_line, more))} lines: {", ".join(more)}')
     print(f'left out: {"; ".join(f"{name} ({why})" for name, why in LEFT_OUT.items())}')

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any, get_type_hints
 
@@ -21,20 +20,8 @@ from zoo.config.code import load_code, names_code, shown_name, with_absolute_nam
 from zoo.config.messages import shown
 from zoo.config.section import ConfigError, Section, plain, validate
 from zoo.config.yaml_text import function_name
+from zoo.core.part import Part as Part
 from zoo.core.registry import Registry, UnknownNameError
-
-
-@dataclass(frozen=True)
-class Part:
-    """A registered function with its options: callable, and hashable, so that a compiled step may depend on it."""
-
-    kind: str
-    name: str
-    function: Callable[..., Any]
-    options: tuple[tuple[str, Any], ...] = ()
-
-    def __call__(self, *args: Any) -> Any:
-        return self.function(*args, **dict(self.options))
 
 
 def part_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:

@@ -95,16 +95,6 @@ def merged_moments(n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor
     return all_n, all_mean, all_var
 
 
-def weight_scale(valid: Tensor, ranks: Ranks = ALONE) -> Tensor:
-    """What weights [...] are to be multiplied by so that their mean over the rows of all ranks is 1, 0-dim."""
-    if ranks.size == 1:
-        return valid.numel() / valid.sum().clamp(min=1)
-    total = ranks.sum_(
-        torch.stack((valid.new_tensor(valid.numel(), dtype=torch.float64), valid.sum(dtype=torch.float64)))
-    )
-    return (total[0] / total[1].clamp(min=1)).to(valid.dtype)
-
-
 def mean_over(x: Tensor, ranks: Ranks) -> Tensor:
     """The mean of the ranks' tensors, a new one; of one rank its own."""
     return x if ranks.size == 1 else ranks.sum_(x.detach().clone(memory_format=torch.contiguous_format)) / ranks.size

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, Compile, Executor, Step, forward_for_acting
+from zoo.backend.executor import Acting, Compile, Executor, ForwardActing, Step, forward_for_acting
 from zoo.config.parts import make_part
 from zoo.core.data import (
     Columns,
@@ -223,10 +223,14 @@ class ActorCriticPolicy(Policy):
 
     def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
         """{action, logit}, and value (in the critic's unit) where it costs little: from one trunk, or with a state."""
+        return self._explored(obs, state, self._first_env)
+
+    def _explored(self, obs: Obs, state: State, first: int) -> dict[str, Any]:
+        """What `_forward_collect` gives. Args: first: index of the first of these envs over all envs of the run."""
         output = forward_for_acting(self._model, self._on_device(obs), self._acts_with_value, state)
         if self._explore.name != 'sample':  # the logit of the policy that acts, to which the ratio is
             output['logit'] = self._explore(self._dist, output['logit'])
-        noise = self._noise.row(len(output['logit']), self._first_env)
+        noise = self._noise.row(len(output['logit']), first)
         return {'action': self._dist.sample(output['logit'], noise), **output}
 
     def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
@@ -235,7 +239,7 @@ class ActorCriticPolicy(Policy):
         explore = None if self._explore.name == 'sample' else self._explore
         draw = partial(self._noise.rollout, first=first)
         acting = self._executor.start_acting(obs, draw, self._acts_with_value, explore)
-        return acting or super()._start_acting(obs, first)
+        return acting or ForwardActing(partial(self._explored, first=first), obs, self._initial_state())
 
     @property
     def _acts_by_itself(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from zoo.config.parts import Part
+from zoo.core.part import Part
 from zoo.core.seeding import reseed, torch_generator
 
 

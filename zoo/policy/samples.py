@@ -9,7 +9,7 @@ from torch import Tensor
 
 from zoo.core.data import Obs, Rollout, State, Transition, first_leaf, leaves, map_tensors, split_rows
 from zoo.core.errors import UserError
-from zoo.core.ranks import ALONE, Ranks, weight_scale
+from zoo.core.ranks import ALONE, Ranks
 from zoo.rl_utils.gae import discounted_sum
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -24,6 +24,16 @@ def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
     """Weights [T, B] of mean 1 over all ranks: rows that only reset an env have 0, the others are equal."""
     valid = (~is_reset).to(torch.float32)
     return valid * weight_scale(valid, ranks)
+
+
+def weight_scale(valid: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """What weights [...] are to be multiplied by so that their mean over the rows of all ranks is 1, 0-dim."""
+    if ranks.size == 1:
+        return valid.numel() / valid.sum().clamp(min=1)
+    total = ranks.sum_(
+        torch.stack((valid.new_tensor(valid.numel(), dtype=torch.float64), valid.sum(dtype=torch.float64)))
+    )
+    return (total[0] / total[1].clamp(min=1)).to(valid.dtype)
 
 
 def whole_episodes(traj_flag: Tensor, weight: Tensor | None, ranks: Ranks = ALONE) -> Tensor:

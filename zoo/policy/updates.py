@@ -14,8 +14,8 @@ from torch import Tensor
 
 from zoo.backend.precision import UpdatePrecision, in_precision
 from zoo.backend.trace import replaced
-from zoo.config.parts import Part
 from zoo.core.data import AuxMinibatch, Metrics, Minibatch
+from zoo.core.part import Part
 from zoo.policy.hooks import gradient_ready
 from zoo.policy.sequences import rows_of, run_model
 from zoo.rl_utils import surrogates, value_losses

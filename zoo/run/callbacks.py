@@ -97,6 +97,9 @@ class Callbacks:
             for event, method in _methods_of(item).items():
                 self._methods[event].append((name, method))
 
+    def __bool__(self) -> bool:
+        return any(self._methods.values())
+
     def __contains__(self, event: str) -> bool:
         return bool(self._methods[event])
 

@@ -87,6 +87,7 @@ class SerialJob:
         self._reset_iter: int | None = None  # rollouts at the last reset of all training envs
         self._learn_step: int | None = None  # env step before the first rollout that is not learned from yet
         self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
+        self._has_callbacks, self._shows_gradient = bool(self._callbacks), 'on_gradient' in self._callbacks
         self._stop_rules, self._stop_reason = StopRules(cfg.stop), ''
         self._ranks, self._on_evaluation = ranks, on_evaluation
         leads = ranks.rank == 0
@@ -136,14 +137,14 @@ class SerialJob:
             self._settings.before_rollout(self.env_step)
             self._agreement.begin()
             self.reset_env()
-            self._agreement.count()
+            self._count()
             self._undo = undo.pop_all()
 
     def start(self) -> None:
         """Tells the callbacks, once, that the run begins; the first iteration does it where nobody has."""
         if not self._has_started:
             self._has_started = True
-            self._callbacks.call('on_start', self)
+            self._tell('on_start')
 
     def iteration(self) -> None:
         """A round of the plan: collect, learn; then evaluate and save where due."""
@@ -172,13 +173,13 @@ class SerialJob:
             self.reset_env()
         with self.timer.label('zoo/collect'):
             rollout = self._collector.collect()
-        self._agreement.count()
+        self._count()
         use_threads(self._n_thread['learn'])
         with self.timer.part('sample'):
-            self._callbacks.call('on_rollout', self, rollout)
+            self._tell('on_rollout', rollout)
             with self._unfinished():
                 samples = self._get_train_sample(rollout)
-            self._callbacks.call('on_samples', self, samples)
+            self._tell('on_samples', samples)
             with self._unfinished():
                 self._parts.buffer.push(samples)
 
@@ -186,10 +187,10 @@ class SerialJob:
         """One round of updates, on what the buffer yields."""
         env_step, n_before = self.env_step if self._learn_step is None else self._learn_step, self.train_iter
         use_threads(self._n_thread['learn'])
-        listener = self._show_gradient if 'on_gradient' in self._callbacks else None
+        listener = self._show_gradient if self._shows_gradient else None
         with self.timer.part('learn'), self._unfinished(), listening(listener):
             metrics = self._learner.train(env_step)
-        self._agreement.count()
+        self._count()
         self._learn_step = None
         if listener is not None and not self._saw_gradient and self.train_iter > n_before:
             raise no_gradient_seen(self._callbacks, self.train_iter - n_before)
@@ -240,7 +241,7 @@ class SerialJob:
                 self._save_best()
             self._stopped |= progress.reached(self.cfg.policy.eval.stop_value)
             self._report.progress(progress.last_return, progress.best_return)
-            self._callbacks.call('on_evaluate', self, evaluation)
+            self._tell('on_evaluate', evaluation)
         if self._on_evaluation is not None and self._agreement.leads:
             if asks_to_stop(self._on_evaluation(self.env_step, evaluation)):
                 self.stop('on_evaluation asked for it')
@@ -263,7 +264,7 @@ class SerialJob:
         meta = meta_of(self.cfg, self._parts, self._progress, self._ranks.size)
         path = self._checkpoints.save(self.env_step, self.state_dict(), meta)
         if self._agreement.leads:
-            self._callbacks.call('on_checkpoint', self, path)
+            self._tell('on_checkpoint', path)
         return path
 
     def finish(self, evaluate: bool = True) -> None:
@@ -279,7 +280,7 @@ class SerialJob:
         self._ending.save()
         if not self._has_ended:
             self._has_ended = True
-            self._callbacks.call('on_end', self, self.result())
+            self._tell('on_end', self.result())
         self._ending.finish(is_whole)
 
     def result(self) -> TrainResult:
@@ -367,6 +368,16 @@ class SerialJob:
             self._log.close(has_failed=error is not None)
             self.close()
 
+    def _count(self) -> None:
+        """Makes the counters those of all ranks, where there are several."""
+        if self._ranks.size > 1:
+            self._agreement.count()
+
+    def _tell(self, event: str, *args: Any) -> None:
+        """Calls the callbacks that have the event, where the run has any."""
+        if self._has_callbacks:
+            self._callbacks.call(event, self, *args)
+
     @contextmanager
     def _unfinished(self) -> Iterator[None]:
         """While this context lasts, and after an error in it, the state is that of no whole iteration."""
@@ -376,7 +387,7 @@ class SerialJob:
 
     def _show_gradient(self, optimizers: Sequence[Any], loss: Tensor) -> None:
         self._saw_gradient = True
-        self._callbacks.call('on_gradient', self, optimizers, loss)
+        self._tell('on_gradient', optimizers, loss)
 
     def _save_best(self) -> None:
         self._progress.best_return = self._progress.last_return
@@ -384,7 +395,7 @@ class SerialJob:
             meta = meta_of(self.cfg, self._parts, self._progress, self._ranks.size)
             path = or_warn(lambda: self._checkpoints.save_best(self.env_step, self.state_dict(), meta))
             if path is not None:
-                self._callbacks.call('on_checkpoint', self, path)
+                self._tell('on_checkpoint', path)
 
     def _resume(self, checkpoint: Checkpoint) -> Progress:
         progress = restore(self.cfg, self._parts, checkpoint, self._stop_rules, self._ranks)

@@ -95,7 +95,8 @@ class Collector:
             is_reset,
             is_broken,
         )
-        self.episodes.infos.add(numbers for _, numbers in found.episodes)
+        if found.episodes:
+            self.episodes.infos.add(numbers for _, numbers in found.episodes)
         if is_reset is not None and is_broken is not None:
             mark_broken(is_reset, end, is_broken)
         if infos and self.collect_iter == 0:
