@@ -1,4 +1,8 @@
-"""Acrobot-v1 with PPO whose critic is a classifier of returns (HL-Gauss); else as acrobot_ppo."""
+"""Acrobot-v1 with PPO whose critic is a classifier of returns (HL-Gauss); else as acrobot_ppo.
+
+Scaled by reward_norm the returns lie between -5 and 0. Bins that reach far beyond them cost learning: with -30 to 5 most
+seeds end at -500.
+"""
 
 config = dict(
     exp_name='acrobot_hl_gauss_ppo',
@@ -11,7 +15,7 @@ config = dict(
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
             reward_norm=True,
-            value_loss=dict(type='hl_gauss', low=-30.0, high=5.0),
+            value_loss=dict(type='hl_gauss', low=-6.0, high=1.0),
         ),
         collect=dict(n_step=256, gae_lambda=0.94),
         eval=dict(eval_freq=50_000),
