@@ -1,6 +1,6 @@
-"""Measures the shape of the code itself: rooms and their imports, the traced reading path, lines of code.
+"""Measures the shape of the code itself: rooms and their imports, the traced reading path, lines of code, of variants.
 
-    python benchmarks/structure.py [rooms | path | lines]        # all three without a name
+    python benchmarks/structure.py [rooms | path | lines | variants]        # all without a name
 
 A room is a folder of zoo/ (with its subfolders), or a file directly in zoo/; `__main__.py`, which only calls the command,
 belongs to cli. An import may go within a room or to a
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,6 +205,79 @@ def report_lines() -> None:
         print(f'  {n:>5} {place}')
 
 
+VARIANTS = {
+    'spo': (('spo',), r"'spo'"),
+    'dna': (('distill', 'distill_step'), r"'dna'|distill|value_lambda|moves_critic"),
+    'ppo_ewma, ppg_ewma': (
+        ('ewma', 'averaged', 'reset_average', 'average_decay', '_average_decay'),
+        r'ewma|_average|average[d_]',
+    ),
+    'ppg_reloaded': (('_overwrite', '_newest'), r'reloaded|is_ring|oldest|aux_window|aux_filled|_ring\b'),
+    'hl_gauss': (
+        ('_Histogram', 'HLGauss', 'predict_distribution', 'WideValueHead', '_distribution_error', 'n_output_of'),
+        r'hl_gauss|value_logit|predict_distribution|n_output|n_value|is_outside|return_outside|_decode\b',
+    ),
+    'rnd': (('intrinsic.py',), r"'rnd'"),
+}
+"""For each variant what it alone brings: files, functions and classes by name, and what its other lines have in common."""
+FAMILIES = {
+    'a2c': (('a2c.py', 'a2c'), r"'a2c'"),
+    'pg': (('pg.py',), r"'pg'"),
+    'dqn': (('dqn.py', 'q_learning.py'), r"'dqn'"),
+}
+"""The same for other families of policies."""
+VARIANT_ROOMS = ('policy', 'rl_utils', 'model')
+
+
+def code_lines(path: Path) -> dict[int, str]:
+    """{number: text} of the lines of a file that are neither blank, comment, docstring nor import."""
+    text = path.read_text(encoding='utf-8')
+    tree, left_out = ast.parse(text), set()
+    for node in ast.walk(tree):
+        is_text = (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        )
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+            left_out |= set(range(node.lineno, node.end_lineno + 1))
+    lines = enumerate(text.split('\n'), 1)
+    return {i: line for i, line in lines if line.strip() and line.strip()[0] != '#' and i not in left_out}
+
+
+def variant_lines(names: tuple[str, ...], words: str) -> int:
+    """Code lines of functions, classes and registrations that are a variant's own, and of other lines that have its words."""
+    files = [x for room in VARIANT_ROOMS for x in (REPO / 'zoo' / room).rglob('*.py') if '/kernels/' not in str(x)]
+    n = 0
+    for path in files:
+        own: set[int] = set(range(1, n_line(str(path)) + 1)) if path.name in names else set()
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            is_own = isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names
+            if is_own or isinstance(node, ast.Expr | ast.Assign) and is_registration(node, words):
+                own |= set(range(node.lineno, node.end_lineno + 1))
+        n += sum(i in own or re.search(words, line) is not None for i, line in code_lines(path).items())
+    return n
+
+
+def is_registration(node: ast.Expr | ast.Assign, words: str) -> bool:
+    """Whether it is a call of `with_updates` for a name that has the words."""
+    call = node.value
+    is_call = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == 'with_updates'
+    return is_call and re.search(words, ast.unparse(call.args[0])) is not None
+
+
+def lines_per_variant() -> float:
+    """The mean over VARIANTS."""
+    n_variant = sum(name.count(',') + 1 for name in VARIANTS)
+    return sum(variant_lines(*found) for found in VARIANTS.values()) / n_variant
+
+
+def report_variants() -> None:
+    print(f'lines of code of a variant (no docstrings, comments, imports): {lines_per_variant():.0f} on average')
+    for title, group in (('', VARIANTS), ('other families:', FAMILIES)):
+        print(title, end='\n' if title else '')
+        for name, found in group.items():
+            print(f'  {variant_lines(*found):>5} {name}')
+
+
 def room_of_file(path: Path) -> str:
     """The room that a file of zoo/ lies in."""
     name = path.relative_to(REPO / 'zoo').parts[0].removesuffix('.py')
@@ -225,7 +299,7 @@ def report_rooms() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    reports = {'rooms': report_rooms, 'path': report_path, 'lines': report_lines}
+    reports = {'rooms': report_rooms, 'path': report_path, 'lines': report_lines, 'variants': report_variants}
     parser.add_argument('what', nargs='?', choices=list(reports), help='default: all')
     what = parser.parse_args().what
     for name in [what] if what else reports:

@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from structure import LAYERS, circles, imported_modules, rooms, upward_imports
+from structure import LAYERS, circles, imported_modules, lines_per_variant, rooms, upward_imports
 from zoo.config.source import bundled_configs, load_config
 from zoo.run.config import explain_config, resolve_config
 
@@ -259,6 +259,11 @@ def test_every_room_has_a_layer_and_there_are_at_most_16():
 def test_rooms_import_downward_only_and_in_no_circle():
     assert upward_imports() == []
     assert circles() == []
+
+
+@pytest.mark.slow
+def test_a_variant_costs_at_most_60_lines_of_code():
+    assert 10 < lines_per_variant() <= 60
 
 
 @pytest.mark.parametrize('target, command', [('train', 'zoo train cartpole_ppo'), ('test', 'pytest -n 2')])

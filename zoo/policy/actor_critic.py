@@ -59,7 +59,7 @@ from zoo.policy.plasticity import plasticity_problem
 from zoo.policy.ranked import join_model, set_intrinsic_ranks
 from zoo.policy.rates import Rates
 from zoo.policy.regrowth import Regrowth
-from zoo.policy.samples import in_pieces
+from zoo.policy.samples import ends_of, in_pieces
 from zoo.policy.sequences import (
     first_rows,
     length_of,
@@ -278,17 +278,10 @@ class ActorCriticPolicy(Policy):
         return obs if first_leaf(obs).device == self.device else map_tensors(lambda x: send(x, self.device), obs)
 
     def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> Transition:
-        terminated = timestep.terminated
-        transition: Transition = {
-            'obs': obs,
-            'action': output['action'],
-            'logit': output['logit'],
-            'reward': timestep.reward,
-            'done': torch.zeros_like(terminated) if self._ignore_done else terminated,
-            'traj_flag': terminated | timestep.truncated,
-        }
-        if timestep.is_reset is not None:
-            transition['is_reset'] = timestep.is_reset
+        kept = {name: output[name] for name in ('action', 'logit')}
+        transition: Transition = {'obs': obs, **kept, **ends_of(timestep)}  # type: ignore[typeddict-item]
+        if self._ignore_done:
+            transition['done'] = torch.zeros_like(timestep.terminated)
         if 'value' in output:
             transition['value'] = output['value']
         if 'state' in output:

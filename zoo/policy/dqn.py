@@ -24,7 +24,7 @@ from zoo.policy.modes import ModelMode
 from zoo.policy.noise import Noise
 from zoo.policy.q_learning import TargetNetwork, n_step_transition, q_step
 from zoo.policy.ranked import join_model
-from zoo.policy.samples import valid_weight
+from zoo.policy.samples import ends_of, valid_weight
 from zoo.rl_utils.categorical import Categorical
 from zoo.rl_utils.exploration import epsilon_greedy
 
@@ -150,11 +150,7 @@ class DQNPolicy(Policy):
         return {'action': self._dist.sample(logit, self._dist.noise((len(q),), generator, self.device))}
 
     def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Any) -> Transition:
-        done, end = timestep.terminated, timestep.terminated | timestep.truncated
-        kept: Any = dict(obs=obs, action=output['action'], reward=timestep.reward, done=done, traj_flag=end)
-        if timestep.is_reset is not None:
-            kept['is_reset'] = timestep.is_reset
-        return kept
+        return {'obs': obs, 'action': output['action'], **ends_of(timestep)}
 
     def _get_train_sample(self, rollout: Rollout) -> Sample:
         rollout, cfg = rollout.to(self.device), self.cfg.collect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,19 @@ TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset',
 """Columns of a transition that no sample needs; all others, a policy's own too, become columns of the samples."""
 
 Critic = Callable[..., Tensor]
+
+
+def ends_of(timestep: Any) -> Transition:
+    """What every policy remembers of the steps themselves, [T, B] each: reward, done, traj_flag, and is_reset where it is.
+
+    `done` where the reached state is terminal, `traj_flag` where the trace stops, also by a time limit.
+    """
+    found: Transition = {
+        'reward': timestep.reward,
+        'done': timestep.terminated,
+        'traj_flag': timestep.terminated | timestep.truncated,
+    }
+    return found if timestep.is_reset is None else {**found, 'is_reset': timestep.is_reset}
 
 
 def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
