@@ -15,6 +15,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -229,11 +230,17 @@ FAMILIES = {
 VARIANT_ROOMS = ('policy', 'rl_utils', 'model')
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text(encoding='utf-8'))))
+
+
+@cache
 def code_lines(path: Path) -> dict[int, str]:
     """{number: text} of the lines of a file that are neither blank, comment, docstring nor import."""
-    text = path.read_text(encoding='utf-8')
-    tree, left_out = ast.parse(text), set()
-    for node in ast.walk(tree):
+    text, left_out = path.read_text(encoding='utf-8'), set()
+    for node in nodes_of(path):
         is_text = (
             isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         )
@@ -249,7 +256,7 @@ def variant_lines(names: tuple[str, ...], words: str) -> int:
     n = 0
     for path in files:
         own: set[int] = set(range(1, n_line(str(path)) + 1)) if path.name in names else set()
-        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        for node in nodes_of(path):
             is_own = isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names
             if is_own or isinstance(node, ast.Expr | ast.Assign) and is_registration(node, words):
                 own |= set(range(node.lineno, node.end_lineno + 1))
