@@ -224,7 +224,8 @@ VARIANTS = {
 FAMILIES = {
     'a2c': (('a2c.py', 'a2c'), r"'a2c'"),
     'pg': (('pg.py',), r"'pg'"),
-    'dqn': (('dqn.py', 'q_learning.py'), r"'dqn'"),
+    'dqn': (('dqn.py',), '$^'),
+    'transitions, step, losses and slow network of dqn': (('q_learning.py', 'q_problem', 'n_return_problem'), '$^'),
 }
 """The same for other families of policies."""
 VARIANT_ROOMS = ('policy', 'rl_utils', 'model')

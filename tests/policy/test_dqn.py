@@ -20,7 +20,7 @@ from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary
 from zoo.env import EnvConfig
 from zoo.pipeline import serial_pipeline
 from zoo.policy.base import Policy
-from zoo.policy.q_learning import n_step_transition, q_target
+from zoo.policy.q_learning import n_step_transition
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config, resolve_policy
 from zoo.run.job import SerialJob
@@ -108,17 +108,6 @@ def test_targets_by_hand_of_a_step_a_terminal_state_and_a_time_limit() -> None:
 def test_targets_without_double_take_the_largest_of_the_target_network() -> None:
     # in state 1: 1 + .5 * 20 = 11, and Q(0, 0) = 1; the others agree
     assert errors(with_tables(double=False)) == [10.0, 1.0, 31.0]
-
-
-def test_double_target_takes_the_argmax_of_the_choosing_network() -> None:
-    value, choice = torch.tensor([[10.0, 20.0]]), torch.tensor([[5.0, 3.0]])
-    assert q_target(torch.ones(1), torch.tensor([0.5]), value, choice).item() == 6
-    assert q_target(torch.ones(1), torch.tensor([0.5]), value, value).item() == 11
-
-
-def test_target_of_a_terminal_state_that_allows_no_action_is_the_reward() -> None:
-    nothing = torch.full((1, 2), -torch.inf)
-    assert q_target(torch.ones(1), torch.zeros(1), nothing, nothing).item() == 1
 
 
 def test_step_is_the_gradient_of_the_huber_loss_by_hand() -> None:
@@ -336,5 +325,5 @@ def test_targets_over_more_steps_than_a_rollout_are_refused_in_new_runs() -> Non
 
 @pytest.mark.parametrize('eps', [2.0, {'start': 5.0, 'end': 0.1, 'over': 100}])
 def test_eps_is_a_probability(eps: Any) -> None:
-    with pytest.raises(ConfigError, match='eps reaches .* is a probability'):
+    with pytest.raises(ConfigError, match='eps is .*: it reaches [25] but is a probability'):
         resolve_policy({'type': 'dqn', 'collect': {'eps': eps}})

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from zoo.config.messages import shown
 from zoo.config.section import Section
@@ -181,6 +181,16 @@ def greatest(schedule: float | Linear | Points) -> float:
     if isinstance(schedule, Linear):
         return max(schedule.start, schedule.end)
     return max(value for _, value in schedule.points) if isinstance(schedule, Points) else schedule
+
+
+def _at_most_1(schedule: float | Linear | Points) -> float | Linear | Points:
+    if (most := greatest(schedule)) > 1:
+        raise ValueError(f'it reaches {most:g} but is a probability; use 0 to 1, e.g. {{start: 1.0, end: 0.05}}.')
+    return schedule
+
+
+Probability = Annotated[ScheduleOrZero, AfterValidator(_at_most_1)]
+"""As ScheduleOrZero, never above 1."""
 
 
 def adaptive_rate(schedule: Any) -> KLAdaptive | None:

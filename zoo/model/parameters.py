@@ -20,6 +20,12 @@ def critic_names(model: nn.Module, obs_space: Space) -> set[str]:
     return critic - actor
 
 
+def actor_parameters(model: nn.Module, obs_space: Space) -> list[tuple[str, nn.Parameter]]:
+    """All parameters by name but those of `critic_names`."""
+    critic = critic_names(model, obs_space)
+    return [(name, p) for name, p in model.named_parameters() if name not in critic]
+
+
 def reached(model: Any, obs_space: Space, method: str) -> set[str]:
     """Names of the parameters that a loss over what a method of the model computes would move; frozen ones are not."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, Compile, Executor, ForwardActing, Step, forward_for_acting
+from zoo.backend.executor import Acting, Compile, Executor, Step, forward_for_acting
 from zoo.config.parts import make_part
 from zoo.core.data import (
     Columns,
@@ -20,25 +20,20 @@ from zoo.core.data import (
     Sample,
     State,
     Transition,
-    first_leaf,
-    keeps_state,
     map_tensors,
 )
 from zoo.core.errors import UserError
 from zoo.core.registry import (
     EXPLORATION_REGISTRY,
     INTRINSIC_REGISTRY,
-    OPTIMIZER_REGISTRY,
     PLASTICITY_REGISTRY,
     PROXIMAL_REGISTRY,
 )
-from zoo.core.transfer import send
 from zoo.model.networks import Networks
 from zoo.model.parameters import reached
 from zoo.model.probe import probe
 from zoo.model.unread import unread_option
 from zoo.policy.advantages import Advantages
-from zoo.policy.base import Policy
 from zoo.policy.checks import (
     action_problem,
     exploration_of,
@@ -52,14 +47,13 @@ from zoo.policy.epochs import Epochs, Trained
 from zoo.policy.execution import Execution, wish_of
 from zoo.policy.freezing import NOTHING_LEFT
 from zoo.policy.metrics import adv_abs_max, total_loss
-from zoo.policy.modes import ModelMode
-from zoo.policy.noise import Noise
+from zoo.policy.network_policy import NetworkPolicy
 from zoo.policy.objective import Objective
 from zoo.policy.plasticity import plasticity_problem
-from zoo.policy.ranked import join_model, set_intrinsic_ranks
+from zoo.policy.ranked import set_intrinsic_ranks
 from zoo.policy.rates import Rates
 from zoo.policy.regrowth import Regrowth
-from zoo.policy.samples import ends_of, in_pieces
+from zoo.policy.samples import in_pieces
 from zoo.policy.sequences import (
     first_rows,
     length_of,
@@ -71,16 +65,15 @@ from zoo.policy.sequences import (
     stride_of,
 )
 from zoo.policy.updates import clips_values
-from zoo.rl_utils.distribution import ActionDist, make_dist
+from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import weighted_mean
 
 
-class ActorCriticPolicy(Policy):
+class ActorCriticPolicy(NetworkPolicy):
     """Collects and evaluates with `compute_actor`, judges with `compute_critic`.
 
-    The model is in eval mode, except during gradient steps, see `ModelMode`.
     Reads cfg.collect (OnPolicyCollectConfig) and cfg.learn (ActorCriticLearnConfig).
     """
 
@@ -137,17 +130,12 @@ class ActorCriticPolicy(Policy):
     def _build(self) -> None:
         self._explore = make_part(EXPLORATION_REGISTRY, exploration_of(self.cfg.collect))
         self._correction: Correction = correction_of(self.cfg.learn)
-        self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
+        super()._build()
         self._advantages = Advantages(self.cfg, self._normalizers, self._objective, self.run.ranks)
-        join_model(self._model, self.run.ranks)
-        self._mode = ModelMode(self._model, self.device)
         if 'learn' in self._fields:
             self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self._dist, self.device)
-        self._has_state = keeps_state(self._model)
         self._acts_with_value = self._has_state or bool(getattr(self._model, 'one_trunk', False))
-        if problem := next(filter(None, self._problems()), None):
-            raise UserError(problem)
         length, only_evaluates = self.run.max_env_step, not {'learn', 'collect'} & set(self._fields)
         n_step = None if length is None else length * self._steps_per_env_step()
         wish = wish_of(
@@ -164,7 +152,6 @@ class ActorCriticPolicy(Policy):
                 raise UserError(problem)
 
     def _problems(self) -> Iterator[str]:
-        """What does not fit together, each as a sentence, '' where all is well."""
         cfg, batch_size = self.cfg, self._batch_size
         yield action_problem(self._dist, self._action_map.mode)
         yield parts_problem(cfg, self._objective, self.given_model, self._explore, self._dist, self.device)
@@ -195,7 +182,7 @@ class ActorCriticPolicy(Policy):
         return self._execution.compile_env
 
     def _init_collect(self) -> None:
-        self._noise = Noise(self._dist, self.cfg.collect.n_step, self.seed, self.device)
+        super()._init_collect()
         self._ignore_done = self.cfg.learn.ignore_done
         self._make_intrinsic()
         self._make_normalizers()
@@ -221,17 +208,8 @@ class ActorCriticPolicy(Policy):
                 self._normalizers[name] = RunningMeanStd().to(self.device)
                 self._normalizers[name].ranks = self.run.ranks
 
-    def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
-        """{action, logit}, and value (in the critic's unit) where it costs little: from one trunk, or with a state."""
-        return self._explored(obs, state, self._first_env)
-
-    def _explored(self, obs: Obs, state: State, first: int) -> dict[str, Any]:
-        """What `_forward_collect` gives. Args: first: index of the first of these envs over all envs of the run."""
-        output = forward_for_acting(self._model, self._on_device(obs), self._acts_with_value, state)
-        if self._explore.name != 'sample':  # the logit of the policy that acts, to which the ratio is
-            output['logit'] = self._explore(self._dist, output['logit'])
-        noise = self._noise.row(len(output['logit']), first)
-        return {'action': self._dist.sample(output['logit'], noise), **output}
+    def _behaviour(self, logit: Tensor) -> Tensor:
+        return logit if self._explore.name == 'sample' else self._explore(self._dist, logit)
 
     def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
         if self._acts_by_itself:
@@ -239,31 +217,7 @@ class ActorCriticPolicy(Policy):
         explore = None if self._explore.name == 'sample' else self._explore
         draw = partial(self._noise.rollout, first=first)
         acting = self._executor.start_acting(obs, draw, self._acts_with_value, explore)
-        return acting or ForwardActing(partial(self._explored, first=first), obs, self._initial_state())
-
-    @property
-    def _acts_by_itself(self) -> bool:
-        """Whether a subclass has replaced `_forward_collect`."""
-        return getattr(self._forward_collect, '__func__', None) is not ActorCriticPolicy._forward_collect
-
-    @property
-    def _acts_without_critic(self) -> bool:
-        return not (self._acts_with_value or self._acts_by_itself)
-
-    def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
-        super()._begin_rollout(collect_iter, env_step)
-        self._noise.begin(collect_iter)
-
-    @torch.inference_mode()
-    def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
-        output = forward_for_acting(self._model, self._on_device(obs), False, state)
-        return {'action': self._dist.mode(output.pop('logit')), **output}
-
-    @torch.inference_mode()
-    def _forward_sample(self, obs: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
-        output = forward_for_acting(self._model, self._on_device(obs), False, state)
-        logit = output.pop('logit')
-        return {'action': self._dist.sample(logit, self._dist.noise((len(logit),), generator, self.device)), **output}
+        return acting or super()._start_acting(obs, first)
 
     def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:
         has_value = with_value and self.cfg.learn.baseline != 'none'
@@ -271,15 +225,9 @@ class ActorCriticPolicy(Policy):
         value = self._advantages.in_return_units(output['value']) if has_value else None
         return self._dist, output['logit'], value
 
-    def _env_action(self) -> Callable[[Tensor], Tensor] | None:
-        return self._dist.env_action if self._dist.is_bounded else None
-
-    def _on_device(self, obs: Obs) -> Obs:
-        return obs if first_leaf(obs).device == self.device else map_tensors(lambda x: send(x, self.device), obs)
-
-    def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> Transition:
-        kept = {name: output[name] for name in ('action', 'logit')}
-        transition: Transition = {'obs': obs, **kept, **ends_of(timestep)}  # type: ignore[typeddict-item]
+    def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Any) -> Transition:
+        transition = super()._process_transition(obs, output, timestep)
+        transition['logit'] = output['logit']  # of the policy that acted, to which the ratio is
         if self._ignore_done:
             transition['done'] = torch.zeros_like(timestep.terminated)
         if 'value' in output:
@@ -345,13 +293,9 @@ class ActorCriticPolicy(Policy):
         if self._regrowth is not None:
             self._regrowth.begin()
 
-    def _make_optimizer(self, named: Any) -> FlatOptimizer:
-        """The optimiser that the config names, over named parameters."""
-        cfg, named = self.cfg.learn, list(named)
-        if not any(p.requires_grad for _, p in named):
-            raise UserError(NOTHING_LEFT)
-        optimizer = make_part(OPTIMIZER_REGISTRY, cfg.optimizer)(named, cfg.adam_eps)
-        optimizer.ranks = self.run.ranks
+    def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]], *args: Any) -> FlatOptimizer:
+        cfg = self.cfg.learn
+        optimizer = super()._make_optimizer(named, cfg.adam_eps)
         optimizer.configure(
             accumulate=cfg.accumulate,
             grad_clip_value=cfg.grad_clip_value,
@@ -359,6 +303,10 @@ class ActorCriticPolicy(Policy):
             average_decay=self._average_decay(),
         )
         return optimizer
+
+    @property
+    def _nothing_left(self) -> str:
+        return NOTHING_LEFT
 
     def _average_decay(self) -> float | None:
         is_averaged = self._objective.proximal == 'ewma'
@@ -376,6 +324,7 @@ class ActorCriticPolicy(Policy):
             optimizer.lr = self._rates.get('critic_learning_rate', rate) if name == 'critic' else rate
 
     def _set_env_step(self, env_step: int) -> None:
+        super()._set_env_step(env_step)
         self._rates.set_env_step(env_step)
         self._objective.set_env_step(env_step)
 

@@ -6,28 +6,27 @@ The actor of the registered model is the network: its logits [..., A] are the Q-
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
-from zoo.config.parts import make_part, part_of
-from zoo.config.schedule import Linear, Schedule, ScheduleOrZero, greatest, schedule_value
-from zoo.core.data import Metrics, Obs, Rollout, Sample, State, Transition, keeps_state, map_tensors, split_rows
+from zoo.config.parts import part_of
+from zoo.config.schedule import Linear, Probability, Schedule, schedule_value
+from zoo.core.data import Metrics, Rollout, Sample, map_tensors, split_rows
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY, POLICY_REGISTRY
-from zoo.core.spaces import Discrete
-from zoo.model.parameters import critic_names
-from zoo.policy.base import CollectConfig, LearnConfig, Policy, PolicyConfig
-from zoo.policy.modes import ModelMode
-from zoo.policy.noise import Noise
+from zoo.model.parameters import actor_parameters
+from zoo.policy.base import CollectConfig, LearnConfig, PolicyConfig
+from zoo.policy.checks import n_return_problem, q_problem
+from zoo.policy.network_policy import NetworkPolicy
 from zoo.policy.q_learning import TargetNetwork, n_step_transition, q_step
-from zoo.policy.ranked import join_model
-from zoo.policy.samples import ends_of, valid_weight
-from zoo.rl_utils.categorical import Categorical
+from zoo.policy.samples import valid_weight
 from zoo.rl_utils.exploration import epsilon_greedy
 
+OptimizerSpec = part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer')
 NONFINITE_LIMIT = 10  # gradient steps in a row that may be skipped as not finite before the run stops
 
 
@@ -35,9 +34,7 @@ class DQNLearnConfig(LearnConfig):
     """Section `policy.learn` of 'dqn'; each draw of the buffer is learned from once, in minibatches."""
 
     learning_rate: Schedule = Field(1e-3, description="the optimiser's step size (1e-4 to 3e-3 is usual)")
-    optimizer: part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer') = Field(  # type: ignore[valid-type]
-        'adam', description='how parameters move, by name or as {type: name, its options}'
-    )
+    optimizer: OptimizerSpec = Field('adam', description='how parameters move, by name or as {type: name, its options}')  # type: ignore[valid-type]
     grad_clip: float | None = Field(10.0, gt=0, description='limit of the gradient norm; null: off')
     double: bool = Field(
         True, description='the network picks the action that the target network values; false: the latter'
@@ -55,16 +52,10 @@ class DQNCollectConfig(CollectConfig):
     n_step: Annotated[int, Field(ge=1)] | None = Field(8, description='env steps per rollout and env (1 to 64)')
     discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
     n_return: int = Field(1, ge=1, description='steps whose rewards a target counts, fewer at ends; 3 is usual')
-    eps: ScheduleOrZero = Field(
+    eps: Probability = Field(
         Linear(start=1, end=0.05, over=10_000),
         description='probability of a random action, by env steps before the rollout',
     )
-
-    @model_validator(mode='after')
-    def _eps_is_a_probability(self) -> DQNCollectConfig:
-        if (most := greatest(self.eps)) > 1:
-            raise ValueError(f'eps reaches {most:g} but is a probability; use 0 to 1, e.g. {{start: 1.0, end: 0.05}}.')
-        return self
 
 
 class DQNConfig(PolicyConfig):
@@ -76,7 +67,7 @@ class DQNConfig(PolicyConfig):
 
 
 @POLICY_REGISTRY.register('dqn')
-class DQNPolicy(Policy):
+class DQNPolicy(NetworkPolicy):
     """Deep Q-learning, epsilon-greedy.
 
     It leaves |target - Q| in the column 'priority' of each batch, for buffers that draw by it.
@@ -87,70 +78,23 @@ class DQNPolicy(Policy):
     writes_priority: ClassVar[bool] = True
 
     @classmethod
-    def default_model(cls) -> str:
-        return 'vac'
-
-    @classmethod
     def default_buffer(cls) -> str:
         return 'replay'
 
-    def _build(self) -> None:
-        if not isinstance(self.action_space, Discrete):
-            kind = type(self.action_space).__name__
-            raise UserError(
-                f"policy 'dqn' is for Discrete actions, and those of the env are of a {kind}; use policy.type=ppo"
-            )
-        if keeps_state(self._model):
-            raise UserError(
-                f"policy 'dqn' is for a model without a memory, got {type(self._model).__name__}; use policy.type=ppo, or "
-                'leave policy.model.recurrent out'
-            )
-        join_model(self._model, self.run.ranks)
-        self._mode, self._dist = ModelMode(self._model, self.device), Categorical(self.action_space.n)
+    def _problems(self) -> Iterator[str]:
+        yield q_problem(self._model, self.action_space)
 
     def check_fields(self) -> None:
-        n_step, n_return = self.cfg.collect.n_step, self.cfg.collect.n_return
-        if n_step is not None and n_return > n_step:
-            raise UserError(
-                f'policy.collect.n_return is {n_return} but a rollout has {n_step} steps, after which no reward is known; '
-                f'use n_return {n_step} or less, or policy.collect.n_step={n_return} or more'
-            )
+        if problem := n_return_problem(self.cfg.collect):
+            raise UserError(problem)
 
-    def _init_collect(self) -> None:
-        self._collect_step, self._noise = 0, Noise(self._dist, self.cfg.collect.n_step, self.seed, self.device)
+    def _behaviour(self, logit: Tensor, env_step: int | None = None) -> Tensor:
+        eps = schedule_value(self.cfg.collect.eps, self._collect_step if env_step is None else env_step)
+        return epsilon_greedy(self._dist, logit, epsilon=eps)
 
-    @property
-    def _acts_without_critic(self) -> bool:
-        return getattr(self._forward_collect, '__func__', None) is DQNPolicy._forward_collect
-
-    def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
-        super()._begin_rollout(collect_iter, env_step)
-        self._noise.begin(collect_iter)
-
-    def _set_collect_step(self, env_step: int) -> None:
-        self._collect_step = env_step
-
-    def _q(self, obs: Obs) -> Tensor:
-        return self._model.compute_actor(map_tensors(lambda x: x.to(self.device), obs))
-
-    def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
-        q = self._q(obs)
-        logit = epsilon_greedy(self._dist, q, epsilon=schedule_value(self.cfg.collect.eps, self._collect_step))
-        return {'action': self._dist.sample(logit, self._noise.row(len(q), self._first_env))}
-
-    @torch.inference_mode()
-    def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
-        return {'action': self._q(obs).argmax(-1)}
-
-    @torch.inference_mode()
-    def _forward_sample(self, obs: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
-        """Epsilon-greedy, with the epsilon that its schedule ends with."""
-        q = self._q(obs)
-        logit = epsilon_greedy(self._dist, q, epsilon=schedule_value(self.cfg.collect.eps, sys.maxsize))
-        return {'action': self._dist.sample(logit, self._dist.noise((len(q),), generator, self.device))}
-
-    def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Any) -> Transition:
-        return {'obs': obs, 'action': output['action'], **ends_of(timestep)}
+    def _stochastic(self, logit: Tensor) -> Tensor:
+        """With the epsilon that its schedule ends with."""
+        return self._behaviour(logit, sys.maxsize)
 
     def _get_train_sample(self, rollout: Rollout) -> Sample:
         rollout, cfg = rollout.to(self.device), self.cfg.collect
@@ -161,16 +105,8 @@ class DQNPolicy(Policy):
         return map_tensors(lambda x: x.flatten(0, 1), columns)  # [T, B] -> [N]
 
     def _init_learn(self) -> None:
-        critic = critic_names(self._model, self.obs_space)
-        named = [(name, p) for name, p in self._model.named_parameters() if name not in critic]
-        if not any(p.requires_grad for _, p in named):
-            raise UserError(
-                "policy.learn.freeze leaves nothing to train of the actor, which is all that policy 'dqn' trains; freeze fewer"
-            )
-        self._optimizer = make_part(OPTIMIZER_REGISTRY, self.cfg.learn.optimizer)(named)
-        self._optimizer.ranks = self.run.ranks
+        self._optimizer = self._make_optimizer(actor_parameters(self._model, self.obs_space))
         self._target = TargetNetwork(self._model, self.cfg.learn.target_freq, self.cfg.learn.tau)
-        self._env_step = 0
 
     def _follow_model(self) -> None:
         self._target.begin()
@@ -193,9 +129,6 @@ class DQNPolicy(Policy):
 
     def _monitor_vars_learn(self) -> list[str]:
         return ['loss', 'q', 'td_error', 'grad_norm', 'learning_rate', 'eps', 'skipped_step']
-
-    def _set_env_step(self, env_step: int) -> None:
-        self._env_step = env_step
 
     def _get_train_iter(self) -> int:
         return self._target.n_step

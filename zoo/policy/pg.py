@@ -12,7 +12,7 @@ from zoo.config.parts import part_of
 from zoo.config.schedule import RateSchedule
 from zoo.core.data import Columns, Metrics, Obs, State, first_leaf
 from zoo.core.registry import ESTIMATOR_REGISTRY, POLICY_REGISTRY, SURROGATE_REGISTRY
-from zoo.model.parameters import critic_names
+from zoo.model.parameters import actor_parameters
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.base import PolicyConfig
 from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
@@ -84,14 +84,8 @@ class PGPolicy(ActorCriticPolicy):
     step: ClassVar[Step] = staticmethod(policy_step)
     """The gradient step, see zoo.policy.updates; a subclass may have its own."""
 
-    @classmethod
-    def default_model(cls) -> str:
-        return 'vac'
-
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
-        critic = critic_names(self._model, self.obs_space)
-        actor = [(name, p) for name, p in self._model.named_parameters() if name not in critic]
-        return {'actor': self._make_optimizer(actor)}
+        return {'actor': self._make_optimizer(actor_parameters(self._model, self.obs_space))}
 
     def _compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         first = first_leaf(obs)

@@ -48,10 +48,6 @@ class PPOPolicy(ActorCriticPolicy):
     step: ClassVar[Any] = staticmethod(ppo_step)
     """The gradient step, see zoo.policy.updates; a subclass may have its own."""
 
-    @classmethod
-    def default_model(cls) -> str:
-        return 'vac'
-
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         named = list(self._model.named_parameters())
         if self.cfg.learn.critic_learning_rate is None:

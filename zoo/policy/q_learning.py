@@ -1,4 +1,4 @@
-"""How Q-values are learned: transitions over one step or several, targets, a gradient step, and the slow target network."""
+"""How Q-values are learned: transitions over one step or several, a gradient step, and the slow target network."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import huber_loss
 
 from zoo.core.data import Metrics, Rollout, map_tensors
 from zoo.policy.hooks import gradient_ready
 from zoo.rl_utils.estimators import n_step
 from zoo.rl_utils.gae import gae_data
+from zoo.rl_utils.q_learning import q_error, q_target
 
 
 @torch.no_grad()
@@ -38,20 +38,8 @@ def n_step_transition(rollout: Rollout, gamma: float, n: int) -> dict[str, Any]:
     }
 
 
-@torch.no_grad()
-def q_target(reward: Tensor, discount: Tensor, value: Tensor, choice: Tensor) -> Tensor:
-    """reward + discount * value[argmax choice], [N].
-
-    Args: reward, discount: [N]; value: [N, A], the target network's Q-values of what follows; choice: [N, A], those that
-      pick the action: the network's own (double Q-learning), or value again. Both are -inf where an action is not allowed.
-    Source: van Hasselt et al. 2016, arXiv:1509.06461, eq. 4.
-    """
-    rest = value.gather(-1, choice.argmax(-1, keepdim=True)).squeeze(-1)
-    return reward + torch.where(discount > 0, discount * rest, 0.0)  # a terminal state may allow no action
-
-
 def q_step(model: Any, target_model: Any, optimizer: Any, part: Mapping[str, Any], cfg: Any) -> tuple[Metrics, Tensor]:
-    """One gradient step on mean(weight * loss(Q(obs)[action] - target)), with the Huber loss.
+    """One gradient step on `q_error`.
 
     Args:
       model, target_model: their `compute_actor` gives Q-values [n, A].
@@ -62,13 +50,8 @@ def q_step(model: Any, target_model: Any, optimizer: Any, part: Mapping[str, Any
     with torch.no_grad():
         value = target_model.compute_actor(part['next_obs'])
         choice = model.compute_actor(part['next_obs']) if cfg.double else value
-    target = q_target(part['reward'], part['discount'], value, choice)
-    weight = part.get('weight', torch.ones_like(target))
-    q = model.compute_actor(part['obs']).gather(-1, part['action'].unsqueeze(-1)).squeeze(-1)
-    q = torch.where(
-        weight > 0, q, target
-    )  # rows without weight may hold anything, such as an action that is not allowed
-    loss = (huber_loss(q, target, reduction='none', delta=cfg.huber_delta or torch.inf) * weight).mean()
+    target, weight = q_target(part['reward'], part['discount'], value, choice), part.get('weight')
+    loss, q = q_error(model.compute_actor(part['obs']), part['action'], target, weight, cfg.huber_delta)
     optimizer.zero_grad()
     loss.backward()
     gradient_ready([optimizer], loss)

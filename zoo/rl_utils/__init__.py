@@ -25,6 +25,7 @@ from zoo.rl_utils.ppo import (
     ppo_value_data,
     ppo_value_error,
 )
+from zoo.rl_utils.q_learning import q_error, q_target
 from zoo.rl_utils.squashed_gaussian import SquashedGaussian
 
 __all__ = [
@@ -62,4 +63,6 @@ __all__ = [
     'ppo_policy_loss',
     'ppo_value_data',
     'ppo_value_error',
+    'q_error',
+    'q_target',
 ]

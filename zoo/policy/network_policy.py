@@ -1,0 +1,135 @@
+"""What policies with a network share: acting by its logits, the noise of that, what is remembered of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.backend.executor import Acting, ForwardActing, forward_for_acting
+from zoo.config.parts import make_part
+from zoo.core.data import Obs, State, Transition, first_leaf, keeps_state, map_tensors
+from zoo.core.errors import UserError
+from zoo.core.registry import OPTIMIZER_REGISTRY
+from zoo.core.transfer import send
+from zoo.policy.base import Policy
+from zoo.policy.modes import ModelMode
+from zoo.policy.noise import Noise
+from zoo.policy.ranked import join_model
+from zoo.policy.samples import ends_of
+from zoo.rl_utils.distribution import ActionDist, make_dist
+from zoo.rl_utils.optimizer import FlatOptimizer
+
+
+class NetworkPolicy(Policy):
+    """Acts by `compute_actor` of its model, whose logits [B, P] are the parameters of a distribution of actions.
+
+    The model is in eval mode, except during gradient steps, see `ModelMode`.
+    """
+
+    _acts_with_value = False
+    """Whether acting also gives the critic's value."""
+    _collect_step, _env_step = 0, 0
+    """Env steps of the run before the present rollout, and before the present update."""
+
+    @classmethod
+    def default_model(cls) -> str:
+        return 'vac'
+
+    def _build(self) -> None:
+        self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
+        self._has_state = keeps_state(self._model)
+        join_model(self._model, self.run.ranks)
+        self._mode = ModelMode(self._model, self.device)
+        if problem := next(filter(None, self._problems()), None):
+            raise UserError(problem)
+
+    def _problems(self) -> Iterator[str]:
+        """What does not fit together, each as a sentence, '' where all is well."""
+        yield from ()
+
+    def _init_collect(self) -> None:
+        self._noise = Noise(self._dist, self.cfg.collect.n_step, self.seed, self.device)
+
+    def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
+        super()._begin_rollout(collect_iter, env_step)
+        self._noise.begin(collect_iter)
+
+    def _set_collect_step(self, env_step: int) -> None:
+        self._collect_step = env_step
+
+    def _set_env_step(self, env_step: int) -> None:
+        self._env_step = env_step
+
+    def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]], *args: Any) -> FlatOptimizer:
+        """The optimiser that the config names, over named parameters. Raises: UserError if none of them is to be trained."""
+        named = list(named)
+        if not any(p.requires_grad for _, p in named):
+            raise UserError(self._nothing_left)
+        optimizer: FlatOptimizer = make_part(OPTIMIZER_REGISTRY, self.cfg.learn.optimizer)(named, *args)
+        optimizer.ranks = self.run.ranks
+        return optimizer
+
+    @property
+    def _nothing_left(self) -> str:
+        """What to say where all parameters of an optimiser are frozen."""
+        return (
+            'policy.learn.freeze leaves nothing to train of the actor, which is all that policy '
+            f'{self.cfg.type!r} trains; freeze fewer'
+        )
+
+    def _behaviour(self, logit: Tensor) -> Tensor:
+        """The logits of the policy that acts and explores, from those of the network."""
+        return logit
+
+    def _stochastic(self, logit: Tensor) -> Tensor:
+        """The logits that evaluation draws actions by, where it does not take the best one."""
+        return logit
+
+    def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
+        """{action, logit}, and value (in the critic's unit) where it costs little: from one trunk, or with a state."""
+        return self._explored(obs, state, self._first_env)
+
+    def _explored(self, obs: Obs, state: State, first: int) -> dict[str, Any]:
+        """What `_forward_collect` gives. Args: first: index of the first of these envs over all envs of the run."""
+        output = forward_for_acting(self._model, self._on_device(obs), self._acts_with_value, state)
+        output['logit'] = self._behaviour(output['logit'])
+        noise = self._noise.row(len(output['logit']), first)
+        return {'action': self._dist.sample(output['logit'], noise), **output}
+
+    def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
+        if self._acts_by_itself:
+            return super()._start_acting(obs, first)
+        return ForwardActing(partial(self._explored, first=first), obs, self._initial_state())
+
+    @property
+    def _acts_by_itself(self) -> bool:
+        """Whether a subclass has replaced `_forward_collect`."""
+        return getattr(self._forward_collect, '__func__', None) is not NetworkPolicy._forward_collect
+
+    @property
+    def _acts_without_critic(self) -> bool:
+        return not (self._acts_with_value or self._acts_by_itself)
+
+    @torch.inference_mode()
+    def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
+        output = forward_for_acting(self._model, self._on_device(obs), False, state)
+        return {'action': self._dist.mode(output.pop('logit')), **output}
+
+    @torch.inference_mode()
+    def _forward_sample(self, obs: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
+        output = forward_for_acting(self._model, self._on_device(obs), False, state)
+        logit = self._stochastic(output.pop('logit'))
+        return {'action': self._dist.sample(logit, self._dist.noise((len(logit),), generator, self.device)), **output}
+
+    def _env_action(self) -> Callable[[Tensor], Tensor] | None:
+        return self._dist.env_action if self._dist.is_bounded else None
+
+    def _on_device(self, obs: Obs) -> Obs:
+        return obs if first_leaf(obs).device == self.device else map_tensors(lambda x: send(x, self.device), obs)
+
+    def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Any) -> Transition:
+        return {'obs': obs, 'action': output['action'], **ends_of(timestep)}
