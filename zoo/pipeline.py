@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from zoo.cluster.split import STARTED_BY
 from zoo.config.messages import shown
 from zoo.config.override import split_override
 from zoo.config.section import Config, ConfigError
@@ -26,6 +27,7 @@ from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.any_env import config_for_env
+from zoo.run.begun import refuse_other_config
 from zoo.run.callbacks import CallbackError, callback_problems
 from zoo.run.checkpoint import load_checkpoint, steps_of
 from zoo.run.config import resolve_config, without_defaults
@@ -87,12 +89,12 @@ def serial_pipeline(
       on_evaluation: called with the env step and the `Evaluation` after each evaluation; the run ends after the present
         round if it returns 'stop'. Under torchrun rank 0 calls it.
       run_dir: the folder of the run. Where it has a checkpoint, the run continues from its newest one: the same call can
-        be made again and again.
+        be made again and again. A config of other settings than that run has is refused; `resume` may change them.
     Under torchrun every process calls this; they train together, and rank 0 alone writes.
-    Returns: TrainResult. Raises: ConfigError before anything is made; UserError if the run folder cannot be written or
-      another process uses it; EnvError, CallbackError, CheckpointError, NonFiniteGradientError; SaveError if the end of
-      the run could not be saved, whose `result` has the trained policy; Interrupted (SystemExit, 128 + its number) after
-      SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the state saved.
+    Returns: TrainResult. Raises: ConfigError before anything is made; UserError if the run folder has a run of another
+      config, cannot be written or another process uses it; EnvError, CallbackError, CheckpointError,
+      NonFiniteGradientError; SaveError if the end of the run could not be saved, whose `result` has the trained policy;
+      Interrupted (SystemExit, 128 + its number) after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the state saved.
     """
     current_folder()  # in one that is gone, no run folder can be made
     _check_types(policy, resume, overrides, model, callbacks)
@@ -107,6 +109,8 @@ def serial_pipeline(
     run = saved_run(checkpoint) if checkpoint is not None and config is None else None
     source = config if run is None else _config_of(run, trust, overrides)
     cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
+    if folder is not None and config is not None and STARTED_BY not in os.environ:  # which a process sets that looked
+        refuse_other_config(cfg, config, overrides, folder)
     give_names(storable(cfg))
     if run is not None and policy is None and model is None:
         build_policy(run, cfg.policy)  # its size, before envs are made

@@ -314,8 +314,29 @@ def test_own_part_that_is_not_imported_is_named_with_the_way(tmp_path: Path) -> 
         assert done.returncode == 2 and done.stderr.count('\n') == 1, done.stderr
         assert "policy.learn.surrogate: unknown surrogate 'soft_of_mine'" in done.stderr
         assert done.stderr.endswith(' If it is your own, import the file that registers it: --import my_file.py\n')
-    typo = run_in('train', 'cartpole_ppo', 'policy.learn.surrogate=clop', '--run-dir', 'new', cwd=tmp_path)
-    assert "unknown surrogate 'clop'" in typo.stderr and '--import' not in typo.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['cartpole_ppo', 'policy.learn.surrogate=clop'],
+        ['--env', 'CartPole-v1', 'policy.learn.surrogate=clop'],
+        ['env.id=CartPole-v1', 'policy.learn.surrogate=clop'],
+        ['--env', 'CartPole-v1', '--policy', 'pgg'],
+        ['--env', 'CartPol-v1'],
+        ['cartpol_ppo'],
+        ['cartpole_ppo', 'policy.lern.gamma=1'],
+    ],
+)
+def test_mistake_in_what_is_typed_has_the_same_words_with_a_run_folder(
+    words: list[str], in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for more in ([], ['--run-dir', 'new']):
+        assert main(['train', *words, *more, '-q']) == 2
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1] and said[0].count('\n') == 1 and not Path('new').exists()
 
 
 TRAP = """

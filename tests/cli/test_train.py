@@ -201,7 +201,7 @@ def test_run_of_other_settings_is_refused_and_resume_may_change_them(
         assert main(['train', 'cartpole_ppo', '--run', 'mine', *QUICK, word]) == 2
         err = capsys.readouterr().err
         assert err.count('\n') == 1 and f'the run in mine has {said}; name another --run-dir' in err, err
-        assert '(zoo train --resume mine KEY=VALUE continues it with other values)' in err
+        assert "(zoo train --resume mine KEY=VALUE continues it with other values, in Python resume='mine')" in err
     assert {file: file.read_bytes() for file in before} == before
     assert main(['train', '--resume', 'mine', f'{rate}=0.5', '--steps', '4_096', 'logger.console=off', '--json']) == 0
     changed = json.loads(capsys.readouterr().out)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from zoo.config.section import Config, ConfigError
 from zoo.config.source import load_config
-from zoo.config.yaml_text import function_name, save_yaml
+from zoo.config.yaml_text import function_name, save_yaml, value_text
 
 
 class Stored:
@@ -176,3 +176,16 @@ def test_function_of_the_running_script_gets_the_name_it_is_imported_by(tmp_path
     )
     subprocess.run([sys.executable, str(script)], check=True, env={'PYTHONPATH': ':'.join(p for p in sys.path if p)})
     assert function_name(Stored) == f'{__name__}:Stored'
+
+
+def test_value_text_is_what_one_types() -> None:
+    values = [None, True, 1e-05, 'auto', [64, 64], {'type': 'clip', 'ratio': 0.2}, {}]
+    assert list(map(value_text, values)) == [
+        'null',
+        'true',
+        '1.0e-05',
+        'auto',
+        '[64, 64]',
+        '{type: clip, ratio: 0.2}',
+        '{}',
+    ]

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.real_runs import made_run, write_run
+from tests.real_runs import SHORT, made_run, write_run
 from zoo.config.section import plain
 from zoo.config.yaml_text import parse_yaml
 from zoo.core.errors import UserError
+from zoo.pipeline import serial_pipeline
 from zoo.results.read import Run, read_run
 from zoo.results.report import check_page_path, report, write_report
 from zoo.run.config import resolve_config
@@ -230,6 +231,73 @@ def test_page_says_what_else_is_needed_to_repeat_a_run() -> None:
     ) in text
     alone.result['command'] = ['python', 'mine.py']
     assert 'what the Python program gave besides the config' in page_of([alone]).text
+
+
+@pytest.mark.slow
+def test_shares_of_time_of_a_resumed_run_are_of_all_of_it_or_the_page_says_that_they_are_not(tmp_path: Path) -> None:
+    config, first, note = 'cartpole_ppo', tmp_path / 'first', 'The shares are of a part of the time'
+    words = [*SHORT, 'logger.tensorboard=false', 'logger.console=off', 'logger.freq=1024']
+    serial_pipeline(config, overrides=words, run_dir=first)
+    before = read_run(first).result['seconds']
+    serial_pipeline(config, overrides=[*words, 'max_env_step=6_144'], run_dir=first)
+    run = read_run(first)
+    seconds = run.result['seconds']
+    assert all(seconds[name] > before[name] for name in ('env', 'act', 'learn', 'evaluate'))
+    assert run.result['timed_s'] == pytest.approx(run.wall_s, rel=0.05)
+    page = page_of([run])
+    share = seconds['learn'] / sum(seconds.values())
+    assert f'learning {share:.0%}' in page.text and note not in page.text
+    other = serial_pipeline(resume=first, overrides=['exp_name=other', f'logger.root={tmp_path}', 'max_env_step=7_168'])
+    assert note in page_of([read_run(other.run_dir)]).text  # it began in another folder
+
+
+@pytest.mark.slow
+def test_files_of_one_name_in_two_folders_are_two_files_in_the_list_the_configs_and_the_commands() -> None:
+    runs = [whole_run(0, folder) for folder in ('one', 'two')]
+    for run, folder in zip(runs, ('one', 'two'), strict=True):
+        run.config['env']['id'] = f'/home/me/{folder}/my_env.py:MyEnv'
+    runs[0].result['command'] = ['zoo', 'train', 'my.yaml', '--import', 'my_env.py', '--import', 'parts.py']
+    page = page_of(runs)
+    text = page.text.split('Repeat it')[1]
+    assert (
+        'beside it what is not in this page: the file one/my_env.py , the file two/my_env.py , the file parts.py . Then run: '
+        'zoo train one.yaml seed=0 --import one/my_env.py --import parts.py'
+    ) in text
+    links = [str(e['href']) for e in page.named('a') if e.get('download')]
+    ids = [parse_yaml(base64.b64decode(link.partition('base64,')[2]).decode())['env']['id'] for link in links]
+    assert ids == ['one/my_env.py:MyEnv', 'two/my_env.py:MyEnv'] and '/home/me' not in text
+
+
+def installed(folder: Path, module: str, name: str, version: str, url: str = '') -> None:
+    """A package as pip leaves it. Args: url: what it was installed from, if that was no index."""
+    (folder / module).mkdir(parents=True)
+    (folder / module / '__init__.py').write_text('raise RuntimeError("a report imports nothing")')
+    info = folder / f'{name.replace("-", "_")}-{version}.dist-info'
+    info.mkdir()
+    (info / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n')
+    (info / 'top_level.txt').write_text(f'{module}\n')
+    if url:
+        (info / 'direct_url.json').write_text(json.dumps({'url': url, 'dir_info': {'editable': True}}))
+
+
+@pytest.mark.slow
+def test_installed_packages_are_to_be_installed_and_modules_of_ones_own_to_lie_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, 'mazes_of_others', 'mazes-of-others', '1.2')
+    installed(tmp_path, 'mine_to_edit', 'mine-to-edit', '0.1', f'file://{tmp_path}')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = whole_run()
+    run.config['env']['id'] = 'mazes_of_others.envs:Maze-v0'
+    run.config['env']['kwargs'] = {'activation': 'torch.nn:ReLU', 'separator': 'os:sep'}
+    run.result['command'] = ['zoo', 'train', 'made', '--import', 'mazes_of_others.extra']
+    text = page_of([run]).text.split('Repeat it')[1]
+    package = 'To repeat them, install the package mazes-of-others (1.2 where this page was made), save the config'
+    assert f'{package}, then run: zoo train made.yaml seed=0 --import mazes_of_others.extra made.yaml' in text
+    run.result['command'] = ['zoo', 'train', 'made', '--import', 'mine_to_edit', '--import', 'my_module']
+    text = page_of([run]).text.split('Repeat it')[1]
+    beside = 'the module mine_to_edit , the module my_module . Then run:'
+    assert f'{package}, and beside it what is not in this page: {beside}' in text
 
 
 @pytest.mark.slow

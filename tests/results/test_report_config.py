@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.config.section import plain
-from zoo.results.report_config import NONE, changed_settings, env_name, portable_config, value_text
+from zoo.results.report_config import NONE, changed_settings, env_name, portable_config, short_names
 from zoo.run.config import resolve_config
 
 
@@ -71,27 +71,29 @@ def test_settings_of_a_policy_that_is_not_registered_are_what_differs_and_no_cod
 
 def test_portable_config_names_no_folder_and_trains_the_same() -> None:
     config = saved('logger.root=/home/me/runs')
-    config['env']['wrappers'] = ['/home/me/code/my.py:Wrapper', {'type': 'C:\\code\\my.py:Other'}, 'a/b/data.txt']
+    config['env']['wrappers'] = ['/home/me/code/my.py:Wrapper', {'type': 'C:\\code\\own.py:Other'}, 'a/b/data.txt']
     made = portable_config(config)
-    assert made['env']['wrappers'] == ['my.py:Wrapper', {'type': 'my.py:Other'}, 'a/b/data.txt']
+    assert made['env']['wrappers'] == ['my.py:Wrapper', {'type': 'own.py:Other'}, 'a/b/data.txt']
     assert 'root' not in made['logger']
     made['env']['wrappers'] = []
     assert saved('logger.root=/home/me/runs') == saved('logger.root=/home/me/runs', source=made)
 
 
+def test_files_of_one_name_are_told_apart_by_as_much_of_their_folders_as_it_takes() -> None:
+    files = ['/home/me/one/my_env.py', '/home/me/two/my_env.py', r'C:\code\two\my_env.py', '/home/me/one/parts.py']
+    assert short_names(files) == {
+        files[0]: 'one/my_env.py',
+        files[1]: 'me/two/my_env.py',
+        files[2]: 'code/two/my_env.py',
+        files[3]: 'parts.py',
+    }
+    configs = [saved() for _ in range(2)]
+    for config, folder in zip(configs, ('one', 'two'), strict=True):
+        config['env']['id'] = f'/home/me/{folder}/my_env.py:MyEnv'
+    assert listed(*configs)['env.id'][:2] == ('one/my_env.py:MyEnv', 'two/my_env.py:MyEnv')
+    assert listed(configs[0], configs[0]).keys() == listed(configs[0]).keys() - {'env.id'}
+
+
 def test_env_name_is_the_name_of_the_file_and_has_the_game() -> None:
     assert env_name({'env': {'id': '/home/me/my_env.py:MyEnv'}}) == 'my_env.py:MyEnv'
     assert env_name({'env': {'id': 'atari', 'game': 'pong'}}) == 'atari: pong'
-
-
-def test_value_text_is_what_one_types() -> None:
-    values = [None, True, 1e-05, 'auto', [64, 64], {'type': 'clip', 'ratio': 0.2}, {}]
-    assert list(map(value_text, values)) == [
-        'null',
-        'true',
-        '1.0e-05',
-        'auto',
-        '[64, 64]',
-        '{type: clip, ratio: 0.2}',
-        '{}',
-    ]

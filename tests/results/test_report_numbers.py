@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from tests.real_runs import made_run
-from zoo.results.report_numbers import PARTS, duration, number, numbers_of, seeds, spread, steps, time_shares
+from zoo.results.report_numbers import (
+    PARTS,
+    duration,
+    has_all_times,
+    number,
+    numbers_of,
+    seeds,
+    spread,
+    steps,
+    time_shares,
+)
 
 METRIC = 'eval/return_mean'
 
@@ -59,6 +69,26 @@ def test_time_and_shares_of_a_run_that_has_ended_are_those_of_all_of_it() -> Non
     assert time_shares([run]) == {**dict.fromkeys(PARTS, 0), 'learn': 0.75, 'evaluate': 0.25}
     run.result['seconds'] = {'learn': 'much'}
     assert time_shares([run])['learn'] == 1
+
+
+def test_shares_of_a_run_that_goes_on_add_its_last_process_to_those_before() -> None:
+    run = made_run([400], [1])  # its last line is after 400 s
+    run.columns.update({f'time/share_{name}': np.array([1.0 if name == 'learn' else 0.0]) for name in PARTS})
+    run.result.update(state='running', seconds={}, timed_s=0.0)
+    assert time_shares([run])['learn'] == 1 and has_all_times(run)
+    run.result.update(seconds={**dict.fromkeys(PARTS, 0), 'env': 80, 'learn': 20}, timed_s=100.0)
+    shares = time_shares([run])  # learn: 20 s, and the 300 s since
+    assert shares == {**dict.fromkeys(PARTS, 0), 'env': pytest.approx(0.2), 'learn': pytest.approx(0.8)}
+    assert has_all_times(run)
+    run.result['n_killed'] = 1
+    assert not has_all_times(run)
+
+
+def test_times_of_a_run_that_has_ended_are_all_if_they_are_as_long_as_it() -> None:
+    run = made_run([400], [1])
+    for timed_s, has_all in ((None, False), ('x', False), (100.0, False), (399.0, True), (401.0, True)):
+        run.result.update(state='done', wall_s=400.0, timed_s=timed_s)
+        assert has_all_times(run) is has_all
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,8 @@ def test_run_that_continues_cannot_begin_with_other_parameters(trained: Path, tm
     ):
         serial_pipeline(resume=trained, overrides=words)
     with pytest.raises(UserError, match='leave init_from out, or begin a new run'):
+        serial_pipeline('cartpole_ppo', overrides=[*words, 'policy.model.obs_norm=true'], resume=trained)
+    with pytest.raises(UserError, match=f'the run in {trained} has init_from=null, not {trained}; name another'):
         serial_pipeline('cartpole_ppo', overrides=[*words, 'policy.model.obs_norm=true'], run_dir=trained)
 
 
@@ -137,7 +139,7 @@ def test_run_keeps_what_it_began_with_when_it_continues_without_naming_it(traine
         assert (config['init_from'], config['init_from_keys']) == (str(trained), ['actor_*'])
         assert result.env_step > length - 1_100
     with pytest.raises(UserError, match=f'was saved with init_from {trained}, and its parameters count'):
-        serial_pipeline('cartpole_ppo', overrides=[*words, 'init_from=elsewhere'], **place)
+        serial_pipeline('cartpole_ppo', overrides=[*words, 'init_from=elsewhere'], resume=tmp_path / 'a')
 
 
 def test_statistics_without_a_place_are_warned_of(trained: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -57,9 +57,9 @@ def test_run_dir_of_a_finished_run_says_that_nothing_is_left(tmp_path: Path, cap
 def test_run_dir_says_what_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'run')
-    other = job_config(tmp_path, max_env_step=320, policy=dict(learn=dict(learning_rate=3e-4)))
+    other = job_config(tmp_path, max_env_step=320, checkpoint=dict(keep_last=2))
     serial_pipeline(other, run_dir=tmp_path / 'run')
-    assert 'policy.learn.learning_rate 0.001 -> 0.0003' in caplog.text
+    assert 'max_env_step 256 -> 320, checkpoint.keep_last 3 -> 2' in caplog.text
 
 
 def test_run_dir_whose_newest_checkpoint_is_damaged_continues_from_the_one_before(

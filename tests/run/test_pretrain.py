@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.forked import run_python
 from zoo import load_policy, make_policy, read_run, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
@@ -129,6 +130,69 @@ def test_ctrl_c_leaves_the_best_parameters_so_far(place: str, tmp_path: Path, ca
     assert f'are saved; train on from them with init_from={config.parent}' in caplog.text
     unseen = lean(1, 500, seed=1)
     assert (load_policy(config.parent).act(unseen.obs.numpy()) == unseen.action['']).mean() > 0.6
+
+
+@pytest.mark.slow
+def test_ctrl_c_after_the_last_epoch_leaves_a_whole_result(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_demonstrations(tmp_path / 'a.npz', lean(20, 100))
+    log, handler = logging.getLogger('zoo.run.pretrain'), CtrlC('epoch 2 of 2')
+    log.addHandler(handler)
+    try:
+        with caplog.at_level('INFO'), pytest.raises(Interrupted) as stopped:
+            pretrain('cartpole_ppo', str(tmp_path / 'a.npz'), overrides=SHORT, epoch=2, run_dir=tmp_path / 'run')
+    finally:
+        log.removeHandler(handler)
+    assert stopped.value.code == 130
+    assert (run := read_run(tmp_path / 'run')).state == 'done' and run.result['pretrain_epoch'] == 2
+    assert 'signal 2 came after the last epoch: all is done and saved' in caplog.text
+    assert 'stopped by' not in caplog.text
+
+
+TWICE = """
+import logging, os, signal, sys
+from zoo import pretrain
+
+class Twice(logging.Handler):
+    def emit(self, record):
+        if record.getMessage().startswith('epoch 2 of'):
+            os.kill(os.getpid(), signal.SIGINT)
+            if moment == 'in an epoch':
+                os.kill(os.getpid(), signal.SIGINT)
+
+def fsync(file):  # the temporary file has its content now, and is not yet in its place
+    name = os.readlink(f'/proc/self/fd/{file}')
+    is_saved = 'result.json' in name and os.path.exists(f'{os.path.dirname(name)}/checkpoints/step_0.safetensors')
+    if moment == 'while it saves' and '.safetensors.' in name or moment == 'when it is saved' and is_saved:
+        os.kill(os.getpid(), signal.SIGINT)
+    sync(file)
+
+moment, sync, os.fsync = sys.argv[2], os.fsync, fsync
+logging.getLogger('zoo').setLevel('INFO')
+logging.getLogger('zoo.run.pretrain').addHandler(Twice())
+pretrain('cartpole_ppo', 'a.npz', overrides=sys.argv[3:], epoch=50, run_dir=sys.argv[1] or None)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('place', ['new', 'there', ''])
+@pytest.mark.parametrize('moment', ['in an epoch', 'while it saves', 'when it is saved'])
+def test_second_ctrl_c_leaves_nothing_or_what_can_be_loaded(moment: str, place: str, tmp_path: Path) -> None:
+    save_demonstrations(tmp_path / 'a.npz', lean(20, 100))
+    (tmp_path / 'twice.py').write_text(TWICE)
+    (tmp_path / 'there').mkdir()
+    (tmp_path / 'there' / 'notes.txt').write_text('mine')
+    done = run_python('twice.py', place, moment, *SHORT, cwd=tmp_path)
+    assert done.returncode == 130 and 'Traceback' not in done.stderr, done.stderr
+    found = [file.parent for file in tmp_path.rglob('config.yaml')]
+    if moment == 'when it is saved':
+        assert len(found) == 1 and load_policy(found[0]).act(lean(1, 5).obs.numpy()).shape == (5,)
+    else:
+        left = {
+            str(file.relative_to(tmp_path)) for file in tmp_path.rglob('*') if file.is_file() and file.suffix != '.pyc'
+        }
+        assert left == {'a.npz', 'twice.py', 'there/notes.txt'} and not (tmp_path / 'new').exists()
+        assert not list(tmp_path.glob('runs/*/*')) and sorted(os.listdir(tmp_path / 'there')) == ['notes.txt']
+    assert (tmp_path / 'there' / 'notes.txt').read_text() == 'mine'
 
 
 @pytest.mark.slow

@@ -116,11 +116,26 @@ def test_run_that_is_done_keeps_its_end_where_the_same_command_finds_nothing_to_
     serial_pipeline('cartpole_ppo', overrides=SHORT, run_dir=tmp_path / 'a')
     files = [tmp_path / 'a' / name for name in ('result.json', 'config.yaml')]
     before = [file.read_text() for file in files]
-    again = serial_pipeline('cartpole_ppo', overrides=[*SHORT, 'seed=4'], run_dir=tmp_path / 'a')
+    again = serial_pipeline('cartpole_ppo', overrides=[*SHORT, 'checkpoint.keep_last=4'], run_dir=tmp_path / 'a')
     assert again.env_step_per_s == 0 < read(tmp_path / 'a')['env_step_per_s']
     assert [file.read_text() for file in files] == before
     longer = serial_pipeline('cartpole_ppo', overrides=[*SHORT, 'max_env_step=4_096'], run_dir=tmp_path / 'a')
     assert read(tmp_path / 'a')['env_step'] == longer.env_step > 2_048
+
+
+def test_times_of_processes_add_up_and_one_that_was_killed_is_counted(tmp_path: Path) -> None:
+    times = {'seconds': {'env': 1.0, 'learn': 3.0}, 'timed_s': 5.0}
+    file = ResultFile(tmp_path)
+    assert read(tmp_path)['timed_s'] == 0.0
+    file.end('stopped', times)
+    file.end('stopped', times)  # of several calls the last one counts
+    assert (read(tmp_path)['seconds'], read(tmp_path)['timed_s']) == ({'env': 1.0, 'learn': 3.0}, 5.0)
+    ResultFile(tmp_path)  # of a process that was killed
+    assert read(tmp_path)['state'] == 'running' and read(tmp_path)['seconds'] == {'env': 1.0, 'learn': 3.0}
+    file = ResultFile(tmp_path)
+    file.end('done', {'seconds': {'env': 2.0, 'log': 0.5}, 'timed_s': 4.0})
+    found = read(tmp_path)
+    assert (found['seconds'], found['timed_s'], found['n_killed']) == ({'env': 3.0, 'learn': 3.0, 'log': 0.5}, 9.0, 1)
 
 
 def test_run_that_raises_says_failed_and_why(tmp_path: Path) -> None:

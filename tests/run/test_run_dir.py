@@ -295,11 +295,11 @@ def test_run_continues_in_the_folder_that_is_named_and_says_what_changed(
     first = serial_pipeline(job_config(tmp_path, max_env_step=128), run_dir=place)
     assert (first.run_dir, first.env_step) == (place, 128) and not (tmp_path / 'run').exists()
     assert 'continues' not in caplog.text
-    changed = job_config(tmp_path, policy=dict(learn=dict(learning_rate=0.5)))
-    second = serial_pipeline(changed, run_dir=str(place), seed=3)
+    changed = job_config(tmp_path, policy=dict(eval=dict(stop_value=99.0)))
+    second = serial_pipeline(changed, run_dir=str(place))
     assert (second.run_dir, second.env_step) == (place, 256)
     assert f'{place} is there: the run continues from step_000000128.safetensors' in caplog.text
-    assert 'seed 0 -> 3, max_env_step 128 -> 256, policy.learn.learning_rate' in caplog.text
+    assert 'max_env_step 128 -> 256, policy.eval.stop_value None -> 99.0' in caplog.text
     assert [row['env_step'] for row in rows(place) if 'learn/train_iter' in row] == [64, 128, 192, 256]
 
 
@@ -362,12 +362,14 @@ def test_folder_that_cannot_be_that_of_a_run_is_refused_in_a_sentence(tmp_path: 
 @pytest.mark.parametrize(
     'sections', [dict(env=dict(id='CartPole-v1')), dict(policy=dict(model=dict(hidden_sizes=[9])))]
 )
-def test_named_folder_of_another_run_is_refused_and_left_as_it_was(tmp_path: Path, sections: dict[str, Any]) -> None:
+def test_resume_of_a_run_that_does_not_fit_is_refused_and_left_as_it_was(
+    tmp_path: Path, sections: dict[str, Any]
+) -> None:
     first = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
     before = _files(first.run_dir)
     other = job_config(tmp_path, max_env_step=512, **sections)
     with pytest.raises(CheckpointError, match='resume with the env that it was trained on|does not fit'):
-        serial_pipeline(other, run_dir=tmp_path / 'mine')
+        serial_pipeline(other, resume=tmp_path / 'mine')
     assert _files(first.run_dir) == before
 
 

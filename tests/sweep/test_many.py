@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,10 +14,7 @@ import pytest
 from zoo import load_policy, read_run, serial_pipeline
 from zoo.cli.command import main
 from zoo.config.section import ConfigError
-from zoo.config.yaml_text import save_yaml
 from zoo.core.errors import UserError
-from zoo.run.config import resolve_config
-from zoo.sweep.begun import refuse_other_configs
 from zoo.sweep.grid import grid_of
 from zoo.sweep.many import train_many
 
@@ -149,73 +145,6 @@ def test_killed_run_has_its_folder_in_the_outcome(tmp_path: Path) -> None:
     assert [outcome.state for outcome in outcomes] == ['failed', 'failed']
     assert all(folder is not None and (folder / 'config.yaml').is_file() for folder in folders)
     assert len(set(folders)) == 2
-
-
-def finished(folder: Path, *overrides: str) -> None:
-    """A folder as a run leaves it: its config and a checkpoint, of which only the name counts here."""
-    (folder / 'checkpoints').mkdir(parents=True)
-    save_yaml(resolve_config('cartpole_ppo', overrides), folder / 'config.yaml')
-    (folder / 'checkpoints' / 'step_2048.safetensors').touch()
-
-
-@pytest.mark.parametrize(
-    'before, now, said',
-    [
-        (['seed=0'], ['seed=0'], ''),
-        (['max_env_step=4_096'], ['max_env_step=8_192', 'policy.eval.stop_value=null', 'logger.freq=5'], ''),
-        (['max_env_step=8_192'], ['max_env_step=4_096'], 'max_env_step=8192, not 4096'),
-        (['exp_name=a'], ['exp_name=b'], 'exp_name=a, not b'),
-        ([], ['init_from=runs/x'], 'init_from=null, not runs/x'),
-        (['init_from=runs/x'], [], ''),
-        (['init_from=runs/x'], ['init_from=./runs/x'], ''),
-        ([], ['env.on_error=restart', 'env.step_timeout=9', 'env.vectorization=async', 'policy.learn.compile=on'], ''),
-        (
-            ['max_env_step=2_048', 'policy.learn.learning_rate={start: 1e-3, end: 0, over: 2_048}'],
-            ['max_env_step=4_096', 'policy.learn.learning_rate={start: 1e-3, end: 0, over: 2_048}'],
-            '',
-        ),
-        (
-            ['policy.learn.learning_rate={start: 1e-3, end: 0}'],
-            ['policy.learn.learning_rate=3e-4'],
-            'has policy.learn.learning_rate={start: 0.001, end: 0.0, over: 100000}, not 0.0003; name',
-        ),
-        (['env.kwargs.sutton_barto_reward=true'], [], 'env.kwargs.sutton_barto_reward=true, not nothing'),
-        (
-            [],
-            ['policy.model.hidden_sizes=[8]', 'policy.learn.batch_size=32'],
-            'policy.model.hidden_sizes=[64, 64], not [8]',
-        ),
-    ],
-)
-def test_folder_of_a_run_takes_only_a_config_that_continues_it(
-    before: list[str], now: list[str], said: str, tmp_path: Path
-) -> None:
-    finished(tmp_path / 'run', *before)
-    if not said:
-        refuse_other_configs('cartpole_ppo', [now], [tmp_path / 'run'])
-        return
-    with pytest.raises(UserError, match=re.escape(said)):
-        refuse_other_configs('cartpole_ppo', [now], [tmp_path / 'run'])
-
-
-def test_project_may_be_moved_but_the_code_in_it_is_of_the_same_file(tmp_path: Path) -> None:
-    finished(tmp_path / 'run')
-    file = tmp_path / 'run' / 'config.yaml'
-    file.write_text(file.read_text().replace('CartPole-v1', '/elsewhere/my_env.py:MyEnv'))
-    (tmp_path / 'my_env.py').write_text('class MyEnv: ...\nclass Other: ...\n')
-    refuse_other_configs('cartpole_ppo', [[f'env.id={tmp_path}/my_env.py:MyEnv']], [tmp_path / 'run'])
-    with pytest.raises(UserError, match='my_env.py:MyEnv, not .*my_env.py:Other'):
-        refuse_other_configs('cartpole_ppo', [[f'env.id={tmp_path}/my_env.py:Other']], [tmp_path / 'run'])
-
-
-def test_key_that_the_run_did_not_know_counts_only_if_it_is_given(tmp_path: Path) -> None:
-    """It was trained by a version of zoo without it."""
-    finished(tmp_path / 'run')
-    file = tmp_path / 'run' / 'config.yaml'
-    file.write_text(''.join(line for line in file.read_text().splitlines(True) if 'dual_clip' not in line))
-    refuse_other_configs('cartpole_ppo', [[]], [tmp_path / 'run'])
-    with pytest.raises(UserError, match='dual_clip=nothing, not 3'):
-        refuse_other_configs('cartpole_ppo', [['policy.learn.dual_clip=3']], [tmp_path / 'run'])
 
 
 def test_all_configs_are_checked_before_anything_starts(tmp_path: Path) -> None:

@@ -118,9 +118,9 @@ def _with_imports(args: argparse.Namespace) -> int:
 
 def _hint(args: argparse.Namespace, message: str) -> str:
     """What to do where the config of a checkpoint names something that is registered by code which was not imported."""
-    words = [getattr(args, name, None) for name in ('checkpoint', 'resume')]
-    words += [args.run_dir] if 'run_dir' in args and args.config is None else []
-    if not any(words) or 'unknown ' not in message:
+    is_typed = any(getattr(args, name, None) is not None for name in ('config', 'env'))  # then no checkpoint has it
+    words = [getattr(args, name, None) for name in ('checkpoint', 'resume', 'run_dir')]
+    if is_typed or not any(words) or 'unknown ' not in message:
         return ''
     from zoo.core import registry
 

@@ -114,7 +114,7 @@ def _meaning(i: int, side: Side, found: Comparison) -> str | None:
 
 
 def _differences(found: Comparison) -> str:
-    from zoo.results.report_config import value_text
+    from zoo.config.yaml_text import value_text
 
     if not found.differences:
         return 'the configs are the same, but for seeds, names and logging'

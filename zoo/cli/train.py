@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -59,10 +58,6 @@ def run(args: argparse.Namespace) -> int:
         args.overrides = [*args.overrides, 'logger.console=off']
     if (several := _several(args, config)) is not None:
         return several
-    if config is not None and args.run_dir is not None and args.resume is None:
-        from zoo.sweep.begun import refuse_other_configs
-
-        refuse_other_configs(config, [args.overrides], [Path(args.run_dir)])  # as for several runs
     from zoo.pipeline import serial_pipeline
     from zoo.run.env_watch import EnvWatch
     from zoo.run.trust import consent_words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, get_args
 
 from easydict import EasyDict
@@ -257,7 +257,9 @@ def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: 
     sections = sections_of(field.annotation)
     if isinstance(value, dict) and sections:
         best = max(sections, key=lambda s: sum(bool(closest(key, s.model_fields)) for key in value))
-        return section_problems(best, value, where, known) or [f'{where}: {item["msg"]}']
+        return section_problems(best, value, where, known) or [
+            f'{where} is {shown(value, 120)}: {item["msg"].removeprefix("Value error, ")}'
+        ]
     if is_section(field):
         return [bad_value(where, value, sections[0])]
     if item['type'] == 'value_error' and isinstance(item['ctx']['error'], ConfigError):
@@ -299,3 +301,22 @@ def value_at(data: Any, path: str) -> Any:
     for key in path.split('.'):
         data = data.get(key) if isinstance(data, dict) else None
     return data
+
+
+def has_key(config: Mapping[str, Any], key: str) -> bool:
+    """Whether a config has a dotted key, with whatever value."""
+    parents, _, last = key.rpartition('.')
+    section = value_at(config, parents) if parents else config
+    return isinstance(section, dict) and last in section
+
+
+def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys whose values are not the same in all configs, in the order of the first config that has each."""
+    keys = dict.fromkeys(key for config in configs for key in _leaves(config))
+    return [key for key in keys if any(value_at(c, key) != value_at(configs[0], key) for c in configs)]
+
+
+def _leaves(data: Any, path: str = '') -> list[str]:
+    if isinstance(data, dict) and data:
+        return [leaf for key, value in data.items() for leaf in _leaves(value, join_path(path, str(key)))]
+    return [path]

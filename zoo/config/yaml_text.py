@@ -123,3 +123,9 @@ def function_name(function: Any) -> str:
     if module == '__main__':
         module = Path(getattr(sys.modules['__main__'], '__file__', None) or '__main__').stem
     return f'{module}:{getattr(function, "__qualname__", type(function).__qualname__)}'
+
+
+def value_text(value: Any) -> str:
+    """A value as one types it on the command line: 0.001, [64, 64], {start: 0.001, end: 0.0}, null."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False)
+    return value if isinstance(value, str) else text.removesuffix('\n').removesuffix('\n...')

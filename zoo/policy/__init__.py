@@ -6,6 +6,7 @@ from zoo.policy import variants as variants
 from zoo.policy.a2c import A2CCollectConfig, A2CConfig, A2CLearnConfig, A2CPolicy
 from zoo.policy.base import CollectConfig, EvalConfig, LearnConfig, Policy, PolicyConfig
 from zoo.policy.dqn import DQNCollectConfig, DQNConfig, DQNLearnConfig, DQNPolicy
+from zoo.policy.network_policy import NetworkPolicy
 from zoo.policy.offpolicy import PPGOffPolicy, PPOOffPolicy
 from zoo.policy.pg import PGCollectConfig, PGConfig, PGLearnConfig, PGPolicy
 from zoo.policy.ppg import PPGCollectConfig, PPGConfig, PPGLearnConfig, PPGPolicy
@@ -28,6 +29,7 @@ __all__ = [
     'EvalConfig',
     'LearnConfig',
     'Linear',
+    'NetworkPolicy',
     'PPGCollectConfig',
     'PPGConfig',
     'PPGLearnConfig',

@@ -11,10 +11,11 @@ import numpy as np
 import yaml
 
 from zoo.config.section import value_at
+from zoo.config.yaml_text import value_text
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from zoo.results.read import Run, read_run
-from zoo.results.report_config import changed_settings, env_name, value_text
+from zoo.results.report_config import changed_settings, env_name
 from zoo.results.statistics import interval
 from zoo.run.checkpoint import Checkpoint
 from zoo.run.saved_run import SavedRun, saved_run

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zoo.config.section import value_at
+from zoo.config.section import differing_keys, has_key, value_at
 from zoo.core.errors import UserError
 from zoo.results.curves import curve_points
 from zoo.results.read import Run, State
-from zoo.results.report_config import NO_EFFECT, differing_keys, has_key
+from zoo.results.report_config import NO_EFFECT
 from zoo.results.statistics import (
     LEVEL,
     Stat,

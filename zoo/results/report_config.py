@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import yaml
-
-from zoo.config.section import ConfigError, value_at
+from zoo.config.section import ConfigError, differing_keys, has_key, value_at
+from zoo.config.yaml_text import value_text
 from zoo.core.errors import UserError
 from zoo.run.config import explain_config
 from zoo.run.config_check import without_derived_values
+from zoo.run.trust import modules_of
 
 NAMES = ('policy.type', 'env.id', 'env.game')
 ELSEWHERE = ('exp_name', 'seed', *NAMES)
@@ -44,7 +44,8 @@ def changed_settings(configs: Sequence[Mapping[str, Any]]) -> list[Setting]:
     Configs are saved ones, with all keys. Defaults of a policy that is not registered in this process are not known: then
     the keys are those that differ between the configs. No code that a config names is imported.
     """
-    plain = [portable_config(config) for config in configs]
+    files = short_names(dict.fromkeys(file for config in configs for file in _files(config)))
+    plain = [portable_config(config, files) for config in configs]
     defaults = [_defaults(config) for config in plain]
     keys = [
         key
@@ -62,26 +63,33 @@ def has_defaults(config: Mapping[str, Any]) -> bool:
     return bool(_defaults(config))
 
 
-def portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def portable_config(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> dict[str, Any]:
     """A saved config as one gives it to somebody else: without derived values and folders of this machine.
 
     The folder for runs is left out, and 'folder/my_env.py:MyEnv' is 'my_env.py:MyEnv': a file beside the config.
+    Args: names: of the files of code, where there are other configs too; None: `short_names` of those of this one.
     """
-    data = _portable(without_derived_values(dict(config)))
+    data = _portable(without_derived_values(dict(config)), short_names(_files(config)) if names is None else names)
     return {**data, 'logger': {key: value for key, value in (data.get('logger') or {}).items() if key != 'root'}}
 
 
-def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys whose values are not the same in all configs, in the order of the first config that has each."""
-    keys = dict.fromkeys(key for config in configs for key in _leaves(config))
-    return [key for key in keys if any(value_at(c, key) != value_at(configs[0], key) for c in configs)]
+def short_names(files: Iterable[str]) -> dict[str, str]:
+    """A name for each of some files, without its folder, or with as much of that as tells it from the others.
+
+    'me/one/my_env.py' and 'me/two/my_env.py' are 'one/my_env.py' and 'two/my_env.py'.
+    """
+    parts = {file: path_parts(file) for file in files}
+    found = {}
+    for file, own in parts.items():
+        others = [other for name, other in parts.items() if name != file]
+        lengths = (n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others))
+        found[file] = '/'.join(own[-next(lengths, len(own)) :])
+    return found
 
 
-def has_key(config: Mapping[str, Any], key: str) -> bool:
-    """Whether a config has a dotted key, with whatever value."""
-    parents, _, last = key.rpartition('.')
-    section = value_at(config, parents) if parents else config
-    return isinstance(section, dict) and last in section
+def path_parts(path: str) -> tuple[str, ...]:
+    """The names in a path of any system, from the outermost folder to the file."""
+    return tuple(part for part in re.split(r'^[A-Za-z]:|[/\\]', path) if part not in ('', '.', '..', '~'))
 
 
 def env_name(config: Mapping[str, Any]) -> str:
@@ -89,12 +97,6 @@ def env_name(config: Mapping[str, Any]) -> str:
     env = config.get('env') or {}
     name = CODE_FILE.sub('', str(env.get('id', '')))
     return f'{name}: {env["game"]}' if env.get('game') else name
-
-
-def value_text(value: Any) -> str:
-    """A value as one types it on the command line: 0.001, [64, 64], {start: 0.001, end: 0.0}, null."""
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False)
-    return value if isinstance(value, str) else text.removesuffix('\n').removesuffix('\n...')
 
 
 def _setting(key: str, configs: Sequence[Mapping[str, Any]], defaults: Sequence[Defaults]) -> Setting:
@@ -129,15 +131,17 @@ def _is_elsewhere(key: str) -> bool:
     return key in ELSEWHERE or key.startswith(NO_EFFECT)
 
 
-def _leaves(data: Any, path: str = '') -> list[str]:
-    if isinstance(data, dict) and data:
-        return [leaf for key, value in data.items() for leaf in _leaves(value, f'{path}.{key}' if path else str(key))]
-    return [path]
+def _files(config: Mapping[str, Any]) -> list[str]:
+    """The files of code that a config names."""
+    return [module for module in modules_of(dict(config)) if module.endswith('.py')]
 
 
-def _portable(value: Any) -> Any:
+def _portable(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {key: _portable(x) for key, x in value.items() if not (key == 'over' and x is None)}
+        return {key: _portable(x, names) for key, x in value.items() if not (key == 'over' and x is None)}
     if isinstance(value, list):
-        return [_portable(x) for x in value]
-    return CODE_FILE.sub('', value) if isinstance(value, str) else value
+        return [_portable(x, names) for x in value]
+    if not isinstance(value, str):
+        return value
+    file, _, attribute = value.rpartition(':')
+    return f'{names[file]}:{attribute}' if file in names else CODE_FILE.sub('', value)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from zoo.results.curves import curve_points
 from zoo.results.read import Run
 from zoo.results.statistics import Stat, center, interval
+from zoo.run.result_file import is_time
 
 NBSP = '\u00a0'
 PARTS = {
@@ -23,6 +24,8 @@ PARTS = {
     'log': 'logging and saving',
 }
 """Parts of a run by the name in `time/share_<part>`, and what they do."""
+NEARLY_ALL = 0.95
+"""Share of the time of a run that must be known to count as all: a checkpoint is older than the end of its process."""
 
 
 class RunNumbers(NamedTuple):
@@ -74,12 +77,20 @@ def numbers_of(groups: Mapping[str, Sequence[Run]], metric: str | None, stat: St
 def time_shares(runs: Sequence[Run]) -> dict[str, float]:
     """The share of the time that each part of a run took, the mean over runs, by the names of PARTS; {} if unknown.
 
-    That of a run which has ended is of its last process, from its start to its end, the last evaluation included; else it is
-    that of its last line.
+    That of a run which has ended is of all its processes, from their start to their end, the last evaluation included, as far
+    as they are known, see `has_all_times`; that of one which runs, or was killed, takes its last process from its last line.
     """
     found = [shares for run in runs if (shares := _shares(run)) is not None]
     total = sum(means := np.mean(found, axis=0)) if found else 0.0
     return {name: float(share / total) for name, share in zip(PARTS, means, strict=True)} if total > 0 else {}
+
+
+def has_all_times(run: Run) -> bool:
+    """Whether the shares of `time_shares` are of the whole run: no process was killed before, or wrote to another folder."""
+    timed_s = run.result.get('timed_s')
+    if is_time(timed_s):
+        return not run.result.get('n_killed') if _goes_on(run) else timed_s >= NEARLY_ALL * run.wall_s
+    return False
 
 
 def number(value: float | None, missing: str = '–') -> str:
@@ -132,18 +143,28 @@ def _of_run(run: Run, metric: str | None) -> RunNumbers:
     return RunNumbers(run, last, highest, run.wall_s)
 
 
-def _shares(run: Run) -> list[float] | None:
+def _shares(run: Run) -> np.ndarray | None:
     """The share of each of PARTS; None if it is not known."""
-    seconds = run.result.get('seconds')
-    if isinstance(seconds, dict) and all(_is_time(seconds.get(name)) for name in PARTS):
-        total = sum(seconds[name] for name in PARTS)
-        return [seconds[name] / total for name in PARTS] if total > 0 else None
-    last = [_last(run, f'time/share_{name}') for name in PARTS]
-    return None if None in last else [share or 0.0 for share in last]
+    seconds = _seconds(run)
+    if seconds is None or _goes_on(run):
+        last = np.array([_last(run, f'time/share_{name}') for name in PARTS], dtype=np.float64)  # NaN: not logged
+        if np.isfinite(last).all():
+            rest = 1.0 if seconds is None else max(run.wall_s - run.result['timed_s'], 0.0)
+            seconds = last * rest + (0.0 if seconds is None else seconds)
+    return None if seconds is None or not seconds.sum() > 0 else seconds / seconds.sum()
 
 
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+def _seconds(run: Run) -> np.ndarray | None:
+    """Seconds of each of PARTS in the processes that have ended; None if they are not known."""
+    found = run.result.get('seconds')
+    seconds = [found.get(name) for name in PARTS] if isinstance(found, dict) else [None]
+    is_known = all(map(is_time, seconds)) and (not _goes_on(run) or is_time(run.result.get('timed_s')))
+    return np.array(seconds, dtype=np.float64) if is_known else None
+
+
+def _goes_on(run: Run) -> bool:
+    """Whether its last process has not ended, or was killed."""
+    return run.result.get('state') == 'running'
 
 
 def _last(run: Run, metric: str) -> float | None:

@@ -10,14 +10,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from zoo.config.section import differing_keys
 from zoo.config.yaml_text import yaml_text
 from zoo.results.plot import COLORS
 from zoo.results.read import Run
-from zoo.results.report_config import Setting, changed_settings, differing_keys, has_defaults, portable_config
+from zoo.results.report_config import Setting, changed_settings, has_defaults, portable_config
 from zoo.results.report_html import Html, block, code, html, join, paragraph, table
-from zoo.results.report_numbers import PARTS, GroupNumbers, RunNumbers, duration, number, spread, steps, time_shares
+from zoo.results.report_needs import Needs, needs_of, started_by
+from zoo.results.report_numbers import (
+    PARTS,
+    GroupNumbers,
+    RunNumbers,
+    duration,
+    has_all_times,
+    number,
+    spread,
+    steps,
+    time_shares,
+)
 from zoo.results.report_video import Video
-from zoo.run.trust import modules_of
 
 STATES = {
     'running': ('is still running', 'are still running'),
@@ -87,26 +98,14 @@ def machine_facts(runs: Sequence[Run]) -> Html:
 
 def commands(groups: Mapping[str, Sequence[Run]]) -> Html:
     """The commands that repeat the runs: those that started them, and one for each config that the page carries."""
-    started = list(dict.fromkeys(line for runs in groups.values() for run in runs if (line := _started_by(run))))
+    started = list(dict.fromkeys(line for runs in groups.values() for run in runs if (line := started_by(run))))
     parts = [paragraph('The runs were started with'), block('\n'.join(started))] if started else []
-    needed, imports = _not_in_page([run for group in groups.values() for run in group])
-    words = ''.join(f' --import {shlex.quote(name)}' for name in imports)
-    if needed:
-        parts.append(
-            paragraph(
-                html(
-                    'To repeat them, save the config, and beside it what is not in this page: $needed. Then run:',
-                    needed=join(needed, ', '),
-                )
-            )
-        )
-    else:
-        parts.append(
-            paragraph(f'{"To repeat them from this page alone, save" if started else "Save"} the config, then run:')
-        )
+    needs = needs_of([run for group in groups.values() for run in group])
+    words = ''.join(f' --import {shlex.quote(name)}' for name in needs.imports)
+    parts.append(paragraph(_how_to_repeat(needs, bool(started))))
     for label, name in zip(groups, _file_names(groups.values()), strict=True):
         runs = groups[label]
-        text = yaml_text(portable_config(runs[0].config))
+        text = yaml_text(portable_config(runs[0].config, needs.names))
         link = html(
             '<a download="$name" href="data:text/yaml;base64,$data">$name</a>',
             name=name,
@@ -191,7 +190,24 @@ def _speed(group: GroupNumbers, i: int | None) -> Html:
         for k, (name, share) in enumerate(shares.items())
     )
     bar = html('<div class="bar">$bars</div><ul class="parts">$words</ul>', bars=join(bars), words=join(words))
-    return join([title, paragraph(text), bar if shares else None])
+    is_part = shares and not all(has_all_times(row.run) for row in group.runs)
+    note = 'The shares are of a part of the time: what a run did before it was last continued is not known in full.'
+    return join([title, paragraph(text), bar if shares else None, paragraph(note if is_part else '', 'note')])
+
+
+def _how_to_repeat(needs: Needs, is_started: bool) -> Html:
+    """The sentence before the commands: what to install, what to save. Args: is_started: it follows what started the runs."""
+    if not needs.packages and not needs.beside:
+        alone = 'To repeat them from this page alone, save' if is_started else 'Save'
+        return html('$alone the config, then run:', alone=alone)
+    install = html('install $packages, ', packages=join(needs.packages, ', ')) if needs.packages else None
+    if not needs.beside:
+        return html('To repeat them, ${install}save the config, then run:', install=install)
+    return html(
+        'To repeat them, ${install}save the config, and beside it what is not in this page: $beside. Then run:',
+        install=install,
+        beside=join(needs.beside, ', '),
+    )
 
 
 def _facts_of(run: Run) -> Iterator[tuple[str, str]]:
@@ -223,41 +239,3 @@ def _seed_words(runs: Sequence[Run]) -> str:
     values = sorted({run.seed for run in runs})
     is_range = len(values) > 1 and values[-1] - values[0] == len(values) - 1
     return f'seed={values[0]}..{values[-1]}' if is_range else f'seed={",".join(map(str, values))}'
-
-
-def _not_in_page(runs: Sequence[Run]) -> tuple[list[Html], list[str]]:
-    """What runs need besides their configs, in words; and the names that a command has to import for them."""
-    imports = list(dict.fromkeys(_file_name(name) for run in runs for name in _imports_of(run)))
-    modules = [_file_name(name) for run in runs for name in modules_of(run.config)]
-    needed = [
-        html('the file $name' if name.endswith('.py') else 'the module $name', name=code(name))
-        for name in dict.fromkeys([*modules, *imports])
-    ]
-    if any(run.config.get('init_from') for run in runs):
-        needed.append(html('the checkpoint that $key names', key=code('init_from')))
-    if any(_started_by(run).startswith('python ') for run in runs):
-        needed.append(Html('what the Python program gave besides the config, e.g. a network'))
-    return needed, imports
-
-
-def _imports_of(run: Run) -> Iterator[str]:
-    """What the command that started a run had imported."""
-    words = run.result.get('command')
-    words = [*map(str, words)] if isinstance(words, list) else []
-    for word, after in zip(words, [*words[1:], ''], strict=False):
-        option, _, name = word.partition('=')
-        if option == '--import' and (name or after):
-            yield name or after
-
-
-def _file_name(name: str) -> str:
-    """A file without its folder, a module as it is."""
-    return re.split(r'[/\\]', name)[-1] if name.endswith('.py') else name
-
-
-def _started_by(run: Run) -> str:
-    """The command line that started a run, '' if it is not known, or that of a process that zoo started itself."""
-    words = run.result.get('command')
-    if not isinstance(words, list) or not words or '-c' in words[1:2]:
-        return ''
-    return shlex.join(map(str, words))

@@ -28,7 +28,7 @@ def q_target(reward: Tensor, discount: Tensor, value: Tensor, choice: Tensor) ->
 def q_error(
     q: Tensor, action: Tensor, target: Tensor, weight: Tensor | None, huber_delta: float | None
 ) -> tuple[Tensor, Tensor]:
-    """mean(weight * huber(Q[action] - target)), and Q[action] [N], which where the weight is 0 is the target.
+    """The mean of weight * huber(Q[action] - target), and Q[action] of each row, which where the weight is 0 is the target.
 
     Args: q: [N, A]; action: [N] int64; target: [N]; weight: [N], None: 1; huber_delta: error beyond which its loss is linear,
       None: nowhere. Rows without weight may hold anything, such as an action that is not allowed.

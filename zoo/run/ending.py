@@ -107,9 +107,10 @@ class Ending:
         return self._job.done and not self._job.stop_requested()
 
     def _numbers(self) -> dict[str, Any]:
-        """What result.json says of the end of the run, with the seconds of each part of it in this process."""
+        """What result.json says of the end of the run; seconds of each part, and timed_s, all of it, are of this process."""
         numbers = {name: value for name, value in vars(self._job.result()).items() if name not in ('policy', 'run_dir')}
-        return numbers | {'seconds': {name: round(value, 3) for name, value in self._job.clocks().seconds.items()}}
+        seconds = {name: round(value, 3) for name, value in self._job.clocks().seconds.items()}
+        return numbers | {'seconds': seconds, 'timed_s': round(self._job.timer.run_s, 3)}
 
 
 def or_warn(save: Callable[[], Path | None]) -> Path | None:

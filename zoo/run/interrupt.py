@@ -27,12 +27,15 @@ class Interrupted(SystemExit):
 
 
 @contextmanager
-def catch_signals(interrupts: Interrupts = lambda number, frame: False) -> Iterator[list[int]]:
+def catch_signals(
+    interrupts: Interrupts = lambda number, frame: False, before_exit: Callable[[], None] = lambda: None
+) -> Iterator[list[int]]:
     """Yields a list that receives the number of the first of STOP_SIGNALS; a second SIGINT or SIGTERM ends the process.
 
     SIGHUP and SIGUSR1 are left alone where they are ignored, as `nohup` has it, or where the caller has a handler. Within
     another one it begins with what that has received: a signal that came in between stops what begins now.
-    Args: interrupts: called with each signal, whether it is no request to stop; may raise.
+    Args: interrupts: called with each signal, whether it is no request to stop; may raise; before_exit: called before the
+      second signal ends the process, in the middle of whatever it does; must be quick.
     """
     received = list(_under_way[-1]) if _under_way else []
 
@@ -41,7 +44,10 @@ def catch_signals(interrupts: Interrupts = lambda number, frame: False) -> Itera
             return
         if received:
             if number in FROM_USER:
-                os._exit(128 + number)
+                try:
+                    before_exit()
+                finally:
+                    os._exit(128 + number)
             return
         received.append(number)
         _leave_dead_terminal()

@@ -73,7 +73,8 @@ def pretrain(
         never errs is so small that ppo from it explores nothing and takes wild steps; greedy actions are the same.
       run_dir: of the new run; None: as for a run.
     Returns: Pretrained. Raises: UserError, ConfigError before anything is written; Interrupted (SystemExit, 128 + its number)
-      after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the best parameters so far saved.
+      after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the best parameters so far saved. A second SIGINT or SIGTERM ends the
+      process at once; what it made in the folder is removed then, unless the policy is saved.
     """
     for name, number in (('epoch', epoch), ('batch_size', batch_size)):
         if type(number) is not int or number < 1:
@@ -88,32 +89,57 @@ def pretrain(
     cfg = resolve_config(config, overrides)
     policy = policy_of_config(cfg)
     student = _Student(policy, read_demonstrations(str(demos), policy), cfg)
+    folder: RunFolder | None = None
     with ExitStack() as undo:
-        received = undo.enter_context(catch_signals())
+        received = undo.enter_context(
+            catch_signals(before_exit=lambda: folder.discard() if folder is not None else None)
+        )
         folder = undo.enter_context(closing(RunFolder(cfg, None, place)))
         undo.enter_context(_threads(cfg, policy, batch_size))
         folder.begin()
         file = ResultFile(folder.path)
         try:
-            n_epoch, loss, agreement = _train(student, epoch, batch_size, learning_rate, lambda: bool(received))
+            trained = _train(student, epoch, batch_size, learning_rate, lambda: bool(received))
             if not keep_std:
                 student.restore_std()
             policy._follow_model()
+            (folder.path / 'checkpoints').mkdir(exist_ok=True)
+            policy.save(folder.path / 'checkpoints' / 'step_0.safetensors')
         except BaseException as error:
             file.end_by(error, {'env_step': 0})
             raise
-        (folder.path / 'checkpoints').mkdir(exist_ok=True)
-        policy.save(folder.path / 'checkpoints' / 'step_0.safetensors')
+        n_epoch, loss, agreement, is_whole = trained
         numbers = {'env_step': 0, 'pretrain_epoch': n_epoch, 'pretrain_loss': loss, 'agreement': agreement}
-        file.end('stopped' if received else 'done', numbers)
+        file.end('done' if is_whole else 'stopped', numbers)
     if received:
-        logger.warning(
-            'stopped by signal %d in epoch %d of %d; the best parameters so far, of held-out loss %.4f nats, are saved; train on '
-            'from them with init_from=%s',
-            *(received[0], n_epoch, epoch, loss, folder.path),
-        )
+        _say_signalled(received[0], trained, epoch, folder.path)
         raise Interrupted(128 + received[0])
     return Pretrained(policy, folder.path, n_epoch, loss, agreement)
+
+
+class _Trained(NamedTuple):
+    """Epochs; loss and agreement of the best one; whether no signal ended it early."""
+
+    epoch: int
+    loss: float
+    agreement: float | None
+    is_whole: bool
+
+
+def _say_signalled(number: int, trained: _Trained, n_epoch: int, folder: Path) -> None:
+    """Logs what a signal leaves, and how to train on from it."""
+    if trained.is_whole:
+        logger.warning(
+            'signal %d came after the last epoch: all is done and saved; train on from it with init_from=%s',
+            number,
+            folder,
+        )
+        return
+    logger.warning(
+        'stopped by signal %d in epoch %d of %d; the best parameters so far, of held-out loss %.4f nats, are saved; train on '
+        'from them with init_from=%s',
+        *(number, trained.epoch, n_epoch, trained.loss, folder),
+    )
 
 
 @contextmanager
@@ -246,19 +272,17 @@ class _Student:
         return self._action.is_floating_point()
 
 
-def _train(
-    student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]
-) -> tuple[int, float, float | None]:
+def _train(student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]) -> _Trained:
     """Epochs until the held-out loss stops falling, or `stops` says so, within one too; leaves the best parameters in the policy."""
     order = np.random.default_rng(stream(student.policy.seed, 'pretrain'))
     used, held = _split(student.episodes, order)
     model = student.policy.model
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate)
-    best, since, done = (float('inf'), 0.0), 0, 0
+    best, since, done, is_cut = (float('inf'), 0.0), 0, 0, False
     kept = copy.deepcopy(model.state_dict())
     for done in range(1, n_epoch + 1):
         for batch in student.batches(used, batch_size, order):
-            if stops():
+            if is_cut := stops():
                 break
             loss, error, _ = student.judge(batch)
             optimizer.zero_grad(set_to_none=False)
@@ -275,11 +299,13 @@ def _train(
         since = 0 if found[0] < best[0] else since + 1
         if since == 0:
             best, kept = found, copy.deepcopy(model.state_dict())
-        if since >= PATIENCE or stops():
+        if is_cut or since >= PATIENCE or done == n_epoch:
+            break
+        if is_cut := stops():
             break
     model.load_state_dict(kept)
     optimizer.zero_grad(set_to_none=False)
-    return done, best[0], None if student.is_continuous else best[1]
+    return _Trained(done, best[0], None if student.is_continuous else best[1], not is_cut)
 
 
 def _split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[slice], list[slice]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import platform
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 
@@ -29,7 +30,9 @@ logger = logging.getLogger(__name__)
 class ResultFile:
     """Written when a run begins, with the state 'running', and again when it ends.
 
-    A file that still says 'running' although no process holds the run's lock is that of a run that was killed.
+    A file that still says 'running' although no process holds the run's lock is that of a run that was killed. `seconds` of
+    each part of a run are those of all processes that ended in this folder, which took `timed_s` together; `n_killed` is the
+    number of processes before that were killed, if any were.
     Args: folder: of the run; threads: torch's threads in each phase, where they are known. A file that cannot be written is
       a warning: it changes no result.
     """
@@ -45,7 +48,8 @@ class ResultFile:
         if threads is not None:
             self._facts['threads'] = dict(threads)
         self._before = _read(self._path)
-        self._write({'state': 'running'})
+        self._add_killed()
+        self._write({'state': 'running', **(self._times({}) if self._before else {'seconds': {}, 'timed_s': 0.0})})
 
     def keep(self) -> bool:
         """Puts back what the file said before, if that is that the run was done; returns whether it was."""
@@ -57,10 +61,10 @@ class ResultFile:
     def end(self, state: End, numbers: dict[str, Any], error: str = '') -> None:
         """Says how the run ended; of several calls the last one counts.
 
-        Args: numbers: env_step, train_iter, last_return, best_return, wall_s, env_step_per_s, stop_reason, and
-            seconds of each part.
+        Args: numbers: env_step, train_iter, last_return, best_return, wall_s, env_step_per_s, stop_reason, and of this process
+            seconds of each part and timed_s, which the file has with those before.
         """
-        self._write({'state': state, **numbers, **({'error': error} if error else {})})
+        self._write({'state': state, **numbers, **self._times(numbers), **({'error': error} if error else {})})
 
     def see_exit(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """For `ExitStack.push`: says how the run ended if an error leaves the stack, which is while the run is made."""
@@ -73,6 +77,21 @@ class ResultFile:
         self.end(
             'stopped' if failure is None else 'failed', numbers, show_error(failure) if failure is not None else ''
         )
+
+    def _add_killed(self) -> None:
+        n_before = self._before.get('n_killed')
+        n = (n_before if isinstance(n_before, int) else 0) + (self._before.get('state') == 'running')
+        if n:
+            self._facts['n_killed'] = n
+
+    def _times(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """`seconds` and `timed_s` of this process and those before it in this folder; {} if none of them is known."""
+        found = [(each['seconds'], each['timed_s']) for each in (self._before, numbers) if _has_times(each)]
+        if not found:
+            return {}
+        names = dict.fromkeys(name for seconds, _ in found for name in seconds)
+        sums = {name: round(sum(seconds.get(name, 0.0) for seconds, _ in found), 3) for name in names}
+        return {'seconds': sums, 'timed_s': round(sum(timed_s for _, timed_s in found), 3)}
 
     def _write(self, values: dict[str, Any]) -> None:
         try:
@@ -91,6 +110,17 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _has_times(values: Mapping[str, Any]) -> bool:
+    """Whether a file, which may be of another version, says how long which part took."""
+    seconds = values.get('seconds')
+    return isinstance(seconds, dict) and all(map(is_time, [*seconds.values(), values.get('timed_s')]))
+
+
+def is_time(value: Any) -> TypeGuard[float]:
+    """Whether it is a number of seconds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def versions() -> dict[str, str]:

@@ -38,8 +38,10 @@ class RunFolder:
         self._cfg = cfg
         self._path: Path | None = None
         self._lock: RunLock | None = None
+        self._was_there: set[Path] = set()  # what `discard` leaves alone
         if path is not None:
             self._path = path.absolute()
+            self._was_there = {self._path, *_content(self._path)} if path.exists() else set()
             with refuse_unwritable(path, 'name another folder'):
                 path.mkdir(parents=True, exist_ok=True)
                 self._lock = RunLock(self._path)
@@ -98,6 +100,16 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
 
+    def discard(self) -> None:
+        """Removes what was made in the folder, and the folder if it was made too, unless a checkpoint is in it."""
+        if self._path is None or newest_in(self._path) is not None:
+            return
+        self.close()
+        for path in [*_content(self._path), self._path]:
+            if path not in self._was_there:
+                with suppress(OSError):
+                    path.rmdir() if path.is_dir() else path.unlink()
+
     def _continue_in(self, file: Path) -> None:
         folder = file.parents[1]
         try:
@@ -110,6 +122,11 @@ class RunFolder:
             self._path, self._lock = folder, lock
         else:
             lock.close()
+
+
+def _content(folder: Path) -> list[Path]:
+    """What a run may write before its first checkpoint is whole: the files of a folder and those in its `checkpoints`."""
+    return [*folder.glob('checkpoints/*'), *folder.glob('*')]
 
 
 def folder_of(

@@ -57,6 +57,9 @@ LISTS = 'env.wrappers', 'stop', 'logger.sinks'
 OLD_GYM = 'GymV21Environment-v0', 'GymV26Environment-v0'
 """Ids of gymnasium's that load any code that their keyword arguments name."""
 
+SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'
+"""Modules whose code is there wherever zoo is."""
+
 _given: set[str] = set()
 _imported: list[str] = []
 
@@ -87,9 +90,15 @@ def consent_words(config: dict[str, Any] | None = None) -> str:
 
 
 def modules_of(config: dict[str, Any]) -> list[str]:
-    """The modules and files whose code a config names, sorted; those of zoo and gymnasium are left out."""
+    """The modules and files whose code a config names, sorted; those that come with zoo are left out."""
     modules = {split_name(name)[0] for _, name in _names(config)}
-    return sorted(module for module in modules if module.partition('.')[0] not in ('zoo', 'gymnasium'))
+    return sorted(module for module in modules if not comes_with_zoo(module))
+
+
+def comes_with_zoo(module: str) -> bool:
+    """Whether a module is there wherever zoo is: its own, of a package that it always needs, or of Python."""
+    name = module.partition('.')[0]
+    return not module.endswith('.py') and (name in SHIPPED or name in sys.stdlib_module_names)
 
 
 def check_names(

@@ -16,10 +16,10 @@ from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.core.processes import end_words
 from zoo.pipeline import serial_pipeline
+from zoo.run.begun import refuse_other_configs
 from zoo.run.config import resolve_config
 from zoo.run.interrupt import Interrupted, catch_signals
 from zoo.run.trust import Trust
-from zoo.sweep.begun import refuse_other_configs
 from zoo.sweep.grid import Member
 from zoo.sweep.team import Ended, Team, say_if_too_many
 

@@ -1,4 +1,4 @@
-"""Whether the folders that a command names hold runs of the same configs, which it then continues."""
+"""Whether the folder that is named for a run holds a run of the same config, which then continues."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.config.section import value_at
-from zoo.config.yaml_text import config_of_yaml, storable
+from zoo.config.section import Config, differing_keys, has_key, value_at
+from zoo.config.yaml_text import config_of_yaml, storable, value_text
 from zoo.core.errors import UserError
-from zoo.results.report_config import differing_keys, has_key, value_text
 from zoo.run.config import explain_config, resolve_config
 from zoo.run.config_check import without_derived_values
 from zoo.run.run_dir import newest_in
@@ -44,26 +43,34 @@ OWN_CODE = re.compile(r'(?:.*[/\\])?([^/\\]+\.py:\w+)')
 
 
 def refuse_other_configs(source: Any, overrides: Sequence[Sequence[str]], folders: Sequence[Path | None]) -> None:
-    """Raises: UserError if a folder has a run of another config than the one that is to be trained in it.
+    """`refuse_other_config` for several runs of a source.
 
-    A longer max_env_step, no init_from, and what FREE lists, may differ. A run that has saved nothing yet begins anew.
     Args: overrides: of each run; folders: of each run, None for a new one.
     """
     for texts, folder in zip(overrides, folders, strict=True):
-        if folder is None or newest_in(folder) is None or not (folder / 'config.yaml').is_file():
-            continue  # nothing that could be continued
-        was, now = config_of_yaml(folder / 'config.yaml'), storable(resolve_config(source, texts))
-        found = list(_other_keys(was, now, source, texts))
-        wholes = tuple(
-            f'{key}.' for key in found if not _are_sections(was, now, key)
-        )  # a number in place of a schedule
-        if keys := [key for key in found if not key.startswith(wholes)]:
-            pairs = ', '.join(f'{key}={_text(was, key)}, not {_text(now, key)}' for key in keys[:MAX_SHOWN])
-            more = f' and {len(keys) - MAX_SHOWN} more' if len(keys) > MAX_SHOWN else ''
-            raise UserError(
-                f'the run in {folder} has {pairs}{more}; name another --run-dir, or give the values that it has, to continue it '
-                f'(zoo train --resume {shlex.quote(str(folder))} KEY=VALUE continues it with other values)'
-            )
+        if folder is not None:
+            refuse_other_config(resolve_config(source, texts), source, texts, folder)
+
+
+def refuse_other_config(cfg: Config, source: Any, texts: Sequence[str], folder: Path) -> None:
+    """Raises: UserError if a folder has a run of another config than the one that is to be trained in it.
+
+    A longer max_env_step, no init_from, and what FREE lists, may differ. A run that has saved nothing yet begins anew.
+    Args: cfg: what source and texts, its overrides, give; they say which keys the user gave.
+    """
+    if newest_in(folder) is None or not (folder / 'config.yaml').is_file():
+        return  # nothing that could be continued
+    was, now = config_of_yaml(folder / 'config.yaml'), storable(cfg)
+    found = list(_other_keys(was, now, source, texts))
+    wholes = tuple(f'{key}.' for key in found if not _are_sections(was, now, key))  # a number in place of a schedule
+    if keys := [key for key in found if not key.startswith(wholes)]:
+        pairs = ', '.join(f'{key}={_text(was, key)}, not {_text(now, key)}' for key in keys[:MAX_SHOWN])
+        more = f' and {len(keys) - MAX_SHOWN} more' if len(keys) > MAX_SHOWN else ''
+        raise UserError(
+            f'the run in {folder} has {pairs}{more}; name another --run-dir, or give the values that it has, to continue it '
+            f'(zoo train --resume {shlex.quote(str(folder))} KEY=VALUE continues it with other values, in Python '
+            f'resume={str(folder)!r})'
+        )
 
 
 def _other_keys(was: dict[str, Any], now: dict[str, Any], source: Any, texts: Sequence[str]) -> Iterator[str]:
