@@ -3,8 +3,7 @@
     python benchmarks/structure.py [rooms | path | lines | variants]        # all without a name
 
 A room is a folder of zoo/ (with its subfolders), or a file directly in zoo/; `__main__.py`, which only calls the command,
-belongs to cli. An import may go within a room or to a
-room of a lower layer; annotations count (`if TYPE_CHECKING:` too).
+belongs to cli. An import may go within a room or to a room of a lower layer; annotations count (`if TYPE_CHECKING:` too).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO))  # the zoo that is traced is the one beside this file, whichever is installed
 LAYERS: tuple[tuple[str, ...], ...] = (
     ('core',),
     ('config', 'rl_utils'),
@@ -216,7 +216,7 @@ VARIANTS = {
     'ppg_reloaded': (('_overwrite', '_newest'), r'reloaded|is_ring|oldest|aux_window|aux_filled|_ring\b'),
     'hl_gauss': (
         ('_Histogram', 'HLGauss', 'predict_distribution', 'WideValueHead', '_distribution_error', 'n_output_of'),
-        r'hl_gauss|value_logit|predict_distribution|n_output|n_value|is_outside|return_outside|_decode\b',
+        r'hl_gauss|value_logit|predict_distribution|n_output|\bn_value\b|is_outside|return_outside|_decode\b',
     ),
     'rnd': (('intrinsic.py',), r"'rnd'"),
 }
@@ -225,7 +225,7 @@ FAMILIES = {
     'a2c': (('a2c.py', 'a2c'), r"'a2c'"),
     'pg': (('pg.py',), r"'pg'"),
     'dqn': (('dqn.py',), '$^'),
-    'transitions, step, losses and slow network of dqn': (('q_learning.py', 'q_problem', 'n_return_problem'), '$^'),
+    'transitions, step, losses and slow network of dqn': (('q_learning.py', 'check_n_return'), '$^'),
 }
 """The same for other families of policies."""
 VARIANT_ROOMS = ('policy', 'rl_utils', 'model')
@@ -279,7 +279,8 @@ def lines_per_variant() -> float:
 
 
 def report_variants() -> None:
-    print(f'lines of code of a variant (no docstrings, comments, imports): {lines_per_variant():.0f} on average')
+    print(f'lines of code of a variant in zoo/{{{",".join(VARIANT_ROOMS)}}}: {lines_per_variant():.0f} on average')
+    print('(without docstrings, comments, imports, and hooks that all parts of a kind share)')
     for title, group in (('', VARIANTS), ('other families:', FAMILIES)):
         print(title, end='\n' if title else '')
         for name, found in group.items():

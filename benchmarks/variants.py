@@ -154,7 +154,8 @@ def write_table() -> None:
     text = [
         '# Variants beside plain PPO and PPG\n',
         'All rows of a comparison have the same env, env steps, seeds and settings, but for what the second column names; '
-        'nothing was tuned for either side, but the bins of hl_gauss reach as far as its returns. A run has one process and one thread; after the last env step its policy acts '
+        'nothing was tuned for either side; only the bins of hl_gauss were chosen to fit its returns. '
+        'A run has one process and one thread; after the last env step its policy acts '
         'greedily for 20 episodes on seeds that training never saw. The interval is a bootstrap over seeds, rough with so '
         'few; a chance of .5 is a tie, and with 5 seeds each one below .1 or above .9 is unlikely to be luck. Wall times are '
         'those of a shared machine, where some runs were paused.\n',

@@ -21,6 +21,7 @@ from zoo.env import EnvConfig
 from zoo.pipeline import serial_pipeline
 from zoo.policy.base import Policy
 from zoo.policy.q_learning import n_step_transition
+from zoo.rl_utils import Categorical
 from zoo.run.checkpoint import load_checkpoint
 from zoo.run.config import resolve_config, resolve_policy
 from zoo.run.job import SerialJob
@@ -205,6 +206,19 @@ def test_masked_actions_are_never_chosen_nor_bootstrapped_from(double: bool) -> 
     batch = {'obs': obs, 'action': acted, 'reward': torch.ones(200), 'discount': torch.ones(200), 'next_obs': obs}
     metrics = policy.learn_mode.forward(batch)
     assert metrics['td_error'].item() < 5  # a target that took action 0 would be 100 off
+
+
+def test_logits_are_q_values_whatever_the_distribution_of_the_model() -> None:
+    class Coldest(Categorical):
+        def mode(self, logit: Tensor) -> Tensor:
+            return logit.argmin(-1)
+
+    network = Table()
+    network.dist = Coldest(2)
+    policy = dqn(network, collect={'eps': 0.0})
+    states = torch.arange(4.0).unsqueeze(-1)
+    assert policy.eval_mode.forward(states)['action'].tolist() == [1, 0, 1, 1]
+    assert policy.collect_mode.forward(states)['action'].tolist() == [1, 0, 1, 1]
 
 
 def test_eps_zero_is_greedy_and_eps_one_is_uniform() -> None:

@@ -37,8 +37,8 @@ def test_error_without_delta_is_half_the_square() -> None:
 
 
 def test_targets_have_no_gradient() -> None:
-    target = torch.ones(1, requires_grad=True)
-    loss, _ = q_error(torch.zeros(1, 2, requires_grad=True), torch.tensor([1]), target, None, None)
+    target = torch.ones(2, requires_grad=True)
+    loss, _ = q_error(torch.zeros(2, 2, requires_grad=True), torch.tensor([1, 0]), target, torch.tensor([1.0, 0.0]))
     loss.backward()
     assert target.grad is None
 
@@ -46,16 +46,36 @@ def test_targets_have_no_gradient() -> None:
 @pytest.mark.parametrize(
     ('shapes', 'message'),
     [
-        (((2, 3), (2, 1), (2,), (2,)), r'action has shape \(2, 1\)'),
-        (((2, 3), (2,), (2, 1), (2,)), r'action has shape \(2,\)'),
-        (((4, 3), (2,), (2,), (2,)), r'q without its last dimension has shape \(4,\)'),
+        (((2, 3), (2, 1), (2,), (2,)), r'q has shape \(2, 3\) but action \(2, 1\); give q as \(2, 1, .A.\)'),
+        (((2, 3), (2,), (2, 1), (2,)), r'target has shape \(2, 1\)'),
+        (((), (), (), ()), r'q has shape \(\) but action \(\)'),
         (((2, 3), (2,), (2,), (1,)), r'weight has shape \(1,\)'),
+        (((0, 3), (0,), (0,), (0,)), r'q has shape .0, 3. and so no elements'),
     ],
 )
 def test_shapes_that_would_broadcast_are_refused(shapes: tuple[tuple[int, ...], ...], message: str) -> None:
     q, action, target, weight = (torch.zeros(shape) for shape in shapes)
     with pytest.raises(ValueError, match=message):
-        q_error(q, action.long(), target, weight, None)
+        q_error(q, action.long(), target, weight)
+
+
+def test_delta_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match='huber_delta is 0.0 but must be above 0; give None'):
+        q_error(torch.zeros(1, 2), torch.tensor([0]), torch.zeros(1), huber_delta=0.0)
+
+
+@pytest.mark.parametrize('target', [float('nan'), float('-inf')])
+def test_row_without_weight_may_have_any_target(target: float) -> None:
+    q = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    loss, _ = q_error(q, torch.tensor([0, 1]), torch.tensor([2.0, target]), torch.tensor([1.0, 0.0]), 1.0)
+    loss.backward()
+    assert loss.item() == 0.25 and q.grad is not None
+    torch.testing.assert_close(q.grad, torch.tensor([[-0.5, 0.0], [0.0, 0.0]]))
+
+
+def test_half_precision_does_not_overflow() -> None:
+    loss, _ = q_error(torch.tensor([[300.0]]).half(), torch.tensor([0]), torch.tensor([-300.0]).half())
+    assert loss.item() == 180_000
 
 
 def test_targets_of_unlike_shapes_are_refused() -> None:

@@ -136,6 +136,8 @@ class ActorCriticPolicy(NetworkPolicy):
             self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self._dist, self.device)
         self._acts_with_value = self._has_state or bool(getattr(self._model, 'one_trunk', False))
+        if problem := next(filter(None, self._problems()), None):
+            raise UserError(problem)
         length, only_evaluates = self.run.max_env_step, not {'learn', 'collect'} & set(self._fields)
         n_step = None if length is None else length * self._steps_per_env_step()
         wish = wish_of(
@@ -152,6 +154,7 @@ class ActorCriticPolicy(NetworkPolicy):
                 raise UserError(problem)
 
     def _problems(self) -> Iterator[str]:
+        """What does not fit together, each as a sentence, '' where all is well."""
         cfg, batch_size = self.cfg, self._batch_size
         yield action_problem(self._dist, self._action_map.mode)
         yield parts_problem(cfg, self._objective, self.given_model, self._explore, self._dist, self.device)
@@ -293,9 +296,9 @@ class ActorCriticPolicy(NetworkPolicy):
         if self._regrowth is not None:
             self._regrowth.begin()
 
-    def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]], *args: Any) -> FlatOptimizer:
+    def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> FlatOptimizer:
         cfg = self.cfg.learn
-        optimizer = super()._make_optimizer(named, cfg.adam_eps)
+        optimizer = super()._make_optimizer(named)
         optimizer.configure(
             accumulate=cfg.accumulate,
             grad_clip_value=cfg.grad_clip_value,

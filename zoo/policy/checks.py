@@ -8,8 +8,6 @@ from typing import Any
 import torch
 
 from zoo.backend.precision import precision_problem
-from zoo.core.data import keeps_state
-from zoo.core.spaces import Discrete, Space
 from zoo.policy.sequences import SequenceConfig, sequence_problem
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.exploration import exploration_problem
@@ -219,26 +217,3 @@ def _pass_problem(cfg: Any, n_draw: int | None, has_state: bool) -> str:
 def _is_set(value: Any, default: Any) -> bool:
     """Whether a number, or a schedule of it, differs from a default; False where that is not a number."""
     return isinstance(default, float | int) and value != default
-
-
-def q_problem(model: Any, action_space: Space) -> str:
-    """Of a network whose logits are Q-values."""
-    if not isinstance(action_space, Discrete):
-        kind = type(action_space).__name__
-        return f"policy 'dqn' is for Discrete actions, and those of the env are of a {kind}; use policy.type=ppo"
-    if keeps_state(model):
-        return (
-            f"policy 'dqn' is for a model without a memory, got {type(model).__name__}; use policy.type=ppo, or leave "
-            'policy.model.recurrent out'
-        )
-    return ''
-
-
-def n_return_problem(collect: Any) -> str:
-    """Of returns over several steps of rollouts. collect: the resolved section `policy.collect`."""
-    if collect.n_step is None or collect.n_return <= collect.n_step:
-        return ''
-    return (
-        f'policy.collect.n_return is {collect.n_return} but a rollout has {collect.n_step} steps, after which no reward is '
-        f'known; use n_return {collect.n_step} or less, or policy.collect.n_step={collect.n_return} or more'
-    )

@@ -6,7 +6,6 @@ The actor of the registered model is the network: its logits [..., A] are the Q-
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -16,18 +15,16 @@ from torch import Tensor
 from zoo.config.parts import part_of
 from zoo.config.schedule import Linear, Probability, Schedule, schedule_value
 from zoo.core.data import Metrics, Rollout, Sample, map_tensors, split_rows
-from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY, POLICY_REGISTRY
 from zoo.model.parameters import actor_parameters
 from zoo.policy.base import CollectConfig, LearnConfig, PolicyConfig
-from zoo.policy.checks import n_return_problem, q_problem
 from zoo.policy.network_policy import NetworkPolicy
-from zoo.policy.q_learning import TargetNetwork, n_step_transition, q_step
+from zoo.policy.q_learning import TargetNetwork, check_n_return, n_choice_of, n_step_transition, q_step
 from zoo.policy.samples import valid_weight
+from zoo.rl_utils.categorical import Categorical
 from zoo.rl_utils.exploration import epsilon_greedy
 
 OptimizerSpec = part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer')
-NONFINITE_LIMIT = 10  # gradient steps in a row that may be skipped as not finite before the run stops
 
 
 class DQNLearnConfig(LearnConfig):
@@ -81,12 +78,12 @@ class DQNPolicy(NetworkPolicy):
     def default_buffer(cls) -> str:
         return 'replay'
 
-    def _problems(self) -> Iterator[str]:
-        yield q_problem(self._model, self.action_space)
+    def _build(self) -> None:
+        super()._build()
+        self._dist = Categorical(n_choice_of(self._model, self.action_space))  # whatever the model's own may be
 
     def check_fields(self) -> None:
-        if problem := n_return_problem(self.cfg.collect):
-            raise UserError(problem)
+        check_n_return(self.cfg.collect)
 
     def _behaviour(self, logit: Tensor, env_step: int | None = None) -> Tensor:
         eps = schedule_value(self.cfg.collect.eps, self._collect_step if env_step is None else env_step)
@@ -123,7 +120,7 @@ class DQNPolicy(NetworkPolicy):
         if hasattr(self._model, 'update_normalizer'):  # a model need not keep any
             self._model.update_normalizer(drawn['obs'], drawn.get('weight'))
         rates = {'learning_rate': self._optimizer.lr, 'eps': schedule_value(self.cfg.collect.eps, self._env_step)}
-        rates['skipped_step'] = self._optimizer.count_skipped(NONFINITE_LIMIT)
+        rates['skipped_step'] = self._optimizer.count_skipped(limit=10)  # in a row
         means = {name: torch.stack([step[name] for step in found]).mean() for name in found[0]}
         return means | {name: torch.tensor(x, dtype=torch.float64) for name, x in rates.items()}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -44,12 +44,6 @@ class NetworkPolicy(Policy):
         self._has_state = keeps_state(self._model)
         join_model(self._model, self.run.ranks)
         self._mode = ModelMode(self._model, self.device)
-        if problem := next(filter(None, self._problems()), None):
-            raise UserError(problem)
-
-    def _problems(self) -> Iterator[str]:
-        """What does not fit together, each as a sentence, '' where all is well."""
-        yield from ()
 
     def _init_collect(self) -> None:
         self._noise = Noise(self._dist, self.cfg.collect.n_step, self.seed, self.device)
@@ -64,12 +58,13 @@ class NetworkPolicy(Policy):
     def _set_env_step(self, env_step: int) -> None:
         self._env_step = env_step
 
-    def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]], *args: Any) -> FlatOptimizer:
+    def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> FlatOptimizer:
         """The optimiser that the config names, over named parameters. Raises: UserError if none of them is to be trained."""
-        named = list(named)
+        cfg, named = self.cfg.learn, list(named)
         if not any(p.requires_grad for _, p in named):
             raise UserError(self._nothing_left)
-        optimizer: FlatOptimizer = make_part(OPTIMIZER_REGISTRY, self.cfg.learn.optimizer)(named, *args)
+        eps = () if cfg.get('adam_eps') is None else (cfg.adam_eps,)  # of sections that have it
+        optimizer: FlatOptimizer = make_part(OPTIMIZER_REGISTRY, cfg.optimizer)(named, *eps)
         optimizer.ranks = self.run.ranks
         return optimizer
 

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.core.data import Metrics, Rollout, map_tensors
+from zoo.core.data import Metrics, Rollout, keeps_state, map_tensors
+from zoo.core.errors import UserError
+from zoo.core.spaces import Discrete, Space
 from zoo.policy.hooks import gradient_ready
 from zoo.rl_utils.estimators import n_step
 from zoo.rl_utils.gae import gae_data
@@ -57,6 +59,30 @@ def q_step(model: Any, target_model: Any, optimizer: Any, part: Mapping[str, Any
     gradient_ready([optimizer], loss)
     norm, error = optimizer.step(cfg.grad_clip), (q.detach() - target).abs()
     return {'loss': loss.detach(), 'q': q.detach().mean(), 'td_error': error.mean(), 'grad_norm': norm}, error
+
+
+def n_choice_of(model: Any, action_space: Space) -> int:
+    """How many actions the logits of a model are the Q-values of. Raises: UserError where they cannot be that."""
+    if not isinstance(action_space, Discrete):
+        kind = type(action_space).__name__
+        raise UserError(
+            f"policy 'dqn' is for Discrete actions, and those of the env are of a {kind}; use policy.type=ppo"
+        )
+    if keeps_state(model):
+        raise UserError(
+            f"policy 'dqn' is for a model without a memory, got {type(model).__name__}; use policy.type=ppo, or leave "
+            'policy.model.recurrent out'
+        )
+    return action_space.n
+
+
+def check_n_return(collect: Any) -> None:
+    """Raises: UserError for returns over more steps than a rollout has. collect: the resolved section `policy.collect`."""
+    if collect.n_step is not None and collect.n_return > collect.n_step:
+        raise UserError(
+            f'policy.collect.n_return is {collect.n_return} but a rollout has {collect.n_step} steps, after which no reward is '
+            f'known; use n_return {collect.n_step} or less, or policy.collect.n_step={collect.n_return} or more'
+        )
 
 
 class TargetNetwork:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
-from zoo.rl_utils.check import check_shape
+from zoo.rl_utils.check import check_not_empty, check_shape, wide
 
 
 @torch.no_grad()
@@ -20,26 +20,35 @@ def q_target(reward: Tensor, discount: Tensor, value: Tensor, choice: Tensor) ->
     """
     check_shape('discount', discount, 'reward', reward.shape)
     check_shape('choice', choice, 'value', value.shape)
-    check_shape('value without its last dimension', value[..., 0], 'reward', reward.shape)
+    if value.shape[:-1] != reward.shape or not value.dim():
+        shapes = f'value has shape {tuple(value.shape)} but reward {tuple(reward.shape)}'
+        raise ValueError(f'{shapes}; give value as {(*reward.shape, "A")}')
     rest = value.gather(-1, choice.argmax(-1, keepdim=True)).squeeze(-1)
     return reward + torch.where(discount > 0, discount * rest, 0.0)  # a terminal state may allow no action
 
 
 def q_error(
-    q: Tensor, action: Tensor, target: Tensor, weight: Tensor | None, huber_delta: float | None
+    q: Tensor, action: Tensor, target: Tensor, weight: Tensor | None = None, huber_delta: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """The mean of weight * huber(Q[action] - target), and Q[action] of each row, which where the weight is 0 is the target.
 
-    Args: q: [N, A]; action: [N] int64; target: [N]; weight: [N], None: 1; huber_delta: error beyond which its loss is linear,
-      None: nowhere. Rows without weight may hold anything, such as an action that is not allowed.
+    Args: q: [N, A]; action: [N] int64, in [0, A); target: [N]; weight: [N], at least 0, None: 1, a row of weight 0 may have
+      any target; huber_delta: > 0, error beyond which its loss is linear, None: nowhere.
     Returns: a 0-dim tensor with a gradient in q alone; [N].
-    Raises: ValueError if two shapes do not belong together.
+    Raises: ValueError if two shapes do not belong together, there are no rows, or huber_delta <= 0.
     Source: Mnih et al. 2015, doi:10.1038/nature14236; Huber loss with the factor .5 of the squared error.
     """
-    check_shape('action', action, 'target', target.shape)
-    check_shape('q without its last dimension', q[..., 0], 'target', target.shape)
-    check_shape('weight', weight, 'target', target.shape)
-    taken = q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+    if q.shape[:-1] != action.shape or not q.dim():
+        raise ValueError(
+            f'q has shape {tuple(q.shape)} but action {tuple(action.shape)}; give q as {(*action.shape, "A")}'
+        )
+    check_shape('target', target, 'action', action.shape)
+    check_shape('weight', weight, 'action', action.shape)
+    check_not_empty('q', q)
+    if huber_delta is not None and not huber_delta > 0:
+        raise ValueError(f'huber_delta is {huber_delta} but must be above 0; give None for the squared error')
+    target = wide(target.detach())
+    taken = wide(q).gather(-1, action.unsqueeze(-1)).squeeze(-1)
     taken = taken if weight is None else torch.where(weight > 0, taken, target)
-    error = huber_loss(taken, target.detach(), reduction='none', delta=huber_delta or torch.inf)
-    return (error if weight is None else error * weight).mean(), taken
+    error = huber_loss(taken, target, reduction='none', delta=torch.inf if huber_delta is None else huber_delta)
+    return (error if weight is None else torch.where(weight > 0, error * weight, 0.0)).mean(), taken
