@@ -56,6 +56,8 @@ class GaussianHead(nn.Module):
 def bounded_log_std(log_std: Tensor, low: float, high: float) -> Tensor:
     """log_std clamped to [low, high]; the gradient is 1 on the bounds, where that of `clamp` is 0 in torch 2.15."""
     bounded = log_std.detach().clamp(low, high)
+    if not torch.is_grad_enabled():
+        return bounded
     return torch.where(log_std == bounded, log_std, bounded)
 
 

@@ -75,7 +75,9 @@ class Collector:
         off = x.astype(np.float64) - mean
         return {
             'reward_mean': mean,
-            'reward_std': math.sqrt(float(off @ off) / x.size),
+            'reward_std': math.sqrt(
+                float(np.square(off, out=off).sum()) / x.size
+            ),  # a dot product would wake BLAS's threads
             'reward_min': float(x.min()),
             'reward_max': float(x.max()),
         }
