@@ -108,7 +108,7 @@ class Epochs:
         """For each of some passes a permutation of n rows, [n_pass, n], on a device."""
         generator = self._reseed()
         orders = [torch.randperm(n, generator=generator, device=generator.device) for _ in range(n_pass)]
-        return _on(device, torch.stack(orders))
+        return send(torch.stack(orders), device)
 
     def state_dict(self) -> dict[str, Any]:
         """The counter, which all random orders follow."""
@@ -127,11 +127,11 @@ class Epochs:
     def _pass(self, columns: Columns, n_pass: int, batch_size: int | None) -> Pass:
         order, weight = check_drawn(self._draw(columns, n_pass, self._generator), n_pass, n_entry(columns))
         if weight is not None:
-            columns = {**columns, 'weight': weighted(columns, _on(self._device, weight))}
+            columns = {**columns, 'weight': weighted(columns, send(weight, self._device))}
         n_sample = n_entry(columns) * length_of(columns) if batch_size is None else batch_size
         n_row = max(n_sample // length_of(columns), 1)  # or sequences
         normalize = self._cfg.adv_norm == 'minibatch'
-        return Pass(columns, _on(self._device, order), n_row, self._device, normalize, ranks=self._ranks)
+        return Pass(columns, send(order, self._device), n_row, self._device, normalize, ranks=self._ranks)
 
 
 def weighted(columns: Columns, weight: Tensor) -> Tensor:
@@ -139,10 +139,6 @@ def weighted(columns: Columns, weight: Tensor) -> Tensor:
     like = columns['adv' if 'adv' in columns else 'return_']
     rows = weight.view(-1, *(1,) * (like.dim() - 1)).expand_as(like)
     return rows * columns['weight'] if 'weight' in columns else rows.contiguous()
-
-
-def _on(device: torch.device, x: Tensor) -> Tensor:
-    return x if x.device == device else send(x, device)
 
 
 def _minibatches(data: Pass) -> list[Pass]:

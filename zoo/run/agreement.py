@@ -37,7 +37,9 @@ class Agreement:
         self._before = self._counters()
 
     def count(self) -> None:
-        """Adds up what all ranks collected and learned from since the last call; for several ranks."""
+        """Adds up what all ranks collected and learned from since the last call."""
+        if self._ranks.size == 1:
+            return
         own = torch.tensor(self._counters(), dtype=torch.float64) - torch.tensor(self._before, dtype=torch.float64)
         now = [before + int(n) for before, n in zip(self._before, self._ranks.sum_(own).tolist(), strict=True)]
         collector = self._parts.collector

@@ -137,7 +137,7 @@ class SerialJob:
             self._settings.before_rollout(self.env_step)
             self._agreement.begin()
             self.reset_env()
-            self._count()
+            self._agreement.count()
             self._undo = undo.pop_all()
 
     def start(self) -> None:
@@ -173,7 +173,7 @@ class SerialJob:
             self.reset_env()
         with self.timer.label('zoo/collect'):
             rollout = self._collector.collect()
-        self._count()
+        self._agreement.count()
         use_threads(self._n_thread['learn'])
         with self.timer.part('sample'):
             self._tell('on_rollout', rollout)
@@ -190,7 +190,7 @@ class SerialJob:
         listener = self._show_gradient if self._shows_gradient else None
         with self.timer.part('learn'), self._unfinished(), listening(listener):
             metrics = self._learner.train(env_step)
-        self._count()
+        self._agreement.count()
         self._learn_step = None
         if listener is not None and not self._saw_gradient and self.train_iter > n_before:
             raise no_gradient_seen(self._callbacks, self.train_iter - n_before)
@@ -367,11 +367,6 @@ class SerialJob:
         finally:
             self._log.close(has_failed=error is not None)
             self.close()
-
-    def _count(self) -> None:
-        """Makes the counters those of all ranks, where there are several."""
-        if self._ranks.size > 1:
-            self._agreement.count()
 
     def _tell(self, event: str, *args: Any) -> None:
         """Calls the callbacks that have the event, where the run has any."""
