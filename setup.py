@@ -19,6 +19,8 @@ CORE = [
     'rich>=13.0',  # the live line on the console
     'pyyaml>=6.0',  # config files and command-line values
     'cloudpickle>=2.0',  # sends classes and functions of a user's script to runners; gymnasium needs it too
+    'jinja2>=3.1',  # the page of zoo report, escaped; torch needs it too
+    'markupsafe>=2.1',  # marks what is HTML already; jinja2 needs it
     'argcomplete>=3.1',  # completion of the command in bash, zsh and fish
 ]
 ENVPOOL = 'envpool>=1.2; python_version >= "3.11" and platform_system == "Linux"'
@@ -87,8 +89,10 @@ setup(
     package_data={
         'zoo': ['py.typed'],
         'zoo.backend.native': ['*.c', '*.h', '*.inc'],
-        'zoo.cli': ['starts/*.txt'],
-        'zoo.results': ['report.html'],
+        'zoo.config': ['names.yaml'],
+        'zoo.tools.cli': ['starts/*.txt'],
+        'zoo.tools.importers': ['*.yaml'],
+        'zoo.tools.results': ['report.html'],
         'zoo_benchmarks.peers': ['README.md'],
     },
     packages=[

@@ -29,7 +29,7 @@ import slow_env  # noqa: E402, F401  registers SlowCartPole-v1
 import zoo.cluster.engine as engines  # noqa: E402
 from zoo import serial_pipeline  # noqa: E402
 from zoo.cluster import ray_cluster  # noqa: E402, F401  before ray, whose settings it has
-from zoo.cluster.parcel import Lost, Order, Parcel  # noqa: E402
+from zoo.cluster.messages import Lost, Order, Parcel  # noqa: E402
 from zoo.cluster.ray_engine import RayEngine  # noqa: E402
 
 import ray  # noqa: E402  # isort: skip

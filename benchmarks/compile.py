@@ -39,9 +39,10 @@ from report import (
     write_json,
 )
 from zoo.backend.executor import Eager, Executor, ForwardActing, Pass, forward_for_acting
-from zoo.backend.graph import GraphActing, GraphExecutor, compile_function
+from zoo.backend.graph import GraphActing, GraphExecutor
+from zoo.backend.trace import compile_function
 from zoo.env import EnvConfig, make_vector_env
-from zoo.policy.updates import PolicyNumbers, ppo_step
+from zoo.policy.gradient_steps import PolicyNumbers, ppo_step
 from zoo.rl_utils import Categorical, FlatAdam
 
 CPU = torch.device('cpu')

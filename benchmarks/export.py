@@ -19,10 +19,10 @@ from torch import nn
 from zoo.config.source import bundled_configs
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import make_env_groups
-from zoo.policy.export import FORMATS, Exported
-from zoo.results.card import space_words
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.run.config import resolve_config
+from zoo.tools.export import FORMATS, Exported
+from zoo.tools.results.card import space_words
 
 RESULTS = Path(__file__).parent / 'results'
 GAIN = 100.0

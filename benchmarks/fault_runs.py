@@ -221,15 +221,14 @@ class FaultyRun:
 
 def checkpoints(folder: Path) -> dict[int, Path]:
     """The checkpoints of a run folder by env step."""
-    from zoo.run.checkpoint import steps_of
+    from zoo.run.checkpoint.file import steps_of
 
     return steps_of(folder / 'checkpoints')
 
 
 def is_valid(file: Path) -> bool:
     """Whether a checkpoint is whole; one that was removed meanwhile is."""
-    from zoo.run.checkpoint import load_checkpoint
-    from zoo.run.checkpoint_file import CheckpointError
+    from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 
     try:
         load_checkpoint(file)

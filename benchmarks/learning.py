@@ -211,7 +211,7 @@ def run_child(job: tuple[str, int], folder: Path = RAW, scale: float = 1.0) -> b
 
 
 def table_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
-    from zoo.results.statistics import interval, iqm
+    from zoo.tools.results.statistics import interval, iqm
 
     target = TARGETS[name]
     means = np.array([run['return_mean'] for run in runs])

@@ -22,9 +22,9 @@ from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import stream
 from zoo.env import VectorEnv, make_vector_env
 from zoo.env.config import EnvConfig, env_config
-from zoo.policy.base import EvalMode
-from zoo.run.checkpoint import Checkpoint, steps_of
-from zoo.run.load import policy_of
+from zoo.policy.modes import EvalMode
+from zoo.run.checkpoint.file import Checkpoint, steps_of
+from zoo.run.policy_file import policy_of
 from zoo.worker.evaluator import Evaluation, Evaluator, evaluate
 
 N_POINT = 50  # points of a curve that are kept

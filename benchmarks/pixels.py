@@ -37,7 +37,7 @@ from report import (
     versions,
     write_json,
 )
-from zoo.run.checkpoint import Checkpoint
+from zoo.run.checkpoint.file import Checkpoint
 
 RAW = RESULTS / 'pixels_raw'
 ORIGIN = 'origin.json'  # beside the folders of a run: commit, machine and versions of whatever trained it

@@ -24,7 +24,7 @@ import torch
 from report import RESULTS, git_commit, machine, table, today, versions, versions_line, write_json
 from zoo import load_policy, serial_pipeline
 from zoo.env import make_env
-from zoo.env.probes.spaces import ACTION_SPACES, OBS_SPACES
+from zoo.env.toy.targets import ACTION_SPACES, OBS_SPACES
 from zoo.run.config import resolve_config
 
 POLICIES = ('ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy')
@@ -108,7 +108,7 @@ def write(found: dict[tuple[str, str, str], str], seconds: float, command: str) 
         '# Every observation space with every action space',
         '',
         f'Each cell: how many of {", ".join(policies)} train 3 rollouts, evaluate, resume for a fourth, evaluate and act '
-        'on a raw observation from the checkpoint alone. The spaces are in zoo/env/probes/spaces.py; the name of the '
+        'on a raw observation from the checkpoint alone. The spaces are in zoo/env/toy/targets.py; the name of the '
         'observations is at the left, that of the actions above.',
         '',
         table(['', *actions], rows),

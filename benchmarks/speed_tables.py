@@ -185,7 +185,7 @@ def part_rows(work: Work, groups: Runs) -> list[list[str]]:
 
 def return_rows(work: Work, groups: Runs) -> list[list[str]]:
     """Returns by seed of zoo and of peers with the same task, and whether they are no worse than the baseline's."""
-    from zoo.results.statistics import interval
+    from zoo.tools.results.statistics import interval
 
     returns = {
         label: [run['final_return'] for run in sorted(runs, key=lambda run: run['seed'])]

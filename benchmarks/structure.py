@@ -1,9 +1,9 @@
-"""Measures the shape of the code itself: rooms and their imports, the traced reading path, lines of code, of variants.
+"""Measures the shape of the code itself: rooms and their imports, the traced reading path, sizes, loads, names, variants.
 
-    python benchmarks/structure.py [rooms | path | lines | variants]        # all without a name
+    python benchmarks/structure.py [rooms [--files] | path | size | loads | names | variants]        # all without a name
 
 A room is a folder of zoo/ (with its subfolders), or a file directly in zoo/; `__main__.py`, which only calls the command,
-belongs to cli. An import may go within a room or to a room of a lower layer; annotations count (`if TYPE_CHECKING:` too).
+belongs to tools. An import may go within a room or to a room of a lower layer; annotations count (`if TYPE_CHECKING:` too).
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import os
 import re
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))  # the zoo that is traced is the one beside this file, whichever is installed
@@ -29,9 +32,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ('worker',),
     ('cluster',),
     ('run',),
-    ('pipeline', 'results'),
-    ('sweep',),
-    ('cli', '__init__'),
+    ('pipeline',),
+    ('tools',),
+    ('__init__',),
 )
 """The rooms from the ground up: a room imports from lower layers only, never from its own layer or a higher one."""
 
@@ -84,6 +87,11 @@ def circles() -> list[list[str]]:
     arrows: dict[str, set[str]] = {room: set() for room in rooms()}
     for room, target in room_imports():
         arrows[room].add(target)
+    return groups_in_circles(arrows)
+
+
+def groups_in_circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of nodes that reach each other, each sorted; arrows: {node: the nodes that it points to}."""
 
     def reached(start: str) -> set[str]:
         seen, queue = set(), [start]
@@ -93,18 +101,81 @@ def circles() -> list[list[str]]:
                 queue.append(target)
         return seen
 
-    inside = {room: frozenset(other for other in reached(room) if room in reached(other)) for room in arrows}
-    return [sorted(group) for group in set(inside.values()) if group]
+    every = {node: reached(node) for node in arrows}
+    inside = {node: frozenset(other for other in every[node] if node in every[other]) for node in arrows}
+    return sorted(sorted(group) for group in set(inside.values()) if group)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """{dotted name: file} of zoo and all its modules; a folder's name is that of its `__init__.py`."""
+    paths = sorted((REPO / 'zoo').rglob('*.py'))
+    names = ('.'.join(path.relative_to(REPO).with_suffix('').parts).removesuffix('.__init__') for path in paths)
+    return dict(zip(names, paths, strict=True))
+
+
+@cache
+def file_imports() -> dict[str, set[str]]:
+    """{module: the modules of zoo that it imports}, in functions and for type checkers too; folders count as modules."""
+    found: dict[str, set[str]] = {}
+    for name, path in modules().items():
+        targets = found[name] = set()
+        for node in nodes_of(path):
+            if isinstance(node, ast.Import):
+                targets |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                each = {f'{node.module}.{alias.name}' for alias in node.names}
+                targets |= each & set(modules()) or {node.module or ''}
+        found[name] = (targets & set(modules())) - {name}
+    return found
+
+
+def file_circles() -> list[list[str]]:
+    """Groups of modules within one room that import each other in a circle."""
+    arrows = {
+        name: {target for target in targets if room_of(target) == room_of(name)}
+        for name, targets in file_imports().items()
+        if room_of(name)
+    }
+    return groups_in_circles(arrows)
+
+
+def slices() -> list[tuple[str, str]]:
+    """(module, its one importer): under 100 lines, and imported by one module, of its own room."""
+    importers: dict[str, list[str]] = {}
+    for name, targets in file_imports().items():
+        for target in targets:
+            importers.setdefault(target, []).append(name)
+    return sorted(
+        (name, importers[name][0])
+        for name, path in modules().items()
+        if path.name != '__init__.py'
+        and len(importers.get(name, ())) == 1
+        and room_of(importers[name][0]) == room_of(name)
+        and not importers[name][0].endswith(FOUND_BY_REGISTRATION)
+        and n_line(str(path)) < 100
+    )
+
+
+FOUND_BY_REGISTRATION = (
+    'zoo.policy',
+    'zoo.rl_utils',
+    'zoo.env',
+    'zoo.model',
+    'zoo.buffer',
+    'zoo.run.log',
+    'zoo.tools.cli',
+)
+"""Rooms' tables of what is found by name: what they alone import is a component of its own."""
 
 
 LEFT_OUT = {
-    'zoo/run/logger.py': 'logging',
-    'zoo/run/report.py': 'logging: times and rows of the log',
-    'zoo/worker/episodes.py': 'logging: returns of episodes',
+    'zoo/run/log/logger.py': 'logging',
+    'zoo/run/log/report.py': 'logging: times and rows of the log',
     'zoo/policy/metrics.py': 'logging: how well the critic fits',
     'zoo/config/section.py': 'config access',
     'zoo/config/schedule.py': 'config access: values of schedules',
-    'zoo/run/threads.py': 'thread settings',
+    'zoo/run/resources.py': 'thread settings',
 }
 """Files that the reading path leaves out, with the reason."""
 
@@ -194,16 +265,118 @@ def report_path() -> None:
     print(f'left out: {"; ".join(f"{name} ({why})" for name, why in LEFT_OUT.items())}')
 
 
-def report_lines() -> None:
-    counts: dict[str, int] = {}
-    for path in sorted((REPO / 'zoo').rglob('*.py')):
-        name = str(path.relative_to(REPO))
-        place = 'kernels' if '/kernels/' in name else 'native' if '/native/' in name else room_of_file(path)
-        counts[place] = counts.get(place, 0) + n_line(name)
-    rest = sum(n for place, n in counts.items() if place not in ('kernels', 'native'))
-    print(f'lines of zoo/ without kernels/ and native/: {rest}')
-    for place, n in sorted(counts.items(), key=lambda item: -item[1]):
-        print(f'  {n:>5} {place}')
+class Size(NamedTuple):
+    """What a part of zoo/ measures; statements are `ast.stmt` nodes, so that denser lines count nothing."""
+
+    n_line: int
+    n_file: int
+    n_statement: int
+
+
+def size_of(paths: Iterable[Path]) -> Size:
+    """The size of some files together."""
+    paths = list(paths)
+    n_statement = sum(isinstance(node, ast.stmt) for path in paths for node in nodes_of(path))
+    return Size(sum(n_line(str(path)) for path in paths), len(paths), n_statement)
+
+
+def is_tool(path: Path) -> bool:
+    """Whether a file lies on the storey of tools, zoo/tools/."""
+    return room_of_file(path) == 'tools'
+
+
+def sizes() -> dict[str, Size]:
+    """The sizes of the library, which is zoo/ without tools/, and of zoo/tools/."""
+    paths = list(modules().values())
+    return {
+        'library': size_of(path for path in paths if not is_tool(path)),
+        'zoo/tools': size_of(path for path in paths if is_tool(path)),
+    }
+
+
+def report_size() -> None:
+    for name, size in sizes().items():
+        print(f'{name}: {size.n_line:,} lines, {size.n_file} files, {size.n_statement:,} statements')
+    for room in rooms():
+        size = size_of(path for path in modules().values() if room_of_file(path) == room)
+        print(f'  {size.n_line:>6} {size.n_file:>4} {size.n_statement:>6} {room}')
+
+
+LOADED = """
+import os, sys, tempfile
+os.chdir(tempfile.mkdtemp())
+from zoo.__main__ import main
+sys.argv = ['zoo', 'train', 'cartpole_ppo', 'max_env_step=8192', 'logger.console=off']
+main()
+print('MODULES', *sorted(name for name in sys.modules if name.partition('.')[0] == 'zoo'))
+"""
+
+
+def loaded_modules() -> list[str]:
+    """The modules of zoo that `zoo train cartpole_ppo` loads, in a new process, over a short run."""
+    environment = {**os.environ, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1'}
+    done = subprocess.run([sys.executable, '-c', LOADED], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.rpartition('MODULES ')[2].split()
+
+
+def report_loads() -> None:
+    names = loaded_modules()
+    lines = sum(n_line(str(modules()[name])) for name in names)
+    tools = [name for name in names if room_of(name) == 'tools']
+    print(f'zoo train cartpole_ppo loads {len(names)} modules of zoo with {lines:,} lines')
+    print(f'  of zoo/tools: {len(tools)}: {", ".join(tools)}')
+
+
+def repeated_classes() -> dict[str, list[str]]:
+    """{name: modules} of classes whose name exists more than once in zoo/."""
+    found: dict[str, list[str]] = {}
+    for name, path in modules().items():
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(name)
+    return {name: where for name, where in found.items() if len(where) > 1}
+
+
+def nested_conditionals() -> list[str]:
+    """Places of conditional expressions inside a conditional expression."""
+    return [
+        f'{name}:{node.lineno}'
+        for name, path in modules().items()
+        for node in nodes_of(path)
+        if isinstance(node, ast.IfExp) and any(isinstance(x, ast.IfExp) for x in (node.test, node.body, node.orelse))
+    ]
+
+
+def questions() -> list[str]:
+    """Modules and classes whose name begins with What, How, Which, When or Where."""
+    names = [name.rpartition('.')[2] for name in modules()]
+    names += [node.name for path in modules().values() for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
+    return [name for name in names if re.match(r'_?(what|how|which|when|where)(_|[A-Z]|$)', name, re.IGNORECASE)]
+
+
+def riddles() -> list[str]:
+    """Modules whose docstring begins with What, How, Which, When or Where, and does not say what the module is."""
+    texts = {name: ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))) for name, path in modules().items()}
+    return [name for name, text in texts.items() if re.match(r'(What|How|Which|When|Where)\b', text or '')]
+
+
+def n_written(words: str) -> int:
+    """How often an annotation is written in zoo/, as `: Any`."""
+    return sum(len(re.findall(rf'{words}\b', path.read_text(encoding='utf-8'))) for path in modules().values())
+
+
+def report_names() -> None:
+    print(f'class names that exist twice: {len(repeated_classes())}')
+    for name, where in repeated_classes().items():
+        print(f'  {name}: {", ".join(where)}')
+    print(f'modules and classes named as questions: {len(questions())} {" ".join(questions())}')
+    print(f'modules that begin with a question: {len(riddles())} {" ".join(riddles())}')
+    print(f'nested conditional expressions: {len(nested_conditionals())} {" ".join(nested_conditionals())}')
+    n_cfg, n_any = n_written(r'\bcfg: Any\b'), n_written(r': Any\b')
+    print(f"'cfg: Any': {n_cfg}, ': Any': {n_any}")
+    print(f'modules with one importer, of the same room, under 100 lines: {len(slices())}')
+    for name, importer in slices():
+        print(f'  {name} <- {importer}')
 
 
 VARIANTS = {
@@ -290,10 +463,10 @@ def report_variants() -> None:
 def room_of_file(path: Path) -> str:
     """The room that a file of zoo/ lies in."""
     name = path.relative_to(REPO / 'zoo').parts[0].removesuffix('.py')
-    return 'cli' if name == '__main__' else name
+    return 'tools' if name == '__main__' else name
 
 
-def report_rooms() -> None:
+def report_rooms(files: bool = False) -> None:
     arrows = room_imports()
     print(f'{len(rooms())} rooms, {len(arrows)} arrows between them, {sum(map(len, arrows.values()))} imports')
     print(f'upward imports: {len(upward_imports())}, circles: {len(circles())}')
@@ -304,15 +477,36 @@ def report_rooms() -> None:
             targets = sorted(target for source, target in arrows if source == room)
             if room in rooms():
                 print(f'  {room:<10} -> {", ".join(targets)}')
+    if files:
+        print(f'circles among the files of a room: {len(file_circles())}')
+        for circle in file_circles():
+            print(f'  {", ".join(circle)}')
+        print('imports among the files of each room (from one module to another, folders not counted):')
+        for room in rooms():
+            print(f'  {n_inner_import(room):>4} {room}')
+
+
+def n_inner_import(room: str) -> int:
+    """Imports among the files of a room: pairs of modules; its `__init__.py` files, which list what there is, not counted."""
+    inner = {name for name, path in modules().items() if room_of(name) == room and path.name != '__init__.py'}
+    return sum(len(file_imports()[name] & inner) for name in inner)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    reports = {'rooms': report_rooms, 'path': report_path, 'lines': report_lines, 'variants': report_variants}
+    reports = {
+        'rooms': report_rooms,
+        'path': report_path,
+        'size': report_size,
+        'loads': report_loads,
+        'names': report_names,
+        'variants': report_variants,
+    }
     parser.add_argument('what', nargs='?', choices=list(reports), help='default: all')
-    what = parser.parse_args().what
-    for name in [what] if what else reports:
-        reports[name]()
+    parser.add_argument('--files', action='store_true', help='rooms: imports and circles among the files of each room')
+    args = parser.parse_args()
+    for name in [args.what] if args.what else reports:
+        reports[name](args.files) if name == 'rooms' else reports[name]()
 
 
 if __name__ == '__main__':

@@ -113,7 +113,7 @@ def records_of(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
 
 def table_rows(key: str, comparison: Comparison) -> list[list[str]]:
     """One row of the table for each row of a comparison that has records."""
-    from zoo.results.statistics import interval, iqm, probability_of_improvement
+    from zoo.tools.results.statistics import interval, iqm, probability_of_improvement
 
     found = records_of(comparison)
     first = next(iter(comparison.rows))

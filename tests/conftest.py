@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from zoo.backend import trace
+from zoo.backend.native.bindings import Library, load
 from zoo.backend.native.build import build
-from zoo.backend.native.library import Library, load
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():

@@ -105,7 +105,6 @@ def _run(words: list[str], folder: str) -> None:
 if __name__ == '__main__':
     import torch  # noqa: F401
 
-    import zoo.cli
     import zoo.pipeline  # noqa: F401
 
     _run(*_serve(socket.socket(fileno=int(sys.argv[1]))))

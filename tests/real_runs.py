@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.config.yaml_text import yaml_text
+from zoo.config.yaml_io import yaml_text
 from zoo.pipeline import serial_pipeline
-from zoo.results.read import Run
+from zoo.tools.results.read import Run
 
 SHORT = ('max_env_step=5120', 'policy.eval.eval_freq=1024', 'policy.eval.n_episode=2', 'policy.eval.stop_value=null')
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.forked import run_python
-from zoo.cli.parser import COMMANDS, parse
 from zoo.config.source import bundled_configs
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.run.config import explain_config, resolve_config
-from zoo.sweep.grid import grid_of
+from zoo.tools.cli.parser import COMMANDS, parse
+from zoo.tools.sweep.batch import grid_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / 'docs'

@@ -53,7 +53,7 @@ SCRIPTS = [
     'read_run.py',
     'try_device_env.py',
 ]  # they have no config
-WITH_FILE = ['run_onnx.py']  # it needs an exported policy: tests/cli/test_export.py runs it
+WITH_FILE = ['run_onnx.py']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
 ON_RAY = ['sweep_on_ray.py']  # it starts Ray on this machine
 
 

@@ -17,17 +17,17 @@ import pytest
 import torch
 
 from tests.gpu import needs_gpu
-from tests.policy.test_offpolicy import run_config
+from tests.policy.variants.test_offpolicy import run_config
 from tests.policy_envs import differing, flat, job_config, rows
 from zoo.config.section import ConfigError
 from zoo.core.errors import RunError, UserError
 from zoo.env import EnvError, make_env
 from zoo.pipeline import serial_pipeline
 from zoo.rl_utils.optimizer import NonFiniteGradientError
-from zoo.run.checkpoint import load_checkpoint, save_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
-from zoo.run.load import load_policy
+from zoo.run.policy_file import load_policy
 from zoo.worker.evaluator import evaluate
 
 ROOT = Path(__file__).parent.parent
@@ -380,7 +380,7 @@ def test_policy_is_told_how_long_the_run_is(tmp_path: Path) -> None:
 def test_tensor_envs_of_training_and_evaluation_lie_on_the_device_of_the_policy(tmp_path: Path) -> None:
     cfg = job_config(tmp_path, 'torch', env=dict(game='CartPole-v1'), policy=dict(device='cuda'))
     with SerialJob(resolve_config(cfg)) as job:
-        assert job._envs[0].device.type == job._parts.evaluator._env.device.type == 'cuda'
+        assert job._parts.envs[0].device.type == job._parts.evaluator._env.device.type == 'cuda'
         job.iteration()
         assert job.evaluate() is not None
 

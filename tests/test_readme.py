@@ -87,7 +87,9 @@ def test_three_commands_take_an_env_in_a_file_to_a_trained_and_evaluated_policy(
     here, site = tmp_path / 'here', tmp_path / 'site'
     here.mkdir()
     file, _, name = train[2].partition(':')
-    (here / file).write_text((ROOT / 'zoo' / 'cli' / 'starts' / 'env.txt').read_text())  # stands for the person's own
+    (here / file).write_text(
+        (ROOT / 'zoo' / 'tools' / 'cli' / 'starts' / 'env.txt').read_text()
+    )  # stands for the person's own
     assert f'class {name}(' in (here / file).read_text()
     words = ['--no-deps', '--no-build-isolation', '--target', str(site), str(_copy_of_sources(tmp_path))]
     _run([sys.executable, '-m', *install[:2], '-q', '--disable-pip-version-check', *words], here)

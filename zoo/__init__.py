@@ -5,8 +5,7 @@ Public names load on first use, so that importing zoo is quick.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from zoo.config.section import ConfigError, Section
@@ -33,71 +32,28 @@ if TYPE_CHECKING:
         SURROGATE_REGISTRY,
         VALUE_LOSS_REGISTRY,
     )
-    from zoo.env.inspect import inspect_env
+    from zoo.env.inspection.inspect import inspect_env
     from zoo.pipeline import serial_pipeline
-    from zoo.results.read import read_run
-    from zoo.run.callbacks import Callback, CallbackError
-    from zoo.run.checkpoint import CheckpointError
-    from zoo.run.job import SerialJob, TrainResult
-    from zoo.run.load import load_policy
-    from zoo.run.make_policy import make_policy
-    from zoo.run.pretrain import pretrain
-    from zoo.run.saving import SaveError
-    from zoo.run.sinks import Sink
-    from zoo.run.stop_rules import StopRule
-    from zoo.worker.demonstrations import record_demonstrations, save_demonstrations
-    from zoo.worker.evaluation import Evaluation
-    from zoo.worker.evaluator import evaluate
-    from zoo.worker.recording import record_video
+    from zoo.run.build import make_policy
+    from zoo.run.checkpoint.file import CheckpointError
+    from zoo.run.checkpoint.manager import SaveError
+    from zoo.run.job import SerialJob
+    from zoo.run.log.sinks import Sink
+    from zoo.run.observers.base import TrainResult
+    from zoo.run.observers.callbacks import Callback, CallbackError
+    from zoo.run.observers.stop_rules import StopRule
+    from zoo.run.policy_file import load_policy
+    from zoo.tools.imitation.demonstrations import record_demonstrations, save_demonstrations
+    from zoo.tools.imitation.pretrain import pretrain
+    from zoo.tools.media.recording import record_video
+    from zoo.tools.results.read import read_run
+    from zoo.worker.evaluator import Evaluation, evaluate
 
+import zoo.core.moved  # noqa: F401  # old import paths work for one release
+from zoo.core.lazy import lazy_names
 from zoo.core.version import VERSION
 
 __version__ = VERSION
-
-_HOME = {
-    'BUFFER_REGISTRY': 'zoo.core.registry',
-    'CORRECTION_REGISTRY': 'zoo.core.registry',
-    'Callback': 'zoo.run.callbacks',
-    'CallbackError': 'zoo.run.callbacks',
-    'CheckpointError': 'zoo.run.checkpoint',
-    'ConfigError': 'zoo.config.section',
-    'DISTRIBUTION_REGISTRY': 'zoo.core.registry',
-    'DRAW_REGISTRY': 'zoo.core.registry',
-    'ENCODER_REGISTRY': 'zoo.core.registry',
-    'ENV_REGISTRY': 'zoo.core.registry',
-    'ESTIMATOR_REGISTRY': 'zoo.core.registry',
-    'EXPLORATION_REGISTRY': 'zoo.core.registry',
-    'INTRINSIC_REGISTRY': 'zoo.core.registry',
-    'MODEL_REGISTRY': 'zoo.core.registry',
-    'OPTIMIZER_REGISTRY': 'zoo.core.registry',
-    'PENALTY_REGISTRY': 'zoo.core.registry',
-    'PHASE_REGISTRY': 'zoo.core.registry',
-    'PIPELINE_REGISTRY': 'zoo.core.registry',
-    'PLASTICITY_REGISTRY': 'zoo.core.registry',
-    'POLICY_REGISTRY': 'zoo.core.registry',
-    'PROXIMAL_REGISTRY': 'zoo.core.registry',
-    'SINK_REGISTRY': 'zoo.core.registry',
-    'STOP_REGISTRY': 'zoo.core.registry',
-    'SURROGATE_REGISTRY': 'zoo.core.registry',
-    'SaveError': 'zoo.run.saving',
-    'SerialJob': 'zoo.run.job',
-    'Section': 'zoo.config.section',
-    'Sink': 'zoo.run.sinks',
-    'StopRule': 'zoo.run.stop_rules',
-    'TrainResult': 'zoo.run.job',
-    'VALUE_LOSS_REGISTRY': 'zoo.core.registry',
-    'Evaluation': 'zoo.worker.evaluation',
-    'evaluate': 'zoo.worker.evaluator',
-    'inspect_env': 'zoo.env.inspect',
-    'load_policy': 'zoo.run.load',
-    'record_video': 'zoo.worker.recording',
-    'make_policy': 'zoo.run.make_policy',
-    'read_run': 'zoo.results.read',
-    'pretrain': 'zoo.run.pretrain',
-    'record_demonstrations': 'zoo.worker.demonstrations',
-    'save_demonstrations': 'zoo.worker.demonstrations',
-    'serial_pipeline': 'zoo.pipeline',
-}
 
 __all__ = [
     'BUFFER_REGISTRY',
@@ -144,8 +100,29 @@ __all__ = [
     'serial_pipeline',
 ]
 
+_HOME = {
+    'Callback': 'zoo.run.observers.callbacks',
+    'CallbackError': 'zoo.run.observers.callbacks',
+    'CheckpointError': 'zoo.run.checkpoint.file',
+    'ConfigError': 'zoo.config.section',
+    'evaluate': 'zoo.worker.evaluator',
+    'Evaluation': 'zoo.worker.evaluator',
+    'inspect_env': 'zoo.env.inspection.inspect',
+    'load_policy': 'zoo.run.policy_file',
+    'make_policy': 'zoo.run.build',
+    'pretrain': 'zoo.tools.imitation.pretrain',
+    'read_run': 'zoo.tools.results.read',
+    'record_demonstrations': 'zoo.tools.imitation.demonstrations',
+    'record_video': 'zoo.tools.media.recording',
+    'save_demonstrations': 'zoo.tools.imitation.demonstrations',
+    'SaveError': 'zoo.run.checkpoint.manager',
+    'Section': 'zoo.config.section',
+    'serial_pipeline': 'zoo.pipeline',
+    'SerialJob': 'zoo.run.job',
+    'Sink': 'zoo.run.log.sinks',
+    'StopRule': 'zoo.run.observers.stop_rules',
+    'TrainResult': 'zoo.run.observers.base',
+}
+_HOME |= {name: 'zoo.core.registry' for name in __all__ if name.endswith('_REGISTRY')}
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f'module zoo has no attribute {name!r}; it has {", ".join(__all__)}')
-    return getattr(importlib.import_module(_HOME[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

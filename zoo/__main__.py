@@ -8,7 +8,7 @@ def main() -> int:
     """The command `zoo`."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during an import may be lost, as an exception in a callback
 
-    from zoo.cli import main
+    from zoo.tools.cli import main
 
     return main()
 

@@ -14,43 +14,39 @@ from typing import Any
 
 from torch import nn
 
-from zoo.cluster.split import STARTED_BY
+from zoo.cluster.config import STARTED_BY
+from zoo.config.components import section_of
 from zoo.config.messages import shown
-from zoo.config.override import split_override
-from zoo.config.section import Config, ConfigError
-from zoo.config.source import load_config
-from zoo.config.yaml_text import storable
+from zoo.config.section import ConfigError
+from zoo.config.source import load_config, split_override
+from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.core.files import current_folder
-from zoo.core.stop import GivenUp
+from zoo.core.processes import GivenUp
+from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
-from zoo.run.any_env import config_for_env
-from zoo.run.begun import refuse_other_config
-from zoo.run.callbacks import CallbackError, callback_problems
-from zoo.run.checkpoint import load_checkpoint, steps_of
-from zoo.run.config import resolve_config, without_defaults
+from zoo.run.base_config import JobConfig
+from zoo.run.checkpoint.consent import Trust, check_memory, check_names, check_sizes, consent_words, give_names
+from zoo.run.checkpoint.file import load_checkpoint, steps_of
+from zoo.run.checkpoint.manager import SaveError
+from zoo.run.checkpoint.schema import SavedRun, saved_run
+from zoo.run.config import frozen_config, resolve_config, without_defaults
 from zoo.run.config_check import without_derived_values
-from zoo.run.env_watch import EnvWatch
-from zoo.run.interrupt import Interrupted, catch_signals
-from zoo.run.job import OnEvaluation, SerialJob, TrainResult
-from zoo.run.launch import Launch, continued, launched, note
-from zoo.run.learners import starts_learners, train_with_learners
-from zoo.run.load import build_policy, check_env_known
-from zoo.run.plan import job_class
-from zoo.run.profile import profiled
-from zoo.run.run_dir import refuse_no_run_folder, root_of
-from zoo.run.saved_run import SavedRun, saved_run
-from zoo.run.saving import SaveError
-from zoo.run.sizes import check_memory, check_sizes
-from zoo.run.trust import Trust, check_names, consent_words, give_names
+from zoo.run.folder import refuse_no_run_folder, refuse_other_config, root_of
+from zoo.run.job import SerialJob
+from zoo.run.launch import Launch, continued, launched, note, starts_learners, train_with_learners
+from zoo.run.observers.base import TrainResult
+from zoo.run.observers.callbacks import CallbackError, callback_problems
+from zoo.run.signals import EnvWatch, Interrupted, catch_signals
+from zoo.worker.evaluator import OnEvaluation
 
 logger = logging.getLogger(__name__)
 
 
 def serial_pipeline(
-    config: Any = None,
+    config: object = None,
     seed: int | None = None,
     max_env_step: int | None = None,
     max_train_iter: int | None = None,
@@ -61,7 +57,7 @@ def serial_pipeline(
     trust: Trust = (),
     model: nn.Module | None = None,
     callbacks: Sequence[Any] = (),
-    env: Any = None,
+    env: object = None,
     on_evaluation: OnEvaluation | None = None,
     run_dir: str | os.PathLike[str] | None = None,
 ) -> TrainResult:
@@ -97,10 +93,21 @@ def serial_pipeline(
       Interrupted (SystemExit, 128 + its number) after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the state saved.
     """
     current_folder()  # in one that is gone, no run folder can be made
-    _check_types(policy, resume, overrides, model, callbacks)
+    _check_arguments(
+        {
+            'policy': policy,
+            'resume': resume,
+            'overrides': overrides,
+            'model': model,
+            'callbacks': callbacks,
+            'max_train_iter': max_train_iter,
+            'profile': profile,
+            'on_evaluation': on_evaluation,
+            'run_dir': run_dir,
+        },
+        has_config=config is not None or env is not None,
+    )
     config = config if env is None else _with_env(config, env, overrides)
-    _check_values(config, max_train_iter, policy, resume, profile, model, run_dir)
-    _check_functions(on_evaluation, run_dir)
     folder = None if run_dir is None else Path(run_dir)
     if folder is not None:
         refuse_no_run_folder(folder, config is not None)
@@ -108,11 +115,13 @@ def serial_pipeline(
     checkpoint = None if resume is None else load_checkpoint(resume)
     run = saved_run(checkpoint) if checkpoint is not None and config is None else None
     source = config if run is None else _config_of(run, trust, overrides)
-    cfg = resolve_config(source, overrides, seed=seed, max_env_step=max_env_step)
+    cfg = frozen_config(resolve_config(source, overrides, seed=seed, max_env_step=max_env_step))
     if folder is not None and config is not None and STARTED_BY not in os.environ:  # which a process sets that looked
         refuse_other_config(cfg, config, overrides, folder)
     give_names(storable(cfg))
     if run is not None and policy is None and model is None:
+        from zoo.run.policy_file import build_policy
+
         build_policy(run, cfg.policy)  # its size, before envs are made
     if starts_learners(cfg):
         place = {'run_dir': run_dir} if run_dir is not None else {'resume': resume}
@@ -127,7 +136,7 @@ def serial_pipeline(
 
 
 def _run(
-    make_job: Callable[[], SerialJob], cfg: Config, max_train_iter: float, profile: int | None, launch: Launch
+    make_job: Callable[[], SerialJob], cfg: JobConfig, max_train_iter: float, profile: int | None, launch: Launch
 ) -> TrainResult:
     """The whole run, from its start or its checkpoint to its end, a signal, or an error."""
     run_dir: Path | None = None
@@ -162,13 +171,13 @@ def _run(
         return result
 
 
-def _may_be_of_signal(error: Exception, cfg: Config) -> bool:
+def _may_be_of_signal(error: Exception, cfg: JobConfig) -> bool:
     """Whether a signal to the whole process group explains an error: it also ends env workers, and what carries runners."""
     is_own = isinstance(error, SaveError | NonFiniteGradientError | CallbackError | UserError)
     return isinstance(error, EnvError) or (cfg.cluster.runner_num > 0 and not is_own)
 
 
-def _say_stopped(number: int, run_dir: Path | None, cfg: Config) -> None:
+def _say_stopped(number: int, run_dir: Path | None, cfg: JobConfig) -> None:
     """Logs how to continue a run that a signal stopped."""
     if run_dir is None:
         logger.warning('stopped by signal %d before the run began; nothing was saved', number)
@@ -189,7 +198,7 @@ def _say_what_is_left(job: SerialJob) -> None:
         )
 
 
-def _say_what_is_saved(run_dir: Path | None, cfg: Config) -> None:
+def _say_what_is_saved(run_dir: Path | None, cfg: JobConfig) -> None:
     """Logs how to continue a run that failed, if it has saved anything."""
     steps = steps_of(run_dir / 'checkpoints') if run_dir is not None else {}
     if steps:
@@ -209,67 +218,71 @@ def _with_env(config: Any, env: Any, overrides: Sequence[str]) -> dict[str, Any]
             raise ConfigError(
                 f'env is {shown(env)} but has no id; give one, e.g. env=dict(id="CartPole-v1"), or a config'
             )
+        from zoo.run.config_for_env import config_for_env
+
         config = config_for_env(keys['id'], overrides=overrides)
     else:
         config = load_config(config)[0]
     return {**config, 'env': {**(config.get('env') or {}), **keys}}
 
 
-def _check_types(policy: Any, resume: Any, overrides: Any, model: Any, callbacks: Any) -> None:
-    """Raises: UserError for an argument of another type than `serial_pipeline` takes; the config is checked by itself."""
-    if policy is not None and not isinstance(policy, Policy):
-        raise UserError(
-            f'policy is {shown(policy)} but must be a policy made from a class of POLICY_REGISTRY; to choose one by its '
-            'name, set policy.type in the config'
-        )
+def _check_arguments(given: Mapping[str, Any], has_config: bool) -> None:
+    """Raises: UserError for an argument of another type than `serial_pipeline` takes, or without meaning with the others.
+
+    Args: given: arguments by name; the config is checked by itself.
+    """
+    policy, resume, overrides = given['policy'], given['resume'], given['overrides']
+    run_dir, on_evaluation = given['run_dir'], given['on_evaluation']
+    is_right = {
+        'policy': policy is None or isinstance(policy, Policy),
+        'resume': resume is None or isinstance(resume, str | os.PathLike),
+        'overrides': isinstance(overrides, list | tuple) and all(isinstance(text, str) for text in overrides),
+        'model': given['model'] is None or isinstance(given['model'], nn.Module),
+        'callbacks': isinstance(given['callbacks'], list | tuple),
+        'max_train_iter': _is_count_or_none(given['max_train_iter']),
+        'profile': _is_count_or_none(given['profile']),
+        'on_evaluation': on_evaluation is None or callable(on_evaluation),
+        'run_dir': run_dir is None or (isinstance(run_dir, str | os.PathLike) and bool(str(run_dir))),
+    }
+    for name, wanted in _WANTED.items():
+        if not is_right[name]:
+            raise UserError(f'{name} is {shown(given[name])} but must be {wanted}')
+    if problems := list(callback_problems(given['callbacks'])):
+        raise ConfigError(problems)
     if policy is not None and (
-        lacking := [name for name in ('collect', 'learn', 'eval') if name not in policy._fields]
+        lacking := [mode for mode in ('collect', 'learn', 'eval') if mode not in policy._fields]
     ):
         raise UserError(
             f"policy was made without its modes {', '.join(lacking)} and cannot be trained; load it with fields='all': "
             "load_policy(run, fields='all'), or build it without enable_field"
         )
-    if resume is not None and not isinstance(resume, str | os.PathLike):
-        raise UserError(f'resume is {shown(resume)} but must be the path of a run folder or checkpoint file')
-    if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):
-        raise UserError(f"overrides is {shown(overrides)} but must be a list of 'key=value' texts, e.g. ['seed=1']")
-    if model is not None and not isinstance(model, nn.Module):
-        raise UserError(f'model is {shown(model)} but must be a torch.nn.Module, made for the spaces of the env')
-    if not isinstance(callbacks, list | tuple):
-        raise UserError(f'callbacks is {shown(callbacks)} but must be a list of classes, objects or functions')
-    if problems := list(callback_problems(callbacks)):
-        raise ConfigError(problems)
-
-
-def _check_values(
-    config: Any, max_train_iter: Any, policy: Any, resume: Any, profile: Any, model: Any, run_dir: Any
-) -> None:
-    """Raises: UserError for arguments without meaning, alone or together."""
-    if config is None and resume is None and run_dir is None:
+    if not has_config and resume is None and run_dir is None:
         raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
-    if max_train_iter is not None and (type(max_train_iter) is not int or max_train_iter < 1):
-        raise UserError(f'max_train_iter is {max_train_iter!r} but must be an integer >= 1; leave it out for no limit')
-    if profile is not None and (type(profile) is not int or profile < 1):
-        raise UserError(f'profile is {profile!r} but must be the number of iterations to time, 1 or more; e.g. 10')
     if run_dir is not None and resume is not None:
         raise UserError(
             'serial_pipeline got both resume and run_dir; run_dir continues the run in it, so leave resume out'
         )
-    if policy is not None and model is not None:
+    if policy is not None and given['model'] is not None:
         raise UserError(
             'serial_pipeline got both a policy and a model, but a policy has its model; pass one of the two'
         )
 
 
-def _check_functions(on_evaluation: Any, run_dir: Any) -> None:
-    """Raises: UserError for an argument of another type."""
-    if on_evaluation is not None and not callable(on_evaluation):
-        raise UserError(
-            f'on_evaluation is {shown(on_evaluation)} but must be a function of env step and Evaluation that returns '
-            "'stop' or None"
-        )
-    if run_dir is not None and (not isinstance(run_dir, str | os.PathLike) or not str(run_dir)):
-        raise UserError(f'run_dir is {shown(run_dir)} but must be the path of a folder')
+_WANTED = {
+    'policy': 'a policy made from a class of POLICY_REGISTRY; to choose one by its name, set policy.type in the config',
+    'resume': 'the path of a run folder or checkpoint file',
+    'overrides': "a list of 'key=value' texts, e.g. ['seed=1']",
+    'model': 'a torch.nn.Module, made for the spaces of the env',
+    'callbacks': 'a list of classes, objects or functions',
+    'max_train_iter': 'an integer >= 1; leave it out for no limit',
+    'profile': 'the number of iterations to time, 1 or more; e.g. 10',
+    'on_evaluation': "a function of env step and Evaluation that returns 'stop' or None",
+    'run_dir': 'the path of a folder',
+}
+
+
+def _is_count_or_none(value: object) -> bool:
+    return value is None or (type(value) is int and value >= 1)
 
 
 def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[str, Any]:
@@ -278,6 +291,8 @@ def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[st
     check_names(run, sections, trust, overrides)
     check_sizes(run, sections, trust, overrides)
     check_memory(run, overrides)
+    from zoo.run.policy_file import check_env_known
+
     check_env_known(run, overrides)
     config = without_derived_values(run.config)
     named = dict(split_override(text) for text in overrides).get('policy.type')
@@ -288,7 +303,19 @@ def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[st
 
 def _iterations(job: SerialJob, profile: int | None) -> Generator[None]:
     if profile is not None:
+        from zoo.run.profile import profiled  # and torch's profiler
+
         yield from profiled(job, profile)
     while True:
         job.iteration()
         yield
+
+
+def job_class(cfg: JobConfig) -> type[SerialJob]:
+    """The class that the section `pipeline` names. Raises: ConfigError if it is no run."""
+    name = section_of(PIPELINE_REGISTRY, cfg.pipeline, 'pipeline').type
+    found = PIPELINE_REGISTRY.get(name)
+    if not (isinstance(found, type) and issubclass(found, SerialJob)):
+        where = PIPELINE_REGISTRY.where(name)
+        raise ConfigError(f'pipeline {name!r} of {where} is no class derived from zoo.SerialJob; derive it from that.')
+    return found

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zoo.results.plot import figure, save
-from zoo.results.read import Run
+from zoo.tools.results.plot import figure, save
+from zoo.tools.results.read import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'benchmarks' / 'results'

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from zoo.config.parts import options_of, summary_of
+from zoo.config.components import options_of, summary_of
 from zoo.config.source import bundled_configs, load_config
 from zoo.core.registry import BUFFER_REGISTRY, PARTS, POLICY_REGISTRY
 from zoo.run.config import explain_config

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.gpu import needs_gpu, no_waiting
-from zoo.backend.cuda_graph import CapturedCall
+from zoo.backend.trace import CapturedCall
 
 pytestmark = needs_gpu
 

@@ -23,15 +23,23 @@ from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.backend.choose import Wish, choose_executor
 from zoo.backend.executor import Eager, Executor, ForwardActing, Pass, forward_for_acting, minibatches
 from zoo.backend.graph import GraphExecutor
-from zoo.backend.native import NativeExecutor, build, library
-from zoo.config.parts import make_part
+from zoo.backend.native import NativeExecutor, bindings, build
+from zoo.config.components import make_part
 from zoo.config.section import validate
 from zoo.core.data import first_leaf, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.model import PPG, VAC, PPGConfig, VACConfig
-from zoo.policy.updates import AuxNumbers, PolicyNumbers, ValueNumbers, aux_step, policy_step, ppo_step, value_step
+from zoo.policy.gradient_steps import (
+    AuxNumbers,
+    PolicyNumbers,
+    ValueNumbers,
+    aux_step,
+    policy_step,
+    ppo_step,
+    value_step,
+)
 from zoo.rl_utils import Categorical, FlatAdam, Gaussian, make_dist
 
 pytestmark = pytest.mark.usefixtures('native')
@@ -845,7 +853,7 @@ def test_library_that_cannot_serve_is_one_sentence_of_the_log(
     prepare: Callable[[Path], None], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     prepare(tmp_path)
-    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: library.load(tmp_path))
+    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: bindings.load(tmp_path))
     with caplog.at_level('INFO'):
         policy = make_policy(Box(-np.ones(3), np.ones(3)), Discrete(2))
     assert policy._executor.name == 'eager'
@@ -1035,7 +1043,7 @@ def test_parameters_that_are_frozen_in_the_middle_of_a_run_stay() -> None:
 def test_policy_that_only_evaluates_needs_no_executor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: library.load(tmp_path))
+    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: bindings.load(tmp_path))
     monkeypatch.setenv('CXX', 'no-such-compiler')
     for learn in (dict(executor='native'), dict(executor='graph'), dict(compile='on')):
         policy = make_policy(OBS, TWO_ACTIONS, learn=learn, enable_field=['eval'])
@@ -1046,11 +1054,11 @@ def test_policy_that_only_evaluates_needs_no_executor(
 @pytest.mark.usefixtures('native')
 def test_copy_where_there_is_no_library_takes_another_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make_policy(OBS, TWO_ACTIONS, learn=dict(executor='native'))
-    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: library.load(tmp_path))
+    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: bindings.load(tmp_path))
     assert copy.deepcopy(policy).executor_name == 'eager'
 
 
 def test_unknown_level_is_a_sentence_that_names_the_three(monkeypatch: pytest.MonkeyPatch, native: Any) -> None:
     monkeypatch.setenv('ZOO_NATIVE_LEVEL', 'bogus')
     with pytest.raises(UserError, match="ZOO_NATIVE_LEVEL is 'bogus'; use base, v3 or v4"):
-        library.load.__wrapped__()
+        bindings.load.__wrapped__()

@@ -23,12 +23,12 @@ from zoo.backend import trace as module
 from zoo.backend.executor import Acting, Eager, Executor, ForwardActing, Pass, forward_for_acting
 from zoo.backend.graph import GraphActing, GraphExecutor
 from zoo.backend.trace import missing_compiler
-from zoo.config.parts import make_part
+from zoo.config.components import make_part
 from zoo.core.data import map_tensors
 from zoo.core.registry import EXPLORATION_REGISTRY, OPTIMIZER_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
 from zoo.model.actor_critic import VAC
-from zoo.policy.updates import CLIP, VALUE_CLIP, AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
+from zoo.policy.gradient_steps import CLIP, VALUE_CLIP, AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
 from zoo.rl_utils import Categorical, kernels
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy

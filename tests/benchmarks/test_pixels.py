@@ -14,7 +14,7 @@ from pixel_runs import RUNS, Run
 from pixel_tables import page, seconds_for
 
 from zoo import load_policy, serial_pipeline
-from zoo.run.checkpoint import save_checkpoint
+from zoo.run.checkpoint.file import save_checkpoint
 
 SMALL = (
     'policy.collect.n_step=16',

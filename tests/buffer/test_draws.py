@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.buffer.samples import is_whole, numbered, push_numbered, replay
-from zoo.buffer.draws import distinct
+from zoo.buffer.ring import distinct
 
 
 def chi_square(counts: torch.Tensor, expected: float, share: float = 0.0) -> float:

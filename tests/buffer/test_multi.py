@@ -13,7 +13,7 @@ from zoo.buffer import Buffer, MultiBuffer, MultiConfig
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY
-from zoo.run.checkpoint import load_checkpoint, save_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
 
 CARTPOLE = {'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'ppg'}}

@@ -11,13 +11,13 @@ import torch
 from tests.buffer.samples import numbered, push_numbered, replay, same
 from tests.policy_envs import differing, job_config
 from zoo.buffer import ReplayBuffer, ReplayConfig
-from zoo.buffer.draws import Draws
 from zoo.buffer.priority import PrioritizedDraws
+from zoo.buffer.ring import Draws
 from zoo.config.section import Config, ConfigError, plain, validate
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.policy import PPOOffPolicy
-from zoo.run.checkpoint import load_checkpoint, save_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
 

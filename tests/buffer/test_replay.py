@@ -15,7 +15,7 @@ from zoo.core.data import leaves
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY
 from zoo.pipeline import serial_pipeline
-from zoo.run.checkpoint import load_checkpoint, save_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
 

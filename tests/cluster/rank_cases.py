@@ -25,9 +25,8 @@ from zoo.core.ranks import ALONE, Alone, Ranks
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import reseed, stream
 from zoo.env import make_vector_env
-from zoo.policy.epochs import Epochs
 from zoo.policy.hooks import gradient_ready, listening
-from zoo.policy.metrics import mean_metrics
+from zoo.policy.passes import Epochs
 from zoo.policy.sequences import length_of, n_entry
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
@@ -240,11 +239,7 @@ def operations(ranks: Ranks) -> dict[str, Any]:
         'empty': ranks.merge(torch.tensor(3 * rank), rank * rows.mean(0), rank * rows.var(0, correction=0)),
         'counts': ranks.merge(torch.tensor([3, rank]), rows.mean(0), rows.var(0, correction=0)),
         'gather': ranks.gather({'rank': rank}),
-        'metrics': mean_metrics(
-            ranks, {'loss': torch.tensor(1.0 + rank), 'ratio_max': 3.0 - rank, 'reward_min': 5 * rank}
-        ),
         'steps': steps_of_two(ranks),
-        'no metrics': mean_metrics(ranks, {}),
         'draws': [(n_draw(seed, Lonely(rank)), n_draw(seed, ranks)) for seed in range(12)],
         'share': [ranks.share(f'of {rank}', root) for root in range(SIZE)],
         'copy': [copy.deepcopy(ranks) is ALONE, copy.deepcopy(RunInfo(ranks=ranks)).ranks is ALONE],

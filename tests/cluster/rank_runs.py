@@ -19,13 +19,13 @@ import torch
 
 from tests.cluster import rank_cases
 from tests.envs import LimitEnv
-from tests.policy.test_offpolicy import run_config
+from tests.policy.variants.test_offpolicy import run_config
 from tests.policy_envs import flat, job_config
 from tests.test_pipeline import OneLayer
 from zoo.pipeline import serial_pipeline
 from zoo.run.job import SerialJob
-from zoo.run.load import load_policy
-from zoo.run.stop_rules import StopRule
+from zoo.run.observers.stop_rules import StopRule
+from zoo.run.policy_file import load_policy
 
 RANK = int(os.environ.get('RANK', '0'))
 

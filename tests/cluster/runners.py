@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zoo.cluster.parcel import Order, Parcel
+from zoo.cluster.messages import Order, Parcel
 
 
 def shared_names() -> list[str]:

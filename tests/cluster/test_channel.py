@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from zoo.cluster.channel import Channel
+from zoo.cluster.transport import Channel
 
 
 @pytest.fixture
@@ -22,17 +22,15 @@ def test_read_gives_all_complete_messages_in_order(channels: tuple[Channel, Chan
     a, b = channels
     for i in range(3):
         a.send({'i': i})
-    assert b.read() == [({'i': 0}, []), ({'i': 1}, []), ({'i': 2}, [])]
+    assert list(b.read()) == [({'i': 0}, []), ({'i': 1}, []), ({'i': 2}, [])]
 
 
-def test_read_of_a_message_in_parts_gives_it_with_the_last_part(channels: tuple[Channel, Channel]) -> None:
+def test_read_of_a_message_larger_than_the_socket_gives_it_whole(channels: tuple[Channel, Channel]) -> None:
     a, b = channels
     data = os.urandom(3 << 20)  # more than the socket holds
     sender = threading.Thread(target=a.send, args=(data,))
     sender.start()
-    messages = []
-    while not messages:
-        messages = b.read()
+    messages = list(b.read())
     sender.join()
     assert messages == [(data, [])]
 
@@ -70,7 +68,18 @@ def test_close_closes_descriptors_that_were_not_taken(channels: tuple[Channel, C
     read, write = os.pipe()
     a.send('x', [write])
     os.close(write)
-    b._read()
     b.close()
     assert os.read(read, 1) == b''  # no end that could write is left
     os.close(read)
+
+
+def test_end_that_stops_in_a_message_or_reads_nothing_counts_as_hung() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, patience=1.0)
+    theirs.send(b'\0\0\0\x09half')  # a message of 9 bytes
+    with pytest.raises(EOFError):
+        channel.receive()
+    with pytest.raises(BlockingIOError):
+        channel.send(bytes(3 << 20))
+    channel.close()
+    theirs.close()

@@ -11,8 +11,9 @@ import pytest
 
 import zoo.cluster.engine as engine_module
 from tests.cluster.runners import Numbers, Spec
-from zoo.cluster.engine import InlineEngine, make_engine
-from zoo.cluster.parcel import Lost, Order
+from zoo.cluster.engine import InlineEngine
+from zoo.cluster.messages import Lost, Order
+from zoo.cluster.remote_collector import make_engine
 
 
 @pytest.fixture(name='engine')
@@ -60,7 +61,7 @@ def test_a_call_comes_after_the_orders_before_it_whose_parcels_are_kept(engine: 
 @pytest.mark.long
 def test_the_engine_of_this_process_loads_no_other() -> None:
     words = (
-        'import sys; from zoo.cluster.engine import make_engine; '
+        'import sys; from zoo.cluster.remote_collector import make_engine; '
         "make_engine({'engine': 'inline', 'runner_num': 2}, 'run'); "
         "print([m for m in ('ray', 'zoo.cluster.ray_engine', 'zoo.cluster.process_engine', 'optuna') if m in sys.modules])"
     )

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from zoo.cluster.failure import failure_of
+from zoo.cluster.messages import failure_of
 from zoo.core.errors import RunError, UserError
 
 

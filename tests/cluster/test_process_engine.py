@@ -19,8 +19,7 @@ import pytest
 
 from tests.cluster.runners import Numbers, Spec, shared_names
 from tests.processes import PATIENCE, is_alive, left
-from zoo.cluster.engine import RunnerLostError
-from zoo.cluster.parcel import Lost, Order, Parcel
+from zoo.cluster.messages import Lost, Order, Parcel, RunnerLostError
 from zoo.cluster.process_engine import ProcessEngine
 from zoo.core.errors import RunError
 
@@ -241,7 +240,7 @@ DRIVER = """
 import os, sys, threading, time
 import numpy as np
 from tests.cluster.runners import Numbers, Spec
-from zoo.cluster.parcel import Order
+from zoo.cluster.messages import Order
 from zoo.cluster.process_engine import ProcessEngine
 
 def drive():

@@ -22,10 +22,10 @@ from tests.envs import LimitEnv
 from tests.forked import run_python
 from tests.policy_envs import job_config
 from tests.processes import PATIENCE, descendants, group_of, is_alive, left, wait_until, words_of
-from zoo.config.yaml_text import save_yaml
+from zoo.config.yaml_io import save_yaml
 from zoo.core.errors import RunError
 from zoo.pipeline import serial_pipeline
-from zoo.run.checkpoint import load_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != 'linux', reason='it looks into /proc')]

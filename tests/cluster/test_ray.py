@@ -23,11 +23,10 @@ from tests.policy_envs import rows
 from tests.processes import PATIENCE, descendants, left, wait_until, words_of
 from zoo import load_policy, serial_pipeline
 from zoo.cluster.config import ClusterConfig
-from zoo.cluster.engine import RunnerLostError
-from zoo.cluster.parcel import Lost, Order, Parcel
+from zoo.cluster.messages import Lost, Order, Parcel, RunnerLostError
 from zoo.config.section import ConfigError
 from zoo.core.errors import RunError, UserError
-from zoo.run.checkpoint import steps_of
+from zoo.run.checkpoint.file import steps_of
 
 ray = pytest.importorskip('ray')
 
@@ -211,7 +210,7 @@ def test_orders_without_version_take_weights_that_came_while_they_waited(session
         assert shown(until(engine, 1)[0]) == (1, 0, 0.0, 100)  # not behind its waiting neighbour
         wait_until(lambda: (tmp_path / 'go.begun').exists())
         engine.publish(np.full(9, 107, np.uint8), 7)
-        actor = engine._processes[0].actor
+        actor = engine._actors[0].handle
         ray.get(actor.publish.options(concurrency_group='weights').remote(-1, None), timeout=PATIENCE)  # the 7 is there
         (tmp_path / 'go').touch()
         assert [shown(parcel) for parcel in until(engine, 2)] == [(0, 0, 0.0, 100), (0, 7, 7.001, 107)]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.test_orders import RUN, FaultyEngine
-from zoo.cluster.engine import RunnerLostError
-from zoo.cluster.orders import Orders
-from zoo.cluster.remote_envs import RemoteEnvs
+from tests.cluster.test_scheduler import RUN, FaultyEngine
+from zoo.cluster.messages import RunnerLostError
+from zoo.cluster.remote_collector import RemoteEnvs
+from zoo.cluster.scheduler import Orders
 from zoo.core.errors import UserError
 from zoo.core.spaces import Discrete
 from zoo.env.attributes import EnvCommand

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.cluster.cargo import packed, versions
-from zoo.cluster.parcel import Order
+from zoo.cluster.messages import Order
+from zoo.cluster.pickled_code import packed, versions
+from zoo.cluster.remote_collector import cargo_of
 from zoo.cluster.runner import Runner, RunnerSpec
-from zoo.cluster.runners import cargo_of
 from zoo.cluster.weights import WeightLayout
 from zoo.core.errors import UserError
 from zoo.env.attributes import EnvCommand
+from zoo.run.build import make_parts
 from zoo.run.config import resolve_config
-from zoo.run.parts import make_parts
-from zoo.worker.episode_infos import NO_NUMBERS
+from zoo.worker.infos import NO_NUMBERS
 
 ORDER = Order('run', 1, 0, 0, 0, (3, 1))
 SMALL = [

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-import zoo.cluster.engine as engine_module
+import zoo.cluster.remote_collector as engine_module
 from zoo import TrainResult, serial_pipeline
 from zoo.cluster.engine import InlineEngine
-from zoo.cluster.parcel import Lost, Order, Parcel
+from zoo.cluster.messages import Lost, Order, Parcel
 from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob

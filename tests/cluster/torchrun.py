@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.forked import run_python
 from tests.processes import PATIENCE, descendants, is_alive, wait_until, words_of
-from zoo.run.checkpoint import steps_of
+from zoo.run.checkpoint.file import steps_of
 
 TORCHRUN = sys.executable, '-m', 'torch.distributed.run', '--standalone'
 QUICK = ('env.check=false', 'logger.tensorboard=false', 'logger.freq=1', 'policy.eval.stop_value=null')

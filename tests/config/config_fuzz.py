@@ -39,10 +39,10 @@ from zoo.config.messages import shown
 from zoo.config.section import Section, fields_of, is_section, sections_of
 from zoo.core.errors import RunError, UserError
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
-from zoo.run.checkpoint import load_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint
+from zoo.run.checkpoint.schema import saved_run
 from zoo.run.config import _job_schema, resolve_config
 from zoo.run.job import SerialJob
-from zoo.run.saved_run import saved_run
 
 LIMIT_S = 60
 BASE: dict[str, Any] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.config.foreign_keys import ROWS
-from zoo.config.names import NAMES, By, Here, NotHere, in_context, look_up
+from tests.tools.importers.foreign_keys import ROWS
+from zoo.config.names import By, Here, NotHere, data_file, in_context, look_up, names
 from zoo.config.section import ConfigError, fields_of
 from zoo.run.config import _job_schema, resolve_config
 
@@ -66,12 +66,12 @@ def test_there_are_all_kinds_of_rows_and_more_than_154() -> None:
 
 
 def test_every_path_that_a_sentence_names_is_a_key() -> None:
-    named = {path for entry in set(NAMES.values()) for path in named_paths(entry.sentence())}
+    named = {path for entry in set(names().values()) for path in named_paths(entry.sentence())}
     assert len(named) > 60 and named <= PATHS
 
 
 @pytest.mark.parametrize(
-    'entry', sorted({entry for entry in NAMES.values() if isinstance(entry, Here) and entry.forms}), ids=str
+    'entry', sorted({entry for entry in names().values() if isinstance(entry, Here) and entry.forms}), ids=str
 )
 def test_forms_that_a_sentence_gives_are_taken(entry: Here) -> None:
     for form in entry.forms:
@@ -135,9 +135,16 @@ def test_context_needs_two_words() -> None:
 def test_names_of_the_table_are_no_keys_of_ours() -> None:
     last = {path.rsplit('.')[-1] for path in PATHS}
     of_other_types = {'update_per_collect', 'tau'}  # keys of buffers, and of dqn, that mean something else elsewhere
-    assert {name for name in NAMES if '.' not in name} & last <= of_other_types
-    assert not set(NAMES) & PATHS
+    assert {name for name in names() if '.' not in name} & last <= of_other_types
+    assert not set(names()) & PATHS
 
 
 def test_table_has_all_three_kinds() -> None:
-    assert {type(entry) for entry in NAMES.values()} == {Here, By, NotHere}
+    assert {type(entry) for entry in names().values()} == {Here, By, NotHere}
+
+
+def test_no_name_is_twice_in_the_table_or_in_upper_case() -> None:
+    words = [
+        word for kind in data_file('zoo.config', 'names.yaml').values() for x in kind for word in x['names'].split()
+    ]
+    assert len(words) == len(set(words)) and all(word == word.lower() for word in words)

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field
 
-from zoo.config.override import parse_value, split_override
 from zoo.config.schedule import Schedule
 from zoo.config.section import ConfigError, Section
+from zoo.config.source import parse_value, split_override
 
 
 class Typed(Section):

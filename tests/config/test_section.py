@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import pickle
 import subprocess
@@ -16,7 +17,7 @@ from easydict import EasyDict
 from pydantic import Field, field_validator, model_validator
 
 from zoo.config.schedule import Schedule
-from zoo.config.section import Config, ConfigError, Section, fields_of, plain, validate, value_at
+from zoo.config.section import Config, ConfigError, Section, fields_of, frozen, plain, validate, value_at
 
 
 class Inner(Section):
@@ -328,3 +329,51 @@ def test_message_about_odd_text_and_numbers_is_one_line(data, said):
 
 class Sized(Section):
     size: int = Field(3, ge=1, le=9)
+
+
+class Own(Section):
+    """A section with a value that it computes."""
+
+    x: int = 1
+
+    @functools.cached_property
+    def twice(self) -> int:
+        return 2 * self.x
+
+
+def test_value_that_a_section_computes_is_no_key() -> None:
+    section = frozen(Own, {})
+    assert section.twice == 2 and plain(section) == {'x': 1} and pickle.loads(pickle.dumps(section)) == section
+
+
+def test_section_is_read_as_a_dict_of_its_keys() -> None:
+    section = frozen(Own, {'x': 3})
+    assert (list(section), len(section), list(section.values()), section | {'y': 2}) == (
+        ['x'],
+        1,
+        [3],
+        {'x': 3, 'y': 2},
+    )
+    assert (
+        section == {'x': 3}
+        and section['x'] == section.get('x') == 3
+        and section.get('z', 5) == 5
+        and 'z' not in section
+    )
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda s: setattr(s, 'x', 2),
+        lambda s: delattr(s, 'x'),
+        lambda s: s.__setitem__('x', 2),
+        lambda s: s.__delitem__('x'),
+        lambda s: s.update(x=2),
+        lambda s: s.pop('x'),
+        lambda s: s.setdefault('y', 2),
+    ],
+)
+def test_frozen_section_refuses_every_change(change: Any) -> None:
+    with pytest.raises(TypeError, match='the config is read-only once the run starts'):
+        change(frozen(Own, {}))

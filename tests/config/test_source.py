@@ -11,7 +11,7 @@ from easydict import EasyDict
 
 from zoo.config.section import Config, ConfigError
 from zoo.config.source import bundled_configs, import_module_or_file, load_config
-from zoo.config.yaml_text import storable
+from zoo.config.yaml_io import storable
 
 
 def refused(source: Any) -> str:

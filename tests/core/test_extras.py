@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from zoo.core.errors import UserError
-from zoo.core.extras import missing_extra, need
+from zoo.core.errors import UserError, missing_extra, need
 
 
 def test_package_that_is_there_is_found_and_not_imported() -> None:

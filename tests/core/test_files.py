@@ -10,7 +10,7 @@ import pytest
 
 from tests.run.processes import fill, small_disk
 from zoo.config.source import load_config
-from zoo.config.yaml_text import save_yaml
+from zoo.config.yaml_io import save_yaml
 from zoo.core.files import is_in_place, whole_file
 
 

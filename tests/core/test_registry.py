@@ -9,7 +9,8 @@ from importlib import metadata
 import pytest
 
 from zoo.core.errors import UserError
-from zoo.core.registry import POLICY_REGISTRY, Registry, UnknownNameError, closest
+from zoo.core.registry import ENV_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError, closest
+from zoo.env import TENSOR_ENV_REGISTRY
 
 
 @pytest.fixture
@@ -108,6 +109,45 @@ def test_register_force_replaces_a_built_in_that_is_not_loaded_yet(tmp_path, mon
 
     zoo_builtin_registry.R.register('a', force=True)(dict)
     assert zoo_builtin_registry.R.get('a') is dict
+
+
+@pytest.fixture
+def homes(tmp_path, monkeypatch) -> Registry:
+    """A registry whose built-in entries 'a' and 'b' are registered by a module each."""
+    for name in 'ab':
+        (tmp_path / f'zoo_home_{name}.py').write_text(
+            f'from zoo.core.registry import HOME_REGISTRY\n@HOME_REGISTRY.register("{name}")\ndef built_in(): pass\n'
+        )
+        monkeypatch.delitem(sys.modules, f'zoo_home_{name}', raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry: Registry = Registry('thing', 'zoo_test.none', {'a': 'zoo_home_a', 'b': 'zoo_home_b'})
+    monkeypatch.setattr('zoo.core.registry.HOME_REGISTRY', registry, raising=False)
+    return registry
+
+
+def test_get_imports_only_the_module_that_registers_the_name(homes):
+    assert homes.names() == ['a', 'b'] and 'b' in homes
+    with pytest.raises(UnknownNameError, match=r'^unknown thing .c.: registered: a, b\.$'):
+        homes.get('c')
+    assert not {'zoo_home_a', 'zoo_home_b'} & set(sys.modules)
+    assert homes.get('b').__module__ == 'zoo_home_b' and homes.where('b') == 'zoo_home_b:2'
+    assert 'zoo_home_a' not in sys.modules and homes.names() == ['a', 'b']
+
+
+def test_register_name_of_a_module_that_is_not_imported_yet_names_both_places(homes):
+    with pytest.raises(UserError, match=r"^thing 'a' is registered at zoo_home_a:2 and again at "):
+        homes.register('a')(dict)
+    assert homes.register('b', force=True)(dict) is homes.get('b')
+
+
+def test_every_home_of_a_built_in_name_registers_it():
+    assert [ENV_REGISTRY.where(name).rpartition(':')[0] for name in ('atari', 'torch', 'any_space')] == [
+        'zoo.env.families.atari',
+        'zoo.env.tensor.vector',
+        'zoo.env.toy.targets',
+    ]
+    for registry in (ENV_REGISTRY, TENSOR_ENV_REGISTRY):
+        assert all(callable(registry.get(name)) or registry.get(name).make for name in registry.names())
 
 
 def test_where_is_module_and_line_of_the_decorator(registry):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from zoo.core.action_map import ActionMap, first_row
 from zoo.core.data import leaves
@@ -27,10 +28,11 @@ from zoo.core.spaces import (
     n_lead,
     obs_dtype,
     obs_to_tensor,
-    space_from_json,
 )
+from zoo.run.checkpoint.schema import SavedSpace
 
 INF = np.inf
+SAVED_SPACE = TypeAdapter(SavedSpace)
 
 
 def box(low: list[float], high: list[float], dtype: str = 'float32') -> Box:
@@ -230,7 +232,7 @@ def test_box_equality_looks_at_bounds_shape_and_dtype():
 )
 def test_json_round_trip_is_exact(space):
     text = json.dumps(space.to_json(), allow_nan=False)
-    again = space_from_json(json.loads(text))
+    again = SAVED_SPACE.validate_python(json.loads(text)).space()
     assert again == space and type(again) is type(space)
     if isinstance(space, Box):
         assert again.shape == space.shape and again.dtype == space.dtype
@@ -239,7 +241,7 @@ def test_json_round_trip_is_exact(space):
 
 def test_json_that_was_sorted_gives_the_same_space():
     space = Dict({'b': Discrete(2), 'a': Dict({'z': Discrete(3), 'y': box([0], [1])})})
-    again = space_from_json(json.loads(json.dumps(space.to_json(), sort_keys=True)))
+    again = SAVED_SPACE.validate_python(json.loads(json.dumps(space.to_json(), sort_keys=True))).space()
     assert [path for path, _ in leaf_spaces(again)] == ['b', 'a.z', 'a.y']
 
 
@@ -254,7 +256,7 @@ def test_json_of_an_image_says_a_common_bound_once_and_that_of_a_vector_as_befor
 def test_action_map_of_a_restored_space_maps_the_same(mode, dtype):
     space = Box(np.array([0.1, -INF]).astype(dtype), np.array([0.3, 0.7]).astype(dtype), dtype)
     action = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
-    restored = space_from_json(json.loads(json.dumps(space.to_json())))
+    restored = SAVED_SPACE.validate_python(json.loads(json.dumps(space.to_json()))).space()
     assert np.array_equal(ActionMap(space, mode)(action), ActionMap(restored, mode)(action))
 
 

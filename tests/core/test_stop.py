@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from zoo.backend.trace import CompiledFunction
-from zoo.core.stop import STOP_SIGNALS, GivenUp, given_up_at_its_end, may_be_given_up
-from zoo.run.interrupt import catch_signals
+from zoo.core.processes import STOP_SIGNALS, GivenUp, given_up_at_its_end, may_be_given_up
+from zoo.run.signals import catch_signals
 
 
 def _send(number: int) -> None:

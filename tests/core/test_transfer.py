@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.gpu import needs_gpu, no_waiting
-from zoo.core.transfer import Fetch, send
+from zoo.core.data import Fetch, send
 
 CPU = torch.device('cpu')
 

@@ -14,9 +14,9 @@ import pytest
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.forked import run_python
 from tests.policy_envs import job_config
-from zoo.config.yaml_text import save_yaml
+from zoo.config.yaml_io import save_yaml
 from zoo.env import EnvConfig, check_env, make_vector_env
-from zoo.env.closing import close_in_time
+from zoo.env.errors import close_in_time
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import resolve_config
 

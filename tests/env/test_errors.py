@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tests.envs import LimitEnv, LimitSameStepVectorEnv
-from zoo.cli import main
 from zoo.env import EnvConfig, EnvError, check_env, make_env, make_vector_env
-from zoo.run.checkpoint import load_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint
+from zoo.tools.cli import main
 
 QUICK = [
     'max_env_step=64',

@@ -16,7 +16,7 @@ from tests.forked import Done, run_python
 from zoo import serial_pipeline
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, UnknownEnvError, UnsupportedEnvError, make_env
-from zoo.run.checkpoint import CheckpointError
+from zoo.run.checkpoint.file import CheckpointError
 
 WALK = """
 import gymnasium
@@ -250,7 +250,7 @@ def test_run_of_an_env_in_a_file_is_resumed_from_another_folder(
     assert result.last_return == 7
     run_dir = Path(result.run_dir).resolve()
     monkeypatch.chdir(tmp_path_factory.mktemp('other'))
-    monkeypatch.setattr('zoo.run.trust._given', set())  # as in another process
+    monkeypatch.setattr('zoo.run.checkpoint.consent._given', set())  # as in another process
     with pytest.raises(
         CheckpointError, match=rf'code of the file .*walk_of_test.py.*--import {folder}/walk_of_test.py'
     ):
@@ -263,7 +263,7 @@ def test_consent_to_another_file_or_to_what_the_file_imports_is_none(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = serial_pipeline(config(id='./walk_of_test.py:make'))
-    monkeypatch.setattr('zoo.run.trust._given', set())
+    monkeypatch.setattr('zoo.run.checkpoint.consent._given', set())
     (folder / 'other.py').write_text('')
     for trust in ([], ['other.py'], ['walk'], ['os']):
         with pytest.raises(CheckpointError, match='only with your consent'):

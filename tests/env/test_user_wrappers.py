@@ -17,9 +17,9 @@ from tests.run.crafted import with_value
 from zoo import serial_pipeline
 from zoo.config.section import ConfigError
 from zoo.env import EnvConfig, UnsupportedEnvError, check_env, make_env, make_vector_env
-from zoo.run.checkpoint import CheckpointError, load_checkpoint
+from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 from zoo.run.config import resolve_config
-from zoo.run.load import env_config_of
+from zoo.run.policy_file import env_config_of
 
 
 class Add(gymnasium.RewardWrapper):
@@ -221,7 +221,7 @@ def test_wrappers_given_as_classes_are_in_the_config_by_name_and_continue(
     )
     result = serial_pipeline(config)
     assert result.last_return == 5 * 6
-    monkeypatch.setattr('zoo.run.trust._given', set())
+    monkeypatch.setattr('zoo.run.checkpoint.consent._given', set())
     with pytest.raises(
         CheckpointError, match=r"env\.wrappers\.type is '.*test_user_wrappers:Add'\), which is loaded only with"
     ):

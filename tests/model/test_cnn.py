@@ -15,8 +15,7 @@ from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete, obs_dtype
 from zoo.model import make_encoder, make_input
 from zoo.model.cnn import CNN, ImpalaCNN, NatureCNN
-from zoo.model.convolve import convolve, has_bf16
-from zoo.model.images import Pixels, image_shape
+from zoo.model.images import Pixels, convolve, has_bf16, image_shape
 
 LEADS = [(), (5,), (3, 4), (0,)]
 CNNS = {'nature': NatureCNN, 'impala': ImpalaCNN}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.model import make_input
 from zoo.model.inputs import module_name, update_input
-from zoo.model.mlp import input_width
+from zoo.model.layers import input_width
 
 LEADS = [(), (5,), (3, 4)]
 

@@ -12,7 +12,7 @@ from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Dict, Discrete, empty_obs
 from zoo.model import make_encoder, make_input
 from zoo.model.cnn import ImpalaCNN, NatureCNN
-from zoo.model.mlp import MLP, Flat
+from zoo.model.layers import MLP, Flat
 from zoo.model.multi import MultiEncoder
 from zoo.model.simba import Simba
 

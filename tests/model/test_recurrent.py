@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.config.section import ConfigError, validate
-from zoo.model.actor_critic import VACConfig
+from zoo.model.config import VACConfig
 from zoo.model.recurrent import CELLS, GRU, LSTM, MAX_LANES, PIECE, Cell, Core, Lanes, MinGRU, Resets
 
 cells = pytest.mark.parametrize('cell', CELLS)

@@ -15,7 +15,7 @@ from zoo.config.section import validate
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, Space
 from zoo.model import PPG, VAC, PPGConfig, VACConfig
-from zoo.model.mlp import MLP, OneHot
+from zoo.model.layers import MLP, OneHot
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 VECTOR = Box(-np.ones(4), np.ones(4))

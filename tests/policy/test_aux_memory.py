@@ -19,7 +19,7 @@ from torch import Tensor
 import zoo
 from zoo.core.errors import RunError, UserError
 from zoo.policy.aux_memory import AuxMemory, MemoryLocation
-from zoo.run.checkpoint import load_checkpoint, save_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 
 CPU = torch.device('cpu')
 PLACES: list[MemoryLocation] = ['device', 'cpu', 'disk']

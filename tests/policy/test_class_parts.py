@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 
 from tests.policy_envs import job_config
-from zoo.config.parts import make_part
+from zoo.config.components import make_part
 from zoo.core.registry import PARTS
 from zoo.pipeline import serial_pipeline
 

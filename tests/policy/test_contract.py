@@ -18,10 +18,12 @@ from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.core.seeding import stream
 from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, make_vector_env
-from zoo.policy.base import CollectMode, EvalMode, LearnMode, Policy
+from zoo.policy.base import Policy
+from zoo.policy.modes import CollectMode, EvalMode, LearnMode
 from zoo.rl_utils.distribution import make_dist
-from zoo.run.checkpoint import load_checkpoint, save_checkpoint
-from zoo.run.config import JobConfig, explain_config, resolve_config, resolve_policy
+from zoo.run.base_config import JobConfig
+from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
+from zoo.run.config import explain_config, resolve_config, resolve_policy
 from zoo.worker.collector import Collector
 
 N_STEP, N_ENV = 8, 4

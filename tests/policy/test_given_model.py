@@ -16,8 +16,7 @@ from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Dict, MultiBinary
 from zoo.policy import PPOPolicy
 from zoo.rl_utils import distribution
-from zoo.run.checkpoint import load_checkpoint, save_checkpoint
-from zoo.run.checkpoint_file import CheckpointError
+from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_policy
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from zoo.backend.precision import UpdatePrecision
+from zoo.policy.gradient_steps import _descend
 from zoo.policy.hooks import gradient_ready, listening
-from zoo.policy.updates import _descend
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.update_rules import SGDRule
 

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from tests.policy_envs import TWO_ACTIONS, make_policy
-from zoo.backend.native.library import load
-from zoo.backend.native.structures import Level
+from zoo.backend.native.bindings import Level, load
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy
-from zoo.policy.metrics import adv_abs_max, explained_variance, summaries, summary, total_loss
-from zoo.policy.updates import PolicyNumbers
+from zoo.policy.gradient_steps import PolicyNumbers
+from zoo.policy.metrics import adv_abs_max, explained_variance, over_ranks, summaries, summary, total_loss
 
 # returns 1, 3, 5 have variance 8/3; errors 0, 1, -1 have 2/3: 1 - 1/4
 RETURN, VALUE = [1.0, 3.0, 5.0], [1.0, 2.0, 6.0]
@@ -189,3 +188,10 @@ def test_summaries_are_the_summary_of_each_also_of_unlike_ones(other: torch.Tens
     found = summaries({**metrics, 'other': other})
     assert list(found) == ['a', 'ratio_max', 'nan', 'other'] and found['a'].item() == 3.0
     assert found['other'].device == other.device and found['other'].dtype == other.dtype and summaries({}) == {}
+
+
+@pytest.mark.parametrize(
+    ('name', 'wanted'), [('loss', 1.5), ('ratio_max', 2.0), ('adv_abs_max', 2.0), ('reward_min', 1.0)]
+)
+def test_metric_of_two_ranks_is_their_mean_or_extreme(name: str, wanted: float) -> None:
+    assert over_ranks(name, torch.tensor([1.0, 2.0])).item() == wanted

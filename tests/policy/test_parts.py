@@ -15,7 +15,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import DRAW_REGISTRY, ESTIMATOR_REGISTRY
 from zoo.core.spaces import Box
 from zoo.pipeline import serial_pipeline
-from zoo.policy.draw import shuffle
+from zoo.policy.passes import shuffle
 from zoo.policy.samples import whole_episodes
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error
 

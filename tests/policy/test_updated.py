@@ -20,7 +20,7 @@ from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete
 from zoo.policy import Policy, PPGPolicy, PPOConfig, PPOLearnConfig, PPOPolicy
-from zoo.policy.updates import ppo_step
+from zoo.policy.gradient_steps import ppo_step
 from zoo.run.config import resolve_config, resolve_policy
 
 
@@ -155,7 +155,7 @@ def test_pickled_policy_is_found_where_the_module_is_not_imported_yet() -> None:
     policy = POLICY_REGISTRY.get('spo')(cfg, Box(np.full(2, -np.inf), np.full(2, np.inf)), Discrete(2))
     code = 'import pickle, sys; print(type(pickle.load(sys.stdin.buffer)))'
     run = subprocess.run([sys.executable, '-c', code], input=pickle.dumps(policy), capture_output=True, check=True)
-    assert run.stdout.decode().strip() == "<class 'zoo.policy.variants.spo'>"
+    assert run.stdout.decode().strip() == "<class 'zoo.policy.variants.published.spo'>"
 
 
 def test_type_of_its_section_is_the_name() -> None:

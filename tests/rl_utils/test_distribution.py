@@ -17,7 +17,7 @@ from zoo.core.registry import DISTRIBUTION_REGISTRY, UnknownNameError
 from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from zoo.rl_utils import Categorical, Gaussian, distribution_of, make_dist
 from zoo.rl_utils.distribution import from_logits
-from zoo.rl_utils.gaussian import LOG_STD_MAX, LOG_STD_MIN, bounded_log_std
+from zoo.rl_utils.distributions.gaussian import LOG_STD_MAX, LOG_STD_MIN, bounded_log_std
 
 
 def log(*p: float) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.parts import make_part, summary_of
+from zoo.config.components import make_part, summary_of
 from zoo.core.registry import ESTIMATOR_REGISTRY
 from zoo.rl_utils.estimators import vtrace
 from zoo.rl_utils.gae import gae, gae_data, gae_return

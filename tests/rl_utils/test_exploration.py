@@ -8,19 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.parts import make_part, summary_of
+from zoo.config.components import make_part, summary_of
 from zoo.config.section import ConfigError
 from zoo.core.registry import EXPLORATION_REGISTRY
-from zoo.rl_utils.bernoulli import Bernoulli
-from zoo.rl_utils.beta import Beta
-from zoo.rl_utils.bounds import Bounds
-from zoo.rl_utils.categorical import Categorical
-from zoo.rl_utils.composite import Composite
+from zoo.rl_utils.distribution import Bounds
+from zoo.rl_utils.distributions.bernoulli import Bernoulli
+from zoo.rl_utils.distributions.beta import Beta
+from zoo.rl_utils.distributions.categorical import Categorical, MultiCategorical
+from zoo.rl_utils.distributions.composite import Composite
+from zoo.rl_utils.distributions.gaussian import Gaussian, SquashedGaussian
+from zoo.rl_utils.distributions.gsde import GSDE
 from zoo.rl_utils.exploration import exploration_problem
-from zoo.rl_utils.gaussian import Gaussian
-from zoo.rl_utils.gsde import GSDE
-from zoo.rl_utils.multi_categorical import MultiCategorical
-from zoo.rl_utils.squashed_gaussian import SquashedGaussian
 
 NAMES = EXPLORATION_REGISTRY.names()
 BOUNDS = Bounds((-1.0, -1.0), (1.0, 1.0))

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from tests.rl_utils.test_muon import make_net
 from tests.rl_utils.test_optimizer import CLOSE, loss_of, parameters, train
 from tests.rl_utils.test_optimizers import optimizer_of
-from zoo.rl_utils.mechanics import FIRST_SCALE, N_GOOD_STEPS
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer, NonFiniteGradientError, backward
-from zoo.rl_utils.update_rules import SGDRule
+from zoo.rl_utils.update_rules import FIRST_SCALE, N_GOOD_STEPS, SGDRule
 
 SPECS: list[Any] = [
     'adam',
@@ -35,7 +34,7 @@ def made(net: nn.Module, spec: Any = 'adam', lr: float = 1e-2, **options: Any) -
 
 
 def descend(net: nn.Module, optimizer: FlatOptimizer, step: int, grad_clip: float | None = 0.5) -> Tensor:
-    """A step as of zoo.policy.updates."""
+    """A step as of zoo.policy.gradient_steps."""
     optimizer.zero_grad()
     backward(loss_of(net, step), [optimizer])
     return optimizer.step(grad_clip)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from tests.rl_utils.test_optimizer import CLOSE, loss_of, parameters, train
 from zoo.core.spaces import Box, Discrete
 from zoo.model import VAC, VACConfig
-from zoo.rl_utils.muon import COEFFICIENTS, Matrix, MuonRule, MuonScale, hidden_matrices, orthogonalized
 from zoo.rl_utils.optimizer import FlatOptimizer
+from zoo.rl_utils.optimizers import COEFFICIENTS, Matrix, MuonRule, MuonScale, hidden_matrices, orthogonalized
 from zoo.rl_utils.update_rules import AdamRule
 
 

@@ -8,11 +8,11 @@ import pytest
 from torch import nn
 
 from tests.rl_utils.test_muon import make_net
-from zoo.config.parts import checked_spec, make_part
+from zoo.config.components import checked_spec, make_part
 from zoo.config.section import ConfigError
 from zoo.core.registry import OPTIMIZER_REGISTRY
-from zoo.rl_utils.muon import Matrix, MuonRule
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
+from zoo.rl_utils.optimizers import Matrix, MuonRule
 from zoo.rl_utils.update_rules import AdamRule, RMSpropRule, SGDRule
 
 PATH = 'policy.learn.optimizer'

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.parts import make_part, summary_of
+from zoo.config.components import make_part, summary_of
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY
-from zoo.rl_utils.categorical import Categorical
-from zoo.rl_utils.gaussian import Gaussian
+from zoo.rl_utils.distributions.categorical import Categorical
+from zoo.rl_utils.distributions.gaussian import Gaussian
 
 NAMES = PENALTY_REGISTRY.names()
 

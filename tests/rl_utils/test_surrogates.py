@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.parts import make_part, summary_of
+from zoo.config.components import make_part, summary_of
 from zoo.core.registry import SURROGATE_REGISTRY
 from zoo.rl_utils import surrogates
 from zoo.rl_utils.ppo import MAX_LOG_RATIO

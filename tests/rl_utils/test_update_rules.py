@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from tests.rl_utils.test_optimizer import CLOSE, loss_of, make_net, parameters, train
 from zoo.core.errors import UserError
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
-from zoo.rl_utils.update_rules import AdamRule, RMSpropRule, Rule, SGDRule
+from zoo.rl_utils.update_rules import AdamRule, RMSpropRule, SGDRule, UpdateRule
 
 LR = 0.01
-CASES: dict[str, tuple[Rule, Callable[[Any], torch.optim.Optimizer]]] = {
+CASES: dict[str, tuple[UpdateRule, Callable[[Any], torch.optim.Optimizer]]] = {
     'adam': (AdamRule(eps=1e-8), lambda p: torch.optim.Adam(p, LR)),
     'adam, first moment off': (AdamRule((0.0, 0.99), 1e-3), lambda p: torch.optim.Adam(p, LR, (0.0, 0.99), 1e-3)),
     'adamw': (

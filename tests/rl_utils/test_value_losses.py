@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.parts import make_part, summary_of
+from zoo.config.components import make_part, summary_of
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.core.registry import VALUE_LOSS_REGISTRY

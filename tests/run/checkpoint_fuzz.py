@@ -325,8 +325,8 @@ def _at(node: Any, path: Any) -> Any:
 def commands(path: str) -> dict[str, Callable[[], int]]:
     """What is done with a file; each returns an exit code."""
     from zoo import load_policy
-    from zoo.cli import main
     from zoo.core.errors import UserError
+    from zoo.tools.cli import main
 
     def load() -> int:
         try:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.policy_envs import job_config
-from zoo.config.yaml_text import save_yaml
+from zoo.config.yaml_io import save_yaml
 from zoo.run.config import resolve_config
 
 ROOT = Path(__file__).parents[2]

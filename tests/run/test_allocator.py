@@ -11,14 +11,14 @@ import sys
 import pytest
 
 from tests.policy_envs import job_config
-from zoo.run.allocator import KEPT, MAPPED_FROM, keep_freed_memory
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
+from zoo.run.resources import KEPT, MAPPED_FROM, keep_freed_memory
 
 # a block of 40 MB, as an update makes and frees them: glibc by itself keeps none from 32 MB on
 CODE = """
 import resource, sys, torch
-from zoo.run.allocator import keep_freed_memory
+from zoo.run.resources import keep_freed_memory
 def step():
     block = torch.ones(10 << 20)
 told = keep_freed_memory() if sys.argv[1] == 'keep' else None

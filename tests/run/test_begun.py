@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.policy_envs import job_config
-from zoo.config.yaml_text import save_yaml
+from zoo.config.yaml_io import save_yaml
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
-from zoo.run.begun import refuse_other_configs
 from zoo.run.config import resolve_config
+from zoo.run.folder import refuse_other_configs
 
 
 def finished(folder: Path, *overrides: str) -> None:

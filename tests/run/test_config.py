@@ -15,7 +15,7 @@ import zoo.env
 from zoo.buffer import BufferConfig
 from zoo.config.section import Config, ConfigError
 from zoo.config.source import bundled_configs
-from zoo.config.yaml_text import save_yaml, storable
+from zoo.config.yaml_io import save_yaml, storable
 from zoo.core.registry import BUFFER_REGISTRY, ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.env import EnvConfig
 from zoo.policy import PPOConfig, PPOLearnConfig, PPOPolicy

@@ -11,8 +11,8 @@ import pytest
 from tests.forked import Done, run_python
 from tests.policy_envs import job_config
 from tests.run.test_interrupt import CODES, ROOT, Run
-from zoo.config.yaml_text import save_yaml
-from zoo.run.checkpoint import load_checkpoint
+from zoo.config.yaml_io import save_yaml
+from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config
 
 pytestmark = pytest.mark.slow  # every test starts processes

@@ -13,8 +13,8 @@ import torch
 from tests.thread_ranks import on_ranks
 from zoo import load_policy, make_policy, read_run, serial_pipeline
 from zoo.core.errors import UserError
-from zoo.run.checkpoint_file import CheckpointError
-from zoo.run.init_from import start_from
+from zoo.run.build import start_from
+from zoo.run.checkpoint.file import CheckpointError
 
 SHORT = ['policy.eval.n_episode=1', 'logger.tensorboard=false', 'logger.console=off']
 ONE = 'max_env_step=1_024'

@@ -18,14 +18,14 @@ import torch
 
 from tests.envs import LimitEnv
 from tests.policy_envs import job_config, rows
-from zoo.backend.graph import missing_compiler
+from zoo.backend.trace import missing_compiler
 from zoo.config.source import load_config
-from zoo.config.yaml_text import save_yaml
-from zoo.core.stop import STOP_SIGNALS
+from zoo.config.yaml_io import save_yaml
+from zoo.core.processes import STOP_SIGNALS
 from zoo.pipeline import serial_pipeline
-from zoo.run.checkpoint import load_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config
-from zoo.run.interrupt import catch_signals
+from zoo.run.signals import catch_signals
 
 pytestmark = pytest.mark.slow  # every test starts processes
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from pydantic import Field
 
-from tests.policy.test_offpolicy import run_config
+from tests.policy.variants.test_offpolicy import run_config
 from tests.policy_envs import job_config
 from zoo import PIPELINE_REGISTRY, Section
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
-from zoo.run.checkpoint import load_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import explain_config, resolve_config
 from zoo.run.job import SerialJob
 

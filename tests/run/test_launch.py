@@ -16,7 +16,7 @@ from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE
 from zoo.pipeline import serial_pipeline
-from zoo.run.checkpoint import load_checkpoint, steps_of
+from zoo.run.checkpoint.file import load_checkpoint, steps_of
 from zoo.run.config import resolve_config
 from zoo.run.launch import FILE, Launch, continued, launched
 

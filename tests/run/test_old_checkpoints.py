@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from zoo import load_policy, serial_pipeline
-from zoo.run.checkpoint import load_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint
 
 FOLDER = Path(__file__).parent / 'old_checkpoints'
 NAMES = sorted(path.stem for path in FOLDER.glob('*.safetensors'))

@@ -21,9 +21,9 @@ from zoo.core.spaces import Box
 from zoo.env import EnvConfig, make_vector_env
 from zoo.policy import PPOPolicy
 from zoo.policy.base import Policy
-from zoo.run.checkpoint import CheckpointError, load_checkpoint
+from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 from zoo.run.config import resolve_policy
-from zoo.run.load import env_config_of
+from zoo.run.policy_file import env_config_of
 from zoo.worker.collector import Collector
 
 ROWS = np.arange(4, dtype=np.float32)[:, None]

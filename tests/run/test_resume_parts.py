@@ -11,9 +11,8 @@ import pytest
 from tests.policy_envs import flat, job_config
 from zoo import load_policy
 from zoo.pipeline import serial_pipeline
-from zoo.run import checkpoint as module
-from zoo.run.checkpoint import load_checkpoint, save_checkpoint
-from zoo.run.checkpoint_file import CheckpointError
+from zoo.run.checkpoint import file as module
+from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 
 RND = {'type': 'rnd', 'hidden_sizes': [8], 'feature_size': 4}
 PARTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -16,10 +16,10 @@ import pytest
 from tests.policy_envs import job_config, rows
 from tests.run.processes import PATIENCE, config_file, ended, environment, run_zoo, start_zoo, wait_for
 from zoo.pipeline import serial_pipeline
-from zoo.run.checkpoint import load_checkpoint
+from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config
+from zoo.run.folder import NAME, RunFolderInUseError, RunLock
 from zoo.run.job import SerialJob
-from zoo.run.run_lock import NAME, RunFolderInUseError, RunLock
 
 
 def test_lock_that_is_held_names_its_holder(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_lock_that_is_held_names_its_holder(tmp_path: Path) -> None:
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from zoo.run.run_lock import RunLock
+from zoo.run.folder import RunLock
 lock = RunLock(Path(sys.argv[1]))
 child = os.fork() if sys.argv[2] == 'fork' else None
 if child == 0:
@@ -105,7 +105,7 @@ WITHOUT_FCNTL = """
 import sys
 sys.modules['fcntl'] = None  # as on Windows
 from pathlib import Path
-from zoo.run.run_lock import RunLock
+from zoo.run.folder import RunLock
 a, b = RunLock(Path(sys.argv[1])), RunLock(Path(sys.argv[1]))
 """
 

@@ -14,13 +14,14 @@ import torch
 
 from tests.policy_envs import differing, job_config
 from zoo import POLICY_REGISTRY
+from zoo.core.data import Metrics
 from zoo.core.spaces import Box, Discrete, Space
 from zoo.env import make_vector_env
 from zoo.pipeline import serial_pipeline
 from zoo.policy import PPOPolicy
-from zoo.policy.base import Metrics, Policy
+from zoo.policy.base import Policy
 from zoo.run.config import resolve_config, resolve_policy
-from zoo.run.threads import PER_THREAD, Rows, multiply_adds, phase_threads, use_threads
+from zoo.run.resources import PER_THREAD, Phase, multiply_adds, phase_threads, use_threads
 
 VECTOR = Box(-np.ones(4, np.float32), np.ones(4, np.float32))
 FRAMES = Box(np.zeros((4, 84, 84), np.uint8), np.full((4, 84, 84), 255, np.uint8), 'uint8')
@@ -29,6 +30,10 @@ CARTPOLE = 4 * 64 + 64 * 64 + 64 * 2  # multiply-adds of its actor: 4480
 NATURE = 400 * 32 * 256 + 81 * 64 * 512 + 49 * 64 * 576 + 3136 * 512 + 512 * 6  # 9,346,048
 SEEN: list[tuple[str, int]] = []
 """Phase and threads of every call."""
+
+
+def rows_of(collect: int, learn: int, evaluate: int) -> dict[Phase, int]:
+    return {'collect': collect, 'learn': learn, 'evaluate': evaluate}
 
 
 @pytest.fixture(autouse=True)
@@ -98,24 +103,26 @@ def test_multiply_adds_of_a_convolution_count_every_place_of_a_filter() -> None:
 def test_threads_grow_with_the_rows_up_to_the_limit() -> None:
     two = -(-2 * PER_THREAD // CARTPOLE)  # the first number of rows with two threads' work
     policy = make(VECTOR, 2)
-    assert phase_threads(policy, Rows(two - 1, two, 1), 8) == {'collect': 1, 'learn': 2, 'evaluate': 1}
-    assert phase_threads(policy, Rows(2 * two, 100 * two, two), 8) == {'collect': 4, 'learn': 8, 'evaluate': 2}
-    assert phase_threads(policy, Rows(2 * two, 100 * two, two), 2) == {'collect': 2, 'learn': 2, 'evaluate': 2}
+    assert phase_threads(policy, rows_of(two - 1, two, 1), 8) == {'collect': 1, 'learn': 2, 'evaluate': 1}
+    assert phase_threads(policy, rows_of(2 * two, 100 * two, two), 8) == {'collect': 4, 'learn': 8, 'evaluate': 2}
+    assert phase_threads(policy, rows_of(2 * two, 100 * two, two), 2) == {'collect': 2, 'learn': 2, 'evaluate': 2}
 
 
 @pytest.mark.slow
 def test_a_user_who_allows_one_thread_gets_one() -> None:
-    assert set(phase_threads(make(FRAMES, 6), Rows(64, 4096, 64), 1).values()) == {1}
+    assert set(phase_threads(make(FRAMES, 6), rows_of(64, 4096, 64), 1).values()) == {1}
 
 
 @pytest.mark.parametrize(
     ('obs_space', 'rows', 'want'),
     [
-        (VECTOR, Rows(8, 256, 4), [1, 1, 1]),  # PPO's usual sizes
-        (FRAMES, Rows(8, 256, 1), [2, 2, 1]),  # 8 x 9.3M / 8.4M = 8.9; one image is 1.1 threads' work
+        (VECTOR, rows_of(8, 256, 4), [1, 1, 1]),  # PPO's usual sizes
+        (FRAMES, rows_of(8, 256, 1), [2, 2, 1]),  # 8 x 9.3M / 8.4M = 8.9; one image is 1.1 threads' work
     ],
 )
-def test_usual_sizes_get_what_was_measured_to_be_best(obs_space: Space, rows: Rows, want: list[int]) -> None:
+def test_usual_sizes_get_what_was_measured_to_be_best(
+    obs_space: Space, rows: dict[Phase, int], want: list[int]
+) -> None:
     assert list(phase_threads(make(obs_space, 6), rows, 2).values()) == want
 
 

@@ -13,8 +13,7 @@ from tests.envs import LimitEnv
 from tests.policy_envs import HandModel, make_policy
 from zoo.core.seeding import stream
 from zoo.env import EnvConfig, make_vector_env
-from zoo.worker.collector import Collector
-from zoo.worker.episodes import EpisodeTracker
+from zoo.worker.collector import Collector, EpisodeTracker
 
 SAME_STEP = dict(id='tests.envs:limit_env', vectorization='sync', autoreset='same_step')
 NEXT_STEP = dict(id='tests.envs:limit_env', vectorization='sync', autoreset='next_step')

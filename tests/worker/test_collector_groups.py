@@ -232,7 +232,7 @@ def test_worker_of_a_group_that_is_killed_is_named(tmp_path: Path) -> None:
     env = dict(collector_group_num=2, vectorization='async')
     with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', env=env))) as job:
         job.iteration()
-        os.kill(job._envs[1]._env.processes[0].pid, signal.SIGKILL)
+        os.kill(job._parts.envs[1]._env.processes[0].pid, signal.SIGKILL)
         with pytest.raises(EnvError, match=r"env 'CartPole-v1\[2:4\]', index 0: its worker process died"):
             job.iteration()
 
@@ -269,7 +269,7 @@ def test_envs_on_the_host_have_two_groups_where_the_policy_acts_on_a_gpu(
 ) -> None:
     policy = dict(device='cuda', learn=dict(executor=executor))
     with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', policy=policy))) as job:
-        assert len(job._envs) == 2
+        assert len(job._parts.envs) == 2
         for _ in range(3):
             job.iteration()
         rollout = job._collector.collect()

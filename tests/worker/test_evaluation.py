@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from zoo.worker.evaluation import Evaluation
+from zoo.worker.evaluator import Evaluation
 
 FOUR = Evaluation(
     [1.0, 2.0, 6.0, 3.0], [10, 20, 30, 40], [False, True, False, False], {'is_success': [1.0, 0.0, 1.0, 1.0]}

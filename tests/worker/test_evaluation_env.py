@@ -16,10 +16,9 @@ from zoo import ConfigError, evaluate, load_policy, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, make_vector_env
 from zoo.policy.base import Policy
-from zoo.run.checkpoint import load_checkpoint
-from zoo.run.checkpoint_file import CheckpointError
+from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 from zoo.run.config import resolve_config
-from zoo.run.load import env_config_of
+from zoo.run.policy_file import env_config_of
 from zoo.worker.evaluation_env import differing, evaluation_env
 
 LIMIT = 'tests.envs:limit_env'

@@ -28,7 +28,7 @@ from zoo import serial_pipeline
 from zoo.core.data import leaves
 from zoo.core.seeding import stream
 from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, make_vector_env
-from zoo.env.restarts import Restarts
+from zoo.env.errors import Restarts
 from zoo.rl_utils.gae import gae, gae_data
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
@@ -205,7 +205,7 @@ def test_worker_that_fails_in_any_way_is_made_anew(fault: str, file: str, caplog
         data = collector.collect().data
     failed = next(env for env in (0, 1) if len(rows(data['is_reset'], env)))
     assert rows(data['is_reset'], failed) == [5, 6, 7]
-    [warning] = [record.getMessage() for record in caplog.records if record.name == 'zoo.env.restarts']
+    [warning] = [record.getMessage() for record in caplog.records if record.name == 'zoo.env.errors']
     what = {
         'raise': 'step 8: OSError: the simulator is gone (',
         'exit': 'its code raised SystemExit: 3 at step 8 (',
@@ -516,7 +516,7 @@ def test_workers_killed_at_random_five_times_leave_an_exact_count_and_no_child(t
             for _ in range(5):
                 time.sleep(chance.uniform(0.02, 0.3))
                 before = restarts.count
-                process = chance.choice(chance.choice(job._envs)._env.processes)  # type: ignore[union-attr]
+                process = chance.choice(chance.choice(job._parts.envs)._env.processes)  # type: ignore[union-attr]
                 os.kill(process.pid, signal.SIGKILL)
                 while restarts.count == before and not is_over.wait(0.01):
                     pass

@@ -1,1 +1,1 @@
-"""How an update step or an action is executed: eagerly, in C, or as a compiled graph."""
+"""Executors of update steps and actions: eager PyTorch, C, compiled graphs."""

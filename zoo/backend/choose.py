@@ -11,7 +11,7 @@ from torch import nn
 
 from zoo.backend import native
 from zoo.backend.executor import Compile, Eager, Executor
-from zoo.backend.graph import GraphExecutor, compile_function, missing_compiler
+from zoo.backend.trace import compile_function, missing_compiler
 from zoo.core.errors import UserError
 from zoo.rl_utils.distribution import ActionDist
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Named(NamedTuple):
-    """A part of gradient steps that is known by its name alone; others are `zoo.config.parts.Part`."""
+    """A part of gradient steps that is known by its name alone; others are `zoo.config.components.Part`."""
 
     kind: str
     name: str
@@ -61,7 +61,7 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
         what = 'acting runs' if wish.exploration == 'sample' else 'values are found'
         how = 'compiled' if is_compiled else 'eagerly'
         _say(wish, f'{what} in C ({native.level()}), updates run {how}: {why_not_steps}')
-        fallback = GraphExecutor(model, dist) if is_compiled else Eager(model, dist)
+        fallback = _graph(model, dist) if is_compiled else Eager(model, dist)
         return native.NativeExecutor(model, dist, fallback, only_acts=bool(wish.eager_only))
     if not why_not_c:
         what = 'updates and acting' if wish.exploration == 'sample' else 'updates'
@@ -74,7 +74,7 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
     if not why_not_compiled:
         what = 'updates are' if device.type == 'cpu' else 'updates and acting are'
         _say(wish, f'{what} compiled: the first update of each kind takes 3 to 16 s')
-        return GraphExecutor(model, dist)
+        return _graph(model, dist)
     if wish.executor == 'auto' and not is_missing:
         _say(wish, f'updates and acting run eagerly: {why_not_compiled if device.type != "cpu" else why_not_c}')
     return Eager(model, dist)
@@ -129,3 +129,9 @@ def _why_not_compiled(model: nn.Module, device: torch.device, wish: Wish) -> str
 def _say(wish: Wish, line: str) -> None:
     if not wish.is_quiet:
         logger.info('%s', line)
+
+
+def _graph(model: nn.Module, dist: ActionDist) -> Executor:
+    from zoo.backend.graph import GraphExecutor
+
+    return GraphExecutor(model, dist)

@@ -1,4 +1,4 @@
-"""What executes a policy: passes of gradient steps, and acting through rollouts. `Eager` runs them as written.
+"""Executors of a policy: passes of gradient steps, and acting through rollouts. `Eager` runs them as written.
 
 The other executors, native (C) and graph (compiled), do the same faster; `zoo.backend.choose` decides which one serves.
 """
@@ -21,16 +21,26 @@ from zoo.core.data import (
     leaves,
     map_tensors,
     replace_rows,
+    send,
     unbind_rows,
 )
 from zoo.core.ranks import ALONE, Ranks
-from zoo.core.transfer import send
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
 from zoo.rl_utils.optimizer import FlatOptimizer
 
+
+class Numbers(Protocol):
+    """The numbers of a step: a NamedTuple, see zoo.policy.gradient_steps."""
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+    @property
+    def _replace(self) -> Callable[..., Any]: ...
+
+
 Step = Callable[[Any, ActionDist, Any, Any, Any], Metrics]
-"""A gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics, see zoo.policy.updates."""
+"""A gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics, see zoo.policy.gradient_steps."""
 Forward = Callable[[Obs, State], dict[str, Any]]
 """(obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and the next 'state' where the model has one."""
 Compile = Callable[[Callable[..., Sequence[Tensor]], str], Callable[..., Sequence[Tensor]]]
@@ -92,7 +102,7 @@ class Executor(Protocol):
 
     name: str
 
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any) -> Metrics:
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
         """One step for each minibatch; returns each metric of all steps, [n_step].
 
         Optimisers that accumulate gradients move at the last step in any case.
@@ -117,7 +127,7 @@ class Eager:
         self._model: Any = model
         self._dist = dist
 
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any) -> Metrics:
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
         begin_pass(optimizers, data)
         found = [step(self._model, self._dist, optimizers, each, numbers) for each in minibatches(data)]
         return stacked(found)
@@ -208,7 +218,11 @@ class ForwardActing:
         """Nothing to prepare."""
 
     def step(self, t: int) -> Tensor:
-        obs = self._obs_rows[t] if self._is_aligned else map_tensors(_aligned, self._obs_rows[t])
+        obs = (
+            self._obs_rows[t]
+            if self._is_aligned
+            else map_tensors(lambda x: x if _is_aligned(x) else x.clone(), self._obs_rows[t])
+        )
         output = self._forward(obs, self.state)
         self.state = output.get('state')
         if not self._rows:
@@ -230,10 +244,6 @@ def _is_aligned(x: Tensor) -> bool:
     Integers are converted into new memory before; pinned memory is read by a GPU.
     """
     return not (x.is_cpu and x.is_floating_point() and x.data_ptr() % ALIGNMENT) or x.is_pinned()
-
-
-def _aligned(x: Tensor) -> Tensor:
-    return x if _is_aligned(x) else x.clone()
 
 
 def _check_lead(output: Mapping[str, Any], n_env: int) -> None:

@@ -1,6 +1,6 @@
 """Executor 'graph': every kind of update step as one compiled program, on a GPU a CUDA graph; there acting too.
 
-There is no second source: a step of zoo.policy.updates, or of a user's own, is run once on tensors without data, which
+There is no second source: a step of zoo.policy.gradient_steps, or of a user's own, is run once on tensors without data, which
 records its operations (make_fx), and torch's inductor compiles them. The program reads and writes the buffers of
 `FlatOptimizer`, so checkpoints are the same, and eager steps may come before and after. What moves between steps (schedules,
 the learning rate, buffers of the model) goes in as tensors. Python code of a model runs only while it is traced: a plain
@@ -21,6 +21,7 @@ from zoo.backend.executor import (
     Eager,
     Explore,
     ForwardActing,
+    Numbers,
     Pass,
     Step,
     begin_pass,
@@ -31,19 +32,14 @@ from zoo.backend.executor import (
 from zoo.backend.trace import (
     MAX_PROGRAMS,
     CompiledFunction,
-    compile_function,
     logger,
-    missing_compiler,
     named_tensors,
     replaced,
 )
-from zoo.core.data import Metrics, Obs, State, keeps_state, leaves, map_tensors
-from zoo.core.transfer import send
+from zoo.core.data import Metrics, Obs, State, keeps_state, leaves, map_tensors, send
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.mechanics import limited, moved
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
-
-__all__ = ['GraphExecutor', 'compile_function', 'missing_compiler']
+from zoo.rl_utils.update_rules import limited, moved
 
 
 class GraphExecutor(Eager):
@@ -62,7 +58,7 @@ class GraphExecutor(Eager):
         """Whether nothing has failed so far."""
         return not any(each.failed for each in self._functions)
 
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any) -> Metrics:
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
         # those of a user's own may override what a stand-in does
         if not self.is_compiled or any(type(each) not in (FlatAdam, FlatOptimizer) for each in optimizers):
             return super().run(step, optimizers, data, numbers)
@@ -98,7 +94,7 @@ class _Place(NamedTuple):
 class _Static(NamedTuple):
     """What a compiled step depends on that is no tensor."""
 
-    numbers: Any  # None in place of those that move
+    numbers: Numbers  # None in place of those that move
     moving: tuple[_Place, ...]
     moves: tuple[bool, ...]  # whether each optimiser takes a step, else it only gathers the gradient
     others: tuple[str, ...]  # tensors of the model that are no parameters of the optimisers
@@ -114,7 +110,7 @@ class _Update:
         self._accumulates = any(each.mechanics.accumulate > 1 for each in optimizers)
         self.compiled = CompiledFunction(self._replay, getattr(step, '__name__', type(step).__name__))
 
-    def run(self, data: Pass, numbers: Any) -> Metrics:
+    def run(self, data: Pass, numbers: Numbers) -> Metrics:
         """As `Executor.run`."""
         moving = dict(_moving(numbers))
         own = {name for optimizer in self._optimizers for name in optimizer.names}
@@ -227,7 +223,7 @@ class _StandIn:
             self._state[name].copy_(x)
 
 
-def _moving(numbers: Any) -> Iterator[tuple[_Place, float]]:
+def _moving(numbers: Numbers) -> Iterator[tuple[_Place, float]]:
     """The floats of a step's numbers, also those in tuples, that are inputs of its program: all but 0.
 
     A weight of exactly 0 drops its term (0 * inf is NaN), so reaching 0 compiles another program.
@@ -237,7 +233,7 @@ def _moving(numbers: Any) -> Iterator[tuple[_Place, float]]:
         yield from ((place, each) for place, each in places.items() if isinstance(each, float) and each != 0)
 
 
-def _replaced(numbers: Any, values: Mapping[_Place, Any]) -> Any:
+def _replaced(numbers: Numbers, values: Mapping[_Place, Any]) -> Any:
     """The numbers with other values at these places."""
     fields = {place.field: getattr(numbers, place.field) for place in values}
     for (name, at), x in values.items():

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from zoo.core.data import map_tensors
 
@@ -14,12 +13,7 @@ UpdatePrecision = Literal['fp32', 'bf16', 'fp16']
 DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}
 
 
-def autocast(precision: UpdatePrecision, device: torch.device) -> AbstractContextManager[Any]:
-    """Torch's autocast to a format; for fp32 nothing. Only forward passes belong in it, no backward pass."""
-    return nullcontext() if precision == 'fp32' else torch.autocast(device.type, DTYPES[precision])
-
-
-def in_precision(model: Any, precision: UpdatePrecision) -> Any:
+def in_precision(model: nn.Module, precision: UpdatePrecision) -> Any:
     """A model whose methods `compute_*` calculate in a format and return float32; for fp32 the model itself."""
     return model if precision == 'fp32' else _LowPrecision(model, precision)
 
@@ -37,7 +31,7 @@ def precision_problem(precision: UpdatePrecision, device: torch.device) -> str:
 class _LowPrecision:
     """Passes everything on to a model, its methods `compute_*` through autocast."""
 
-    def __init__(self, model: Any, precision: UpdatePrecision) -> None:
+    def __init__(self, model: nn.Module, precision: UpdatePrecision) -> None:
         self._model, self._precision = model, precision
 
     def __getattr__(self, name: str) -> Any:
@@ -49,7 +43,7 @@ class _LowPrecision:
 
         def compute(*args: Any) -> Any:
             device = next(iter(self._model.parameters())).device
-            with autocast(self._precision, device):
+            with torch.autocast(device.type, DTYPES[self._precision]):  # forward passes alone belong in it
                 output = found(*args)
             return _in_float32(output)
 
@@ -62,8 +56,4 @@ def _in_float32(output: Any) -> Any:
         return None
     if isinstance(output, tuple):
         return tuple(map(_in_float32, output))
-    return map_tensors(_to_float32, output)
-
-
-def _to_float32(x: Tensor) -> Tensor:
-    return x.float() if x.is_floating_point() else x
+    return map_tensors(lambda x: x.float() if x.is_floating_point() else x, output)

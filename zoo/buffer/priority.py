@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from zoo.buffer.draws import Draws
-from zoo.buffer.ring import Ring
-from zoo.config.schedule import schedule_value
-from zoo.config.section import Section
+from zoo.buffer.ring import DrawConfig, Draws, Ring
+from zoo.config.schedule import Linear, Points, greatest, schedule_value
 from zoo.core.data import Columns, first_leaf
 from zoo.core.errors import UserError
 
 LEAST = 1e-6
 """A smaller priority counts as this one: a sample with priority 0 would never be drawn again."""
+
+
+class PriorityConfig(DrawConfig):
+    """Draws by priority."""
+
+    alpha: float = Field(
+        0.0,
+        ge=0,
+        le=2,
+        description='samples are drawn in proportion to priority^alpha (0.6 is usual), the priority being the column that '
+        "the policy writes, batch['priority']; 0: all alike",
+    )
+    beta: Annotated[float, Field(ge=0, le=1)] | Linear | Points = Field(
+        0.4,
+        description="how far the column 'weight' corrects for draws by priority: 0 not at all, 1 fully; 0.4 to 1 is usual, "
+        'as a schedule from 0.4 to 1',
+    )
+
+    @model_validator(mode='after')
+    def _beta_is_at_most_1(self) -> PriorityConfig:
+        if (most := greatest(self.beta)) > 1:
+            raise ValueError(f'beta reaches {most:g} but must be 0 to 1; use 1 for a full correction.')
+        return self
 
 
 class PrioritizedDraws(Draws):
@@ -33,10 +55,12 @@ class PrioritizedDraws(Draws):
     the batch, not of the memory.
     """
 
-    def __init__(self, ring: Ring, cfg: Any, generator: torch.Generator, size: int) -> None:
+    _cfg: PriorityConfig
+
+    def __init__(self, ring: Ring, cfg: PriorityConfig, generator: torch.Generator, size: int) -> None:
         super().__init__(ring, cfg, generator, size)
-        is_schedule = isinstance(cfg.beta, Section | dict | list)
-        self._beta = None if is_schedule else float(cfg.beta)  # None: the env step is not known yet
+        beta = cfg.beta
+        self._beta = float(beta) if isinstance(beta, int | float) else None  # None: the env step is not known yet
         self._largest = 1.0
         self._priority = torch.ones(ring.size, dtype=torch.float64)
         self._mass = torch.ones(ring.size, dtype=torch.float64)  # priority^alpha
@@ -46,7 +70,7 @@ class PrioritizedDraws(Draws):
             rows = self._draw()
             if rows is None:
                 return
-            batch, n_push = self._weighted(self._ring.gather(rows), self._weight(rows)), self._ring.n_push
+            batch, n_push = self._weighted(rows), self._ring.n_push
             yield batch
             self._take(rows, batch, self._ring.n_push - n_push)
 
@@ -71,7 +95,7 @@ class PrioritizedDraws(Draws):
             raise ValueError('priorities should be finite and above 0')
         self._set(slice(0, len(rows)), priority[rows].double())
 
-    def _set(self, rows: Any, priority: Tensor) -> None:
+    def _set(self, rows: Tensor | slice, priority: Tensor) -> None:
         self._priority[rows] = priority
         self._mass[rows] = priority**self._cfg.alpha
 
@@ -88,23 +112,21 @@ class PrioritizedDraws(Draws):
         self._n_use[rows] += 1  # a row that comes several times is counted once
         return rows
 
-    def _weight(self, rows: Tensor) -> Tensor:
+    def _weighted(self, rows: Tensor) -> dict[str, Any]:
+        """A copy of the rows, their column 'weight' corrected for how they were drawn."""
         if self._beta is None:
             raise UserError(
                 'buffer.beta is a schedule but the buffer was not told how far the run is; call its set_env_step(env_step) '
                 'before each round, or use a number'
             )
-        weight = (self._n_eligible * self._mass[rows] / self._sum) ** -self._beta
-        return (weight / weight.max()).float()
-
-    @staticmethod
-    def _weighted(batch: dict[str, Any], weight: Tensor) -> dict[str, Any]:
+        batch = self._ring.gather(rows)
         if 'priority' in batch:
             raise UserError(
                 "samples have the key 'priority', which prioritised draws take from the policy; rename it in "
                 '`_get_train_sample`, or use buffer.alpha 0'
             )
-        weight = weight.to(first_leaf(batch).device)
+        weight = (self._n_eligible * self._mass[rows] / self._sum) ** -self._beta
+        weight = (weight / weight.max()).float().to(first_leaf(batch).device)
         if 'weight' in batch:  # [n], or [n, L] where samples are sequences
             weight = batch['weight'] * weight.view(-1, *(1,) * (batch['weight'].dim() - 1))
         return {**batch, 'weight': weight}

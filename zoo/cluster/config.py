@@ -1,16 +1,19 @@
-"""Section `cluster`: where a run is done, not what; its checks against the rest of the config."""
+"""Section `cluster`: sizes of a run over processes and machines, its checks, and the share of one rank in these sizes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
+import torch
 from pydantic import Field
 
-from zoo.config.section import Section
-from zoo.core.divisors import around
+from zoo.config.messages import around
+from zoo.config.section import Keyed, S, Section, frozen, value_at
+from zoo.env.config import EnvConfig
+from zoo.policy.config import PolicyConfig
 
 EngineName = Literal['inline', 'process', 'ray']
 
@@ -63,7 +66,21 @@ class ClusterConfig(Section):
     )
 
 
-def engine_of(cluster: Any) -> EngineName | None:
+class RunConfig(Protocol):
+    """The config of a run, as far as its processes read it."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def env(self) -> EnvConfig: ...
+    @property
+    def policy(self) -> PolicyConfig: ...
+    @property
+    def cluster(self) -> ClusterConfig: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def engine_of(cluster: Keyed) -> EngineName | None:
     """What carries the runners; None where there are none."""
     if not cluster['runner_num']:
         return None
@@ -127,3 +144,96 @@ def _uneven(n_runner: int, n_learner: int, n_env: int) -> str:
         f'cluster.runner_num is {n_runner}{each} but env.collector_env_num is {n_env}: {n_env} % {n_all} = {n_env % n_all}; '
         f'use a divisor, e.g. {around(n_env // n_learner or 1, n_runner)}.'
     )
+
+
+SIZES = (
+    'env.collector_env_num',
+    'policy.collect.n_sample',
+    'policy.learn.batch_size',
+    'policy.learn.critic_batch_size',
+    'policy.learn.aux_batch_size',
+    'policy.learn.intrinsic.batch_size',
+    *(f'buffer.{part}{key}' for part in ('', 'policy.', 'value.') for key in ('size', 'n_sample')),
+)
+"""Numbers of envs and samples, which ranks share; steps, passes and rollouts are those of each."""
+N_EPISODE = 'policy.eval.n_episode'
+STARTED_BY = 'ZOO_RANKS_BY'
+"""Variable of the environment that names what started the ranks, where it was not torchrun."""
+
+
+def split_config(cfg: S, size: int, rank: int) -> S:
+    """The config of one of `size` ranks: its device, envs, samples and evaluation episodes; all else is the whole run's.
+
+    Args: rank: which one; evaluation episodes that do not divide go to the first ranks.
+    """
+    local = cfg.to_dict()
+    for path, whole in _sizes(local):
+        _put(local, path, whole // size)
+    n_episode, n_env = value_at(cfg, N_EPISODE), value_at(cfg, 'env.evaluator_env_num')
+    _put(local, N_EPISODE, n_episode // size + (rank < n_episode % size))
+    _put(local, 'env.evaluator_env_num', max(n_env // size, 1))
+    local['policy']['device'] = rank_device(value_at(cfg, 'policy.device') or 'auto')
+    return frozen(type(cfg), local)
+
+
+def rank_device(device: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The device of this rank: the GPU of its number on this machine, where policy.device is auto or cuda."""
+    if device in ('auto', 'cuda') and torch.cuda.is_available():
+        return f'cuda:{environ.get("LOCAL_RANK", "0")}'
+    return 'cpu' if device == 'auto' else device
+
+
+def split_problems(config: Keyed, size: int, by: str = 'torchrun') -> Iterator[str]:
+    """A sentence for each number that does not divide among the ranks, and for settings that several ranks do not have.
+
+    Args: by: what starts the ranks, 'torchrun' or 'ray'.
+    """
+    for path, whole in _sizes(config):
+        if whole % size:
+            fits = ' or '.join(str(x) for x in (whole // size * size, -(-whole // size) * size) if x)
+            yield f'{path} is {whole} but there are {size} ranks: {whole} % {size} = {whole % size}; use a multiple, e.g. {fits}.'
+            return
+    if (n_episode := value_at(config, N_EPISODE)) < size:
+        yield f'{N_EPISODE} is {n_episode} but there are {size} ranks, which share the episodes; use {size} or more.'
+    each = value_at(config, 'env.collector_env_num') // size
+    for key in ('cluster.runner_num', 'env.collector_group_num'):
+        n = value_at(config, key)
+        if n and each % n:
+            yield (
+                f'{key} is {n}, for each of {size} ranks, but each of them has {each} envs: {each} % {n} = {each % n}; use a '
+                f'divisor, e.g. {around(each, n)}.'
+            )
+    yield from _sequence_problems(config, size)
+    if (n_learner := value_at(config, 'cluster.learner_num') or 1) > 1 and by == 'torchrun':
+        yield (
+            f'cluster.learner_num is {n_learner} but torchrun started {size} ranks, which are the learners; leave one of the '
+            'two out.'
+        )
+
+
+def _sequence_problems(config: Keyed, size: int) -> Iterator[str]:
+    """A sentence if a rank's share of a minibatch is no whole number of sequences."""
+    learn = value_at(config, 'policy.learn') or {}
+    if learn.get('sequence') is None or value_at(config, 'policy.model.recurrent') is None:
+        return
+    for key in ('batch_size', 'critic_batch_size', 'aux_batch_size'):
+        n, length = learn.get(key), learn['sequence']['len']
+        if n is not None and n // size % length:
+            yield (
+                f'policy.learn.{key} is {n}, {n // size} for each of {size} ranks, but policy.learn.sequence.len is {length}; '
+                f'use a multiple of {size} x {length} = {size * length}.'
+            )
+
+
+def _sizes(config: Keyed) -> Iterator[tuple[str, int]]:
+    for path in SIZES:
+        whole = value_at(config, path)
+        if isinstance(whole, int) and not isinstance(whole, bool):
+            yield path, whole
+
+
+def _put(config: dict[str, Any], path: str, value: int) -> None:
+    *parents, key = path.split('.')
+    for parent in parents:
+        config = config[parent]
+    config[key] = value

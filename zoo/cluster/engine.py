@@ -1,22 +1,20 @@
-"""What carries runners: the protocol that all engines follow, the one inside this process, and the choice by name."""
+"""Engines, which carry runners: their protocol, what those with other processes share, the one without, the choice by name."""
 
 from __future__ import annotations
 
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from zoo.cluster.config import engine_of
-from zoo.cluster.parcel import Lost, Order, Parcel
+from zoo.cluster.messages import Failure, Lost, Order, Parcel
 from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.core.errors import RunError
-
-
-class RunnerLostError(RunError):
-    """A runner was lost before it had answered a call; `wait` gives its `Lost` too."""
 
 
 class Engine(Protocol):
@@ -67,6 +65,81 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Ends all runners, also those in mid-rollout. May be called again."""
+
+
+class Arrived(NamedTuple):
+    """What came of a runner. free: called when the caller has read it."""
+
+    item: Parcel | Lost | Failure
+    free: Callable[[], None] | None = None
+
+
+POLL_S = 0.1  # between two looks at signals while runners start
+
+
+class OutsideEngine(ABC):
+    """What engines with runners in other processes share: the start within a deadline, and a queue of what came.
+
+    Subclasses say how messages go to a process and come from it.
+    """
+
+    lost_at_start: ClassVar[str]  # a verb, for the message
+
+    def __init__(self) -> None:
+        self._arrived: deque[Arrived] = deque()
+        self._handed: list[Callable[[], None]] = []  # of what the caller may still read
+
+    def wait(self, timeout: float) -> list[Parcel | Lost]:
+        """What comes within the time, in its order. Raises: see `Engine.wait`, once all before it was given."""
+        while self._handed:
+            self._handed.pop()()
+        deadline = monotonic() + timeout
+        self._pump(0.0)
+        while not self._arrived and (left := deadline - monotonic()) > 0:
+            self._pump(left)
+        found: list[Parcel | Lost] = []
+        while self._arrived:
+            item, free = self._arrived[0]
+            if isinstance(item, Failure) and found:
+                break
+            self._arrived.popleft()
+            if isinstance(item, Failure):
+                item.raise_()
+            found.append(item)
+            self._handed += [] if free is None else [free]
+        return found
+
+    def kill(self, group: int, cause: str) -> None:
+        """Ends the process of a runner and starts another."""
+        self._lose(group, cause)
+
+    def _wait_for_start(self, deadline: float, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Returns when all runners are made, or it is over. Raises: see `Engine.start`."""
+        while (missing := self._starting()) and not is_over():
+            if (left := deadline - monotonic()) <= 0:
+                raise RunError(self._late(missing))
+            self._pump(min(left, POLL_S))
+            for item, _ in self._arrived:
+                if isinstance(item, Failure):
+                    item.raise_()
+                if isinstance(item, Lost):
+                    raise RunError(f'runner {item.group} {self.lost_at_start}: {item.cause}')
+
+    @abstractmethod
+    def _pump(self, timeout: float) -> None:
+        """Takes what processes say, waiting for the first of it."""
+
+    @abstractmethod
+    def _lose(self, group: int, cause: str) -> None:
+        """Ends a process, puts the Lost of its runners into the queue, and makes another."""
+
+    @abstractmethod
+    def _starting(self) -> list[int]:
+        """The runners that are not made yet."""
+
+    @abstractmethod
+    def _late(self, missing: list[int]) -> str:
+        """The message where these runners are not made in time."""
 
 
 class InlineEngine:
@@ -129,20 +202,4 @@ class InlineEngine:
     def _collect(self, order: Order) -> Parcel:
         runner, version = self._runners[order.group], max(self._weights) if order.version is None else order.version
         runner.load(self._weights[version], version)
-        parcel = runner.collect(order)
-        copies = {name: block.copy() for name, block in parcel.blocks.items()}  # the next rollout overwrites these
-        return parcel._replace(blocks=copies)
-
-
-def make_engine(cluster: Any, run_id: str) -> Engine:
-    """The engine that the section `cluster` names, without runners. Args: run_id: names what it makes outside this process."""
-    name = engine_of(cluster)
-    if name == 'process':
-        from zoo.cluster.process_engine import ProcessEngine
-
-        return ProcessEngine(cluster, run_id)
-    if name == 'ray':
-        from zoo.cluster.ray_engine import RayEngine
-
-        return RayEngine(cluster, run_id)
-    return InlineEngine(run_id)
+        return runner.collect(order).copied()  # the next rollout overwrites its blocks

@@ -5,27 +5,145 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import select
 import selectors
+import socket
+import subprocess
+import sys
+import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
-from zoo.cluster.engine import RunnerLostError
-from zoo.cluster.failure import Failure
-from zoo.cluster.parcel import Lost, Order, Parcel
-from zoo.cluster.process_handle import SEND_S, RunnerProcess
+from zoo.cluster.engine import Arrived, OutsideEngine
+from zoo.cluster.messages import Failure, Lost, Order, RunnerLostError, failure_of
 from zoo.cluster.runner import Runner, RunnerSpec
-from zoo.cluster.shared_memory import WeightSlots
-from zoo.core.errors import RunError, UserError
+from zoo.cluster.transport import BlockMemory, Channel, WeightSlots, map_memory, new_memory, read_blocks
+from zoo.config.section import Keyed
+from zoo.core.errors import UserError
+from zoo.core.processes import (
+    die_with_parent,
+    end_words,
+    leave_signals_to_parent,
+    stop_signals_blocked,
+    unblock_stop_signals,
+)
 
+GRACE = 1.0  # seconds that a process may take to end after its socket was closed
 CLOSE_S = 2.0  # seconds that runners have to close their envs
+SEND_S = 10.0  # seconds after which a process that reads nothing counts as hung
+ONE_THREAD = dict.fromkeys(('OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'OPENBLAS_NUM_THREADS'), '1')
+PROGRAM = """
+import pickle, sys
+sys.path[:], start = pickle.load(sys.stdin.buffer)
+from zoo.cluster.process_engine import main
+main(*start)
+"""
+"""Not `python -m`, which needs zoo in the current folder, and not multiprocessing, which runs the user's script again."""
 
 
-class ProcessEngine:
+class _Child:
+    """The process of one runner; it ends with this one, however that ends.
+
+    Args: group: of its runner; blob: (what makes the runner, its argument), pickled; name: in the list of processes.
+      says_start: whether what it writes to stderr while it starts is passed on once it has started.
+    Attributes: is_ready: its runner is made. orders: outstanding, with the slots of memory that their parcels go to; busy:
+      these slots, and those of parcels that are still read. since: when it was started.
+    """
+
+    def __init__(self, group: int, blob: bytes, name: str, says_start: bool) -> None:
+        self.group, self.is_ready, self.since = group, False, time.monotonic()
+        self.orders: deque[tuple[Order, int]] = deque()
+        self.memory: dict[int, np.ndarray] = {}  # by slot
+        self.busy: set[int] = set()
+        self._stderr = open(new_memory(0), 'r+b', buffering=0)  # until it has started
+        ours, theirs = socket.socketpair()
+        self.channel, fds = Channel(ours, SEND_S), [theirs.fileno()]
+        with suppress(OSError):  # there may be no stderr
+            fds.append(os.dup(2))
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        try:
+            with open(new_memory(0), 'w+b') as start, stop_signals_blocked():
+                pickle.dump((sys.path, (sys.argv, fds, os.getpid(), is_main_thread, blob, says_start)), start)
+                start.seek(0)
+                self._popen = subprocess.Popen(
+                    [sys.executable, '-c', PROGRAM, name],
+                    stdin=start,
+                    stderr=self._stderr,
+                    pass_fds=fds,
+                    env={**ONE_THREAD, **os.environ},
+                )
+        except BaseException:  # a signal that was blocked may raise GivenUp
+            if hasattr(self, '_popen'):
+                self.end()
+            self._close()
+            raise
+        finally:
+            theirs.close()
+            for fd in fds[1:]:
+                os.close(fd)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def send(self, message: tuple[object, ...], fds: Sequence[int] = ()) -> bool:
+        """Sends a message; False if the process reads nothing any more. One that has ended is noticed by reading."""
+        try:
+            self.channel.send(message, fds)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def started(self) -> None:
+        """It is ready: from now on its stderr is this process's."""
+        self.is_ready = True
+        self._stderr.close()
+
+    def last_words(self, n_line: int = 8) -> str:
+        """The end of what it wrote to stderr, if it has not started yet."""
+        if self._stderr.closed:
+            return ''
+        text = os.pread(self._stderr.fileno(), 1 << 20, 0).decode(errors='replace')
+        return '\n'.join(text.strip().splitlines()[-n_line:])
+
+    def cause_of_end(self) -> str:
+        """For one whose socket is closed: how it ended, as a clause, and what it said last if it never started."""
+        try:
+            words = f'its process {self.pid} was {end_words(self._popen.wait(GRACE))}'
+        except subprocess.TimeoutExpired:
+            words = f'its process {self.pid} closed its socket'
+        words = words.replace('was ended with', 'ended with')
+        if self.is_ready:
+            return words
+        said = self.last_words(1)
+        return f'{words} before it was ready{f": {said}" if said else ""}'
+
+    def end(self, seconds: float = 0.0) -> None:
+        """Waits for its end, then kills it. Its env workers end with it."""
+        if self._popen.returncode is None:
+            with suppress(subprocess.TimeoutExpired):
+                if seconds:
+                    self._popen.wait(seconds)
+            self._popen.kill()
+            self._popen.wait()
+        self._close()
+
+    def _close(self) -> None:
+        self.channel.close()
+        self._stderr.close()
+
+
+class ProcessEngine(OutsideEngine):
     """Each runner is a process of this machine; weights and rollouts are in memory that they share with this one.
 
     A runner that is lost is made anew at once, while the others go on. No spare process waits for that: starting one takes
@@ -34,23 +152,24 @@ class ProcessEngine:
     Args: cluster: the section; run_id: in the list of processes; make: gives the runner of a spec; in its process.
     """
 
-    def __init__(self, cluster: Any, run_id: str, make: Callable[[Any], Any] = Runner) -> None:
+    lost_at_start = 'cannot be started'
+
+    def __init__(self, cluster: Keyed, run_id: str, make: Callable[[Any], Any] = Runner) -> None:
         if os.name != 'posix':
             raise UserError(
                 "cluster.engine 'process' needs Linux or macOS; use cluster.engine=ray, or inline for a test."
             )
+        super().__init__()
         self._start_s: float = cluster['start_timeout']
         self._call_s: float = cluster['runner_timeout'] or math.inf
         self._n_slot, self._run_id, self._make = cluster['max_lag'] + 2, run_id, make
         self._blobs: dict[int, bytes] = {}  # what makes the runner of each group
-        self._processes: dict[int, RunnerProcess] = {}
+        self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
         self._weights: tuple[WeightSlots, int] | None = None  # and the descriptor of their memory
-        self._arrived: deque[tuple[RunnerProcess, Parcel | Lost | Failure, int]] = deque()  # the last: a slot
-        self._handed: list[tuple[RunnerProcess, int]] = []  # slots whose parcels the caller may still read
         self._results: dict[int, Any] = {}  # of calls, by number
         self._n_call, self._is_started = 0, False
-        self._end = weakref.finalize(self, _end, self._processes, self._selector, os.getpid())  # at exit too
+        self._end = weakref.finalize(self, _end, self._children, self._selector, os.getpid())  # at exit too
 
     def start(self, specs: list[RunnerSpec]) -> None:
         """Starts all processes at once, and waits until their runners are made."""
@@ -58,17 +177,7 @@ class ProcessEngine:
             for spec in specs:
                 self._blobs[spec.group] = pickle.dumps((self._make, spec))
                 self._spawn(spec.group, says_start=spec is specs[0])
-            deadline = time.monotonic() + self._start_s
-            while not all(process.is_ready for process in self._processes.values()):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise RunError(self._missing())
-                self._pump(left)
-                for _, item, _ in self._arrived:
-                    if isinstance(item, Failure):
-                        item.raise_()
-                    if isinstance(item, Lost):
-                        raise RunError(f'runner {item.group} cannot be started: {item.cause}')
+            self._wait_for_start(time.monotonic() + self._start_s)
         except BaseException:
             self.close()
             raise
@@ -80,68 +189,41 @@ class ProcessEngine:
             fd = WeightSlots.new(weights.nbytes, self._n_slot)
             self._weights = WeightSlots(fd), fd
             weakref.finalize(self._weights[0], os.close, fd)
-            for process in list(self._processes.values()):
-                self._send(process, ('weights',), fd)
-        orders = [order for process in self._processes.values() for order, _ in process.orders]
+            for child in list(self._children.values()):
+                self._send(child, ('weights',), fd)
+        orders = [order for child in self._children.values() for order, _ in child.orders]
         self._weights[0].write(weights, version, {order.version for order in orders if order.version is not None})
 
     def ask(self, order: Order) -> None:
-        """Sends an order; a process that is still starting reads it later."""
-        process = self._processes[order.group]
-        if not process.ask(order):
-            self._lose(process, _deaf())
-
-    def wait(self, timeout: float) -> list[Parcel | Lost]:
-        """Waits for a parcel or a loss. A parcel's blocks are shared memory, valid until the next `wait`."""
-        while self._handed:
-            process, slot = self._handed.pop()
-            process.free(slot)
-        deadline = time.monotonic() + timeout
-        self._pump(0.0)
-        while not self._arrived and (left := deadline - time.monotonic()) > 0:
-            self._pump(left)
-        found: list[Parcel | Lost] = []
-        while self._arrived:
-            process, item, slot = self._arrived[0]
-            if isinstance(item, Failure):
-                if found:
-                    break
-                self._arrived.popleft()
-                item.raise_()
-            self._arrived.popleft()
-            if isinstance(item, Parcel):
-                self._handed.append((process, slot))
-            found.append(item)
-        return found
+        """Sends an order with a slot for its parcel; a process that is still starting reads it later."""
+        child = self._children[order.group]
+        slot = next(i for i in range(len(child.busy) + 1) if i not in child.busy)
+        child.busy.add(slot)
+        child.orders.append((order, slot))
+        self._send(child, ('order', order, slot))
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """What a method of a runner returns. Raises: RunnerLostError, also if it takes longer than a rollout may."""
-        process = self._processes[group]
+        child = self._children[group]
         self._n_call += 1
-        number, n_before = self._n_call, len(process.orders)
-        deadline = time.monotonic() + self._call_s * (1 + n_before)
-        self._send(process, ('call', number, method, args))
+        number = self._n_call
+        deadline = time.monotonic() + self._call_s * (1 + len(child.orders))
+        self._send(child, ('call', number, method, args))
         while number not in self._results:
-            if self._processes[group] is not process:
-                cause = next((i.cause for p, i, _ in self._arrived if p is process and isinstance(i, Lost)), 'unknown')
-                raise RunnerLostError(f'runner {group} was lost before it answered {method!r}: {cause}')
+            if self._children[group] is not child:
+                causes = [item.cause for item, _ in self._arrived if isinstance(item, Lost) and item.group == group]
+                raise RunnerLostError(f'runner {group} was lost before it answered {method!r}: {causes[-1]}')
             left = deadline - time.monotonic()
             if left > 0:
                 self._pump(left)
             else:
                 self.kill(group, f'it did not answer {method!r} in time (cluster.runner_timeout)')
         answer = self._results.pop(number)
-        if isinstance(answer, Failure):
-            answer.raise_()
-        return pickle.loads(answer)
-
-    def kill(self, group: int, cause: str) -> None:
-        """Ends the process and starts another."""
-        self._lose(self._processes[group], cause)
+        return answer.raise_() if isinstance(answer, Failure) else pickle.loads(answer)
 
     def pids(self) -> dict[int, tuple[str, int]]:
         """The host and the process of each runner, also of one that is still starting."""
-        return {group: (process.host, process.pid) for group, process in self._processes.items()}
+        return {group: (socket.gethostname(), child.pid) for group, child in self._children.items()}
 
     def close(self) -> None:
         """Tells all to close their envs, and kills those that have not ended after CLOSE_S seconds."""
@@ -152,82 +234,150 @@ class ProcessEngine:
         self._weights = None
 
     def _spawn(self, group: int, says_start: bool = False) -> None:
-        process = RunnerProcess(group, self._blobs[group], f'zoo-runner {self._run_id} {group}', says_start)
-        self._processes[group] = process
-        self._selector.register(process, selectors.EVENT_READ, process)
+        child = _Child(group, self._blobs[group], f'zoo-runner {self._run_id} {group}', says_start)
+        self._children[group] = child
+        self._selector.register(child.channel, selectors.EVENT_READ, child)
         if self._weights is not None:
-            self._send(process, ('weights',), self._weights[1])
+            self._send(child, ('weights',), self._weights[1])
 
-    def _send(self, process: RunnerProcess, message: Any, *fds: int) -> None:
-        if not process.send(message, fds):
-            self._lose(process, _deaf())
+    def _send(self, child: _Child, message: tuple[object, ...], *fds: int) -> None:
+        if not child.send(message, fds):
+            self._lose(child.group, f'it read nothing for {SEND_S:g} s')
 
     def _pump(self, timeout: float) -> None:
         """Takes what the processes say, within that time or as long as one that starts may take."""
         if self._is_started:
-            starting = [process for process in self._processes.values() if not process.is_ready]
-            ends = {process: process.since + self._start_s - time.monotonic() for process in starting}
-            for process in [process for process, left in ends.items() if left <= 0]:
-                words = process.last_words(1)
-                self._lose(process, f'it did not start within {self._start_s:g} s{f": {words}" if words else ""}')
+            ends = {group: self._children[group].since + self._start_s - time.monotonic() for group in self._starting()}
+            for group in [group for group, left in ends.items() if left <= 0]:
+                words = self._children[group].last_words(1)
+                self._lose(group, f'it did not start within {self._start_s:g} s{f": {words}" if words else ""}')
             timeout = min([timeout, *(left for left in ends.values() if left > 0)])
         for key, _ in self._selector.select(min(timeout, 1e6)):
-            process = key.data
+            child: _Child = key.data
             try:
-                messages = process.read()
+                for (kind, content), fds in child.channel.read():
+                    self._take(child, kind, content, fds)
             except EOFError:
-                self._lose(process, process.cause_of_end())
-                continue
-            for kind, content, fds in messages:
-                self._take(process, kind, content, fds)
+                self._lose(child.group, child.cause_of_end())
 
-    def _take(self, process: RunnerProcess, kind: str, content: Any, fds: list[int]) -> None:
+    def _take(self, child: _Child, kind: str, content: Any, fds: list[int]) -> None:
         if kind == 'ready':
-            process.started()
+            child.started()
         elif kind == 'parcel':
-            self._arrived.append((process, *process.parcel(content, fds)))
+            (parcel, packed), (_, slot) = content, child.orders.popleft()
+            if fds:
+                child.memory[slot] = map_memory(fds[0])
+            blocks = read_blocks(packed, child.memory.get(slot, np.empty(0, np.uint8)))
+            self._arrived.append(Arrived(parcel._replace(blocks=blocks), partial(child.busy.discard, slot)))
         elif kind == 'result':
-            self._results.clear()  # a call that was given up has left one behind
-            self._results[content[0]] = content[1]
+            self._results = dict([content])  # a call that was given up has left one behind
         else:
-            if process.orders:
-                process.free(process.orders.popleft()[1])
-            self._arrived.append((process, content, -1))
+            if child.orders:
+                child.busy.discard(child.orders.popleft()[1])
+            self._arrived.append(Arrived(content))
 
-    def _lose(self, process: RunnerProcess, cause: str) -> None:
+    def _lose(self, group: int, cause: str) -> None:
         """Ends a process, and starts another for its runner; what it sent before stays."""
-        self._selector.unregister(process)
-        process.end()
-        self._arrived.append((process, Lost(process.group, cause), -1))
+        child = self._children[group]
+        self._selector.unregister(child.channel)
+        child.end()
+        self._arrived.append(Arrived(Lost(group, cause)))
         if self._is_started:
-            self._spawn(process.group)
+            self._spawn(group)
 
-    def _missing(self) -> str:
-        missing = {g: process.last_words() for g, process in self._processes.items() if not process.is_ready}
-        said = ''.join(f'\nrunner {group} wrote last:\n{words}' for group, words in missing.items() if words)
+    def _starting(self) -> list[int]:
+        return [group for group, child in self._children.items() if not child.is_ready]
+
+    def _late(self, missing: list[int]) -> str:
+        words = {group: self._children[group].last_words() for group in missing}
+        said = ''.join(f'\nrunner {group} wrote last:\n{lines}' for group, lines in words.items() if lines)
         return (
-            f'runner {", ".join(map(str, missing))} of {len(self._processes)} has not started within {self._start_s:g} s; '
+            f'runner {", ".join(map(str, missing))} of {len(self._children)} has not started within {self._start_s:g} s; '
             f'find out what takes so long when its envs are made, or raise cluster.start_timeout.{said}'
         )
 
 
-def _deaf() -> str:
-    return f'it read nothing for {SEND_S:g} s'
-
-
-def _end(processes: dict[int, RunnerProcess], selector: selectors.BaseSelector, pid: int) -> None:
+def _end(children: dict[int, _Child], selector: selectors.BaseSelector, pid: int) -> None:
     """Ends all processes; not in a fork of the process that started them."""
     selector.close()
     if os.getpid() != pid:
         return
-    _end_all(list(processes.values()))
-    processes.clear()
-
-
-def _end_all(processes: Iterable[RunnerProcess]) -> None:
     deadline = time.monotonic() + CLOSE_S
-    for process in processes:
-        if process.is_ready:
-            process.send(('end',))
-    for process in processes:
-        process.end(max(deadline - time.monotonic(), 0.0) if process.is_ready else 0.0)
+    for child in children.values():
+        if child.is_ready:
+            child.send(('end',))
+    for child in children.values():
+        child.end(max(deadline - time.monotonic(), 0.0) if child.is_ready else 0.0)
+    children.clear()
+
+
+def main(argv: list[str], fds: list[int], parent: int, is_main_thread: bool, blob: bytes, says_start: bool) -> None:
+    """The process of a runner: does what the engine sends, one message after the other, until that ends.
+
+    Args: argv: of the parent, for the user's code; fds: the socket's, and the parent's stderr if it has one; parent: its
+      process; is_main_thread: whether that started this one; blob, says_start: see `_Child`.
+    """
+    sys.argv, (fd, *stderr) = argv, fds
+    os.ftruncate(sys.stdin.fileno(), 0)  # the memory that all this came in
+    leave_signals_to_parent(ends_at_sigterm=False)
+    unblock_stop_signals()
+    poll = select.poll()
+    poll.register(fd, 0)  # for the closing of the other end alone
+    die_with_parent(parent, is_main_thread, lambda seconds: poll.poll(1000 * seconds))
+    channel = Channel(socket.socket(fileno=fd))
+    os.register_at_fork(after_in_child=channel.close)  # else the socket would outlive this process in its env workers
+    try:
+        _serve(channel, blob, stderr, says_start)
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # the engine has ended
+        os._exit(1)
+
+
+def _serve(channel: Channel, blob: bytes, stderr: list[int], says_start: bool) -> None:
+    try:
+        torch.set_num_threads(1)
+        make, spec = pickle.loads(blob)
+        runner = make(spec)
+    except BaseException as error:  # even SystemExit: the engine says what became of it
+        channel.send(('failed', failure_of(error, socket.gethostname())))
+        return
+    _give_stderr_back(stderr, says_start)
+    channel.send(('ready', None))
+    memory: defaultdict[int, BlockMemory] = defaultdict(BlockMemory)  # by slot
+    weights: WeightSlots | None = None
+    while True:
+        (kind, *content), fds = channel.receive()
+        if kind == 'end':
+            runner.close()
+            return
+        if kind == 'weights':
+            weights = WeightSlots(fds[0])
+        else:
+            try:
+                if kind == 'order':
+                    order, slot = content
+                    assert weights is not None, 'weights are published before the first order'
+                    weights.load(order.version, runner.load)
+                    parcel = runner.collect(order)
+                    packed, fd = memory[slot].write(parcel.blocks)
+                    message: tuple[object, ...] = 'parcel', (parcel._replace(blocks={}), packed)
+                    fds = [] if fd is None else [fd]
+                else:
+                    number, method, args = content
+                    message = 'result', (number, pickle.dumps(getattr(runner, method)(*args)))
+            except BaseException as error:
+                failure = failure_of(error, socket.gethostname())
+                message = ('failed', failure) if kind == 'order' else ('result', (number, failure))
+            channel.send(message, fds)
+        for fd in fds:
+            os.close(fd)
+
+
+def _give_stderr_back(stderr: list[int], says_start: bool) -> None:
+    """Until now stderr went to memory, for a message if the start failed."""
+    sys.stderr.flush()
+    said = os.pread(2, 1 << 20, 0) if says_start else b''
+    target = stderr[0] if stderr else os.open(os.devnull, os.O_WRONLY)
+    os.dup2(target, 2)
+    os.close(target)
+    if said:
+        os.write(2, said)

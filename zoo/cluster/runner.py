@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from zoo.backend.trace import named_tensors
-from zoo.cluster.cargo import check_versions, unpacked
-from zoo.cluster.parcel import Order, Parcel, flat
+from zoo.cluster.messages import Order, Parcel, flat
+from zoo.cluster.pickled_code import check_versions, unpacked
 from zoo.cluster.weights import Placement, WeightLayout, place
 from zoo.config.section import Config
 from zoo.core.errors import UserError
 from zoo.env import make_env_groups
 from zoo.env.attributes import EnvCommand
-from zoo.env.restarts import Restarts
+from zoo.env.errors import Restarts
 from zoo.worker.rows import LocalRows, Steps
 
 
@@ -32,7 +32,7 @@ class RunnerSpec:
     group: index of the runner; first: of its first env over all envs of the run; n_env: its envs.
     n_group: groups of its envs that take turns; None: the runner chooses.
     versions: of zoo, torch and Python at the learner; digest: of the weights' layout there.
-    cargo: policy, config and the user's own code, see `zoo.cluster.cargo`; the same for all runners.
+    cargo: policy, config and the user's own code, see `zoo.cluster.pickled_code`; the same for all runners.
     n_thread: of torch.   placements: of the weights at the learner, by name.
     """
 

@@ -65,7 +65,7 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
     return TorchRanks(timeout, device)
 
 
-def _fresh(store: Any, rank: int, size: int, timeout: float) -> Any:
+def _fresh(store: torch.distributed.Store, rank: int, size: int, timeout: float) -> torch.distributed.PrefixStore:
     """A part of the store in which nothing is written yet, the same for all ranks that are here now.
 
     torchrun keeps the store after a restart, and from one group of these processes to the next, addresses that are gone

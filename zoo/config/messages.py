@@ -1,9 +1,10 @@
-"""Messages about bad configs: for an unknown key the one that was meant, for a bad value what is accepted."""
+"""Divisors of a number, for messages about uneven splits."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 import types
 from collections.abc import Callable, Iterable
@@ -15,6 +16,16 @@ from pydantic_core import PydanticUndefined
 
 from zoo.config.names import Here, in_context, look_up
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, closest
+
+
+def around(n: int, wanted: int) -> str:
+    """'64 or 128': the nearest divisors of n on both sides of a number; one of them where it is the only one."""
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    divisors = {*small, *(n // d for d in small)}
+    below = max(d for d in divisors if d <= wanted)
+    above = min((d for d in divisors if d >= wanted), default=None)
+    return f'{below}' if above in (None, below) else f'{below} or {above}'
+
 
 RESERVED = frozenset(
     (
@@ -33,7 +44,6 @@ RESERVED = frozenset(
         'to_dict',
     )
 )
-
 TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POLICY_REGISTRY, 'buffer': BUFFER_REGISTRY}
 """Section whose keys depend on its `type` -> registry of the types; inner sections come first."""
 
@@ -100,7 +110,7 @@ def _parts_with(path: str, key: str) -> str:
 
 
 def _options(part: Any) -> Iterable[str]:
-    """The names of the options of a registered part, as `zoo.config.parts.options_of` has them."""
+    """The names of the options of a registered part, as `zoo.config.components.options_of` has them."""
     if hasattr(part, 'config'):
         return getattr(part.config, 'model_fields', ())
     parameters = inspect.signature(part).parameters.values()

@@ -205,5 +205,6 @@ def _section(schedule: Any) -> Any:
         return Points.model_validate(list(schedule))
     if not isinstance(schedule, dict):
         return schedule
-    kind = Points if 'points' in schedule else KLAdaptive if 'kl_target' in schedule else Linear
-    return kind.model_validate(dict(schedule))
+    if 'points' in schedule:
+        return Points.model_validate(dict(schedule))
+    return (KLAdaptive if 'kl_target' in schedule else Linear).model_validate(dict(schedule))

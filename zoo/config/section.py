@@ -1,4 +1,4 @@
-"""Config sections as typed pydantic models, and the resolved config as one nested EasyDict that a run makes read-only."""
+"""Config sections as typed pydantic models, which a run reads frozen; `Config` is the nested EasyDict that people write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, Optional, TypeVar, get_args
 
 from easydict import EasyDict
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -29,7 +29,10 @@ class ConfigError(UserError):
 
 
 class Section(BaseModel):
-    """One section of the config: typed, ranged fields, each with a one-line description; unknown keys are refused."""
+    """One section of the config: typed, ranged fields, each with a one-line description; unknown keys are refused.
+
+    A section of a run is read as a dict, too: `cfg.learn['batch_size']`, `cfg.learn.get('my_key', 0)`, `{**cfg.learn}`.
+    """
 
     model_config = ConfigDict(
         extra='forbid',
@@ -41,11 +44,129 @@ class Section(BaseModel):
         arbitrary_types_allowed=True,
     )
 
+    def __getitem__(self, key: str) -> Any:
+        if key not in self:
+            raise KeyError(key)
+        return getattr(self, key)
 
-S = TypeVar('S', bound=Section)
+    def __contains__(self, key: object) -> bool:
+        return key in type(self).model_fields
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key; the default where the section has no such key."""
+        return getattr(self, key) if key in self else default
+
+    def keys(self) -> Iterable[str]:
+        """The keys, in order."""
+        return type(self).model_fields.keys()
+
+    def values(self) -> Iterable[Any]:
+        """The values, in order."""
+        return [getattr(self, key) for key in self.keys()]
+
+    def items(self) -> Iterable[tuple[str, Any]]:
+        """Keys and values, in order."""
+        return list(zip(self.keys(), self.values(), strict=True))
+
+    def __len__(self) -> int:
+        return len(type(self).model_fields)
+
+    def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return {**dict(self.items()), **other}
+
+    def to_dict(self) -> dict[str, Any]:
+        """A copy in plain dicts and lists."""
+        return plain(self)
+
+    def __eq__(self, other: object) -> bool:
+        return plain(self) == plain(other) if isinstance(other, Mapping) else super().__eq__(other)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _restored_section, (_origin(type(self)), dict(self.items()), self.model_fields_set)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith('_') or hasattr(type(self), name):  # the latter: a property that raised
+                return super().__getattr__(name)
+            raise AttributeError(f'the config has no key {name!r} here; the keys are {", ".join(self.keys())}')
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(self.keys())
+
+        def copy(self) -> dict[str, Any]:
+            return dict(self.items())
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if not isinstance(getattr(type(self), name, None), functools.cached_property):
+                _read_only()
+            vars(self)[name] = value
+
+        def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+            _read_only()
+
+        __setitem__ = __delattr__ = __delitem__ = __ior__ = _refuse
+        update = pop = popitem = setdefault = clear = _refuse
+
+
+S = TypeVar('S', bound='Section')
+T = TypeVar('T')
+if TYPE_CHECKING:
+    Filled = Annotated[T, 'filled']
+else:
+    Filled = Optional[T]  # noqa: UP045  # a generic alias
+"""The type of a field that people may leave out, null, and that a resolved config has."""
+LEFT_OUT: Any = None
+"""The default of such a field."""
 
 MAX_DEPTH, MAX_PARTS = 100, 100_000
 """Levels of a config, and its dicts and lists: a bundled one has 4 and some 20; an array in env.kwargs has many."""
+
+
+Keyed = Mapping[str, Any] | Section
+"""A config or a section of one: a dict, as people and checkpoints write it, or the typed one that a run reads."""
+
+
+def made_by(function: Callable[..., type[S]], args: tuple[Any, ...], section_cls: type[S]) -> type[S]:
+    """The section class, whose objects are pickled with this call that makes it: its module does not have it."""
+    setattr(section_cls, '_made_by', (function, args))  # noqa: B010  # to pydantic it is no field
+    return section_cls
+
+
+class _Made(NamedTuple):
+    """The call that makes a section class."""
+
+    function: Callable[..., type[Section]]
+    args: tuple[Any, ...]
+
+
+def _origin(item: Any) -> Any:
+    """For a section class that a function made the call of it, as a pickle may hold it; anything else as it is."""
+    made = vars(item).get('_made_by') if isinstance(item, type) else None
+    return item if made is None else _Made(made[0], tuple(map(_origin, made[1])))
+
+
+def _remade(origin: Any) -> Any:
+    return origin.function(*map(_remade, origin.args)) if isinstance(origin, _Made) else origin
+
+
+def _restored_section(origin: Any, values: dict[str, Any], given: set[str]) -> Section:
+    return _remade(origin).model_construct(given, **values)
+
+
+def frozen(section_cls: type[S], data: Any) -> S:
+    """The section that checked data describes, read-only with all that it holds; dicts in it have attributes, as in `Config`."""
+    section = validate(section_cls, data)
+    _freeze(section)
+    return section
+
+
+def _freeze(section: Section) -> None:
+    for key, value in section.items():
+        if isinstance(value, Section):
+            _freeze(value)
+        else:
+            vars(section)[key] = _frozen(_wrapped(value))
 
 
 def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str | None = None) -> type[S]:
@@ -54,6 +175,9 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str |
     Args: defaults: by field, a dict for a field that is a section; name: of the class; None: the same.
     Raises: ConfigError for a field that the section lacks, or a value that it does not take.
     """
+    known = section_cls, repr(plain(defaults)), name
+    if known in _with_defaults:  # a class that a pickle brings is the one that is here
+        return _with_defaults[known]
     fields: dict[str, Any] = {}
     for key, value in defaults.items():
         if key not in section_cls.model_fields:
@@ -67,7 +191,11 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str |
         fields[key] = (annotation, field)
     found = create_model(name or section_cls.__name__, __base__=section_cls, **fields)
     validate(found, {key: value for key, value in defaults.items() if not isinstance(value, Mapping)})
+    _with_defaults[known] = made_by(with_defaults, (section_cls, dict(defaults), name), found)
     return found
+
+
+_with_defaults: dict[tuple[type[Section], str, str | None], Any] = {}
 
 
 def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
@@ -171,7 +299,7 @@ def plain(value: Any) -> Any:
 def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
     """n_part: counts the dicts and lists; one that is in several places is copied, and counted, for each."""
     if isinstance(value, Section):
-        value = dict(value)
+        value = dict(value.items())
     if isinstance(value, (dict, list, tuple)):
         if depth > MAX_DEPTH:
             raise ConfigError(
@@ -208,11 +336,11 @@ def validate(section_cls: type[S], data: Any, path: str = '', known: Iterable[st
 
 def bad_keys(data: Any, path: str = '') -> list[str]:
     """A sentence for every key of a nested dict that is not a string, or that would hide a method of Config."""
+    if isinstance(data, list):
+        return [problem for value in data for problem in bad_keys(value, path)]
     problems = []
-    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
-        if isinstance(data, list):
-            problems += bad_keys(value, path)
-        elif not isinstance(key, str):
+    for key, value in data.items() if isinstance(data, dict) else ():
+        if not isinstance(key, str):
             problems.append(f'key {shown(key)} in {path or "the config"} is not a string; write keys as text')
         elif key in RESERVED:
             problems.append(
@@ -299,7 +427,7 @@ def join_path(path: str, key: str) -> str:
 def value_at(data: Any, path: str) -> Any:
     """The value at a dotted path of nested dicts; None if there is none."""
     for key in path.split('.'):
-        data = data.get(key) if isinstance(data, dict) else None
+        data = data.get(key) if isinstance(data, dict | Section) else None
     return data
 
 
@@ -307,7 +435,7 @@ def has_key(config: Mapping[str, Any], key: str) -> bool:
     """Whether a config has a dotted key, with whatever value."""
     parents, _, last = key.rpartition('.')
     section = value_at(config, parents) if parents else config
-    return isinstance(section, dict) and last in section
+    return isinstance(section, dict | Section) and last in section
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:

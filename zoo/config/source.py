@@ -1,4 +1,4 @@
-"""Loads configs: dicts, .py and .yaml files, bundled names."""
+"""Sources of configs: dicts, .py and .yaml files, bundled names; overrides 'a.b.c=value' from the command line."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from zoo.config.messages import printable, shown
 from zoo.config.section import ConfigError, plain
-from zoo.config.yaml_text import config_of_yaml
+from zoo.config.yaml_io import config_of_yaml, parse_yaml
 from zoo.core.errors import UserError
-from zoo.core.registry import closest
+from zoo.core.registry import closest, tool
 
 BUNDLED_PACKAGE = 'dizoo_configs'
 
@@ -33,9 +38,7 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
     if isinstance(source, dict):
         return _translated(plain(source)) or plain(source), 'config'
     if isinstance(source, (tuple, list)):
-        from zoo.config.foreign.pairs import check_pair, translated
-
-        return translated(*check_pair(source)), 'main_config and create_config'
+        return tool('config_of_pair')(*tool('check_pair')(source)), 'main_config and create_config'
     if not isinstance(source, (str, os.PathLike)):
         raise ConfigError(
             f'a config is a dict, a path or a name, got {type(source).__name__}; pass one of those, or the pair '
@@ -65,9 +68,7 @@ def _of_file(path: Path, label: str) -> dict[str, Any]:
         problem = error
     if config is not None and isinstance(config.get('env'), dict) and 'id' in config['env']:
         return config  # zoo's own, as most are; the translators need not be loaded
-    from zoo.config.foreign.recognise import how_to_convert
-
-    if hint := how_to_convert(whole, label):
+    if hint := tool('how_to_convert')(whole, label):
         raise ConfigError(hint) from problem
     if problem is not None:
         raise problem
@@ -98,9 +99,7 @@ def _translated(config: dict[str, Any]) -> dict[str, Any] | None:
     """The config of zoo for a main_config of DI-engine; None for any other dict."""
     if isinstance(config.get('env'), dict) and 'id' in config['env']:
         return None  # zoo's own, as most are; the translators need not be loaded
-    from zoo.config.foreign.pairs import is_main_config, translated
-
-    return translated(config) if is_main_config(config) else None
+    return tool('config_of_pair')(config) if tool('is_main_config')(config) else None
 
 
 def config_module(path: Path) -> ModuleType:
@@ -108,22 +107,18 @@ def config_module(path: Path) -> ModuleType:
     try:
         return _module_of_file(path)
     except ConfigError as error:
-        from zoo.config.foreign.pairs import needs_di_engine, run_without_imports
-
-        if not needs_di_engine(error.__cause__):
+        if not tool('needs_di_engine')(error.__cause__):
             raise
         try:
-            return run_without_imports(path)
+            return tool('run_without_imports')(path)
         except Exception as other:
             raise ConfigError(_failed(str(path), other, str(path))) from other
 
 
 def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
     if isinstance(vars(module).get('create_config'), dict) or not isinstance(vars(module).get('config'), dict):
-        from zoo.config.foreign.pairs import pair_of, translated
-
-        if (pair := pair_of(vars(module))) is not None:
-            return translated(*pair)
+        if (pair := tool('pair_of')(vars(module))) is not None:
+            return tool('config_of_pair')(*pair)
     for name in ('config', 'main_config'):
         if isinstance(vars(module).get(name), dict):
             return plain(vars(module)[name])
@@ -215,3 +210,56 @@ def _is_free(name: str, path: Path) -> bool:
         return getattr(sys.modules[name], '__file__', None) == str(path)
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     return name.isidentifier() and (spec is None or spec.origin == str(path))
+
+
+def split_override(text: str) -> tuple[str, str]:
+    """'a.b.c=value' -> ('a.b.c', 'value'). Raises: ConfigError for another form."""
+    path, equals, raw = text.partition('=')
+    path = path.strip().removeprefix('--')
+    if not equals or not all(path.split('.')):
+        raise ConfigError(f'override {text!r} is not key=value; write e.g. policy.learn.learning_rate=1e-3.')
+    return path, raw.strip()
+
+
+def parse_value(raw: str, field: FieldInfo | None = None) -> Any:
+    """The value of an override's text: the first reading that the field accepts.
+
+    If no reading fits, or there is no field, it is the YAML reading, which validation then reports.
+    """
+    readings = list(_readings(raw))
+    if field is not None:
+        for value in readings:
+            if _takes(field, value):
+                return value
+    return readings[0]
+
+
+def _readings(raw: str) -> Iterator[Any]:
+    """The values that a text may mean: None, YAML, an integer (1e6), a boolean (on, off), the text itself."""
+    if raw.lower() in ('none', 'null'):
+        yield None
+    try:
+        value = plain(parse_yaml(raw))
+    except yaml.YAMLError:
+        value = raw
+    if value is not None:
+        yield value
+    if isinstance(value, float) and value.is_integer():
+        yield int(value)
+    words = {'on': True, 'yes': True, 'true': True, 'off': False, 'no': False, 'false': False}
+    if raw.lower() in words:
+        yield words[raw.lower()]
+    yield raw
+
+
+def _takes(field: FieldInfo, value: Any) -> bool:
+    annotation = field.annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return isinstance(value, dict)
+    strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    typed: Any = Annotated[(annotation, *field.metadata)] if field.metadata else annotation  # type: ignore[misc]
+    try:
+        TypeAdapter(typed, config=strict).validate_python(value)
+    except ValidationError:
+        return False
+    return True

@@ -1,1 +1,1 @@
-"""What needs nothing else of zoo: errors, registries, spaces, seeds, the data of each stage, moves between devices."""
+"""The lowest room, which needs nothing else of zoo: errors, registries, spaces, seeds, the data of each stage, moves between devices."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
+from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, leaf_spaces
 
 ActionMode = Literal['clip', 'rescale']
+Actions = np.ndarray | dict[str, Any] | tuple[Any, ...]
+"""What a vector of envs is sent: an array, or for Dict and Tuple a nested dict or tuple of such."""
+Action = Actions | np.generic | int | float  # what one env is sent
 
 
 def action_width(space: Leaf) -> int:
@@ -38,7 +42,7 @@ class ActionMap:
             start = stop
         self._only = None if isinstance(space, Dict) else self._leaves[0][1]
 
-    def __call__(self, action: Tensor) -> Any:
+    def __call__(self, action: Tensor) -> Actions:
         """action: [B] int64 (Discrete), [B, K] int64 (MultiDiscrete, MultiBinary) or [B, D] f32 (Box, Dict, Tuple).
 
         Returns: an array [B, *A] for the env; for Dict and Tuple nested dicts and tuples of arrays.
@@ -68,7 +72,7 @@ def forbids_all(space: Space, mask: Tensor) -> Tensor:
     """Whether an action mask [..., n_mask] bool leaves some choice of the action without any option, [...] bool."""
     found, start = torch.zeros(mask.shape[:-1], dtype=torch.bool, device=mask.device), 0
     for _, leaf in leaf_spaces(space):
-        widths = leaf.nvec if isinstance(leaf, MultiDiscrete) else (leaf.n,) if isinstance(leaf, Discrete) else ()
+        widths = (leaf.n,) if isinstance(leaf, Discrete) else getattr(leaf, 'nvec', ())
         for n in widths:
             found |= ~mask[..., start : start + n].any(-1)
             start += n
@@ -151,14 +155,14 @@ def _part(action: Tensor, at: slice, leaf: _LeafMap) -> Tensor:
     return part.long() if leaf.shape else part.squeeze(-1).long()
 
 
-def _nested(space: Dict, arrays: Any) -> Any:
+def _nested(space: Dict, arrays: Iterator[np.ndarray]) -> Any:
     parts = {
         name: _nested(each, arrays) if isinstance(each, Dict) else next(arrays) for name, each in space.spaces.items()
     }
     return tuple(parts.values()) if space.is_tuple else parts
 
 
-def first_row(actions: Any) -> Any:
+def first_row(actions: Raw) -> Raw:
     """The action of the first env of what `ActionMap` gives."""
     if isinstance(actions, dict):
         return {name: first_row(each) for name, each in actions.items()}

@@ -1,8 +1,4 @@
-"""What each stage of a round holds: Transition, Rollout, Sample, Minibatch, AuxMinibatch, and the facts of the run.
-
-The mappings are plain dicts of tensors. A policy may add columns of its own to any of them: they travel through all
-later stages, up to its update step.
-"""
+"""Data of each stage of a round: Transition, Rollout, Sample, Minibatch, AuxMinibatch; moves between devices; facts of the run."""
 
 from __future__ import annotations
 
@@ -16,18 +12,56 @@ import torch
 from torch import Tensor
 
 from zoo.core.ranks import ALONE, Ranks
-from zoo.core.transfer import send
+
+
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; where it comes from the host, it goes through pinned memory, and the host does not wait.
+
+    One that is pinned already is read when its turn comes: leave it as it is until the device was waited for.
+    """
+    if x.device.type != 'cpu' or device.type == 'cpu':
+        return x.to(device)
+    if device.type == 'cuda' and x.numel() and not x.is_pinned():
+        x = x.pin_memory()
+    return x.to(device, non_blocking=True)
+
+
+class Fetch:
+    """Brings CUDA tensors of one form to the host, one after another.
+
+    The host waits for the one that it asks for, not for the work that the device was given after it.
+    """
+
+    def __init__(self) -> None:
+        self._place: Tensor | None = None  # the next `start` writes it
+        self._event: torch.cuda.Event | None = None
+
+    def start(self, x: Tensor) -> Callable[[], Tensor]:
+        """Has x brought over once the device has made it; returns what waits for it and gives it, on the host.
+
+        Its memory is overwritten by the next `start`.
+        """
+        if self._place is None or self._event is None:
+            self._place, self._event = torch.empty(x.shape, dtype=x.dtype, pin_memory=True), torch.cuda.Event()
+        self._place.copy_(x, non_blocking=True)
+        self._event.record(torch.cuda.current_stream(x.device))
+        return self._result
+
+    def _result(self) -> Tensor:
+        assert self._place is not None and self._event is not None
+        self._event.synchronize()
+        return self._place
+
 
 Columns = Mapping[str, Any]
 """Tensors by name, or nested mappings of such, with common leading dimensions."""
-
 Metrics = dict[str, Tensor]
 """Detached tensors by name, 0-dim, or one number for each step of an update."""
-
-State = Any
+Tree = Any
+"""A tensor or array, or a nested mapping of such by name."""
+State = Tree
 """The recurrent state of a model: a tensor [B, ...] or a nested dict of such; None for a model without one."""
-
-Obs = Any
+Obs = Tree
 """Observations: a tensor [..., *O], or for Dict and Tuple spaces a nested dict of such."""
 
 
@@ -141,18 +175,18 @@ _DTYPES = {
 }
 
 
-class Row(NamedTuple):
+class StepRow(NamedTuple):
     """The places that one step writes to."""
 
-    obs: Any  # [B, *O], what follows the step
-    reward: Any
-    terminated: Any
-    truncated: Any
-    is_reset: Any = None
-    raw_reward: Any = None
-    raw_end: Any = None
-    next_obs: Any = None
-    begins: Any = None
+    obs: Obs  # [B, *O], what follows the step
+    reward: Tree
+    terminated: Tree
+    truncated: Tree
+    is_reset: Tree = None
+    raw_reward: Tree = None
+    raw_end: Tree = None
+    next_obs: Obs = None
+    begins: Tree = None
 
 
 class StepBlock:
@@ -192,7 +226,7 @@ class StepBlock:
     def _place(self, steps: dict[str, Any]) -> None:
         self.steps = Timestep(**steps, final_obs=None, final_index=None, info={})
         columns = [unbind_rows(x, self._arrays) for x in steps.values()]
-        self.rows = [Row(**dict(zip(steps, parts, strict=True))) for parts in zip(*columns, strict=True)]
+        self.rows = [StepRow(**dict(zip(steps, parts, strict=True))) for parts in zip(*columns, strict=True)]
         self.finals: list[tuple[int, np.ndarray, Any]] = []
 
     def part(self, start: int, stop: int) -> StepBlock:
@@ -253,7 +287,7 @@ class Rollout:
         if first_leaf(self.last_obs).device == device:
             return self
 
-        def sent(tree: Any) -> Any:
+        def sent(tree: Tree | None) -> Tree:
             return None if tree is None else map_tensors(lambda x: send(x, device), tree)
 
         trees = self.data, self.last_obs, self.final_obs, self.final_index, self.successor, self.state
@@ -273,12 +307,12 @@ class Rollout:
         return map_tensors(following, self.data['obs'], self.last_obs, self.final_obs)
 
 
-def keeps_state(model: Any) -> bool:
+def keeps_state(model: object) -> bool:
     """Whether a model has a state from step to step: a method `initial_state`. An attribute None says that it has none."""
     return callable(getattr(model, 'initial_state', None))
 
 
-def leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Tensor]]:
+def leaves(tree: Tree, path: str = '') -> Iterator[tuple[str, Tensor]]:
     """The tensors of a (nested) mapping with their dotted paths, in order."""
     if isinstance(tree, Mapping):
         for name, x in tree.items():
@@ -287,21 +321,21 @@ def leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Tensor]]:
         yield path, tree
 
 
-def first_leaf(tree: Any) -> Any:
+def first_leaf(tree: Tree) -> Any:
     """The first tensor or array of a tree: its leading dimensions and its device are those of all."""
     while isinstance(tree, Mapping):
         tree = next(iter(tree.values()))
     return tree
 
 
-def map_tensors(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+def map_tensors(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
     """The function of each tensor of a tensor or (nested) dict of tensors, with those at its place in the others."""
     if isinstance(tree, Mapping):
         return {name: map_tensors(function, x, *(other[name] for other in others)) for name, x in tree.items()}
     return function(tree, *others)
 
 
-def unbind_rows(tree: Any, arrays: bool = False) -> list[Any]:
+def unbind_rows(tree: Tree, arrays: bool = False) -> list[Any]:
     """For each entry of the first dimension what a tree has there, as views; arrays: as arrays of numpy."""
     if isinstance(tree, Mapping):
         parts = [unbind_rows(x, arrays) for x in tree.values()]
@@ -309,7 +343,7 @@ def unbind_rows(tree: Any, arrays: bool = False) -> list[Any]:
     return list(tree.numpy() if arrays else tree.unbind(0))
 
 
-def split_rows(tree: Any, n_row: int) -> Iterator[Any]:
+def split_rows(tree: Tree, n_row: int) -> Iterator[Tree]:
     """The pieces of a tree of n_row rows each, as views; the last may be shorter."""
     for start in range(0, len(first_leaf(tree)), n_row):
         yield map_tensors(lambda x: x[start : start + n_row], tree)  # noqa: B023

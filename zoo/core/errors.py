@@ -1,10 +1,9 @@
-"""The two kinds of error a user can meet; the command line turns the first into exit code 2 and the second into 1.
-
-What the code of an env raises is neither: it passes through, and carries the place of its env, see `env_failure`.
-"""
+"""The two kinds of error a user can meet, and packages that are missing: the command line turns the first kind into
+exit code 2 and the second into 1."""
 
 from __future__ import annotations
 
+import importlib.util
 import traceback
 from pathlib import Path
 
@@ -35,3 +34,29 @@ def env_failure(error: BaseException) -> str | None:
     return (
         None if where is None else f'{where}: its code raised {show_error(error)} ({at}); --debug shows the traceback'
     )
+
+
+def need(module: str, extra: str, what: str) -> None:
+    """Raises: UserError if a package is not installed, which says what needs it and how to install it.
+
+    Args: module: 'matplotlib'; extra: of setup.py, 'plot'; what: that needs it, 'zoo plot'.
+    """
+    if not _is_there(module):
+        raise UserError(missing_extra(what, extra, module))
+
+
+def missing_extra(what: str, extra: str, module: str | None = None) -> str:
+    """The message for something that needs an extra, an optional dependency, which is not installed.
+
+    Args: module: of the extra, where one is known to be missing.
+    """
+    needed = f'the {extra} extra' if module is None else module
+    return f"{what} needs {needed}, which is not installed; run: pip install 'policy-zoo[{extra}]'"
+
+
+def _is_there(module: str) -> bool:
+    """Whether a module can be imported, without importing it; of one in a package the package is imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # of the package that it is a part of
+        return False

@@ -5,12 +5,14 @@ One process alone has the ranks `ALONE`. Every rank makes the same calls in the 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from zoo.core.errors import RunError
+
+V = TypeVar('V')
 
 
 class RanksLostError(RunError):
@@ -35,10 +37,10 @@ class Ranks(Protocol):
         Args: n: 0-dim, or one count for each mean; mean, var: of one shape, var that of the population.
         """
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: V) -> list[V]:
         """The values of all ranks, by rank. Args: value: small; it is pickled."""
 
-    def share(self, value: Any, root: int = 0) -> Any:
+    def share(self, value: V | None, root: int = 0) -> V:
         """The value that rank `root` gave, on all ranks; the others' are not looked at."""
 
     def close(self) -> None:
@@ -56,11 +58,11 @@ class Alone:
     def merge(self, n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return n, mean, var
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: V) -> list[V]:
         return [value]
 
-    def share(self, value: Any, root: int = 0) -> Any:
-        return value
+    def share(self, value: V | None, root: int = 0) -> V:
+        return value  # type: ignore[return-value]  # the root gives one
 
     def close(self) -> None:
         """Nothing to leave."""

@@ -1,4 +1,4 @@
-"""Names for policies, models, envs, buffers and their parts: a decorator, a dict, two good errors, plugins by entry point."""
+"""Registries: names for policies, models, envs, buffers and their components; a decorator, a dict, plugins by entry point."""
 
 from __future__ import annotations
 
@@ -6,15 +6,29 @@ import difflib
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Generic, TypeVar, overload
 
 from zoo.core.errors import UserError
 
+
+@dataclass(frozen=True)
+class Part:
+    """A registered function with its options: callable, and hashable, so that a compiled step may depend on it."""
+
+    kind: str
+    name: str
+    function: Callable[..., Any]
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args, **dict(self.options))
+
+
 T = TypeVar('T')
 Item = TypeVar('Item')  # what is registered keeps its own, narrower type
-
 logger = logging.getLogger(__name__)
 
 
@@ -25,16 +39,22 @@ class UnknownNameError(UserError):
 class Registry(Generic[T]):
     """A dict from names to classes or functions that fills itself when it is first read.
 
-    Built-in entries register when `modules` are imported; those of other packages when the entry points of `group` are
-    loaded. Construction is `REGISTRY.get(name)(...)`, or `build`: what a constructor raises arrives as it was raised.
+    Built-in entries register when `modules` are imported: all of them at the first read, or, where `modules` says which one
+    registers which name, each when its name is asked for. Entries of other packages register when the entry points of
+    `group` are loaded. Construction is `REGISTRY.get(name)(...)`, or `build`: what a constructor raises arrives as it was
+    raised.
 
+    Args: modules: to be imported, or {name: the module that registers it}.
     Attributes: takes_code: a config may name 'module:Class' in place of a registered name.
     """
 
-    def __init__(self, kind: str, group: str, modules: Iterable[str] = (), takes_code: bool = False) -> None:
+    def __init__(
+        self, kind: str, group: str, modules: Iterable[str] | Mapping[str, str] = (), takes_code: bool = False
+    ) -> None:
         self.kind, self.takes_code = kind, takes_code
         self._group = group
-        self._modules = tuple(modules)
+        self._homes = dict(modules) if isinstance(modules, Mapping) else {}  # of names that are not registered yet
+        self._modules = () if self._homes else tuple(modules)
         self._items: dict[str, T] = {}
         self._places: dict[str, str] = {}
         self._loaded = False
@@ -79,14 +99,15 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """What is registered under `name`. Raises: UnknownNameError with close matches and the known names."""
         self._load()
-        if not isinstance(name, str) or name not in self._items:
-            raise UnknownNameError(unknown_name(self.kind, name, self._items))
+        if not isinstance(name, str) or name not in self:
+            raise UnknownNameError(unknown_name(self.kind, name, self.names()))
+        self._import_home(name)
         return self._items[name]
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
         self._load()
-        return sorted(self._items)
+        return sorted({*self._items, *self._homes})
 
     def where(self, name: str) -> str:
         """'module:line' of the registration."""
@@ -95,9 +116,16 @@ class Registry(Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         self._load()
-        return name in self._items
+        return name in self._items or name in self._homes
+
+    def _import_home(self, name: str) -> None:
+        """Import the module that registers a built-in name; what fails is tried, and fails, again at the next read."""
+        if name in self._homes:
+            importlib.import_module(self._homes[name])  # returns at once where the module is being imported
+            self._homes.pop(name, None)
 
     def _add(self, name: str, item: Any, place: str, force: bool = False) -> None:
+        self._import_home(name)
         if name in self._items and not force:
             raise UserError(
                 f'{self.kind} {name!r} is registered at {self._places[name]} and again at {place}; '
@@ -157,29 +185,123 @@ def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
     return [k for k in best if scores[k] >= max(0.6, scores[best[0]] - 0.1)]  # 0.6: what difflib calls close
 
 
-POLICY_REGISTRY: Registry[Any] = Registry('policy', 'zoo.policies', ('zoo.policy',))
-MODEL_REGISTRY: Registry[Any] = Registry('model', 'zoo.models', ('zoo.model',))
-ENCODER_REGISTRY: Registry[Any] = Registry('encoder', 'zoo.encoders', ('zoo.model',))
-ENV_REGISTRY: Registry[Any] = Registry('env', 'zoo.envs', ('zoo.env',))
-BUFFER_REGISTRY: Registry[Any] = Registry('buffer', 'zoo.buffers', ('zoo.buffer',))
-DISTRIBUTION_REGISTRY: Registry[Any] = Registry('distribution', 'zoo.distributions', ('zoo.rl_utils',))
+def tool(name: str) -> Any:
+    """What zoo/tools/, the storey above the library, offers it under a name; loaded when it is first asked for."""
+    return getattr(importlib.import_module('zoo.tools'), name)
+
+
+POLICY_REGISTRY: Registry[Any] = Registry(
+    'policy',
+    'zoo.policies',
+    {
+        'a2c': 'zoo.policy.variants.a2c',
+        'dna': 'zoo.policy.variants.published',
+        'dqn': 'zoo.policy.variants.dqn',
+        'impala': 'zoo.policy.variants.a2c',
+        'pg': 'zoo.policy.variants.pg',
+        'ppg': 'zoo.policy.ppg',
+        'ppg_ewma': 'zoo.policy.variants.published',
+        'ppg_offpolicy': 'zoo.policy.variants.offpolicy',
+        'ppg_reloaded': 'zoo.policy.variants.published',
+        'ppo': 'zoo.policy.ppo',
+        'ppo_ewma': 'zoo.policy.variants.published',
+        'ppo_ewma_offpolicy': 'zoo.policy.variants.published',
+        'ppo_offpolicy': 'zoo.policy.variants.offpolicy',
+        'spo': 'zoo.policy.variants.published',
+    },
+)
+MODEL_REGISTRY: Registry[Any] = Registry(
+    'model',
+    'zoo.models',
+    {
+        'ppg': 'zoo.model.actor_critic',
+        'vac': 'zoo.model.actor_critic',
+    },
+)
+ENCODER_REGISTRY: Registry[Any] = Registry(
+    'encoder',
+    'zoo.encoders',
+    {
+        'cnn': 'zoo.model.cnn',
+        'flat': 'zoo.model.layers',
+        'impala': 'zoo.model.cnn',
+        'mlp': 'zoo.model.layers',
+        'multi': 'zoo.model.multi',
+        'nature': 'zoo.model.cnn',
+        'simba': 'zoo.model.simba',
+    },
+)
+ENV_REGISTRY: Registry[Any] = Registry(
+    'env',
+    'zoo.envs',
+    {
+        'any_space': 'zoo.env.toy.targets',
+        'atari': 'zoo.env.families.atari',
+        'cartpole_no_velocity': 'zoo.env.toy.memory',
+        'envpool': 'zoo.env.families.envpool',
+        'minigrid_memory_s7': 'zoo.env.families.minigrid_memory',
+        'one_step': 'zoo.env.toy.targets',
+        'procgen': 'zoo.env.families.procgen',
+        'random_masks': 'zoo.env.toy.targets',
+        'remember_cue': 'zoo.env.toy.memory',
+        'tiny_bricks': 'zoo.env.toy.bricks',
+        'torch': 'zoo.env.tensor.vector',
+    },
+)
+BUFFER_REGISTRY: Registry[Any] = Registry(
+    'buffer',
+    'zoo.buffers',
+    {'multi': 'zoo.buffer.replay', 'replay': 'zoo.buffer.replay', 'rollout': 'zoo.buffer.rollout'},
+)
+DISTRIBUTION_REGISTRY: Registry[Any] = Registry(
+    'distribution',
+    'zoo.distributions',
+    {
+        'bernoulli': 'zoo.rl_utils.distributions.bernoulli',
+        'beta': 'zoo.rl_utils.distributions.beta',
+        'categorical': 'zoo.rl_utils.distributions.categorical',
+        'composite': 'zoo.rl_utils.distributions.composite',
+        'gaussian': 'zoo.rl_utils.distributions.gaussian',
+        'gsde': 'zoo.rl_utils.distributions.gsde',
+        'multi_categorical': 'zoo.rl_utils.distributions.categorical',
+        'squashed_gaussian': 'zoo.rl_utils.distributions.gaussian',
+    },
+)
 SURROGATE_REGISTRY: Registry[Any] = Registry('surrogate', 'zoo.surrogates', ('zoo.rl_utils.surrogates',))
 VALUE_LOSS_REGISTRY: Registry[Any] = Registry('value loss', 'zoo.value_losses', ('zoo.rl_utils.value_losses',))
 PENALTY_REGISTRY: Registry[Any] = Registry('penalty', 'zoo.penalties', ('zoo.rl_utils.penalties',))
 ESTIMATOR_REGISTRY: Registry[Any] = Registry('estimator', 'zoo.estimators', ('zoo.rl_utils.estimators',))
 OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zoo.rl_utils.optimizers',))
 EXPLORATION_REGISTRY: Registry[Any] = Registry('exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',))
-DRAW_REGISTRY: Registry[Any] = Registry('draw', 'zoo.draws', ('zoo.policy.draw',))
-PROXIMAL_REGISTRY: Registry[Any] = Registry('proximal policy', 'zoo.proximal_policies', ('zoo.policy.proximal',))
-CORRECTION_REGISTRY: Registry[Any] = Registry('correction', 'zoo.corrections', ('zoo.policy.correction',))
-PHASE_REGISTRY: Registry[Any] = Registry('phase', 'zoo.phases', ('zoo.policy.phases',))
-INTRINSIC_REGISTRY: Registry[Any] = Registry('intrinsic reward', 'zoo.intrinsic_rewards', ('zoo.policy.intrinsic',))
-PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.plasticity',))
+DRAW_REGISTRY: Registry[Any] = Registry('draw', 'zoo.draws', ('zoo.policy.passes',))
+PROXIMAL_REGISTRY: Registry[Any] = Registry(
+    'proximal policy', 'zoo.proximal_policies', ('zoo.policy.options.off_policy_correction',)
+)
+CORRECTION_REGISTRY: Registry[Any] = Registry(
+    'correction', 'zoo.corrections', ('zoo.policy.options.off_policy_correction',)
+)
+PHASE_REGISTRY: Registry[Any] = Registry('phase', 'zoo.phases', ('zoo.policy.ppg',))
+INTRINSIC_REGISTRY: Registry[Any] = Registry(
+    'intrinsic reward', 'zoo.intrinsic_rewards', ('zoo.policy.options.intrinsic',)
+)
+PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.options.plasticity',))
 PIPELINE_REGISTRY: Registry[Any] = Registry('pipeline', 'zoo.pipelines', ('zoo.run.job',))
-SINK_REGISTRY: Registry[Any] = Registry('sink', 'zoo.sinks', ('zoo.run.sinks',), takes_code=True)
-STOP_REGISTRY: Registry[Any] = Registry('stop rule', 'zoo.stop_rules', ('zoo.run.stop_rules',), takes_code=True)
+SINK_REGISTRY: Registry[Any] = Registry(
+    'sink',
+    'zoo.sinks',
+    {
+        'csv': 'zoo.run.log.sinks',
+        'jsonl': 'zoo.run.log.sinks',
+        'mlflow': 'zoo.run.log.trackers',
+        'tensorboard': 'zoo.run.log.tensorboard',
+        'wandb': 'zoo.run.log.trackers',
+    },
+    takes_code=True,
+)
+STOP_REGISTRY: Registry[Any] = Registry(
+    'stop rule', 'zoo.stop_rules', ('zoo.run.observers.stop_rules',), takes_code=True
+)
 SAVE_REGISTRY: Registry[Any] = Registry('form of a saved policy', 'zoo.policy_forms', ('zoo.run.policy_file',))
-
 PARTS: dict[str, Registry[Any]] = {
     'policy.learn.surrogate': SURROGATE_REGISTRY,
     'policy.learn.proximal': PROXIMAL_REGISTRY,

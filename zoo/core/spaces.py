@@ -15,6 +15,8 @@ from torch import Tensor
 
 from zoo.core.errors import UserError
 
+Raw = Any
+"""What an env gives or takes: numbers, arrays, tensors, or nested dicts and tuples of them."""
 ACTION_MASK = 'action_mask'
 """Name of the observation leaf that says which actions may be taken: a MultiBinary, true where one may."""
 
@@ -118,21 +120,11 @@ Leaf = Discrete | MultiDiscrete | MultiBinary | Box
 Space = Leaf | Dict
 
 
-def space_from_json(spec: dict[str, Any]) -> Space:
-    """Inverse of `to_json`."""
-    kind = spec['kind']
-    if kind == 'discrete':
-        return Discrete(spec['n'], spec['start'])
-    if kind == 'multi_discrete':
-        return MultiDiscrete(tuple(spec['nvec']), tuple(spec['start']), tuple(spec['shape']))
-    if kind == 'multi_binary':
-        return MultiBinary(tuple(spec['shape']))
-    if kind == 'dict':
-        return Dict({name: space_from_json(space) for name, space in spec['spaces']}, spec['is_tuple'])
-    shape = spec['shape']
-    bounds = [np.array([float(x) for x in spec[key]]) for key in ('low', 'high')]
-    low, high = (b.reshape(shape) if b.size == np.prod(shape) else np.full(shape, b[0]) for b in bounds)
-    return Box(low, high, spec['dtype'])
+def n_values(leaf: Leaf) -> tuple[int, ...]:
+    """The number of values of each choice, or index, of a leaf; none of MultiBinary and Box."""
+    if isinstance(leaf, Discrete):
+        return (leaf.n,)
+    return leaf.nvec if isinstance(leaf, MultiDiscrete) else ()
 
 
 def leaf_spaces(space: Space, path: str = '') -> Iterator[tuple[str, Leaf]]:
@@ -186,7 +178,7 @@ def empty_obs(space: Space, lead: tuple[int, ...] = (), device: torch.device | s
     return obs
 
 
-def n_lead(space: Space, obs: Any) -> int:
+def n_lead(space: Space, obs: Raw) -> int:
     """How many dimensions of observations come before those of the space."""
     while isinstance(space, Dict):
         name = next(name for name in space.spaces if name in obs)
@@ -194,7 +186,7 @@ def n_lead(space: Space, obs: Any) -> int:
     return obs.ndim - len(space.shape)
 
 
-def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu', optional: tuple[str, ...] = ()) -> Any:
+def obs_to_tensor(space: Space, obs: Raw, device: torch.device | str = 'cpu', optional: tuple[str, ...] = ()) -> Any:
     """Raw observations of an env, one or a batch -> what a model takes: [..., *O] of dtype `obs_dtype`, in each leaf.
 
     Args: optional: names of entries of a Dict that may be missing; then they are not in the result.
@@ -211,7 +203,7 @@ def obs_to_tensor(space: Space, obs: Any, device: torch.device | str = 'cpu', op
     return found
 
 
-def _present(space: Dict, obs: Any, path: str = '') -> Iterator[tuple[tuple[str, Leaf], Any]]:
+def _present(space: Dict, obs: Raw, path: str = '') -> Iterator[tuple[tuple[str, Leaf], Any]]:
     for name, each in space.spaces.items():
         where = f'{path}.{name}' if path else name
         if name not in obs:
@@ -222,7 +214,7 @@ def _present(space: Dict, obs: Any, path: str = '') -> Iterator[tuple[tuple[str,
             yield (where, each), obs[name]
 
 
-def _to_tensor(space: Space, obs: Any, device: Any, optional: tuple[str, ...], path: str) -> Any:
+def _to_tensor(space: Space, obs: Raw, device: torch.device | str, optional: tuple[str, ...], path: str) -> Any:
     if isinstance(space, Dict):
         given = dict(zip(space.spaces, obs, strict=False)) if space.is_tuple and isinstance(obs, tuple) else obs
         required = [name for name in space.spaces if name not in optional]
@@ -242,7 +234,7 @@ def _to_tensor(space: Space, obs: Any, device: Any, optional: tuple[str, ...], p
     return torch.as_tensor(leaf_to_array(space, obs, _of(path)), device=device)
 
 
-def leaf_to_array(space: Leaf, obs: Any, of: str = '') -> np.ndarray:
+def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
     """Raw observations of one leaf as zoo holds them, a copy; see `obs_to_tensor`. of: ends 'the observation' in errors."""
     array = np.asarray(obs)
     n_dim = len(space.shape)
@@ -278,7 +270,7 @@ def leaf_to_array(space: Leaf, obs: Any, of: str = '') -> np.ndarray:
     return array
 
 
-def _indices(array: np.ndarray, obs: Any, of: str, n: np.ndarray, start: np.ndarray) -> np.ndarray:
+def _indices(array: np.ndarray, obs: Raw, of: str, n: np.ndarray, start: np.ndarray) -> np.ndarray:
     if np.any(array < start) or np.any(array >= start + n):
         raise UserError(f'the observation{of} {obs!r} lies outside {start} .. {start + n - 1}; pass what the env gave')
     return array.astype(np.int64) - start

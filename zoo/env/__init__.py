@@ -1,42 +1,106 @@
-"""Vector envs of any library with one output type, `Timestep`; only this folder knows gymnasium and autoreset modes."""
+"""Vector envs of any library with one output type, `Timestep`; only this folder knows gymnasium and autoreset modes.
 
-from zoo.core.data import StepBlock as StepBlock
-from zoo.core.data import Timestep as Timestep
-from zoo.core.spaces import Box as Box
-from zoo.core.spaces import Dict as Dict
-from zoo.core.spaces import Discrete as Discrete
-from zoo.core.spaces import MultiBinary as MultiBinary
-from zoo.core.spaces import MultiDiscrete as MultiDiscrete
-from zoo.env.check import check_env as check_env
-from zoo.env.config import EnvConfig as EnvConfig
-from zoo.env.errors import EnvContractError as EnvContractError
-from zoo.env.errors import EnvError as EnvError
-from zoo.env.errors import EnvKwargsError as EnvKwargsError
-from zoo.env.errors import MissingExtraError as MissingExtraError
-from zoo.env.errors import UnknownEnvError as UnknownEnvError
-from zoo.env.errors import UnsupportedEnvError as UnsupportedEnvError
-from zoo.env.families import atari as atari
-from zoo.env.families import envpool as envpool
-from zoo.env.families import minigrid_memory as minigrid_memory
-from zoo.env.families import procgen as procgen
-from zoo.env.families.family import EnvFamily as EnvFamily
-from zoo.env.families.family import EnvRequest as EnvRequest
-from zoo.env.families.family import env_family as env_family
-from zoo.env.ids import known_ids as known_ids
-from zoo.env.inspect import EnvReport as EnvReport
-from zoo.env.inspect import inspect_env as inspect_env
-from zoo.env.make import make_env as make_env
-from zoo.env.make_vector import AnyVectorEnv as AnyVectorEnv
-from zoo.env.make_vector import make_env_groups as make_env_groups
-from zoo.env.make_vector import make_vector_env as make_vector_env
-from zoo.env.probes import any_space as any_space
-from zoo.env.probes import bricks as bricks
-from zoo.env.probes import memory as memory
-from zoo.env.probes import one_step as one_step
-from zoo.env.probes import random_masks as random_masks
-from zoo.env.tensor import classic as classic
-from zoo.env.tensor.backend import make_tensor_env as make_tensor_env
-from zoo.env.tensor.base import TENSOR_ENV_REGISTRY as TENSOR_ENV_REGISTRY
-from zoo.env.tensor.base import TensorEnv as TensorEnv
-from zoo.env.tensor.vector import TensorVectorEnv as TensorVectorEnv
-from zoo.env.vector import VectorEnv as VectorEnv
+Public names load on first use, so that a run loads no family, tensor env or toy env but the one that it has.
+"""
+
+# ruff: noqa: F401, names for type checkers
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zoo.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from zoo.core.data import StepBlock, Timestep
+    from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+    from zoo.env.config import EnvConfig
+    from zoo.env.errors import (
+        EnvContractError,
+        EnvError,
+        EnvKwargsError,
+        MissingExtraError,
+        UnknownEnvError,
+        UnsupportedEnvError,
+    )
+    from zoo.env.families import atari, envpool, minigrid_memory, procgen
+    from zoo.env.families.family import EnvFamily, EnvRequest, env_family
+    from zoo.env.ids import known_ids
+    from zoo.env.inspection.check import check_env
+    from zoo.env.inspection.inspect import EnvReport, inspect_env
+    from zoo.env.make import make_env
+    from zoo.env.make_vector import make_env_groups, make_vector_env
+    from zoo.env.tensor import classic
+    from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, TensorEnv
+    from zoo.env.tensor.vector import TensorVectorEnv, make_tensor_env
+    from zoo.env.toy import bricks, memory, targets
+    from zoo.env.vector import AnyVectorEnv, VectorEnv
+
+_HOME = {
+    name: f'{module}:' if module.endswith(f'.{name}') else module
+    for module, names in {
+        'zoo.core.data': 'StepBlock Timestep',
+        'zoo.core.spaces': 'Box Dict Discrete MultiBinary MultiDiscrete',
+        'zoo.env.config': 'EnvConfig',
+        'zoo.env.errors': 'EnvContractError EnvError EnvKwargsError MissingExtraError UnknownEnvError UnsupportedEnvError',
+        'zoo.env.families.atari': 'atari',
+        'zoo.env.families.envpool': 'envpool',
+        'zoo.env.families.family': 'EnvFamily EnvRequest env_family',
+        'zoo.env.families.minigrid_memory': 'minigrid_memory',
+        'zoo.env.families.procgen': 'procgen',
+        'zoo.env.ids': 'known_ids',
+        'zoo.env.inspection.check': 'check_env',
+        'zoo.env.inspection.inspect': 'EnvReport inspect_env',
+        'zoo.env.make': 'make_env',
+        'zoo.env.make_vector': 'make_env_groups make_vector_env',
+        'zoo.env.tensor.base': 'TENSOR_ENV_REGISTRY TensorEnv',
+        'zoo.env.tensor.classic': 'classic',
+        'zoo.env.tensor.vector': 'TensorVectorEnv make_tensor_env',
+        'zoo.env.toy.bricks': 'bricks',
+        'zoo.env.toy.memory': 'memory',
+        'zoo.env.toy.targets': 'targets',
+        'zoo.env.vector': 'AnyVectorEnv VectorEnv',
+    }.items()
+    for name in names.split()
+}
+__all__ = [
+    'AnyVectorEnv',
+    'Box',
+    'Dict',
+    'Discrete',
+    'EnvConfig',
+    'EnvContractError',
+    'EnvError',
+    'EnvFamily',
+    'EnvKwargsError',
+    'EnvReport',
+    'EnvRequest',
+    'MissingExtraError',
+    'MultiBinary',
+    'MultiDiscrete',
+    'StepBlock',
+    'TENSOR_ENV_REGISTRY',
+    'TensorEnv',
+    'TensorVectorEnv',
+    'Timestep',
+    'UnknownEnvError',
+    'UnsupportedEnvError',
+    'VectorEnv',
+    'atari',
+    'bricks',
+    'check_env',
+    'classic',
+    'env_family',
+    'envpool',
+    'inspect_env',
+    'known_ids',
+    'make_env',
+    'make_env_groups',
+    'make_tensor_env',
+    'make_vector_env',
+    'memory',
+    'minigrid_memory',
+    'procgen',
+    'targets',
+]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

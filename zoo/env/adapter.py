@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
-from zoo.env.diagnosis import as_flag
-from zoo.env.errors import EnvContractError, UnsupportedEnvError
+from zoo.core.action_map import Action
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, n_values
+from zoo.env.errors import EnvContractError, UnsupportedEnvError, as_flag
 
+ROLES = ('observation', 'action')
 SUPPORTED = 'Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these'
 WAY_OUT = {
     'Text': 'encode the text as a MultiDiscrete with one entry for each character',
@@ -22,7 +23,7 @@ WAY_OUT = {
 }
 
 
-def convert_space(space: Any, role: str, name: str, path: str = '') -> Space:
+def convert_space(space: object, role: str, name: str, path: str = '') -> Space:
     """The zoo space of a gymnasium or old gym space.
 
     Args:
@@ -60,7 +61,7 @@ def _convert_parts(parts: Mapping[Any, Any], role: str, name: str, path: str) ->
 
 def _convert_leaf(space: Any) -> Discrete | MultiDiscrete | MultiBinary | Box | None:
     """None if it is of no supported kind."""
-    shape = getattr(space, 'shape', None)
+    shape: tuple[int, ...] | None = getattr(space, 'shape', None)
     if hasattr(space, 'nvec'):
         nvec = np.asarray(space.nvec)
         start = np.broadcast_to(getattr(space, 'start', 0), nvec.shape)
@@ -77,9 +78,9 @@ def space_fault(leaf: Discrete | MultiDiscrete | MultiBinary | Box) -> str | Non
     """What is wrong with a space of a supported kind, what is wanted, and what to do."""
     if 0 in leaf.shape:
         return f'has the shape {leaf.shape}, wanted 1 or more in each dimension; leave out what is empty'
-    sizes = leaf.nvec if isinstance(leaf, MultiDiscrete) else (leaf.n,) if isinstance(leaf, Discrete) else (1,)
-    if min(sizes) < 1:
-        return f'has {min(sizes)} values, wanted 1 or more; correct its n or nvec'
+    fewest = min(n_values(leaf), default=1)
+    if fewest < 1:
+        return f'has {fewest} values, wanted 1 or more; correct its n or nvec'
     if isinstance(leaf, Box) and not (leaf.low <= leaf.high).all():  # nan is not below anything
         at = np.argwhere(~(leaf.low <= leaf.high))[0]
         bounds = f'{leaf.low[tuple(at)]:g} to {leaf.high[tuple(at)]:g} at {at.tolist()}'
@@ -87,18 +88,19 @@ def space_fault(leaf: Discrete | MultiDiscrete | MultiBinary | Box) -> str | Non
     return None
 
 
-def env_spaces(env: Any, name: str) -> tuple[Space, Space]:
+def env_spaces(env: object, name: str) -> tuple[Space, Space]:
     """The zoo spaces of an env's observations and actions. Raises: EnvError if one is missing or not supported."""
     if env is None:
         raise EnvContractError(f'env {name!r}: what makes it returned None; return the env.')
-    for role in ('observation', 'action'):
+    for role in ROLES:
         if not hasattr(env, f'{role}_space'):
             kind = type(getattr(env, 'unwrapped', env)).__name__
             raise EnvContractError(
                 f'env {name!r}: the {kind} that was made has no {role}_space; '
                 'give it one, e.g. gymnasium.spaces.Box or Discrete.'
             )
-    return convert_space(env.observation_space, 'observation', name), convert_space(env.action_space, 'action', name)
+    obs_space, action_space = (convert_space(getattr(env, f'{role}_space'), role, name) for role in ROLES)
+    return obs_space, action_space
 
 
 _METHODS = {
@@ -107,7 +109,7 @@ _METHODS = {
 }
 
 
-def check_methods(env: Any, name: str) -> None:
+def check_methods(env: object, name: str) -> None:
     """Raises: EnvContractError if the env has no `reset` or `step` of its own."""
     while isinstance(env, gymnasium.Wrapper) and type(env).__module__.startswith('gymnasium.'):
         env = env.env  # a user's wrapper may have both, and need none of its env
@@ -127,8 +129,7 @@ class OldGymEnv(gymnasium.Env):
     """
 
     def __init__(self, env: Any, name: str) -> None:
-        self._env = env
-        self._name = name
+        self._env, self._name = env, name
         obs_space, action_space = env_spaces(env, name)
         check_methods(env, name)
         self.observation_space = gymnasium_space(obs_space)
@@ -137,36 +138,38 @@ class OldGymEnv(gymnasium.Env):
         # of old envs, a tuple of two may also be an observation
         self._is_pair = isinstance(obs_space, Dict) and obs_space.is_tuple and len(obs_space.spaces) == 2
         self.metadata = dict(getattr(env, 'metadata', None) or {})
-        inner = getattr(
-            env, 'unwrapped', env
-        )  # wrappers of old gym pass on any keyword, even to an env that does not take it
-        self._reset_takes_seed = all(takes_keyword(e.reset, 'seed') for e in (env, inner))
-        self.takes_options = all(takes_keyword(e.reset, 'options') for e in (env, inner))
+        # wrappers of old gym pass on any keyword, even to an env that does not take it
+        resets = env.reset, getattr(env, 'unwrapped', env).reset
+        self._reset_takes_seed, self.takes_options = (
+            all(takes_keyword(reset, key) for reset in resets) for key in ('seed', 'options')
+        )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None and not self._reset_takes_seed and callable(getattr(self._env, 'seed', None)):
             self._env.seed(seed)
         kwargs = {'options': options} if options and self.takes_options else {}
         result = self._env.reset(seed=seed, **kwargs) if self._reset_takes_seed else self._env.reset(**kwargs)
-        is_both = _is_obs_and_info(result) and not (self._is_pair and not isinstance(result[0], tuple))
+        is_both = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        is_both = is_both and not (self._is_pair and not isinstance(result[0], tuple))
         obs, info = result if is_both else (result, {})
         return _cast(self.observation_space, obs), info
 
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         result = self._env.step(action)
         if len(result) == 5:
             obs, reward, terminated, truncated, info = result
-            flags = as_flag('terminated', terminated), as_flag('truncated', truncated)
-            return _cast(self.observation_space, obs), reward, *flags, info
-        if len(result) != 4:
+            terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
+        elif len(result) == 4:
+            obs, reward, done, info = result
+            done = as_flag('done', done)
+            truncated = done and bool(info.get('TimeLimit.truncated', False))
+            terminated = done and not truncated
+        else:
             raise EnvContractError(
                 f'env {self._name!r}: step returned {len(result)} values, wanted obs, reward, '
                 'terminated, truncated, info (or obs, reward, done, info); return these.'
             )
-        obs, reward, done, info = result
-        done = as_flag('done', done)
-        truncated = done and bool(info.get('TimeLimit.truncated', False))
-        return _cast(self.observation_space, obs), reward, done and not truncated, truncated, info
+        return _cast(self.observation_space, obs), reward, terminated, truncated, info
 
     def close(self) -> None:
         if hasattr(self._env, 'close'):
@@ -179,21 +182,16 @@ def takes_options(env: gymnasium.Env) -> bool:
     return inner.takes_options if isinstance(inner, OldGymEnv) else takes_keyword(inner.reset, 'options')
 
 
-def refuse_untaken_options(env: gymnasium.Env, options: Any, name: str) -> None:
+def check_takes_options(is_taken: bool, options: dict[str, Any] | None, name: str) -> None:
     """Raises: UnsupportedEnvError if there are reset options and the env's reset does not take any."""
-    if options is not None and not takes_options(env):
-        raise no_options_error(name)
+    if options is not None and not is_taken:
+        raise UnsupportedEnvError(
+            f'env.reset_options is set but the reset of {name!r} has no argument options; give it one, or leave '
+            'env.reset_options out.'
+        )
 
 
-def no_options_error(name: str) -> UnsupportedEnvError:
-    """The error of reset options for an env whose reset takes none."""
-    return UnsupportedEnvError(
-        f'env.reset_options is set but the reset of {name!r} has no argument options; give it one, or leave '
-        'env.reset_options out.'
-    )
-
-
-def takes_keyword(function: Any, keyword: str) -> bool:
+def takes_keyword(function: Callable[..., object], keyword: str) -> bool:
     """Whether `function` can be called with this keyword argument."""
     parameters = inspect.signature(function).parameters.values()
     return any(p.kind is p.VAR_KEYWORD or (p.name == keyword and p.kind is not p.POSITIONAL_ONLY) for p in parameters)
@@ -211,11 +209,11 @@ def gymnasium_space(space: Space) -> gymnasium.Space:
         return gymnasium.spaces.MultiDiscrete(nvec, start=start)
     if isinstance(space, MultiBinary):
         return gymnasium.spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape)
-    dtype: Any = np.dtype(space.dtype)
-    return gymnasium.spaces.Box(_as_bound(space.low, dtype), _as_bound(space.high, dtype), dtype=dtype)
+    dtype = np.dtype(space.dtype)
+    return gymnasium.spaces.Box(_as_bound(space.low, dtype), _as_bound(space.high, dtype), dtype=dtype.type)
 
 
-def _as_bound(bound: np.ndarray, dtype: Any) -> np.ndarray:
+def _as_bound(bound: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype.kind not in 'iu' or dtype.itemsize < 8:
         return bound.astype(dtype)
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max  # the largest one is no float64: stay below it
@@ -223,7 +221,7 @@ def _as_bound(bound: np.ndarray, dtype: Any) -> np.ndarray:
     return np.array(exact, dtype=dtype).reshape(bound.shape)
 
 
-def _cast(space: gymnasium.Space, obs: Any) -> Any:
+def _cast(space: gymnasium.Space, obs: object) -> object:
     """A copy in the dtypes of the space: old envs often return float64 for a float32 space, and some reuse their array."""
     if isinstance(space, gymnasium.spaces.Dict) and isinstance(obs, Mapping):
         return {key: _cast(space.spaces[key], x) if key in space.spaces else x for key, x in obs.items()}
@@ -232,7 +230,3 @@ def _cast(space: gymnasium.Space, obs: Any) -> Any:
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         return obs
     return np.array(obs, dtype=space.dtype)
-
-
-def _is_obs_and_info(result: Any) -> bool:
-    return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)

@@ -21,15 +21,15 @@ class EnvCommand(NamedTuple):
     kwargs: Mapping[str, Any] = {}
 
 
-class Outcome(NamedTuple):
+class CommandOutcome(NamedTuple):
     """What became of a command in another process. error: the exception pickled; words: what to say if it is not."""
 
-    value: Any = None
+    value: object = None
     error: bytes | None = None
     words: str = ''
 
 
-def apply(env: Any, command: EnvCommand) -> Any:
+def apply(env: object, command: EnvCommand) -> Any:
     """Reads, sets or calls; what is set must be there. The outermost wrapper that has the name is meant, as in gymnasium.
 
     Raises: UserError if it is not there, cannot be set or is no method; what the env's own code raises passes through.
@@ -67,26 +67,26 @@ def sendable(command: EnvCommand) -> EnvCommand:
     return command
 
 
-def outcome(env: Any, command: EnvCommand) -> Outcome:
+def outcome(env: object, command: EnvCommand) -> CommandOutcome:
     """`apply`, in a form that can be sent to another process."""
     try:
         value = apply(env, command)
     except Exception as error:
         try:
-            return Outcome(error=pickle.dumps(error), words=show_error(error))
+            return CommandOutcome(error=pickle.dumps(error), words=show_error(error))
         except Exception:  # it may refuse to be pickled
-            return Outcome(words=show_error(error))
+            return CommandOutcome(words=show_error(error))
     try:
         pickle.dumps(value)
     except Exception as error:  # whatever its class raises
-        return Outcome(
+        return CommandOutcome(
             words=f'{command.name!r} is a {type(value).__name__}, which cannot be sent between processes ({error}); '
             'read a part of it that is made of numbers, or use env.vectorization=sync'
         )
-    return Outcome(value)
+    return CommandOutcome(value)
 
 
-def result(found: Outcome) -> Any:
+def result(found: CommandOutcome) -> Any:
     """The value of an outcome. Raises: what the command raised."""
     if found.error is not None:
         try:
@@ -99,7 +99,7 @@ def result(found: Outcome) -> Any:
     return found.value
 
 
-def _layers(env: Any) -> Iterator[Any]:
+def _layers(env: object) -> Iterator[object]:
     """The env's wrappers from the outermost on, then the env."""
     for _ in range(MAX_LAYERS):
         yield env
@@ -109,7 +109,7 @@ def _layers(env: Any) -> Iterator[Any]:
             return
 
 
-def _owner(env: Any, name: str) -> Any:
+def _owner(env: object, name: str) -> object:
     """The outermost layer with the attribute, not counting those that only pass it on."""
     for layer in _layers(env):
         if name in getattr(layer, '__dict__', {}) or hasattr(type(layer), name):
@@ -124,11 +124,11 @@ def _owner(env: Any, name: str) -> Any:
     )
 
 
-def _value(owner: Any, name: str, whole: str) -> Any:
+def _value(owner: object, name: str, whole: str) -> Any:
     if not hasattr(owner, name):
         raise UserError(f'{_kind(owner)} has no attribute {name!r} ({whole}); check the spelling')
     return getattr(owner, name)
 
 
-def _kind(thing: Any) -> str:
+def _kind(thing: object) -> str:
     return f'a {type(thing).__name__}'

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from zoo.config.code import absolute_name, names_code, with_absolute_names
 from zoo.config.schedule import schedule_problem
 from zoo.config.section import ConfigError, Section, section_problems
+from zoo.config.user_code import absolute_name, names_code, with_absolute_names
 from zoo.env.masks import MaskSource
 
 Count = Annotated[int, Field(ge=1)]
@@ -117,12 +117,12 @@ class EnvConfig(Section):
 
     @field_validator('id')
     @classmethod
-    def _whole_path(cls, env_id: Any) -> Any:
+    def _whole_path(cls, env_id: str | Callable[..., Any]) -> str | Callable[..., Any]:
         return absolute_name(env_id) if isinstance(env_id, str) else env_id
 
     @field_validator('wrappers', mode='before')
     @classmethod
-    def _list_of_one(cls, wrappers: Any) -> Any:
+    def _list_of_one(cls, wrappers: object) -> object:
         return [wrappers] if isinstance(wrappers, str | dict) or callable(wrappers) else wrappers
 
     @field_validator('wrappers')
@@ -132,7 +132,9 @@ class EnvConfig(Section):
 
     @field_validator('reset_options')
     @classmethod
-    def _names_code(cls, options: Any) -> Any:
+    def _names_code(
+        cls, options: dict[str, Any] | str | Callable[..., Any]
+    ) -> dict[str, Any] | str | Callable[..., Any]:
         if isinstance(options, str) and not names_code(options):
             raise ValueError("it must be a dict, or name a function, as 'module:function' or 'path/file.py:function'.")
         return absolute_name(options) if isinstance(options, str) else options

@@ -1,20 +1,63 @@
-"""Exceptions about envs; each message says which env, where, and what to do."""
+"""Errors of envs: each says which env broke the interface, at which step, how, and what to do; calls of env code that a
+watch may end; restarts and closing."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+from numpy.typing import ArrayLike
 
+from zoo.core.action_map import Action, Actions
 from zoo.core.errors import RunError, UserError, show_error
-from zoo.env.calls import CONSTRUCTION_CALLS, env_call
+
+CONSTRUCTION_CALLS = 10.0  # how many times as long as a step the construction of an env may take
+
+
+class EnvCalls:
+    """Written by whatever calls code of envs, in plain attributes: some of it is called a million times a second.
+
+    Attributes:
+      place: words for the env whose code runs, from its index; None: none runs.
+      index: which one of several.   count: calls that have ended.
+      n_timeout: times env.step_timeout that the call may take.
+    """
+
+    def __init__(self) -> None:
+        self.place: Callable[[int | None], str] | None = None
+        self.index: int | None = None
+        self.count = 0
+        self.n_timeout = 1.0
+
+    def state(self) -> tuple[Callable[[int | None], str], int | None, int] | None:
+        """Another value for each call; None outside of calls."""
+        return None if self.place is None else (self.place, self.index, self.count)
+
+
+CALLS = EnvCalls()
+
+
+@contextmanager
+def env_call(where: str, n_timeout: float = 1.0) -> Iterator[None]:
+    """A call of an env's code that is not made often. where: the words for its place."""
+    outer = CALLS.place, CALLS.index, CALLS.n_timeout
+    CALLS.place, CALLS.index, CALLS.n_timeout = lambda index: where, None, n_timeout
+    try:
+        yield
+    finally:
+        CALLS.place, CALLS.index, CALLS.n_timeout = outer
+        CALLS.count += 1
+
 
 RESET_DO = 'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'
 _PART = re.compile(r'\[(\d+):\d+\]$')  # of all envs, see `make_vector_env`
@@ -62,7 +105,7 @@ class EnvSettingError(UnsupportedEnvError):
         self.key, self.said = key, said
         super().__init__(f'{where}.{key}{said}')
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
         return type(self), (self.key, self.said, str(self)[: -len(self.key) - len(self.said) - 1])
 
 
@@ -119,7 +162,6 @@ _LIBRARIES = (
     os.path.join(os.path.dirname(os.path.dirname(__file__)), ''),  # zoo
     *(os.path.join(os.path.dirname(str(module.__file__)), '') for module in (gymnasium, np)),
 )
-
 _STANDARD = os.path.join(os.path.dirname(os.__file__), '')
 
 
@@ -149,7 +191,7 @@ def made_at(name: str, index: int | None = None) -> str:
     return f'env {name!r}{"" if index is None else f", index {index}"}, while it was made'
 
 
-def show_value(value: Any) -> str:
+def show_value(value: object) -> str:
     """A value on one line, with its type."""
     text = ' '.join(repr(value).split())
     return f'{text if len(text) <= 80 else text[:77] + "..."} ({type(value).__name__})'
@@ -172,3 +214,295 @@ class Place:
 def of_entry(path: str) -> str:
     """How messages name the entry of an observation after the word; '' for one that is no Dict."""
     return f' {path!r}' if path else ''
+
+
+EACH_S = 1.0  # seconds that an env has at least, however long the others took
+logger = logging.getLogger(__name__)
+
+
+def close_in_time(closes: Mapping[str, Callable[[], object]], timeout: float) -> None:
+    """Call what closes envs, one after the other; one that raises or hangs is a warning that names its place.
+
+    Each runs in a thread, which is left alone if it takes longer: it ends with the process.
+    Args: closes: by the words for the place of each env; timeout: seconds for all of them together.
+    """
+    deadline = time.monotonic() + timeout
+    for place, close in closes.items():
+        thread = threading.Thread(target=_close, args=(place, close), name=f'close {place}', daemon=True)
+        thread.start()
+        seconds = max(deadline - time.monotonic(), EACH_S)
+        thread.join(seconds)
+        if thread.is_alive():
+            logger.warning('%s: close has not returned after %.3g s and is left alone; mend the env', place, seconds)
+
+
+def _close(place: str, close: Callable[[], object]) -> None:
+    try:
+        close()
+    except BaseException as error:  # in a thread, even SystemExit ends nothing
+        logger.warning('%s: close raised %s', place, show_error(error))
+
+
+BROKEN = 'broken'  # key of the infos of a vector env: [B] bool, the env failed in this step and was made anew
+CONSTRUCTION, RESET = 'its construction', 'its reset'  # when an env that is made anew may fail again
+N_WARNING = 10  # restarts that are told one by one; then every hundredth is
+
+
+class Restarts:
+    """Counts the envs that failed and were made anew, over all vectors of envs of a run.
+
+    Args: limit: most restarts. Attributes: count: restarts so far.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.count = limit, 0
+
+    def note(self, where: str, cause: BaseException) -> None:
+        """Called before an env is made anew.
+
+        Args: where: name and index of the env, and when it failed; cause: what it raised, or what became of its process.
+        Raises: EnvError if that would be one restart too many; the cause where the env breaks the gymnasium interface.
+        """
+        if isinstance(cause, BrokenContractError | EnvContractError):
+            raise cause
+        words = str(cause) if isinstance(cause, EnvError) else f'{where}: {show_error(cause)} ({raised_at(cause)})'
+        if self.count >= self.limit:
+            raise EnvError(
+                f'{words.rstrip(".;")}; envs were made anew {self.count} times before, wanted at most {self.limit} times in '
+                'a run; mend the env, or raise env.max_restarts.'
+            ) from cause
+        self.count += 1
+        if self.count <= N_WARNING or self.count % 100 == 0:
+            logger.warning(
+                '%s; it is made anew (%d of at most %d restarts)', words.rstrip('.;'), self.count, self.limit
+            )
+
+
+Seeds = int | Sequence[int | None] | None  # of a reset of several envs
+
+
+def seeds_of(seed: Seeds, n_env: int) -> list[int | None]:
+    """One seed for each env, as gymnasium has it: of an int, that and the next ones."""
+    if isinstance(seed, int):
+        return [seed + i for i in range(n_env)]
+    return list(seed or [None] * n_env)
+
+
+def restart_seed(seed: int | None, count: int) -> int | None:
+    """The seed of an env that is made anew, from that of the env before and the number of restarts; None for None."""
+    return None if seed is None else int(np.random.SeedSequence((seed, count)).generate_state(1)[0]) >> 1
+
+
+# What numpy and gymnasium raise for a wrong value.
+RAW_ERRORS = (
+    *(BrokenContractError, ArithmeticError, AssertionError, AttributeError),
+    *(LookupError, RuntimeError, TypeError, ValueError),
+)
+_GYMNASIUM = os.path.dirname(gymnasium.__file__)
+_BETWEEN = (  # code between a vector step and an env; an exception from here means that it was handed a wrong value
+    *(os.path.join(_GYMNASIUM, part, '') for part in ('vector', 'wrappers', 'spaces')),
+    *(os.path.join(os.path.dirname(path), '') for path in (__file__, np.__file__)),
+    os.path.join(_GYMNASIUM, 'core.py'),
+)
+
+
+def raise_if_contract(error: BaseException, vector: gymnasium.vector.VectorEnv, name: str, step: int) -> None:
+    """Raise the EnvContractError behind `error`; if the env's own code raised it, only add where that was.
+
+    The index is known for zoo's own vector envs, which set `failed_index` and have told the two cases apart.
+    """
+    if isinstance(error, EnvError):
+        return
+    index = getattr(vector, 'failed_index', None)
+    try:
+        if index is None or isinstance(error, BrokenContractError):
+            raise_if_broken(error, 'reset' if step == 0 else 'step')
+    except BrokenContractError as broken:
+        raise contract_error(name, index, step, *broken.args) from error
+    add_place(error, location_of(name, index, step))
+
+
+def raise_if_broken(
+    error: BaseException,
+    call: Literal['reset', 'step'],
+    result: Sequence[Any] | None = None,
+    space: gymnasium.Space | None = None,
+) -> None:
+    """Raise a BrokenContractError if `error` comes from what an env returned, and not from the env's own code.
+
+    Args: result: what the call returned, if it returned.   space: the observation space of that env.
+    """
+    if isinstance(error, BrokenContractError):
+        raise error
+    if isinstance(error, EnvError) or not isinstance(error, RAW_ERRORS):
+        return
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not all(file.startswith(_BETWEEN) for file in files):
+        return
+    if 'unpack' in str(error):
+        call = 'reset' if 'expected 2' in str(error) else call
+        got, wanted = f'{call} returned another number of values ({error})', f'a tuple of {2 if call == "reset" else 5}'
+    else:
+        if result is not None and space is not None:
+            check_result(result, space)
+        got = f'{call} returned what cannot be used ({show_error(error)})'
+        wanted = 'what the gymnasium interface asks for'
+    raise BrokenContractError(got, wanted, RESET_DO if call == 'reset' else STEP_DO) from error
+
+
+def checked_call(
+    call: Literal['reset', 'step'], space: gymnasium.Space, method: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """What a reset or a step of one env returns. Raises: BrokenContractError; what the env's own code raises."""
+    result = None
+    try:
+        result = method(*args, **kwargs)
+        if call == 'reset':
+            _, _ = result
+        else:
+            _, _, _, _, _ = result
+        check_result(result, space)
+    except RAW_ERRORS as error:
+        raise_if_broken(error, call, result, space)
+        raise
+    return result
+
+
+def check_result(result: Sequence[Any], space: gymnasium.Space) -> None:
+    """Look at the values that a reset or a step returned. Raises: BrokenContractError."""
+    obs, *values, info = result
+    do = STEP_DO if values else RESET_DO
+    if values:
+        reward, terminated, truncated = values
+        if not (isinstance(reward, (bool, int, float)) or getattr(reward, 'shape', None) == ()):
+            raise BrokenContractError(f'the reward is {show_value(reward)}', 'a number', do)
+        as_flag('terminated', terminated)
+        as_flag('truncated', truncated)
+    if not isinstance(info, dict):
+        raise BrokenContractError(f'info is {show_value(info)}', 'a dict', do)
+    check_obs(obs, space, 'unsafe')
+
+
+FLAGS = frozenset((bool, np.bool_))
+"""Types of a flag that need no further look."""
+
+
+def as_flag(what: str, value: object) -> bool:
+    """The flag of an env as a bool: it is one, or an integer or an array without dimensions that is 0 or 1.
+
+    Raises: BrokenContractError for all else, such as None, text or 2.5, which Python would take for true or false.
+    """
+    if type(value) in FLAGS:
+        return bool(value)
+    if isinstance(value, (int, np.generic)) or getattr(value, 'shape', None) == ():
+        array = np.asarray(value)
+        if array.dtype.kind in 'biu' and array in (0, 1):
+            return bool(array)
+    raise BrokenContractError(f'{what} is {show_value(value)}', 'a bool', f'return bool({what})')
+
+
+def flag_array(place: Place, what: str, values: ArrayLike) -> np.ndarray:
+    """The flags [B] of a vector of envs as bools. Raises: EnvContractError that names the first which is none."""
+    array = np.asarray(values)
+    if array.dtype.kind == 'b':
+        return array
+    flags = np.zeros(array.shape, dtype=bool)
+    for i, value in enumerate(array):
+        try:
+            flags[i] = as_flag(what, value)
+        except BrokenContractError as broken:
+            raise place.error(i, *broken.args) from None
+    return flags
+
+
+def check_obs(
+    obs: object, space: gymnasium.Space, casting: Literal['same_kind', 'unsafe'] = 'same_kind', path: str = ''
+) -> None:
+    """Look at the entries, shapes and types of one observation. Raises: BrokenContractError."""
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        for key, part, value in _entries(obs, space, path):
+            check_obs(value, part, casting, f'{path}.{key}' if path else key)
+        return
+    try:
+        array = np.asarray(obs)
+        is_number = array.dtype.kind in 'biuf' and np.can_cast(array.dtype, space.dtype or float, casting)
+    except ValueError:  # a ragged list
+        is_number = False
+    if space.shape is not None and not (is_number and array.shape == space.shape):
+        raise BrokenContractError(*bad_obs(obs, space.shape, path))
+
+
+def _entries(
+    obs: object, space: gymnasium.spaces.Dict | gymnasium.spaces.Tuple, path: str
+) -> list[tuple[str, gymnasium.Space, object]]:
+    """(name, space, value) of each entry of an observation. Raises: BrokenContractError if one is missing."""
+    do = 'return what observation_space says'
+    if isinstance(space, gymnasium.spaces.Dict):
+        names = ', '.join(map(repr, space.spaces))
+        if not isinstance(obs, Mapping):
+            got = f'the observation{of_entry(path)} is {show_value(obs)}'
+            raise BrokenContractError(got, f'a dict with {names} as in observation_space', do)
+        if missing := [key for key in space.spaces if key not in obs]:
+            got = f'the observation{of_entry(path)} has no entry {missing[0]!r}'
+            raise BrokenContractError(got, f'{names} as in observation_space', do)
+        return [(key, part, obs[key]) for key, part in space.spaces.items()]
+    if not isinstance(obs, tuple) or len(obs) != len(space.spaces):
+        got = f'the observation{of_entry(path)} is {show_value(obs)}'
+        raise BrokenContractError(got, f'a tuple of {len(space.spaces)} as in observation_space', do)
+    return [(str(i), part, value) for i, (part, value) in enumerate(zip(space.spaces, obs, strict=True))]
+
+
+def bad_obs(obs: object, shape: tuple[int, ...], path: str = '') -> tuple[str, str, str]:
+    """(got, wanted, do) of an observation that is no array of numbers of this shape."""
+    got = f'of shape {obs.shape} and dtype {obs.dtype}' if isinstance(obs, np.ndarray) else show_value(obs)
+    wanted = f'numbers of shape {shape} as in observation_space'
+    return f'the observation{of_entry(path)} is {got}', wanted, 'correct one of the two'
+
+
+def not_finite_error(
+    place: Place, what: str, values: np.ndarray, sent: Actions | None, index: np.ndarray | None = None
+) -> EnvError:
+    """The error for observations or rewards [K, ...] of which one is not finite; it blames a policy that began it.
+
+    Args: sent: the actions of all envs, None after a reset; index: which envs the rows are of.
+    """
+    row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
+    env = row if index is None else int(index[row])
+    action = None if sent is None else action_of(sent, env)
+    after = '' if sent is None else f' after action {" ".join(str(action).split())}'  # arrays are printed in lines
+    blame_policy = sent is not None and not _is_finite(action)
+    cause = 'the action is not finite: look at the policy' if blame_policy else 'fix the env, or wrap it'
+    none = ' (None becomes nan)' if np.isnan(values[row]).all() else ''
+    got = f'is {values[row]}'
+    if np.ndim(values[row]) > 1:  # an image would fill the screen
+        at = np.argwhere(~np.isfinite(values[row]))[0]
+        got = f'has {values[row][tuple(at)]} at {at.tolist()}'
+    kind = EnvError if blame_policy else EnvContractError
+    return kind(f'{place.of(env)}: {what} {got}{after}, wanted finite numbers{none}; {cause}.')
+
+
+def action_of(sent: Any, env: int) -> Action:
+    """The action of one env of a batch, which is an array, or for Dict and Tuple a nested dict or tuple of such."""
+    if isinstance(sent, dict):
+        return {key: action_of(part, env) for key, part in sent.items()}
+    return tuple(action_of(part, env) for part in sent) if isinstance(sent, tuple) else sent[env]
+
+
+def n_action(sent: Actions) -> int:
+    """Of how many envs a batch of actions is."""
+    while isinstance(sent, dict | tuple):
+        sent = next(iter(sent.values() if isinstance(sent, dict) else sent))
+    return len(sent)
+
+
+def _is_finite(action: Action | None) -> bool:
+    if isinstance(action, dict | tuple):
+        return all(map(_is_finite, action.values() if isinstance(action, dict) else action))
+    return bool(np.isfinite(np.asarray(action)).all())
+
+
+def wrong_shape_error(place: Place, lead: tuple[int, ...], returned: Mapping[str, Any]) -> EnvContractError:
+    """The error for the first of the arrays that `step` returned which is not [B]."""
+    what = next(what for what, values in returned.items() if np.shape(values) != lead)
+    got = f'step returned {what} of shape {np.shape(returned[what])}'
+    return place.error(None, got, str(lead), f'return one {"float" if what == "rewards" else "bool"} for each env')

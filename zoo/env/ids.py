@@ -1,4 +1,4 @@
-"""Finds what makes an env by its id, and what to say where there is none."""
+"""Ids of envs: the maker of each, ids as other libraries write them, and the sentence where there is none."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from zoo.config.code import absolute_name, is_in_file, lacks, load_home, member, shown_name, split_name
-from zoo.config.env_names import Game, game_named, game_of, versions_of
 from zoo.config.section import ConfigError
-from zoo.core.extras import missing_extra
+from zoo.config.user_code import absolute_name, is_in_file, lacks, load_home, member, shown_name, split_name
+from zoo.core.errors import missing_extra
 from zoo.core.registry import ENV_REGISTRY, closest
 from zoo.env.errors import UnknownEnvError
 from zoo.env.families.family import EnvFamily
 
 Source = EnvSpec | EnvFamily | Callable[..., Any]
-
 PACKAGES = {
     'MiniGrid-': 'minigrid',
     'BabyAI-': 'minigrid',
@@ -39,6 +38,12 @@ PACKAGES = {
 def known_ids() -> list[str]:
     """Registered names, then the ids that gymnasium knows."""
     return [*ENV_REGISTRY.names(), *sorted(gymnasium.registry)]
+
+
+def creator_of(entry_point: object) -> Callable[..., Any]:
+    """The class or function of an entry point of gymnasium's, which may be text. Raises: ImportError, AttributeError."""
+    creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    return creator
 
 
 def find_source(env_id: str | Callable[..., Any]) -> Source:
@@ -89,7 +94,7 @@ def _find_in_module(env_id: str) -> Source:
     )
 
 
-def _checked(found: Any, env_id: str, missing: str) -> Source:
+def _checked(found: object, env_id: str, missing: str) -> Source:
     if isinstance(found, gymnasium.Env | gymnasium.vector.VectorEnv):
         raise UnknownEnvError(
             f'env {shown_name(env_id)!r} is an env of class {type(found).__name__}, and a run makes its envs itself; '
@@ -100,7 +105,7 @@ def _checked(found: Any, env_id: str, missing: str) -> Source:
     return found
 
 
-def _of_old_gym(gym: Any, env_id: str, name: str) -> Callable[..., Any]:
+def _of_old_gym(gym: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
     """Makes an env of the package gym, the predecessor of gymnasium. Raises: UnknownEnvError if it has no such env."""
     try:
         spec = gym.spec(env_id)
@@ -110,19 +115,15 @@ def _of_old_gym(gym: Any, env_id: str, name: str) -> Callable[..., Any]:
             f'check the id, or leave out `gym:` for the env of gymnasium.'
         ) from error
     # its checker uses np.bool8, which numpy 2 has no more
-    without_checker = {'disable_env_checker': True} if _has_parameter(gym.make, 'disable_env_checker') else {}
+    has_checker = 'disable_env_checker' in inspect.signature(gym.make).parameters
+    without_checker = {'disable_env_checker': True} if has_checker else {}
 
     def make(**kwargs: Any) -> Any:
         return gym.make(env_id, **without_checker, **kwargs)
 
     with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):  # for messages about env.kwargs alone
-        entry: Any = spec.entry_point
-        make.__signature__ = inspect.signature(load_env_creator(entry) if isinstance(entry, str) else entry)  # type: ignore
+        make.__signature__ = inspect.signature(creator_of(spec.entry_point))  # type: ignore[attr-defined]
     return make
-
-
-def _has_parameter(function: Any, name: str) -> bool:
-    return name in inspect.signature(function).parameters
 
 
 def _unknown(env_id: str) -> str:
@@ -201,4 +202,90 @@ def _of_package(env_id: str) -> str | None:
     return (
         f'unknown env {env_id!r}: package {package!r}{install} registers such ids when it is imported; write '
         f"env.id='{package}:{env_id}'."
+    )
+
+
+PROCGEN_GAMES = (
+    'bigfish',
+    'bossfight',
+    'caveflyer',
+    'chaser',
+    'climber',
+    'coinrun',
+    'dodgeball',
+    'fruitbot',
+    'heist',
+    'jumper',
+    'leaper',
+    'maze',
+    'miner',
+    'ninja',
+    'plunder',
+    'starpilot',
+)
+ATARI_GAMES = frozenset(
+    'Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling '
+    'Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk ElevatorAction Enduro '
+    'FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster '
+    'MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank '
+    'Seaquest Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor '
+    'YarsRevenge Zaxxon'.split()
+)
+"""Those with ids of their name alone, as 'Pong-v4'; any word is a game in 'ALE/Word-v5' and 'WordNoFrameskip-v4'."""
+_ATARI = re.compile(r'(?:ale_py:)?(ALE/)?(\w+?)(-ram)?(NoFrameskip|Deterministic)?-v\d+')
+_PROCGEN = re.compile(r'(?:procgen:)?procgen[-_:/]([a-z]+)(?:-v\d+)?')
+
+
+class Game(NamedTuple):
+    """A game of an env family: what env.id and env.game name it by.
+
+    is_ram: the id's observations are the memory of the console (128 bytes), where the family's are images.
+    """
+
+    family: str
+    name: str
+    is_ram: bool = False
+
+    def sentence(self) -> str:
+        """What to write in place of the id."""
+        if self.is_ram:
+            return (
+                f'its observations are the memory of the console, and those of env.id=atari are images; write '
+                f"env.id='ale_py:ALE/{self.name}-v5' env.kwargs.obs_type=ram."
+            )
+        return f'here it is env.id={self.family} env.game={self.name}.'
+
+
+def game_of(env_id: str) -> Game | None:
+    """The game of Atari or Procgen that an id of gymnasium, ale-py, procgen or envpool means; None for other ids."""
+    if found := _ATARI.fullmatch(env_id):
+        is_marked = found[1] or found[3] or found[4]
+        return Game('atari', found[2], bool(found[3])) if is_marked or found[2] in ATARI_GAMES else None
+    if env_id in PROCGEN_GAMES:
+        return Game('procgen', env_id)
+    found = _PROCGEN.fullmatch(env_id)
+    return Game('procgen', found[1]) if found else None
+
+
+def game_named(word: str) -> Game | None:
+    """The game of Atari or Procgen that a word names, in upper or lower case, as 'breakout' or 'ale/space_invaders'."""
+    wanted = word.rpartition('/')[2].replace('_', '').replace('-', '').lower()
+    for family, games in (('atari', ATARI_GAMES), ('procgen', PROCGEN_GAMES)):
+        for name in games:
+            if name.lower() == wanted:
+                return Game(family, name)
+    return None
+
+
+def versions_of(env_id: str) -> list[EnvSpec]:
+    """The registered envs of this name that gymnasium has, oldest version first; it keeps ids of some that it lost."""
+    base = env_id.rpartition('-v')[0] or env_id
+    same = [s for s in gymnasium.registry.values() if s.id.rpartition('-v')[0] == base and not _only_raises(s)]
+    return sorted(same, key=lambda s: s.version or 0)
+
+
+def _only_raises(spec: EnvSpec) -> bool:
+    entry = spec.entry_point
+    return (
+        callable(entry) and entry.__module__ == 'gymnasium.envs' and getattr(entry, '__name__', '').startswith('_raise')
     )

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from zoo.env.errors import BrokenContractError
+from zoo.env.errors import BROKEN, BrokenContractError
 from zoo.env.families.family import RAW_END, RAW_REWARD
-from zoo.env.restarts import BROKEN
 
 FINAL_OBS, FINAL_INFO = 'final_obs', 'final_info'  # keys of gymnasium's infos
 OWN_KEYS = {FINAL_OBS, FINAL_INFO, BROKEN, RAW_REWARD, RAW_END}  # of the vector, of no env
@@ -36,11 +35,11 @@ def end_infos(
     """
     if not info:
         return [{} for _ in index]
-    finals = info.get(FINAL_INFO) if autoreset == 'same_step' or is_list_of_dicts(info.get(FINAL_INFO)) else None
-    if is_list_of_dicts(finals):
-        assert finals is not None
+    finals = info.get(FINAL_INFO)
+    if finals is not None and not isinstance(finals, Mapping):  # one dict (or None) for each env
         return [dict(finals[i] or {}) for i in index]
-    return [_taken(finals if isinstance(finals, Mapping) else info, int(i)) for i in index]
+    last = finals if finals is not None and autoreset == 'same_step' else info
+    return [_taken(last, int(i)) for i in index]
 
 
 def step_values(info: Mapping[str, Any] | None, key: str, n_env: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -65,7 +64,7 @@ def step_values(info: Mapping[str, Any] | None, key: str, n_env: int) -> tuple[n
     return None if values is None or not given.any() else (values, given)
 
 
-def numbers_of(info: Any) -> dict[str, Number]:
+def numbers_of(info: object) -> dict[str, Number]:
     """The entries of one env's info that are a number or a bool, as Python's own; arrays of one number are such."""
     if not isinstance(info, Mapping):
         return {}
@@ -73,7 +72,7 @@ def numbers_of(info: Any) -> dict[str, Number]:
     return {key: value for key, value in named.items() if value is not None}
 
 
-def number(value: Any) -> Number | None:
+def number(value: object) -> Number | None:
     """The number or bool that a value is, as Python's own; None if it is something else, or an int beyond all floats."""
     if isinstance(value, bool | float):
         return value
@@ -87,10 +86,12 @@ def number(value: Any) -> Number | None:
     return None
 
 
-def watched_of(keys: Sequence[str], info: Any) -> dict[str, np.ndarray]:
+def watched_of(keys: Sequence[str], info: object) -> dict[str, np.ndarray]:
     """The entries of one env's info that are among the keys and are numbers or arrays of such, as f32."""
-    found = {}
-    for key in keys if isinstance(info, Mapping) else ():
+    found: dict[str, np.ndarray] = {}
+    if not isinstance(info, Mapping):
+        return found
+    for key in keys:
         if key in info:
             with suppress(TypeError, ValueError, OverflowError):  # it is no number: as if it were not there
                 found[key] = np.asarray(info[key], dtype=np.float32)
@@ -117,11 +118,6 @@ def other_shape_error(key: str, shape: tuple[int, ...], whose: str, wanted: tupl
         f'that {whose}, {wanted}',
         'give it one shape in all envs and steps, or leave it out of env.info_columns',
     )
-
-
-def is_list_of_dicts(finals: Any) -> bool:
-    """Whether the final infos are one dict (or None) for each env, not one dict of arrays."""
-    return finals is not None and not isinstance(finals, Mapping)
 
 
 def _taken(info: Mapping[str, Any], i: int) -> dict[str, Number]:

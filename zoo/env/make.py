@@ -1,4 +1,4 @@
-"""Makes one env from its id."""
+"""One env from its id, with the wrappers that its section asks for."""
 
 from __future__ import annotations
 
@@ -7,29 +7,82 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
 
-from zoo.config.code import shown_name
-from zoo.config.env_names import versions_of
 from zoo.config.section import ConfigError
-from zoo.core.extras import missing_extra
+from zoo.config.user_code import shown_name
+from zoo.core.errors import missing_extra
+from zoo.core.spaces import ACTION_MASK
 from zoo.env.adapter import OldGymEnv, check_methods, env_spaces
 from zoo.env.config import EnvConfig, env_config, own_copy
-from zoo.env.errors import EnvKwargsError, MissingExtraError, UnknownEnvError, UnsupportedEnvError, locate, made_at
+from zoo.env.errors import (
+    EnvKwargsError,
+    MissingExtraError,
+    UnknownEnvError,
+    UnsupportedEnvError,
+    env_call,
+    locate,
+    made_at,
+)
 from zoo.env.families.family import EnvFamily, no_games
-from zoo.env.ids import Source, find_source
-from zoo.env.mask_source import find_mask_source, has_mask_in_info, has_mask_in_worker
-from zoo.env.masks import MaskSource
-from zoo.env.own_vector import check_limits, check_one_vector, limit_of, own_vector
-from zoo.env.user_wrappers import apply_wrappers, wrapper_problems
-from zoo.env.wrappers import wrap_env
+from zoo.env.given import check_limits, check_one_vector, limit_of, own_vector
+from zoo.env.ids import Source, creator_of, find_source, versions_of
+from zoo.env.masks import MaskSource, mask_size
+from zoo.env.wrappers import apply_wrappers, mask_method, wrap_env, wrapper_problems
+
+MakeEnv = Callable[[], gymnasium.Env]
+
+
+def has_mask_in_info(env: gymnasium.Env) -> bool:
+    """Whether the info of a reset has an action mask."""
+    try:
+        with env_call(f'env {type(env.unwrapped).__name__!r}, in a reset to look for action masks'):
+            _, info = env.reset(seed=0)
+        return ACTION_MASK in info
+    except Exception:  # the next reset raises it again, and then the message has index and step
+        return False
+
+
+def has_mask_in_worker(make: MakeEnv, name: str, timeout: float) -> bool:
+    """The same of an env that is made in a process of its own, since its reset may hang or end the process.
+
+    timeout: seconds that the reset may take.
+    """
+    from zoo.env.workers import WorkerVectorEnv  # few envs need them
+
+    try:
+        with closing(WorkerVectorEnv([lambda: _MaskProbe(make)], AutoresetMode.SAME_STEP, timeout, name)) as env:
+            obs, _ = env.reset(seed=[0])
+            return bool(obs[0])
+    except Exception:  # see above
+        return False
+
+
+class _MaskProbe(gymnasium.Env):
+    """Its first observation is 1 if the info of a reset of an env has a mask, else 0; the env is made by the reset."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, make: MakeEnv) -> None:
+        self._make = make
+        self._env: gymnasium.Env | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        self._env = self._make()
+        return int(has_mask_in_info(self._env)), {}
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+
 
 EXTRAS = {'gymnasium.envs.box2d': 'box2d', 'gymnasium.envs.mujoco': 'mujoco'}
-
 logger = logging.getLogger(__name__)
 
 
@@ -71,13 +124,27 @@ class EnvMaker:
                 logger.info('env %r: episodes are cut after %d steps, its max_horizon', name, n_step)
             self._is_first = False
         if self._source is None:
-            self._source = find_mask_source(env, name, partial(self._has_mask_in_info, env, name))
+            self._source = self._find_mask_source(env, name)
         return wrap_env(env, self._cfg, self._source, name)
 
-    def _has_mask_in_info(self, env: gymnasium.Env, name: str) -> bool:
+    def _find_mask_source(self, env: gymnasium.Env, name: str) -> MaskSource:
+        """Where the masks of an env are: a Dict entry, else its method, else its infos; 'off' if there are none.
+
+        Infos are looked at last, and only where actions can be masked: that takes a reset.
+        """
+        space = env.observation_space
+        if isinstance(space, gymnasium.spaces.Dict) and ACTION_MASK in space.spaces:
+            return 'obs'
+        _, action_space = env_spaces(env, name)
+        if mask_size(action_space) == 0:
+            return 'off'
+        if mask_method(env) is not None:
+            return 'method'
         if self._timeout is None:
-            return has_mask_in_info(env)
-        return has_mask_in_worker(partial(_make_bare_env, self._cfg), name, self._timeout)
+            is_in_info = has_mask_in_info(env)
+        else:
+            is_in_info = has_mask_in_worker(partial(_make_bare_env, self._cfg), name, self._timeout)
+        return 'info' if is_in_info else 'off'
 
 
 def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
@@ -166,15 +233,14 @@ def _make_gymnasium(spec: EnvSpec, cfg: EnvConfig) -> gymnasium.Env:
         raise
 
 
-def raise_bad_kwargs(creator: Any, given: Mapping[str, Any], cfg: EnvConfig, error: TypeError) -> None:
+def raise_bad_kwargs(creator: object, given: Mapping[str, Any], cfg: EnvConfig, error: TypeError) -> None:
     """Raise an EnvKwargsError if, by the signature, `error` is about an argument that env.kwargs has or lacks.
 
     Args:
       creator: the function called, or its entry point.   given: its arguments that do not come from env.kwargs.
     """
     try:
-        creator = load_env_creator(creator) if isinstance(creator, str) else creator
-        parameters = inspect.signature(creator).parameters.values()
+        parameters = inspect.signature(creator_of(creator)).parameters.values()
     except (ImportError, AttributeError, ValueError):  # a callable without a signature
         return
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -223,7 +289,7 @@ def raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
 
 def _limit(env: gymnasium.Env, max_episode_steps: int, replace: bool) -> gymnasium.Env:
     """The env with a limit of steps. replace: also where it has a longer one; else the shorter one holds."""
-    layer: Any = env
+    layer = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, gymnasium.wrappers.TimeLimit):
             n_step = max_episode_steps if replace else min(max_episode_steps, layer._max_episode_steps)

@@ -1,33 +1,61 @@
-"""Makes vector envs from the config section `env`: one vector, or groups for double-buffered sampling."""
+"""Vectors of the envs of a config: families, batched envs, and single envs that step in turn or in processes."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import gymnasium
+import numpy as np
 import torch
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import AutoresetMode
 
-from zoo.env.batched_space import quicken
 from zoo.env.config import EnvConfig, env_config, own_copy
-from zoo.env.errors import EnvContractError, UnsupportedEnvError, locate, made_at
+from zoo.env.errors import EnvContractError, Restarts, UnsupportedEnvError, locate, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest
+from zoo.env.given import OwnVector, takes_one_seed
+from zoo.env.ids import Source, creator_of
 from zoo.env.make import EnvMaker, env_name, find_env, raise_bad_kwargs, raise_missing_extra
-from zoo.env.own_vector import OwnVector, takes_one_seed
-from zoo.env.restarts import Restarts
 from zoo.env.serial import SerialVectorEnv
-from zoo.env.steering import EnvSettings
-from zoo.env.tensor.base import TensorEnv
-from zoo.env.tensor.vector import TensorVectorEnv
-from zoo.env.vector import VectorEnv, autoreset_name
-from zoo.env.workers import WorkerVectorEnv
+from zoo.env.settings import EnvSettings
+from zoo.env.vector import AnyVectorEnv, VectorEnv, autoreset_name
 from zoo.env.wrappers import wrapper_fields
 
-AnyVectorEnv = VectorEnv | TensorVectorEnv
+if TYPE_CHECKING:
+    from zoo.env.tensor.vector import TensorEnv
+
+    MadeEnv = gymnasium.vector.VectorEnv | TensorEnv
+
+
+class QuickMultiDiscrete(MultiDiscrete):
+    """A MultiDiscrete that looks at arrays of its own number type more quickly; all else is the same."""
+
+    def __init__(self, space: MultiDiscrete) -> None:
+        vars(self).update(vars(space))  # its random stream too
+        self._last = self.start + (self.nvec - 1)
+
+    def contains(self, x: object) -> bool:
+        """Whether x is an array [B] of actions that the space has."""
+        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self.shape:
+            return not np.count_nonzero((x < self.start) | (x > self._last))
+        return super().contains(x)
+
+
+def quicken(env: gymnasium.vector.VectorEnv) -> None:
+    """Gives a batched env an action space that is quicker to look at, if it has one of that kind."""
+    space = vars(env).get('action_space')  # a property of a user's own class stays as it is
+    if type(space) is MultiDiscrete:
+        env.action_space = QuickMultiDiscrete(space)
+
+
+class EnvCamera(Protocol):
+    """`zoo.tools.media.film.Camera`: gives the vector or tensor env to use in place of one, of which it takes pictures."""
+
+    def attach(self, env: MadeEnv) -> MadeEnv: ...
 
 
 def make_vector_env(
@@ -37,7 +65,7 @@ def make_vector_env(
     device: str = 'cpu',
     first: int | None = None,
     restarts: Restarts | None = None,
-    camera: Any = None,
+    camera: EnvCamera | None = None,
 ) -> AnyVectorEnv:
     """`n_env` envs of the config, vectorized as it says.
 
@@ -46,7 +74,7 @@ def make_vector_env(
       device: of tensor envs (env.id=torch) and their Timesteps; all others run on the CPU.
       first: index of the first env, if they are one of several groups; messages then show it.
       restarts: counts the envs made anew (env.on_error=restart), of other vectors too; None: of these alone.
-      camera: a `zoo.env.film.Camera` that is to see this one env.
+      camera: is to see this one env.
     Raises: UnknownEnvError, MissingExtraError, EnvKwargsError or ConfigError; UnsupportedEnvError if the env lacks the
       vectorization or the autoreset mode, or has spaces that zoo does not support.
     """
@@ -54,7 +82,7 @@ def make_vector_env(
     name = env_name(cfg) if first is None else f'{env_name(cfg)}[{first}:{first + n_env}]'
     source = find_env(cfg.id, cfg.game)
     how = _vectorization(cfg, source)
-    env: gymnasium.vector.VectorEnv | TensorEnv
+    env: MadeEnv
     if isinstance(source, EnvFamily):
         is_filmed = camera is not None
         request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device, is_filmed)
@@ -65,51 +93,60 @@ def make_vector_env(
         with locate(made_at(name)):
             env = _make_batched(cfg, source, n_env)
     else:
-        mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
-        n_all = n_env if first is None else cfg.collector_env_num
-        env_fns = [EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout, n_all, training)] * n_env
-        if cfg.on_error == 'raise':
-            restarts = None
-        elif restarts is None:
-            restarts = Restarts(cfg.max_restarts)
-        env = (
-            SerialVectorEnv(env_fns, mode, name, restarts, cfg.step_timeout)
-            if how == 'sync'
-            else WorkerVectorEnv(env_fns, mode, cfg.step_timeout, name, restarts)
+        env = _make_single_envs(
+            cfg, how, n_env, n_env if first is None else cfg.collector_env_num, training, name, restarts
         )
-    one_seed = _one_seed(source, env, how)
+    one_seed = source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
+    if isinstance(source, OwnVector):
+        assert isinstance(env, gymnasium.vector.VectorEnv)
+        one_seed = takes_one_seed(env)
     if camera is not None:
         with ExitStack() as undo:
             undo.callback(getattr(env, 'close', lambda: None))
             env = camera.attach(env)
             undo.pop_all()
-    vector = (
-        TensorVectorEnv(env, cfg, name, n_env, device, first or 0)
-        if isinstance(env, TensorEnv)
-        else VectorEnv(
-            env, cfg, name, one_seed, torch.device(device) if device.startswith('cuda') else None, first or 0
-        )
-    )
+    vector: AnyVectorEnv
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        reader = torch.device(device) if device.startswith('cuda') else None
+        vector = VectorEnv(env, cfg, name, one_seed, reader, first or 0)
+    else:
+        from zoo.env.tensor.vector import TensorVectorEnv
+
+        vector = TensorVectorEnv(env, cfg, name, n_env, device, first or 0)
     is_copy = isinstance(source, OwnVector) and source.is_given and not training
-    if vector.n_env != n_env and not is_copy:
-        vector.close()
-        raise EnvContractError(
-            f'env {name!r}: {vector.n_env} envs were made, wanted {n_env}; make as many as '
-            'are asked for (EnvRequest.n_env, or num_envs).'
-        )
-    if cfg.autoreset not in ('auto', vector.autoreset):
-        vector.close()
-        sync = '' if isinstance(source, EnvFamily) else ", or env.vectorization 'sync'"
-        raise UnsupportedEnvError(
-            f"env.autoreset is {cfg.autoreset!r} but the batched {name!r} does {vector.autoreset!r}; use 'auto'{sync}."
-        )
-    settings = EnvSettings(cfg)
-    if settings.changes:
-        with ExitStack() as undo:
-            undo.callback(vector.close)
-            settings.apply([vector], 0)
-            undo.pop_all()
+    with ExitStack() as undo:
+        undo.callback(vector.close)
+        if vector.n_env != n_env and not is_copy:
+            raise EnvContractError(
+                f'env {name!r}: {vector.n_env} envs were made, wanted {n_env}; make as many as '
+                'are asked for (EnvRequest.n_env, or num_envs).'
+            )
+        if cfg.autoreset not in ('auto', vector.autoreset):
+            sync = '' if isinstance(source, EnvFamily) else ", or env.vectorization 'sync'"
+            raise UnsupportedEnvError(
+                f"env.autoreset is {cfg.autoreset!r} but the batched {name!r} does {vector.autoreset!r}; use 'auto'{sync}."
+            )
+        EnvSettings(cfg).apply([vector], 0)
+        undo.pop_all()
     return vector
+
+
+def _make_single_envs(
+    cfg: EnvConfig, how: str, n_env: int, n_all: int, training: bool, name: str, restarts: Restarts | None
+) -> gymnasium.vector.VectorEnv:
+    """Envs that are made alone and step in turn or in processes. n_all: how many all groups have."""
+    mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
+    if cfg.on_error == 'raise':
+        restarts = None
+    elif restarts is None:
+        restarts = Restarts(cfg.max_restarts)
+    if how == 'sync':
+        makers = [EnvMaker(cfg, None, n_all, training)] * n_env
+        return SerialVectorEnv(makers, mode, name, restarts, cfg.step_timeout)
+    from zoo.env.workers import WorkerVectorEnv  # a run whose envs step in turn needs no processes
+
+    makers = [EnvMaker(cfg, cfg.step_timeout, n_all, training)] * n_env
+    return WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts)
 
 
 def make_env_groups(
@@ -136,28 +173,16 @@ def make_env_groups(
     with ExitStack() as undo:
         for start in range(first or 0, (first or 0) + n_env, n_env // n_group):
             group = make_vector_env(cfg, n_env // n_group, training=True, device=device, first=start, restarts=restarts)
-            if isinstance(group, TensorVectorEnv):  # then all of them are
-                return _one_group(cfg, device, first)
+            if group.is_tensor_program:  # then all of them are, and begin without an end
+                if cfg.collector_group_num is not None:
+                    raise UnsupportedEnvError(
+                        f'env.collector_group_num is {n_group} but {env_name(cfg)!r} is a tensor program on the device of '
+                        'the policy, which gains nothing from groups; leave it out.'
+                    )
+                return [make_vector_env(cfg, n_env, training=True, device=device, first=first)]
             groups.append(undo.enter_context(closing(group)))
         undo.pop_all()
     return groups
-
-
-def _one_seed(source: Any, env: Any, how: str) -> bool:
-    """Whether a reset of the vector takes one int rather than one for each env."""
-    if isinstance(source, OwnVector):
-        return takes_one_seed(env)
-    return source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
-
-
-def _one_group(cfg: EnvConfig, device: str, first: int | None) -> list[AnyVectorEnv]:
-    """The group of tensor envs."""
-    if cfg.collector_group_num is not None:
-        raise UnsupportedEnvError(
-            f'env.collector_group_num is {cfg.collector_group_num} but {env_name(cfg)!r} is a tensor program on the '
-            'device of the policy, which gains nothing from groups; leave it out.'
-        )
-    return [make_vector_env(cfg, cfg.collector_env_num, training=True, device=device, first=first)]
 
 
 def vectorization_of(cfg: EnvConfig) -> Literal['sync', 'async', 'batched']:
@@ -165,7 +190,7 @@ def vectorization_of(cfg: EnvConfig) -> Literal['sync', 'async', 'batched']:
     return _vectorization(cfg, find_env(cfg.id, cfg.game))
 
 
-def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'batched']:
+def _vectorization(cfg: EnvConfig, source: Source) -> Literal['sync', 'async', 'batched']:
     wrapped = wrapper_fields(cfg)
     if cfg.on_error == 'restart' and (isinstance(source, EnvFamily) or cfg.vectorization == 'batched'):
         raise UnsupportedEnvError(
@@ -184,8 +209,8 @@ def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'bat
                 'is one of single envs; leave it out.'
             )
         return 'batched'
-    has_batched = isinstance(source, EnvSpec) and source.vector_entry_point is not None
-    if cfg.vectorization == 'batched' and not has_batched:
+    spec = source if isinstance(source, EnvSpec) and source.vector_entry_point is not None else None
+    if cfg.vectorization == 'batched' and spec is None:
         raise UnsupportedEnvError(
             f"env.vectorization is 'batched' but {env_name(cfg)!r} registers no batched version; "
             "use 'auto', 'sync' or 'async'."
@@ -198,17 +223,15 @@ def _vectorization(cfg: EnvConfig, source: Any) -> Literal['sync', 'async', 'bat
     if cfg.vectorization != 'auto':
         return cfg.vectorization
     single = bool(wrapped) or cfg.on_error == 'restart' or cfg.reset_options != {}
-    return 'batched' if has_batched and not single and _batched_fits(cfg, source) else 'sync'
+    return 'batched' if spec is not None and not single and _batched_fits(cfg, spec) else 'sync'
 
 
 def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
     """Whether the batched version fits the config; used for 'auto', which falls back to sync."""
-    entry: Any = spec.vector_entry_point
-    if isinstance(entry, str):
-        try:
-            entry = load_env_creator(entry)
-        except ImportError:
-            return False
+    try:
+        entry = creator_of(spec.vector_entry_point)
+    except ImportError:
+        return False
     mode = getattr(entry, 'metadata', {}).get('autoreset_mode')
     if spec.additional_wrappers or mode is None or cfg.autoreset not in ('auto', autoreset_name(mode)):
         return False

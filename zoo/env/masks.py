@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -57,17 +57,21 @@ def masked_space(obs_space: Space, action_space: Space, source: MaskSource, name
         return obs_space
     assert isinstance(obs_space, Dict)
     if source == 'off':
-        return _with_entry(obs_space, _as_box(entry))
+        if isinstance(entry, MultiBinary):
+            entry = Box(np.zeros(entry.shape), np.ones(entry.shape), 'int8')
+        return Dict({**obs_space.spaces, ACTION_MASK: entry})
     n = mask_size(action_space)
     if n == 0:
         raise no_mask_error(name, action_space)
-    if not isinstance(entry, MultiBinary | Box) or not _is_bits(entry) or int(np.prod(entry.shape)) != n:
+    is_box_of_bits = isinstance(entry, Box) and bool((entry.low >= 0).all() and (entry.high <= 1).all())
+    is_bits = isinstance(entry, MultiBinary) or is_box_of_bits
+    if isinstance(entry, Dict) or not is_bits or int(np.prod(entry.shape)) != n:
         raise UnsupportedEnvError(
             f'env {name!r}: the entry {ACTION_MASK!r} of the observations is {entry}, wanted {n} zeros and ones (a '
             f'MultiBinary, or a Box from 0 to 1), one for each action of {action_space}; correct it, rename it, or '
             'use env.action_mask=off to have it as an ordinary entry.'
         )
-    return _with_entry(obs_space, MultiBinary((n,)))
+    return Dict({**obs_space.spaces, ACTION_MASK: MultiBinary((n,))})
 
 
 def no_mask_error(name: str, action_space: Space) -> UnsupportedEnvError:
@@ -78,21 +82,7 @@ def no_mask_error(name: str, action_space: Space) -> UnsupportedEnvError:
     )
 
 
-def _with_entry(space: Dict, entry: Space) -> Dict:
-    return Dict({**space.spaces, ACTION_MASK: entry})
-
-
-def _is_bits(space: MultiBinary | Box) -> bool:
-    return isinstance(space, MultiBinary) or bool((space.low >= 0).all() and (space.high <= 1).all())
-
-
-def _as_box(space: Space) -> Space:
-    if not isinstance(space, MultiBinary):
-        return space
-    return Box(np.zeros(space.shape), np.ones(space.shape), 'int8')
-
-
-def flat_mask(space: Space, mask: Any) -> np.ndarray:
+def flat_mask(space: Space, mask: object) -> np.ndarray:
     """[n_mask] bool of a mask as an env gives it: one array, or a dict, tuple or list of one for each part.
 
     Raises: BrokenContractError if it is not made of zeros and ones, or has another number of them.
@@ -119,7 +109,7 @@ def flat_mask(space: Space, mask: Any) -> np.ndarray:
     return as_bits(array.reshape(n))
 
 
-def _arrays(mask: Any) -> Iterator[np.ndarray]:
+def _arrays(mask: object) -> Iterator[np.ndarray]:
     """The arrays of nested tuples and lists, in order; a list of numbers is one array."""
     if isinstance(mask, tuple | list) and any(isinstance(x, tuple | list | np.ndarray) for x in mask):
         for x in mask:

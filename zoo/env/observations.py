@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
+from zoo.core.action_map import Actions
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, obs_dtype
-from zoo.env.diagnosis import bad_obs, not_finite_error
-from zoo.env.errors import BrokenContractError, EnvContractError, Place, of_entry
+from zoo.env.errors import BrokenContractError, EnvContractError, Place, bad_obs, not_finite_error, of_entry
 from zoo.env.masks import as_bits
 
 
@@ -23,11 +24,11 @@ class LeafReader(ABC):
         self._path, self._place = path, place
 
     @abstractmethod
-    def read(self, raw: Any) -> np.ndarray:
+    def read(self, raw: ArrayLike) -> np.ndarray:
         """What the envs returned, or what some of them did, in zoo's dtype; without a copy where it has it already."""
 
     @abstractmethod
-    def check(self, obs: np.ndarray, sent: Any = None, index: np.ndarray | None = None) -> None:
+    def check(self, obs: np.ndarray, sent: Actions | None = None, index: np.ndarray | None = None) -> None:
         """Looks at the values. sent: the actions that led to them; index: which envs they are of, None: all.
 
         Raises: EnvError that names the first env whose values cannot be.
@@ -47,7 +48,7 @@ class LeafReader(ABC):
         """A copy of the observations of some envs."""
         return row[index]
 
-    def final(self, raw: Any, index: np.ndarray) -> np.ndarray:
+    def final(self, raw: np.ndarray, index: np.ndarray) -> np.ndarray:
         """The last observations of some envs: raw is one array for all, or an array of objects (gymnasium)."""
         rows = raw[index]
         return self.stack(list(rows), index) if rows.dtype == object else self.read(rows)
@@ -74,13 +75,15 @@ class IndexReader(LeafReader):
 
     def __init__(self, space: Discrete | MultiDiscrete, n_env: int, path: str, place: Place) -> None:
         super().__init__(space, n_env, path, place)
-        self._n: Any = space.n if isinstance(space, Discrete) else np.reshape(space.nvec, space.shape)
-        self._start: Any = space.start if isinstance(space, Discrete) else np.reshape(space.start, space.shape)
+        self._n: int | np.ndarray = space.n if isinstance(space, Discrete) else np.reshape(space.nvec, space.shape)
+        self._start: int | np.ndarray = (
+            space.start if isinstance(space, Discrete) else np.reshape(space.start, space.shape)
+        )
 
-    def read(self, raw: Any) -> np.ndarray:
+    def read(self, raw: ArrayLike) -> np.ndarray:
         return np.asarray(raw).astype(np.int64) - self._start
 
-    def check(self, obs: np.ndarray, sent: Any = None, index: np.ndarray | None = None) -> None:
+    def check(self, obs: np.ndarray, sent: Actions | None = None, index: np.ndarray | None = None) -> None:
         if obs.min() < 0 or np.count_nonzero(obs >= self._n):
             row, *at = map(int, np.argwhere((obs < 0) | (obs >= self._n))[0])
             start, n = (int(np.asarray(x)[tuple(at)]) for x in (self._start, self._n))
@@ -94,7 +97,7 @@ class IndexReader(LeafReader):
 class BinaryReader(LeafReader):
     """MultiBinary: zeros and ones, as bools."""
 
-    def read(self, raw: Any) -> np.ndarray:
+    def read(self, raw: ArrayLike) -> np.ndarray:
         array = np.asarray(raw)
         try:
             return as_bits(array)
@@ -104,7 +107,7 @@ class BinaryReader(LeafReader):
             got = f'the observation{of_entry(self._path)} has {array[array.astype(np.bool_) != array].flat[0]}'
             raise self._place.error(index, got, 'zeros and ones as in observation_space', 'correct it') from None
 
-    def check(self, obs: np.ndarray, sent: Any = None, index: np.ndarray | None = None) -> None:
+    def check(self, obs: np.ndarray, sent: Actions | None = None, index: np.ndarray | None = None) -> None:
         pass
 
 
@@ -115,7 +118,7 @@ class MaskReader(BinaryReader):
         super().__init__(space, n_env, path, place)
         self._one = raw_shape
 
-    def read(self, raw: Any) -> np.ndarray:
+    def read(self, raw: ArrayLike) -> np.ndarray:
         array = np.asarray(raw)
         return super().read(array.reshape(len(array), -1))
 
@@ -127,7 +130,7 @@ class MaskReader(BinaryReader):
 class ByteReader(LeafReader):
     """Images of bytes; every value is finite."""
 
-    def read(self, raw: Any) -> np.ndarray:
+    def read(self, raw: ArrayLike) -> np.ndarray:
         array = np.asarray(raw)
         if array.dtype != np.uint8:
             raise self._place.error(
@@ -138,19 +141,22 @@ class ByteReader(LeafReader):
             )
         return array
 
-    def check(self, obs: np.ndarray, sent: Any = None, index: np.ndarray | None = None) -> None:
+    def check(self, obs: np.ndarray, sent: Actions | None = None, index: np.ndarray | None = None) -> None:
         pass
 
 
 class FloatReader(LeafReader):
     """Every other Box, as float32."""
 
-    def read(self, raw: Any) -> np.ndarray:
+    def read(self, raw: ArrayLike) -> np.ndarray:
         return np.asarray(raw, dtype=np.float32)
 
-    def check(self, obs: np.ndarray, sent: Any = None, index: np.ndarray | None = None) -> None:
+    def check(self, obs: np.ndarray, sent: Actions | None = None, index: np.ndarray | None = None) -> None:
         if np.count_nonzero(np.isfinite(obs)) != obs.size:
             raise not_finite_error(self._place, f'observation{of_entry(self._path)}', obs, sent, index)
+
+
+RawParts = dict[Any, Any]  # or a tuple: the observations of the entries of a Dict or Tuple space
 
 
 class DictReader:
@@ -160,10 +166,10 @@ class DictReader:
         self._parts, self._path, self._place = parts, path, place
         self._keys = [(name, i if is_tuple else name, part) for i, (name, part) in enumerate(parts.items())]
 
-    def read(self, raw: Any) -> dict[str, Any]:
+    def read(self, raw: RawParts) -> dict[str, Any]:
         return {name: part.read(raw[key]) for name, key, part in self._keys}
 
-    def check(self, obs: Mapping[str, Any], sent: Any = None, index: np.ndarray | None = None) -> None:
+    def check(self, obs: Mapping[str, Any], sent: Actions | None = None, index: np.ndarray | None = None) -> None:
         for name, part in self._parts.items():
             part.check(obs[name], sent, index)
 
@@ -180,7 +186,7 @@ class DictReader:
     def take(self, row: Mapping[str, Any], index: np.ndarray) -> dict[str, Any]:
         return {name: part.take(row[name], index) for name, part in self._parts.items()}
 
-    def final(self, raw: Any, index: np.ndarray) -> dict[str, Any]:
+    def final(self, raw: RawParts | np.ndarray, index: np.ndarray) -> dict[str, Any]:
         if isinstance(raw, np.ndarray):  # of objects, one dict or tuple for each env
             return self.stack(list(raw[index]), index)
         return {name: part.final(raw[key], index) for name, key, part in self._keys}
@@ -191,7 +197,7 @@ class DictReader:
             for name, key, part in self._keys
         }
 
-    def _entry(self, row: Any, key: Any, index: int) -> Any:
+    def _entry(self, row: RawParts, key: str | int, index: int) -> Any:
         try:
             return row[key]
         except (LookupError, TypeError) as error:

@@ -16,23 +16,33 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
-from zoo.env.adapter import refuse_untaken_options
+from zoo.core.action_map import Actions
+from zoo.env.adapter import check_takes_options, takes_options
 from zoo.env.attributes import EnvCommand, apply
-from zoo.env.calls import CALLS, CONSTRUCTION_CALLS, env_call
-from zoo.env.closing import close_in_time
-from zoo.env.diagnosis import (
+from zoo.env.errors import (
+    BROKEN,
+    CALLS,
+    CONSTRUCTION,
+    CONSTRUCTION_CALLS,
     FLAGS,
     RAW_ERRORS,
+    RESET,
+    Restarts,
+    Seeds,
     as_flag,
     check_obs,
     check_result,
     checked_call,
+    close_in_time,
+    env_call,
+    locate,
+    made_at,
     n_action,
     raise_if_broken,
+    restart_seed,
+    seeds_of,
 )
-from zoo.env.errors import locate, made_at
 from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched, numbers_of, watched_of
-from zoo.env.restarts import BROKEN, CONSTRUCTION, RESET, Restarts, restart_seed
 
 
 class SerialVectorEnv(SyncVectorEnv):
@@ -83,15 +93,15 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
         """The options of all resets from now on. Raises: UnsupportedEnvError."""
-        refuse_untaken_options(self.envs[0], options, self._name)
+        check_takes_options(takes_options(self.envs[0]), options, self._name)
         self._reset_kwargs = {} if options is None else {'options': options}
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
         self.failed_index = None
         mask = (options or {}).get('reset_mask', np.ones(self.num_envs, dtype=bool))
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed or [None] * self.num_envs
-        self._seeds = self._seeds if seed is None else list(seeds)
+        seeds = seeds_of(seed, self.num_envs)
+        self._seeds = self._seeds if seed is None else seeds
         for i in np.flatnonzero(mask).tolist():
             try:
                 self._reset_env(i, seed=seeds[i])
@@ -103,14 +113,13 @@ class SerialVectorEnv(SyncVectorEnv):
         self._step_count = self._step_count if options else 0
         return self._gathered(), {}
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Actions) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if n_action(actions) != self.num_envs:
             raise ValueError(f'step got {n_action(actions)} actions for {self.num_envs} envs')
-        if self._has_nested_actions:
-            actions = list(iterate(self.action_space, actions))
+        each = list(iterate(self.action_space, actions)) if self._has_nested_actions else actions
         self._step_count += 1
         infos: dict[str, Any] = {}
-        left = enumerate(zip(self.envs, actions, strict=True))
+        left = enumerate(zip(self.envs, each, strict=True))
         while self._step_envs(left, infos):  # the others step all the same
             pass
         self._ended = self._terminations | self._truncations
@@ -127,7 +136,7 @@ class SerialVectorEnv(SyncVectorEnv):
         Its episode broke off, unless it raised only in the reset after a complete one.
         """
         seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
-        result: Any = None
+        result: tuple[Any, ...] | None = None
         i, is_complete = 0, False
         try:
             for i, (env, action) in left:

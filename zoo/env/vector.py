@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
@@ -11,26 +12,101 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from zoo.core.action_map import ActionMap
-from zoo.core.data import BlockField, Obs, Row, StepBlock, Timestep, map_tensors
-from zoo.core.spaces import ACTION_MASK, Dict, Leaf, map_spaces, mask_space, obs_dtype
+from zoo.core.action_map import ActionMap, Actions
+from zoo.core.data import BlockField, Obs, StepBlock, StepRow, Timestep, map_tensors
+from zoo.core.spaces import ACTION_MASK, Dict, Leaf, Space, map_spaces, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
 from zoo.env.attributes import EnvCommand, apply
-from zoo.env.calls import CALLS
-from zoo.env.closing import close_in_time
 from zoo.env.config import EnvConfig
-from zoo.env.diagnosis import flag_array, n_action, not_finite_error, raise_if_contract, wrong_shape_error
-from zoo.env.errors import EnvError, Place, UnsupportedEnvError
+from zoo.env.errors import (
+    BROKEN,
+    CALLS,
+    EnvError,
+    Place,
+    UnsupportedEnvError,
+    close_in_time,
+    flag_array,
+    n_action,
+    not_finite_error,
+    raise_if_contract,
+    wrong_shape_error,
+)
 from zoo.env.families.family import RAW, RAW_END, RAW_REWARD
 from zoo.env.masks import ChoiceCheck, mask_size, masked_space
 from zoo.env.observations import obs_reader
-from zoo.env.restarts import BROKEN
 
 BOOL = np.dtype(bool)
+Autoreset = Literal['same_step', 'next_step', 'disabled']
 
 
-class VectorEnv:
-    """B envs that step together: tensors in, Timesteps out, every observation and reward known to be finite."""
+class AnyVectorEnv(ABC):
+    """B envs that step together: tensors in, Timesteps out.
+
+    Attributes: n_env: B. steps_async: `send` begins a step that continues while other code runs. watched, info_columns:
+      entries of single envs' infos, see `watch` and env.info_columns.
+    """
+
+    name: str
+    n_env: int
+    obs_space: Space
+    action_space: Space
+    autoreset: Autoreset
+    is_tensor_program: ClassVar[bool] = False  # written in PyTorch: it has no infos, and steps on the policy's device
+    steps_async: bool = False
+    watched: tuple[str, ...] = ()
+    info_columns: tuple[str, ...] = ()
+
+    @abstractmethod
+    def reset(self, seed: np.random.SeedSequence | int) -> Obs:
+        """Start new episodes; returns their first observations [B, *O]. The same seed gives the same episodes."""
+
+    @abstractmethod
+    def step(self, action: Tensor) -> Timestep:
+        """One step. action: as the policy made it, see `ActionMap`; the env is given a mapped copy.
+
+        Raises: EnvContractError if an env returns what no step may, such as an observation of another shape; EnvError if a
+          worker died or hung. What the env itself raises passes through, with a note.
+        """
+
+    @abstractmethod
+    def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
+        """Storage for n_step steps of `receive`, or for those of n_env envs, of which these are a part."""
+
+    @abstractmethod
+    def send(self, action: Tensor) -> None:
+        """Begins a step, which `receive` ends. Takes and raises as `step`."""
+
+    @abstractmethod
+    def receive(self, block: StepBlock, t: int) -> dict[str, Any] | None:
+        """Writes what the step returns into row t of a block; returns the info of the vector env, see `zoo.env.infos`."""
+
+    @abstractmethod
+    def watch(self, keys: Sequence[str]) -> None:
+        """Entries of single envs' infos that the info of every step has from now on. Raises: UnsupportedEnvError."""
+
+    @abstractmethod
+    def command(self, command: EnvCommand) -> list[Any]:
+        """What each env gives for a command; where all step as one batch, what that gives, one value.
+
+        Raises: UserError, see `zoo.env.attributes.apply`.
+        """
+
+    @abstractmethod
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        """The options of all resets from now on. Raises: UnsupportedEnvError if the envs take none."""
+
+    def check(self) -> None:
+        """Called once per rollout. Raises: EnvContractError for values that no step looked at when it was made."""
+
+    def compile(self, compile: Callable[..., Any]) -> None:
+        """Compiles the step of tensor programs into one program; of other envs there is nothing to compile."""
+
+    def close(self) -> None:
+        """End the envs and their processes; one that raises or hangs is a warning. May be called again."""
+
+
+class VectorEnv(AnyVectorEnv):
+    """B envs of any library on the CPU; every observation and reward is known to be finite."""
 
     def __init__(
         self,
@@ -66,33 +142,26 @@ class VectorEnv:
         self._has_raw = bool(env.metadata.get(RAW))
         self._device, self._first = reader, first
         self.steps_async: bool = vars(type(env)).get('steps_async', False)  # a subclass may have a step of its own
-        self._called = None if getattr(env, 'keeps_deadlines', False) else self._place  # for the watch on calls
+        self._called = None if getattr(env, 'keeps_deadlines', False) else self._place.of  # for the watch on calls
         self._closes_in_time, self._timeout = getattr(env, 'closes_in_time', False), cfg.step_timeout
         self._restarts = cfg.on_error == 'restart'
         self._ended = np.zeros(self.n_env, dtype=bool)
-        self.watched: tuple[str, ...] = ()
         self.info_columns = tuple(cfg.info_columns)
         self.watch(self.info_columns)
 
     def watch(self, keys: Sequence[str]) -> None:
-        """Entries of single envs' infos that the info of every step has from now on; attribute `watched` names them."""
         new = tuple(dict.fromkeys([*self.watched, *keys]))
         if new != self.watched and hasattr(self._env, 'watch'):  # batched envs gather all entries anyway
             self._env.watch(new)
         self.watched = new
 
     def command(self, command: EnvCommand) -> list[Any]:
-        """What each env gives for a command; where all step as one batch, what that gives, one value.
-
-        Raises: UserError, see `zoo.env.attributes.apply`.
-        """
         if hasattr(self._env, 'command'):
             found: list[Any] = self._env.command(command)
             return found
         return [apply(self._env, command)]
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        """The options of all resets from now on. Raises: UnsupportedEnvError if the envs take none."""
         if not hasattr(self._env, 'set_reset_options'):
             raise UnsupportedEnvError(
                 f'env.reset_options is set but {self.name!r} steps all its envs at once and resets them itself; use '
@@ -125,8 +194,6 @@ class VectorEnv:
         return map_tensors(torch.from_numpy, obs)
 
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
-        """Storage for n_step steps of `receive`, or for those of n_env envs, of which these are a part."""
-
         def like(leaf: Leaf) -> Tensor:
             return torch.empty((n_env or self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
 
@@ -136,12 +203,7 @@ class VectorEnv:
         return StepBlock(n_step, map_spaces(like, self.obs_space), also, arrays=True, reader=self._device)
 
     def step(self, action: Tensor) -> Timestep:
-        """One step, in tensors of its own.
-
-        action: as the policy made it, see `ActionMap`; the env is sent a mapped copy.
-        Raises: EnvContractError if an env returns what no step may, such as an observation of another shape or one
-          that is not finite; EnvError if a worker died or hung. What the env itself raises passes through, with a note.
-        """
+        """One step, in tensors of its own."""
         block = self.block(1)
         self.send(action)
         info = self.receive(block, 0)
@@ -152,7 +214,6 @@ class VectorEnv:
         return Timestep(**row, final_obs=final_obs, final_index=final_index, info=info)
 
     def send(self, action: Tensor) -> None:
-        """Begins a step, which continues asynchronously if `steps_async`; `receive` ends it. Takes and raises as `step`."""
         self._place.step += 1
         self._sent = self._to_env(action)
         if self.steps_async:
@@ -163,7 +224,6 @@ class VectorEnv:
                 raise
 
     def receive(self, block: StepBlock, t: int) -> dict[str, Any]:
-        """Writes what the step returns into row t of a block; returns the info of the vector env, see `zoo.env.infos`."""
         try:
             return self._write(block, t, self._sent)
         except (Exception, SystemExit) as error:
@@ -174,14 +234,7 @@ class VectorEnv:
         if n_action(self._sent) == self.n_env:  # else the caller is to blame
             raise_if_contract(error, self._env, self.name, self._place.step)
 
-    def check(self) -> None:
-        """Called once per rollout; here every step was looked at when it was made."""
-
-    def compile(self, compile: Any) -> None:
-        """Nothing to compile: these envs are no tensor programs."""
-
     def close(self) -> None:
-        """End the envs and their processes; one that raises or hangs is a warning. May be called again."""
         if self._closes_in_time:
             self._env.close()
         else:
@@ -195,7 +248,7 @@ class VectorEnv:
             CALLS.place = CALLS.index = None
             CALLS.count += 1
 
-    def _write(self, block: StepBlock, t: int, sent: Any) -> dict[str, Any]:
+    def _write(self, block: StepBlock, t: int, sent: Actions) -> dict[str, Any]:
         CALLS.place = self._called
         try:
             returned = self._env.step_wait() if self.steps_async else self._env.step(sent)  # type: ignore[attr-defined]
@@ -242,7 +295,9 @@ class VectorEnv:
                 row.begins[broken] = row.is_reset[broken] = row.truncated[broken] = True
         return info
 
-    def _begin_next(self, row: Row, ended: np.ndarray, index: np.ndarray, info: dict[str, Any], sent: Any) -> Any:
+    def _begin_next(
+        self, row: StepRow, ended: np.ndarray, index: np.ndarray, info: dict[str, Any], sent: Actions
+    ) -> Any:
         """The true last observations [K, *O] of the episodes that ended, with the first of the next ones in the row."""
         if self.autoreset == 'same_step':
             final = self._reader.final(info['final_obs'], index)
@@ -278,7 +333,7 @@ class VectorEnv:
                 'that env can be made alone, or env.action_mask=off.'
             )
 
-    def _write_raw(self, row: Row, info: dict[str, Any]) -> None:
+    def _write_raw(self, row: StepRow, info: dict[str, Any]) -> None:
         """The game's own rewards and ends, none of them in rows that are only a reset."""
         row.raw_reward[:], row.raw_end[:] = info[RAW_REWARD], info[RAW_END]
         if row.is_reset is not None:
@@ -292,18 +347,21 @@ class VectorEnv:
             raise self._place.error(None, f'{call} returned {got}', wanted, do)
 
 
-def autoreset_name(mode: Any) -> Literal['same_step', 'next_step', 'disabled']:
-    names: dict[AutoresetMode, Literal['same_step', 'next_step', 'disabled']] = {
-        AutoresetMode.SAME_STEP: 'same_step',
-        AutoresetMode.NEXT_STEP: 'next_step',
-        AutoresetMode.DISABLED: 'disabled',
-    }
-    if mode not in names:
+AUTORESET_NAMES: dict[object, Autoreset] = {
+    AutoresetMode.SAME_STEP: 'same_step',
+    AutoresetMode.NEXT_STEP: 'next_step',
+    AutoresetMode.DISABLED: 'disabled',
+}
+
+
+def autoreset_name(mode: object) -> Autoreset:
+    """The config's name of gymnasium's autoreset mode. Raises: EnvError."""
+    if mode not in AUTORESET_NAMES:
         raise EnvError(
             f"metadata['autoreset_mode'] of the vector env is {mode!r}; "
             'set it to one of gymnasium.vector.AutoresetMode.'
         )
-    return names[mode]
+    return AUTORESET_NAMES[mode]
 
 
 def _child_seeds(seed: np.random.SeedSequence | int, first: int, n: int) -> list[int]:

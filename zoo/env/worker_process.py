@@ -15,11 +15,11 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import write_to_shared_memory
 
+from zoo.core.action_map import Action
 from zoo.core.errors import show_error
 from zoo.core.processes import die_with_parent, leave_signals_to_parent
 from zoo.env.attributes import EnvCommand, apply, outcome
-from zoo.env.diagnosis import as_flag, checked_call
-from zoo.env.errors import BrokenContractError, raised_at
+from zoo.env.errors import BrokenContractError, as_flag, checked_call, raised_at
 from zoo.env.infos import numbers_of, watched_of
 
 
@@ -81,14 +81,14 @@ def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Conn
         worker = _Worker(env, place)
         _answer(worker, pipe)
     except BaseException as error:  # even SystemExit: the parent says what became of the env
-        _send_error(error, pipe, worker and worker.complete)
+        _send_error(error, pipe, worker.complete if worker else None)
         with suppress(BaseException):
             if env is not None:
                 env.close()
 
 
 def _answer(worker: _Worker, pipe: Connection) -> None:
-    result: Any = None  # first: that the env was made
+    result: object = None  # first: that the env was made
     while True:
         message = pickle.dumps((True, result), pickle.HIGHEST_PROTOCOL)
         try:
@@ -112,7 +112,7 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
             result = None
 
 
-def _send_error(error: BaseException, pipe: Connection, step: Any) -> None:
+def _send_error(error: BaseException, pipe: Connection, step: Step | None) -> None:
     pickled = None
     if isinstance(error, Exception):
         with suppress(Exception):  # it may refuse to be pickled
@@ -141,7 +141,7 @@ class _Worker:
         self._write(obs)
         self._ended = False
 
-    def step(self, action: Any) -> Step:
+    def step(self, action: Action) -> Step:
         """reward, terminated, truncated, in mode same_step the last observation of an episode, else None; wanted infos."""
         mode = self._place.mode
         if self._ended and mode == AutoresetMode.NEXT_STEP:
@@ -162,7 +162,7 @@ class _Worker:
         self._write(obs)
         return reward, terminated, truncated, None, sent
 
-    def _wanted(self, info: Any, is_over: bool) -> StepInfo | None:
+    def _wanted(self, info: object, is_over: bool) -> StepInfo | None:
         watched, last = watched_of(self.watched, info), numbers_of(info) if is_over else None
         return StepInfo(watched, last) if watched or last else None
 

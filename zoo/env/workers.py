@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -25,14 +25,29 @@ from gymnasium.vector.utils import (
     read_from_shared_memory,
 )
 
-from zoo.env.adapter import no_options_error, takes_options
+from zoo.core.action_map import Actions
+from zoo.env.adapter import check_takes_options, takes_options
 from zoo.env.attributes import EnvCommand, result, sendable
-from zoo.env.calls import CONSTRUCTION_CALLS
-from zoo.env.closing import close_in_time
-from zoo.env.errors import BrokenContractError, EnvError, WorkerTraceback, add_place, contract_error, locate, made_at
+from zoo.env.errors import (
+    BROKEN,
+    CONSTRUCTION,
+    CONSTRUCTION_CALLS,
+    RESET,
+    BrokenContractError,
+    EnvError,
+    Restarts,
+    Seeds,
+    WorkerTraceback,
+    add_place,
+    close_in_time,
+    contract_error,
+    locate,
+    made_at,
+    restart_seed,
+    seeds_of,
+)
 from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched
-from zoo.env.restarts import BROKEN, CONSTRUCTION, RESET, Restarts, restart_seed
-from zoo.env.worker_process import Raised, StepInfo, WorkerPlace, run_worker
+from zoo.env.worker_process import Raised, WorkerPlace, run_worker
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
 MAX_WAIT = 1e6  # seconds; a system counts them in milliseconds, of 31 bits
@@ -99,26 +114,20 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             add_place(error, made_at(name, self.failed_index))
             raise
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
-        if self._is_stepping:  # a step was begun and not ended
-            self.step_wait()
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed or [None] * self.num_envs
-        self._seeds = self._seeds if seed is None else list(seeds)
-        is_partial = bool(options)
+        seeds = seeds_of(seed, self.num_envs)
+        self._seeds = self._seeds if seed is None else seeds
         indices = np.flatnonzero(options['reset_mask']).tolist() if options else range(self.num_envs)
-        when = f'the reset after step {self._step_count}'
-        for i in indices:
-            self._send(i, ('reset', {'seed': seeds[i]}), when)
-        self._answers(indices, when)
-        self._step_count = self._step_count if is_partial else 0
+        self._ask({i: ('reset', {'seed': seeds[i]}) for i in indices}, f'the reset after step {self._step_count}')
+        self._step_count = self._step_count if options else 0
         return self._observations, {}
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Actions) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         self.step_async(actions)
         return self.step_wait()
 
-    def step_async(self, actions: Any) -> None:
+    def step_async(self, actions: Actions) -> None:
         """Begins a step."""
         self._step_count += 1
         for i, action in enumerate(iterate(self.action_space, actions)):
@@ -137,31 +146,34 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             infos[FINAL_OBS] = np.full(self.num_envs, None, dtype=object)
             for i, final in enumerate(finals):
                 infos[FINAL_OBS][i] = final
-        if any(info is not None for info in own_infos):
-            self._gather(infos, own_infos)
+        for i, info in enumerate(own_infos):
+            if info is not None:
+                self.failed_index = i
+                add_watched(infos, info.watched, i, self.num_envs)
+                if info.last is not None:
+                    infos.setdefault(FINAL_INFO, np.full(self.num_envs, None, dtype=object))[i] = info.last
+                self.failed_index = None
         flags = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)
         return self._observations, np.array(rewards, dtype=np.float64), *flags, infos
 
     def watch(self, keys: Sequence[str]) -> None:
         """Entries of the infos that every step gives from now on."""
         self._watched = tuple(keys)
-        self._ask(('watch', self._watched), 'the choice of info entries')
+        self._ask_all(('watch', self._watched), 'the choice of info entries')
 
     def command(self, command: EnvCommand) -> list[Any]:
         """What each env gives for a command; an env that is made anew gets what was set."""
-        found = [
-            result(each) for each in self._ask(('apply', sendable(command)), f'{command.kind} of {command.name!r}')
-        ]
+        found = self._ask_all(('apply', sendable(command)), f'{command.kind} of {command.name!r}')
+        values = [result(each) for each in found]
         if command.kind == 'set':
             self._commands[command.name] = command
-        return found
+        return values
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
         """The options of all resets from now on. Raises: UnsupportedEnvError."""
-        if options is not None and not self._takes_options:
-            raise no_options_error(self._name)
+        check_takes_options(self._takes_options, options, self._name)
         self._options = options
-        self._ask(('options', options), 'the choice of reset options')
+        self._ask_all(('options', options), 'the choice of reset options')
 
     def close_extras(self, timeout: float = GRACE, terminate: bool = False) -> None:
         """Ask every worker to close its env, then kill those that are still running; terminate: kill all at once."""
@@ -184,34 +196,26 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
                 process.join()
             pipe.close()
         if hung and not terminate:
-            what = (
-                'it had not closed after %g s, and was'
-                if len(hung) == 1
-                else 'they had not closed after %g s, and were'
+            words = ('it', 'was') if len(hung) == 1 else ('they', 'were')
+            logger.warning(
+                'env %r, index %s: %s had not closed after %g s, and %s killed',
+                *(self._name, _join(hung), words[0], timeout, words[1]),
             )
-            logger.warning(f'env %r, index %s: {what} killed', self._name, _join(hung), timeout)
 
     def __del__(self) -> None:
         if not self.closed and hasattr(self, 'processes'):
             self.close(terminate=True)
 
-    def _gather(self, infos: dict[str, Any], own_infos: Sequence[StepInfo | None]) -> None:
-        """Puts what single envs' infos have into that of the vector."""
-        for i, info in enumerate(own_infos):
-            if info is not None:
-                self.failed_index = i
-                add_watched(infos, info.watched, i, self.num_envs)
-                if info.last is not None:
-                    infos.setdefault(FINAL_INFO, np.full(self.num_envs, None, dtype=object))[i] = info.last
-        self.failed_index = None
-
-    def _ask(self, command: tuple[str, Any], when: str) -> list[Any]:
-        """The answers of all workers to a command that is no step."""
+    def _ask(self, commands: Mapping[int, tuple[str, Any]], when: str) -> list[Any]:
+        """The answers of workers to commands that are no steps, by the indices of their envs."""
         if self._is_stepping:  # a step was begun and not ended
             self.step_wait()
-        for i in range(self.num_envs):
+        for i, command in commands.items():
             self._send(i, command, when)
-        return self._answers(range(self.num_envs), when)[0]
+        return self._answers(commands, when)[0]
+
+    def _ask_all(self, command: tuple[str, Any], when: str) -> list[Any]:
+        return self._ask(dict.fromkeys(range(self.num_envs), command), when)
 
     def _start(self, i: int) -> None:
         """Start the process of env i."""
@@ -266,7 +270,9 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         while True:
             cause = self._error({i: fault}, when)
             self._restarts.note(f'env {self._name!r}, index {i}, {when}', cause)
-            self._end(i)
+            self.processes[i].kill()
+            self.processes[i].join()
+            self._pipes[i].close()
             self._start(i)
             when = CONSTRUCTION
             is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
@@ -282,11 +288,6 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         """Seconds to wait for an answer."""
         return min(self._timeout * (CONSTRUCTION_CALLS if when == CONSTRUCTION else 1), MAX_WAIT)
 
-    def _end(self, i: int) -> None:
-        self.processes[i].kill()
-        self.processes[i].join()
-        self._pipes[i].close()
-
     def _error(self, faults: dict[int, Fault], when: str) -> BaseException:
         """What to raise of the faults of some envs; where it is an EnvError and nothing is made anew, all are ended."""
         raised = {i: fault for i, fault in faults.items() if isinstance(fault, Raised)}
@@ -299,10 +300,11 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
                 'find out where it hangs (env.vectorization=sync), or raise env.step_timeout.'
             )
         else:
-            dead = {i: self._exit_code(i) for i in faults}
+            for i in faults:
+                self.processes[i].join(GRACE)  # a pipe breaks shortly before its process ends
+            causes = ', '.join(_cause(self.processes[i].exitcode) for i in faults)
             error = EnvError(
-                f'env {self._name!r}, index {_join(dead)}: its worker process died during {when} '
-                f'({", ".join(map(_cause, dead.values()))}); '
+                f'env {self._name!r}, index {_join(faults)}: its worker process died during {when} ({causes}); '
                 'find out where (env.vectorization=sync), or run fewer envs if memory ran out.'
             )
         if isinstance(error, EnvError) and self._restarts is None:
@@ -322,10 +324,6 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             )
         error.__cause__ = WorkerTraceback(i, fault.text, fault.at)
         return error
-
-    def _exit_code(self, i: int) -> int | None:
-        self.processes[i].join(GRACE)  # a pipe breaks shortly before its process ends
-        return self.processes[i].exitcode
 
 
 def _receive(pipe: Connection, deadline: float) -> tuple[bool, Any]:
@@ -347,11 +345,10 @@ def _close_fault(pipe: Connection, deadline: float, is_stepping: bool) -> Fault:
         is_good, fault = _receive(pipe, deadline)
         if not is_good:  # what the step raised is of no interest any more
             return 'late' if fault == 'late' else 'dead'
-    fault = _receive(pipe, deadline)[1]
-    return fault
+    return _receive(pipe, deadline)[1]
 
 
-def _join(indices: Any) -> str:
+def _join(indices: Iterable[int]) -> str:
     return ', '.join(map(str, indices)) or 'unknown'
 
 

@@ -1,24 +1,156 @@
-"""Wrappers that a config adds to every env: actions in bins, masks, the action and reward before, a window.
-
-They are applied in this order, so that a window also holds the actions and rewards before its observations. Each one
-adds entries to the observation, which becomes a Dict: what was none is its entry 'obs'. The mask is never in a window.
-"""
+"""Wrappers around every env: those of the user, actions in bins, masks, the action and reward before, a window."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
+from zoo.config.section import ConfigError
+from zoo.config.user_code import load_code, names_code, shown_name
+from zoo.core.action_map import Action
+from zoo.core.errors import show_error
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space
 from zoo.env.adapter import env_spaces, gymnasium_space
-from zoo.env.bins import BinsEnv
 from zoo.env.config import EnvConfig
-from zoo.env.diagnosis import RAW_ERRORS, as_flag, check_obs
-from zoo.env.errors import BrokenContractError, UnsupportedEnvError
+from zoo.env.errors import RAW_ERRORS, BrokenContractError, UnsupportedEnvError, as_flag, check_obs, raised_at
 from zoo.env.masks import WHAT, MaskSource, flat_mask, mask_size, no_mask_error
+
+
+class BinsEnv(gymnasium.ActionWrapper):
+    """Takes MultiDiscrete actions in place of a Box: choice k of n is low + k / (n - 1) * (high - low).
+
+    Source: Tang and Agrawal 2020, arXiv:1901.10500, which finds that PPO learns better so in many continuous tasks.
+    """
+
+    def __init__(self, env: gymnasium.Env, n: int, name: str) -> None:
+        super().__init__(env)
+        _, space = env_spaces(env, name)
+        if not isinstance(space, Box) or not (np.isfinite(space.low) & np.isfinite(space.high)).all():
+            raise UnsupportedEnvError(
+                f'env.action_bins is {n} but the actions of env {name!r} are {env.action_space}; it splits numbers '
+                'between finite bounds: leave it out.'
+            )
+        self._values = np.linspace(space.low, space.high, n)  # [n, *A]
+        self._dtype = np.dtype(space.dtype)
+        self.action_space = gymnasium.spaces.MultiDiscrete(np.full(space.shape or (1,), n))
+
+    def action(self, action: ArrayLike) -> np.ndarray:
+        choice = np.reshape(action, (1, *self._values.shape[1:]))
+        values = np.take_along_axis(self._values, choice, 0)[0]
+        return (np.rint(values) if self._dtype.kind in 'iu' else values).astype(self._dtype)
+
+
+Wrapper = str | dict[str, Any] | Callable[..., Any]
+"""'module:Class', {type: 'module:Class', its arguments}, or the class or function itself."""
+
+
+class WrapperCall(NamedTuple):
+    """A wrapper with its arguments. place: how messages name it."""
+
+    place: str
+    make: Callable[..., Any]
+    kwargs: dict[str, Any]
+
+
+def wrapper_problems(wrappers: Sequence[Wrapper], key: str = 'env.wrappers') -> Iterator[str]:
+    """A sentence for every wrapper that is not found, is none, or does not take its arguments; makes none."""
+    for i, item in enumerate(wrappers):
+        try:
+            _load(item, f'{key}[{i}]')
+        except ConfigError as error:
+            yield from error.problems
+
+
+def apply_wrappers(env: gymnasium.Env, wrappers: Sequence[Wrapper], name: str) -> gymnasium.Env:
+    """The env inside all wrappers, the first of them innermost.
+
+    Raises: UnsupportedEnvError if one raises an error, or returns no env.
+    """
+    for i, item in enumerate(wrappers):
+        place, make, kwargs = _load(item, f'env.wrappers[{i}]')
+        try:
+            wrapped = make(env, **kwargs)
+        except Exception as error:
+            raise UnsupportedEnvError(
+                f'env {name!r}: {place} raised {show_error(error)} ({raised_at(error)}) around an env with observations '
+                f'{env.observation_space} and actions {env.action_space}; change its arguments, or leave it out.'
+            ) from error
+        if not isinstance(wrapped, gymnasium.Env):
+            raise UnsupportedEnvError(
+                f'env {name!r}: {place} returned {type(wrapped).__name__}, wanted a gymnasium.Env; return the wrapped env.'
+            )
+        env = wrapped
+    return env
+
+
+def _load(item: Wrapper, path: str) -> WrapperCall:
+    """Raises: ConfigError."""
+    spec = dict(item) if isinstance(item, dict) else {'type': item}
+    if 'type' not in spec:
+        raise ConfigError(
+            f"{path} has no type; write {{'type': 'module:Class', and its arguments}}, e.g. "
+            "{type: 'gymnasium.wrappers:FrameStackObservation', stack_size: 4}."
+        )
+    named: str | Callable[..., Any] = spec.pop('type')
+    make = _code(named, path) if isinstance(named, str) else named
+    place = f'{path} ({shown_name(named) if isinstance(named, str) else getattr(named, "__qualname__", repr(named))})'
+    if not callable(make):
+        raise ConfigError(f'{place} is {type(make).__name__}, which wraps nothing; name a class or function of an env.')
+    if isinstance(make, type) and issubclass(make, gymnasium.vector.VectorEnv):
+        single = getattr(gymnasium.wrappers, make.__name__, None)
+        do = f"'gymnasium.wrappers:{make.__name__}'" if single else 'one of single envs'
+        raise ConfigError(
+            f'{place} wraps whole vectors of envs, and env.wrappers are around each single env; use {do}.'
+        )
+    kwargs = {key: _argument(value, f'{path}.{key}') for key, value in spec.items()}
+    _check_arguments(make, kwargs, place)
+    return WrapperCall(place, make, kwargs)
+
+
+def _code(name: str, path: str) -> object:
+    if not names_code(name):
+        if name.endswith('<lambda>'):
+            _argument(name, path)  # raises
+        if hasattr(gymnasium.wrappers, name):
+            raise ConfigError(f"{path} is {name!r}; write 'gymnasium.wrappers:{name}'.")
+        raise ConfigError(
+            f"{path} is {name!r}, which names no class; write 'module:Class' or 'path/file.py:Class', e.g. "
+            "'gymnasium.wrappers:FlattenObservation'."
+        )
+    return load_code(name, path)
+
+
+def _argument(value: object, path: str) -> object:
+    """A text with the form of a name of code is that code: functions that wrappers take, such as those for rewards."""
+    if isinstance(value, str) and value.endswith('<lambda>'):
+        raise ConfigError(
+            f'{path} is {value!r}, a function without a name, which no saved config can hold; give it a name by def, at the '
+            'top of a module.'
+        )
+    if isinstance(value, str) and names_code(value):
+        return load_code(value, path)
+    if isinstance(value, list):
+        return [_argument(item, path) for item in value]
+    return value
+
+
+def _check_arguments(make: Callable[..., Any], kwargs: dict[str, Any], place: str) -> None:
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):  # a callable in C
+        return
+    try:
+        signature.bind(None, **kwargs)
+    except TypeError as error:
+        own = list(signature.parameters.values())[1:]
+        takes = ', '.join(str(p.replace(annotation=p.empty)) for p in own) or 'nothing else'
+        raise ConfigError(f'{place} takes the env and {takes}: {error}; correct its arguments.') from error
+
 
 OBS, PREV_ACTION, PREV_REWARD, WINDOW_MASK = 'obs', 'prev_action', 'prev_reward', 'window_mask'
 MASK_DO = f'put {ACTION_MASK!r} into the info of every reset and step, zeros and ones for all actions'
@@ -58,7 +190,7 @@ class _Entries:
             )
         self.space = gymnasium.spaces.Dict({**parts, **added})
 
-    def add(self, obs: Any, added: Mapping[str, Any]) -> dict[str, Any]:
+    def add(self, obs: object, added: Mapping[str, Any]) -> dict[str, Any]:
         if not self._is_dict:
             return {OBS: obs, **added}
         if not isinstance(obs, Mapping):
@@ -94,12 +226,14 @@ class MaskEnv(gymnasium.Wrapper):
         obs, info = self.env.reset(**kwargs)
         return self._entries.add(obs, {ACTION_MASK: self._mask(info, 'reset')}), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         mask = self._mask(info, 'step', terminated, truncated)
         return self._entries.add(obs, {ACTION_MASK: mask}), reward, terminated, truncated, info
 
-    def _mask(self, info: Any, call: str, terminated: Any = False, truncated: Any = False) -> np.ndarray:
+    def _mask(
+        self, info: Mapping[str, Any], call: str, terminated: object = False, truncated: object = False
+    ) -> np.ndarray:
         if self._method is not None:
             return flat_mask(self._space, self._method()).astype(np.int8)
         if ACTION_MASK in info:
@@ -111,14 +245,11 @@ class MaskEnv(gymnasium.Wrapper):
 
 def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:
     """The method action_masks (as sb3-contrib calls it) of an env or of one of its wrappers."""
-    layer: Any = env
-    while True:
-        method = getattr(layer, 'action_masks', None)
-        if callable(method):
-            return method
-        if not isinstance(layer, gymnasium.Wrapper):
+    while not callable(method := getattr(env, 'action_masks', None)):
+        if not isinstance(env, gymnasium.Wrapper):
             return None
-        layer = layer.env
+        env = env.env
+    return method
 
 
 class PrevEnv(gymnasium.Wrapper):
@@ -139,32 +270,29 @@ class PrevEnv(gymnasium.Wrapper):
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(**kwargs)
-        return self._entries.add(obs, self._added(_first_action(self._space), 0.0)), info
+        return self._entries.add(obs, self._added(_nested(self._space, _zeros), 0.0)), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        sent = _own_copy(self._space, action)
+    def step(self, action: Action) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        sent = _nested(self._space, lambda leaf, x: np.array(x, dtype=_dtype(leaf)), action)
         obs, reward, terminated, truncated, info = self.env.step(action)
         added = self._added(sent, reward)
         return self._entries.add(obs, added), reward, terminated, truncated, info
 
-    def _added(self, action: Any, reward: Any) -> dict[str, Any]:
+    def _added(self, action: Action, reward: object) -> dict[str, Any]:
         added = {PREV_ACTION: action} if self._action else {}
         return {**added, PREV_REWARD: np.asarray(reward, np.float32)} if self._reward else added
 
 
-def _first_action(space: Space) -> Any:
-    if isinstance(space, Dict):
-        parts = {key: _first_action(part) for key, part in space.spaces.items()}
-        return tuple(parts.values()) if space.is_tuple else parts
-    return _zeros(space)
+def _nested(space: Space, of_leaf: Callable[..., Any], *values: Any) -> Any:
+    """of_leaf(leaf, its part of each value) of all leaves of a space, in the form of the space.
 
-
-def _own_copy(space: Space, action: Any) -> Any:
-    if isinstance(space, Dict):
-        pairs = zip(space.spaces.items(), action if space.is_tuple else (action[k] for k in space.spaces), strict=True)
-        parts = {key: _own_copy(part, x) for (key, part), x in pairs}
-        return tuple(parts.values()) if space.is_tuple else parts
-    return np.array(action, dtype=_dtype(space))
+    Raises: KeyError, TypeError or ValueError if a value has not this form.
+    """
+    if not isinstance(space, Dict):
+        return of_leaf(space, *values)
+    columns = [value if space.is_tuple else [value[key] for key in space.spaces] for value in values]
+    parts = [_nested(part, of_leaf, *own) for part, *own in zip(space.spaces.values(), *columns, strict=True)]
+    return tuple(parts) if space.is_tuple else dict(zip(space.spaces, parts, strict=True))
 
 
 def _zeros(space: Leaf) -> np.ndarray:
@@ -175,7 +303,7 @@ def _zeros(space: Leaf) -> np.ndarray:
     return np.broadcast_to(start, space.shape).astype(_dtype(space))
 
 
-def _dtype(space: Leaf) -> Any:
+def _dtype(space: Leaf) -> DTypeLike:
     if isinstance(space, Box):
         return np.dtype(space.dtype)
     return np.int8 if isinstance(space, MultiBinary) else np.int64
@@ -203,7 +331,7 @@ class WindowEnv(gymnasium.Wrapper):
         shown = {key: gymnasium_space(_windowed(part, n)) for key, part in self._parts.items()}
         kept = {key: gymnasium_space(parts[key]) for key in self._keep}
         self.observation_space = gymnasium.spaces.Dict({**shown, **kept, WINDOW_MASK: gymnasium.spaces.MultiBinary(n)})
-        self._before = {key: _padding(part, n) for key, part in self._parts.items()}
+        self._before = {key: _nested(part, lambda leaf: _padding(leaf, n)) for key, part in self._parts.items()}
         self._seen: dict[str, Any] = self._before
         self._n_seen = 0
 
@@ -212,15 +340,17 @@ class WindowEnv(gymnasium.Wrapper):
         self._seen, self._n_seen = self._before, 0
         return self._shown(obs), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._shown(obs), reward, terminated, truncated, info
 
-    def _shown(self, obs: Any) -> dict[str, Any]:
-        entries = obs if self._is_dict else {OBS: obs}
+    def _shown(self, obs: object) -> dict[str, Any]:
+        entries: Any = obs if self._is_dict else {OBS: obs}
         self._n_seen = min(self._n_seen + 1, self._n)
         try:
-            self._seen = {key: _pushed(part, self._seen[key], entries[key]) for key, part in self._parts.items()}
+            self._seen = {
+                key: _nested(part, _pushed, self._seen[key], entries[key]) for key, part in self._parts.items()
+            }
         except RAW_ERRORS:
             check_obs(obs, self.env.observation_space)
             raise
@@ -243,19 +373,12 @@ def _windowed(space: Space, n: int) -> Space:
     return Box(np.stack([low] * n), np.stack([high] * n), space.dtype)
 
 
-def _padding(space: Space, n: int) -> Any:
-    """The window before an episode begins."""
-    if isinstance(space, Dict):
-        parts = {key: _padding(part, n) for key, part in space.spaces.items()}
-        return tuple(parts.values()) if space.is_tuple else parts
-    zero = np.zeros(space.shape, _dtype(space)) if isinstance(space, Box) else _zeros(space)
+def _padding(leaf: Leaf, n: int) -> np.ndarray:
+    """The window of a leaf before an episode begins."""
+    zero = np.zeros(leaf.shape, _dtype(leaf)) if isinstance(leaf, Box) else _zeros(leaf)
     return np.stack([zero] * n)
 
 
-def _pushed(space: Space, seen: Any, obs: Any) -> Any:
+def _pushed(leaf: Leaf, seen: np.ndarray, obs: ArrayLike) -> np.ndarray:
     """A new window whose last entry is this observation."""
-    if not isinstance(space, Dict):
-        return np.concatenate((seen[1:], np.asarray(obs)[None]), dtype=seen.dtype, casting='same_kind')
-    if space.is_tuple:
-        return tuple(_pushed(part, *pair) for part, *pair in zip(space.spaces.values(), seen, obs, strict=True))
-    return {key: _pushed(part, seen[key], obs[key]) for key, part in space.spaces.items()}
+    return np.concatenate((seen[1:], np.asarray(obs)[None]), dtype=seen.dtype, casting='same_kind')

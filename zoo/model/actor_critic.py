@@ -1,41 +1,201 @@
-"""Model 'vac': an actor and a critic, as two networks or on one trunk; and what it shares with model 'ppg'."""
+"""Models 'vac' and 'ppg': actor and critic as two networks or on one trunk; 'ppg' with an auxiliary value head."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
+from zoo.config.messages import shown
 from zoo.config.section import Section
 from zoo.core.data import Obs
+from zoo.core.errors import UserError
+from zoo.core.lazy import lazy_names
 from zoo.core.registry import MODEL_REGISTRY
-from zoo.core.spaces import Space
-from zoo.model.memory import RecurrentActorCritic, wants_memory
-from zoo.model.networks import ActorCriticConfig, Arch, Networks
+from zoo.core.spaces import ACTION_MASK, Dict, Space, mask_space
+from zoo.model.config import ActorCriticConfig, Arch, PPGModelConfig, VACConfig
+from zoo.model.encoder import Inherited, build_encoder, check_entries, takes_dicts_alone
+from zoo.model.inputs import make_input, update_input, without_mask
+from zoo.model.layers import Layers, ValueHead, WideValueHead, check_mask
+from zoo.rl_utils.distribution import ActionDist, make_dist
 
-_ARCHS: dict[bool | str, Arch] = {
-    False: 'dual',
-    'off': 'dual',
-    True: 'shared',
-    'both': 'shared',
-    'detach': 'detach',
-}
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        'PPGConfig': 'zoo.model.config:PPGModelConfig',
+        'RecurrentPPG': 'zoo.model.memory',
+        'RecurrentVAC': 'zoo.model.memory',
+    },
+)
 
 
-class VACConfig(ActorCriticConfig):
-    """Section `policy.model` of the model 'vac'."""
+class Views(NamedTuple):
+    """What the networks see of an observation, an action mask left out.
 
-    shared_encoder: bool | Literal['off', 'both', 'detach'] = Field(
-        False,
-        description="actor and critic share the encoder (usual for images), and the memory; true or 'both': both "
-        "losses train it; 'detach': that of the actor alone",
-    )
+    input: all that either of them sees; actor, critic: what each sees, the same object where it is the same.
+    leaf: name of the one entry that is all they see, whose space `input` then is; None where they see the observation
+      as it is, or a part of a Dict.
+    acting: names of the entries that acting needs; None if it needs all.
+    """
+
+    input: Space
+    actor: Space
+    critic: Space
+    leaf: str | None
+    acting: tuple[str, ...] | None
+
+
+def views_of(
+    obs_space: Space, actor_obs: Sequence[str] | None, critic_obs: Sequence[str] | None, keep_dict: bool = False
+) -> Views:
+    """The views of observations, of which None means all entries.
+
+    Args: keep_dict: one entry stays in a Dict.
+    Raises: UserError if a name is no entry of the observations, or these are no Dict, or hold a mask alone.
+    """
+    given = {'actor_obs': actor_obs, 'critic_obs': critic_obs}
+    if not isinstance(obs_space, Dict):
+        for key, names in given.items():
+            if names is not None:
+                raise UserError(
+                    f'policy.model.{key} is {shown(list(names))} but the observations are no Dict, so they have no entries '
+                    f'to choose from; leave {key} out'
+                )
+        return Views(obs_space, obs_space, obs_space, None, None)
+    known = without_mask(obs_space).spaces
+    if not known:
+        raise UserError(f'the observations hold nothing but {ACTION_MASK!r}; add an entry that a network can see')
+    for key, names in given.items():
+        if unknown := [name for name in names or () if name not in known]:
+            raise UserError(
+                f'policy.model.{key} names {", ".join(map(repr, unknown))} but the entries of the observations are '
+                f'{", ".join(map(repr, known))}; use some of these'
+            )
+    actor, critic = (set(known if names is None else names) for names in given.values())
+    acting = None if actor == set(known) else _acting_names(obs_space, actor)
+    if actor == critic and len(actor) == 1 and not keep_dict:
+        (leaf,) = actor
+        if not isinstance(known[leaf], Dict):
+            return Views(known[leaf], known[leaf], known[leaf], leaf, acting)
+    view = _part(obs_space, actor)
+    if actor == critic:
+        return Views(view, view, view, None, acting)
+    return Views(_part(obs_space, actor | critic), view, _part(obs_space, critic), None, acting)
+
+
+def _part(space: Dict, names: set[str]) -> Dict:
+    return Dict({name: each for name, each in space.spaces.items() if name in names}, space.is_tuple)
+
+
+def _acting_names(space: Dict, actor: set[str]) -> tuple[str, ...]:
+    needed = actor | ({ACTION_MASK} if mask_space(space) is not None else set())
+    return tuple(name for name in space.spaces if name in needed)
+
+
+class Networks(nn.Module):
+    """The parts of an actor and a critic: an input stage, an encoder and a head for each; the encoders may be one.
+
+    Args: cfg: the fields of ActorCriticConfig; obs_space, action_space: sizes come from them.
+    Attributes: dist: the distribution of the actions. is_masked: whether observations hold an action mask, which
+      logits have applied. leaf: name of the one entry of a Dict that the networks see, where it is one.
+      actor_leaves: names of the entries that acting needs; None if it needs all.
+    """
+
+    def __init__(self, cfg: ActorCriticConfig, obs_space: Space, action_space: Space, arch: Arch) -> None:
+        super().__init__()
+        views = views_of(obs_space, cfg.actor_obs, cfg.critic_obs, takes_dicts_alone(cfg.encoder))
+        self.arch, self.leaf, self.actor_leaves = arch, views.leaf, views.acting
+        check_entries(cfg.encoder, views.input)
+        if views.actor is not views.critic and arch != 'dual':
+            raise UserError(
+                f'policy.model.actor_obs is {shown(cfg.actor_obs)} and critic_obs {shown(cfg.critic_obs)} but actor and critic share '
+                "their encoder; give both the same entries, or each an encoder: shared_encoder 'off', of ppg arch 'dual'"
+            )
+        self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images)
+        given = Inherited(cfg.hidden_sizes, cfg.activation, cfg.precision, cfg.layer_norm)
+        self.actor_encoder = build_encoder(cfg.encoder, views.actor, given)
+        is_dual = arch == 'dual'
+        self.critic_encoder = build_encoder(cfg.encoder, views.critic, given) if is_dual else self.actor_encoder
+        actor, critic = self._below_heads(cfg)
+        self.policy_head, self.dist = policy_head(cfg, actor.n_feature, action_space)
+        self.is_masked = check_mask(obs_space, self.dist)
+        self.value_head = value_head(cfg, critic.n_feature, critic.value_gain)
+        self._decode: Callable[[Tensor], Tensor] | None = None
+
+    def _below_heads(self, cfg: ActorCriticConfig) -> tuple[Any, Any]:
+        """The modules whose outputs the policy head and the value head take; they have n_feature and value_gain."""
+        return self.actor_encoder, self.critic_encoder
+
+    def predict_distribution(self, n_output: int, decode: Callable[[Tensor], Tensor]) -> None:
+        """Makes the critic predict a distribution of returns: n_output logits, which `decode` turns into the value."""
+        head: Any = self.value_head
+        if isinstance(head, nn.Sequential):
+            last: Any = head[-1]
+            head[-1] = WideValueHead(last.layer.in_features, n_output)
+        else:
+            self.value_head = WideValueHead(head.layer.in_features, n_output)
+        self._decode = decode
+
+    @property
+    def one_trunk(self) -> bool:
+        """Whether logit and value come from the same features, so that acting may as well find the value."""
+        return self.critic_encoder is self.actor_encoder
+
+    @property
+    def joint(self) -> bool:
+        """Whether policy and value loss move the same parameters, so that one step has to take both."""
+        return self.arch == 'shared'
+
+    def critic_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Names and parameters that a loss over `compute_critic` moves; none of them the actor's, unless `joint`."""
+        trunk = {'dual': ('critic_encoder', 'critic_core'), 'detach': (), 'shared': ('actor_encoder', 'actor_core')}
+        parts = (*trunk[self.arch], 'value_head')
+        return ((name, p) for name, p in self.named_parameters() if name.split('.')[0] in parts)
+
+    def update_normalizer(self, obs: Obs, weight: Tensor | None = None) -> None:
+        """Takes obs [N, *O] into the observation statistics, where the model keeps any."""
+        update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight)
+
+    def _seen(self, obs: Obs) -> Any:
+        """What the encoders take."""
+        return self.input(obs if self.leaf is None else obs[self.leaf])
+
+    def _value(self, feature: Tensor) -> dict[str, Tensor]:
+        """{'value' [...]}, and 'value_logit' [..., K] of a critic that predicts a distribution."""
+        output = self.value_head(feature)
+        return {'value': output} if self._decode is None else {'value': self._decode(output), 'value_logit': output}
+
+    def _logit(self, feature: Tensor, obs: Obs) -> Tensor:
+        logit = self.policy_head(feature)
+        return self.dist.masked(logit, obs[ACTION_MASK]) if self.is_masked else logit
+
+    def _outputs(
+        self, obs: Obs, feature: Tensor, critic_feature: Tensor, aux_head: nn.Module | None = None
+    ) -> dict[str, Any]:
+        """{'logit', 'value'} and, with a head for it, 'aux_value', from what the heads take; 'detach' stops a gradient."""
+        if self.arch == 'detach':
+            critic_feature = critic_feature.detach()
+        output = {'logit': self._logit(feature, obs)}
+        if aux_head is not None:
+            output['aux_value'] = aux_head(feature)
+        return {**output, **self._value(critic_feature)}
 
 
 class ActorCritic(Networks):
-    """Actor and critic without memory."""
+    """Actor and critic without memory; where the config asks for one, the constructor gives a model that has it."""
+
+    def __new__(cls, cfg: ActorCriticConfig | None = None, *spaces: Space) -> Any:
+        plain = next((each for each in (VAC, PPG) if issubclass(cls, each)), None)
+        if plain is None or getattr(cfg, 'recurrent', None) is None:
+            return super().__new__(cls)
+        if cls is not plain:
+            raise UserError(
+                f'policy.model.recurrent is set but model {cls.__name__} extends {plain.__name__}, which has no memory; '
+                f'let it extend Recurrent{plain.__name__}, or leave recurrent out'
+            )
+        return __getattr__(f'Recurrent{plain.__name__}')(cfg, *spaces)
 
     def compute_actor(self, obs: Obs) -> Tensor:
         """obs [..., *O] -> logit [..., P], the parameters of the action distribution."""
@@ -56,12 +216,22 @@ class ActorCritic(Networks):
 
     def compute_actor_critic(self, obs: Obs) -> dict[str, Any]:
         """obs [..., *O] -> {'logit', 'value'} (and 'value_logit'), each stage run once."""
+        return self._outputs(obs, *self._features(obs))
+
+    def _features(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """What the policy head and the value head take; no gradient is stopped."""
         x = self._seen(obs)
         feature = self.actor_encoder(x)
-        critic_feature = self.critic_encoder(x) if self.arch == 'dual' else feature
-        if self.arch == 'detach':
-            critic_feature = critic_feature.detach()
-        return {'logit': self._logit(feature, obs), **self._value(critic_feature)}
+        return feature, self.critic_encoder(x) if self.arch == 'dual' else feature
+
+
+ARCHS: dict[bool | str, Arch] = {
+    False: 'dual',
+    'off': 'dual',
+    True: 'shared',
+    'both': 'shared',
+    'detach': 'detach',
+}
 
 
 @MODEL_REGISTRY.register('vac')
@@ -73,17 +243,57 @@ class VAC(ActorCritic):
 
     config: ClassVar[type[Section]] = VACConfig
 
-    def __new__(cls, cfg: Any = None, *spaces: Space) -> Any:
-        return RecurrentVAC(cfg, *spaces) if wants_memory(cls, VAC, cfg) else super().__new__(cls)
-
-    def __init__(self, cfg: Any, obs_space: Space, action_space: Space) -> None:
-        super().__init__(cfg, obs_space, action_space, _ARCHS[cfg.shared_encoder])
+    def __init__(self, cfg: VACConfig, obs_space: Space, action_space: Space) -> None:
+        super().__init__(cfg, obs_space, action_space, ARCHS[cfg.shared_encoder])
 
 
-class RecurrentVAC(RecurrentActorCritic):
-    """`VAC` with a memory."""
+@MODEL_REGISTRY.register('ppg')
+class PPG(ActorCritic):
+    """The critic (`value`) feeds GAE; `aux_value`, on the policy's trunk, is there for its gradient alone.
 
-    config: ClassVar[type[Section]] = VACConfig
+    Where the gradients go:
 
-    def __init__(self, cfg: Any, obs_space: Space, action_space: Space) -> None:
-        super().__init__(cfg, obs_space, action_space, _ARCHS[cfg.shared_encoder])
+      arch     compute_actor, 'logit'      compute_critic, 'value'    compute_aux: 'aux_value', 'value'
+      dual     policy trunk, policy head   critic network             policy trunk, aux head; critic network
+      detach   trunk, policy head          value head                 trunk, aux head; value head
+      shared   trunk, policy head          trunk, value head          trunk, aux head; trunk, value head
+
+    A trunk is an encoder, and its memory in a `RecurrentPPG`, which the constructor gives with `recurrent` set. The
+    auxiliary head has no hidden layers, so that what it learns is in the trunk.
+    Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1; 'detach' is its single-network variant: no value gradient
+    enters the shared layers in the policy phase, one does in the auxiliary phase. As in the authors' code that one is
+    the auxiliary head's, and the value head's stops in both phases: with both, the returns would weigh twice as much
+    against the cloning loss as with two networks.
+    """
+
+    config: ClassVar[type[Section]] = PPGModelConfig
+
+    def __init__(self, cfg: PPGModelConfig, obs_space: Space, action_space: Space) -> None:
+        super().__init__(cfg, obs_space, action_space, cfg.arch)
+        self.aux_head = ValueHead(self.actor_encoder.n_feature, self.actor_encoder.value_gain)
+
+    def compute_aux(self, obs: Obs) -> dict[str, Any]:
+        """obs [..., *O] -> {'logit', 'aux_value', 'value'}, each stage run once."""
+        return self._outputs(obs, *self._features(obs), self.aux_head)
+
+
+def policy_head(cfg: ActorCriticConfig, n_feature: int, action_space: Space) -> tuple[nn.Module, ActionDist]:
+    """The head that `policy.model` asks for, behind hidden layers where `actor_head` has widths, and its distribution."""
+    hidden = _hidden(cfg, cfg.actor_head, n_feature)
+    n = n_feature if hidden is None else hidden.n_feature
+    options = {**dict(cfg), 'n_feature': n}
+    dist = make_dist(action_space, cfg.distribution, options)
+    head = dist.make_head(n, options)
+    return (head if hidden is None else nn.Sequential(hidden, head)), dist
+
+
+def value_head(cfg: ActorCriticConfig, n_feature: int, gain: float) -> nn.Module:
+    """The head of the critic, behind hidden layers where `critic_head` has widths; gain: of one without."""
+    hidden = _hidden(cfg, cfg.critic_head, n_feature)
+    if hidden is None:
+        return ValueHead(n_feature, gain)
+    return nn.Sequential(hidden, ValueHead(hidden.n_feature, hidden.value_gain))
+
+
+def _hidden(cfg: ActorCriticConfig, widths: Sequence[int], n_feature: int) -> Layers | None:
+    return Layers(n_feature, widths, cfg.activation, cfg.layer_norm) if widths else None

@@ -11,13 +11,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from zoo.config.section import Section
+from zoo.config.section import LEFT_OUT, Filled, Section
 from zoo.core.errors import UserError
 from zoo.core.registry import ENCODER_REGISTRY
-from zoo.core.spaces import Box
-from zoo.model.convolve import Precision, convolve, has_bf16
-from zoo.model.images import holds_images, image_shape
-from zoo.model.mlp import ACTIVATIONS, Activation, Width
+from zoo.core.spaces import Box, Space
+from zoo.model.images import Precision, convolve, has_bf16, holds_images, image_shape
+from zoo.model.layers import ACTIVATIONS, Activation, Width
 from zoo.rl_utils.init import normed, orthogonal
 
 PRECISION = (
@@ -29,7 +28,7 @@ PRECISION = (
 class CNNConfig(Section):
     """What the sections of the encoders for images have in common."""
 
-    precision: Precision | None = Field(None, description=PRECISION)
+    precision: Filled[Precision] = Field(LEFT_OUT, description=PRECISION)
 
 
 class CNN(nn.Module, ABC):
@@ -58,7 +57,7 @@ class CNN(nn.Module, ABC):
         self._precision, self._activation = precision, 'relu'
 
     @classmethod
-    def fits(cls, space: Any) -> bool:
+    def fits(cls, space: Space) -> bool:
         return holds_images(space)
 
     @abstractmethod
@@ -114,7 +113,7 @@ class ConvNet(CNN):
     config: ClassVar[type[Section]] = ConvConfig
     value_gain: ClassVar[float] = 1.0
 
-    def __init__(self, cfg: Any, space: Box) -> None:
+    def __init__(self, cfg: ConvConfig, space: Box) -> None:
         sizes = list(zip(cfg.channels, cfg.kernels, cfg.strides, strict=True))
         super().__init__(space, _smallest(sizes), cfg.precision)
         self.convs = nn.ModuleList()
@@ -155,7 +154,7 @@ class NatureCNN(ConvNet):
     config: ClassVar[type[Section]] = CNNConfig
     min_size: ClassVar[int] = 36  # gives maps of 8, 3 and 1
 
-    def __init__(self, cfg: Any, space: Box) -> None:
+    def __init__(self, cfg: CNNConfig, space: Box) -> None:
         super().__init__(ConvConfig(precision=cfg.precision), space)
 
 
@@ -187,7 +186,7 @@ class ImpalaCNN(CNN):
     value_gain: ClassVar[float] = 0.1
     min_size: ClassVar[int] = 8  # three halvings
 
-    def __init__(self, cfg: Any, space: Box) -> None:
+    def __init__(self, cfg: ImpalaConfig, space: Box) -> None:
         super().__init__(space, self.min_size, cfg.precision)
         channels, n_block = (16, 32, 32), 2
         block_gain = 1 / math.sqrt(len(channels) * n_block)
@@ -229,17 +228,6 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.second(relu(self.first(relu(x)), inplace=True))
-
-
-NATURE_SIZE = 80
-"""'auto' takes 'nature' from here on: it is made for 84x84, and its strides lose what smaller images show."""
-
-
-def cnn_for(space: Box) -> str:
-    """The encoder that 'auto' means for images: 'nature' for large ones (Atari), else 'impala' (Procgen), 'mlp' if tiny."""
-    image = image_shape(space)
-    size = min(image.height, image.width)
-    return 'nature' if size >= NATURE_SIZE else 'impala' if size >= ImpalaCNN.min_size else 'mlp'
 
 
 def _encoders_for(size: int) -> str:

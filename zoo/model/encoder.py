@@ -18,13 +18,13 @@ from zoo.config.section import ConfigError, Section, plain, validate
 from zoo.core.errors import UserError
 from zoo.core.registry import ENCODER_REGISTRY, UnknownNameError, unknown_name
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
-from zoo.model.cnn import cnn_for
-from zoo.model.convolve import Precision
-from zoo.model.images import holds_images
+from zoo.model.images import Precision, holds_images, image_shape
 from zoo.model.inputs import without_mask
-from zoo.model.mlp import Activation
+from zoo.model.layers import Activation
 
 PATH = 'policy.model.encoder'
+NATURE_SIZE, IMPALA_SIZE = 80, 8
+"""Least sides of the images that 'auto' takes these for; the strides of 'nature', made for 84x84, lose what smaller ones show."""
 
 
 class Inherited(NamedTuple):
@@ -36,7 +36,7 @@ class Inherited(NamedTuple):
     layer_norm: bool = False
 
 
-def checked_spec(spec: Any, path: str = PATH) -> Any:
+def checked_spec(spec: object, path: str = PATH) -> Any:
     """A name as it is, or {type: name, its fields} complete. Raises: ConfigError that names the keys below `path`."""
     if spec in ('auto', {'type': 'auto'}):
         return 'auto'
@@ -48,7 +48,7 @@ EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(checked_spec)]
 """How a config names an encoder: 'auto', a registered name, or {type: name, its fields}."""
 
 
-def section_of(spec: Any, path: str) -> Any:
+def section_of(spec: object, path: str) -> Any:
     """The section of an encoder, with the field `type`. Raises: ConfigError."""
     if not isinstance(spec, str | dict):
         raise ConfigError(f'{path} is {spec!r} but must be the name of an encoder, or {{type: its name, its fields}}.')
@@ -95,7 +95,11 @@ def make_encoder(
 
 
 def build_encoder(
-    spec: Any, space: Space, given: Inherited, path: str = PATH, input_name: str = 'the observations are'
+    spec: str | dict[str, Any],
+    space: Space,
+    given: Inherited,
+    path: str = PATH,
+    input_name: str = 'the observations are',
 ) -> Any:
     """The network that a spec means for a space; see `make_encoder`. path: of the spec, and input_name, for errors."""
     if isinstance(space, Dict):
@@ -116,13 +120,19 @@ def build_encoder(
 
 
 def auto_name(space: Space) -> str:
-    """The encoder that 'auto' means."""
+    """The encoder that 'auto' means: of images 'nature' for large ones (Atari), else 'impala' (Procgen), 'mlp' if tiny."""
     if isinstance(space, Dict):
         return 'multi'
-    return cnn_for(space) if isinstance(space, Box) and holds_images(space) else 'mlp'
+    if not (isinstance(space, Box) and holds_images(space)):
+        return 'mlp'
+    image = image_shape(space)
+    size = min(image.height, image.width)
+    if size >= NATURE_SIZE:
+        return 'nature'
+    return 'impala' if size >= IMPALA_SIZE else 'mlp'
 
 
-def check_entries(spec: Any, space: Space) -> None:
+def check_entries(spec: object, space: Space) -> None:
     """Raises: UserError if a spec of 'multi' has encoders for entries that the observations lack."""
     names = spec.get('encoders') if isinstance(spec, dict) else None
     if not names:
@@ -140,7 +150,7 @@ def check_entries(spec: Any, space: Space) -> None:
         )
 
 
-def takes_dicts_alone(spec: Any) -> bool:
+def takes_dicts_alone(spec: object) -> bool:
     """Whether a spec is of an encoder for a Dict, which takes no single leaf."""
     if spec == 'auto':
         return False
@@ -159,7 +169,7 @@ def _with_type(section: type[Section], name: str) -> type[Section]:
     )
 
 
-def _spread(cls: Any, spec: Any, space: Dict, path: str) -> dict[str, Any]:
+def _spread(cls: type, spec: str | dict[str, Any], space: Dict, path: str) -> dict[str, Any]:
     """A spec of 'multi' for an encoder of single leaves: one for vectors joins all, others stand before the leaves."""
     if _fits(cls, vectors(1)):
         return {'type': 'multi', 'join': spec}
@@ -171,7 +181,7 @@ def _spread(cls: Any, spec: Any, space: Dict, path: str) -> dict[str, Any]:
     raise UserError(f"{path} is {spec!r}{takes} but there are none among the entries ({found}); use 'auto'")
 
 
-def _fits(cls: Any, space: Space) -> bool:
+def _fits(cls: type, space: Space) -> bool:
     return not hasattr(cls, 'fits') or bool(cls.fits(space))
 
 
@@ -181,7 +191,7 @@ def _completed(section: Section, given: Inherited) -> Section:
     return section.model_copy(update=update)
 
 
-def _taken(cls: Any) -> str:
+def _taken(cls: type) -> str:
     """What an encoder takes, in words; empty for one that is for other observations than these."""
     image = Box(np.zeros((3, 84, 84)), np.full((3, 84, 84), 255.0), 'uint8')
     kinds: dict[str, Space] = {'images': image, 'vectors': vectors(1), 'a Dict': Dict({'x': vectors(1)})}

@@ -14,7 +14,7 @@ from zoo.core.data import Obs
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiDiscrete, Space, mask_space
 from zoo.model.images import Pixels, holds_images
-from zoo.model.mlp import OneHot, input_width
+from zoo.model.layers import OneHot, input_width
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 

@@ -1,15 +1,19 @@
-"""Actor and critic with a memory between encoders and heads; the models 'vac' and 'ppg' are these if one is asked for."""
+"""Models 'vac' and 'ppg' with a memory between encoders and heads."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from zoo.config.section import Section
 from zoo.core.data import Obs, State
 from zoo.core.errors import UserError
-from zoo.model.networks import Networks
+from zoo.core.spaces import Space
+from zoo.model.actor_critic import ARCHS, Networks
+from zoo.model.config import ActorCriticConfig, PPGModelConfig, VACConfig
+from zoo.model.layers import ValueHead
 from zoo.model.recurrent import Core
 
 
@@ -21,8 +25,9 @@ class RecurrentActorCritic(Networks):
     returned is that after the last row. What a method does not compute passes through in the state unchanged.
     """
 
-    def _below_heads(self, cfg: Any) -> tuple[Any, Any]:
+    def _below_heads(self, cfg: ActorCriticConfig) -> tuple[Any, Any]:
         memory = cfg.recurrent
+        assert memory is not None, 'the class is chosen by it'
         if not memory.critic and self.arch != 'dual':
             raise UserError(
                 'policy.model.recurrent.critic is false but actor and critic share their encoder, and so its memory; '
@@ -66,9 +71,7 @@ class RecurrentActorCritic(Networks):
     def compute_actor_critic(self, obs: Obs, state: State, first: Tensor | None = None) -> dict[str, Any]:
         """-> {'logit', 'value', 'state'}, each stage run once."""
         feature, critic_feature, state = self._features(obs, state, first)
-        if self.arch == 'detach':
-            critic_feature = critic_feature.detach()
-        return {'logit': self._logit(feature, obs), **self._value(critic_feature), 'state': state}
+        return {**self._outputs(obs, feature, critic_feature), 'state': state}
 
     def _features(self, obs: Obs, state: State, first: Tensor | None) -> tuple[Tensor, Tensor, State]:
         """What the policy head and the value head take, and the state; no gradient is stopped."""
@@ -79,11 +82,13 @@ class RecurrentActorCritic(Networks):
         critic_feature, state = self._critic_feature(x, state, first)
         return feature, critic_feature, state
 
-    def _actor_feature(self, x: Any, state: State, first: Tensor | None) -> tuple[Tensor, State]:
+    def _actor_feature(self, x: Tensor | dict[str, Tensor], state: State, first: Tensor | None) -> tuple[Tensor, State]:
         feature, new = self.actor_core(self.actor_encoder(x), state['actor'], first)
         return feature, {**state, 'actor': new}
 
-    def _critic_feature(self, x: Any, state: State, first: Tensor | None) -> tuple[Tensor, State]:
+    def _critic_feature(
+        self, x: Tensor | dict[str, Tensor], state: State, first: Tensor | None
+    ) -> tuple[Tensor, State]:
         """Of a critic with an encoder of its own."""
         feature = self.critic_encoder(x)
         if self.critic_core is None:
@@ -92,13 +97,25 @@ class RecurrentActorCritic(Networks):
         return feature, {**state, 'critic': new}
 
 
-def wants_memory(cls: type, plain: type, cfg: Any) -> bool:
-    """Whether a config asks for a memory of a model without one. Raises: UserError if its class is a user's own."""
-    if getattr(cfg, 'recurrent', None) is None:
-        return False
-    if cls is not plain:
-        raise UserError(
-            f'policy.model.recurrent is set but model {cls.__name__} extends {plain.__name__}, which has no memory; '
-            f'let it extend Recurrent{plain.__name__}, or leave recurrent out'
-        )
-    return True
+class RecurrentVAC(RecurrentActorCritic):
+    """`VAC` with a memory."""
+
+    config: ClassVar[type[Section]] = VACConfig
+
+    def __init__(self, cfg: VACConfig, obs_space: Space, action_space: Space) -> None:
+        super().__init__(cfg, obs_space, action_space, ARCHS[cfg.shared_encoder])
+
+
+class RecurrentPPG(RecurrentActorCritic):
+    """`PPG` with a memory."""
+
+    config: ClassVar[type[Section]] = PPGModelConfig
+
+    def __init__(self, cfg: PPGModelConfig, obs_space: Space, action_space: Space) -> None:
+        super().__init__(cfg, obs_space, action_space, cfg.arch)
+        self.aux_head = ValueHead(self.actor_core.n_feature, self.actor_core.value_gain)
+
+    def compute_aux(self, obs: Obs, state: State, first: Tensor | None = None) -> dict[str, Any]:
+        """-> {'logit', 'aux_value', 'value', 'state'}, each stage run once."""
+        feature, critic_feature, state = self._features(obs, state, first)
+        return {**self._outputs(obs, feature, critic_feature, self.aux_head), 'state': state}

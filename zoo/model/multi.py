@@ -8,16 +8,16 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from zoo.config.section import Section
+from zoo.config.section import LEFT_OUT, Filled, Section
 from zoo.core.registry import ENCODER_REGISTRY
-from zoo.core.spaces import Dict
-from zoo.model.convolve import Precision
+from zoo.core.spaces import Dict, Space
 from zoo.model.encoder import PATH, Inherited, auto_name, build_encoder, checked_spec, vectors
+from zoo.model.images import Precision
 from zoo.model.inputs import leaf_paths, module_name, space_at
-from zoo.model.mlp import Activation, Width
+from zoo.model.layers import Activation, Width
 
 
-class MultiConfig(Section):
+class MultiEncoderConfig(Section):
     """Encoder 'multi' for observations that are a Dict."""
 
     encoders: dict[str, Any] = Field(
@@ -28,12 +28,12 @@ class MultiConfig(Section):
     join: str | dict[str, Any] | None = Field(
         'mlp', description='encoder of all their features side by side; null: these are the features'
     )
-    hidden_sizes: list[Width] | None = Field(
-        None, min_length=1, description='of the encoders in it; null: policy.model.hidden_sizes'
+    hidden_sizes: Filled[list[Width]] = Field(
+        LEFT_OUT, min_length=1, description='of the encoders in it; null: policy.model.hidden_sizes'
     )
-    activation: Activation | None = Field(None, description='of the encoders in it; null: policy.model.activation')
-    layer_norm: bool | None = Field(None, description='of the encoders in it; null: policy.model.layer_norm')
-    precision: Precision | None = Field(None, description='of the encoders in it; null: policy.model.precision')
+    activation: Filled[Activation] = Field(LEFT_OUT, description='of the encoders in it; null: policy.model.activation')
+    layer_norm: Filled[bool] = Field(LEFT_OUT, description='of the encoders in it; null: policy.model.layer_norm')
+    precision: Filled[Precision] = Field(LEFT_OUT, description='of the encoders in it; null: policy.model.precision')
 
     @field_validator('encoders')
     @classmethod
@@ -56,9 +56,9 @@ class MultiEncoder(nn.Module):
     one, and images join them after convolutions.
     """
 
-    config: ClassVar[type[Section]] = MultiConfig
+    config: ClassVar[type[Section]] = MultiEncoderConfig
 
-    def __init__(self, cfg: Any, space: Dict) -> None:
+    def __init__(self, cfg: MultiEncoderConfig, space: Dict) -> None:
         super().__init__()
         given = Inherited(cfg.hidden_sizes, cfg.activation, cfg.precision, cfg.layer_norm)
         paths = list(leaf_paths(space))
@@ -80,7 +80,7 @@ class MultiEncoder(nn.Module):
         self.value_gain: float = min(part.value_gain for part in (parts if self.join is None else [self.join]))
 
     @classmethod
-    def fits(cls, space: Any) -> bool:
+    def fits(cls, space: Space) -> bool:
         return isinstance(space, Dict)
 
     def forward(self, x: dict[str, Tensor]) -> Tensor:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from zoo.config.section import Section
 from zoo.rl_utils.gae import linear_scan
 
 FORGET_BIAS = 1.0
@@ -28,19 +26,6 @@ def keep_bias(n: int) -> Tensor:
     Source: Tallec and Ollivier 2018, arXiv:1804.11188, sec. 3. Departs: evenly spread, not drawn.
     """
     return torch.linspace(1, 31, n).log()
-
-
-class RecurrentConfig(Section):
-    """Section `policy.model.recurrent`."""
-
-    cell: Literal['lstm', 'gru', 'mingru'] = Field(
-        'lstm', description="kind of memory; 'mingru' runs over a sequence in parallel"
-    )
-    hidden_size: int = Field(
-        64, ge=1, le=1_000_000, description='numbers that a layer remembers, and its features; 64 to 512'
-    )
-    n_layer: int = Field(1, ge=1, le=1_000, description='layers on top of each other; 1 or 2')
-    critic: bool = Field(True, description='the critic has a memory too; false: it sees the present alone')
 
 
 class Resets:

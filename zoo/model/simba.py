@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -10,9 +10,9 @@ from torch.nn.functional import relu
 
 from zoo.config.section import Section
 from zoo.core.registry import ENCODER_REGISTRY
-from zoo.core.spaces import Leaf
+from zoo.core.spaces import Leaf, Space
 from zoo.model.images import holds_images
-from zoo.model.mlp import input_width
+from zoo.model.layers import input_width
 from zoo.rl_utils.init import orthogonal
 
 
@@ -38,7 +38,7 @@ class Simba(nn.Module):
     config: ClassVar[type[Section]] = SimbaConfig
     value_gain: ClassVar[float] = 1.0
 
-    def __init__(self, cfg: Any, space: Leaf) -> None:
+    def __init__(self, cfg: SimbaConfig, space: Leaf) -> None:
         super().__init__()
         self.n_feature: int = cfg.hidden_size
         self.embed = orthogonal(nn.Linear(input_width(space), cfg.hidden_size), 1.0)
@@ -46,7 +46,7 @@ class Simba(nn.Module):
         self.norm = nn.LayerNorm(cfg.hidden_size)
 
     @classmethod
-    def fits(cls, space: Any) -> bool:
+    def fits(cls, space: Space) -> bool:
         return isinstance(space, Leaf) and not holds_images(space)
 
     def forward(self, x: Tensor) -> Tensor:

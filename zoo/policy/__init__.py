@@ -1,16 +1,22 @@
 """Policies, registered by name in POLICY_REGISTRY, and the sections and schedules that a policy declares fields with."""
 
-from zoo.config.schedule import Linear, Schedule, ScheduleOrZero, schedule_value
-from zoo.policy import impala as impala
-from zoo.policy import variants as variants
-from zoo.policy.a2c import A2CCollectConfig, A2CConfig, A2CLearnConfig, A2CPolicy
-from zoo.policy.base import CollectConfig, EvalConfig, LearnConfig, Policy, PolicyConfig
-from zoo.policy.dqn import DQNCollectConfig, DQNConfig, DQNLearnConfig, DQNPolicy
-from zoo.policy.network_policy import NetworkPolicy
-from zoo.policy.offpolicy import PPGOffPolicy, PPOOffPolicy
-from zoo.policy.pg import PGCollectConfig, PGConfig, PGLearnConfig, PGPolicy
-from zoo.policy.ppg import PPGCollectConfig, PPGConfig, PPGLearnConfig, PPGPolicy
-from zoo.policy.ppo import PPOCollectConfig, PPOConfig, PPOLearnConfig, PPOPolicy
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zoo.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from zoo.config.schedule import Linear, Schedule, ScheduleOrZero, schedule_value
+    from zoo.policy.acting import NetworkPolicy
+    from zoo.policy.base import Policy
+    from zoo.policy.config import CollectConfig, EvalConfig, LearnConfig, PolicyConfig
+    from zoo.policy.ppg import PPGCollectConfig, PPGConfig, PPGLearnConfig, PPGPolicy
+    from zoo.policy.ppo import PPOCollectConfig, PPOConfig, PPOLearnConfig, PPOPolicy
+    from zoo.policy.variants.a2c import A2CCollectConfig, A2CConfig, A2CLearnConfig, A2CPolicy
+    from zoo.policy.variants.dqn import DQNCollectConfig, DQNConfig, DQNLearnConfig, DQNPolicy
+    from zoo.policy.variants.offpolicy import PPGOffPolicy, PPOOffPolicy
+    from zoo.policy.variants.pg import PGCollectConfig, PGConfig, PGLearnConfig, PGPolicy
 
 __all__ = [
     'A2CCollectConfig',
@@ -46,3 +52,17 @@ __all__ = [
     'ScheduleOrZero',
     'schedule_value',
 ]
+
+_HOME = {
+    'zoo.config.schedule': 'Linear Schedule ScheduleOrZero schedule_value',
+    'zoo.policy.acting': 'NetworkPolicy',
+    'zoo.policy.base': 'Policy',
+    'zoo.policy.config': 'CollectConfig EvalConfig LearnConfig PolicyConfig',
+    'zoo.policy.ppg': 'PPGCollectConfig PPGConfig PPGLearnConfig PPGPolicy',
+    'zoo.policy.ppo': 'PPOCollectConfig PPOConfig PPOLearnConfig PPOPolicy',
+    'zoo.policy.variants.a2c': 'A2CCollectConfig A2CConfig A2CLearnConfig A2CPolicy',
+    'zoo.policy.variants.dqn': 'DQNCollectConfig DQNConfig DQNLearnConfig DQNPolicy',
+    'zoo.policy.variants.offpolicy': 'PPGOffPolicy PPOOffPolicy',
+    'zoo.policy.variants.pg': 'PGCollectConfig PGConfig PGLearnConfig PGPolicy',
+}
+__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _HOME.items() for name in names.split()})

@@ -1,4 +1,4 @@
-"""What PPO and PPG share: acting, what a transition remembers, how a rollout becomes samples, passes over a batch."""
+"""Base of PPO and PPG: acting, transitions, samples of a rollout, passes over a batch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, Compile, Executor, Step, forward_for_acting
-from zoo.config.parts import make_part
+from zoo.backend.choose import Named, Wish, env_compiler, executor_label
+from zoo.backend.executor import Acting, Compile, Executor, Numbers, Step, forward_for_acting
+from zoo.config.components import make_part, name_of
 from zoo.core.data import (
     Columns,
     Metrics,
@@ -19,6 +20,7 @@ from zoo.core.data import (
     Rollout,
     Sample,
     State,
+    Timestep,
     Transition,
     map_tensors,
 )
@@ -29,31 +31,24 @@ from zoo.core.registry import (
     PLASTICITY_REGISTRY,
     PROXIMAL_REGISTRY,
 )
-from zoo.model.networks import Networks
-from zoo.model.parameters import reached
-from zoo.model.probe import probe
-from zoo.model.unread import unread_option
-from zoo.policy.advantages import Advantages
+from zoo.model.actor_critic import Networks
+from zoo.model.check import probe, reached, unread_option
+from zoo.policy.acting import NetworkPolicy
 from zoo.policy.checks import (
     action_problem,
     exploration_of,
     memory_problem,
-    name_of,
     parts_problem,
     unread_problem,
 )
-from zoo.policy.correction import Correction, correction_of, correction_problem
-from zoo.policy.epochs import Epochs, Trained
-from zoo.policy.execution import Execution, wish_of
-from zoo.policy.freezing import NOTHING_LEFT
+from zoo.policy.config import ActorCriticPolicyConfig
+from zoo.policy.execution import Execution, set_intrinsic_ranks
+from zoo.policy.gradient_steps import clips_values
+from zoo.policy.loss_terms import Objective, Rates
 from zoo.policy.metrics import adv_abs_max, total_loss
-from zoo.policy.network_policy import NetworkPolicy
-from zoo.policy.objective import Objective
-from zoo.policy.plasticity import plasticity_problem
-from zoo.policy.ranked import set_intrinsic_ranks
-from zoo.policy.rates import Rates
-from zoo.policy.regrowth import Regrowth
-from zoo.policy.samples import in_pieces
+from zoo.policy.options.off_policy_correction import Correction, correction_of, correction_problem
+from zoo.policy.passes import Epochs, Trained
+from zoo.policy.samples import Advantages, in_pieces
 from zoo.policy.sequences import (
     first_rows,
     length_of,
@@ -64,11 +59,15 @@ from zoo.policy.sequences import (
     run_model,
     stride_of,
 )
-from zoo.policy.updates import clips_values
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import weighted_mean
+
+NOTHING_LEFT = (
+    'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its own '
+    'here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'
+)
 
 
 class ActorCriticPolicy(NetworkPolicy):
@@ -77,6 +76,7 @@ class ActorCriticPolicy(NetworkPolicy):
     Reads cfg.collect (OnPolicyCollectConfig) and cfg.learn (ActorCriticLearnConfig).
     """
 
+    cfg: ActorCriticPolicyConfig
     scheduled: ClassVar[tuple[str, ...]] = ('learning_rate', 'clip_ratio', 'entropy_weight')
     """Fields of cfg.learn that follow the env steps; their present values are in `_rates`, and are logged."""
     announces_gradients: ClassVar[bool] = True
@@ -131,19 +131,36 @@ class ActorCriticPolicy(NetworkPolicy):
         self._explore = make_part(EXPLORATION_REGISTRY, exploration_of(self.cfg.collect))
         self._correction: Correction = correction_of(self.cfg.learn)
         super()._build()
-        self._advantages = Advantages(self.cfg, self._normalizers, self._objective, self.run.ranks)
+        self._advantages = Advantages(self.cfg, self._normalizers, self._objective.reads_old_value, self.run.ranks)
         if 'learn' in self._fields:
             self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self._dist, self.device)
         self._acts_with_value = self._has_state or bool(getattr(self._model, 'one_trunk', False))
         if problem := next(filter(None, self._problems()), None):
             raise UserError(problem)
-        length, only_evaluates = self.run.max_env_step, not {'learn', 'collect'} & set(self._fields)
-        n_step = None if length is None else length * self._steps_per_env_step()
-        wish = wish_of(
-            self.cfg.learn, self._objective, self.run, n_step, only_evaluates, name_of(exploration_of(self.cfg.collect))
-        )
-        self._execution = Execution(self._model, self._dist, self.device, wish)
+        self._execution = Execution(self._model, self._dist, self.device, self._wish())
+
+    def _wish(self) -> Wish:
+        """What is asked of the executor: of a policy that only evaluates, nothing."""
+        cfg, run, objective = self.cfg.learn, self.run, self._objective
+        n_step = None if run.max_env_step is None else run.max_env_step * self._steps_per_env_step()
+        if not {'learn', 'collect'} & set(self._fields):
+            return Wish('eager', cfg.compile, n_step)
+        parts = [
+            *objective.parts,
+            Named('proximal policy', objective.proximal),
+            Named('optimizer', name_of(cfg.optimizer)),
+        ]
+        options = {
+            'accumulate': cfg.accumulate != 1,
+            'grad_clip_value': cfg.grad_clip_value,
+            'precision': cfg.precision != 'fp32',
+        }
+        parts += [Named('option', f'policy.learn.{name}') for name, is_set in options.items() if is_set]
+        is_summed = f'gradients are summed over {run.ranks.size} ranks' if run.ranks.size > 1 else ''
+        why = ' and '.join(filter(None, (run.eager_only, is_summed)))
+        exploration = name_of(exploration_of(self.cfg.collect))
+        return Wish(cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=why, exploration=exploration)
 
     def check_fields(self) -> None:
         defaults = type(self).config()
@@ -161,6 +178,8 @@ class ActorCriticPolicy(NetworkPolicy):
         yield correction_problem(cfg, self._has_state, self.run.n_draw)
         yield memory_problem(cfg, self._has_state, self._fields, batch_size, self._recomputes)
         if cfg.learn.plasticity is not None:
+            from zoo.policy.options.plasticity import plasticity_problem
+
             part = make_part(PLASTICITY_REGISTRY, cfg.learn.plasticity)
             yield plasticity_problem(part, [name for name, p in self._model.named_parameters() if p.requires_grad])
 
@@ -170,7 +189,7 @@ class ActorCriticPolicy(NetworkPolicy):
 
     @property
     def executor_name(self) -> str:
-        return self._execution.name
+        return executor_label(self._executor)
 
     @property
     def sequence_len(self) -> int:
@@ -182,7 +201,7 @@ class ActorCriticPolicy(NetworkPolicy):
 
     @property
     def compile_env(self) -> Compile | None:
-        return self._execution.compile_env
+        return env_compiler(self._execution.wish, self.device)
 
     def _init_collect(self) -> None:
         super()._init_collect()
@@ -228,7 +247,7 @@ class ActorCriticPolicy(NetworkPolicy):
         value = self._advantages.in_return_units(output['value']) if has_value else None
         return self._dist, output['logit'], value
 
-    def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Any) -> Transition:
+    def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Timestep) -> Transition:
         transition = super()._process_transition(obs, output, timestep)
         transition['logit'] = output['logit']  # of the policy that acted, to which the ratio is
         if self._ignore_done:
@@ -287,6 +306,8 @@ class ActorCriticPolicy(NetworkPolicy):
         self._rates = Rates(self.cfg.learn, self._scheduled())
         self._regrowth = None
         if self.cfg.learn.plasticity is not None:
+            from zoo.policy.options.plasticity import Regrowth
+
             self._regrowth = Regrowth(make_part(PLASTICITY_REGISTRY, self.cfg.learn.plasticity), self._model, self.seed)
         self._set_env_step(0)
 
@@ -332,16 +353,16 @@ class ActorCriticPolicy(NetworkPolicy):
         self._objective.set_env_step(env_step)
 
     @property
-    def _policy_step(self) -> Any:
+    def _policy_step(self) -> Step | None:
         """The gradient step on the policy."""
         return getattr(self, 'step', None)
 
     @property
-    def _value_step(self) -> Any:
+    def _value_step(self) -> Step | None:
         """The gradient step on the critic."""
         return self._policy_step
 
-    def _measures_kl(self, step: Any) -> bool:
+    def _measures_kl(self, step: Step | None) -> bool:
         """Whether steps report kl and ratio_max: where it costs next to nothing, and always with target_kl.
 
         Eager steps on a GPU have kernels without these; steps that are not zoo's own report what they like.
@@ -369,7 +390,7 @@ class ActorCriticPolicy(NetworkPolicy):
         n_epoch: int,
         step: Step,
         optimizers: Sequence[FlatOptimizer],
-        numbers: Any,
+        numbers: Numbers,
         batch_size: int | None,
     ) -> Trained:
         """Passes over a batch, a step for each minibatch, until n_epoch or target_kl."""

@@ -1,4 +1,4 @@
-"""What phasic policy gradient keeps between two auxiliary phases: observations and returns, and recurrent states."""
+"""Memory of phasic policy gradient between two auxiliary phases: observations, returns and recurrent states."""
 
 from __future__ import annotations
 

@@ -1,51 +1,114 @@
-"""What every policy promises: three modes, one config section, one state."""
+"""The base of every policy: three modes, one config section, one state; `with_updates` makes one without a class statement."""
 
 from __future__ import annotations
 
+import copyreg
+import importlib
+import inspect
 import logging
 import os
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, Compile, ForwardActing
 from zoo.backend.trace import named_tensors
+from zoo.config.messages import shown
+from zoo.config.section import Section, fields_of, plain, validate, with_defaults
 from zoo.core.action_map import ActionMap
-from zoo.core.data import Columns, Metrics, Obs, Rollout, RunInfo, Sample, State, Transition, keeps_state
+from zoo.core.data import Columns, Metrics, Obs, Rollout, RunInfo, Sample, State, Timestep, Transition, keeps_state
 from zoo.core.errors import UserError
-from zoo.core.registry import MODEL_REGISTRY, SAVE_REGISTRY
+from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, closest, tool
 from zoo.core.seeding import stream
-from zoo.core.spaces import Dict, Space
-from zoo.model.unread import set_fields
-from zoo.policy.answers import ActionDistribution, Judged, Sampled, distribution_of_obs, judged, sampled, value_of_obs
-from zoo.policy.freezing import freeze
-from zoo.policy.mode_views import CollectMode as CollectMode
-from zoo.policy.mode_views import EvalMode as EvalMode
-from zoo.policy.mode_views import LearnMode as LearnMode
-from zoo.policy.mode_views import device_of as device_of
-from zoo.policy.partial import PartialLoad, load_partly
-from zoo.policy.sections import DEVICE as DEVICE
-from zoo.policy.sections import MAX_EPISODE_STEPS as MAX_EPISODE_STEPS
-from zoo.policy.sections import CollectConfig as CollectConfig
-from zoo.policy.sections import EvalConfig as EvalConfig
-from zoo.policy.sections import LearnConfig as LearnConfig
-from zoo.policy.sections import PolicyConfig as PolicyConfig
-from zoo.policy.session import Session as Session
-from zoo.policy.state import load_state, state_of
-from zoo.policy.updated import updated_class
+from zoo.core.spaces import Dict, Raw, Space
+from zoo.model.check import set_fields
+from zoo.policy.config import PolicyConfig, device_of
+from zoo.policy.inference import ActionDistribution, Judged, Sampled, Session, read_obs
+from zoo.policy.modes import MODES, CollectMode, EvalMode, LearnMode, Mode
+from zoo.policy.parameters import PartialLoad, freeze, load_partly
 from zoo.rl_utils.distribution import ActionDist
 
-if TYPE_CHECKING:
-    from zoo.policy.export import Exported
+KINDS = staticmethod, classmethod, property
+
+
+def updated_class(base: type, name: str, config: Any, methods: Mapping[str, Any]) -> Any:
+    """A registered subclass, see `Policy.with_updates`; its module is that of the caller's caller."""
+    if not isinstance(name, str) or not name:
+        raise UserError(
+            f'with_updates got {shown(name)} as a name but must get a non-empty text, e.g. {base.__name__!r}'
+        )
+    body = {key: _like(base, key, value) for key, value in methods.items() if key != '__doc__'}
+    caller = sys._getframe(2)
+    module = caller.f_globals.get('__name__', '?')
+    body |= {'config': _section(base, name, config), '__module__': module, '__qualname__': name}
+    new = type(base)(
+        name, (base,), {'__reduce_ex__': _reduced, **body, '__doc__': methods.get('__doc__', base.__doc__)}
+    )
+    POLICY_REGISTRY._add(name, new, f'{module}:{caller.f_lineno}')
+    return new
+
+
+def _reduced(self: Any, protocol: Any) -> Any:
+    """As of every object, but the class is found by its registered name: the module may call it otherwise, or not at all."""
+    reduced: Any = object.__reduce_ex__(self, protocol)
+    cls = type(self)
+    is_made_here = vars(cls).get('__reduce_ex__') is _reduced  # not so for a class statement below such a class
+    if not is_made_here or reduced[0] is not copyreg.__newobj__:  # type: ignore[attr-defined]
+        return reduced
+    return _new, (cls.__module__, cls.__name__), *reduced[2:]
+
+
+def _new(module: str, name: str) -> Any:
+    """An object of the class that `module` registered under `name`, without a state yet."""
+    importlib.import_module(module)
+    cls = POLICY_REGISTRY.get(name)
+    return cls.__new__(cls)
+
+
+def _like(base: type, key: str, value: Any) -> Any:
+    """The value as the kind of attribute that the base has under this name."""
+    known = sorted(
+        {name for each in base.__mro__ if each not in (object, ABC) for name in vars(each) if not name.startswith('__')}
+        - {'_abc_impl', 'with_updates', 'config'}
+    )
+    if key not in known:
+        close = closest(key, known)
+        words = f'did you mean {" or ".join(map(repr, close))}?' if close else f'there are {", ".join(known)}.'
+        raise UserError(f'{base.__name__} has no method {key!r}, so nothing would call it: {words}')
+    kept = inspect.getattr_static(base, key)
+    is_method = callable(kept) or isinstance(kept, KINDS)
+    if isinstance(value, KINDS):
+        return value
+    if is_method != callable(value):
+        wanted = 'a function' if is_method else f'a value like {shown(kept)}'
+        raise UserError(f'{key} is {shown(value)} but {base.__name__}.{key} is {wanted}; give one')
+    return next((kind(value) for kind in KINDS if isinstance(kept, kind)), value)
+
+
+def _section(base: Any, name: str, config: Any) -> type[Section]:
+    """The section of a policy with other defaults; its default type is `name`."""
+    if isinstance(config, type) and issubclass(config, base.config):
+        return config
+    if config is not None and not isinstance(config, dict):
+        raise UserError(
+            f'config is {shown(config)} but must be a dict of defaults, or a class derived from {base.config.__name__}'
+        )
+    data = {**plain(config or {}), 'type': name}
+    if 'model' in data:
+        raise UserError(
+            'config has defaults for model, whose fields depend on its type; give default_model=lambda cls: name, and the '
+            'rest in the config of a run'
+        )
+    validate(base.config, data, 'policy', [path for path, _ in fields_of(base.config, 'policy')])
+    return with_defaults(base.config, data)
+
 
 logger = logging.getLogger(__name__)
-
-Mode = Literal['learn', 'collect', 'eval']
-MODES: tuple[Mode, ...] = ('learn', 'collect', 'eval')
 
 
 class Policy(ABC):
@@ -61,6 +124,7 @@ class Policy(ABC):
       run: what is known of the run that the policy is part of.
     """
 
+    cfg: PolicyConfig
     config: ClassVar[type[PolicyConfig]] = PolicyConfig
     announces_gradients: ClassVar[bool] = False
     """Whether its steps call `zoo.policy.hooks.gradient_ready`, without which no callback may have `on_gradient`."""
@@ -75,7 +139,7 @@ class Policy(ABC):
 
     def __init__(
         self,
-        cfg: Any,
+        cfg: PolicyConfig,
         obs_space: Space,
         action_space: Space,
         *,
@@ -161,7 +225,7 @@ class Policy(ABC):
         """
 
     @abstractmethod
-    def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Any) -> Transition:
+    def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Timestep) -> Transition:
         """What to remember of a rollout: a dict of [T, B, ...] tensors, or of nested dicts of such.
 
         Called once per rollout. obs [T, B, *O]; output: what `_forward_collect` returned, stacked; timestep: the fields
@@ -352,7 +416,7 @@ class Policy(ABC):
         sample = self._forward_sample if draws else None
         return EvalMode(self._forward_eval, self._initial_state(), self._env_action(), sample)
 
-    def act(self, obs: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
+    def act(self, obs: Raw, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
         """Actions as the env takes them, for one raw observation [*O] or a batch [B, *O]; greedy as evaluation acts.
 
         A model with a recurrent state acts as at the start of an episode; `session` keeps the state between calls.
@@ -365,32 +429,53 @@ class Policy(ABC):
         """Acting through whole episodes, with the recurrent state of a model that has one."""
         return Session(self)
 
-    def value(self, obs: Any) -> Tensor:
+    def value(self, obs: Raw) -> Tensor:
         """The critic's value of raw observations, [B], or 0-dim for one; in the unit of returns, without gradient.
 
         Here and in the methods below observations are as `act` takes them, results are tensors on the policy's device,
         and a model with a recurrent state is as at the start of an episode.
         Raises: UserError if the policy trains no critic.
         """
-        return value_of_obs(self, obs)
+        batch, is_single = read_obs(self, obs)
+        with torch.no_grad():
+            _, _, value = self._judge(batch, with_value=True)
+        if value is None:
+            raise UserError(
+                f'policy {self.cfg.type!r} trains no critic, so it knows no values; use a policy with a critic, such as ppo'
+            )
+        return value[0] if is_single else value
 
-    def distribution(self, obs: Any) -> ActionDistribution:
+    def distribution(self, obs: Raw) -> ActionDistribution:
         """The distribution of actions for raw observations: log_prob, entropy, sample, mode, kl; without gradient.
 
         Raises: UserError if the policy has none, as 'dqn'.
         """
-        return distribution_of_obs(self, obs)
+        batch, is_single = read_obs(self, obs)
+        with torch.no_grad():
+            dist, logit, _ = self._judge(batch, with_value=False)
+        return ActionDistribution(dist, logit, is_single)
 
-    def sample(self, obs: Any, generator: torch.Generator | None = None) -> Sampled:
+    def sample(self, obs: Raw, generator: torch.Generator | None = None) -> Sampled:
         """Drawn actions, their log-probabilities and the values of raw observations, without gradient.
 
         The actions are those that the log-probabilities belong to: `env_action` turns them into what an env takes.
         """
-        return sampled(self, obs, generator)
+        batch, is_single = read_obs(self, obs)
+        with torch.no_grad():
+            dist, logit, value = self._judge(batch, with_value=True)
+            action = dist.sample(logit, dist.noise((len(logit),), generator, logit.device))
+            log_prob = dist.log_prob(logit, action)
+        if not is_single:
+            return Sampled(action, log_prob, value)
+        return Sampled(action[0], log_prob[0], None if value is None else value[0])
 
-    def evaluate_actions(self, obs: Any, action: Any) -> Judged:
+    def evaluate_actions(self, obs: Raw, action: Raw) -> Judged:
         """Log-probability, entropy and value for raw observations and actions as `sample` gives them, with gradient."""
-        return judged(self, obs, action)
+        batch, is_single = read_obs(self, obs)
+        dist, logit, value = self._judge(batch, with_value=True)
+        found = ActionDistribution(dist, logit, is_single)
+        value = value[0] if is_single and value is not None else value
+        return Judged(found.log_prob(action), found.entropy(), value)
 
     def env_action(self, action: Tensor) -> Any:
         """A batch of actions [B, ...] of this policy as arrays that the env takes: clipped or rescaled to its bounds."""
@@ -414,22 +499,28 @@ class Policy(ABC):
         """
         return SAVE_REGISTRY.get(form)(self, path, env, self.run.env_step if env_step is None else env_step)
 
-    def export(self, path: str | os.PathLike[str], format: str | None = None, *, value: bool = False) -> Exported:
+    def export(self, path: str | os.PathLike[str], format: str | None = None, *, value: bool = False) -> Any:
         """Writes acting to a file that runs without zoo: raw observations in, greedy actions of the env out.
 
         What is written is compared with `act` on 1,000 random observations before the file takes its place. A model with a
         recurrent state has it as inputs and outputs. All is computed in float32.
         Args: format: 'onnx' or 'torch-export'; None: by the ending of the file, .onnx or .pt2; value: the critic's value,
           in the unit of returns, is an output too.
-        Raises: UserError for what the format cannot take; RunError if the file acts otherwise.
+        Returns: `zoo.tools.export.Exported`. Raises: UserError for what the format cannot take; RunError if the file acts otherwise.
         """
-        from zoo.policy.export import export_policy
-
-        return export_policy(self, path, format, value=value)
+        return tool('export_policy')(self, path, format, value=value)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that makes this policy continue as if it had not stopped: nested, tensors and JSON scalars."""
-        return state_of(self)
+        state: dict[str, Any] = {
+            'model': dict(self._model.state_dict()),
+            'normalizer': dict(self._normalizers.state_dict()),
+        }
+        if 'learn' in self._fields:
+            state['learn'] = self._state_dict_learn()
+        if 'collect' in self._fields:
+            state['collect'] = self._state_dict_collect()
+        return state
 
     def load_state_dict(
         self, state: dict[str, Any], strict: bool = True, only: Sequence[str] = ('*',)
@@ -448,7 +539,13 @@ class Policy(ABC):
             if 'learn' in self._fields:
                 self._follow_model()
             return report
-        load_state(self, state)
+        self._model.load_state_dict(state['model'])
+        known = self._normalizers.state_dict()
+        self._normalizers.load_state_dict({k: v for k, v in state['normalizer'].items() if k in known})
+        if 'learn' in self._fields:
+            self._load_state_dict_learn(state['learn'])
+        if 'collect' in self._fields:
+            self._load_state_dict_collect(state.get('collect', {}))
         return None
 
     def memory_state_dict(self) -> dict[str, Any]:

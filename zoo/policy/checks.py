@@ -1,4 +1,4 @@
-"""What does not fit together in a policy, each as a sentence; empty where all is well."""
+"""Checks of the settings of a policy against each other; each gives a sentence, empty where all is well."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 import torch
 
 from zoo.backend.precision import precision_problem
+from zoo.config.components import name_of
+from zoo.config.section import plain
+from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.sequences import SequenceConfig, sequence_problem
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.exploration import exploration_problem
@@ -36,9 +39,11 @@ def action_problem(dist: ActionDist, action_mode: str) -> str:
     )
 
 
-def memory_problem(cfg: Any, has_state: bool, fields: Sequence[str], batch_size: int, recomputes: bool) -> str:
+def memory_problem(
+    cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequence[str], batch_size: int, recomputes: bool
+) -> str:
     """Of a recurrent state and the sequences that train it. cfg: the resolved section `policy`; fields: modes built."""
-    is_given = cfg.learn.sequence != SequenceConfig().model_dump()
+    is_given = plain(cfg.learn.sequence) != plain(SequenceConfig())
     if not has_state and is_given:
         return (
             'policy.learn.sequence is given but the model has no recurrent state: nothing would be cut into '
@@ -56,7 +61,12 @@ def memory_problem(cfg: Any, has_state: bool, fields: Sequence[str], batch_size:
 
 
 def parts_problem(
-    cfg: Any, objective: Any, given_model: str | None, explore: Any, dist: ActionDist, device: torch.device
+    cfg: ActorCriticPolicyConfig,
+    objective: Any,
+    given_model: str | None,
+    explore: Any,
+    dist: ActionDist,
+    device: torch.device,
 ) -> str:
     """Of the parts that the config names. cfg: the resolved section `policy`; given_model: class of a model given."""
     learn, estimator = cfg.learn, name_of(cfg.collect.estimator)
@@ -111,17 +121,12 @@ def exploration_of(collect: Any) -> Any:
     return {'type': 'temperature', 'temperature': collect.temperature}
 
 
-def name_of(spec: Any) -> str:
-    """The name of a part, from a name or {type: name, its options}."""
-    return spec if isinstance(spec, str) else spec['type']
-
-
-def _surrogate_of(cfg: Any, objective: Any) -> str:
+def _surrogate_of(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
     """The surrogate as the config says it."""
     return "policy_loss 'kl'" if cfg.learn.get('policy_loss') == 'kl' else f'surrogate {objective.surrogate.name!r}'
 
 
-def _proximal_problem(cfg: Any, objective: Any) -> str:
+def _proximal_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
     if objective.proximal == 'behaviour' or objective.surrogate.name not in STAYS_NEAR_NOTHING:
         return ''
     if name_of(cfg.learn.proximal) != objective.proximal:
@@ -132,7 +137,7 @@ def _proximal_problem(cfg: Any, objective: Any) -> str:
     )
 
 
-def _exploration_problem(cfg: Any, objective: Any) -> str:
+def _exploration_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
     """Of a KL that is measured from the policy that acted, where that explores: it would not be 0 before any step."""
     name = name_of(exploration_of(cfg.collect))
     penalties = [penalty.name for penalty in objective.penalties if penalty.name in ('kl', 'reverse_kl')]
@@ -148,7 +153,7 @@ def _exploration_problem(cfg: Any, objective: Any) -> str:
     )
 
 
-def _value_drift_problem(cfg: Any, objective: Any, given_model: str | None) -> str:
+def _value_drift_problem(cfg: ActorCriticPolicyConfig, objective: Any, given_model: str | None) -> str:
     """Of ppg; a policy without a critic refuses the penalty itself, and of a model given the first step finds out."""
     is_apart = 'aux_freq' in cfg.learn and given_model is None and cfg.model.get('arch') in ('dual', 'detach')
     if not is_apart or all(penalty.name != 'value_drift' for penalty in objective.penalties):
@@ -159,7 +164,9 @@ def _value_drift_problem(cfg: Any, objective: Any, given_model: str | None) -> s
     )
 
 
-def unread_problem(cfg: Any, default: Any, objective: Any, n_draw: int | None, has_state: bool) -> str:
+def unread_problem(
+    cfg: ActorCriticPolicyConfig, default: Any, objective: Any, n_draw: int | None, has_state: bool
+) -> str:
     """Of options that are set but that nothing reads, for new runs alone: configs of older versions may have them.
 
     Args:
@@ -190,7 +197,7 @@ def unread_problem(cfg: Any, default: Any, objective: Any, n_draw: int | None, h
     return _pass_problem(cfg, n_draw, has_state)
 
 
-def _pass_problem(cfg: Any, n_draw: int | None, has_state: bool) -> str:
+def _pass_problem(cfg: ActorCriticPolicyConfig, n_draw: int | None, has_state: bool) -> str:
     """Of what needs more steps than the passes over a batch have."""
     learn, n_sample = cfg.learn, cfg.collect.get('n_sample')
     n_pass = learn.get('epoch_per_collect', learn.get('actor_epoch_per_collect', 1))

@@ -1,16 +1,19 @@
-"""The settings that PPO and PPG have in common."""
+"""Sections `policy` of the config: those that every policy has, from which a policy derives its own, and those of PPO and PPG."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import torch
 from pydantic import Field, model_validator
 
 from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
 from zoo.backend.precision import UpdatePrecision
-from zoo.config.parts import part_of, parts_of
+from zoo.config.components import part_of, parts_of
 from zoo.config.schedule import RateSchedule, Schedule, ScheduleOrZero
-from zoo.config.section import Section
+from zoo.config.section import LEFT_OUT, Filled, Section
+from zoo.core.errors import UserError
 from zoo.core.registry import (
     CORRECTION_REGISTRY,
     DRAW_REGISTRY,
@@ -24,11 +27,103 @@ from zoo.core.registry import (
     SURROGATE_REGISTRY,
     VALUE_LOSS_REGISTRY,
 )
-from zoo.policy import correction, draw, intrinsic, plasticity, proximal  # noqa: F401  # they register what the defaults name
-from zoo.policy.base import CollectConfig, LearnConfig
 from zoo.policy.sequences import SequenceConfig
 
+Count = Annotated[int, Field(ge=1)]
+DEVICE = r'^(auto|cpu|cuda(:\d+)?)$'
+
+
+class LearnConfig(Section):
+    """Section `policy.learn`: how a policy is updated."""
+
+    batch_size: Annotated[int, Field(ge=1)] | None = Field(
+        256,
+        description='samples per gradient step (64 to 4096 is usual); smaller ones learn more from a sample; null: all '
+        'samples of a rollout, or of a draw from a buffer, at once',
+    )
+    freeze: list[str] = Field(
+        [],
+        description="parameters that stay as they are, by patterns of their names, as ['actor_encoder.*']; 'input' keeps the "
+        'normalisation of observations; after init_from or a resume these are trained ones',
+    )
+
+
+class CollectConfig(Section):
+    """Section `policy.collect`: how experience is gathered; give n_sample or n_step, the other is derived."""
+
+    n_sample: Filled[Count] = Field(LEFT_OUT, description='env steps per rollout, over all envs')
+    n_step: Filled[Count] = Field(
+        128, description='env steps per rollout and env (32 to 2048 is usual); longer ones are less biased'
+    )
+
+
+MAX_EPISODE_STEPS = 100_000  # of an evaluation; the longest of Atari have 27,000
+
+
+class EvalConfig(Section):
+    """Section `policy.eval`: when and how long a policy is evaluated."""
+
+    eval_freq: int = Field(20_000, ge=1, description='env steps between evaluations')
+    n_episode: int = Field(10, ge=1, description='episodes per evaluation, shared out evenly over the evaluation envs')
+    stop_value: float | None = Field(
+        None, description='mean return of an evaluation at which the run stops; null: never'
+    )
+    max_episode_steps: Annotated[int, Field(ge=1)] | None = Field(
+        MAX_EPISODE_STEPS,
+        description='env steps after which an evaluation cuts an episode off and counts it as it is; null: never',
+    )
+    deterministic: bool = Field(
+        True, description='evaluate the likeliest action of each state; false: actions drawn from the policy'
+    )
+    env: dict[str, Any] = Field(
+        {},
+        description='what differs from section env in evaluation envs, such as {kwargs: {level: 2}} or {id: ...}; kwargs of '
+        'the same env are merged key by key',
+    )
+    sets: dict[str, dict[str, Any]] = Field(
+        {},
+        description='further evaluations, by name: {unseen: {kwargs: {level: 9}}} is logged as eval/unseen/return_mean; each '
+        'says what differs from the evaluation envs, as policy.eval.env does',
+    )
+
+
+if TYPE_CHECKING:
+    ModelSection = Any
+else:
+    ModelSection = dict[str, Any]
+"""The section of a model, which its class declares."""
+
+
+class PolicyConfig(Section):
+    """Section `policy`."""
+
+    type: str = Field('ppo', description='registered name of the policy')
+    device: str = Field(
+        'auto', pattern=DEVICE, description="'auto' (cuda where there is one), 'cpu', 'cuda' or 'cuda:N'"
+    )
+    n_thread: Annotated[int, Field(ge=1, le=1_024)] | None = Field(
+        None,
+        description='torch threads of all phases of the run; null: chosen for each phase, 1 for small networks, '
+        'never more than torch has at the start (OMP_NUM_THREADS)',
+    )
+    model: ModelSection = Field({}, description='the model: {type: registered name, ...its fields}')
+    learn: LearnConfig = LearnConfig()
+    collect: CollectConfig = CollectConfig()
+    eval: EvalConfig = EvalConfig()
+
+
 Weight = Annotated[float, Field(ge=0)]
+
+
+def device_of(name: str) -> torch.device:
+    """The device that `policy.device` names."""
+    if name == 'auto':
+        return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+    if not re.fullmatch(DEVICE, name):
+        raise UserError(f"policy.device is {name!r} but must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
+    if name != 'cpu' and not torch.cuda.is_available():
+        raise UserError(f"policy.device is {name!r} but there is no CUDA here; use 'auto' or 'cpu'")
+    return torch.device(name)
 
 
 class PenaltyConfig(Section):
@@ -196,3 +291,10 @@ class OnPolicyCollectConfig(CollectConfig):
     exploration: part_of(EXPLORATION_REGISTRY, 'policy.collect.exploration') = Field(  # type: ignore[valid-type]
         'sample', description='what actions are drawn from, by name or as {type: name, its options}'
     )
+
+
+class ActorCriticPolicyConfig(PolicyConfig):
+    """Section `policy` of a policy that trains an actor with advantages."""
+
+    learn: ActorCriticLearnConfig = ActorCriticLearnConfig()
+    collect: OnPolicyCollectConfig = OnPolicyCollectConfig()

@@ -1,74 +1,153 @@
-"""The executor of a policy's gradient steps and acting, and what it is chosen by."""
+"""Execution of a model: the executor of its gradient steps and acting, its training mode, the ranks that train it together."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from zoo.backend.choose import Named, Wish, choose_executor, env_compiler, executor_label
-from zoo.backend.executor import Compile
-from zoo.core.data import RunInfo
+from zoo.backend.choose import Wish, choose_executor
 from zoo.core.errors import UserError
-from zoo.policy.checks import name_of
-from zoo.policy.objective import Objective
+from zoo.core.ranks import Ranks
+from zoo.core.seeding import stream
 from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.normalizer import RunningMeanStd
+
+
+def join_model(model: nn.Module, ranks: Ranks) -> None:
+    """A model is that of rank 0, and its running statistics are those of the rows of all ranks, from now on.
+
+    Raises: UserError for a model that cannot be trained on several ranks.
+    """
+    if ranks.size == 1:
+        return
+    for name, module in model.named_modules():
+        is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
+        if is_norm and trains_in_steps(module):
+            raise UserError(
+                f'the model has {name!r} ({type(module).__name__}), whose statistics would be those of the rows of one rank, '
+                f'but gradients are summed over {ranks.size} ranks; use layer norm, give it in eval mode, or use one process'
+            )
+    model.load_state_dict(ranks.share(model.state_dict()))
+    for module in model.modules():
+        if isinstance(module, RunningMeanStd):
+            module.ranks = ranks
+
+
+def set_intrinsic_ranks(part: object, ranks: Ranks) -> None:
+    """An intrinsic reward learns from the rows of all ranks. Raises: UserError for one that cannot."""
+    if hasattr(part, 'set_ranks'):
+        part.set_ranks(ranks)
+    elif ranks.size > 1:
+        raise UserError(
+            f'policy.learn.intrinsic is a {type(part).__name__}, which has no set_ranks() and so cannot learn on '
+            f'{ranks.size} ranks; write one, see zoo.policy.options.intrinsic, or use one process'
+        )
 
 
 class Execution:
     """The executor that a wish leads to. A copy or an unpickled one chooses anew, and takes another if it has to.
 
-    Attributes: executor: it runs steps and acts.
+    Attributes: executor: it runs steps and acts; wish: what it was chosen by.
     """
 
     def __init__(self, model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> None:
-        self._model, self._dist, self._device, self._wish = model, dist, device, wish
+        self._model, self._dist, self._device, self.wish = model, dist, device, wish
         self.executor = choose_executor(model, dist, device, wish)
-
-    @property
-    def name(self) -> str:
-        """For the records of a run."""
-        return executor_label(self.executor)
-
-    @property
-    def compile_env(self) -> Compile | None:
-        """What compiles the step of envs that are tensor programs, where the run is worth it."""
-        return env_compiler(self._wish, self._device)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != 'executor'}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._wish = self._wish._replace(is_quiet=True)
+        self.wish = self.wish._replace(is_quiet=True)
         try:
-            self.executor = choose_executor(self._model, self._dist, self._device, self._wish)
+            self.executor = choose_executor(self._model, self._dist, self._device, self.wish)
         except UserError:  # of another machine
-            self._wish = self._wish._replace(executor='auto', compile='auto')
-            self.executor = choose_executor(self._model, self._dist, self._device, self._wish)
+            self.wish = self.wish._replace(executor='auto', compile='auto')
+            self.executor = choose_executor(self._model, self._dist, self._device, self.wish)
 
 
-def wish_of(
-    cfg: Any, objective: Objective, run: RunInfo, n_step: float | None, only_evaluates: bool, exploration: str
-) -> Wish:
-    """What a policy asks of its executor; one that only evaluates asks for nothing.
+_MARK = '_trains_in_steps'  # on a module: the policy put it into eval mode, not the user, should it be given to another
+logger = logging.getLogger(__name__)
 
-    Args: cfg: the resolved section `policy.learn`; n_step: gradient steps of the run; exploration: its name.
+
+class ModelMode:
+    """Keeps a model in eval mode, and puts it into training mode for gradient steps.
+
+    So that actions, values and evaluations depend on the observation alone, and acting leaves running statistics as they
+    are. Modules that were given in eval mode stay in it during the steps too.
+    Args: device: where the model is.
     """
-    if only_evaluates:
-        return Wish('eager', cfg.compile, n_step)
-    parts = [
-        *objective.parts,
-        Named('proximal policy', objective.proximal),
-        Named('optimizer', name_of(cfg.optimizer)),
-    ]
-    options = {
-        'accumulate': cfg.accumulate != 1,
-        'grad_clip_value': cfg.grad_clip_value,
-        'precision': cfg.precision != 'fp32',
-    }
-    parts += [Named('option', f'policy.learn.{name}') for name, is_set in options.items() if is_set]
-    is_summed = f'gradients are summed over {run.ranks.size} ranks' if run.ranks.size > 1 else ''
-    why = ' and '.join(filter(None, (run.eager_only, is_summed)))
-    return Wish(cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=why, exploration=exploration)
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self._model, self._device = model, device
+        self._kept = [module for module in model.modules() if not trains_in_steps(module)]
+        self._differs = any(module not in self._kept and _may_differ(module) for module in model.modules())
+        for module in model.modules():
+            if module.training:
+                setattr(module, _MARK, True)
+        model.eval()
+
+    @contextmanager
+    def steps(self, seed: int, train_iter: int) -> Iterator[None]:
+        """The context of gradient steps. What the model draws at random in it, such as dropout, depends on these two."""
+        if not self._differs:  # the modes are the same, and to change it takes 0.1 ms, as long as a small update
+            yield
+            return
+        own = stream(seed, 'model steps', train_iter)
+        is_cuda, number = self._device.type == 'cuda', int(own.generate_state(1, np.uint64)[0]) >> 1
+        with torch.random.fork_rng(devices=[self._device] if is_cuda else []):
+            torch.default_generator.manual_seed(number)
+            if is_cuda:
+                with torch.cuda.device(self._device):
+                    torch.cuda.manual_seed(number)
+            self._model.train()
+            for module in self._kept:
+                module.training = False
+            try:
+                yield
+            finally:
+                self._model.eval()
+
+    def warn_of_difference(self) -> None:
+        """Says once, by name, which modules compute something else in steps than in acting."""
+        names = [
+            f'{name!r} ({type(module).__name__})'
+            for name, module in self._model.named_modules()
+            if module not in self._kept and _differs(module)
+        ]
+        if names:
+            logger.warning(
+                'the model computes something else in gradient steps, in training mode, than in acting and evaluation, '
+                'in eval mode: %s; so probability ratios are not 1 when an update begins. Give these modules in eval '
+                'mode (module.eval()) if both should be the same',
+                ', '.join(names[:3]) + (f' and {len(names) - 3} more' if len(names) > 3 else ''),
+            )
+
+
+def trains_in_steps(module: nn.Module) -> bool:
+    """Whether gradient steps see a module in training mode: it was given in that."""
+    return module.training or hasattr(module, _MARK)
+
+
+def _differs(module: nn.Module) -> bool:
+    """Whether it is a layer of torch's that computes something else in training mode."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RReLU):
+        return True
+    if isinstance(module, nn.modules.batchnorm._NormBase):
+        return module.track_running_stats
+    return isinstance(module, (nn.RNNBase, nn.MultiheadAttention)) and module.dropout > 0
+
+
+def _may_differ(module: nn.Module) -> bool:
+    """Of a class of other code, and of hooks, it is not known: spectral norm is either of them."""
+    is_known = type(module).__module__.startswith(('torch.nn.modules.', 'zoo.'))
+    return _differs(module) or not is_known or bool(module._forward_hooks or module._forward_pre_hooks)

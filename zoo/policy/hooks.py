@@ -1,4 +1,4 @@
-"""Where an update calls code of the run: between a backward pass and the step of the optimisers.
+"""Calls of the run's own code within an update: between a backward pass and the step of the optimisers.
 
 A step function calls `gradient_ready` once after each backward pass. Nothing happens unless a run has callbacks for it,
 see `Callback.on_gradient`; such a run executes its steps eagerly. They see the gradient that the optimisers step with,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from zoo.core.data import Columns, Metrics
-from zoo.core.ranks import Ranks
+from zoo.policy.gradient_steps import PolicyNumbers
 
 MAXIMA = ('ratio_max', 'adv_abs_max')
 """Metrics of which an update, or a round of several, has the largest value; of all others it has the mean."""
@@ -30,21 +29,6 @@ def summaries(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: by_name[name] if name in by_name else summary(name, x) for name, x in metrics.items()}
 
 
-def mean_metrics(ranks: Ranks, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics of all ranks as one: their means, of a maximum the largest and of a minimum the least; one exchange.
-
-    Args: metrics: 0-dim tensors or numbers; the same names on every rank, in any order.
-    Returns: as given with one rank; else 0-dim float64 tensors on the CPU.
-    """
-    if ranks.size == 1 or not metrics:
-        return dict(metrics)
-    own = torch.stack([torch.as_tensor(metrics[name]).detach().to('cpu', torch.float64) for name in sorted(metrics)])
-    rows = torch.zeros(ranks.size, len(own), dtype=torch.float64)
-    rows[ranks.rank] = own
-    columns = dict(zip(sorted(metrics), ranks.sum_(rows).unbind(1), strict=True))
-    return {name: over_ranks(name, columns[name]) for name in metrics}
-
-
 def over_ranks(name: str, values: Tensor) -> Tensor:
     """A metric of several ranks [n] as one number: the largest of maxima, the least of minima, else the mean."""
     if name in MAXIMA or name.endswith('_max'):
@@ -52,7 +36,7 @@ def over_ranks(name: str, values: Tensor) -> Tensor:
     return values.min() if name.endswith('_min') else values.mean()
 
 
-def total_loss(metrics: Metrics, numbers: Any) -> Tensor:
+def total_loss(metrics: Metrics, numbers: PolicyNumbers) -> Tensor:
     """What the steps of an update minimised: policy_loss, value_loss, entropy and penalties with their weights.
 
     total_loss = policy_loss + value_weight * value_loss - entropy_weight * entropy + sum of weight * penalty

@@ -1,94 +1,70 @@
-"""When a model is in training mode: during gradient steps alone."""
+"""The three modes of a policy, as given to a learner, a collector and an evaluator; and the device that a policy is on."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol
 
-import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
-from zoo.core.seeding import stream
-
-_MARK = '_trains_in_steps'  # on a module: the policy put it into eval mode, not the user, should it be given to another
-
-logger = logging.getLogger(__name__)
+from zoo.backend.executor import Acting
+from zoo.core.data import Metrics, Obs, Rollout, Sample, State, Transition
 
 
-class ModelMode:
-    """Keeps a model in eval mode, and puts it into training mode for gradient steps.
+class LearnMode(NamedTuple):
+    """What a learner is given."""
 
-    So that actions, values and evaluations depend on the observation alone, and acting leaves running statistics as they
-    are. Modules that were given in eval mode stay in it during the steps too.
-    Args: device: where the model is.
-    """
-
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self._model, self._device = model, device
-        self._kept = [module for module in model.modules() if not trains_in_steps(module)]
-        self._differs = any(module not in self._kept and _may_differ(module) for module in model.modules())
-        for module in model.modules():
-            if module.training:
-                setattr(module, _MARK, True)
-        model.eval()
-
-    @contextmanager
-    def steps(self, seed: int, train_iter: int) -> Iterator[None]:
-        """The context of gradient steps. What the model draws at random in it, such as dropout, depends on these two."""
-        if not self._differs:  # the modes are the same, and to change it takes 0.1 ms, as long as a small update
-            yield
-            return
-        own = stream(seed, 'model steps', train_iter)
-        is_cuda, number = self._device.type == 'cuda', int(own.generate_state(1, np.uint64)[0]) >> 1
-        with torch.random.fork_rng(devices=[self._device] if is_cuda else []):
-            torch.default_generator.manual_seed(number)
-            if is_cuda:
-                with torch.cuda.device(self._device):
-                    torch.cuda.manual_seed(number)
-            self._model.train()
-            for module in self._kept:
-                module.training = False
-            try:
-                yield
-            finally:
-                self._model.eval()
-
-    def warn_of_difference(self) -> None:
-        """Says once, by name, which modules compute something else in steps than in acting."""
-        names = [
-            f'{name!r} ({type(module).__name__})'
-            for name, module in self._model.named_modules()
-            if module not in self._kept and _differs(module)
-        ]
-        if names:
-            logger.warning(
-                'the model computes something else in gradient steps, in training mode, than in acting and evaluation, '
-                'in eval mode: %s; so probability ratios are not 1 when an update begins. Give these modules in eval '
-                'mode (module.eval()) if both should be the same',
-                ', '.join(names[:3]) + (f' and {len(names) - 3} more' if len(names) > 3 else ''),
-            )
+    forward: Callable[[Any], Metrics]  # a `Sample` [N], or {'policy': .., 'value': ..} of such
+    learn_aux: Callable[[], Metrics]
+    monitor_vars: Callable[[], list[str]]
+    set_env_step: Callable[[int], None]
+    train_iter: Callable[[], int]
+    get_batch_size: Callable[[], int | dict[str, int] | None]  # None: all samples at once
+    state_dict: Callable[[], dict[str, Any]]
+    load_state_dict: Callable[[dict[str, Any]], None]
 
 
-def trains_in_steps(module: nn.Module) -> bool:
-    """Whether gradient steps see a module in training mode: it was given in that."""
-    return module.training or hasattr(module, _MARK)
+class Start(Protocol):
+    """Makes what acts for a group of envs."""
+
+    def __call__(self, obs: Obs, first: int = 0) -> Acting:
+        """Args: obs: where the observations of each rollout will be, [T + 1, B, *O]; first: of its envs over all envs."""
 
 
-def _differs(module: Any) -> bool:
-    """Whether it is a layer of torch's that computes something else in training mode."""
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        return module.p > 0
-    if isinstance(module, nn.RReLU):
-        return True
-    if isinstance(module, nn.modules.batchnorm._NormBase):
-        return module.track_running_stats
-    return isinstance(module, (nn.RNNBase, nn.MultiheadAttention)) and module.dropout > 0
+class Begin(Protocol):
+    """Is told that a rollout begins."""
+
+    def __call__(self, collect_iter: int, env_step: int | None = None) -> None:
+        """Args: rollouts before it; env steps before it, None: as many as was said last."""
 
 
-def _may_differ(module: nn.Module) -> bool:
-    """Of a class of other code, and of hooks, it is not known: spectral norm is either of them."""
-    is_known = type(module).__module__.startswith(('torch.nn.modules.', 'zoo.'))
-    return _differs(module) or not is_known or bool(module._forward_hooks or module._forward_pre_hooks)
+class CollectMode(NamedTuple):
+    """What a collector is given."""
+
+    forward: Callable[[Obs, State], dict[str, Any]]
+    start: Start
+    process_transition: Callable[[Obs, dict[str, Any], Any], Transition]  # once per rollout
+    get_train_sample: Callable[[Rollout], Sample]
+    reset: Callable[[], None]
+    begin: Begin  # before each rollout
+    forget: Callable[[slice], None]  # these envs, of all, begin new episodes; what was known of the old ones is dropped
+    n_step: int
+    env_action: Callable[[Tensor], Tensor] | None = None  # of an action, what the env is sent; None: the same
+
+
+class EvalMode(NamedTuple):
+    """What an evaluator is given."""
+
+    forward: Callable[[Obs, State], dict[str, Any]]
+    initial_state: Callable[[int], State] | None = None
+    env_action: Callable[[Tensor], Tensor] | None = None  # as in `CollectMode`
+    sample: Callable[[Obs, State, torch.Generator | None], dict[str, Any]] | None = None
+
+    # like forward, with actions drawn from the policy; None: it draws none
+
+
+Mode = Literal['learn', 'collect', 'eval']
+
+
+MODES: tuple[Mode, ...] = ('learn', 'collect', 'eval')

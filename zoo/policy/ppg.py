@@ -4,28 +4,51 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from zoo.backend.executor import Pass
-from zoo.config.parts import make_part, part_of
+from zoo.backend.executor import Pass, Step
+from zoo.config.components import make_part, part_of
 from zoo.config.schedule import Schedule, schedule_value
 from zoo.core.data import Columns, Metrics, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
-from zoo.policy import phases  # noqa: F401  # it registers what a default names
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.aux_memory import AuxMemory, MemoryLocation
-from zoo.policy.base import PolicyConfig
-from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
+from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
+from zoo.policy.gradient_steps import aux_step, distill_step, policy_step, ppo_step, value_step
 from zoo.policy.metrics import explained_variance
 from zoo.policy.samples import CRITIC_CELLS
 from zoo.policy.sequences import length_of, run_model, sequence_problem
-from zoo.policy.updates import policy_step, ppo_step, value_step
 from zoo.rl_utils.optimizer import FlatOptimizer
+
+
+class Phase(NamedTuple):
+    """An auxiliary phase.
+
+    target: what the auxiliary head learns: the returns that were kept, or the critic's values as the phase begins.
+    moves_critic: whether the critic's parameters take part.
+    """
+
+    step: Step
+    target: Literal['return', 'critic']
+    moves_critic: bool
+
+
+@PHASE_REGISTRY.register('ppg')
+def ppg() -> Phase:
+    """The auxiliary head and the critic learn the returns, while KL(old || new) holds the policy (arXiv:2009.04416)."""
+    return Phase(aux_step, 'return', True)
+
+
+@PHASE_REGISTRY.register('distill')
+def distill() -> Phase:
+    """The auxiliary head learns the critic's values, while KL(old || new) holds the policy (DNA, arXiv:2206.10027)."""
+    return Phase(distill_step, 'critic', False)
+
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +131,7 @@ class PPGCollectConfig(OnPolicyCollectConfig):
     """Section `policy.collect` of PPG."""
 
 
-class PPGConfig(PolicyConfig):
+class PPGConfig(ActorCriticPolicyConfig):
     """Section `policy` of PPG."""
 
     type: str = Field('ppg', description='registered name of the policy')
@@ -124,12 +147,13 @@ class PPGPolicy(ActorCriticPolicy):
     while KL(old || new) holds the policy where it was. GAE reads the critic alone, aux_value feeds nothing.
     """
 
+    cfg: PPGConfig
     config: ClassVar[type[PolicyConfig]] = PPGConfig
     draws_apart: ClassVar[bool] = True
     policy_step: ClassVar[Any] = staticmethod(policy_step)
     value_step: ClassVar[Any] = staticmethod(value_step)
     joint_step: ClassVar[Any] = staticmethod(ppo_step)
-    """The gradient steps, see zoo.policy.updates; joint: of actor and critic that share all parameters."""
+    """The gradient steps, see zoo.policy.gradient_steps; joint: of actor and critic that share all parameters."""
 
     @classmethod
     def default_model(cls) -> str:
@@ -142,7 +166,7 @@ class PPGPolicy(ActorCriticPolicy):
             if not callable(getattr(self._model, method, None)):
                 raise UserError(
                     f'model {name} has no {method}(), which policy {self.cfg.type!r} needs in addition to '
-                    "an actor-critic's methods; see zoo.model.ppg, or use policy.model.type 'ppg'"
+                    "an actor-critic's methods; see zoo.model.actor_critic, or use policy.model.type 'ppg'"
                 )
         if self._joint and cfg.critic_learning_rate is not None:
             raise UserError(

@@ -8,12 +8,11 @@ from pydantic import Field
 
 from zoo.core.data import Columns, Metrics
 from zoo.core.registry import POLICY_REGISTRY
-from zoo.model.parameters import critic_names
+from zoo.model.check import critic_names
 from zoo.policy.actor_critic import ActorCriticPolicy
-from zoo.policy.base import PolicyConfig
-from zoo.policy.config import ActorCriticLearnConfig, OnPolicyCollectConfig
+from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
+from zoo.policy.gradient_steps import ppo_step
 from zoo.policy.metrics import explained_variance
-from zoo.policy.updates import ppo_step
 from zoo.rl_utils.optimizer import FlatOptimizer
 
 
@@ -33,7 +32,7 @@ class PPOCollectConfig(OnPolicyCollectConfig):
     """Section `policy.collect` of PPO."""
 
 
-class PPOConfig(PolicyConfig):
+class PPOConfig(ActorCriticPolicyConfig):
     """Section `policy` of PPO."""
 
     learn: PPOLearnConfig = PPOLearnConfig()
@@ -44,9 +43,10 @@ class PPOConfig(PolicyConfig):
 class PPOPolicy(ActorCriticPolicy):
     """PPO with clipping, on-policy; one optimiser for actor and critic, or one each where their rates differ."""
 
+    cfg: PPOConfig
     config: ClassVar[type[PolicyConfig]] = PPOConfig
     step: ClassVar[Any] = staticmethod(ppo_step)
-    """The gradient step, see zoo.policy.updates; a subclass may have its own."""
+    """The gradient step, see zoo.policy.gradient_steps; a subclass may have its own."""
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         named = list(self._model.named_parameters())

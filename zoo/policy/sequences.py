@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.config.section import Section
-from zoo.core.data import Columns, Sample, State, begins_of, first_leaf, map_tensors, replace_rows
+from zoo.core.data import Columns, Obs, Sample, State, Timestep, begins_of, first_leaf, map_tensors, replace_rows
 
 C = TypeVar('C', bound=Columns)
 STATE_COLUMNS = frozenset(('state', 'is_first', 'is_burned'))
@@ -36,12 +36,12 @@ class SequenceConfig(Section):
     )
 
 
-def stride_of(cfg: Any) -> int:
+def stride_of(cfg: SequenceConfig) -> int:
     """Steps from the start of one sequence to that of the next. cfg: the resolved section."""
     return {'none': cfg.len, 'half': max(cfg.len // 2, 1), 'maximum': 1}[cfg.overlap]
 
 
-def n_copy(cfg: Any, n_step: int) -> float:
+def n_copy(cfg: SequenceConfig, n_step: int) -> float:
     """In how many sequences a row of a rollout of n_step steps is, on average."""
     return ((n_step - cfg.len) // stride_of(cfg) + 1) * cfg.len / n_step
 
@@ -54,7 +54,7 @@ def once(rows: Columns) -> Tensor | None:
     return (~is_repeat).to(torch.float32) if weight is None else weight.masked_fill(is_repeat, 0.0)
 
 
-def sequence_problem(cfg: Any, n_step: int, batch_size: int, key: str = 'batch_size') -> str:
+def sequence_problem(cfg: SequenceConfig, n_step: int, batch_size: int, key: str = 'batch_size') -> str:
     """What is wrong with the lengths, as a sentence; empty if nothing."""
     if n_step % cfg.len:
         lengths = [d for d in range(1, n_step + 1) if n_step % d == 0]
@@ -78,7 +78,7 @@ def sequence_problem(cfg: Any, n_step: int, batch_size: int, key: str = 'batch_s
     return ''
 
 
-def cut(samples: Columns, state: State, is_first: Tensor, cfg: Any) -> Sample:
+def cut(samples: Columns, state: State, is_first: Tensor, cfg: SequenceConfig) -> Sample:
     """A rollout [T, B] as sequences, ordered by their start, then by env.
 
     Args: samples: columns [T, B, ...]; state: [T, B, ...], before each row; is_first: [T, B] bool; cfg: the
@@ -132,7 +132,7 @@ def rows_of(columns: C) -> C:
     return rows
 
 
-def run_model(model: Any, method: str, columns: Columns) -> dict[str, Tensor]:
+def run_model(model: nn.Module, method: str, columns: Columns) -> dict[str, Tensor]:
     """What a method of a model computes from a batch, by name ('logit', 'value', ..), as rows in the order of `rows_of`.
 
     Sequences begin with their state, which starts anew where an episode does; gradients stop where they begin.
@@ -150,15 +150,14 @@ def run_model(model: Any, method: str, columns: Columns) -> dict[str, Tensor]:
     return {name: x.transpose(0, 1).flatten(0, 1) for name, x in found.items() if name != 'state'}
 
 
-def _named(method: str, found: Any) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {_NAMES[method]: found}
-
-
-_NAMES = {'compute_actor': 'logit', 'compute_critic': 'value'}
+def _named(method: str, found: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:
+    return found if isinstance(found, dict) else {'logit' if method == 'compute_actor' else 'value': found}
 
 
 @torch.no_grad()
-def _burned(model: Any, method: str, obs: Any, is_first: Tensor, state: State, is_burned: Tensor, n_burn: int) -> State:
+def _burned(
+    model: nn.Module, method: str, obs: Obs, is_first: Tensor, state: State, is_burned: Tensor, n_burn: int
+) -> State:
     """The state after the first n_burn steps, where there are such, in the parts that this method of the model reads."""
     past = map_tensors(lambda x: x[:n_burn], obs)
     found = getattr(model, method)(past, state, is_first[:n_burn])
@@ -170,7 +169,7 @@ def states_before(after: State, initial: State) -> State:
     return map_tensors(lambda x, first: torch.cat((first.unsqueeze(0).to(x.device), x[:-1])), after, initial)
 
 
-def first_rows(timestep: Any) -> Tensor:
+def first_rows(timestep: Timestep) -> Tensor:
     """[T, B] bool: an episode begins with the row, told by the row before; of row 0 the collector knows (false here)."""
     begins = begins_of(timestep)
     return torch.cat((torch.zeros_like(begins[:1]), begins[:-1]))

@@ -6,16 +6,31 @@ A file of this package adds a distribution by registering a subclass of `ActionD
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
-from zoo.core.spaces import Dict, Space
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from zoo.rl_utils.check import check_floating, check_not_empty, check_shape
+from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
+_INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
+_SPACES: dict[str, type[Space] | tuple[()]] = {
+    'bernoulli': MultiBinary,
+    'beta': (),
+    'categorical': Discrete,
+    'composite': Dict,
+    'gaussian': Box,
+    'gsde': (),
+    'multi_categorical': MultiDiscrete,
+    'squashed_gaussian': (),
+}
+"""Which spaces a distribution of ours may be the default of: the others need not be loaded."""
 Logit = Tensor | Mapping[str, Tensor]
 """How users of the losses hold a policy's output: a flat tensor [..., P], or its named parts."""
 
@@ -36,10 +51,12 @@ class ActionDist(ABC):
     reads: tuple[str, ...] | None = None
     """Fields of the model that `of_space` and `make_head` take from their options; None: not declared."""
     n_mask: int = 0
+    parts: Sequence[ActionDist] = ()
+    """The distributions that a composite one is made of, side by side; () for any other."""
 
     def __init__(self, n_param: int, n_action: int, n_noise: int | None = None) -> None:
         self.n_param, self.n_action = n_param, n_action
-        self.n_noise = (n_action if n_action else n_param) if n_noise is None else n_noise
+        self.n_noise = (n_action or n_param) if n_noise is None else n_noise
 
     @classmethod
     @abstractmethod
@@ -115,9 +132,58 @@ class ActionDist(ABC):
         """What is wrong with parameters that a model gave, and what to do, as the end of a sentence; empty if nothing."""
         return ''
 
-    @abstractmethod
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
         """Looks at shape and dtype of the actions of rows [*lead]. Raises: ValueError."""
+        shape = (*lead, self.n_action) if self.n_action else tuple(lead)
+        if action.shape != shape:
+            raise ValueError(
+                f'action has shape {tuple(action.shape)} but what logit_new asks for {shape}; they must be equal'
+            )
+        if not self.is_index:
+            check_floating('action', action)
+        elif action.dtype not in _INTEGERS:
+            raise ValueError(
+                f'action has dtype {action.dtype} but is an index into the choices; convert it with .long()'
+            )
+
+
+class LogitDist(ActionDist):
+    """Independent choices; `param` are their log-odds, or unnormalised log-probabilities. -inf: it is never taken."""
+
+    is_index = True
+    is_default = True
+    reads = ()
+
+    def __init__(self, n_param: int, n_action: int) -> None:
+        super().__init__(n_param, n_action, n_param)
+        self.n_mask = n_param
+
+    def make_head(self, n_feature: int, options: Mapping[str, Any]) -> nn.Module:
+        return orthogonal(nn.Linear(n_feature, self.n_param), POLICY_GAIN)
+
+    def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
+        """Gumbel(0, 1)."""
+        where = draw_device(generator, device)
+        exponential = torch.empty((*lead, self.n_param), device=where).exponential_(generator=generator)
+        return exponential.log_().neg_().to(device)
+
+    def sample(self, param: Tensor, noise: Tensor) -> Tensor:
+        return self.mode(param + noise)  # the Gumbel-max trick: exact, no normalisation needed
+
+
+def check_policies(dist: ActionDist, new: Tensor, old: Tensor, pretrained: Tensor | None = None) -> torch.Size:
+    """Parameters of distributions: of one shape [..., P], floating. Returns: the shape without the last dimension."""
+    if isinstance(new, Tensor) and not new.dim():
+        raise ValueError('logit_new has shape () but its last dimension is that of the choices; give [..., A]')
+    if not isinstance(new, Tensor) or new.shape[-1] != dist.n_param:
+        got = f'has shape {tuple(new.shape)}' if isinstance(new, Tensor) else f'is a {type(new).__name__}'
+        raise ValueError(f'logit_new {got} but {dist.name!r} takes one tensor [..., {dist.n_param}]; give that')
+    check_not_empty('logit_new', new)
+    for name, param in (('logit_new', new), ('logit_old', old), ('logit_pretrained', pretrained)):
+        if param is not None:
+            check_shape(name, param, 'logit_new', new.shape)
+            check_floating(name, param)
+    return new.shape[:-1]
 
 
 def make_dist(space: Space, name: str = 'auto', options: Mapping[str, Any] | None = None) -> ActionDist:
@@ -137,6 +203,8 @@ def make_dist(space: Space, name: str = 'auto', options: Mapping[str, Any] | Non
             )
         return dist
     for each in DISTRIBUTION_REGISTRY.names():
+        if not isinstance(space, _SPACES.get(each, object)):
+            continue
         kind = DISTRIBUTION_REGISTRY.get(each)
         if kind.is_default and (dist := kind.of_space(space, given)) is not None:
             return dist
@@ -174,7 +242,9 @@ def from_logits(new: Logit, *others: Logit | None) -> tuple[Any, ...]:
             if other_dist.name != dist.name:
                 raise ValueError(f'{name} is {other_dist.name} but logit_new {dist.name}; give both as one kind')
             if not isinstance(other, Tensor) and param.shape != flat.shape:  # flat ones are compared with the rest
-                raise ValueError(f'{name} has shape {_shapes(other)} but logit_new {_shapes(new)}; they must be equal')
+                shapes = {key: tuple(x.shape) for key, x in other.items()}
+                own = {key: tuple(x.shape) for key, x in dict(new).items()}  # of the same kind
+                raise ValueError(f'{name} has shape {shapes} but logit_new {own}; they must be equal')
         params.append(param)
     return dist, *params
 
@@ -194,5 +264,41 @@ def _read(name: str, logit: Logit) -> tuple[ActionDist, Tensor]:
     )
 
 
-def _shapes(logit: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(logit[name].shape) for name in logit.keys()}
+class Bounds(NamedTuple):
+    """low, high: of each number of an action in a row, low < high."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @classmethod
+    def of_space(cls, space: Space) -> Bounds | None:
+        """None if the space is no Box, or a bound of it is infinite or equal to the other."""
+        if not isinstance(space, Box) or not space.low.size:
+            return None
+        low, high = (x.astype(np.float64).ravel() for x in (space.low, space.high))
+        with np.errstate(over='ignore', invalid='ignore'):
+            width = high - low
+        if not np.all(np.isfinite(width) & (width > 0)):
+            return None
+        return cls(tuple(low.tolist()), tuple(high.tolist()))
+
+    @property
+    def n_dim(self) -> int:
+        return len(self.low)
+
+    @property
+    def log_width(self) -> float:
+        """Logarithm of the volume between the bounds."""
+        return float(np.log(np.subtract(self.high, self.low)).sum())
+
+    def share(self, action: Tensor) -> Tensor:
+        """Inverse of `scale`: an action [..., D] -> where it lies between the bounds, 0 to 1."""
+        low, high = (torch.tensor(bound, dtype=action.dtype, device=action.device) for bound in (self.low, self.high))
+        return (action - low) / (high - low)
+
+    def scale(self, x: Tensor) -> Tensor:
+        """x [..., D] in [0, 1] -> low + x * (high - low)."""
+        if len(set(self.low)) == len(set(self.high)) == 1:
+            return x * (self.high[0] - self.low[0]) + self.low[0]
+        low = torch.tensor(self.low, dtype=x.dtype, device=x.device)
+        return torch.lerp(low, torch.tensor(self.high, dtype=x.dtype, device=x.device), x)

@@ -8,15 +8,14 @@ Below r is the reward, V the value, V' the value of the next state, 0 where done
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from zoo.core.errors import UserError
 from zoo.core.registry import ESTIMATOR_REGISTRY
-from zoo.rl_utils.check import check_returned, check_shape, wide
+from zoo.rl_utils.check import check_pair, check_returned, check_shape, wide
 from zoo.rl_utils.gae import gae as gae_advantage
 from zoo.rl_utils.gae import gae_data, gae_return, linear_scan
 
@@ -130,12 +129,10 @@ def vtrace(
     return adv.to(data.value.dtype), trace.to(data.value.dtype) + data.value
 
 
-def check_estimate(found: Any, value: Tensor) -> None:
+def check_estimate(found: object, value: Tensor) -> None:
     """An estimator, which may be somebody's own, gave a pair of tensors [T, B]. Raises: UserError."""
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        got = f'{len(found)} things' if isinstance(found, tuple | list) else type(found).__name__
-        raise UserError(f'the estimator returned {got} but must return two tensors, advantages and returns')
-    for name, x in zip(('advantages', 'returns'), found, strict=True):
+    pair = check_pair('the estimator', found, ' tensors, advantages and returns')
+    for name, x in zip(('advantages', 'returns'), pair, strict=True):
         check_returned(f'the estimator, as {name},', x, value.shape, 'one number for each step of each env')
 
 

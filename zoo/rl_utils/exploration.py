@@ -8,32 +8,25 @@ is for the distributions of `kinds`, see `exploration_problem`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from zoo.core.registry import EXPLORATION_REGISTRY
-from zoo.rl_utils.bernoulli import Bernoulli
-from zoo.rl_utils.beta import Beta
-from zoo.rl_utils.categorical import Categorical
+from zoo.core.registry import DISTRIBUTION_REGISTRY, EXPLORATION_REGISTRY, Part
 from zoo.rl_utils.check import wide
-from zoo.rl_utils.composite import Composite
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.gaussian import Gaussian
-from zoo.rl_utils.gsde import GSDE
-from zoo.rl_utils.multi_categorical import MultiCategorical
-from zoo.rl_utils.squashed_gaussian import SquashedGaussian
+from zoo.rl_utils.distributions.categorical import MultiCategorical
 
 F = TypeVar('F', bound=Callable[..., Tensor])
-_DISCRETE = (Categorical, MultiCategorical, Bernoulli)
-_GAUSSIAN = (Gaussian, SquashedGaussian, GSDE)
+_DISCRETE = ('categorical', 'multi_categorical', 'bernoulli')
+_GAUSSIAN = ('gaussian', 'squashed_gaussian', 'gsde')
 
 Epsilon = Annotated[float, Field(gt=0, le=1, description='share of the actions that are drawn uniformly')]
 
 
-def _for(*kinds: type[ActionDist]) -> Callable[[F], F]:
+def _for(*kinds: str) -> Callable[[F], F]:
     """Marks an exploration with the distributions that it is for; those of a composite are looked at one by one."""
 
     def mark(function: F) -> F:
@@ -43,29 +36,32 @@ def _for(*kinds: type[ActionDist]) -> Callable[[F], F]:
     return mark
 
 
-def exploration_problem(exploration: Any, dist: ActionDist) -> str:
+def exploration_problem(exploration: Part | Callable[..., Tensor], dist: ActionDist) -> str:
     """Why an exploration cannot be used with a distribution, as a sentence; empty if it can.
 
     Args: exploration: a registered function, or the Part of one. One without the attribute `kinds` is for all.
     """
-    function = getattr(exploration, 'function', exploration)
-    kinds = getattr(function, 'kinds', None)
-    if kinds is None:
-        return ''
-    parts = [part for _, part in _parts(dist)]
-    wrong = [part.name for part in parts if type(part) not in kinds]
+    function = exploration.function if isinstance(exploration, Part) else exploration
+    name = exploration.name if isinstance(exploration, Part) else getattr(function, '__name__', '')
+    parts = dist.parts or [dist]
+    wrong = [part.name for part in parts if not _serves(function, part)]
     if not wrong:
         return ''
-    name = getattr(exploration, 'name', function.__name__)
     fitting = [
-        other
-        for other in EXPLORATION_REGISTRY.names()
-        if all(type(part) in getattr(EXPLORATION_REGISTRY.get(other), 'kinds', (type(part),)) for part in parts)
+        name
+        for name in EXPLORATION_REGISTRY.names()
+        if all(_serves(EXPLORATION_REGISTRY.get(name), part) for part in parts)
     ]
     return (
-        f'policy.collect.exploration is {name!r}, which is for {", ".join(kind.name for kind in kinds)} distributions, but '
-        f'the actions are of a {wrong[0]} distribution; use {" or ".join(map(repr, fitting))}'
+        f'policy.collect.exploration is {name!r}, which is for '
+        f'{", ".join(getattr(function, "kinds", ()))} distributions, but the actions are of a {wrong[0]} distribution; use '
+        f'{" or ".join(map(repr, fitting))}'
     )
+
+
+def _serves(function: Callable[..., Tensor], dist: ActionDist) -> bool:
+    kinds = getattr(function, 'kinds', None)
+    return kinds is None or (dist.name in kinds and type(dist) is DISTRIBUTION_REGISTRY.get(dist.name))  # no subclass
 
 
 @EXPLORATION_REGISTRY.register('sample')
@@ -75,7 +71,7 @@ def sample(dist: ActionDist, logit: Tensor) -> Tensor:
 
 
 @EXPLORATION_REGISTRY.register('temperature')
-@_for(*_DISCRETE, *_GAUSSIAN, Beta)
+@_for(*_DISCRETE, *_GAUSSIAN, 'beta')
 def temperature(
     dist: ActionDist,
     logit: Tensor,
@@ -114,24 +110,17 @@ def epsilon_greedy(dist: ActionDist, logit: Tensor, *, epsilon: Epsilon = 0.05) 
     return _each_part(lambda part, param: _mixed(part, param, epsilon, is_greedy=True), dist, logit)
 
 
-def _parts(dist: ActionDist) -> list[tuple[int, ActionDist]]:
-    """(number of parameters, distribution) of each part of a composite; of another distribution it alone."""
-    parts = dist.parts if isinstance(dist, Composite) else [dist]
-    return [(part.n_param, part) for part in parts]
-
-
 def _each_part(function: Callable[[ActionDist, Tensor], Tensor], dist: ActionDist, logit: Tensor) -> Tensor:
-    parts = _parts(dist)
-    if len(parts) == 1:
-        return function(parts[0][1], logit)
-    params = logit.split([n for n, _ in parts], -1)
-    return torch.cat([function(part, param) for (_, part), param in zip(parts, params, strict=True)], -1)
+    parts = dist.parts or [dist]
+    params = logit.split([part.n_param for part in parts], -1)
+    found = [function(part, param) for part, param in zip(parts, params, strict=True)]
+    return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
 def _tempered(dist: ActionDist, param: Tensor, temperature: float) -> Tensor:
-    if isinstance(dist, _DISCRETE):
+    if dist.name in _DISCRETE:
         return param / temperature
-    if isinstance(dist, Beta):
+    if dist.name == 'beta':
         return 1 + (param - 1) / temperature
     mu, spread = param.split((dist.n_action, dist.n_param - dist.n_action), -1)  # sigma; of gSDE what it is linear in
     return torch.cat((mu, spread * temperature), -1)
@@ -141,7 +130,7 @@ def _mixed(dist: ActionDist, param: Tensor, epsilon: float, is_greedy: bool) -> 
     param = wide(param)
     if isinstance(dist, MultiCategorical):
         return torch.cat([_mixed_choice(part, epsilon, is_greedy) for part in param.split(dist.nvec, -1)], -1)
-    return (_mixed_bits if isinstance(dist, Bernoulli) else _mixed_choice)(param, epsilon, is_greedy)
+    return (_mixed_bits if dist.name == 'bernoulli' else _mixed_choice)(param, epsilon, is_greedy)
 
 
 def _mixed_choice(logit: Tensor, epsilon: float, is_greedy: bool) -> Tensor:

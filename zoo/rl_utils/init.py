@@ -1,4 +1,4 @@
-"""How weights start: the given gain, and zero bias."""
+"""Initial weights: of a given gain, with zero bias."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How parameters move: an optimiser over one flat buffer, by any rule; Adam's steps are one fused operation."""
+"""Optimisers over one flat buffer of parameters, by any update rule; Adam's steps are one fused operation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from zoo.core.errors import RunError
 from zoo.core.ranks import ALONE, Ranks
-from zoo.rl_utils.mechanics import MIN_SCALE, Mechanics, first_values, limited, moved
-from zoo.rl_utils.update_rules import AdamRule, Rule
+from zoo.rl_utils.check import Number
+from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, Mechanics, UpdateRule, first_values, limited, moved
 
 Own = TypeVar('Own', bound='FlatOptimizer')
 
@@ -38,12 +38,15 @@ class FlatOptimizer:
     or pickled together with its model, the copy moves the copied model.
     Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views
       of one buffer.
-    Attributes: ranks: over which it takes the mean of the gradients of a step, before all limits.
+    Attributes: ranks: over which it takes the mean of the gradients of a step, before all limits; is_plain: whether there is
+      nothing around the rule: all of `mechanics` is off.
     Raises: ValueError if no parameter requires a gradient.
     """
 
-    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: Rule, lr: float = 1e-3) -> None:
-        self.lr, self.rule, self.mechanics, self._is_plain = lr, rule, Mechanics(), True
+    def __init__(
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float = 1e-3
+    ) -> None:
+        self.lr, self.rule, self.mechanics, self.is_plain = lr, rule, Mechanics(), True
         self.ranks: Ranks = ALONE
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
@@ -97,7 +100,7 @@ class FlatOptimizer:
         self.mechanics = Mechanics(grad_clip_value, accumulate, average_decay, precision == 'fp16')
         if problem := self.mechanics.problem():
             raise ValueError(problem)
-        self._is_plain = self.mechanics == Mechanics()
+        self.is_plain = self.mechanics == Mechanics()
         self._begin_anew()
 
     @property
@@ -114,11 +117,6 @@ class FlatOptimizer:
     def average_decay(self) -> float | None:
         """Of the average of the parameters; None: none is kept."""
         return self.mechanics.average_decay
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether there is nothing around the rule: all of `mechanics` is off."""
-        return self._is_plain
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -172,7 +170,7 @@ class FlatOptimizer:
         """
         other = copy(self)
         other.mechanics = self.mechanics._replace(average_decay=None)
-        other._is_plain = other.mechanics == Mechanics()
+        other.is_plain = other.mechanics == Mechanics()
         other._begin_anew()
         return other
 
@@ -218,10 +216,11 @@ class FlatOptimizer:
         n_gathered = self._n_gathered + 1
         return n_gathered, n_gathered >= self.mechanics.accumulate or self._n_to_come == 1
 
-    def divisor(self, n_gathered: Any, scale: Tensor | None) -> Any:
+    def divisor(self, n_gathered: Number, scale: Tensor | None) -> Number | None:
         """What a sum of gradients of scaled losses is to be divided by; None: by nothing."""
-        n = None if self.mechanics.accumulate == 1 else n_gathered
-        return n if scale is None else scale if n is None else n * scale
+        if self.mechanics.accumulate == 1:
+            return scale
+        return n_gathered if scale is None else n_gathered * scale
 
     def advance(self) -> None:
         """Notes that `step` was called, or that a program did what it does."""
@@ -315,7 +314,7 @@ class FlatAdam(FlatOptimizer):
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
         """As `FlatOptimizer.step`."""
-        if not self._is_plain:
+        if not self.is_plain:
             return super().step(grad_clip)
         self.share_gradient()
         self._is_shared = False

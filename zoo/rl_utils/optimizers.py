@@ -1,21 +1,146 @@
-"""The registered optimisers: what `policy.learn.optimizer` names, each with its options.
-
-An own one is a function of named parameters and the policy's epsilon that returns a `FlatOptimizer`; its keyword-only
-parameters are its options.
-"""
+"""The registered optimisers, which `policy.learn.optimizer` names, each with its options; Muon among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, NamedTuple
 
+import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from zoo.core.registry import OPTIMIZER_REGISTRY
-from zoo.rl_utils.muon import MuonRule, MuonScale, hidden_matrices
+from zoo.rl_utils.check import Number
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
-from zoo.rl_utils.update_rules import AdamRule, RMSpropRule, SGDRule
+from zoo.rl_utils.update_rules import AdamRule, RMSpropRule, SGDRule, decayed
+
+logger = logging.getLogger(__name__)
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the polynomial a x + b x^3 + c x^5: five times in a row it takes singular values of .01 to 1 to about .7 to 1.2."""
+MuonScale = Literal['rms', 'spectral']
+
+
+class Matrix(NamedTuple):
+    """Where a matrix is in a flat buffer: n_row * n_column numbers from `start` on."""
+
+    start: int
+    n_row: int
+    n_column: int
+
+
+@dataclass(frozen=True)
+class MuonRule:
+    """Muon for `matrices`, Adam for the rest of the buffer.
+
+    buffer = momentum * buffer + (1 - momentum) * grad;  U S V' = the buffer, or with nesterov a look-ahead of it
+    param  = param - lr * scale * (about U V'),  orthogonalised by `orthogonalized`
+
+    Options:
+      scale: 'spectral': sqrt(max(1, rows / columns)), as published, for learning rates of about .02;
+        'rms': 0.2 * sqrt(max(rows, columns)), with which a step is as long as Adam's, so that its rates serve.
+      adam: the rule of the other parameters, at a learning rate of adam_ratio * lr.
+    Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; scale 'rms': Liu et al. 2025, arXiv:2502.16982.
+    Departs: the iteration is in the type of the parameters, not in bfloat16.
+    """
+
+    matrices: tuple[Matrix, ...]
+    momentum: float = 0.95
+    nesterov: bool = True
+    n_iteration: int = 5
+    scale: MuonScale = 'rms'
+    weight_decay: float = 0.0
+    adam: AdamRule = field(default_factory=AdamRule)
+    adam_ratio: float = 1.0
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        return *self.adam.moments, 'momentum_buffer'
+
+    def __call__(self, state: Mapping[str, Tensor], grad: Tensor, lr: Number) -> dict[str, Tensor]:
+        new = self.adam(state, grad, lr * self.adam_ratio)
+        buffer = state['momentum_buffer'] * self.momentum + grad * (1 - self.momentum)
+        ahead = buffer * self.momentum + grad * (1 - self.momentum) if self.nesterov else buffer
+        param = decayed(state['param'], lr, self.weight_decay)
+        pieces, end = [], 0
+        for matrix, direction in self._directions(ahead).items():
+            start, size = matrix.start, matrix.n_row * matrix.n_column
+            moved = param[start : start + size] - lr * self._scale(matrix) * direction.flatten()
+            pieces += [new['param'][end:start], moved]
+            end = start + size
+        return {**new, 'param': torch.cat([*pieces, new['param'][end:]]), 'momentum_buffer': buffer}
+
+    def _directions(self, flat: Tensor) -> dict[Matrix, Tensor]:
+        """The orthogonalised matrices, in the order of `matrices`; those of one shape are computed together."""
+        found: dict[Matrix, Tensor] = {}
+        for n_row, n_column in dict.fromkeys((m.n_row, m.n_column) for m in self.matrices):
+            same = [m for m in self.matrices if (m.n_row, m.n_column) == (n_row, n_column)]
+            stack = torch.stack([flat[m.start : m.start + n_row * n_column].view(n_row, n_column) for m in same])
+            found |= dict(zip(same, orthogonalized(stack, self.n_iteration).unbind(), strict=True))
+        return {m: found[m] for m in self.matrices}
+
+    def _scale(self, matrix: Matrix) -> float:
+        n_row, n_column = matrix.n_row, matrix.n_column
+        return max(1, n_row / n_column) ** 0.5 if self.scale == 'spectral' else 0.2 * max(n_row, n_column) ** 0.5
+
+
+def orthogonalized(x: Tensor, n_iteration: int = 5) -> Tensor:
+    """Matrices [..., R, C] with the same singular vectors and singular values near 1, by Newton-Schulz iterations.
+
+    x = a x + (b x x' + c (x x')^2) x, after a division by the Frobenius norm; a matrix of zeros stays 0.
+    """
+    a, b, c = COEFFICIENTS
+    is_tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if is_tall else x  # the products are of the shorter side
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
+    for _ in range(n_iteration):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.mT if is_tall else x
+
+
+def hidden_matrices(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Matrix]:
+    """The weights between hidden layers, by name, with their places in a flat buffer of all these parameters.
+
+    That is a weight of a dense layer, or of convolutions (its filters are the rows), which an earlier weight feeds and
+    which feeds a later one, by their widths; behind convolutions a multiple of their channels counts, for flattened maps.
+    Modules of an actor and of a critic, by their names, do not feed each other. Frozen parameters are in no buffer, but feed
+    and are fed. Input layers, output layers (also all with 'head' in their name), stacked gates of recurrent cells, vectors
+    and biases are none. Warns where there is none.
+    """
+    places: list[tuple[str, Matrix, Tensor]] = []
+    start = 0
+    for name, p in named_parameters:
+        if p.ndim in (2, 3, 4, 5):  # 3 to 5: convolutions
+            places.append((name, Matrix(start, p.shape[0], p[0].numel()), p))
+        start += p.numel() if p.requires_grad else 0
+    found = {}
+    for i, (name, matrix, p) in enumerate(places):
+        is_fed = any(_feeds(earlier, p) and _may_meet(other, name) for other, _, earlier in places[:i])
+        feeds = any(_feeds(p, later) and _may_meet(name, other) for other, _, later in places[i + 1 :])
+        if is_fed and feeds and 'head' not in name and p.requires_grad:
+            found[name] = matrix
+    layers = [name for name, _, p in places if 'head' not in name and p.requires_grad]
+    if layers and not found:
+        logger.warning(
+            "policy.learn.optimizer 'muon' found no weight between two hidden layers among %s: all parameters move by Adam; "
+            "use optimizer 'adam', or a model with two hidden layers or more",
+            ', '.join(layers),
+        )
+    return found
+
+
+def _feeds(a: Tensor, b: Tensor) -> bool:
+    """Whether the outputs of weight a may be the inputs of weight b."""
+    return b.shape[1] == a.shape[0] or (a.ndim > 2 and b.ndim == 2 and b.shape[1] % a.shape[0] == 0)
+
+
+def _may_meet(name: str, other: str) -> bool:
+    """Whether parameters of these names may be of one path through the model: not of the actor here and the critic there."""
+    owners = {owner for each in (name, other) for owner in ('actor', 'critic') if owner in each.split('.')[0]}
+    return len(owners) < 2
+
 
 Named = Iterable[tuple[str, nn.Parameter]]
 Beta1 = Annotated[float, Field(ge=0, lt=1, description='decay of the mean of gradients')]

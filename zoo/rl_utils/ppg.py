@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from zoo.rl_utils import kernels
-from zoo.rl_utils.check import check_clip_ratio, check_policies, check_shape, check_values
-from zoo.rl_utils.distribution import ActionDist, Logit, from_logits
+from zoo.rl_utils.check import check_clip_ratio, check_shape, check_values
+from zoo.rl_utils.distribution import ActionDist, Logit, check_policies, from_logits
 from zoo.rl_utils.ppo import ppo_value_data, ppo_value_error
 
 

@@ -11,20 +11,21 @@ from torch import Tensor
 
 from zoo.rl_utils import kernels, surrogates, value_losses
 from zoo.rl_utils.check import (
+    Number as Number,
+)
+from zoo.rl_utils.check import (
     check_clip_ratio,
+    check_floating,
     check_returned,
     check_shape,
-    check_surrogate,
-    check_surrogate_options,
     check_values,
     wide,
 )
-from zoo.rl_utils.distribution import ActionDist, Logit, from_logits
+from zoo.rl_utils.distribution import ActionDist, Logit, check_policies, from_logits
 
 EACH_SAMPLE = 'one number for each sample'
 MIN_WEIGHT = 1e-30  # of all rows together: a mean over rows without weight is then 0, not NaN
 KLType = Literal['k1', 'k2', 'k3']
-Number = float | Tensor
 MAX_LOG_RATIO = 88.0
 """Of a probability ratio: e^88 is float32's largest; one beyond it has that value, and no gradient."""
 LOG_MAX_IMPORTANCE = math.log(100.0)
@@ -183,8 +184,16 @@ def policy_error_terms(
         dist, *logits = from_logits(*logits)
     new, old, pretrained, proximal = logits
     action, adv, weight = data.action, data.adv, _detach(data.weight)
-    check_surrogate(dist, new, old, action, adv, weight, pretrained)
-    check_surrogate_options(clip_ratio, dual_clip, kl_type)
+    lead = check_policies(dist, new, old, pretrained)
+    check_shape('adv', adv, 'logit_new without its last dimension', lead)
+    check_shape('weight', weight, 'adv', adv.shape)
+    check_floating('adv', adv)
+    dist.check_action(action, lead)
+    check_clip_ratio(clip_ratio)
+    if dual_clip is not None and not isinstance(dual_clip, Tensor) and not dual_clip > 1:
+        raise ValueError(f'dual_clip is {dual_clip} but must be above 1 (3 to 5 is usual); None turns it off')
+    if kl_type not in ('k1', 'k2', 'k3'):
+        raise ValueError(f"kl_type is {kl_type!r}; use 'k1', 'k2' or 'k3'")
     numbers = (clip_ratio, dual_clip)
     kernel = (
         kernels.ENABLED

@@ -18,8 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from zoo.core.registry import SURROGATE_REGISTRY
-
-Number = float | Tensor
+from zoo.rl_utils.check import Number
 
 
 @SURROGATE_REGISTRY.register('clip')

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from zoo.core.errors import UserError
 from zoo.core.registry import VALUE_LOSS_REGISTRY
-from zoo.rl_utils.check import wide
+from zoo.rl_utils.check import Number, wide
 
-Number = float | Tensor
 Range = Annotated[float, Field(gt=0)]
 
 

@@ -3,108 +3,45 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pydantic import Field, create_model, field_validator
+from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
-from zoo.buffer import BufferConfig
 from zoo.cluster.config import ClusterConfig
-from zoo.config.code import with_absolute_names
 from zoo.config.messages import describe, shown
-from zoo.config.override import parse_value, split_override
-from zoo.config.parts import part_of, parts_of
 from zoo.config.section import (
     Config,
     ConfigError,
     Section,
     bad_keys,
     fields_of,
+    frozen,
     is_section,
     join_path,
+    made_by,
     plain,
     validate,
     value_at,
 )
-from zoo.config.source import load_config
+from zoo.config.source import load_config, parse_value, split_override
 from zoo.core.registry import (
     BUFFER_REGISTRY,
     MODEL_REGISTRY,
     PARTS,
-    PIPELINE_REGISTRY,
     POLICY_REGISTRY,
-    STOP_REGISTRY,
     Registry,
     UnknownNameError,
 )
 from zoo.env import EnvConfig
-from zoo.env.own_vector import take_env_instances
-from zoo.policy.base import PolicyConfig
-from zoo.run.checkpoint import CheckpointConfig
+from zoo.env.given import take_env_instances
+from zoo.policy.config import PolicyConfig
+from zoo.run.base_config import CheckpointConfig, JobConfig, LoggerConfig
+from zoo.run.checkpoint.consent import leaf_values
+from zoo.run.checkpoint.schema import check_config_size
 from zoo.run.config_check import N_SAMPLE, N_STEP, cross_check, fill_rollout, fill_schedules
-from zoo.run.logger import LoggerConfig
-from zoo.run.saved_run import check_config_size
-from zoo.run.trust import leaf_values
 from zoo.worker.evaluation_env import fill_evaluation
-
-
-class JobConfig(Section):
-    """The config of a run. `policy`, `policy.model` and `buffer` take the fields of what their `type` names."""
-
-    exp_name: str = Field('run', description='folder name for the runs of this experiment')
-    seed: int = Field(0, ge=0, description='seed of all random streams of the run; 3 or more seeds to compare results')
-    max_env_step: int = Field(
-        100_000, ge=1, description='env steps of the run, at most; it ends with the last complete rollout'
-    )
-    keep_freed_memory: bool = Field(
-        True,
-        description='let malloc keep up to 512 MB of freed memory in the process, which speeds up updates of image '
-        'networks by a tenth (glibc only); false where memory is scarce or the process does other work',
-    )
-    init_from: str | None = Field(
-        None,
-        description='a run folder or checkpoint whose parameters and statistics a new run begins with, as far as they fit; the '
-        'optimiser and all counters begin anew',
-    )
-    init_from_keys: list[str] = Field(
-        ['*'], description="names of the parameters that init_from takes, as patterns: ['actor_*']"
-    )
-    pipeline: part_of(PIPELINE_REGISTRY, 'pipeline') = Field(  # type: ignore[valid-type]
-        'serial',
-        description="what a round of the run does, by name or as {type: name, its options}; 'serial': collect, learn",
-    )
-    callbacks: list[str | Callable[..., Any]] = Field(
-        [],
-        description="classes that the run calls at its events, as 'module:Class' or 'path/file.py:Class', see zoo.Callback",
-    )
-    stop: parts_of(STOP_REGISTRY, 'stop') = Field(  # type: ignore[valid-type]
-        [],
-        description='rules that end the run before max_env_step, as {type: patience, n: 5} or your own, '
-        "'module:function' or 'path/file.py:function'; the first that holds ends it",
-    )
-    env: EnvConfig
-    policy: PolicyConfig
-    buffer: BufferConfig
-    checkpoint: CheckpointConfig
-    logger: LoggerConfig
-    cluster: ClusterConfig
-
-    @field_validator('callbacks')
-    @classmethod
-    def _whole_paths(cls, callbacks: list[Any]) -> list[Any]:
-        return with_absolute_names(callbacks)
-
-    @field_validator('exp_name')
-    @classmethod
-    def _is_folder_name(cls, name: str) -> str:
-        fits = 0 < len(name) <= 100 and len(name.encode()) <= 200  # file systems count bytes, most up to 255
-        if not fits or not name.strip() or name.startswith('.') or set('/\\:') & set(name) or not name.isprintable():
-            raise ValueError(
-                'it must name a folder, not a path: 1 to 100 characters without / \\ : and no leading '
-                'dot; use e.g. cartpole_ppo, and logger.root for its place.'
-            )
-        return name
 
 
 class ConfigRow(NamedTuple):
@@ -135,6 +72,11 @@ def resolve_config(source: Any, overrides: Sequence[str] = (), **top_level: Any)
     return Config(_resolve(source, overrides, top_level).config)
 
 
+def frozen_config(config: JobConfig | Mapping[str, Any]) -> JobConfig:
+    """A resolved config as the typed section that a run reads; read-only. A section is returned as it is."""
+    return config if isinstance(config, JobConfig) else frozen(_job_schema(plain(config)), config)
+
+
 def explain_config(source: Any, overrides: Sequence[str] = ()) -> list[ConfigRow]:
     """All keys of the resolved config in order, as `ConfigRow`s."""
     config, schema, origins = _resolve(source, overrides, {})
@@ -151,8 +93,8 @@ def explain_config(source: Any, overrides: Sequence[str] = ()) -> list[ConfigRow
     ]
 
 
-def resolve_policy(policy: dict[str, Any]) -> Config:
-    """The section `policy` alone, checked, with all defaults: to build a policy without a run.
+def resolve_policy(policy: dict[str, Any]) -> PolicyConfig:
+    """The section `policy` alone, checked, with all defaults, read-only: to build a policy without a run.
 
     For example `POLICY_REGISTRY.get('ppo')(resolve_policy({'type': 'ppo'}), obs_space, action_space)`.
     Raises: ConfigError with a sentence for every problem.
@@ -161,14 +103,14 @@ def resolve_policy(policy: dict[str, Any]) -> Config:
     if problems := bad_keys(data, 'policy'):
         raise ConfigError(problems)
     schema = _policy_schema(data)
-    resolved = plain(validate(schema, data, 'policy', [path for path, _ in fields_of(schema, 'policy')]))
+    validate(schema, data, 'policy', [path for path, _ in fields_of(schema, 'policy')])
     given = value_at(data, 'collect') or {}
     if given.get('n_sample') is not None and given.get('n_step') is None:
         raise ConfigError(
             f'policy.collect.n_sample is {given["n_sample"]} but without a run the number of envs is '
             'unknown; give policy.collect.n_step, the env steps per rollout and env.'
         )
-    return Config(resolved)
+    return frozen(schema, data)
 
 
 def defaults_for(policy: dict[str, Any]) -> dict[str, Any]:
@@ -236,7 +178,7 @@ def _check_storable(config: dict[str, Any]) -> None:
             )
 
 
-def _job_schema(data: dict[str, Any]) -> type[Section]:
+def _job_schema(data: dict[str, Any]) -> type[JobConfig]:
     """JobConfig with the sections of the policy, model and buffer that `data` names."""
     policy = _policy_schema(data.get('policy'))
     policy_class = POLICY_REGISTRY.get(policy.model_fields['type'].default)
@@ -245,8 +187,8 @@ def _job_schema(data: dict[str, Any]) -> type[Section]:
 
 
 @functools.cache
-def _job_section(policy: type[Section], buffer: type[Section]) -> type[Section]:
-    return create_model(
+def _job_section(policy: type[Section], buffer: type[Section]) -> type[JobConfig]:
+    section = create_model(
         'JobConfig',
         __base__=JobConfig,
         env=(EnvConfig, {}),
@@ -256,11 +198,12 @@ def _job_section(policy: type[Section], buffer: type[Section]) -> type[Section]:
         logger=(LoggerConfig, {}),
         cluster=(ClusterConfig, {}),
     )
+    return made_by(_job_section, (policy, buffer), section)
 
 
-def _policy_schema(data: Any) -> type[Section]:
+def _policy_schema(data: Any) -> type[PolicyConfig]:
     """The section of the policy that `data` names, with the section of its model as the field `model`."""
-    section = _named_section(POLICY_REGISTRY, data, 'ppo')
+    section: type[PolicyConfig] = _named_section(POLICY_REGISTRY, data, 'ppo')
     type_name = section.model_fields['type'].default
     policy, given = POLICY_REGISTRY.get(type_name), value_at(data, 'model')
     if missing := sorted(getattr(policy, '__abstractmethods__', ())):
@@ -276,11 +219,11 @@ def _policy_schema(data: Any) -> type[Section]:
 
 
 @functools.cache
-def _with_model(policy: type[Section], model: type[Section]) -> type[Section]:
-    return create_model(policy.__name__, __base__=policy, model=(model, {}))
+def _with_model(policy: type[PolicyConfig], model: type[Section]) -> type[PolicyConfig]:
+    return made_by(_with_model, (policy, model), create_model(policy.__name__, __base__=policy, model=(model, {})))
 
 
-def _named_section(registry: Registry[Any], data: Any, default: str | None) -> type[Section]:
+def _named_section(registry: Registry[Any], data: Any, default: str | None) -> Any:
     """The section model of the registered class that `data['type']` names."""
     name = value_at(data, 'type')
     name = name if isinstance(name, str) else str(default)  # validation reports other types
@@ -299,8 +242,9 @@ def _named_section(registry: Registry[Any], data: Any, default: str | None) -> t
 @functools.cache
 def _with_type(section: type[Section], name: str, kind: str) -> type[Section]:
     """The section, with its own name as the default of `type`. Cached, like those above: pydantic takes 10 ms for each."""
-    return create_model(
-        section.__name__, __base__=section, type=(str, Field(name, description=f'registered name of the {kind}'))
+    named = Field(name, description=f'registered name of the {kind}')
+    return made_by(
+        _with_type, (section, name, kind), create_model(section.__name__, __base__=section, type=(str, named))
     )
 
 

@@ -7,18 +7,17 @@ from typing import Any
 
 import torch
 
-from zoo.buffer import draw_problems
 from zoo.cluster.config import cluster_problems, lag_problems
+from zoo.config.messages import around
 from zoo.config.schedule import Linear, is_signed_schedule
 from zoo.config.section import Config, ConfigError, Section, fields_of, sections_of, value_at
-from zoo.core.divisors import around
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
-from zoo.policy.correction import correction_problems
+from zoo.policy.options.off_policy_correction import correction_problems
 from zoo.policy.sequences import sequence_problem
-from zoo.run.callbacks import callback_problems
-from zoo.run.memory import memory_problem
+from zoo.run.observers.callbacks import callback_problems
+from zoo.run.resources import memory_problem
 from zoo.worker.evaluation_env import evaluation_problems
 
 N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
@@ -126,6 +125,8 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
         yield from _sequence_problems(config)
         if config['buffer']['type'] in ('replay', 'multi') and isinstance(batch_size, int | None):
             own = value_at(config, 'policy.learn.critic_batch_size')
+            from zoo.buffer.replay import draw_problems
+
             yield from draw_problems(config['buffer'], n_sample, batch_size, config['max_env_step'], own)
         if config['max_env_step'] < n_sample:
             yield (

@@ -3,49 +3,44 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from zoo.config.parts import section_of
+from zoo.config.components import section_of
 from zoo.config.section import Config
 from zoo.core.ranks import ALONE, Ranks
-from zoo.core.registry import PIPELINE_REGISTRY
+from zoo.core.registry import PIPELINE_REGISTRY, tool
 from zoo.core.seeding import stream
-from zoo.env.steering import RunEnvs
+from zoo.env.settings import RunEnvs
 from zoo.policy.base import Policy
 from zoo.policy.hooks import listening
-from zoo.run.advice import Advice, facts_of
-from zoo.run.agreement import Agreement
-from zoo.run.allocator import keep_freed_memory
-from zoo.run.answers import asks_to_stop, no_gradient_seen
-from zoo.run.callbacks import CallbackError, Callbacks
-from zoo.run.checkpoint import Checkpoint
-from zoo.run.config import resolve_config
-from zoo.run.ending import Ending, or_warn
-from zoo.run.ending import TrainResult as TrainResult
-from zoo.run.env_settings import RunSettings
-from zoo.run.evaluations import play_evaluations
-from zoo.run.init_from import with_saved_start
-from zoo.run.opening import announce, begin_new, open_log
-from zoo.run.parts import make_parts
-from zoo.run.report import Clocks, Report, Timer
-from zoo.run.result_file import ResultFile
-from zoo.run.resume import Progress, meta_of, restore, state_of
-from zoo.run.run_dir import best_return_of, folder_of
-from zoo.run.saving import CheckpointManager
-from zoo.run.sinks import make_sinks
-from zoo.run.stopping import StopRules
-from zoo.run.threads import use_threads
-from zoo.run.videos import make_videos
-from zoo.worker.evaluator import Evaluation
+from zoo.run.base_config import JobConfig
+from zoo.run.build import RunSettings, begin_new, make_parts, open_log
+from zoo.run.checkpoint.file import Checkpoint
+from zoo.run.checkpoint.manager import CheckpointManager
+from zoo.run.config import frozen_config, resolve_config
+from zoo.run.data_parallel import Agreement, play_evaluations
+from zoo.run.folder import FollowedFolder, RunFolder, best_return_of
+from zoo.run.log.report import Report
+from zoo.run.log.sinks import make_sinks
+from zoo.run.observers.base import Clocks, Timer, TrainResult
+from zoo.run.observers.callbacks import CallbackError, Callbacks, asks_to_stop, no_gradient_seen
+from zoo.run.observers.diagnostics import Advice, facts_of
+from zoo.run.resources import keep_freed_memory, use_threads
+from zoo.run.result import Ending, ResultFile, or_warn
+from zoo.run.resume import Progress, announce, meta_of, restore, state_of, with_saved_start
+from zoo.worker.evaluator import Evaluation, OnEvaluation, joined_evaluations
+
+if TYPE_CHECKING:
+    from zoo.run.observers.stop_rules import StopRules
 
 logger = logging.getLogger(__name__)
-OnEvaluation = Callable[[int, Evaluation], str | None]
 
 
 @PIPELINE_REGISTRY.register('serial')
@@ -67,7 +62,7 @@ class SerialJob:
 
     def __init__(
         self,
-        cfg: Any,
+        cfg: JobConfig | Mapping[str, Any] | str | Path,
         policy: Policy | None = None,
         checkpoint: Checkpoint | None = None,
         model: nn.Module | None = None,
@@ -76,9 +71,8 @@ class SerialJob:
         run_dir: Path | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        cfg = cfg if isinstance(cfg, Config) else resolve_config(cfg)
-        cfg = cfg if checkpoint is None else with_saved_start(cfg, checkpoint)
-        self.cfg = cfg.read_only()
+        cfg = frozen_config(cfg if isinstance(cfg, Config | JobConfig) else resolve_config(cfg))
+        self.cfg = cfg = cfg if checkpoint is None else with_saved_start(cfg, checkpoint)
         self.options = section_of(PIPELINE_REGISTRY, cfg.pipeline, 'pipeline')
         self.timer = Timer(('sample', 'learn', 'evaluate', 'log'))
         self.stop_requested: Callable[[], bool] = lambda: False
@@ -88,13 +82,14 @@ class SerialJob:
         self._learn_step: int | None = None  # env step before the first rollout that is not learned from yet
         self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
         self._has_callbacks, self._shows_gradient = bool(self._callbacks), 'on_gradient' in self._callbacks
-        self._stop_rules, self._stop_reason = StopRules(cfg.stop), ''
+        self._stop_rules, self._stop_reason = _stop_rules(cfg), ''
         self._ranks, self._on_evaluation = ranks, on_evaluation
         leads = ranks.rank == 0
         sinks = make_sinks(cfg.logger.sinks, cfg.logger.tensorboard) if leads else []
-        self._videos = make_videos(cfg) if leads else None
+        self._videos = tool('Videos')(cfg) if leads and cfg.logger.video_freq else None
         with ExitStack() as undo:  # closes what was made if the rest fails
-            self._folder = undo.enter_context(closing(folder_of(cfg, checkpoint, run_dir, ranks)))
+            folder = RunFolder(cfg, checkpoint, run_dir) if leads else FollowedFolder(ranks)
+            self._folder = undo.enter_context(closing(folder))
             n_thread = torch.get_num_threads()
             undo.callback(use_threads, n_thread)
             use_threads(cfg.policy.n_thread or 1)
@@ -102,27 +97,29 @@ class SerialJob:
                 keep_freed_memory()
             readers = self._callbacks.names('on_gradient')
             self._parts = parts = make_parts(cfg, policy, undo, n_thread, model, readers, ranks)
-            self._agreement = Agreement(ranks, parts)
             if checkpoint is None:
                 begin_new(parts.policy, cfg, policy is not None, ranks)
-            self._envs, self.policy, self._n_thread = parts.envs, parts.policy, parts.n_thread
-            self._get_train_sample = parts.policy.collect_mode.get_train_sample
+            self.policy, self._n_thread = parts.policy, parts.n_thread
             self._collector, self._learner = parts.collector, parts.learner
             self._settings = RunSettings(cfg, parts)
-            self._progress = Progress() if checkpoint is None else self._resume(checkpoint)
+            self._progress = Progress()
+            if checkpoint is not None:
+                self._progress = restore(cfg, parts, checkpoint, self._stop_rules, ranks)
+                self._stopped = self._is_evaluated and self._progress.reached(cfg.policy.eval.stop_value)
+            self._agreement = Agreement(ranks, parts)
             self._folder.begin(is_over=checkpoint is not None and self.done)
             self.run_dir = self._folder.path
             if leads:
                 ranks.share(self.run_dir)
             file = ResultFile(self.run_dir, self._n_thread) if leads else None
+            self._ending = Ending(self, file)
             if file is not None:
                 undo.push(file.see_exit)
-            self._ending = Ending(self, file)
             self._log = log = undo.enter_context(open_log(cfg, self._folder, self.env_step, sinks, leads))
             if self._stop_rules:
-                log.listeners.append(lambda metrics: self._stop_rules.see(self, metrics))
-            advice, freq = Advice(facts_of(cfg, parts.policy)), cfg.logger.freq
-            self._report = Report(log, parts, self.timer, freq, advice, self._agreement)
+                log.listeners.append(partial(self._stop_rules.see, self))
+            look = Advice(facts_of(cfg, parts.policy)).look if leads else lambda env_step, values: None
+            self._report = Report(log, parts, self.timer, cfg.logger.freq, look, self._agreement)
             last = None if checkpoint is None else (checkpoint.path, self.env_step)
             self._checkpoints = CheckpointManager(self.run_dir, cfg.checkpoint, last, log.keep_files, ranks)
             if checkpoint is not None:
@@ -132,10 +129,11 @@ class SerialJob:
                     self._stopped, self._stop_reason = True, rule
                 if self._videos is not None:
                     self._videos.continue_at(self)
-                if cfg.checkpoint.keep_best:
-                    self._adopt_best()
+                if cfg.checkpoint.keep_best:  # of a new folder the resumed policy is the best, if it was evaluated
+                    self._progress.best_return = best_return_of(self.run_dir)
+                    if self._progress.best_return is None and self._is_evaluated:
+                        self._save_best()
             self._settings.before_rollout(self.env_step)
-            self._agreement.begin()
             self.reset_env()
             self._agreement.count()
             self._undo = undo.pop_all()
@@ -155,7 +153,7 @@ class SerialJob:
         eval_freq = self.cfg.policy.eval.eval_freq
         if self.env_step // eval_freq > self._progress.eval_step // eval_freq:
             self.evaluate()
-        if self._stop_rules and (why := self._agreement.shared(self._stop_rules.reason(self))):
+        if self._stop_rules and (why := self._ranks.share(self._stop_rules.reason(self))):
             self.stop(why)
         if self.env_step - self._progress.save_step >= self.cfg.checkpoint.freq:
             with self.timer.part('log'):
@@ -178,7 +176,7 @@ class SerialJob:
         with self.timer.part('sample'):
             self._tell('on_rollout', rollout)
             with self._unfinished():
-                samples = self._get_train_sample(rollout)
+                samples = self.policy.collect_mode.get_train_sample(rollout)
             self._tell('on_samples', samples)
             with self._unfinished():
                 self._parts.buffer.push(samples)
@@ -242,7 +240,7 @@ class SerialJob:
             self._stopped |= progress.reached(self.cfg.policy.eval.stop_value)
             self._report.progress(progress.last_return, progress.best_return)
             self._tell('on_evaluate', evaluation)
-        if self._on_evaluation is not None and self._agreement.leads:
+        if self._on_evaluation is not None and self.leads:
             if asks_to_stop(self._on_evaluation(self.env_step, evaluation)):
                 self.stop('on_evaluation asked for it')
         if self._videos is not None:
@@ -256,14 +254,14 @@ class SerialJob:
         with self.timer.part('evaluate'):
             self._settings.before_evaluation(self.env_step)
             found = play_evaluations(self._parts, self.cfg.seed, self.env_step, self.stop_requested, self._ranks)
-            return None if found is None else self._agreement.evaluation(found)
+            return None if found is None else joined_evaluations(self._ranks.gather(found))
 
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError if it cannot be written."""
         self._progress.save_step = self.env_step
         meta = meta_of(self.cfg, self._parts, self._progress, self._ranks.size)
         path = self._checkpoints.save(self.env_step, self.state_dict(), meta)
-        if self._agreement.leads:
+        if self.leads:
             self._tell('on_checkpoint', path)
         return path
 
@@ -275,7 +273,7 @@ class SerialJob:
         """
         self.start()
         is_whole = evaluate
-        if evaluate and (self._progress.eval_step != self.env_step or self._progress.last_return is None):
+        if evaluate and not self._is_evaluated:
             is_whole = self.evaluate() is not None  # else a signal came meanwhile
         self._ending.save()
         if not self._has_ended:
@@ -286,10 +284,18 @@ class SerialJob:
     def result(self) -> TrainResult:
         """The run so far; its policy knows for how many env steps it was trained, and says so when it is saved."""
         self.policy.run = self.policy.run._replace(env_step=self.env_step)
-        returns, speed = (self._progress.best_return, self._progress.last_return), self._report.env_step_per_s
         has_reached = self._progress.reached(self.cfg.policy.eval.stop_value)
-        why = self._stop_reason or ('policy.eval.stop_value is reached' if has_reached else '')
-        return TrainResult(self.policy, self.run_dir, self.env_step, self.train_iter, *returns, self.wall_s, speed, why)
+        return TrainResult(
+            self.policy,
+            self.run_dir,
+            self.env_step,
+            self.train_iter,
+            self._progress.best_return,
+            self._progress.last_return,
+            self.wall_s,
+            self._report.env_step_per_s,
+            self._stop_reason or ('policy.eval.stop_value is reached' if has_reached else ''),
+        )
 
     def reset_env(self) -> None:
         """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
@@ -335,12 +341,12 @@ class SerialJob:
     @property
     def leads(self) -> bool:
         """Whether this process writes: of several ranks the first one does."""
-        return self._agreement.leads
+        return self._ranks.rank == 0
 
     @property
     def steps_async(self) -> bool:
         """Whether the training envs step asynchronously, in processes or threads."""
-        return self._envs[0].steps_async
+        return self._parts.envs[0].steps_async
 
     def clocks(self) -> Clocks:
         """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
@@ -348,8 +354,8 @@ class SerialJob:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resume needs; the envs' own state is not part of it."""
-        is_whole, stop = not self._updating, self._stop_rules.state_dict()
-        return state_of(self.cfg, self._parts, self._progress, self.wall_s, is_whole=is_whole, stop=stop)
+        stop = {} if self._stop_rules is None else self._stop_rules.state_dict()
+        return state_of(self.cfg, self._parts, self._progress, self.wall_s, not self._updating, stop)
 
     def close(self) -> None:
         """Closes envs and logs, and restores torch's number of threads; nothing is saved."""
@@ -368,7 +374,7 @@ class SerialJob:
             self._log.close(has_failed=error is not None)
             self.close()
 
-    def _tell(self, event: str, *args: Any) -> None:
+    def _tell(self, event: str, *args: object) -> None:
         """Calls the callbacks that have the event, where the run has any."""
         if self._has_callbacks:
             self._callbacks.call(event, self, *args)
@@ -386,20 +392,21 @@ class SerialJob:
 
     def _save_best(self) -> None:
         self._progress.best_return = self._progress.last_return
-        if self.cfg.checkpoint.keep_best and self._agreement.leads:
+        if self.cfg.checkpoint.keep_best and self.leads:
             meta = meta_of(self.cfg, self._parts, self._progress, self._ranks.size)
             path = or_warn(lambda: self._checkpoints.save_best(self.env_step, self.state_dict(), meta))
             if path is not None:
                 self._tell('on_checkpoint', path)
 
-    def _resume(self, checkpoint: Checkpoint) -> Progress:
-        progress = restore(self.cfg, self._parts, checkpoint, self._stop_rules, self._ranks)
-        self._stopped = progress.eval_step == self.env_step and progress.reached(self.cfg.policy.eval.stop_value)
-        return progress
+    @property
+    def _is_evaluated(self) -> bool:
+        """Whether the policy as it is now was evaluated."""
+        return self._progress.eval_step == self.env_step and self._progress.last_return is not None
 
-    def _adopt_best(self) -> None:
-        """Takes the best return from the run folder; in a new folder, the resumed policy is the best if evaluated."""
-        self._progress.best_return = best_return_of(self.run_dir)
-        is_evaluated = self._progress.eval_step == self.env_step and self._progress.last_return is not None
-        if self._progress.best_return is None and is_evaluated:
-            self._save_best()
+
+def _stop_rules(cfg: JobConfig) -> StopRules | None:
+    if not cfg.stop:
+        return None
+    from zoo.run.observers.stop_rules import StopRules
+
+    return StopRules(cfg.stop)

@@ -1,26 +1,32 @@
-"""How a run was started: by torchrun as one of several ranks, or alone; and the folder that it continues in."""
+"""The start of a run: alone, as one of torchrun's ranks, or with several learners on a Ray cluster."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
-from zoo.cluster.split import STARTED_BY, rank_device, split_problems
-from zoo.config.section import Config, ConfigError
-from zoo.core.ranks import ALONE, Ranks
-from zoo.run.agreement import OfRank
-from zoo.run.checkpoint import Checkpoint, load_checkpoint
-from zoo.run.run_dir import newest_in, refuse_unwritable
+from zoo.cluster.config import STARTED_BY, rank_device, split_problems
+from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
+from zoo.core.ranks import ALONE, Ranks, RanksLostError
+from zoo.policy.base import Policy
+from zoo.run.base_config import JobConfig
+from zoo.run.checkpoint.consent import give_imports, given_imports
+from zoo.run.checkpoint.file import Checkpoint, load_checkpoint
+from zoo.run.folder import newest_in, refuse_unwritable
+from zoo.run.observers.base import TrainResult
+from zoo.run.signals import EnvWatch, Interrupted, catch_signals
+from zoo.worker.evaluator import OnEvaluation
 
 FILE = 'launch_id'  # in the run folder: which start of torchrun made it
-
 logger = logging.getLogger(__name__)
 _runs = count(1)  # a script may make several
 
@@ -34,7 +40,7 @@ class Launch(NamedTuple):
 
 
 @contextmanager
-def launched(cfg: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Launch]:
+def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterator[Launch]:
     """The ranks that torchrun started, joined for this context; nothing of torch.distributed is loaded without it.
 
     Raises: ConfigError for sizes that do not divide among them, before they meet.
@@ -58,18 +64,23 @@ def launched(cfg: Config, environ: Mapping[str, str] = os.environ) -> Iterator[L
                 handler.addFilter(keep)
                 undo.callback(handler.removeFilter, keep)
         elif not torch.cuda.is_available() or cfg.policy.get('device') == 'cpu':
-            logger.info('%d ranks learn together over gloo; each has %s', ranks.size, _share(cfg, ranks.size))
+            n_env, batch_size = cfg.env.collector_env_num // ranks.size, cfg.policy.learn.get('batch_size')
+            share = f'{n_env} envs' + ('' if batch_size is None else f' and minibatches of {batch_size // ranks.size}')
+            logger.info('%d ranks learn together over gloo; each has %s', ranks.size, share)
         yield Launch(ranks, launch_id, n_restart)
 
 
-def continued(launch: Launch, cfg: Config, run_dir: Path | None) -> tuple[Path | None, Checkpoint | None]:
+def continued(launch: Launch, cfg: JobConfig, run_dir: Path | None) -> tuple[Path | None, Checkpoint | None]:
     """(run folder, its newest valid checkpoint) that this start goes on with; None, None for a new run.
 
     That is `run_dir`, or after a restart by torchrun the folder that the same start had made. Rank 0 looks, all follow.
     """
     folder, checkpoint = run_dir, None
     if launch.ranks.rank == 0:
-        folder = run_dir if run_dir is not None else _of_launch(launch, cfg)
+        if folder is None and launch.id and launch.n_restart:
+            files = (Path(cfg.logger.root) / cfg.exp_name).glob(f'*/{FILE}')
+            mine = [file.parent for file in files if file.read_text(encoding='utf-8').strip() == launch.id]
+            folder = max(mine, key=lambda folder: folder.stat().st_mtime, default=None)
         if folder is not None and newest_in(folder) is not None:
             checkpoint = load_checkpoint(folder)
             logger.info('%s is there: the run continues from %s', folder, checkpoint.path.name)
@@ -94,14 +105,94 @@ def _id_of(environ: Mapping[str, str]) -> str:
     return f'{name} {next(_runs)}' if name else ''
 
 
-def _of_launch(launch: Launch, cfg: Config) -> Path | None:
-    if not launch.id or not launch.n_restart:
-        return None
-    folders = (Path(cfg.logger.root) / cfg.exp_name).glob(f'*/{FILE}')
-    mine = [file.parent for file in folders if file.read_text(encoding='utf-8').strip() == launch.id]
-    return max(mine, key=lambda folder: folder.stat().st_mtime, default=None)
+def starts_learners(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is to start the learners, being none of them."""
+    return bool(cfg.cluster.learner_num > 1 and environ.get('WORLD_SIZE', '1') == '1')
 
 
-def _share(cfg: Any, size: int) -> str:
-    n_env, batch_size = cfg.env.collector_env_num // size, cfg.policy.learn.get('batch_size')
-    return f'{n_env} envs' + ('' if batch_size is None else f' and minibatches of {batch_size // size}')
+def train_with_learners(
+    pipeline: Callable[..., TrainResult],
+    cfg: JobConfig,
+    policy: Policy | None,
+    on_evaluation: OnEvaluation | None,
+    **options: Any,
+) -> TrainResult:
+    """Trains in cluster.learner_num processes, each of which calls the pipeline with the config and these options.
+
+    Args: policy: refused; on_evaluation: called in this process; options: others of `serial_pipeline`; what they hold is copied to the learners.
+    Returns: the result of rank 0, with the policy of its last checkpoint.
+    Raises: as `serial_pipeline`, what a learner raised; UserError for a policy, which cannot be given to them.
+    """
+    if policy is not None:
+        raise UserError(
+            f'serial_pipeline got a policy but cluster.learner_num is {cfg.cluster.learner_num}: a policy is not sent to '
+            'other processes; give a config, and model= for a network of your own, or start the learners with torchrun'
+        )
+    if problems := list(split_problems(cfg, cfg.cluster.learner_num, by='ray')):
+        raise ConfigError(problems)
+    for name in {'resume', 'run_dir'} & options.keys():
+        options[name] = None if options[name] is None else str(Path(options[name]).absolute())
+    config = cfg.to_dict()
+    work = {
+        'pipeline': pipeline,
+        'config': config,
+        'has_listener': on_evaluation is not None,
+        'imports': given_imports(),
+        **options,
+    }
+    from zoo.cluster.ray_learners import run_ranks
+
+    with catch_signals() as received:
+        try:
+            from zoo.cluster.pickled_code import packed_call
+
+            cargo = packed_call({'work': _as_rank, 'options': work}, config)
+            result: TrainResult = run_ranks(cfg, cargo, received, on_evaluation)
+        except RanksLostError as error:
+            if received:
+                raise Interrupted(128 + received[0]) from error
+            raise
+    if not result.run_dir.is_dir():
+        raise UserError(
+            f'the run folder {result.run_dir} of rank 0 is not on this machine; set logger.root to a folder that all nodes share'
+        )
+    log = logging.getLogger('zoo.backend')
+    before = log.level
+    log.setLevel(max(log.getEffectiveLevel(), logging.WARNING))  # how steps are executed was said by the learners
+    try:
+        from zoo.run.policy_file import load_policy
+
+        trained = load_policy(result.run_dir, trust=True, model=options['model'], fields='all')
+    finally:
+        log.setLevel(before)
+    return replace(result, policy=trained)
+
+
+def _as_rank(
+    rank: int,
+    ask: OnEvaluation,
+    pipeline: Callable[..., TrainResult],
+    has_listener: bool,
+    imports: tuple[str, ...],
+    **options: Any,
+) -> TrainResult | None:
+    """What a learner does. Args: ask: calls on_evaluation in the process that started the learners."""
+    give_imports(imports)
+    EnvWatch.owns_process = True
+    result = pipeline(on_evaluation=ask if has_listener and rank == 0 else None, **options)
+    return replace(result, policy=cast('Policy', None)) if rank == 0 else None
+
+
+class OfRank(logging.Filter):
+    """Of the log of another rank than 0 the warnings, with its number in front."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self._rank = rank
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return False
+        if not getattr(record, 'has_rank', False):
+            record.msg, record.has_rank = f'rank {self._rank}: {record.msg}', True
+        return True

@@ -1,26 +1,54 @@
-"""Writes a policy alone to a checkpoint file, also one that was trained by hand, without a run."""
+"""A policy from a checkpoint file alone, and to one: without env, config file or pickle."""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
+from torch import nn
 
+from zoo.buffer import n_draw_of, reuse_of
 from zoo.config.section import plain
-from zoo.config.yaml_text import storable
-from zoo.core.errors import UserError
-from zoo.core.registry import SAVE_REGISTRY
-from zoo.core.version import VERSION
-from zoo.policy.base import MODES, Policy
-from zoo.run.checkpoint import save_checkpoint
-from zoo.run.config import defaults_for
-from zoo.run.saved_run import BY_HAND, MAX_KEY
+from zoo.config.yaml_io import storable
+from zoo.core.data import RunInfo
+from zoo.core.errors import RunError, UserError
+from zoo.core.registry import POLICY_REGISTRY, SAVE_REGISTRY
+from zoo.env import EnvConfig
+from zoo.policy.base import Policy
+from zoo.policy.config import PolicyConfig
+from zoo.policy.modes import MODES, Mode
+from zoo.run.checkpoint.consent import EVALUATION_ENVS, Trust, check_names, check_sizes
+from zoo.run.checkpoint.file import (
+    Checkpoint,
+    CheckpointError,
+    State,
+    check_finite,
+    fit_state,
+    load_checkpoint,
+    malformed,
+    save_checkpoint,
+    shown,
+)
+from zoo.run.checkpoint.schema import (
+    BY_HAND,
+    SavedRun,
+    causes_of_misfits,
+    check_given_model,
+    check_saved_modes,
+    saved_meta,
+    saved_run,
+)
+from zoo.run.config import defaults_for, resolve_policy
+from zoo.run.resources import AllocationError, AllocationLimit
+from zoo.worker.evaluation_env import evaluation_env
 
 
 @SAVE_REGISTRY.register('checkpoint')
-def save_policy(policy: Policy, path: str | os.PathLike[str], env: Any = None, env_step: int = 0) -> Path:
+def save_policy(policy: Policy, path: str | os.PathLike[str], env: object = None, env_step: int = 0) -> Path:
     """See `Policy.save`. Raises: UserError for a state that a checkpoint cannot hold."""
     if not isinstance(path, str | os.PathLike):
         raise UserError(
@@ -43,36 +71,181 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], env: Any = None, e
             'wall_s': 0.0,
         },
     }
+    train_iter = policy._get_train_iter() if learns else 0
+    more = {} if set(policy._fields) >= set(MODES) else {'fields': list(policy._fields)}
+    meta = saved_meta(policy, _config_of(policy, env), env_step, train_iter, None, **more)
+    if policy.run.config is None:
+        meta['version']['run'] = BY_HAND
     try:
-        save_checkpoint(path, state, _meta_of(policy, env, env_step))
+        save_checkpoint(path, state, meta)
     except TypeError as error:
         raise UserError(f'policy {policy.cfg.type!r} cannot be saved: {error}') from error
     return Path(path)
 
 
-def _meta_of(policy: Policy, env: Any, env_step: int) -> dict[str, Any]:
-    by_hand = policy.run.config is None
-    version = {'zoo': VERSION, 'torch': torch.__version__, 'executor': policy.executor_name}
-    return {
-        'config': _config_of(policy, env),
-        'env_step': env_step,
-        'train_iter': policy._get_train_iter() if 'learn' in policy._fields else 0,
-        'best_return': None,
-        'obs_space': policy.obs_space.to_json(),
-        'action_space': policy.action_space.to_json(),
-        'version': version | ({'run': BY_HAND} if by_hand else {}),
-        **({} if set(policy._fields) >= set(MODES) else {'fields': list(policy._fields)}),
-        **({} if policy.given_model is None else {'model': policy.given_model[:MAX_KEY]}),
-    }
-
-
-def _config_of(policy: Policy, env: Any) -> dict[str, Any]:
+def _config_of(policy: Policy, env: object) -> dict[str, Any]:
     """The config of the policy's run, or of a policy made by hand one of defaults; with its own section `policy`."""
     section = storable(plain(policy.cfg))
     if policy.run.config is not None:
         config = {**policy.run.config, 'policy': section}
     else:
         config = {**defaults_for(section), 'policy': section}
-    given = {'id': env} if isinstance(env, str) else storable(env) if env is not None else {}
+    given = {'id': env} if isinstance(env, str) else storable(env or {})
     config['env'] = {**config['env'], 'action_mode': policy._action_map.mode, **given}
     return {**config, 'seed': policy.seed}
+
+
+logger = logging.getLogger(__name__)
+BUILD_FACTOR, BUILD_SLACK = 8, 1 << 28
+"""A policy of n bytes of parameters may allocate BUILD_FACTOR * n + BUILD_SLACK while it is built.
+
+Initialisation and a first pass through the network need some 3 * n; small networks some MB.
+"""
+
+
+def load_policy(
+    path: str | os.PathLike[str],
+    device: str | None = None,
+    trust: Trust = (),
+    model: nn.Module | None = None,
+    *,
+    fields: Literal['all'] | Sequence[Mode] = ('eval',),
+    only: Sequence[str] | None = None,
+) -> Policy:
+    """The policy of a checkpoint file or run folder; with eval mode `policy.act(obs)` acts as in evaluation.
+
+    Args:
+      device: as `policy.device`; None: the device of the run, or the CPU if there is no CUDA.
+      trust: True, or a list of modules: code that the config of the policy may name, as 'module:function'.
+      model: a module like the one that was trained, where `serial_pipeline` was given one; its weights are replaced.
+      fields: modes to build, of 'learn', 'collect' and 'eval', or 'all'; with learn the optimiser and all else that learning
+        needs are restored too, so that the policy learns on as if it had not stopped.
+      only: patterns of names of parameters, e.g. ['actor_*']: these alone are loaded, where they fit, all others begin anew;
+        the log says which.
+    Raises: CheckpointError (path and reason); ConfigError if its policy or model is not registered; UserError if `only`
+      matches nothing.
+    """
+    return policy_of(load_checkpoint(path), device, trust, model, fields, only)
+
+
+def policy_of(
+    checkpoint: Checkpoint,
+    device: str | None = None,
+    trust: Trust = (),
+    model: nn.Module | None = None,
+    fields: Literal['all'] | Sequence[Mode] = ('eval',),
+    only: Sequence[str] | None = None,
+) -> Policy:
+    """Like `load_policy`, for a checkpoint in memory."""
+    modes = _modes(fields)
+    run = saved_run(checkpoint)
+    check_names(run, ('policy',), trust, without=EVALUATION_ENVS)
+    cfg = resolve_policy(run.config['policy'])
+    if device is not None or not torch.cuda.is_available():
+        cfg = cfg.model_copy(update={'device': device or 'cpu'})
+    policy = build_policy(run, cfg, model, modes, is_whole=only is None)
+    if only is not None:
+        report = policy.load_state_dict(run.state.policy, strict=False, only=only)
+        assert report is not None, 'it is not strict'
+        logger.info('%s was loaded in part\n%s', run.path, report.text())
+        return policy
+    try:
+        policy.load_state_dict(run.state.policy)
+        if 'learn' in modes:
+            policy.load_memory_state_dict(run.state.memory)
+    except (UserError, RunError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise malformed(run.path, f'its policy cannot be restored ({shown(str(error))})') from error
+    return policy
+
+
+def _modes(fields: str | Sequence[Mode]) -> tuple[Mode, ...]:
+    if isinstance(fields, str):
+        fields = MODES if fields == 'all' else (cast('Mode', fields),)
+    modes = tuple(fields)
+    if not modes or not set(modes) <= set(MODES):
+        raise UserError(f"fields is {fields!r} but must be 'all' or a list of {', '.join(MODES)}")
+    return modes
+
+
+def build_policy(
+    run: SavedRun,
+    cfg: PolicyConfig,
+    model: nn.Module | None = None,
+    fields: Sequence[Mode] = ('eval',),
+    is_whole: bool = True,
+) -> Policy:
+    """A new policy of this section `policy` with some modes, which the state in a checkpoint fits.
+
+    Args: is_whole: false: the state need not fit.
+    Raises: CheckpointError if it does not, has numbers that are not finite, or if the policy would be much larger.
+    """
+    check_given_model(run, model is not None)
+    if is_whole:
+        check_saved_modes(run, fields)
+    n_byte = _n_byte(run.state.policy)
+    make = POLICY_REGISTRY.get(cfg.type)
+    mode = run.config['env'].get('action_mode', 'clip')
+    try:
+        with AllocationLimit(BUILD_FACTOR * n_byte + BUILD_SLACK):
+            spaces, options = (run.obs_space, run.action_space), {'seed': run.config['seed'], 'action_mode': mode}
+            info = _run_info(run, fields)._replace(env_step=run.env_step if is_whole else 0)
+            policy = make(cfg, *spaces, enable_field=fields, model=model, run=info, **options)
+    except AllocationError as error:
+        raise CheckpointError(
+            run.path,
+            f'does not fit: its config describes a policy of {error.n_byte / 1e6:,.0f} MB or more but its tensors have '
+            f'{n_byte / 1e6:,.1f} MB; use the config that it was saved with',
+        ) from error
+    except RunError:
+        raise
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        raise malformed(run.path, f'its policy cannot be built ({shown(str(error))})') from error
+    if not is_whole:
+        return policy
+    expected = policy.state_dict()
+    got = {key: run.state.policy[key] for key in expected if key in run.state.policy}
+    fit_state(expected, got, run.path, causes_of_misfits(run, plain(cfg)))
+    check_finite(expected, got, run.path)
+    return policy
+
+
+def _run_info(run: SavedRun, fields: Sequence[Mode]) -> RunInfo:
+    """What the policy knew of its run, on which the executor of its updates depends."""
+    config = None if run.by_hand else run.config
+    if run.by_hand or 'learn' not in fields:
+        return RunInfo(config=config)
+    buffer, n_sample = run.config['buffer'], run.config['policy']['collect'].get('n_sample') or 1
+    return RunInfo(run.config['max_env_step'], reuse_of(buffer, n_sample), n_draw_of(buffer), config=config)
+
+
+def env_config_of(
+    checkpoint: Checkpoint, trust: Trust = (), overrides: Sequence[str] = (), name: str | None = None
+) -> EnvConfig:
+    """The envs that the policy of a checkpoint is evaluated on, see `zoo.worker.evaluation_env`.
+
+    Args: overrides: 'env.a.b=value' texts; name: of one of policy.eval.sets.
+    Raises: CheckpointError, ConfigError.
+    """
+    run = saved_run(checkpoint)
+    check_names(run, ('env', 'policy'), trust, overrides)
+    check_sizes(run, ('env',), trust, overrides)
+    check_env_known(run, overrides)
+    return evaluation_env(run.config, overrides, name)
+
+
+def check_env_known(run: SavedRun, overrides: Sequence[str] = ()) -> None:
+    """Raises: CheckpointError if the policy was saved by hand without an env, and no override names one."""
+    if not run.config['env']['id'] and not any(text.startswith('env.id=') for text in overrides):
+        raise CheckpointError(
+            run.path,
+            'is of a policy that was saved by hand, without an env; give env.id=..., or name it when saving: '
+            'policy.save(path, env=...)',
+        )
+
+
+def _n_byte(state: State) -> int:
+    """Bytes of all tensors in a state."""
+    inner = sum(_n_byte(value) for value in state.values() if isinstance(value, dict))
+    return inner + sum(value.nbytes for value in state.values() if isinstance(value, torch.Tensor))

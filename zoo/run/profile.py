@@ -11,28 +11,15 @@ from typing import Any, Protocol
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from zoo.config.section import Config
-from zoo.policy.base import Policy
-from zoo.run.report import Clocks, Timer
+from zoo.run.observers.base import Clocks, RunView
 
 WARM_UP, N_TRACED, N_OPERATOR, NAME_LEN = 2, 3, 10, 60
 
 logger = logging.getLogger(__name__)
 
 
-class Job(Protocol):
+class ProfiledRun(RunView, Protocol):
     """What a profile needs of a run."""
-
-    cfg: Config
-    policy: Policy
-    run_dir: Path
-    timer: Timer
-
-    @property
-    def env_step(self) -> int: ...
-
-    @property
-    def step_per_iteration(self) -> int: ...
 
     @property
     def leads(self) -> bool: ...
@@ -42,12 +29,10 @@ class Job(Protocol):
 
     def iteration(self) -> None: ...
 
-    def play_evaluation(self) -> Any: ...
-
-    def clocks(self) -> Clocks: ...
+    def play_evaluation(self) -> object: ...
 
 
-def profiled(job: Job, n_iter: int) -> Generator[None]:
+def profiled(job: ProfiledRun, n_iter: int) -> Generator[None]:
     """Runs one `job.iteration` for each `next`, without end, and profiles the first ones.
 
     After 2 iterations to warm up, n_iter iterations are timed by the run's own clocks. Then torch's profiler traces 3
@@ -55,8 +40,18 @@ def profiled(job: Job, n_iter: int) -> Generator[None]:
     the run folder. A run that ends earlier (`close`) reports what it has. A profile does not change what is learned.
     Of several ranks the first one is profiled.
     """
-    if job.leads:
-        _warn_if_short(job, n_iter)
+    n_left, n_needed = (job.cfg.max_env_step - job.env_step) // job.step_per_iteration, WARM_UP + n_iter + N_TRACED
+    if job.leads and n_left < n_needed:
+        logger.warning(
+            'a profile takes %d iterations (%d to warm up, %d timed, %d traced) but max_env_step leaves %d; '
+            'raise it to %d or more',
+            n_needed,
+            WARM_UP,
+            n_iter,
+            N_TRACED,
+            n_left,
+            job.env_step + n_needed * job.step_per_iteration,
+        )
     for i in range(WARM_UP):
         job.iteration()
         if i == WARM_UP - 1 and not job.clocks().calls['evaluate']:  # so that its cost is known
@@ -69,7 +64,7 @@ def profiled(job: Job, n_iter: int) -> Generator[None]:
         yield
 
 
-def _measured(job: Job, n_iter: int) -> Generator[None]:
+def _measured(job: ProfiledRun, n_iter: int) -> Generator[None]:
     """The iterations that are timed, and those that are traced."""
     report = _Report(job.run_dir / 'profile.txt')
     readings = [job.clocks()]
@@ -114,23 +109,7 @@ class _Report:
             logger.warning('%s cannot be written (%s); training continues', self._path, error.strerror or error)
 
 
-def _warn_if_short(job: Job, n_iter: int) -> None:
-    n_left = (job.cfg.max_env_step - job.env_step) // job.step_per_iteration
-    n_needed = WARM_UP + n_iter + N_TRACED
-    if n_left < n_needed:
-        logger.warning(
-            'a profile takes %d iterations (%d to warm up, %d timed, %d traced) but max_env_step leaves %d; '
-            'raise it to %d or more',
-            n_needed,
-            WARM_UP,
-            n_iter,
-            N_TRACED,
-            n_left,
-            job.env_step + n_needed * job.step_per_iteration,
-        )
-
-
-def _times(job: Job, readings: list[Clocks]) -> str:
+def _times(job: ProfiledRun, readings: list[Clocks]) -> str:
     """A table of the parts of an iteration, and a line on evaluations, which are not in every iteration."""
     n_iter, total = len(readings) - 1, readings[-1].since(readings[0])
     iteration_s = total.wall_s - total.seconds['evaluate']
@@ -153,7 +132,7 @@ def _times(job: Job, readings: list[Clocks]) -> str:
     return '\n'.join(text)
 
 
-def _evaluation(job: Job, so_far: Clocks, step_s: float) -> str:
+def _evaluation(job: ProfiledRun, so_far: Clocks, step_s: float) -> str:
     """The cost of an evaluation, and its share of a run that has one every eval_freq env steps."""
     freq, call_s = job.cfg.policy.eval.eval_freq, so_far.seconds['evaluate'] / so_far.calls['evaluate']
     share = call_s / (call_s + freq * step_s)

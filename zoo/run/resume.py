@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from zoo.config.section import Config, join_path
-from zoo.config.yaml_text import storable
+from zoo.config.section import join_path, plain
+from zoo.config.yaml_io import storable
 from zoo.core.errors import RunError, UserError
 from zoo.core.ranks import ALONE, Ranks
-from zoo.core.version import VERSION
-from zoo.policy.base import MODES
-from zoo.run.checkpoint import Checkpoint, check_finite, fit_state
-from zoo.run.checkpoint_file import CheckpointError, malformed, shown
-from zoo.run.config_check import without_derived_values
-from zoo.run.parts import Parts
-from zoo.run.rank_files import of_rank
-from zoo.run.run_dir import root_of
-from zoo.run.saved_run import (
-    MAX_KEY,
+from zoo.policy.modes import MODES
+from zoo.run.base_config import JobConfig
+from zoo.run.build import Parts
+from zoo.run.checkpoint.file import Checkpoint, CheckpointError, check_finite, fit_state, malformed, shown
+from zoo.run.checkpoint.manager import of_rank
+from zoo.run.checkpoint.schema import (
     SavedRun,
     causes_of_misfits,
     check_given_model,
     check_saved_modes,
+    saved_meta,
     saved_run,
 )
-from zoo.run.stopping import StopRules
+from zoo.run.config_check import without_derived_values
+from zoo.run.folder import root_of
+
+if TYPE_CHECKING:
+    from zoo.run.observers.base import RunView
+    from zoo.run.observers.stop_rules import StopRules
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Progress:
 
 
 def state_of(
-    cfg: Config,
+    cfg: JobConfig,
     parts: Parts,
     progress: Progress,
     wall_s: float,
@@ -66,40 +67,51 @@ def state_of(
         'policy': parts.policy.state_dict(),
         'memory': parts.policy.memory_state_dict() if cfg.checkpoint.aux_memory and is_whole else {},
         'buffer': parts.buffer.state_dict(),
-        'counter': _counters(parts, progress, wall_s),
+        'counter': {
+            'env_step': parts.collector.env_step,
+            'collect_iter': parts.collector.collect_iter,
+            'episode': parts.collector.episodes.n_episode,
+            'reset': parts.collector.episodes.n_reset,
+            'sample': parts.learner.n_sample,
+            'eval_step': progress.eval_step,
+            'best_return': progress.best_return,
+            'last_return': progress.last_return,
+            'wall_s': wall_s,
+        },
         **({'stop': stop} if stop else {}),
     }
 
 
-def meta_of(cfg: Config, parts: Parts, progress: Progress, n_rank: int = 1) -> dict[str, Any]:
-    """What describes a checkpoint: config, counters, spaces, versions; n_rank: ranks that trained together."""
-    return {
-        'config': storable(cfg),
-        'env_step': parts.collector.env_step,
-        'train_iter': parts.learner.train_iter,
-        'best_return': progress.best_return,
-        'obs_space': parts.policy.obs_space.to_json(),
-        'action_space': parts.policy.action_space.to_json(),
-        'version': {'zoo': VERSION, 'torch': torch.__version__, 'executor': parts.policy.executor_name},
-        **({'rank_num': n_rank} if n_rank > 1 else {}),
-        **({} if parts.policy.given_model is None else {'model': parts.policy.given_model[:MAX_KEY]}),
-    }
+def meta_of(cfg: JobConfig, parts: Parts, progress: Progress, n_rank: int = 1) -> dict[str, Any]:
+    """What describes a checkpoint of a run. Args: n_rank: ranks that trained together."""
+    env_step, train_iter = parts.collector.env_step, parts.learner.train_iter
+    more = {'rank_num': n_rank} if n_rank > 1 else {}
+    return saved_meta(parts.policy, storable(cfg), env_step, train_iter, progress.best_return, **more)
 
 
-def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint, stop_rules: StopRules, ranks: Ranks = ALONE) -> Progress:
+def restore(
+    cfg: JobConfig, parts: Parts, checkpoint: Checkpoint, stop_rules: StopRules | None, ranks: Ranks = ALONE
+) -> Progress:
     """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them."""
     checkpoint = of_rank(checkpoint, ranks)
     run = saved_run(checkpoint)
-    _check_same_env(cfg, parts, run)
+    for name in ('obs_space', 'action_space'):
+        was, now = getattr(run, name), getattr(parts.envs[0], name)
+        if was != now:
+            raise CheckpointError(
+                run.path,
+                f'is of a run with {name} {was.to_json()} but the env has {now.to_json()}; resume with the env that it '
+                'was trained on',
+            )
+    was, now = ([env['id'], env.get('game')] for env in (run.config['env'], storable(cfg)['env']))
+    if was != now:
+        names = [' '.join(name for name in pair if name) for pair in (was, now)]
+        logger.warning('the run was trained on env %s and continues with %s', *names)
     check_saved_modes(run, MODES)
     check_given_model(run, parts.policy.given_model is not None)
-    now = parts.policy.executor_name
-    if run.executor not in (None, now):
-        logger.warning(
-            'the run was trained by executor %s and continues with %s: equal to rounding, not bit for bit',
-            run.executor,
-            now,
-        )
+    if run.executor not in (None, parts.policy.executor_name):
+        words = 'the run was trained by executor %s and continues with %s: equal to rounding, not bit for bit'
+        logger.warning(words, run.executor, parts.policy.executor_name)
     _load(cfg, parts, run, stop_rules)
     counter = run.state.counter
     parts.collector.env_step, parts.collector.collect_iter = counter.env_step, counter.collect_iter
@@ -109,12 +121,11 @@ def restore(cfg: Config, parts: Parts, checkpoint: Checkpoint, stop_rules: StopR
     return Progress(counter.eval_step, counter.env_step, counter.best_return, counter.last_return, counter.wall_s)
 
 
-def changes(cfg: Config, checkpoint: Checkpoint) -> str:
+def changes(cfg: JobConfig, run: SavedRun) -> str:
     """The values that a resume changes, 'key old -> new, ...', at most 10; '' if there are none.
 
     Values that follow from others, and keys that one of the two configs does not have, are left out.
     """
-    run = saved_run(checkpoint)
     was, now = without_derived_values(run.config), without_derived_values(storable(cfg))
     if now['logger']['root'] == root_of(run):  # taken from the place of the file
         was = {**was, 'logger': {**was['logger'], 'root': root_of(run)}}
@@ -122,7 +133,7 @@ def changes(cfg: Config, checkpoint: Checkpoint) -> str:
     return ', '.join(found[:10]) + (f' and {len(found) - 10} more' if len(found) > 10 else '')
 
 
-def _differences(was: Any, now: Any, path: str = '') -> Iterator[str]:
+def _differences(was: object, now: object, path: str = '') -> Iterator[str]:
     if isinstance(was, dict) and isinstance(now, dict) and path != 'env.kwargs':
         for key in (key for key in now if key in was):
             yield from _differences(was[key], now[key], join_path(path, key))
@@ -130,16 +141,17 @@ def _differences(was: Any, now: Any, path: str = '') -> Iterator[str]:
         yield f'{path} {shown(repr(was), 40)} -> {shown(repr(now), 40)}'
 
 
-def _load(cfg: Config, parts: Parts, run: SavedRun, stop_rules: StopRules) -> None:
+def _load(cfg: JobConfig, parts: Parts, run: SavedRun, stop_rules: StopRules | None) -> None:
     expected, state = parts.policy.state_dict(), run.state
-    fit_state(expected, state.policy, run.path, causes_of_misfits(run, cfg.policy))
+    fit_state(expected, state.policy, run.path, causes_of_misfits(run, plain(cfg.policy)))
     for name in expected.keys() & {'model', 'normalizer'}:
         check_finite(expected[name], state.policy[name], run.path)
     try:
         parts.policy.load_state_dict(state.policy)
         parts.policy.load_memory_state_dict(state.memory)
         parts.buffer.load_state_dict(state.buffer)
-        stop_rules.load_state_dict(state.stop)
+        if stop_rules is not None:
+            stop_rules.load_state_dict(state.stop)
     except (UserError, RunError):
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -154,31 +166,41 @@ def _load(cfg: Config, parts: Parts, run: SavedRun, stop_rules: StopRules) -> No
         raise malformed(run.path, f'train_iter is {n!r}: it should be a count')
 
 
-def _counters(parts: Parts, progress: Progress, wall_s: float) -> dict[str, Any]:
-    return {
-        'env_step': parts.collector.env_step,
-        'collect_iter': parts.collector.collect_iter,
-        'episode': parts.collector.episodes.n_episode,
-        'reset': parts.collector.episodes.n_reset,
-        'sample': parts.learner.n_sample,
-        'eval_step': progress.eval_step,
-        'best_return': progress.best_return,
-        'last_return': progress.last_return,
-        'wall_s': wall_s,
-    }
+def announce(job: RunView, checkpoint: Checkpoint, has_stopped: bool, rule: str | None) -> None:
+    """Logs where a run continues, what changed since it was saved, and whether anything is left to train.
+
+    Args: has_stopped: it reached its stop_value; rule: the words of a stop rule that ends it, if one does.
+    """
+    logger.info('resuming at env step %d in %s', job.env_step, job.run_dir)
+    if changed := changes(job.cfg, saved_run(checkpoint)):
+        logger.info('changed since it was saved: %s', changed)
+    if has_stopped:
+        logger.warning('this run had reached policy.eval.stop_value; to continue it: policy.eval.stop_value=null')
+    if rule:
+        logger.warning('this run ends by a stop rule: %s; to continue it change `stop`, e.g. stop=[]', rule)
+    elif job.done and not has_stopped:
+        logger.warning(
+            'nothing is left to train: the run has %d env steps, a rollout %d, and max_env_step is %d; raise that',
+            job.env_step,
+            job.step_per_iteration,
+            job.cfg.max_env_step,
+        )
 
 
-def _check_same_env(cfg: Config, parts: Parts, run: SavedRun) -> None:
-    spaces = {name: getattr(parts.envs[0], name) for name in ('obs_space', 'action_space')}
-    for name, now in spaces.items():
-        was = getattr(run, name)
-        if was != now:
-            raise CheckpointError(
-                run.path,
-                f'is of a run with {name} {was.to_json()} but the env has {now.to_json()}; resume with the env that it '
-                'was trained on',
-            )
-    was, now = ([env['id'], env.get('game')] for env in (run.config['env'], storable(cfg)['env']))
-    if was != now:
-        names = [' '.join(name for name in pair if name) for pair in (was, now)]
-        logger.warning('the run was trained on env %s and continues with %s', *names)
+def with_saved_start(cfg: JobConfig, checkpoint: Checkpoint) -> JobConfig:
+    """The config of a run that continues, with the init_from and init_from_keys that the run began with.
+
+    They stay in its config.yaml and checkpoints, although a run that continues reads no parameters of another one.
+    Raises: UserError if the config has an init_from of its own: it would have no effect.
+    """
+    saved = saved_run(checkpoint).config
+    before, now = saved.get('init_from'), cfg.init_from
+    before = before if isinstance(before, str) else None  # a file may hold anything
+    if now is not None and (before is None or os.path.abspath(now) != os.path.abspath(before)):
+        has = 'no init_from' if before is None else f'init_from {before}'
+        raise UserError(
+            f'init_from is {now} but {checkpoint.path}, from which the run continues, was saved with {has}, and its '
+            'parameters count; leave init_from out, or begin a new run in another folder'
+        )
+    start = {'init_from': before, 'init_from_keys': saved.get('init_from_keys', ['*'])}
+    return cfg.model_copy(update=start)

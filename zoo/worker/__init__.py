@@ -1,1 +1,1 @@
-"""What turns envs, a policy and a buffer into a round of training: collector, learner, evaluator."""
+"""Collector, learner and evaluator: they turn envs, a policy and a buffer into a round of training."""

@@ -1,8 +1,9 @@
-"""Rows of envs x collect mode -> rollouts: what a rollout is made of, wherever its envs step."""
+"""Collector: rows of envs and the collect mode of a policy -> rollouts, with the returns of the episodes that ended."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, cast
@@ -11,13 +12,82 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import Rollout, Transition, leaves, map_tensors
+from zoo.core.data import Rollout, leaves, map_tensors
 from zoo.env import AnyVectorEnv
-from zoo.policy.base import CollectMode
-from zoo.worker.episode_infos import NO_NUMBERS, InfoKeys
-from zoo.worker.episodes import EpisodeTracker, mark_broken
-from zoo.worker.info_columns import COLUMN, warn_of_missing
+from zoo.policy.modes import CollectMode
+from zoo.worker.infos import COLUMN, NO_NUMBERS, InfoKeys, InfoTally, warn_of_missing
 from zoo.worker.rows import LocalRows, Rows, Steps
+
+
+class EpisodeTracker:
+    """Undiscounted returns and lengths of the last 100 training episodes, updated once per rollout.
+
+    Attributes: infos: the env's own numbers of episodes, which come when an episode ends; n_reset: episodes begun.
+    """
+
+    def __init__(self, n_env: int) -> None:
+        self._n_env = n_env
+        self.returns: deque[float] = deque(maxlen=100)
+        self.lengths: deque[int] = deque(maxlen=100)
+        self.n_episode = 0
+        self.infos = InfoTally()
+        self.n_reset = -n_env  # making it is no reset
+        self.reset()
+
+    def reset(self) -> None:
+        """All envs begin new episodes."""
+        self._return, self._length = np.zeros(self._n_env), np.zeros(self._n_env, dtype=np.int64)
+        self.n_reset += self._n_env
+
+    def drop(self, envs: slice) -> None:
+        """The unfinished episodes of these envs are lost: they begin new ones."""
+        self._return[envs], self._length[envs] = 0.0, 0
+        self.n_reset += len(self._length[envs])
+
+    def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None, is_broken: Tensor | None = None) -> int:
+        """Takes the steps of a rollout, [T, B] each; returns the number of transitions (rows that are not only a reset).
+
+        is_broken: ends of episodes that broke off as their env failed: these are not counted.
+        """
+        total = (
+            reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return
+        )  # numpy's takes three times as long
+        if is_reset is None:
+            length = np.arange(1, len(total) + 1)[:, None] + self._length
+        else:
+            length = (~is_reset).cumsum(0).numpy(force=True) + self._length
+        n_transition = int(length[-1].sum() - self._length.sum())
+        t, b = np.divmod(np.flatnonzero(end.numpy(force=True)), end.shape[1])  # in order of time
+        before = _end_before(b)
+        whole = np.ones(len(t), dtype=bool) if is_broken is None else ~is_broken.numpy(force=True)[t, b]
+        for kept, sums in ((self.returns, total[t, b]), (self.lengths, length[t, b])):
+            kept.extend((sums - np.where(before < 0, 0, sums[before]))[whole][-100:].tolist())
+        self.n_episode += int(np.count_nonzero(whole))
+        self.n_reset += len(t)
+        self._return, self._length = total[-1] - _last(total, t, b), length[-1] - _last(length, t, b)
+        return n_transition
+
+
+def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:
+    """Sets is_reset [T, B] in all rows of a rollout whose episode broke off: from the end before, [T, B], to the break."""
+    for t, b in is_broken.nonzero().tolist():
+        ends = end[:t, b].nonzero()
+        is_reset[int(ends[-1]) + 1 if len(ends) else 0 : t, b] = True
+
+
+def _end_before(b: np.ndarray) -> np.ndarray:
+    """For episode ends in order of time, in envs b: the index of the previous end in the same env, -1 if there is none."""
+    order, before = b.argsort(kind='stable'), np.full_like(b, -1)
+    again = b[order][1:] == b[order][:-1]
+    before[order[1:][again]] = order[:-1][again]
+    return before
+
+
+def _last(sums: np.ndarray, t: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Running sums [T, B] at the last episode end in each env, 0 if there is none."""
+    last = np.zeros_like(sums[-1])
+    last[b] = sums[t, b]  # of several ends the last is kept
+    return last
 
 
 class Collector:
@@ -105,7 +175,14 @@ class Collector:
             warn_of_missing(infos)
         steps = steps._replace(info=infos) if infos else steps
         transition = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), found.output, steps)
-        data = self._checked(self._with_infos(transition, infos))
+        data: Any = {**transition, **{COLUMN.format(key): x for key, x in infos.items()}} if infos else transition
+        lead = (self._n_step, self._n_env)
+        for path, x in leaves(data):
+            if x.shape[:2] != lead:
+                raise ValueError(
+                    f'_process_transition gave {path!r} of shape {tuple(x.shape)} but it must begin with {lead}, the '
+                    'steps and envs of the rollout'
+                )
         self.env_step += n_step  # only now: if the policy's code fails above, what is saved is without this rollout
         self.collect_iter += 1
         last_obs, next_obs = map_tensors(lambda x: x[-1], obs), steps.next_obs
@@ -114,18 +191,3 @@ class Collector:
             final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
             return Rollout(data, last_obs, final_obs, index, state=found.state)
         return Rollout(data, last_obs, *block.final(), next_obs, found.state)
-
-    def _with_infos(self, transition: Transition, infos: dict[str, Tensor]) -> Transition:
-        """The transition with the columns of env.info_columns."""
-        joined: Any = {**transition, **{COLUMN.format(key): x for key, x in infos.items()}} if infos else transition
-        return joined
-
-    def _checked(self, transition: Transition) -> Transition:
-        lead = (self._n_step, self._n_env)
-        for path, x in leaves(transition):
-            if x.shape[:2] != lead:
-                raise ValueError(
-                    f'_process_transition gave {path!r} of shape {tuple(x.shape)} but it must begin with {lead}, the '
-                    'steps and envs of the rollout'
-                )
-        return transition

@@ -10,17 +10,17 @@ from typing import Any
 import gymnasium
 
 from zoo.config.messages import shown
-from zoo.config.override import parse_value, split_override
-from zoo.config.section import ConfigError, fields_of, join_path, plain, section_problems, validate
+from zoo.config.section import ConfigError, Keyed, fields_of, join_path, plain, section_problems, validate
+from zoo.config.source import parse_value, split_override
 from zoo.core.errors import UserError
 from zoo.core.spaces import Space, leaf_spaces
-from zoo.env import AnyVectorEnv, EnvConfig, TensorVectorEnv, UnknownEnvError, VectorEnv, make_vector_env
+from zoo.env import AnyVectorEnv, EnvConfig, UnknownEnvError, VectorEnv, make_vector_env
 from zoo.env.adapter import OldGymEnv
 from zoo.env.config import env_config
 from zoo.env.errors import EnvSettingError
+from zoo.env.given import takes_one_seed
 from zoo.env.make import check_source
-from zoo.env.own_vector import takes_one_seed
-from zoo.env.steering import AT_END, EnvSettings
+from zoo.env.settings import AT_END, EnvSettings
 from zoo.policy.base import Policy
 
 OF_TRAINING = ('collector_env_num', 'collector_group_num')
@@ -28,7 +28,7 @@ OF_POLICY = ('action_mode',)
 SET_NAME = re.compile(r'[\w-]{1,50}')
 
 
-def evaluation_env(cfg: Mapping[str, Any], overrides: Sequence[str] = (), name: str | None = None) -> EnvConfig:
+def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None = None) -> EnvConfig:
     """The envs that a run evaluates on: its section env, with policy.eval.env over it.
 
     Args:
@@ -58,7 +58,7 @@ def evaluation_env(cfg: Mapping[str, Any], overrides: Sequence[str] = (), name: 
     return validate(EnvConfig, env, 'env')
 
 
-def evaluation_sets(cfg: Mapping[str, Any]) -> dict[str, EnvConfig]:
+def evaluation_sets(cfg: Keyed) -> dict[str, EnvConfig]:
     """The envs of policy.eval.sets, by name, of a resolved config."""
     return {name: evaluation_env(cfg, name=name) for name in cfg['policy']['eval'].get('sets') or {}}
 
@@ -82,7 +82,7 @@ def differing(env: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, A
 
 
 @contextmanager
-def naming_section(cfg: Mapping[str, Any], name: str | None = None) -> Iterator[None]:
+def naming_section(cfg: Keyed, name: str | None = None) -> Iterator[None]:
     """What evaluation envs refuse in this context is said with the section that has the key: that of a set, or of training."""
     try:
         yield
@@ -143,12 +143,14 @@ def _problems(env: Mapping[str, Any], differs: Mapping[str, Any], path: str) -> 
 
 
 @contextmanager
-def open_env(env: Any, policy: Policy, n_episode: int) -> Iterator[AnyVectorEnv]:
+def open_env(env: object, policy: Policy, n_episode: int) -> Iterator[AnyVectorEnv]:
     """The envs to evaluate a policy on, of any form that `evaluate` takes; envs that are made here are closed at the end."""
-    if isinstance(env, VectorEnv | TensorVectorEnv):
+    if isinstance(env, AnyVectorEnv):
         yield env
     elif isinstance(env, gymnasium.vector.VectorEnv):
-        yield _given_vector(env, policy)
+        kind = type(env.unwrapped)
+        section = env_config({'id': kind.__qualname__, 'action_mode': policy._action_map.mode})
+        yield VectorEnv(env, section, f'{kind.__module__}:{kind.__qualname__}', one_seed=takes_one_seed(env))
     else:
         cfg = config_of(env, policy)
         device = str(policy.device)
@@ -172,15 +174,13 @@ def refuse_other_spaces(policy: Policy, env: AnyVectorEnv, where: str = '') -> N
         )
 
 
-def config_of(env: Any, policy: Policy) -> EnvConfig:
+def config_of(env: object, policy: Policy) -> EnvConfig:
     """The section `env` of what `evaluate` takes, other than a vector env. Raises: UserError for anything else."""
     if isinstance(env, EnvConfig | Mapping):
         cfg = env_config(env)
-    elif isinstance(env, str):
-        cfg = env_config({'id': env})
     elif not isinstance(env, type) and all(callable(getattr(env, name, None)) for name in ('reset', 'step')):
         cfg = env_config({'id': _lend(env), 'evaluator_env_num': 1, 'vectorization': 'sync'})
-    elif callable(env):
+    elif isinstance(env, str) or callable(env):
         cfg = env_config({'id': env})
     else:
         raise UserError(
@@ -192,12 +192,6 @@ def config_of(env: Any, policy: Policy) -> EnvConfig:
     return cfg.model_copy(update={'action_mode': policy._action_map.mode})
 
 
-def _given_vector(env: gymnasium.vector.VectorEnv, policy: Policy) -> VectorEnv:
-    kind = type(env.unwrapped)
-    cfg = env_config({'id': kind.__qualname__, 'action_mode': policy._action_map.mode})
-    return VectorEnv(env, cfg, f'{kind.__module__}:{kind.__qualname__}', one_seed=takes_one_seed(env))
-
-
 class _Lent(gymnasium.Wrapper):
     """An env of the caller's, who closes it."""
 
@@ -205,7 +199,7 @@ class _Lent(gymnasium.Wrapper):
         pass
 
 
-def _lend(env: Any) -> Callable[[], gymnasium.Env]:
+def _lend(env: object) -> Callable[[], gymnasium.Env]:
     """A callable that makes an env of the caller's, named as the class of that env."""
     kind = type(getattr(env, 'unwrapped', env))
     name = f'{kind.__module__}:{kind.__qualname__}'
@@ -217,7 +211,7 @@ def _lend(env: Any) -> Callable[[], gymnasium.Env]:
     return make
 
 
-def _nested(keys: Sequence[str], value: Any) -> dict[str, Any]:
+def _nested(keys: Sequence[str], value: object) -> dict[str, Any]:
     return {keys[0]: value if len(keys) == 1 else _nested(keys[1:], value)}
 
 

@@ -1,32 +1,119 @@
-"""Evaluates a policy: whole episodes on separate envs."""
+"""Evaluation of a policy: whole episodes on separate envs; their returns, lengths and numbers of the env."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from zoo.config.messages import shown
-from zoo.core.data import Obs, State, Timestep, begins_of, replace_rows
+from zoo.core.data import Timestep, begins_of, replace_rows
 from zoo.core.errors import UserError
 from zoo.core.seeding import stream
 from zoo.env import AnyVectorEnv
-from zoo.policy.base import MAX_EPISODE_STEPS, EvalMode, Policy
-from zoo.worker.episode_infos import ALL_NUMBERS, InfoKeys, InfoReader
-from zoo.worker.evaluation import Evaluation as Evaluation
-from zoo.worker.evaluation import episode_row
+from zoo.policy.base import Policy
+from zoo.policy.config import MAX_EPISODE_STEPS
+from zoo.policy.modes import EvalMode
 from zoo.worker.evaluation_env import open_env, refuse_other_spaces
+from zoo.worker.infos import ALL_NUMBERS, InfoKeys, InfoReader, success_of
+
+
+class Evaluation(NamedTuple):
+    """Undiscounted returns of raw rewards and lengths in env steps, one per episode, those of the first env first."""
+
+    returns: list[float]
+    lengths: list[int]
+    cut: Sequence[bool] = ()
+    """Which episodes were cut off, see `Evaluator`; empty: none."""
+    infos: dict[str, list[float]] = {}  # noqa: RUF012
+    """The env's own numbers by key of its info, one per episode; nan where an episode had none."""
+    sets: dict[str, Evaluation] = {}  # noqa: RUF012
+    """The evaluations of policy.eval.sets, by name."""
+
+    @property
+    def n_cut(self) -> int:
+        """Episodes that were cut off."""
+        return sum(self.cut)
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def return_std(self) -> float:
+        """Standard deviation over episodes."""
+        return float(np.std(self.returns))
+
+    @property
+    def return_min(self) -> float:
+        """The lowest return."""
+        return min(self.returns)
+
+    @property
+    def return_max(self) -> float:
+        """The highest return."""
+        return max(self.returns)
+
+    @property
+    def length_mean(self) -> float:
+        """Mean length, env steps."""
+        return float(np.mean(self.lengths))
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of episodes whose last info says `is_success` (or `success`); None if none says either."""
+        return success_of({key: found for key in self.infos if (found := self.info_mean(key)) is not None})
+
+    def return_quantile(self, q: float) -> float:
+        """The return that a share q of the episodes, in [0, 1], does not exceed; between two returns on a straight line."""
+        return float(np.quantile(self.returns, q))
+
+    def info_mean(self, key: str) -> float | None:
+        """Mean of one of the env's own numbers, over the episodes that had it; None if none had."""
+        values = [value for value in self.infos.get(key, []) if not math.isnan(value)]
+        return float(np.mean(values)) if values else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per episode: episode, return, length, cut, and the env's own numbers by key, all with the same keys."""
+        cut = self.cut or [False] * len(self.returns)
+        return [
+            episode_row(i, self.returns[i], self.lengths[i], cut[i], {key: x[i] for key, x in self.infos.items()})
+            for i in range(len(self.returns))
+        ]
+
+    def metrics(self) -> dict[str, float]:
+        """What the log has of it, without the group's name 'eval/', the sets as 'name/return_mean' and so on."""
+        means = {f'info/{key}_mean': self.info_mean(key) for key in self.infos} | {'success_rate': self.success_rate}
+        found = {
+            'return_mean': self.return_mean,
+            'return_std': self.return_std,
+            'return_min': self.return_min,
+            'return_max': self.return_max,
+            'episode_len_mean': self.length_mean,
+            'episode_cut': self.n_cut,
+            **{name: mean for name, mean in means.items() if mean is not None},
+        }
+        for name, evaluation in self.sets.items():
+            found |= {f'{name}/{metric}': value for metric, value in evaluation.metrics().items()}
+        return found
+
+
+def episode_row(episode: int, return_: float, length: int, cut: bool, infos: Mapping[str, float]) -> dict[str, Any]:
+    """The row of one episode; an entry of the info whose key is one of the first four is 'info/key'."""
+    row: dict[str, Any] = {'episode': episode, 'return': return_, 'length': length, 'cut': bool(cut)}
+    return row | {f'info/{key}' if key in row else key: value for key, value in infos.items()}
+
 
 CHECK_EVERY = 1000  # steps; an env whose state is nan may never end its episode
 LONG = 10_000  # steps of an episode after which the log says that it goes on; few tasks have longer ones
 SAMPLING = 1 << 30  # child of an evaluation's seed for drawn actions; those of the envs have smaller numbers
-
 EpisodeCallback = Callable[[dict[str, Any]], object]
-
 logger = logging.getLogger(__name__)
 
 
@@ -40,6 +127,7 @@ class Evaluator:
         never, and an episode may last for ever.
       deterministic: whether the mode's greedy actions are taken; else actions are drawn, from the seed of `evaluate`.
       infos: which of the env's own numbers are kept.   quiet: whether cut-off and long episodes give no warning.
+    Attributes: env: the evaluation envs.
     Raises: UserError if actions are to be drawn but the policy draws none.
     """
 
@@ -54,11 +142,11 @@ class Evaluator:
         infos: InfoKeys = ALL_NUMBERS,
         quiet: bool = False,
     ) -> None:
-        self._env, self._mode, self._limit = env, mode, max_episode_steps
+        self.env, self._mode, self._limit = env, mode, max_episode_steps
         share, rest = divmod(n_episode, env.n_env)
         self._quota = np.array([share + (i < rest) for i in range(env.n_env)])
         self._has_warned = self._has_told = quiet
-        self._is_greedy = deterministic
+        self._sample = None if deterministic else mode.sample
         if not deterministic and mode.sample is None:
             raise UserError(
                 'actions are to be drawn in evaluation (deterministic=false) but the policy has no _forward_sample(obs, '
@@ -68,11 +156,6 @@ class Evaluator:
         if infos.wanted:
             env.watch(infos.step)
             self._infos = InfoReader(infos, env.n_env, env.autoreset)
-
-    @property
-    def env(self) -> AnyVectorEnv:
-        """The evaluation envs."""
-        return self._env
 
     def evaluate(
         self,
@@ -87,11 +170,11 @@ class Evaluator:
         tally, n_round = _Tally(self._quota, self._limit, self._infos, callback), 0
         generator = torch.Generator().manual_seed(int(_child(seed, SAMPLING).generate_state(1, np.uint64)[0]) >> 1)
         while tally.n_left.any():  # a second time only after episodes were cut off: no env can be reset alone
-            first = seed if n_round == 0 else _child(seed, self._env.n_env + n_round)
+            first = seed if n_round == 0 else _child(seed, self.env.n_env + n_round)
             if not self._play(first, generator, tally, stop):
                 return None
             n_round += 1
-        self._env.check()
+        self.env.check()
         evaluation = tally.evaluation()
         if evaluation.n_cut and not self._has_warned:
             self._has_warned = True
@@ -100,7 +183,7 @@ class Evaluator:
                 'set env.max_episode_steps, else raise policy.eval.max_episode_steps',
                 evaluation.n_cut,
                 len(evaluation.returns),
-                self._env.name,
+                self.env.name,
                 self._limit,
             )
         return evaluation
@@ -109,8 +192,8 @@ class Evaluator:
         self, seed: np.random.SeedSequence, generator: torch.Generator, tally: _Tally, stop: Callable[[], bool]
     ) -> bool:
         """Plays from a reset until each env had its share of episodes, or one cut off; False if it was stopped."""
-        n_env = self._env.n_env
-        obs, n_step = self._env.reset(seed), 0
+        n_env = self.env.n_env
+        obs, n_step = self.env.reset(seed), 0
         initial = None if self._mode.initial_state is None else self._mode.initial_state(n_env)
         state, to_env = initial, self._mode.env_action
         tally.begin()
@@ -119,22 +202,18 @@ class Evaluator:
                 return False
             n_step += 1
             if n_step % CHECK_EVERY == 0:
-                self._env.check()
+                self.env.check()
             if n_step == LONG:
                 self._tell_of_long_episodes(tally)
-            output = self._act(obs, state, generator)
+            sample = self._sample
+            output = self._mode.forward(obs, state) if sample is None else sample(obs, state, generator)
             action = output['action']
-            timestep = self._env.step(action if to_env is None else to_env(action))
+            timestep = self.env.step(action if to_env is None else to_env(action))
             if initial is not None:
                 state = replace_rows(begins_of(timestep), initial, output['state'])
             tally.record(timestep)
             obs = timestep.obs
         return True
-
-    def _act(self, obs: Obs, state: State, generator: torch.Generator) -> dict[str, Any]:
-        if self._is_greedy or self._mode.sample is None:
-            return self._mode.forward(obs, state)
-        return self._mode.sample(obs, state, generator)
 
     def _tell_of_long_episodes(self, tally: _Tally) -> None:
         """Says once that an episode is long: nothing else is heard of a run meanwhile."""
@@ -149,7 +228,7 @@ class Evaluator:
             'evaluation: %d episodes of %s have not ended after %s steps; each continues %s. If they never end by '
             'themselves, set env.max_episode_steps',
             n_long,
-            self._env.name,
+            self.env.name,
             f'{LONG:,}',
             end,
         )
@@ -197,7 +276,7 @@ class _Tally:
             self._total[b], self._length[b] = 0.0, 0
         if self._limit is not None and self._length.max() >= self._limit:
             for b in (self.plays & (self._length >= self._limit)).nonzero()[0].tolist():
-                self._count(b, True, {} if self._reader is None else self._reader.unfinished(b))
+                self._count(b, True, {} if self._reader is None else self._reader.means(b))
                 self.plays[b] = False
 
     def evaluation(self) -> Evaluation:
@@ -219,7 +298,7 @@ class _Tally:
 
 def evaluate(
     policy: Policy,
-    env: Any,
+    env: object,
     n_episode: int = 10,
     seed: int = 0,
     *,
@@ -251,7 +330,9 @@ def evaluate(
     return evaluation
 
 
-def check_arguments(policy: Any, n_episode: Any, seed: Any, deterministic: Any, max_step: Any, callback: Any) -> None:
+def check_arguments(
+    policy: object, n_episode: object, seed: object, deterministic: object, max_step: object, callback: object
+) -> None:
     """Raises: UserError for an argument of another type than `evaluate` takes."""
     if not isinstance(policy, Policy):
         raise UserError(f'policy is {shown(policy)} but must be a policy, e.g. of load_policy or a TrainResult')
@@ -270,3 +351,26 @@ def check_arguments(policy: Any, n_episode: Any, seed: Any, deterministic: Any, 
 
 def _child(seed: np.random.SeedSequence, key: int) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, key), pool_size=seed.pool_size)
+
+
+OnEvaluation = Callable[[int, Evaluation], str | None]
+
+
+def joined_evaluations(parts: Sequence[Evaluation]) -> Evaluation:
+    """Evaluations of ranks as one: their episodes, those of the first rank first."""
+    if len(parts) == 1:
+        return parts[0]
+    n_each = [len(part.returns) for part in parts]
+    keys = dict.fromkeys(key for part in parts for key in part.infos)
+    infos = {
+        key: [x for part, n in zip(parts, n_each, strict=True) for x in part.infos.get(key, [float('nan')] * n)]
+        for key in keys
+    }
+    cut = [x for part, n in zip(parts, n_each, strict=True) for x in (part.cut or [False] * n)]
+    return Evaluation(
+        [x for part in parts for x in part.returns],
+        [x for part in parts for x in part.lengths],
+        cut,
+        infos,
+        {name: joined_evaluations([part.sets[name] for part in parts]) for name in parts[0].sets},
+    )

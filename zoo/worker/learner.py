@@ -8,8 +8,8 @@ from torch import Tensor
 from zoo.buffer import Batch, Buffer
 from zoo.core.data import Metrics, first_leaf
 from zoo.core.errors import UserError
-from zoo.policy.base import LearnMode
 from zoo.policy.metrics import summary
+from zoo.policy.modes import LearnMode
 
 
 class Learner:
@@ -59,16 +59,16 @@ class Learner:
             metrics.append(self._mode.forward(batch))
             aux.append(self._mode.learn_aux())  # nothing, unless the policy has an auxiliary phase and it is due
             self._check_names(batch, metrics[-1])
-            self._count(batch)
-        return _mean(metrics + aux)
-
-    def _count(self, batch: Batch) -> None:
-        """Adds the samples of a batch, without a wait for the device."""
-        n = _n_sample(batch)
-        if isinstance(n, Tensor):
-            self._waiting = n if self._waiting is None else self._waiting + n
-        else:
-            self._n_sample += n
+            n = _n_sample(batch)
+            if isinstance(n, Tensor):  # is added later: no wait for the device
+                self._waiting = n if self._waiting is None else self._waiting + n
+            else:
+                self._n_sample += n
+        values: dict[str, list[Tensor]] = {}
+        for each in metrics + aux:
+            for name, value in each.items():
+                values.setdefault(name, []).append(value)
+        return {name: v[0] if len(v) == 1 else summary(name, torch.stack(v)) for name, v in values.items()}
 
     def _check_names(self, batch: Batch, metrics: Metrics) -> None:
         """At the first batch for the whole update; one for a part of it gives a part of the metrics."""
@@ -94,11 +94,3 @@ def _n_sample(batch: Batch) -> int | Tensor:
         return torch.count_nonzero(batch['weight'])
     column = next((batch[name] for name in ('adv', 'return_') if name in batch), None)
     return len(first_leaf(batch)) if column is None else column.numel()
-
-
-def _mean(metrics: list[Metrics]) -> Metrics:
-    values: dict[str, list[Tensor]] = {}
-    for m in metrics:
-        for name, value in m.items():
-            values.setdefault(name, []).append(value)
-    return {name: v[0] if len(v) == 1 else summary(name, torch.stack(v)) for name, v in values.items()}

@@ -1,4 +1,4 @@
-"""Where the rows of a rollout come from: envs of this process, in one group or several that take turns."""
+"""Sources of the rows of a rollout: envs of this process, in one group or several that take turns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import StepBlock, first_leaf, map_tensors
-from zoo.core.transfer import Fetch
-from zoo.env import AnyVectorEnv, TensorVectorEnv
-from zoo.policy.base import CollectMode
-from zoo.worker.episode_infos import NO_NUMBERS, EpisodeLog, EpisodeNumbers, InfoKeys, InfoReader
-from zoo.worker.info_columns import InfoBlock, joined_infos
+from zoo.core.data import Fetch, StepBlock, first_leaf, map_tensors
+from zoo.env import AnyVectorEnv
+from zoo.policy.modes import CollectMode
+from zoo.worker.infos import NO_NUMBERS, InfoBlock, InfoKeys, InfoReader, joined_infos
 
 
 class Steps(NamedTuple):
@@ -74,11 +72,9 @@ class LocalRows:
             for env, stop in zip(envs, stops, strict=True)
         ]
         self.env_time = 0.0
-        self._log = EpisodeLog()
         for group in self.groups if infos.wanted else ():
-            if isinstance(group.env, TensorVectorEnv):  # which has no infos
-                continue
-            group.numbers = EpisodeNumbers(InfoReader(infos, group.env.n_env, group.env.autoreset), self._log)
+            if not group.env.is_tensor_program:  # which has no infos
+                group.numbers = InfoReader(infos, group.env.n_env, group.env.autoreset)
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
@@ -91,10 +87,10 @@ class LocalRows:
         groups, n_step = self.groups, self._mode.n_step
         last, before = n_step - 1, sum(group.env_time for group in groups)
         self.block.restart()
-        self._log.clear()
+        episodes: list[tuple[int, dict[str, float]]] = []
         self._mode.begin(collect_iter, env_step)
         for group in groups:
-            group.begin()
+            group.begin(episodes)
         state = joined([group.acting.state for group in groups], 0)
         for group in groups:
             group.act(0)
@@ -107,7 +103,9 @@ class LocalRows:
             group.env.check()
         self.env_time += sum(group.env_time for group in groups) - before
         output = joined([group.acting.output for group in groups], 1)
-        return Steps(output, state, self._infos(), self._log.episodes)
+        blocks = [group.infos for group in groups if group.infos is not None]
+        infos = joined_infos(blocks, groups[0].env.info_columns, n_step) if blocks else {}
+        return Steps(output, state, infos, episodes)
 
     def finals(self) -> list[tuple[int, np.ndarray, Any]]:
         """`StepBlock.finals` of all groups, with the indices of the envs among all of them."""
@@ -118,10 +116,6 @@ class LocalRows:
     def metrics(self) -> dict[str, float]:
         """Nothing: these envs are timed as a part of the run."""
         return {}
-
-    def _infos(self) -> dict[str, Tensor]:
-        blocks = [group.infos for group in self.groups if group.infos is not None]
-        return joined_infos(blocks, self.groups[0].env.info_columns, self._mode.n_step) if blocks else {}
 
 
 class EnvGroup:
@@ -135,7 +129,8 @@ class EnvGroup:
     def __init__(self, env: AnyVectorEnv, block: StepBlock, mode: CollectMode, first: int = 0) -> None:
         self.env, self.block, self._mode = env, block, mode
         self.infos = InfoBlock(env.info_columns, mode.n_step, env.n_env, env.name) if env.info_columns else None
-        self.numbers: EpisodeNumbers | None = None
+        self.numbers: InfoReader | None = None
+        self._episodes: list[tuple[int, dict[str, float]]] = []
         self.acting = mode.start(block.obs, first)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'
         self.env_time = 0.0
@@ -150,10 +145,11 @@ class EnvGroup:
             self.acting.restart(torch.ones(self.env.n_env, dtype=torch.bool))
         self._has_begun = False
         if self.numbers is not None:
-            self.numbers.reader.restart()
+            self.numbers.restart()
 
-    def begin(self) -> None:
-        """Called before each rollout."""
+    def begin(self, episodes: list[tuple[int, dict[str, float]]]) -> None:
+        """Called before each rollout. Args: episodes: gets (t, the env's own numbers) of those that end in it."""
+        self._episodes = episodes
         self.acting.begin()
         if self.infos is not None:
             self.infos.begin()
@@ -182,8 +178,8 @@ class EnvGroup:
         self.env_time += perf_counter() - start
         if info and self.infos is not None:
             self.infos.write(t, info, self.block.rows[t].is_reset)
-        if self.numbers is not None and (info or self.numbers.reader.reads_all):
-            self.numbers.write(t, info or {}, self.block.rows[t])
+        if self.numbers is not None and (info or self.numbers.reads_all):
+            self._episodes += [(t, found) for found in self.numbers.read_row(info or {}, self.block.rows[t])]
 
     def _send(self) -> None:
         action = self._action if isinstance(self._action, Tensor) else self._action()

@@ -8,8 +8,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.native.arguments import Linear, Model, ModelSpec, StepSpec
-from zoo.backend.native.structures import Activation, Dist, Input, Kind, Surrogate, ValueLoss
+from zoo.backend.native.bindings import (
+    Activation,
+    Dist,
+    Input,
+    Kind,
+    Model,
+    StepSpec,
+    Surrogate,
+    ValueLoss,
+)
 
 
 class Case(NamedTuple):
@@ -26,6 +34,13 @@ class Case(NamedTuple):
     stop: bool = False
     nvec: tuple[int, ...] | None = None  # options of each of several choices; None: one choice
     log_std: tuple[float, float] = (-10.0, 2.0)  # bounds
+
+
+class Linear(NamedTuple):
+    """A linear layer as the library reads it."""
+
+    weight: Tensor  # [n_out, n_in] f32
+    bias: Tensor  # [n_out] f32
 
 
 class FlatState:
@@ -75,25 +90,23 @@ class Net:
         self.shift, self.scale = torch.randn(case.obs, generator=generator), torch.rand(case.obs, generator=generator)
         normalized = case.input == Input.NORMALIZED
         self.model = Model(
-            ModelSpec(
-                case.input,
-                case.obs,
-                case.activation,
-                actor,
-                critic,
-                case.dist,
-                policy,
-                case.nvec,
-                value,
-                aux,
-                self.params.get('log_std'),
-                std,
-                case.stop,
-                self.shift if normalized else None,
-                self.scale if normalized else None,
-                1.5,
-                *case.log_std,
-            )
+            case.input,
+            case.obs,
+            case.activation,
+            actor,
+            critic,
+            case.dist,
+            policy,
+            case.nvec,
+            value,
+            aux,
+            self.params.get('log_std'),
+            std,
+            case.stop,
+            self.shift if normalized else None,
+            self.scale if normalized else None,
+            1.5,
+            *case.log_std,
         )
 
 

@@ -11,9 +11,19 @@ from pathlib import Path
 
 import torch
 
-from zoo.backend.native import library
-from zoo.backend.native.arguments import Rollout, StepSpec
-from zoo.backend.native.structures import Activation, Dist, Input, Kind, Level, Output, Surrogate, ValueLoss
+from zoo.backend.native import bindings
+from zoo.backend.native.bindings import (
+    ActingBlocks,
+    Activation,
+    Dist,
+    Input,
+    Kind,
+    Level,
+    Output,
+    StepSpec,
+    Surrogate,
+    ValueLoss,
+)
 
 spec = importlib.util.spec_from_file_location('native_reference', Path(__file__).with_name('reference.py'))
 assert spec is not None and spec.loader is not None
@@ -34,7 +44,7 @@ CASES = [
 ]
 
 
-def sweep(lib: library.Library) -> None:
+def sweep(lib: bindings.Library) -> None:
     """Each case with each kind of step, 1 and 2 threads, odd numbers of rows."""
     for case in CASES:
         net = reference.Net(case)
@@ -56,7 +66,7 @@ def sweep(lib: library.Library) -> None:
         value = torch.zeros(2, 4) if case.critic is None else None
         noise, logit = torch.randn(2, 4, case.action), torch.zeros(2, 4, net.model.n_logit)
         block = None if mask is None else mask[:12].unflatten(0, (3, 4))
-        rollout = Rollout(net.model, obs, noise, action, logit, value, block)
+        rollout = ActingBlocks(net.model, obs, noise, action, logit, value, block)
         workspace = lib.workspace()
         lib.act_begin(workspace, rollout)
         lib.act(workspace, 0)
@@ -65,7 +75,7 @@ def sweep(lib: library.Library) -> None:
 
 if __name__ == '__main__':
     torch.set_num_threads(1)
-    found, why = library.load(Path(sys.argv[1]))
+    found, why = bindings.load(Path(sys.argv[1]))
     assert found is not None, why
     for level in Level:
         if found.set_level(level) == level:

@@ -15,10 +15,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from zoo.backend.native import build, library
-from zoo.backend.native.arguments import Rollout, StepSpec
-from zoo.backend.native.calls import Library
-from zoo.backend.native.structures import Activation, Column, Dist, Input, Kind, Level, Output, Surrogate, ValueLoss
+from zoo.backend.native import bindings, build
+from zoo.backend.native.bindings import (
+    ActingBlocks,
+    Activation,
+    Column,
+    Dist,
+    Input,
+    Kind,
+    Level,
+    Library,
+    Output,
+    StepSpec,
+    Surrogate,
+    ValueLoss,
+)
 
 
 def _beside(name: str) -> ModuleType:
@@ -44,7 +55,7 @@ def lib(tmp_path_factory: pytest.TempPathFactory) -> Library:
         build.build(folder)
     except RuntimeError as error:
         pytest.skip(f'no compiler: {error}')
-    found, why = library.load(folder)
+    found, why = bindings.load(folder)
     assert found is not None, why
     return found
 
@@ -444,7 +455,7 @@ def test_act_equals_float64(leveled: Library, case: Any, greedy: bool, masked: b
     mask = batch['mask'].view(n_step + 1, n, -1) if masked else None
     action = torch.full((n_step, n, *net.model.action_shape), -1, dtype=net.model.action_dtype)
     logit, value = torch.zeros(n_step, n, net.model.n_logit), torch.zeros(n_step, n) if case.critic is None else None
-    rollout = Rollout(net.model, obs, None if greedy else noise, action, logit, value, mask)
+    rollout = ActingBlocks(net.model, obs, None if greedy else noise, action, logit, value, mask)
     workspace = leveled.workspace()
     leveled.act_begin(workspace, rollout)
     for t in range(n_step):
@@ -480,7 +491,7 @@ def test_one_of_several_choices_has_the_bits_of_one_choice(leveled: Library) -> 
         obs, mask = (batch[name][:40].view(5, 8, -1) for name in ('obs', 'mask'))
         noise, logit = torch.randn(4, 8, 5, generator=torch.Generator().manual_seed(1)), torch.zeros(4, 8, 5)
         action = torch.full((4, 8, *net.model.action_shape), -1)
-        rollout, workspace = Rollout(net.model, obs, noise, action, logit, None, mask), leveled.workspace()
+        rollout, workspace = ActingBlocks(net.model, obs, noise, action, logit, None, mask), leveled.workspace()
         leveled.act_begin(workspace, rollout)
         for t in range(4):
             leveled.act(workspace, t)
@@ -550,7 +561,7 @@ def test_act_tie_takes_the_first_choice_and_nan_counts_as_largest(lib: Library) 
     noise = torch.zeros(2, 1, 3)
     noise[1, 0, 2] = torch.nan
     action = torch.full((2, 1), -1)
-    rollout = Rollout(net.model, torch.zeros(2, 1, 2), noise, action, torch.zeros(2, 1, 3), None)
+    rollout = ActingBlocks(net.model, torch.zeros(2, 1, 2), noise, action, torch.zeros(2, 1, 3), None)
     workspace = lib.workspace()
     lib.act_begin(workspace, rollout)
     lib.act(workspace, 0)
@@ -630,25 +641,25 @@ def test_epoch_wrong_column_names_it(lib: Library) -> None:
 
 
 def test_load_without_library_says_so(tmp_path: Path) -> None:
-    found, why = library.load(tmp_path)
+    found, why = bindings.load(tmp_path)
     assert found is None and why.startswith('the native executor is not built')
 
 
 def test_load_broken_library_says_so(tmp_path: Path) -> None:
     (tmp_path / '_native.so').write_bytes(b'no library')
-    found, why = library.load(tmp_path)
+    found, why = bindings.load(tmp_path)
     assert found is None and 'cannot be opened' in why
 
 
 @pytest.mark.long
 def test_load_library_of_other_sources_is_refused(tmp_path: Path, lib: Library) -> None:
     build.build(tmp_path, ('-UZOO_SOURCE', '-DZOO_SOURCE=5u'))
-    found, why = library.load(tmp_path)
+    found, why = bindings.load(tmp_path)
     assert found is None and why.startswith('the native executor was compiled from other sources (_native.so)')
 
 
 def test_truncated_library_is_not_opened(tmp_path: Path) -> None:
-    whole = next(Path(library.__file__).parent.glob('_native*.so'))
+    whole = next(Path(bindings.__file__).parent.glob('_native*.so'))
     (tmp_path / '_native.so').write_bytes(whole.read_bytes()[:20_000])
-    found, why = library.load(tmp_path)  # opened, it ends the process with a bus error
+    found, why = bindings.load(tmp_path)  # opened, it ends the process with a bus error
     assert found is None and why.startswith('the native executor is incomplete (_native.so)')

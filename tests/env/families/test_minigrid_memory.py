@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zoo.env import AnyVectorEnv, EnvConfig, make_vector_env
 from zoo.env.errors import EnvKwargsError
-from zoo.env.families.minigrid import N_KIND
+from zoo.env.families.envpool import N_KIND
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec('envpool') is None, reason='needs envpool')
 LEFT, FORWARD = 0, 2

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from zoo.config.env_names import PROCGEN_GAMES
 from zoo.config.section import ConfigError
 from zoo.env import (
     EnvConfig,
@@ -22,8 +21,9 @@ from zoo.env import (
     check_env,
     make_vector_env,
 )
-from zoo.env.families import qt as qt_module
-from zoo.env.families.qt import load_qt
+from zoo.env.families import envpool as qt_module
+from zoo.env.families.envpool import load_qt
+from zoo.env.ids import PROCGEN_GAMES
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ('envpool', 'PyQt5')),
@@ -178,7 +178,7 @@ def test_load_qt_without_the_wheel_names_the_pip_command(monkeypatch: pytest.Mon
 
 
 def test_load_qt_library_that_does_not_load_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qt_module, 'LIBRARIES', ('libQt5NotThere.so.5',))
+    monkeypatch.setattr(qt_module, 'QT_LIBRARIES', ('libQt5NotThere.so.5',))
     with pytest.raises(MissingExtraError) as raised:
         load_qt('procgen/maze')
     assert "env 'procgen/maze' draws with Qt 5, whose libQt5NotThere.so.5 does not load here (" in str(raised.value)

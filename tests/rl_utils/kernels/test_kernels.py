@@ -21,7 +21,7 @@ from tests.rl_utils.kernels.compare import (
     policy_results,
     set_mode,
 )
-from zoo.config.parts import Part
+from zoo.config.components import Part
 from zoo.rl_utils import (
     Categorical,
     FlatAdam,

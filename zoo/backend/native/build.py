@@ -1,4 +1,4 @@
-"""How the native executor is compiled: as an optional extension at installation, or in place from a checkout.
+"""Compilation of the native executor: as an optional extension at installation, or in place from a checkout.
 
 `python -m zoo.backend.native.build` (or this file as a script) rebuilds it in the folder of its sources.
 """

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, DrawNoise, Eager, Executor, Explore, Pass, Step
-from zoo.backend.native.arguments import Model, Rollout, StepSpec
-from zoo.backend.native.calls import Library
-from zoo.backend.native.library import load
-from zoo.backend.native.network import buffers_of, modules_of, obstacle_of_model, parameters_of, spec_of
-from zoo.backend.native.parts import knows_parts, step_spec
-from zoo.backend.native.structures import Column, Kind, Output, ValueLoss
+from zoo.backend.executor import Acting, DrawNoise, Eager, Executor, Explore, Numbers, Pass, Step
+from zoo.backend.native.bindings import ActingBlocks, Column, Kind, Library, Model, Output, StepSpec, ValueLoss, load
+from zoo.backend.native.network import (
+    buffers_of,
+    knows_parts,
+    model_of,
+    modules_of,
+    obstacle_of_model,
+    parameters_of,
+    step_spec,
+)
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK
+from zoo.model.actor_critic import ActorCritic
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 
@@ -60,7 +65,7 @@ def level() -> str:
 
 
 class NativeExecutor:
-    """Runs the four steps of zoo.policy.updates in C; another executor runs what C does not know.
+    """Runs the four steps of zoo.policy.gradient_steps in C; another executor runs what C does not know.
 
     That is a step of another kind, one with a part of `unknown_parts`, optimisers of other kinds, or other columns.
     Args: model: one without `obstacle`; fallback: the other executor, of the same model; None: an eager one;
@@ -76,13 +81,13 @@ class NativeExecutor:
         if library is None:
             raise RuntimeError(why)
         self._library: Library = library
-        self._model: Any = model
+        self._model = cast(ActorCritic, model)
         self._dist, self._fallback = dist, Eager(model, dist) if fallback is None else fallback
         self._workspace, self._only_acts = library.workspace(), only_acts
         self._described: Model | None = None
         self._places: list[int] = []
 
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Any) -> Metrics:
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
         """As `Executor.run`. Raises: UserError if the model was changed since, so that C does not serve it any more."""
         if why := obstacle_of_model(self._model, self._dist, _CPU):
             raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
@@ -128,7 +133,7 @@ class NativeExecutor:
         places += [0 if x is None else x.data_ptr() for x in grads]
         places += [p.requires_grad for p in params] + [obs_dtype == torch.bool]
         if self._described is None or places != self._places:
-            self._described, self._places = Model(spec_of(self._model, self._dist, obs_dtype)), places
+            self._described, self._places = model_of(self._model, self._dist, obs_dtype), places
         return self._described
 
     def _parts(self, obs: Obs) -> tuple[Tensor, Tensor | None]:
@@ -192,7 +197,7 @@ class NativeActing:
         noise, output = self._draw(self._obs.shape[1]).contiguous(), self.output
         model = self._executor.described(self._obs.dtype)
         blocks = output['action'], output['logit'], output.get('value')
-        self._rollout = Rollout(model, self._obs, noise, *blocks, self._mask)  # kept: C reads from its tensors
+        self._rollout = ActingBlocks(model, self._obs, noise, *blocks, self._mask)  # kept: C reads from its tensors
         self._library.act_begin(self._workspace, self._rollout)
 
     def step(self, t: int) -> Tensor:
@@ -203,7 +208,7 @@ class NativeActing:
         """Nothing: these models have no state."""
 
 
-def _is_known(step: Step, optimizers: Sequence[FlatOptimizer], numbers: Any) -> bool:
+def _is_known(step: Step, optimizers: Sequence[FlatOptimizer], numbers: Numbers) -> bool:
     """Whether C has the step with these numbers and the optimisers; not those of a user's own."""
     return (
         getattr(step, 'kind_of', None) is step

@@ -1,25 +1,33 @@
-"""Describes a stock model to the native executor, or says why it cannot run it."""
+"""Models and updates that the native executor knows: their description for it, or why it cannot run them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from zoo.backend.native.arguments import Linear, ModelSpec
-from zoo.backend.native.structures import MAX_LAYER, Activation, Dist, Input
-from zoo.model.actor_critic import VAC
+from zoo.backend.native.bindings import (
+    MAX_LAYER,
+    Activation,
+    Dist,
+    Input,
+    Kind,
+    Model,
+    StepSpec,
+    Surrogate,
+    ValueLoss,
+)
+from zoo.model.actor_critic import PPG, VAC, ActorCritic
 from zoo.model.images import Pixels
 from zoo.model.inputs import DictInput, NormedVector, OneHots, ToVector
-from zoo.model.mlp import MLP, OneHot, ValueHead
-from zoo.model.ppg import PPG
-from zoo.rl_utils.categorical import Categorical
+from zoo.model.layers import MLP, OneHot, ValueHead
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.gaussian import Gaussian, GaussianHead
-from zoo.rl_utils.multi_categorical import MultiCategorical
+from zoo.rl_utils.distributions.categorical import Categorical, MultiCategorical
+from zoo.rl_utils.distributions.gaussian import Gaussian, GaussianHead
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 _OTHER_INPUTS = {Pixels: 'images', OneHots: 'several indices', DictInput: 'several entries'}
@@ -47,7 +55,7 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
         return f'the native executor runs on a CPU and the policy is on {device}'
     if type(dist) not in _HEADS:
         return f'the native executor does not know the action distribution {type(dist).__name__}'
-    if kind not in (VAC, PPG):
+    if not isinstance(model, ActorCritic) or kind not in (VAC, PPG):
         return f'the native executor runs the models VAC and PPG of zoo, not {kind.__name__}'
     for name, part in model.named_children():
         if why := _obstacle_of_part(name, part):
@@ -79,7 +87,7 @@ def _obstacle_of_part(name: str, part: Any) -> str:
     return ''
 
 
-def _is_other_head(model: Any, dist: ActionDist) -> bool:
+def _is_other_head(model: ActorCritic, dist: ActionDist) -> bool:
     """Whether the policy head gives other numbers than the distribution takes, or the model's is another one."""
     head, own, n_out = model.policy_head, model.dist, dist.n_param
     if type(own) is not type(dist) or getattr(own, 'nvec', None) != getattr(dist, 'nvec', None):
@@ -88,7 +96,7 @@ def _is_other_head(model: Any, dist: ActionDist) -> bool:
         return True
     if isinstance(head, GaussianHead):
         head, n_out = head.mu, dist.n_action
-    return head.out_features != n_out
+    return bool(head.out_features != n_out)
 
 
 def modules_of(module: nn.Module) -> list[nn.Module]:
@@ -110,7 +118,7 @@ def buffers_of(modules: list[nn.Module]) -> list[Tensor]:
     return [x for module in modules for x in module._buffers.values() if x is not None]
 
 
-def _has_own_method(x: Any) -> bool:
+def _has_own_method(x: object) -> bool:
     return _hides_method(type(x), tuple(vars(x)))  # type: ignore[arg-type]
 
 
@@ -120,7 +128,7 @@ def _hides_method(kind: type, names: tuple[str, ...]) -> bool:
     return any(callable(getattr(kind, name, None)) for name in names)
 
 
-def _is_changed(model: Any) -> bool:
+def _is_changed(model: ActorCritic) -> bool:
     """Whether a part is of another class, has a hook or a method of its own, or shares a parameter with another."""
     children = dict.fromkeys(child for child in model._modules.values() if child is not None)  # each once
     parts = [part for child in children for part in modules_of(child)]
@@ -141,41 +149,107 @@ def _is_changed(model: Any) -> bool:
     return model.actor_encoder.activation != model.critic_encoder.activation
 
 
-def spec_of(model: Any, dist: ActionDist, obs_dtype: torch.dtype = torch.float32) -> ModelSpec:
+def model_of(model: ActorCritic, dist: ActionDist, obs_dtype: torch.dtype = torch.float32) -> Model:
     """A model without obstacle in terms of its tensors; obs_dtype: of the observations that the networks see."""
     head, is_shared = model.policy_head, model.critic_encoder is model.actor_encoder
     stage = model.input.norm if isinstance(model.input, NormedVector) else model.input
-    first = model.actor_encoder.layers[0]
-    spec = ModelSpec(
-        input=Input.BOOL if obs_dtype == torch.bool else Input.FLOAT,
-        n_input=first.in_features,
+    options: dict[str, Any] = {'input': Input.BOOL if obs_dtype == torch.bool else Input.FLOAT, 'policy_head': head}
+    if isinstance(head, GaussianHead):
+        options |= {'policy_head': head.mu, 'log_std_min': head.log_std_min, 'log_std_max': head.log_std_max}
+        options |= {'log_std': head.log_std} if head.log_std_layer is None else {'std_head': head.log_std_layer}
+    if isinstance(stage, OneHot):
+        options['input'] = Input.INDEX
+    elif isinstance(stage, RunningMeanStd):
+        options |= {'input': Input.NORMALIZED, 'shift': stage.shift, 'scale': stage.scale, 'obs_clip': stage.clip}
+    return Model(
+        n_input=model.actor_encoder.layers[0].in_features,
         activation=Activation[model.actor_encoder.activation.upper()],
-        actor=_layers(model.actor_encoder),
-        critic=None if is_shared else _layers(model.critic_encoder),
+        actor=model.actor_encoder.layers,
+        critic=None if is_shared else model.critic_encoder.layers,
         distribution=Dist.GAUSSIAN if isinstance(dist, Gaussian) else Dist.CATEGORICAL,
         nvec=dist.nvec if isinstance(dist, MultiCategorical) else None,
-        policy_head=_layer(head.mu if isinstance(head, GaussianHead) else head),
-        value_head=_layer(model.value_head.layer),
+        value_head=cast(nn.Linear, model.value_head.layer),
+        aux_head=model.aux_head.layer if isinstance(model, PPG) else None,
         stop_value_gradient=model.arch == 'detach',
+        **options,
     )
-    if isinstance(model, PPG):
-        spec = spec._replace(aux_head=_layer(model.aux_head.layer))
-    if isinstance(head, GaussianHead):
-        spec = spec._replace(log_std_min=head.log_std_min, log_std_max=head.log_std_max)
-        if head.log_std_layer is not None:
-            spec = spec._replace(std_head=_layer(head.log_std_layer))
+
+
+_SURROGATES = {
+    'clip': Surrogate.CLIP,
+    'asymmetric_clip': Surrogate.CLIP,
+    'none': Surrogate.UNCLIPPED,
+    'spo': Surrogate.SPO,
+}
+_VALUE_LOSSES = {
+    'mse': ValueLoss.MSE,
+    'clip': ValueLoss.CLIPPED_VALUE,
+    'error_clip': ValueLoss.CLIPPED_ERROR,
+    'huber': ValueLoss.HUBER,
+}
+_KNOWN_PARTS: dict[str, tuple[str, ...]] = {
+    'surrogate': tuple(_SURROGATES),
+    'value loss': tuple(_VALUE_LOSSES),
+    'penalty': ('kl',),
+    'optimizer': ('adam',),
+    'proximal policy': ('behaviour',),
+}
+_OPTIONS = {'asymmetric_clip': ('high',), 'clip': ('range',), 'error_clip': ('range',), 'huber': ('delta',)}
+_OF_STEPS = ('surrogate', 'value_loss', 'penalties', 'penalty_weights', 'proximal', 'precision', 'rho_max')
+
+
+def unknown_parts(parts: Sequence[Any]) -> str:
+    """Why the native executor cannot run updates that have these parts, as the end of a sentence; empty if it can.
+
+    Args: parts: each with `kind` and `name`, as a `zoo.config.components.Part`; those of the kind 'option' are keys of the
+      config that C does not know. Other kinds that no gradient step has are ignored.
+    """
+    for part in parts:
+        if part.kind == 'option':
+            return f'the native executor does not know {part.name}'
+        if part.kind not in _KNOWN_PARTS:
+            continue
+        if part.name not in _KNOWN_PARTS[part.kind]:
+            return f'the native executor does not know the {part.kind} {part.name!r}'
+        home = getattr(getattr(part, 'function', None), '__module__', 'zoo')
+        if home.partition('.')[0] != 'zoo':  # registered in place of zoo's own, by `register(name, force=True)`
+            return f'the native executor does not know the {part.kind} {part.name!r} of {home}'
+        known = _OPTIONS.get(part.name, ())
+        given = [] if part.kind == 'optimizer' else getattr(part, 'options', ())
+        for name in [name for name, x in given if x is not None and name not in known]:
+            return f'the native executor does not know the option {name!r} of the {part.kind} {part.name!r}'
+    n = sum(part.kind == 'penalty' for part in parts)
+    return f'the native executor takes one penalty, not {n}' if n > 1 else ''
+
+
+def knows_parts(kind: Kind, numbers: Any) -> bool:
+    """Whether C has all parts that a step of this kind reads from its numbers."""
+    if getattr(numbers, 'precision', 'fp32') != 'fp32':
+        return False
+    return getattr(numbers, 'proximal', 'behaviour') == 'behaviour' and not unknown_parts(_parts_of(kind, numbers))
+
+
+def step_spec(kind: Kind, normalize_adv: bool, numbers: Any) -> StepSpec:
+    """A step with numbers of zoo.policy.gradient_steps, whose parts are all known."""
+    fields = {name: x for name, x in numbers._asdict().items() if name not in _OF_STEPS}
+    clip_ratio = fields.pop('clip_ratio', None)
+    if clip_ratio is not None:
+        fields |= {'clip_low': clip_ratio, 'clip_high': clip_ratio}
+    for part in _parts_of(kind, numbers):
+        options = dict(part.options)
+        if part.kind == 'surrogate':
+            fields['surrogate'] = _SURROGATES[part.name]
+            fields['clip_high'] = options.get('high', clip_ratio)
+        elif part.kind == 'value loss':
+            fields['value_loss'] = _VALUE_LOSSES[part.name]
+            limit = options.get('delta' if part.name == 'huber' else 'range')
+            fields['value_range'] = clip_ratio if limit is None else limit
         else:
-            spec = spec._replace(log_std=head.log_std)
-    if isinstance(stage, OneHot):
-        return spec._replace(input=Input.INDEX)
-    if isinstance(stage, RunningMeanStd):
-        return spec._replace(input=Input.NORMALIZED, shift=stage.shift, scale=stage.scale, obs_clip=stage.clip)
-    return spec
+            (fields['kl_penalty'],) = numbers.penalty_weights
+    return StepSpec(kind=kind, normalize_adv=normalize_adv, **fields)
 
 
-def _layer(layer: nn.Linear) -> Linear:
-    return Linear(layer.weight, layer.bias)
-
-
-def _layers(mlp: MLP) -> list[Linear]:
-    return [_layer(layer) for layer in mlp.layers]  # type: ignore[arg-type]
+def _parts_of(kind: Kind, numbers: Any) -> list[Any]:
+    """The parts that a step of this kind reads; the numbers of a step of the policy alone name a value loss too."""
+    parts = [numbers.surrogate, *numbers.penalties] if kind in (Kind.PPO, Kind.POLICY) else []
+    return [*parts, numbers.value_loss] if kind in (Kind.PPO, Kind.VALUE) else parts

@@ -1,6 +1,6 @@
 /* Public interface of zoo's native executor: gradient steps and acting of MLP actor-critics on a CPU in float32.
  *
- * zoo/backend/native/library.py mirrors every struct and constant here; raise ZOO_ABI when one of them changes.
+ * zoo/backend/native/bindings.py mirrors every struct and constant here; raise ZOO_ABI when one of them changes.
  * All arrays are row-major and contiguous. N: rows in memory, O: width of an observation, K: independent choices in an
  * action, A: options of all choices together, D: dimensions of a continuous action, P: width of a flat logit (A, or
  * 2 * D: mu and then sigma).

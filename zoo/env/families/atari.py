@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -71,7 +72,9 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
         self._lives: np.ndarray | None = None
         self._n_step = 0
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         kwargs = {'seed': None if seed is None else np.asarray(seed), 'options': options}
         obs, info = self._env.reset(**kwargs)
         if self._screen is not None:
@@ -172,7 +175,7 @@ def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
     return vector
 
 
-def _screen(ale_py: Any, rom: str, make: Callable[..., Any]) -> Any:
+def _screen(ale_py: ModuleType, rom: str, make: Callable[..., Any]) -> Any:
     """The same games with the whole screen in colours as observations."""
     ale = ale_py.ALEInterface()
     ale.loadROM(ale_py.roms.get_rom_path(rom))

@@ -1,16 +1,20 @@
 """The env family 'envpool': the tasks of envpool.
 
 Dicts of vectors become one vector, MiniGrid's grids too; all other observations stay what they are, Dicts included.
-Actions that envpool has as a Box of integers (Jumanji's) become a MultiDiscrete, so that masks apply to them.
-"""
+Actions that envpool has as a Box of integers (Jumanji's) become a MultiDiscrete, so that masks apply to them."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
+import importlib.util
+import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeGuard
 
 import gymnasium
@@ -18,11 +22,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from zoo.core.errors import missing_extra
 from zoo.core.registry import ENV_REGISTRY
-from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
+from zoo.env.errors import EnvKwargsError, MissingExtraError, UnsupportedEnvError
 from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, EnvRequest, env_family, import_extra
-from zoo.env.families.minigrid import KEYS, MiniGridEncoder
-from zoo.env.families.qt import load_qt
 from zoo.env.make import raise_kwargs_error
 
 EXTRA = 'envpool'
@@ -106,7 +109,9 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         self._check = ActionCheck(name, action_space, self.num_envs)
         self._n_step = 0
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         if seed is not None or self._pool is None:
             self._pool = None  # ends its threads before new ones start
             self._pool = self._make(seed=[0] * self.num_envs if seed is None else seed)
@@ -239,7 +244,7 @@ def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
         ) from error
 
 
-def _check_drawable(envpool: Any, name: str, task: str) -> None:
+def _check_drawable(envpool: ModuleType, name: str, task: str) -> None:
     """Raises: UnsupportedEnvError for tasks of MuJoCo: where envpool finds no OpenGL, it ends the process."""
     if envpool.registration.registry.specs[task][0].startswith('envpool.mujoco'):
         raise UnsupportedEnvError(
@@ -248,7 +253,7 @@ def _check_drawable(envpool: Any, name: str, task: str) -> None:
         )
 
 
-def _fps(config: Any) -> float | None:
+def _fps(config: object) -> float | None:
     """Env steps in a second of play: of an Atari game, 60 frames a second; of MiniGrid as minigrid has it."""
     if hasattr(config, 'gray_scale') and hasattr(config, 'frame_skip'):
         return 60.0 / config.frame_skip
@@ -277,7 +282,7 @@ def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str,
 def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Callable[[Any], Any]]:
     """The observation space for zoo, and a function that converts observations to it."""
     if isinstance(space, gymnasium.spaces.Dict):
-        if set(space) == KEYS:
+        if set(space) == GRID_KEYS:
             encoder = MiniGridEncoder(space, name)
             return encoder.space, encoder
         if all(_is_vector(part) for part in space.values()):
@@ -319,3 +324,72 @@ def _quietly(call: Callable[[], Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', UserWarning)
         return call()
+
+
+# Categories of a cell of the view: object (unseen, empty, wall, floor, door, key, ball, box, goal, lava, agent),
+# its colour (red, green, blue, purple, yellow, grey), its state (open, closed, locked).
+N_KIND = (11, 6, 3)
+N_DIRECTION = 4
+GRID_KEYS = {'image', 'direction', 'mission'}
+logger = logging.getLogger(__name__)
+
+
+class MiniGridEncoder:
+    """One-hot vectors of {'image': [B, H, W, 3] bytes, 'direction': [B]}: [B, H * W * 20 + 4] f32.
+
+    For each cell of the image 11 numbers for its object, 6 for its colour, 3 for its state; then 4 for the direction
+    that the agent faces (right, down, left, up). The 7x7 view makes 984 numbers. The mission is left out.
+    """
+
+    def __init__(self, space: gymnasium.spaces.Dict, name: str) -> None:
+        self._name = name
+        self._warned = False
+        height, width, _ = space['image'].shape or ()
+        self._size = height * width * sum(N_KIND) + N_DIRECTION
+        self.space = gymnasium.spaces.Box(0.0, 1.0, (self._size,), np.float32)
+        # index of value 0 of each byte: cell c at 20 c, 20 c + 11, 20 c + 17
+        within = np.cumsum((0, *N_KIND[:-1]))
+        self._start = (np.arange(height * width)[:, None] * sum(N_KIND) + within).ravel()  # [H * W * 3]
+
+    def __call__(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        n_env = len(obs['direction'])
+        vector = np.zeros((n_env, self._size), np.float32)
+        row = np.arange(n_env)
+        vector[row[:, None], self._start + obs['image'].reshape(n_env, -1)] = 1.0  # [B, H, W, 3] -> [B, H * W * 3]
+        vector[row, self._size - N_DIRECTION + obs['direction']] = 1.0
+        return vector
+
+    def warn_of_missions(self, obs: Mapping[str, np.ndarray]) -> None:
+        """Warn once if the envs have different missions, which the policy cannot see."""
+        missions = {row.tobytes().rstrip(b'\0').decode() for row in obs['mission']}
+        if len(missions) > 1 and not self._warned:
+            self._warned = True
+            logger.warning(
+                'the missions of env %r differ (%s), but its observations leave them out: the policy cannot see its mission',
+                self._name,
+                ', '.join(map(repr, sorted(missions)[:2])),
+            )
+
+
+PROCGEN_EXTRA = 'procgen'
+QT_LIBRARIES = ('libQt5Core.so.5', 'libQt5Gui.so.5')  # in the order of their dependence
+
+
+def load_qt(name: str) -> None:
+    """Load the libraries of the wheel PyQt5-Qt5 (LGPL-3), so that later loads by name find them.
+
+    Raises: MissingExtraError if the wheel is not installed, or if a system library that it needs is missing.
+    """
+    spec = importlib.util.find_spec('PyQt5')
+    folders = [Path(place) / 'Qt5' / 'lib' for place in (spec.submodule_search_locations or ())] if spec else []
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    if folder is None:
+        raise MissingExtraError(missing_extra(f'env {name!r}', PROCGEN_EXTRA))
+    for library in QT_LIBRARIES:
+        try:
+            ctypes.CDLL(str(folder / library), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise MissingExtraError(
+                f'env {name!r} draws with Qt 5, whose {library} does not load here ({error}); install what is missing, '
+                'on Debian and Ubuntu: apt-get install libgl1 libglib2.0-0'
+            ) from error

@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
 from zoo.config.section import Section, validate
-from zoo.core.extras import missing_extra
+from zoo.core.errors import missing_extra
 from zoo.core.registry import closest
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, UnknownEnvError, location_of
-from zoo.env.tensor.base import TensorEnv
+
+if TYPE_CHECKING:
+    from zoo.env.tensor.base import TensorEnv
 
 RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
 RAW_REWARD, RAW_END = 'raw_reward', 'raw_end'

@@ -9,9 +9,8 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from zoo.core.registry import ENV_REGISTRY
-from zoo.env.families.envpool import EXTRA, make_pool
+from zoo.env.families.envpool import EXTRA, N_KIND, make_pool
 from zoo.env.families.family import EnvRequest, env_family
-from zoo.env.families.minigrid import N_KIND
 
 WIDTH, SEEN, N_CELL = 7, 3, sum(N_KIND)  # cells shown and seen, in each direction; numbers of a cell
 N_ACTION = 3  # turn left, turn right, go forward: the first of MiniGrid's

@@ -6,13 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from zoo.config.env_names import PROCGEN_GAMES
 from zoo.config.section import Section
 from zoo.core.registry import ENV_REGISTRY
 from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
-from zoo.env.families.envpool import EnvpoolVectorEnv, make_pool
+from zoo.env.families.envpool import PROCGEN_EXTRA, EnvpoolVectorEnv, make_pool
 from zoo.env.families.family import EnvRequest, env_family, import_extra
-from zoo.env.families.qt import EXTRA
+from zoo.env.ids import PROCGEN_GAMES
 
 DIFFICULTIES = ('easy', 'hard', 'extreme', 'memory', 'exploration')
 
@@ -52,7 +51,7 @@ def make_procgen(request: EnvRequest, options: ProcgenOptions) -> EnvpoolVectorE
             f'env.max_episode_steps is {request.max_episode_steps} but {request.name} has a '
             'fixed time limit; leave env.max_episode_steps out.'
         )
-    known = import_extra('envpool', EXTRA, request.name).list_all_envs()
+    known = import_extra('envpool', PROCGEN_EXTRA, request.name).list_all_envs()
     tasks = {kind: f'{request.game.capitalize()}{kind.capitalize()}-v0' for kind in DIFFICULTIES}
     if tasks[options.difficulty] not in known:
         takes = ', '.join(kind for kind in DIFFICULTIES if tasks[kind] in known)
@@ -67,7 +66,7 @@ def make_procgen(request: EnvRequest, options: ProcgenOptions) -> EnvpoolVectorE
     pool = make_pool(
         request,
         tasks[options.difficulty],
-        EXTRA,
+        PROCGEN_EXTRA,
         {'num_levels': levels[0], 'start_level': levels[1], 'num_threads': options.num_threads},
     )
     pool.metadata['render_fps'] = 15.0  # as the original plays

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -56,7 +56,9 @@ class TensorEnv(ABC):
         return state
 
 
-TENSOR_ENV_REGISTRY: Registry[Any] = Registry('tensor_env', 'zoo.tensor_envs', ('zoo.env',))
+TENSOR_ENV_REGISTRY: Registry[Callable[..., TensorEnv]] = Registry(
+    'tensor_env', 'zoo.tensor_envs', ('zoo.env.tensor.classic',)
+)
 
 
 def leaves(state: State) -> list[Tensor]:

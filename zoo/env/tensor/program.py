@@ -14,12 +14,10 @@ from zoo.core.data import leaves as obs_leaves
 from zoo.core.spaces import (
     ACTION_MASK,
     Dict,
-    Discrete,
-    Leaf,
-    MultiDiscrete,
     leaf_spaces,
     map_spaces,
     mask_space,
+    n_values,
     obs_dtype,
 )
 from zoo.env.errors import BrokenContractError, of_entry
@@ -47,7 +45,7 @@ class Fresh(NamedTuple):
     obs: Obs
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a step returns."""
 
     obs: Obs  # [B, *O], the first of the next episode where one ended
@@ -72,8 +70,8 @@ class StepProgram:
         self._limit = NO_LIMIT if max_episode_steps is None else max_episode_steps
         self._action_map = ActionMap(env.action_space, action_mode, device)
         self._dtypes = {path: obs_dtype(leaf) for path, leaf in leaf_spaces(env.obs_space)}
-        sizes = {path: _n_value(leaf) for path, leaf in leaf_spaces(env.obs_space)}
-        self._n_value = {path: torch.tensor(n, device=device) for path, n in sizes.items() if n is not None}
+        sizes = {path: n_values(leaf) for path, leaf in leaf_spaces(env.obs_space)}
+        self._n_value = {path: torch.tensor(n, device=device) for path, n in sizes.items() if n}
         self._choices = [] if mask_space(env.obs_space) is None else choice_slices(env.action_space)
 
     def begin(self, noise: Tensor) -> Fresh:
@@ -97,7 +95,7 @@ class StepProgram:
             fresh.state, zero, zero.float(), zero.clone()
         )  # one tensor in two places would need a second graph
 
-    def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, Outcome]:
+    def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, StepOutcome]:
         """
         Args:
           action: as the policy made it, see `ActionMap`.
@@ -107,7 +105,12 @@ class StepProgram:
         sent = self._action_map.map(action)
         sent = sent.float() if sent.dtype == torch.float64 else sent
         returned = self.env.step(carry.state, sent, noise)
-        _check_is_triple(returned)
+        if not isinstance(returned, tuple) or len(returned) != 3:
+            raise BrokenContractError(
+                f'step returned {_form(returned)}',
+                'a tuple of 3: state, reward, terminated',
+                'leave time limits, infos and new episodes to zoo',
+            )
         state, reward, terminated = returned
         self._check_step(carry.state, state, reward, terminated)
         next_obs = self._observe(state, self._n_env)
@@ -122,7 +125,7 @@ class StepProgram:
             seen = torch.where(obs[ACTION_MASK][:, choice].any(1), seen, torch.nan)
         nan_mark = torch.add(carry.nan_mark, seen, alpha=0)
         carry = Carry(after, age.masked_fill(ended, 0), nan_mark, carry.n_finite_step + (nan_mark == 0))
-        return carry, Outcome(obs, next_obs, reward, terminated, truncated)
+        return carry, StepOutcome(obs, next_obs, reward, terminated, truncated)
 
     def _watch(self, obs: Obs, seen: Tensor) -> Tensor:
         """[B], finite where the observation and `seen` are, and indices are in their space."""
@@ -145,7 +148,7 @@ class StepProgram:
         self._check('the observation', obs, (n, *self.env.obs_space.shape), self._dtypes[''])
         return obs
 
-    def _checked(self, space: Dict, obs: Any, n: int, path: str) -> dict[str, Any]:
+    def _checked(self, space: Dict, obs: object, n: int, path: str) -> dict[str, Any]:
         """The observations of n states, in the order of the space."""
         if not isinstance(obs, dict) or set(obs) != set(space.spaces):
             got = f'has the entries {", ".join(map(str, obs))}' if isinstance(obs, dict) else f'is {_form(obs)}'
@@ -201,12 +204,12 @@ class CompiledProgram:
         self._n_leaf, self._obs_space = len(leaves(carry.state)), program.env.obs_space
         self._run = compile(self._flat, f'the step of {name}')
 
-    def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, Outcome]:
+    def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, StepOutcome]:
         n, states = self._n_leaf, (*leaves(carry.state), *leaves(fresh.state))
         out = self._run(*states, *_tensors(fresh.obs), *carry[1:], action, noise)
         rest = iter(out[n + 3 :])
         obs, next_obs = (map_spaces(lambda _: next(rest), self._obs_space) for _ in range(2))
-        return Carry(rebuild(self._states[0], out[:n]), *out[n : n + 3]), Outcome(obs, next_obs, *rest)
+        return Carry(rebuild(self._states[0], out[:n]), *out[n : n + 3]), StepOutcome(obs, next_obs, *rest)
 
     def _flat(self, *inputs: Tensor) -> list[Tensor]:
         n = self._n_leaf
@@ -224,28 +227,12 @@ def _tensors(obs: Obs) -> list[Tensor]:
     return [x for _, x in obs_leaves(obs)]
 
 
-def _n_value(space: Leaf) -> Any:
-    """The number of values of each index, in a row; None of a leaf that holds no indices."""
-    if isinstance(space, Discrete):
-        return (space.n,)
-    return space.nvec if isinstance(space, MultiDiscrete) else None
-
-
-def _check_is_tensor(what: str, value: Any) -> None:
+def _check_is_tensor(what: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise BrokenContractError(f'{what} is a {type(value).__name__}', 'a tensor', 'compute it with torch')
 
 
-def _check_is_triple(returned: Any) -> None:
-    if not isinstance(returned, tuple) or len(returned) != 3:
-        raise BrokenContractError(
-            f'step returned {_form(returned)}',
-            'a tuple of 3: state, reward, terminated',
-            'leave time limits, infos and new episodes to zoo',
-        )
-
-
-def _form(value: Any) -> str:
+def _form(value: object) -> str:
     if isinstance(value, dict):
         return f'a dict of {", ".join(map(str, value))}'
     return f'a tuple of {len(value)}' if type(value) is tuple else f'a {type(value).__name__}'

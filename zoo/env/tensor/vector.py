@@ -1,10 +1,11 @@
-"""B tensor envs with the interface of VectorEnv; nothing leaves the device, and no step waits for the device."""
+"""B tensor envs with the interface of VectorEnv, and the family 'torch' of them; nothing leaves the device, and no step waits for it."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from zoo.core.action_map import action_width
 from zoo.core.data import Obs, StepBlock, Timestep, map_tensors
 from zoo.core.data import leaves as obs_leaves
 from zoo.core.errors import UserError
+from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import (
     ACTION_MASK,
     Box,
@@ -34,30 +36,32 @@ from zoo.env.errors import (
     BrokenContractError,
     EnvContractError,
     EnvError,
+    Place,
     UnsupportedEnvError,
     contract_error,
     location_of,
     of_entry,
 )
+from zoo.env.families.family import EnvRequest, env_family
+from zoo.env.make import raise_kwargs_error
 from zoo.env.masks import choice_slices, mask_size
-from zoo.env.tensor.base import State, TensorEnv, leaves, rebuild
-from zoo.env.tensor.program import Carry, Compile, CompiledProgram, Fresh, Outcome, StepProgram
+from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, leaves, rebuild
+from zoo.env.tensor.program import Carry, Compile, CompiledProgram, Fresh, StepOutcome, StepProgram
+from zoo.env.vector import AnyVectorEnv
 
 BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes that are begun at once, for several steps
 BLOCK_STEPS = 64  # at most
 
 
-class TensorVectorEnv:
+class TensorVectorEnv(AnyVectorEnv):
     """B envs that step together on a device: tensors in, Timesteps out, with the observations of ended episodes.
 
     Every step begins an episode in all rows and uses the rows whose episode ended: same-step autoreset without reading
     values from Python. `check` finds out whether all returned values are finite.
     """
 
-    autoreset: Literal['same_step'] = 'same_step'
-    steps_async = False
-    watched: tuple[str, ...] = ()  # these envs have no infos
-    info_columns: tuple[str, ...] = ()
+    autoreset = 'same_step'
+    is_tensor_program = True
 
     def __init__(
         self, env: TensorEnv, cfg: EnvConfig, name: str, n_env: int, device: torch.device | str = 'cpu', first: int = 0
@@ -65,23 +69,25 @@ class TensorVectorEnv:
         """
         Args: first: index of its first env, where other processes have others, whose episodes are not to be the same.
         """
-        self.name, self.n_env, self._first = name, n_env, first
+        self.name, self.n_env, self._first, self._place = name, n_env, first, Place(name)
         self.watch(cfg.info_columns)
         self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
-        self.obs_space, self.action_space = _spaces(env, name, cfg.action_mask)
+        self.obs_space, action_space = _spaces(env, name, cfg.action_mask)
+        self.action_space = action_space
         limit = env.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
         self.program = StepProgram(env, n_env, limit, cfg.action_mode, self.device)
-        self.run: Callable[[Carry, Tensor, Fresh, Tensor], tuple[Carry, Outcome]] = self.program  # or a CompiledProgram
+        self.run: Callable[[Carry, Tensor, Fresh, Tensor], tuple[Carry, StepOutcome]] = (
+            self.program
+        )  # or a CompiledProgram
         self._generator = torch.Generator(self.device)
         n_row = BLOCK_ROWS if self.device.type == 'cpu' else BLOCK_ROWS_GPU
         self._n_block = min(max(n_row // n_env, 1), BLOCK_STEPS)
-        is_row = not isinstance(self.action_space, Discrete)
-        self._action_shape = (n_env, action_width(self.action_space)) if is_row else (n_env,)
-        self._takes_float = isinstance(self.action_space, Box)
+        is_row = not isinstance(action_space, Discrete)
+        self._action_shape = (n_env, action_width(action_space)) if is_row else (n_env,)
+        self._takes_float = isinstance(action_space, Box)
         self._noise: Iterator[tuple[Fresh, Tensor]] = iter(())
         self._is_reset = False
         self._compile: Compile | None = None
-        self._step_count = 0
 
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
         """Start new episodes; returns their first observations [B, *O].
@@ -95,7 +101,7 @@ class TensorVectorEnv:
         if self._first:
             sequence = np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, self._first))
         self._generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
-        self._step_count, self._noise = 0, iter(())
+        self._place.step, self._noise = 0, iter(())
         fresh, _ = self._next_noise()
         self.carry = self.program.carry(fresh)
         self._check_first(fresh.obs)
@@ -114,7 +120,6 @@ class TensorVectorEnv:
             )
 
     def command(self, command: EnvCommand) -> list[Any]:
-        """What the tensor program gives for a command, one value. Raises: UserError, see `zoo.env.attributes.apply`."""
         is_compiled = self._compile is not None or self.run is not self.program
         if command.kind != 'get' and is_compiled:
             raise UserError(
@@ -124,22 +129,18 @@ class TensorVectorEnv:
         return [apply(self.program.env, command)]
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        """Raises: UnsupportedEnvError: tensor programs take none."""
         raise UnsupportedEnvError(
             f'env.reset_options is set but {self.name!r} is a tensor program, whose resets take no options; use env.kwargs, or '
             'env.schedule for an attribute of it.'
         )
 
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
-        """Storage for n_step steps of `receive`, on the device; or for those of n_env envs, of which these are a part."""
         return StepBlock(n_step, empty_obs(self.obs_space, (n_env or self.n_env,), self.device), ['next_obs'])
 
     def send(self, action: Tensor) -> None:
-        """Keeps the action of a step, which `receive` takes."""
         self._action = action
 
     def receive(self, block: StepBlock, t: int) -> None:
-        """`step`, written into row t of a block."""
         step, row = self.step(self._action), block.rows[t]
         if isinstance(step.obs, Tensor):  # `map_tensors` takes a microsecond, of 70 for 64 envs
             row.obs.copy_(step.obs)
@@ -152,9 +153,8 @@ class TensorVectorEnv:
         row.truncated.copy_(step.truncated)
 
     def step(self, action: Tensor) -> Timestep:
-        """action: on the device, as the policy made it, see `ActionMap`; the env is given a mapped copy.
+        """action: on the device. The Timestep's tensors are to be read only, and hold until the next step.
 
-        The Timestep's tensors are to be read only, and hold until the next step.
         Raises: EnvContractError if a tensor of the env has a wrong shape, type or device. For its values: `check`.
         """
         if not self._is_reset:
@@ -164,13 +164,18 @@ class TensorVectorEnv:
             or action.device != self.device
             or action.is_floating_point() != self._takes_float
         ):
-            self._refuse_action(action)
-        self._step_count += 1
+            kind = 'floats' if self._takes_float else 'integers'
+            raise EnvError(
+                f'{location_of(self.name, None, self._place.step + 1)}: the actions are {action.dtype} of shape '
+                f'{tuple(action.shape)} on {action.device}, wanted {kind} of shape {self._action_shape} on '
+                f"{self.device}; pass the policy's output unchanged, and make both for the same device."
+            )
+        self._place.step += 1
         fresh, noise = self._next_noise()
         try:
             self.carry, out = self.run(self.carry, action, fresh, noise)
         except BrokenContractError as error:
-            raise contract_error(self.name, None, self._step_count, *error.args) from error
+            raise self._place.error(None, *error.args) from error
         return Timestep(out.obs, out.reward, out.terminated, out.truncated, None, None, {}, next_obs=out.next_obs)
 
     def check(self) -> None:
@@ -203,9 +208,6 @@ class TensorVectorEnv:
         """
         self._compile = compile
 
-    def close(self) -> None:
-        """Nothing to end; may be called again."""
-
     def _next_noise(self) -> tuple[Fresh, Tensor]:
         """New episodes for the rows that end at the next step, and the noise of that step."""
         drawn = next(self._noise, None)
@@ -224,7 +226,7 @@ class TensorVectorEnv:
         try:
             fresh = self.program.begin(uniform(n_step * self.n_env, env.n_noise))
         except BrokenContractError as error:
-            raise contract_error(self.name, None, self._step_count, *error.args) from error
+            raise self._place.error(None, *error.args) from error
         states, obs = self._by_step(fresh.state), self._by_step(fresh.obs)
         noise = uniform(n_step, self.n_env, env.n_step_noise).unbind(0)
         return iter([(Fresh(*pair), row) for *pair, row in zip(states, obs, noise, strict=True)])
@@ -240,10 +242,8 @@ class TensorVectorEnv:
             fine = self._is_fine(leaf, x, is_mask=path == ACTION_MASK)
             if not fine.all():
                 index = int((~fine).nonzero()[0])
-                raise contract_error(
-                    self.name,
+                raise self._place.error(
                     index,
-                    0,
                     f'the observation{of_entry(path)} of reset is {x[index].tolist()}',
                     'an action mask that allows something'
                     if path == ACTION_MASK
@@ -261,16 +261,8 @@ class TensorVectorEnv:
             fine = fine & (x < torch.as_tensor(n, device=x.device))
         return fine.reshape(len(x), -1).all(1)
 
-    def _refuse_action(self, action: Tensor) -> NoReturn:
-        kind = 'floats' if self._takes_float else 'integers'
-        raise EnvError(
-            f'{location_of(self.name, None, self._step_count + 1)}: the actions are {action.dtype} of shape '
-            f'{tuple(action.shape)} on {action.device}, wanted {kind} of shape {self._action_shape} on '
-            f"{self.device}; pass the policy's output unchanged, and make both for the same device."
-        )
 
-
-def _spaces(env: TensorEnv, name: str, action_mask: str) -> tuple[Space, Any]:
+def _spaces(env: TensorEnv, name: str, action_mask: str) -> tuple[Space, Leaf]:
     """The env's spaces. Raises: EnvContractError if one is missing; UnsupportedEnvError if zoo does not support it."""
     for role, kinds in (('obs', Leaf | Dict), ('action', Leaf)):
         space = getattr(env, f'{role}_space', None)
@@ -288,6 +280,7 @@ def _spaces(env: TensorEnv, name: str, action_mask: str) -> tuple[Space, Any]:
             if fault := space_fault(leaf):
                 raise UnsupportedEnvError(f'env {name!r}: {role}_space{of_entry(path)} {fault}.')
     _check_mask_space(env, name, action_mask)
+    assert isinstance(env.action_space, Leaf)
     return env.obs_space, env.action_space
 
 
@@ -303,3 +296,26 @@ def _check_mask_space(env: TensorEnv, name: str, action_mask: str) -> None:
     else:
         got, wanted = f'the entry {ACTION_MASK!r} is {entry} but the actions', f'a MultiBinary of {n} bits'
     raise UnsupportedEnvError(f'env {name!r}: {got} of a tensor env want {wanted}; correct its obs_space.')
+
+
+@ENV_REGISTRY.register('torch')
+@env_family(
+    games=TENSOR_ENV_REGISTRY.names,
+    summary='Envs written in PyTorch, which step on the device of the policy; env.game names one.',
+)
+def make_tensor_env(request: EnvRequest, /, **kwargs: Any) -> TensorEnv:
+    """The env that is registered as `request.game`, made with env.kwargs on the device of the request."""
+    source = TENSOR_ENV_REGISTRY.get(request.game)
+    parameters = inspect.signature(source).parameters.values()
+    takes = {p.name: p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    missing = [key for key, p in takes.items() if p.default is p.empty and key not in kwargs]
+    unknown = [key for key in kwargs if key not in takes and not takes_any]
+    raise_kwargs_error(request.name, unknown, missing, list(takes))
+    with torch.device(request.device):
+        env = source(**kwargs)
+    if not isinstance(env, TensorEnv):
+        raise EnvContractError(
+            f'env {request.name!r} made a {type(env).__name__}, wanted a zoo.env.TensorEnv; derive the class from it.'
+        )
+    return env

@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.rl_utils.categorical import Categorical
 from zoo.rl_utils.distribution import ActionDist, Logit, from_logits
-from zoo.rl_utils.gaussian import Gaussian
-from zoo.rl_utils.multi_categorical import MultiCategorical
+from zoo.rl_utils.distributions.categorical import Categorical, MultiCategorical
+from zoo.rl_utils.distributions.gaussian import Gaussian
 
 MAX_COLUMN = 16384  # options of a choice, or action dimensions: they are held in the registers of one block
 MAX_PADDING = 8  # choices are padded to the largest of them: to so many times their logits at most
@@ -59,7 +58,7 @@ def find(
 
     Args: dist: the distribution that the op's first two tensors are parameters of; numbers: arguments that a kernel
       takes as plain numbers: with a tensor among them the reference is used; part: the surrogate or the value loss,
-      a function or a `zoo.config.parts.Part`; None: that of PPO.
+      a function or a `zoo.config.components.Part`; None: that of PPO.
     """
     first = tensors[0]
     if first is None or (not first.is_cuda and MODE != 'interpret'):

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""How an op is registered and its kernel launched, and a sum over all programs of a launch.
+"""Registration of ops and launches of their kernels, and a sum over all programs of a launch.
 
 Sums are deterministic without a second launch: every program stores its part, and the one that finishes last (an
 integer counter tells) adds the parts in their order. No float is ever added atomically.

@@ -15,8 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.kernels import columns_of, layout_of
-from zoo.rl_utils.kernels.choices import choice_kl, group_bounds
-from zoo.rl_utils.kernels.gaussian import gaussian_kl
+from zoo.rl_utils.kernels.device import choice_kl, gaussian_kl, group_bounds, load_weight
 from zoo.rl_utils.kernels.launch import (
     Tiling,
     add_programs,
@@ -29,7 +28,6 @@ from zoo.rl_utils.kernels.launch import (
     scalars,
 )
 from zoo.rl_utils.kernels.ppo_value import value_terms
-from zoo.rl_utils.kernels.rows import load_weight
 
 
 def apply(

@@ -20,8 +20,15 @@ from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.kernels import columns_of, layout_of, part_name
-from zoo.rl_utils.kernels.choices import choice_terms, choice_terms_grad, choices_terms, group_bounds
-from zoo.rl_utils.kernels.gaussian import gaussian_terms, gaussian_terms_grad
+from zoo.rl_utils.kernels.device import (
+    choice_terms,
+    choice_terms_grad,
+    choices_terms,
+    gaussian_terms,
+    gaussian_terms_grad,
+    group_bounds,
+    load_weight,
+)
 from zoo.rl_utils.kernels.launch import (
     Tiling,
     add_programs,
@@ -33,7 +40,6 @@ from zoo.rl_utils.kernels.launch import (
     on_device_of,
     scalars,
 )
-from zoo.rl_utils.kernels.rows import load_weight
 
 _MAX_LOG_RATIO = tl.constexpr(88.0)  # these two as in zoo.rl_utils.ppo
 _MIN_WEIGHT = tl.constexpr(1e-30)

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from zoo.rl_utils.kernels.device import load_weight
 from zoo.rl_utils.kernels.launch import (
     Tiling,
     add_programs,
@@ -19,7 +20,6 @@ from zoo.rl_utils.kernels.launch import (
     flat,
     on_device_of,
 )
-from zoo.rl_utils.kernels.rows import load_weight
 
 
 def apply(

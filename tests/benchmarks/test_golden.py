@@ -1,0 +1,72 @@
+"""That benchmarks/golden.py sees what changed, and nothing where nothing changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from golden import differences
+from golden_configs import CASES, Case, merged
+from golden_runs import fingerprint, of_metrics
+
+from zoo.run.config import resolve_config
+
+METRICS = {
+    'env_step': 64,
+    'wall_s': 1.5,
+    'learn/kl': 0.25,
+    'time/env_s': 0.1,
+    'cluster/wait_s': 0.3,
+    'cluster/restart': 1,
+}
+
+
+@pytest.mark.long
+def test_every_case_is_a_config_that_zoo_takes():
+    refused = {}
+    for name, case in CASES.items():
+        for config in filter(None, (case.config, case.first)):
+            try:
+                resolve_config(config)
+            except ValueError as error:
+                refused[name] = str(error)
+    assert refused == {}
+
+
+def test_differences_names_what_changed_with_the_last_value_of_a_metric():
+    before = {
+        'parameters': {'a.weight': '#1', 'a.bias': '#2'},
+        'metrics': {'learn/kl': '#3 0.25', 'collect/iter': '#4 4'},
+    }
+    after = merged(before, {'parameters': {'a.bias': '#9'}, 'metrics': {'learn/kl': '#9 0.26'}})
+    assert differences(before, before) == []
+    assert differences(before, after) == ['parameters, 1 of 2: a.bias', 'metrics, 1 of 2: learn/kl 0.25 -> 0.26']
+
+
+def test_differences_names_what_is_new_or_gone():
+    before, after = {'parameters': {'a': '#1', 'b': '#2'}}, {'parameters': {'a': '#1', 'c': '#2'}}
+    assert differences(before, after) == ['parameters, 2 of 3: b (is gone), c (is new)']
+
+
+def test_differences_of_a_run_that_failed_are_its_error():
+    assert differences({'parameters': {'a': '#1'}}, 'ValueError: no') == ['after: ValueError: no']
+
+
+def test_metrics_are_compared_but_for_times():
+    lines = [json.dumps(METRICS), json.dumps(merged(METRICS, {'env_step': 128, 'learn/kl': 0.5}))]
+    found = of_metrics(lines)
+    assert list(found) == ['env_step', 'learn/kl', 'cluster/restart'] and found['learn/kl'].endswith(' 0.5')
+    first_differs = of_metrics([lines[0].replace('0.25', '0.26'), lines[1]])
+    assert [name for name in found if found[name] != first_differs[name]] == ['learn/kl']
+
+
+@pytest.mark.slow
+def test_two_runs_of_a_case_are_equal_and_another_seed_changes_every_weight(tmp_path: Path):
+    case = CASES['ppo']
+    other = Case(merged(case.config, {'seed': 4}))
+    places = [tmp_path / name for name in 'abc']
+    a, b, c = (fingerprint(each, place) for each, place in zip((case, case, other), places, strict=True))
+    assert differences(a, b) == [] and {group: len(names) > 0 for group, names in a.items()} == dict.fromkeys(a, True)
+    weights = [name for name in a['parameters'] if name.endswith('weight')]
+    assert weights and all(a['parameters'][name] != c['parameters'][name] for name in weights)

@@ -1,0 +1,96 @@
+"""The shape of the code itself: who imports whom, how much there is, what a run loads, how things are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import structure
+
+
+def test_every_room_has_a_layer_and_there_are_at_most_16() -> None:
+    layered = [room for layer in structure.LAYERS for room in layer]
+    assert set(structure.rooms()) <= set(layered)
+    assert len(structure.rooms()) <= 16
+
+
+@pytest.mark.slow
+def test_rooms_import_downward_only_and_in_no_circle() -> None:
+    assert structure.upward_imports() == []
+    assert structure.circles() == []
+
+
+@pytest.mark.slow
+def test_files_of_a_room_import_each_other_in_no_circle() -> None:
+    assert structure.file_circles() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('room', 'most'), [('run', 82), ('policy', 70), ('env', 120)])
+def test_files_of_a_room_import_few_others(room: str, most: int) -> None:
+    assert 10 < structure.n_inner_import(room) <= most
+
+
+@pytest.mark.slow
+def test_library_imports_no_tool() -> None:
+    users = {name for name, targets in structure.file_imports().items() if any(map(is_tool, targets))}
+    assert {name for name in users if not is_tool(name)} == {
+        'zoo',
+        'zoo.__main__',
+    }  # the lazy table; the command itself
+
+
+def is_tool(name: str) -> bool:
+    return name.split('.')[:2] == ['zoo', 'tools']
+
+
+@pytest.mark.long
+def test_training_loads_what_it_uses() -> None:
+    names = structure.loaded_modules()
+    command = {'zoo.tools', 'zoo.tools.cli', *(f'zoo.tools.cli.{name}' for name in ('command', 'parser', 'train'))}
+    assert {name for name in names if is_tool(name)} <= command | {'zoo.tools.cli.choice', 'zoo.tools.cli.output'}
+    lines = sum(structure.n_line(str(structure.modules()[name])) for name in names)
+    assert 50 < len(names) <= 150
+    assert 5_000 < lines <= 28_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('part', 'most'),
+    [('library', structure.Size(39_650, 206, 24_250)), ('zoo/tools', structure.Size(10_650, 64, 6_880))],
+)
+def test_zoo_stays_small(part: str, most: structure.Size) -> None:
+    size = structure.sizes()[part]
+    assert all(0 < n <= limit for n, limit in zip(size, most, strict=True)), size
+
+
+@pytest.mark.slow
+def test_no_module_is_a_slice_of_its_one_importer() -> None:
+    assert structure.slices() == []
+
+
+@pytest.mark.slow
+def test_names_say_what_things_are() -> None:
+    assert structure.repeated_classes() == {}
+    assert structure.questions() == []
+    assert structure.riddles() == []
+    assert structure.nested_conditionals() == []
+
+
+@pytest.mark.slow
+def test_configs_are_typed_and_few_values_are_any() -> None:
+    assert structure.n_written(r'\bcfg: Any\b') == 0
+    assert structure.n_written(r': Any\b') < 350
+
+
+def test_nested_conditional_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / 'nested.py'
+    file.write_text('a = 1 if b else 2 if c else 3\nd = 1 if b else 2\n')
+    monkeypatch.setattr(structure, 'modules', lambda: {'zoo.nested': file})
+    assert structure.nested_conditionals() == ['zoo.nested:1']
+
+
+@pytest.mark.slow
+def test_a_variant_costs_at_most_60_lines_of_code() -> None:
+    assert 10 < structure.lines_per_variant() <= 60

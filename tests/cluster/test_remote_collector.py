@@ -1,0 +1,138 @@
+"""Rows of runners in the learner's block: where they are put, in which order episodes are told, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.cluster.test_scheduler import RUN, FaultyEngine
+from zoo.cluster.config import lag_problems
+from zoo.cluster.messages import Parcel
+from zoo.cluster.remote_collector import RemoteRows, Shape
+from zoo.cluster.scheduler import Orders
+from zoo.cluster.weights import WeightLayout
+from zoo.core.spaces import Box
+from zoo.env.errors import EnvContractError, EnvError, Restarts
+
+T, B = 2, 2
+
+
+class RowsEngine(FaultyEngine):
+    """Runner g sends rows of 10 * g + t, and ends the episode of its second env at t = 0."""
+
+    n_restart = 0
+    info_shape: tuple[int, ...] = ()
+
+    def collect(self, group: int) -> Parcel:
+        rows = (np.arange(T)[:, None] + np.zeros(B) + 10 * group).astype(np.float32)
+        obs = np.concatenate((rows, rows[-1:] + 1))[..., None]
+        blocks = {'obs': obs, 'steps.reward': rows, 'steps.terminated': rows > 10, 'steps.truncated': rows < 0}
+        blocks |= {'output.action': rows.astype(np.int64), 'state.h': np.full((B, 3), group, np.float32)}
+        if group:
+            blocks['info.speed'] = np.ones((T, B, *self.info_shape), np.float32)
+        elif self.info_shape:
+            blocks['info.speed'] = np.ones((T, B), np.float32)
+        finals = [(0, np.array([1]), np.full((1, 1), group + 0.5, np.float32))]
+        episodes = [(0, {'a': float(group)}), (1, {'a': group + 0.1})]
+        parcel = super().collect(group)
+        return parcel._replace(
+            blocks=blocks, finals=finals, episodes=episodes, time={'env': 1.0, 'act': 2.0}, n_restart=self.n_restart
+        )
+
+    def pids(self) -> dict[int, tuple[str, int]]:
+        return {0: ('a', 1), 1: ('b', 2)}
+
+
+def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10) -> RemoteRows:
+    orders = Orders(engine, RUN, 2, 0, max_lag)  # type: ignore[arg-type]
+    layout, shape = (
+        WeightLayout({'w': torch.zeros(4)}),
+        Shape(2, B, T, Box(np.full(1, -99.0, np.float32), np.full(1, 99.0, np.float32)), ('speed',), 'x'),
+    )
+    rows = RemoteRows(engine, orders, layout, shape, max_lag, Restarts(limit))  # type: ignore[arg-type]
+    rows.reset(np.random.SeedSequence([1, 2]))
+    return rows
+
+
+def test_rows_stand_where_the_envs_of_their_runner_are() -> None:
+    rows = made(RowsEngine(2))
+    steps = rows.collect(0, 0)
+    assert rows.block.steps.reward.tolist() == [[0, 0, 10, 10], [1, 1, 11, 11]]
+    assert rows.block.obs[..., 0].tolist() == [[0, 0, 10, 10], [1, 1, 11, 11], [2, 2, 12, 12]]
+    assert rows.block.steps.terminated.tolist() == [[False] * 4, [False, False, True, True]]
+    assert steps.output['action'].dtype == torch.int64 and steps.output['action'][1].tolist() == [1, 1, 11, 11]
+    assert steps.state['h'][:, 0].tolist() == [0, 0, 1, 1]
+    obs, index = rows.block.final()
+    assert index.tolist() == [[0, 1], [0, 3]] and obs[:, 0].tolist() == [0.5, 1.5]
+
+
+def test_episodes_are_told_in_the_order_of_one_process_and_missing_infos_are_nan() -> None:
+    steps = made(RowsEngine(2)).collect(0, 0)
+    assert [numbers['a'] for _, numbers in steps.episodes] == [0.0, 1.0, 0.1, 1.1]
+    assert steps.infos['speed'].isnan().tolist() == [[True, True, False, False]] * 2
+
+
+def test_an_info_of_another_shape_in_another_runner_is_refused() -> None:
+    engine = RowsEngine(2)
+    engine.info_shape = (3,)
+    with pytest.raises(EnvContractError, match='speed'):
+        made(engine).collect(0, 0)
+
+
+def test_the_block_is_allocated_once() -> None:
+    rows = made(RowsEngine(2))
+    first = rows.collect(0, 0)
+    block, action = rows.block, first.output['action']
+    assert rows.collect(1, 8).output['action'] is action and rows.block is block
+
+
+@pytest.mark.parametrize(('max_lag', 'versions'), [(0, [0, 1, 2]), (1, [0, 0, 1, 2]), (2, [None] * 5)])
+def test_what_runners_are_asked_and_with_which_weights(max_lag: int, versions: list[int | None]) -> None:
+    engine = RowsEngine(2)
+    rows = made(engine, max_lag)
+    for i in range(3):
+        rows.collect(i, 8 * i)
+    asked = [order for order in engine.asked if order.group == 0]
+    assert [order.collect_iter for order in asked] == list(range(len(versions)))
+    assert [order.version for order in asked] == versions
+    assert [order.reset_seed for order in asked] == [(1, 2), *[None] * (len(asked) - 1)]
+    assert engine.weights == [0, 1, 2]  # each once
+
+
+def test_metrics_are_of_the_rollouts_since_the_last_call() -> None:
+    rows = made(RowsEngine(2), 1)
+    rows.collect(0, 0), rows.collect(1, 8)
+    found = rows.metrics()
+    assert found['cluster/runner'] == 2 and found['cluster/restart'] == 0 and found['cluster/discarded_step'] == 0
+    assert found['time/runner_env_s'] == 1.0 and found['time/runner_act_s'] == 2.0
+    assert found['collect/lag_mean'] == 0.5 and found['collect/lag_max'] == 1
+    assert {'cluster/put_s', 'cluster/wait_s', 'cluster/join_s', 'cluster/mb_per_s'} <= found.keys()
+    assert 'collect/lag_max' not in rows.metrics()
+
+
+def test_envs_made_anew_in_runners_count_for_the_run() -> None:
+    engine = RowsEngine(2)
+    engine.n_restart = 3  # of each runner so far
+    rows = made(engine, limit=6)
+    rows.collect(0, 0), rows.collect(1, 8)
+    assert rows._restarts.count == 6
+    engine.n_restart = 4
+    with pytest.raises(EnvError, match='envs were made anew 7 times, wanted at most 6 times'):
+        rows.collect(2, 16)
+
+
+@pytest.mark.parametrize(
+    ('env', 'collect', 'words'),
+    [
+        ({'reset_every': 3}, {}, 'env.reset_every is 3 but cluster.max_lag is 1'),
+        ({}, {'batch_mode': 'episode'}, "policy.collect.batch_mode is 'episode' but cluster.max_lag is 1"),
+        ({}, {}, None),
+    ],
+)
+def test_resets_need_runners_that_wait(env: Any, collect: Any, words: str | None) -> None:
+    config = {'cluster': {'max_lag': 1}, 'env': env, 'policy': {'collect': collect}}
+    assert [problem.startswith(words or '') for problem in lag_problems(config)] == ([True] if words else [])
+    assert not list(lag_problems({**config, 'cluster': {'max_lag': 0}}))

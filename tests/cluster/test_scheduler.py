@@ -1,0 +1,306 @@
+"""Orders: every rollout is used once, none with weights that are too old, whatever an engine does with parcels."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import zoo.cluster.scheduler as orders_module
+from zoo.cluster.messages import Lost, Order, Parcel
+from zoo.cluster.scheduler import Orders, entropy_of
+from zoo.core.errors import RunError
+from zoo.core.seeding import stream
+from zoo.env.attributes import EnvCommand
+
+RUN, T, B = 'run', 4, 2  # a parcel has 8 env steps
+
+
+class FaultyEngine:
+    """Does with orders and parcels what `choose` says. A runner's episodes are a token and the rollouts since its reset."""
+
+    def __init__(self, n_runner: int, choose: Any = lambda n: 0, n_fault: int = 0) -> None:
+        self.choose, self.n_fault, self.now = choose, n_fault, 0.0
+        self.queues: list[deque[Order]] = [deque() for _ in range(n_runner)]
+        self.token, self.length = [-1] * n_runner, [0] * n_runner
+        self.is_hung = [False] * n_runner
+        self.weights: list[int] = []
+        self.held: list[Parcel] = []  # on their way
+        self.sent: list[Parcel] = []  # arrived before
+        self.asked: list[Order] = []
+        self.news: list[Parcel | Lost] = []
+        self.n_arrived = self.n_token = self.n_lost = 0
+
+    def publish(self, weights: Any, version: int) -> None:
+        self.weights.append(version)
+
+    def ask(self, order: Order) -> None:
+        self.asked.append(order)
+        self.queues[order.group].append(order)
+
+    def kill(self, group: int, cause: str) -> None:
+        self.lose(group, cause)
+
+    def wait(self, timeout: float) -> list[Parcel | Lost]:
+        self.fault()
+        ready = [group for group, queue in enumerate(self.queues) if queue and not self.is_hung[group]]
+        if ready:
+            self.held.append(self.collect(ready[self.choose(len(ready))]))
+        if self.held and (timeout or self.choose(2)):
+            found = self.held.pop(self.choose(len(self.held)))  # in any order
+            self.arrive(found)
+        if not self.news:
+            self.now += timeout
+        news, self.news = self.news, []
+        return news
+
+    def arrive(self, parcel: Parcel) -> None:
+        self.news.append(parcel)
+        self.sent.append(parcel)
+        self.n_arrived += T * B
+
+    def fault(self) -> None:
+        if not self.n_fault or self.choose(3):
+            return
+        self.n_fault -= 1
+        group, kind = self.choose(len(self.queues)), self.choose(5)
+        if kind == 0:
+            self.lose(group, 'its process was ended by signal 9')
+        elif kind == 1 and self.sent:
+            self.arrive(self.sent[self.choose(len(self.sent))])  # again
+        elif kind == 2 and self.sent:
+            self.arrive(self.sent[-1]._replace(run_id='another'))
+        elif kind == 3:
+            self.is_hung[group] = True
+        elif kind == 4 and self.held:
+            i = self.choose(len(self.held))
+            if self.asked[0].version is None:  # by chance it had older weights
+                self.held[i] = self.held[i]._replace(version=self.held[i].version - 2)
+
+    def lose(self, group: int, cause: str) -> None:
+        self.queues[group].clear()
+        self.token[group], self.is_hung[group] = -1, False
+        self.n_lost += 1
+        self.news.append(Lost(group, cause))
+
+    def collect(self, group: int) -> Parcel:
+        order = self.queues[group].popleft()
+        if order.reset_seed is not None:
+            self.n_token += 1
+            self.token[group], self.length[group] = self.n_token, 0
+        self.length[group] += 1
+        version = self.weights[-1] if order.version is None else order.version
+        trace = {'token': float(self.token[group]), 'length': float(self.length[group])}
+        blocks = {'steps.reward': np.zeros((T, B), np.float32)}
+        key = order.run_id, group, order.collect_iter, version
+        return Parcel(*key, blocks, [], [(0, trace)], {}, 'here', 1, order.attempt)
+
+
+def play(engine: FaultyEngine, orders: Orders, n_runner: int, max_lag: int, n_rollout: int) -> list[Any]:
+    """Rollouts as `RemoteRows` asks for them; [(group, collect_iter, lag, is_fresh, token, length)] of those that are used."""
+    used: list[Any] = []
+    asked_to = -1
+
+    def ask(i: int, version: int) -> None:
+        nonlocal asked_to
+        engine.publish(None, version)
+        orders.ask(i, version if max_lag <= 1 else None, i * 100, (7,) if i == 0 else None)
+        asked_to = i
+
+    for i in range(n_rollout):
+
+        def use(parcel: Parcel, is_fresh: bool, i: int = i) -> None:
+            trace = parcel.episodes[0][1]
+            used.append((parcel.group, i, i - parcel.version, is_fresh, trace['token'], trace['length']))
+
+        if max_lag > 1:
+            for j in range(asked_to + 1, i + max_lag + 1):
+                ask(j, i)
+        elif asked_to < i:
+            ask(i, i)
+        if max_lag > 1:
+            engine.publish(None, i)
+        orders.wait(i, use)
+        if max_lag == 1:
+            ask(i + 1, i)
+    return used
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('max_lag', [0, 1, 3])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_every_rollout_is_used_once_and_none_is_too_old(max_lag: int, data: st.DataObject) -> None:
+    def choose(n: int) -> int:
+        return data.draw(st.integers(0, n - 1)) if n > 1 else 0
+
+    n_runner, n_rollout = data.draw(st.integers(1, 3)), 6
+    engine = FaultyEngine(n_runner, choose, n_fault=data.draw(st.integers(0, 8)))
+    orders = Orders(engine, RUN, n_runner, 0, max_lag, timeout=10.0, limit=100)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(orders_module, 'monotonic', lambda: engine.now)
+        patch.setattr(orders_module, 'N_ROUND', 100)
+        used = play(engine, orders, n_runner, max_lag, n_rollout)
+    assert sorted(key[:2] for key in used) == [(g, i) for g in range(n_runner) for i in range(n_rollout)]
+    assert all(0 <= lag <= max_lag for _, _, lag, *_ in used)
+    n_ahead = sum(len(asked.ready) for asked in orders._asked.values())
+    assert orders.counts.discarded_step == engine.n_arrived - T * B * (len(used) + n_ahead)
+    assert orders.counts.restart <= engine.n_lost  # one that was lost at the end is not known yet
+    for group in range(n_runner):
+        own = sorted((i, is_fresh, token, length) for g, i, _, is_fresh, token, length in used if g == group)
+        assert all(token >= 0 for _, _, token, _ in own)  # envs that were never reset
+        for (_, _, token, length), (_, is_fresh, next_token, next_length) in zip(own, own[1:], strict=False):
+            goes_on = (next_token, next_length) == (token, length + 1)
+            assert is_fresh != goes_on  # an episode goes on from one rollout to the next, or is known to be lost
+
+
+def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FaultyEngine(2)
+    orders = Orders(engine, RUN, 2, seed=5)  # type: ignore[arg-type]
+    orders.commands['gravity'], orders.reset_options = EnvCommand('set', 'gravity', (9.0,)), {'low': 0.1}
+    engine.publish(None, 0)
+    orders.ask(0, 0, 640, (1, 2))
+    engine.lose(1, 'its process was ended by signal 9')
+    with caplog.at_level(logging.WARNING):
+        orders.wait(0, lambda parcel, is_fresh: None)
+    again = engine.asked[-1]
+    assert again.group == 1 and again.collect_iter == 0 and again.attempt == 1
+    assert again.reset_seed == entropy_of(stream(5, 'collect', 640, 'again', 1))
+    assert again.commands == (EnvCommand('set', 'gravity', (9.0,)),) and again.reset_options == {'low': 0.1}
+    assert all(order.reset_options is None and not order.commands for order in engine.asked[:-1])  # have them already
+    assert 'runner 1 is lost (its process was ended by signal 9)' in caplog.text
+    assert 'the run is not that of its seed' in caplog.text and orders.counts.restart == 1
+
+
+def test_more_losses_than_the_limit_end_the_run_with_the_last_cause() -> None:
+    engine = FaultyEngine(2)
+    orders = Orders(engine, RUN, 2, 0, limit=1)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    orders.ask(0, 0, 0, (1,))
+    engine.lose(0, 'one'), engine.lose(0, 'its process was ended by signal 11')
+    with pytest.raises(
+        RunError, match='2 runners were lost within an hour, .* signal 11, and cluster.restart_limit is 1'
+    ):
+        orders.wait(0, lambda parcel, is_fresh: None)
+
+
+def test_runners_that_are_all_lost_again_and_again_end_the_run() -> None:
+    engine = FaultyEngine(2)
+    orders = Orders(engine, RUN, 2, 0, limit=100)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    orders.ask(0, 0, 0, (1,))
+    for _ in range(3):
+        engine.lose(0, 'x'), engine.lose(1, 'out of memory')
+    with pytest.raises(RunError, match='all 2 runners were lost 3 times .* out of memory'):
+        orders.wait(0, lambda parcel, is_fresh: None)
+
+
+def test_a_runner_that_hangs_is_ended_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FaultyEngine(2)
+    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
+    orders = Orders(engine, RUN, 2, 0, timeout=30.0)  # type: ignore[arg-type]
+    engine.is_hung[1] = True
+    engine.publish(None, 0)
+    orders.ask(0, 0, 0, (1,))
+    fresh: dict[int, bool] = {}
+    orders.wait(0, lambda parcel, is_fresh: fresh.__setitem__(parcel.group, is_fresh))
+    assert engine.now == 30.0 and engine.n_lost == 1 and fresh == {0: False, 1: True}
+
+
+def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FaultyEngine(2)
+    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
+    orders = Orders(engine, RUN, 2, 0, timeout=30.0, start_s=120.0)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    orders.ask(0, 0, 0, (1,))
+    orders._take([Lost(1, 'x')])
+    asked = orders._asked
+    assert (orders._allowed(asked[0]), orders._allowed(asked[1])) == (30.0, 150.0)
+    orders.wait(0, lambda parcel, is_fresh: None)
+    assert orders._allowed(asked[1]) == 30.0  # it has given a rollout
+
+
+def test_each_runner_that_is_made_anew_has_another_seed() -> None:
+    engine = FaultyEngine(2)
+    orders = Orders(engine, RUN, 2, seed=5)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    orders.ask(0, 0, 640, (1, 2))
+    engine.lose(0, 'x'), engine.lose(1, 'x'), engine.lose(1, 'x')
+    orders.wait(0, lambda parcel, is_fresh: None)
+    seeds = [order.reset_seed for order in engine.asked[2:]]
+    assert seeds == [entropy_of(stream(5, 'collect', 640, 'again', n)) for n in (1, 2, 3)]
+
+
+def test_a_rollout_of_another_run_is_not_used() -> None:
+    engine = FaultyEngine(1)
+    orders = Orders(engine, RUN, 1, 0)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    orders.ask(0, 0, 0, (1,))
+    engine.arrive(Parcel('another', 0, 0, 0, {'steps.reward': np.zeros((T, B))}, [], [], {}, 'there', 2))
+    used: list[str] = []
+    orders.wait(0, lambda parcel, is_fresh: used.append(parcel.run_id))
+    assert used == [RUN] and orders.counts.discarded_step == T * B
+
+
+def test_losses_are_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FaultyEngine(2)
+    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
+    orders = Orders(engine, RUN, 2, 0, limit=2)  # type: ignore[arg-type]
+    for engine.now in (0.0, 1800.0, 3600.0, 5400.0):  # never more than two less than an hour apart
+        orders._take([Lost(0, 'x')])
+    engine.now = 5401.0
+    with pytest.raises(RunError, match='3 runners were lost within an hour'):
+        orders._take([Lost(0, 'x')])
+
+
+def test_a_rollout_of_one_runner_forgives_the_losses_of_all() -> None:
+    engine = FaultyEngine(2)
+    orders = Orders(engine, RUN, 2, 0, limit=100)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    for i in range(4):
+        orders.ask(i, i, 0, (1,))
+        engine.publish(None, i)
+        for group in (0, 1):  # twice in a row; three times without a rollout in between would end the run
+            engine.lose(group, 'x'), engine.lose(group, 'x')
+        orders.wait(i, lambda parcel, is_fresh: None)
+    assert orders.counts.restart == 16
+
+
+def test_time_counts_from_the_last_rollout_of_a_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FaultyEngine(1)
+    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
+    orders = Orders(engine, RUN, 1, 0, max_lag=2, timeout=30.0)  # type: ignore[arg-type]
+    engine.publish(None, 0)
+    for i in range(3):
+        orders.ask(i, None, 0, (1,) if i == 0 else None)
+    for i in range(3):  # each takes 20 of its 30 s, all together 60
+        engine.now += 20.0
+        orders.wait(i, lambda parcel, is_fresh: None)
+        assert orders._patience() == (30.0 if i < 2 else orders_module.HOUR)
+    assert engine.n_lost == 0
+
+
+def test_a_rollout_that_comes_early_is_kept_when_its_memory_is_used_again() -> None:
+    engine = FaultyEngine(1)
+    orders = Orders(engine, RUN, 1, 0, max_lag=1)  # type: ignore[arg-type]
+    memory = np.zeros((T, B), np.float32)  # of the engine
+    engine.publish(None, 0)
+    for i in range(2):
+        orders.ask(i, 0, 0, (1,) if i == 0 else None)
+    engine.queues[0].clear()
+    used: list[float] = []
+
+    def arrive(i: int) -> None:
+        memory[:] = i + 1
+        orders._take([Parcel(RUN, 0, i, 0, {'steps.reward': memory}, [], [], {}, 'here', 1)])
+
+    arrive(0), arrive(1)  # nobody waits for them yet
+    memory[:] = 9
+    for i in range(2):
+        orders.wait(i, lambda parcel, is_fresh: used.append(parcel.blocks['steps.reward'][0, 0]))
+    assert used == [1.0, 2.0]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from tests.cluster.runners import shared_names
+from zoo.cluster.transport import BlockMemory, WeightSlots, map_memory, new_memory, read_blocks
+
+
+def slots_of(n_byte: int, n_slot: int) -> tuple[WeightSlots, WeightSlots]:
+    """A writer and a reader of the same memory."""
+    fd = WeightSlots.new(n_byte, n_slot)
+    try:
+        return WeightSlots(fd), WeightSlots(fd)
+    finally:
+        os.close(fd)
+
+
+def loaded(slots: WeightSlots, version: int | None) -> tuple[int, list[int]]:
+    found: list[tuple[int, list[int]]] = []
+    assert slots.load(version, lambda weights, held: found.append((held, weights.tolist()))) == found[-1][0]
+    return found[-1]
+
+
+def filled(x: int) -> np.ndarray:
+    return np.full(5, x, np.uint8)
+
+
+def test_memory_is_shared_and_has_no_name() -> None:
+    fd = new_memory(100)
+    before = shared_names()
+    a, b = map_memory(os.dup(fd)), map_memory(fd)
+    a[7] = 3
+    assert b[7] == 3 and b.shape == (100,)
+    assert shared_names() == before
+
+
+def test_versions_in_use_stay_whole_and_the_oldest_other_goes() -> None:
+    writer, reader = slots_of(5, 3)
+    for version in (0, 1, 2):
+        writer.write(filled(10 + version), version, ())
+    writer.write(filled(13), 3, {0})  # 1 is the oldest that may go
+    assert loaded(reader, 0) == (0, [10] * 5)
+    assert loaded(reader, 2) == (2, [12] * 5)
+    assert loaded(reader, None) == (3, [13] * 5)
+    with pytest.raises(RuntimeError, match='version 1 are gone'):
+        loaded(reader, 1)
+    with pytest.raises(RuntimeError, match=r'3 versions of the weights are all in use: \[0, 2, 3\]'):
+        writer.write(filled(14), 4, {0, 2, 3})
+
+
+def test_version_written_again_replaces_itself() -> None:
+    writer, reader = slots_of(5, 2)
+    writer.write(filled(1), 0, ())
+    writer.write(filled(2), 1, ())
+    writer.write(filled(3), 1, {0, 1})
+    assert loaded(reader, 1) == (1, [3] * 5)
+    assert loaded(reader, 0) == (0, [1] * 5)
+
+
+def test_weights_overwritten_while_they_are_loaded_are_loaded_again() -> None:
+    writer, reader = slots_of(5, 2)
+    writer.write(filled(0), 0, ())
+    seen: list[int] = []
+
+    def load(weights: np.ndarray, version: int) -> None:
+        if not seen:  # two newer versions: the second one takes the place of that which is read
+            writer.write(filled(1), 1, ())
+            writer.write(filled(2), 2, ())
+        seen.append(version)
+        assert len(seen) == 1 or weights.tolist() == [2] * 5
+
+    assert reader.load(None, load) == 2
+    assert seen == [0, 2]
+
+
+def test_blocks_come_back_as_views_and_memory_is_made_anew_only_to_grow() -> None:
+    blocks = {
+        'obs': np.arange(12, dtype=np.float32).reshape(3, 4),
+        'fortran': np.asfortranarray(np.arange(6).reshape(2, 3)),
+        'strided': np.arange(10)[::2],
+        'empty': np.empty((0, 2)),
+        'done': np.array(True),
+    }
+    memory = BlockMemory()
+    packed, fd = memory.write(blocks)
+    assert fd is not None
+    here = map_memory(fd)
+    found = read_blocks(packed, here)
+    assert {k: (x.dtype, x.shape, x.tolist()) for k, x in found.items()} == {
+        k: (x.dtype, x.shape, x.tolist()) for k, x in blocks.items()
+    }
+    assert np.shares_memory(found['obs'], here) and found['obs'].flags.writeable
+    packed, fd = memory.write({'obs': np.full(3, 9.0)})
+    assert fd is None
+    assert read_blocks(packed, here)['obs'].tolist() == [9.0] * 3
+    assert memory.write({'obs': np.zeros(1000)})[1] is not None

@@ -1,0 +1,269 @@
+"""Parts that a config names: checked, completed, made of functions and classes; what bad ones get."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from zoo.config.components import Part, checked_spec, make_part, options_of, part_of, summary_of
+from zoo.config.section import Config, ConfigError, Section, validate
+from zoo.core.registry import PARTS, SURROGATE_REGISTRY, Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor as OnlyForTypeCheckers
+
+SAUCES: Registry[Any] = Registry('sauce', 'tests.sauces')
+
+
+@SAUCES.register('plain')
+def plain_sauce(x: OnlyForTypeCheckers) -> OnlyForTypeCheckers:
+    """Nothing but the dish.
+
+    More about it.
+    """
+    return x
+
+
+@SAUCES.register('hot')
+def hot_sauce(
+    x: OnlyForTypeCheckers,
+    spoons: int = 1,
+    *,
+    chili: Annotated[float, Field(gt=0, description='in grams')] = 0.5,
+    herbs: list[str] = ['mint'],  # noqa: B006
+    salt: float | None = None,
+) -> Any:
+    """Hot."""
+    return (x, spoons, chili, herbs, salt)
+
+
+@SAUCES.register('wrapped')
+@functools.wraps(hot_sauce)
+def wrapped_sauce(*args: Any, **kwargs: Any) -> Any:
+    return hot_sauce(*args, **kwargs)
+
+
+@SAUCES.register('cold')
+@dataclass(frozen=True, kw_only=True)
+class ColdSauce:
+    """Cold."""
+
+    ice: Annotated[int, Field(ge=1)] = 2
+    herbs: tuple[str, ...] = ()
+
+
+class StoredConfig(Section):
+    """Its options."""
+
+    type: str = 'stored'
+    age: int = Field(3, ge=0, description='in years')
+
+
+@SAUCES.register('stored')
+class StoredSauce:
+    """From the cellar."""
+
+    config = StoredConfig
+
+    def __init__(self, cfg: StoredConfig, cook: str = 'nobody') -> None:
+        self.age, self.cook = cfg.age, cook
+
+
+@SAUCES.register('unhashable')
+@dataclass(kw_only=True)
+class UnhashableSauce:
+    """Has an __eq__ but no __hash__."""
+
+    ice: int = 2
+
+
+@SAUCES.register('slotted')
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlottedSauce:
+    """Takes no attributes."""
+
+    ice: int = 2
+
+
+class Dish(Section):
+    sauce: part_of(SAUCES, 'dish.sauce') = Field('plain', description='on top')  # type: ignore[valid-type]
+    other: part_of(SAUCES, 'dish.other') | None = Field(None, description='beside')  # type: ignore[valid-type]
+
+
+def test_a_function_is_called_with_its_options():
+    part = make_part(SAUCES, {'type': 'hot', 'chili': 2, 'salt': 1.0})
+    assert part('fish') == ('fish', 1, 2.0, ('mint',), 1.0)
+    assert part('fish', 4)[1] == 4  # positional parameters are no options, with a default or without
+    assert (part.kind, part.name, part.function) == ('sauce', 'hot', hot_sauce)
+
+
+def test_a_name_alone_has_the_defaults():
+    assert make_part(SAUCES, 'hot') == make_part(SAUCES, {'type': 'hot', 'chili': 0.5, 'herbs': ['mint'], 'salt': None})
+
+
+def test_parts_are_values():
+    one, same, other = (make_part(SAUCES, {'type': 'hot', 'herbs': [x]}) for x in 'aab')
+    assert one == same and hash(one) == hash(same) and one != other
+    assert pickle.loads(pickle.dumps(Part('text', 'len', len))) == Part('text', 'len', len)
+    with pytest.raises(AttributeError):
+        one.name = 'x'
+
+
+def test_a_class_is_made_of_its_options():
+    assert make_part(SAUCES, {'type': 'cold', 'ice': 5}) == ColdSauce(ice=5)
+
+
+def test_a_class_with_a_section_is_made_of_it_and_what_the_caller_gives():
+    sauce = make_part(SAUCES, {'type': 'stored', 'age': 7}, 'Ann')
+    assert (sauce.age, sauce.cook) == (7, 'Ann')
+
+
+def test_an_object_of_a_class_has_what_a_part_has():
+    one, same, other = (make_part(SAUCES, {'type': 'cold', 'ice': x}) for x in (5, 5, 6))
+    assert (one.kind, one.name, one.options) == ('sauce', 'cold', (('ice', 5), ('herbs', ())))
+    assert one == same and hash(one) == hash(same) and one != other
+    stored = make_part(SAUCES, {'type': 'stored', 'age': 7})
+    assert (stored.kind, stored.name) == ('sauce', 'stored') and dict(stored.options)['age'] == 7 and hash(stored)
+
+
+def test_the_section_that_a_class_gets_can_be_pickled():
+    given = []
+
+    class Keeper(StoredSauce):
+        def __init__(self, cfg):
+            given.append(cfg)
+
+    own: Registry[Any] = Registry('sauce', 'tests.own')
+    own.register('keeper')(Keeper)
+    make_part(own, {'type': 'keeper', 'age': 9})
+    assert pickle.loads(pickle.dumps(given[0])).age == 9 and type(given[0]) is StoredConfig
+
+
+@pytest.mark.parametrize(
+    ('name', 'text'), [('unhashable', 'whose objects have no hash'), ('slotted', 'leave out its __slots__')]
+)
+def test_an_object_that_cannot_be_a_part_is_refused(name, text):
+    with pytest.raises(ConfigError, match=f"sauce '{name}' is of class .*{text}"):
+        make_part(SAUCES, name)
+
+
+def test_a_decorated_function_keeps_its_options():
+    assert make_part(SAUCES, {'type': 'wrapped', 'chili': 3.0})('fish')[2] == 3.0
+
+
+def test_options_are_typed_fields():
+    fields = options_of(hot_sauce).model_fields
+    assert list(fields) == ['chili', 'herbs', 'salt'] and fields['chili'].description == 'in grams'
+    assert options_of(StoredSauce) is StoredConfig and not options_of(plain_sauce).model_fields
+
+
+def test_summary_is_the_first_line():
+    assert [summary_of(x) for x in (plain_sauce, ColdSauce, lambda: 0)] == ['Nothing but the dish.', 'Cold.', '']
+
+
+def test_a_name_stays_a_name_in_the_resolved_config():
+    assert validate(Dish, {'sauce': 'hot'}).sauce == 'hot'
+
+
+def test_a_dict_is_completed_in_the_resolved_config():
+    dish = validate(Dish, {'sauce': {'type': 'hot', 'chili': 1}, 'other': {'type': 'cold'}})
+    assert dish.sauce == {'type': 'hot', 'chili': 1.0, 'herbs': ['mint'], 'salt': None}
+    assert dish.other == {'type': 'cold', 'ice': 2, 'herbs': []}
+
+
+def test_a_resolved_config_resolves_to_itself():
+    dish = validate(Dish, {'sauce': {'type': 'hot'}, 'other': 'plain'})
+    again = validate(Dish, Config(dict(dish)).read_only())
+    assert again == dish and make_part(SAUCES, again.sauce) == make_part(SAUCES, 'hot')
+
+
+def test_common_options_are_checked_but_not_given_to_the_part():
+    class Common(Section):
+        weight: float = Field(1.0, ge=0, description='of the sauce')
+
+    spec = checked_spec(SAUCES, {'type': 'hot', 'weight': 2}, 'dish.sauce', Common)
+    assert spec['weight'] == 2.0 and spec['chili'] == 0.5
+    assert dict(make_part(SAUCES, spec, common=Common).options).keys() == {'chili', 'herbs', 'salt'}
+    with pytest.raises(ConfigError, match='dish.sauce.weight is -1'):
+        checked_spec(SAUCES, {'type': 'hot', 'weight': -1}, 'dish.sauce', Common)
+
+
+@pytest.mark.parametrize(
+    ('spec', 'text'),
+    [
+        (
+            'hott',
+            "dish.sauce: unknown sauce 'hott': did you mean 'hot'? registered: cold, hot, plain, slotted, stored, unhashable, wrapped.",
+        ),
+        ({'type': 'hott'}, "dish.sauce: unknown sauce 'hott': did you mean 'hot'?"),
+        (
+            {'chili': 1.0},
+            'dish.sauce has no type but must name a sauce; use one of cold, hot, plain, slotted, stored, unhashable, wrapped.',
+        ),
+        ({'type': 3}, 'dish.sauce.type is 3 but must name a sauce; use one of cold, hot'),
+        ({'type': 'hot', 'chilli': 1.0}, 'unknown key dish.sauce.chilli: did you mean dish.sauce.chili?'),
+        (
+            {'type': 'plain', 'chili': 1.0},
+            'unknown key dish.sauce.chili: the keys of dish.sauce are type.',
+        ),  # of another
+        ({'type': 'hot', 'spoons': 2}, 'unknown key dish.sauce.spoons'),
+        ({'type': 'hot', 'chili': 0}, 'dish.sauce.chili is 0 (int) but must be a number > 0; leave it out for 0.5'),
+        ({'type': 'hot', 'chili': 'much'}, "dish.sauce.chili is 'much' (text) but must be a number > 0"),
+        ({'type': 'cold', 'ice': 1.5}, 'dish.sauce.ice is 1.5'),
+        ({'type': 'stored', 'age': -1}, 'dish.sauce.age is -1'),
+    ],
+)
+def test_bad_parts_are_refused_at_their_place(spec, text):
+    for check in (lambda: validate(Dish, {'sauce': spec}, 'dish'), lambda: checked_spec(SAUCES, spec, 'dish.sauce')):
+        with pytest.raises(ConfigError) as error:
+            check()
+        assert text in str(error.value)
+
+
+@pytest.mark.parametrize('spec', [None, 3, ['hot']])
+def test_what_names_no_part_is_refused(spec):
+    with pytest.raises(
+        ConfigError, match='dish.sauce is .* but must name a sauce, or be {type: its name, its options}'
+    ):
+        checked_spec(SAUCES, spec, 'dish.sauce')
+    with pytest.raises(ConfigError, match='dish.sauce is'):
+        validate(Dish, {'sauce': spec}, 'dish')
+
+
+def test_an_option_without_default_or_type_is_refused():
+    def no_default(x: int, *, chili: float) -> None: ...
+
+    def no_type(x: int, *, chili=0.5) -> None: ...
+
+    for function, name in ((no_default, 'no_default'), (no_type, 'no_type')):
+        with pytest.raises(ConfigError, match=f"{name} has the option 'chili' without a default or without a type"):
+            options_of(function)
+
+
+def test_an_option_that_is_called_type_is_refused():
+    def confusing(x: int, *, type: str = 'a') -> None: ...
+
+    with pytest.raises(ConfigError, match="confusing has an option 'type', the key that names a part"):
+        options_of(confusing)
+
+
+@pytest.mark.parametrize('path', PARTS)
+def test_every_registered_part_has_options_and_a_summary(path):
+    registry = PARTS[path]
+    assert registry.names()
+    for name in registry.names():
+        assert summary_of(registry.get(name)), name
+        described = {key: field.description for key, field in options_of(registry.get(name)).model_fields.items()}
+        assert all(described.values()), (name, described)
+
+
+@pytest.mark.parametrize('wrong', [lambda a, b, c: a, lambda a, b, c, d, e: a], ids=['too few', 'too many'])
+def test_a_function_with_other_arguments_is_refused_by_name(wrong, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SURROGATE_REGISTRY._items, 'wrong', wrong)
+    with pytest.raises(ConfigError, match=r"surrogate 'wrong' .* is called with \(log_ratio, ratio, adv, clip_ratio\)"):
+        make_part(SURROGATE_REGISTRY, 'wrong')

@@ -1,0 +1,116 @@
+"""Names of code: which form a text has, where it leads, and what is said where it leads nowhere."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from zoo.config.section import ConfigError
+from zoo.config.user_code import (
+    absolute_name,
+    is_in_file,
+    load_code,
+    load_home,
+    member,
+    members,
+    names_code,
+    shown_name,
+    split_name,
+    with_absolute_names,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with a file that is no module on the import path."""
+    (tmp_path / 'code_of_test.py').write_text('class Outer:\n    inner = len\n\ndef make():\n    return 1\n')
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    yield tmp_path
+    sys.modules.pop('code_of_test', None)
+    sys.path[:] = path
+
+
+@pytest.mark.parametrize(
+    ('name', 'home', 'attribute'),
+    [
+        ('a.b:c.d', 'a.b', 'c.d'),
+        ('./x/file.py:make', './x/file.py', 'make'),
+        (r'C:\x\file.py:make', r'C:\x\file.py', 'make'),
+        ('package:ALE/Pong-v5', 'package', 'ALE/Pong-v5'),
+        ('file.py', 'file.py', ''),
+    ],
+)
+def test_split_name_parts_home_and_attribute(name: str, home: str, attribute: str) -> None:
+    assert split_name(name) == (home, attribute)
+    assert is_in_file(name) == (home.endswith('.py') and bool(attribute))
+
+
+@pytest.mark.parametrize(
+    ('text', 'is_code'),
+    [('a.b:c', True), ('f.py:c', True), ('/x y/f.py:C', True), ('cuda:0', False), ('a: b', False), ('http://a', False)],
+)
+def test_names_code_takes_names_of_modules_and_files_only(text: str, is_code: bool) -> None:
+    assert names_code(text) == is_code
+
+
+def test_absolute_name_is_found_from_another_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    name = absolute_name('./code_of_test.py:make')
+    assert name == f'{folder}/code_of_test.py:make' == absolute_name(name)
+    assert absolute_name('tests.envs:limit_env') == 'tests.envs:limit_env'
+    assert shown_name(name) == 'code_of_test.py:make' or shown_name(name) == name  # below the current folder
+    with pytest.MonkeyPatch.context() as elsewhere:
+        elsewhere.chdir(tmp_path_factory.mktemp('other'))
+        assert shown_name(name) == name
+        assert load_code(name, 'env.id')() == 1
+
+
+def test_load_code_of_a_file_finds_nested_names_and_runs_it_once(folder: Path) -> None:
+    assert load_code('code_of_test.py:Outer.inner', 'key')('ab') == 2
+    assert load_code('code_of_test.py:make', 'key') is load_code(f'{folder}/code_of_test.py:make', 'key')
+
+
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        (
+            'code_of_test.py:mkae',
+            "key is 'code_of_test.py:mkae' but code_of_test.py has no 'mkae': did you mean 'make'?",
+        ),
+        ('code_of_test.py:qqq', "code_of_test.py has no 'qqq'; it has Outer, make."),
+        ('no_file.py:make', "key names the file '{folder}/no_file.py', which is not there; check the path"),
+        ('no_module_x:make', "key names the module 'no_module_x', which is not found; check the spelling"),
+        (
+            'gymnasium.wrappers:FlatenObservation',
+            "'gymnasium.wrappers' has no 'FlatenObservation': did you mean 'Flatten",
+        ),
+    ],
+)
+def test_load_code_of_nothing_says_what_there_is(folder: Path, name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message.format(folder=folder))):
+        load_code(name, 'key')
+
+
+def test_member_is_none_where_a_part_is_missing(folder: Path) -> None:
+    home = load_home('code_of_test.py:Outer', 'key')
+    assert member(home, 'Outer.inner') is len and members(home, 'Outer.inner') == [home.Outer, len]
+    assert member(home, 'Outer.none.x') is None and members(home, 'Outer.none.x') == [home.Outer]
+
+
+def test_with_absolute_names_changes_names_of_files_only(folder: Path) -> None:
+    value = {'type': './f.py:C', 'more': ['f.py:g', 3, 'text', None], 'module': 'a.b:c'}
+    assert with_absolute_names(value) == {
+        'type': f'{folder}/f.py:C',
+        'more': [f'{folder}/f.py:g', 3, 'text', None],
+        'module': 'a.b:c',
+    }
+
+
+def test_load_code_of_a_file_that_raises_names_the_line(folder: Path) -> None:
+    (folder / 'broken_code_of_test.py').write_text('x = 1\nraise KeyError("mine")\n')
+    with pytest.raises(ConfigError, match=r'broken_code_of_test.py failed in line 2 with KeyError'):
+        load_code('broken_code_of_test.py:make', 'key')

@@ -1,0 +1,191 @@
+"""Configs in YAML files, and back to a file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zoo.config.section import Config, ConfigError
+from zoo.config.source import load_config
+from zoo.config.yaml_io import function_name, save_yaml, value_text
+
+
+class Stored:
+    """A class that has a name."""
+
+
+def refused(source: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        load_config(source)
+    return str(error.value)
+
+
+def make_my_env() -> None:
+    """Stands for a user's own env function."""
+
+
+def aliases(n_level: int, n: int) -> str:
+    """YAML of a few lines that stands for n ** n_level values."""
+    levels = ''.join(f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * n)}]\n' for i in range(1, n_level))
+    return f'a0: &a0 [{", ".join("x" * n)}]\n{levels}'
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        (aliases(9, 9), 'the config has more than 100,000 dicts and lists, those of YAML aliases counted at each'),
+        ('env: &e\n  kwargs: *e', 'the config contains itself, or is nested more than 100 levels deep'),
+        ('&e\nenv: [*e]', 'the config contains itself, or is nested more than 100 levels deep'),
+        ('env: ' + '[' * 5_000 + ']' * 5_000, 'not valid YAML: it has more than 100 levels'),
+        ('\n'.join(' ' * n + 'a:' for n in range(5_000)), 'not valid YAML: it has more than 100 levels'),
+        ('seed: ' + '1' * 10_000, "not valid YAML: '1111"),
+        ('seed: !!int x', "not valid YAML: 'x' cannot be read as int"),
+        ('seed: !!bool x', "not valid YAML: 'x' cannot be read as bool"),
+        ('seed: !!timestamp 2024-13-45', 'not valid YAML: could not determine a constructor'),
+        ('seed: !!set {a}', 'not valid YAML: could not determine a constructor'),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_load_yaml_that_python_cannot_hold_says_so(tmp_path, text, said):
+    path = tmp_path / 'a.yaml'
+    path.write_text(text)
+    assert said in refused(path) and '\n' not in refused(path) and len(refused(path)) < 500
+
+
+def test_load_yaml_with_some_aliases_copies_what_they_name(tmp_path):
+    (tmp_path / 'a.yaml').write_text('a: &a {b: 1}\nc: *a\nd: [*a, *a]\n' + aliases(4, 4).replace('a', 'x'))
+    data = load_config(tmp_path / 'a.yaml')[0]
+    assert data['a'] == data['c'] == data['d'][0] == data['d'][1] == {'b': 1}
+    assert data['a'] is not data['c'] and data['d'][0] is not data['d'][1]
+
+
+def test_load_yaml_reads_numbers_as_python_would(tmp_path):
+    path = tmp_path / 'a.yaml'
+    path.write_text(
+        'a: 1e-3\nb: 2.5E4\nc: .5\nd: 1.\ne: 100_000\nf: -7\ng: 0x10\nh: null\ni: ~\nj: true\nk: off\n'
+        'l: 1:30\nm: 2024-01-01\nn: "1e-3"\no: [1, 2.0]\np:\nq: 010\nr: +3e2\ns: no\n'
+    )
+    assert load_config(path)[0] == {
+        'a': 0.001,
+        'b': 25000.0,
+        'c': 0.5,
+        'd': 1.0,
+        'e': 100000,
+        'f': -7,
+        'g': 16,
+        'h': None,
+        'i': None,
+        'j': True,
+        'k': 'off',
+        'l': '1:30',
+        'm': '2024-01-01',
+        'n': '1e-3',
+        'o': [1, 2.0],
+        'p': None,
+        'q': '010',
+        'r': 300.0,
+        's': 'no',
+    }
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('- 1', 'holds list, not the keys of a config; write key: value lines.'),
+        ('', 'is empty; write the keys of a config, e.g. env: {id: CartPole-v1}.'),
+        ('a: {b: 1}\na: {c: 2}', "is not valid YAML: key 'a' appears twice"),
+        ('a: [1', 'is not valid YAML: '),
+        ('\x00', 'is not valid YAML: '),
+        ('a: !!python/object/apply:os.getcwd []', 'is not valid YAML: could not determine a constructor'),
+    ],
+)
+def test_load_yaml_that_is_no_config_says_why(tmp_path, text, said):
+    path = tmp_path / 'a.yml'
+    path.write_text(text)
+    assert refused(path).startswith(f'{path} ') and said in refused(path) and '\n' not in refused(path)
+
+
+TRICKY = [
+    'off',
+    'none',
+    'null',
+    '~',
+    '',
+    '1e-3',
+    '1_0',
+    '010',
+    '0x',
+    '.5',
+    '1:30',
+    '=',
+    '<<',
+    'true',
+    'No',
+    '#a',
+    '2024-01-01',
+    '\x85',
+]
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
+    | st.sampled_from(TRICKY)
+)
+TREES = st.dictionaries(
+    st.text(max_size=8),
+    st.recursive(
+        LEAVES, lambda kids: st.lists(kids, max_size=3) | st.dictionaries(st.text(max_size=5), kids), max_leaves=8
+    ),
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return type(b) is dict and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list):
+        return type(b) is list and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+@pytest.mark.long
+@given(data=TREES)
+def test_save_yaml_and_load_give_the_same_values_and_types(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / 'round_trip.yaml'
+    save_yaml(data, path)
+    assert same(load_config(path)[0], data)
+
+
+def test_save_yaml_names_functions(tmp_path):
+    save_yaml(Config(env=dict(id=make_my_env)).read_only(), tmp_path / 'a.yaml')
+    assert (tmp_path / 'a.yaml').read_text() == f'env:\n  id: {__name__}:make_my_env\n'
+
+
+def test_function_of_the_running_script_gets_the_name_it_is_imported_by(tmp_path):
+    script = tmp_path / 'my_script.py'
+    script.write_text(
+        'from zoo.config.yaml_io import function_name\ndef make(): pass\nassert function_name(make) == '
+        '"my_script:make"\nclass Env: pass\nassert function_name(Env) == "my_script:Env"\n'
+    )
+    subprocess.run([sys.executable, str(script)], check=True, env={'PYTHONPATH': ':'.join(p for p in sys.path if p)})
+    assert function_name(Stored) == f'{__name__}:Stored'
+
+
+def test_value_text_is_what_one_types() -> None:
+    values = [None, True, 1e-05, 'auto', [64, 64], {'type': 'clip', 'ratio': 0.2}, {}]
+    assert list(map(value_text, values)) == [
+        'null',
+        'true',
+        '1.0e-05',
+        'auto',
+        '[64, 64]',
+        '{type: clip, ratio: 0.2}',
+        '{}',
+    ]

@@ -1,0 +1,315 @@
+"""The report about an env: all problems in one run, warnings, and facts with known answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Text
+
+from tests.envs import LimitEnv, LimitVectorEnv, limit_env
+from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
+from zoo.env import EnvConfig, EnvKwargsError, EnvReport, UnknownEnvError, inspect_env
+from zoo.env.inspection.check import EnvCheck
+from zoo.env.make import make_env
+
+
+class BrokenEnv(LimitEnv):
+    """Breaks the contract in five ways, from its first step on, and goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Box(0.0, 1.0, (1,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, _, info = super().step(action)
+        reward = float('nan') if self._n_step == 3 else 1.0
+        return obs.astype(np.float64), reward, int(terminated), None, info
+
+
+def report_of(env_id: Any, n_step: int = 30, **fields: Any) -> EnvReport:
+    return inspect_env(EnvConfig(id=env_id, **fields), n_step=n_step)
+
+
+@pytest.mark.slow
+def test_inspect_env_reports_all_problems_in_one_run_each_once() -> None:
+    problems = report_of(BrokenEnv).problems
+    wanted = ['dtype float64', 'terminated is 0', 'truncated is None', '2.0 at [0], wanted 0 to 1', 'the reward is nan']
+    assert len(problems) == len(wanted)
+    assert all(text in sentence for text, sentence in zip(wanted, problems, strict=True)), problems
+    assert [re.findall(r', step (\d+): ', sentence) for sentence in problems] == [['1'], ['1'], ['1'], ['2'], ['3']]
+
+
+@pytest.mark.slow
+def test_inspect_env_good_env_has_the_known_facts() -> None:
+    report = report_of(limit_env, n_step=30)
+    assert (report.problems, report.warnings) == ([], [])
+    facts = report.facts
+    assert (
+        facts['steps'] == 30 and facts['time_limit'] is None and facts['repeats'] is True and facts['masks'] == 'none'
+    )
+    ends = {'count': 6, 'terminated': 0, 'truncated': 6, 'length_mean': 5.0, 'length_max': 5}
+    assert facts['episodes'] == {**ends, 'return_mean': 5.0, 'return_min': 5.0, 'return_max': 5.0}
+    assert facts['reward'] == {'min': 1.0, 'max': 1.0, 'mean': 1.0, 'std': 0.0}
+    # 7 first observations of 0 (one for each episode, and one for that after the last), then 1 to 5 in 6 episodes
+    assert facts['obs']['obs']['max'] == 5.0 and facts['obs']['obs']['mean'] == pytest.approx(6 * 15 / 37)
+    assert facts['obs_space'] == 'Box (1,) float32 in 0 .. inf' and facts['unbounded'] == ['obs']
+    assert facts['action_space'] == 'Discrete(2)' and facts['picklable'] is True
+    assert 0 < facts['step_ms'] < 1000 and facts['steps_per_s'] > 1
+
+
+@pytest.mark.slow
+def test_inspect_env_random_env_is_a_warning_and_with_strict_a_problem() -> None:
+    class Env(LimitEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return rng.random(1, np.float32), super().reset(**kwargs)[1]
+
+    rng = np.random.default_rng(0)
+    report = report_of(Env)
+    assert report.problems == [] and 'no run with this env can be repeated' in report.warnings[0]
+    assert report.facts['repeats'] is False
+    report = report_of(Env, check='strict')
+    assert report.warnings == [] and 'env.check=strict refuses this' in report.problems[0]
+
+
+@pytest.mark.slow
+def test_inspect_env_that_raises_says_where_and_keeps_what_it_saw() -> None:
+    class Env(LimitEnv):
+        def step(self, action: Any) -> Any:
+            if self._n_step == 3:
+                raise KeyError('joint 3')
+            return super().step(action)
+
+    report = report_of(Env)
+    (problem,) = report.problems
+    assert "index 0, step 4: its code raised KeyError: 'joint 3' at " in problem and 'test_inspect.py:' in problem
+    assert report.facts['steps'] == 3 and report.facts['repeats'] is None
+
+
+def test_inspect_env_result_that_cannot_be_used_is_one_problem() -> None:
+    class Env(LimitEnv):
+        def step(self, action: Any) -> Any:
+            return super().step(action)[:4]
+
+    report = report_of(Env)
+    (problem,) = report.problems
+    assert 'step returned a tuple of 4, wanted a tuple of 5' in problem and 'vectorization' not in report.facts
+
+
+def test_inspect_env_reset_without_a_seed_is_one_problem() -> None:
+    class Env(LimitEnv):
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()
+
+    (problem,) = report_of(Env).problems
+    assert 'reset has no argument seed or options' in problem
+
+
+def test_inspect_env_space_that_is_not_supported_is_a_problem() -> None:
+    class Env(LimitEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = Text(4)
+
+    report = report_of(Env)
+    assert 'wrap the env: encode the text' in report.problems[0] and report.facts == {}
+
+
+@pytest.mark.parametrize(
+    ('fields', 'n_step', 'error', 'message'),
+    [
+        ({'id': 'CartPoel-v1'}, 5, UnknownEnvError, 'CartPole-v1'),
+        ({'id': limit_env, 'kwargs': {'limt': 3}}, 5, EnvKwargsError, 'limt'),
+        ({'id': limit_env, 'checks': True}, 5, ConfigError, 'check'),
+        ({'id': limit_env}, 0, UserError, 'inspect_env got n_step=0, wanted 1 or more'),
+    ],
+    ids=['id', 'kwargs', 'key', 'n_step'],
+)
+def test_inspect_env_mistake_in_the_config_raises(fields: dict, n_step: int, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        inspect_env(fields, n_step=n_step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('env_id', [limit_env, BrokenEnv, 'Pendulum-v1'])
+def test_env_report_is_json_and_its_text_has_all_sentences(env_id: Any) -> None:
+    report = report_of(env_id)
+    data = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert data['problems'] == report.problems and data['facts']['steps'] == 30
+    text = report.text().split('\n')
+    assert text[0].startswith(f'{report.env}: {len(report.problems) or "no"} problem')
+    assert [line[9:] for line in text if line.startswith('problem: ')] == report.problems
+    assert [line[9:] for line in text if line.startswith('warning: ')] == report.warnings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('source', ['info', 'method', 'obs'])
+def test_inspect_env_says_where_masks_were_found(source: str) -> None:
+    report = report_of('random_masks', kwargs={'source': source})
+    assert report.facts['masks'] == source and report.problems == []
+    assert f'action masks      found: the {"method" if source == "method" else "entry"}' in report.text()
+    assert report_of(limit_env).facts['masks'] == 'none'
+
+
+def test_inspect_env_masks_that_are_switched_off_are_none() -> None:
+    report = report_of('random_masks', kwargs={'source': 'obs'}, action_mask='off')
+    assert report.facts['masks'] == 'none'
+
+
+class InfoEnv(LimitEnv):
+    def step(self, action: Any) -> Any:
+        *values, _ = super().step(action)
+        return (*values, {'is_success': self._n_step == 5, 'distance': np.float32(2), 'map': 'cave'})
+
+
+@pytest.mark.slow
+def test_inspect_env_names_the_infos_at_the_end_of_episodes() -> None:
+    facts = report_of(InfoEnv).facts
+    assert facts['info_keys'] == ['distance', 'is_success', 'map'] and facts['info_numbers'] == [
+        'distance',
+        'is_success',
+    ]
+
+
+@pytest.mark.slow
+def test_inspect_env_without_an_end_or_a_limit_is_warned_of() -> None:
+    endless = {'id': limit_env, 'kwargs': {'limit': 10**9}}
+    assert 'no episode ended in 1000 random steps' in inspect_env(endless).warnings[0]
+    limited = inspect_env({**endless, 'max_episode_steps': 5000})
+    assert limited.facts['time_limit'] == 5000 and not any('no episode' in text for text in limited.warnings)
+
+
+class SleepyEnv(LimitEnv):
+    """A step takes 5 ms."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.005)
+        return super().step(action)
+
+
+@pytest.mark.slow
+def test_inspect_env_stops_after_limit_s() -> None:
+    report = inspect_env({'id': SleepyEnv}, n_step=10_000, limit_s=0.1)
+    assert 1 <= report.facts['steps'] <= 21 and report.problems == []  # 0.1 s / 5 ms, and the step that saw the limit
+
+
+@pytest.mark.slow
+def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zoo.env.inspection.inspect._n_core', lambda: 4)  # on one core nothing is gained
+    slow, fast = (report_of(env).facts for env in (SleepyEnv, limit_env))
+    assert slow['vectorization'] == 'async' and 'one after the other' in slow['vectorization_why']
+    assert fast['vectorization'] == 'sync' and fast['worker_ms'] > fast['step_ms']
+    assert report_of('CartPole-v1').facts['vectorization'] == 'batched'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('what', 'field', 'warning'),
+    [
+        ('obs', {}, 'the observations reach 500, .*set policy.model.obs_norm=true'),
+        ('reward', {}, 'the rewards reach 101, .*set policy.learn.reward_norm=true'),
+        ('zero', {}, 'all rewards of 30 random steps are 0'),
+        ('actions', {}, 'the actions are from -50 to 50, .*set env.action_mode=rescale'),
+        ('actions', {'action_mode': 'rescale'}, ''),
+        ('unbounded', {}, 'the actions have no bounds on a side'),
+    ],
+)
+def test_inspect_env_numbers_far_from_1_are_warned_of(what: str, field: dict, warning: str) -> None:
+    class Env(LimitEnv):
+        def step(self, action: Any) -> Any:
+            obs, reward, *rest = super().step(action)
+            reward = {'reward': 101.0, 'zero': 0.0}.get(what, reward)
+            return (obs * (100 if what == 'obs' else 1), reward, *rest)
+
+    env = Env()
+    env.action_space = {'actions': Box(-50, 50, (1,)), 'unbounded': Box(-np.inf, 1, (1,))}.get(what, env.action_space)
+    report = report_of(lambda: env, **field)
+    assert report.problems == [] and len(report.warnings) == bool(warning)
+    assert not warning or re.search(warning, report.warnings[0])
+
+
+@pytest.mark.slow
+def test_inspect_env_maker_that_no_process_can_be_given_is_said() -> None:
+    lock = threading.Lock()
+
+    def make() -> gymnasium.Env:
+        with lock:
+            return LimitEnv()
+
+    facts = report_of(make).facts
+    assert facts['picklable'] is False
+
+
+@pytest.mark.slow
+def test_inspect_env_time_limit_and_wrappers_are_those_of_the_env() -> None:
+    facts = report_of('Pendulum-v1').facts
+    assert facts['time_limit'] == 200 and facts['wrappers'][0] == 'TimeLimit'
+
+
+@pytest.mark.slow
+def test_inspect_env_facts_are_those_that_the_page_explains() -> None:
+    page = (Path(__file__).parents[3] / 'docs' / 'your_env.md').read_text()
+    table = page[page.index('| fact | meaning |') :].split('\n\n')[0]
+    explained = {name for row in table.split('\n')[2:] for name in re.findall(r'`(\w+)`', row.split('|')[1])}
+    assert explained == set(report_of(limit_env).facts)
+
+
+# --- vectors of envs
+
+
+def own_vector(num_envs: int) -> gymnasium.vector.VectorEnv:
+    return LimitVectorEnv(num_envs)
+
+
+def test_inspect_env_own_vector_has_the_facts_of_its_envs() -> None:
+    report = report_of(own_vector, n_step=24)
+    assert (report.problems, report.warnings) == ([], [])
+    facts = report.facts
+    # 5 steps and one in which it is reset: 4 episodes of each of 2 envs in 24 steps
+    assert facts['episodes']['count'] == 8 and facts['episodes']['return_mean'] == 5.0
+    assert facts['vectorization'] == 'batched' and facts['envs'] == 2 and facts['kind'].startswith('a vector of envs')
+
+
+class NanVectorEnv(LimitVectorEnv):
+    def step(self, actions: Any) -> Any:
+        obs, reward, *rest = super().step(actions)
+        return (obs, np.where(self._n_step == 3, np.nan, reward), *rest)
+
+
+def test_inspect_env_own_vector_that_breaks_the_contract_is_a_problem() -> None:
+    report = report_of(NanVectorEnv)
+    (problem,) = report.problems
+    assert 'step 3: reward is nan' in problem and report.facts['steps'] == 2
+
+
+def test_inspect_env_family_has_a_report() -> None:
+    report = report_of('torch', game='Pendulum-v1', n_step=200)
+    assert report.problems == [] and report.facts['episodes']['count'] == 2 and report.facts['repeats'] is True
+
+
+def test_env_check_shows_its_watch_the_first_steps_alone() -> None:
+    """The replay, which looks for differences, would count each episode twice."""
+
+    class Watch:
+        n_reset = n_step = 0
+
+        def began(self, *args: Any) -> None:
+            self.n_reset += 1
+
+        def stepped(self, *args: Any) -> None:
+            self.n_step += 1
+
+        def is_over(self) -> bool:
+            return False
+
+    watch, cfg = Watch(), EnvConfig(id=limit_env)
+    EnvCheck(make_env(cfg), cfg, watch).run(10)
+    assert (watch.n_step, watch.n_reset) == (10, 3)

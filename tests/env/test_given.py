@@ -1,0 +1,294 @@
+"""Vector envs of the user's own: classes, functions and ones that exist already; their seeds, numbers and limits."""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from tests.envs import LimitEnv, LimitSameStepVectorEnv, LimitVectorEnv, limit_env
+from zoo import serial_pipeline
+from zoo.config.section import ConfigError
+from zoo.core.errors import UserError
+from zoo.env import EnvKwargsError, UnsupportedEnvError, check_env, make_env, make_vector_env
+from zoo.env.given import takes_one_seed
+
+
+def limits(num_envs: int, limit: int = 5) -> SyncVectorEnv:
+    return SyncVectorEnv([partial(limit_env, limit)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def annotated(num_envs: Any, limit: int = 5) -> gymnasium.vector.VectorEnv:
+    return limits(num_envs, limit)
+
+
+class Maker:
+    """A callable object."""
+
+    def __call__(self, num_envs: int) -> Any:
+        return limits(num_envs)
+
+
+def train(env: dict[str, Any], **config: Any) -> Any:
+    policy = dict(learn=dict(batch_size=None), collect=dict(n_step=64), eval=dict(n_episode=2))
+    quiet = dict(console='off', tensorboard=False)
+    return serial_pipeline(dict(max_env_step=512, env=env, policy=policy, logger=quiet, **config))
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'make',
+    [
+        LimitVectorEnv,
+        LimitSameStepVectorEnv,
+        limits,
+        annotated,
+        lambda num_envs: limits(num_envs),
+        partial(limits, limit=5),
+        Maker(),
+        'tests.envs:LimitVectorEnv',
+        f'{__name__}:limits',
+        'tests/env/test_given.py:limits',
+    ],
+)
+def test_what_makes_a_vector_is_asked_for_the_number_of_envs_and_trains(
+    make: Any, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    if isinstance(make, str) and make.startswith('tests/'):
+        make = str(pytestconfig.rootpath / make)
+    result = train(dict(id=make, collector_env_num=4, evaluator_env_num=2))
+    assert result.last_return == 5 and result.env_step > 400
+
+
+def test_vector_that_steps_as_one_equals_single_envs_that_step_one_by_one() -> None:
+    """The oracle: gymnasium's envs made one by one, seeded from the same children of the seed."""
+    cartpole = lambda num_envs: SyncVectorEnv(  # noqa: E731
+        [lambda: gymnasium.make('CartPole-v1')] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
+    )
+    own = make_vector_env({'id': cartpole}, 3)
+    single = make_vector_env({'id': 'CartPole-v1', 'vectorization': 'sync'}, 3)
+    assert torch.equal(own.reset(7), single.reset(7))
+    for i in range(60):
+        action = torch.tensor([i % 2, 0, 1])
+        a, b = own.step(action), single.step(action)
+        assert torch.equal(a.obs, b.obs) and torch.equal(a.terminated, b.terminated)
+
+
+def test_check_env_of_a_vector_of_ones_own_finds_what_no_seed_repeats() -> None:
+    class Chance(LimitVectorEnv):
+        def _obs(self) -> np.ndarray:
+            return np.random.default_rng().uniform(0, 9, (self.num_envs, 1)).astype(np.float32)
+
+    assert check_env({'id': LimitVectorEnv}) == []
+    (warning,) = check_env({'id': Chance})
+    assert 'the observations of two resets with seed=0 differ' in warning
+
+
+# --- seeds
+
+
+class Seeded(LimitVectorEnv):
+    """Remembers the seeds it got."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.seeds = seed if seed is not None else self.seeds
+        return super().reset(options=options)
+
+
+class OneSeed(Seeded):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed, options=options)
+
+
+class ManySeeds(Seeded):
+    def reset(self, *, seed: int | list[int] | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed, options=options)
+
+
+class Unsaid(Seeded):
+    def reset(self, *, seed=None, options=None):  # type: ignore[no-untyped-def]
+        return super().reset(seed=seed, options=options)
+
+
+class UnsaidOne(LimitVectorEnv):
+    def reset(self, *, seed=None, options=None):  # type: ignore[no-untyped-def]
+        self.seeds = seed
+        return super().reset(seed=seed, options=options)  # gymnasium's takes one int and refuses a list
+
+
+@pytest.mark.parametrize(('make', 'one'), [(OneSeed, True), (ManySeeds, False), (Unsaid, False), (UnsaidOne, True)])
+def test_seeds_are_one_or_a_list_as_the_reset_takes_them(make: Any, one: bool) -> None:
+    assert takes_one_seed(make(3)) is one
+    env = make_vector_env({'id': make}, 3)
+    env.reset(0)
+    seeds = env._env.seeds  # type: ignore[union-attr]
+    assert isinstance(seeds, int) if one else len(set(seeds)) == 3
+
+
+# --- one that exists
+
+
+def test_vector_env_that_exists_trains_itself_and_evaluates_on_a_copy() -> None:
+    given = Seeded(4)
+    result = train(dict(id=given))  # the numbers of envs follow from it
+    assert result.last_return == 5
+    assert given._n_step.max() > 0 and given.seeds is not None  # it was stepped
+    config = (result.run_dir / 'config.yaml').read_text()
+    assert 'collector_env_num: 4' in config and 'test_given:Seeded' in config
+
+
+@pytest.mark.parametrize('key', ['collector_env_num', 'collector_group_num'])
+def test_vector_env_that_exists_keeps_its_number_of_envs(key: str) -> None:
+    with pytest.raises(
+        UnsupportedEnvError, match='the vector env given has 4 envs but the config asks for 2 in a group'
+    ):
+        train(dict(id=LimitVectorEnv(4), **{key: 2}))
+
+
+def test_vector_env_that_exists_has_its_own_limit_of_steps() -> None:
+    with pytest.raises(UnsupportedEnvError, match='env.max_episode_steps is 3 but env.id is a vector env that exists'):
+        train(dict(id=LimitVectorEnv(4), max_episode_steps=3))
+
+
+def test_vector_env_with_processes_is_refused_and_stays_whole() -> None:
+    env = gymnasium.vector.AsyncVectorEnv([limit_env] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    with pytest.raises(UnsupportedEnvError, match='cannot be copied .*give a function of num_envs'):
+        train(dict(id=env))
+    assert env.reset(seed=0)[0].shape == (2, 1)  # its pipes are open
+    env.close()
+
+
+def test_single_env_that_exists_is_refused_with_what_to_give() -> None:
+    with pytest.raises(
+        ConfigError, match='env.id is an env of class LimitEnv, and a run makes several of them; give what'
+    ):
+        train(dict(id=limit_env()))
+
+
+# --- what does not fit
+
+
+def untold(n: int = 2) -> Any:
+    return limits(n)
+
+
+def no_vector(num_envs: int) -> Any:
+    return limit_env()
+
+
+@pytest.mark.parametrize(
+    ('env', 'message'),
+    [
+        (
+            dict(id=LimitVectorEnv, kwargs={'limt': 3}),
+            "env.kwargs has 'limt' but tests.envs:LimitVectorEnv takes limit, end",
+        ),
+        (dict(id=LimitVectorEnv, kwargs={'num_envs': 3}), "env.kwargs has 'num_envs', which the config gives by"),
+        (
+            dict(id=LimitVectorEnv, max_episode_steps=3),
+            'makes whole vectors and has no argument max_episode_steps; give it',
+        ),
+        (
+            dict(id=LimitVectorEnv, vectorization='sync'),
+            "env.vectorization is 'sync' but 'tests.envs:LimitVectorEnv' steps",
+        ),
+        (
+            dict(id=LimitVectorEnv, window=3),
+            "env.window is set but 'tests.envs:LimitVectorEnv' steps all its envs at once",
+        ),
+        (
+            dict(id=untold),
+            'what was made is a vector of 2 envs (SyncVectorEnv), and zoo cannot tell its maker how many',
+        ),
+        (dict(id=no_vector), 'was asked for num_envs=3 and returned a LimitEnv, wanted a gymnasium.vector.VectorEnv'),
+    ],
+)
+def test_vector_that_does_not_fit_is_refused_with_what_to_do(env: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        make_vector_env(env, 3)
+
+
+def test_argument_max_episode_steps_of_a_maker_gets_the_limit() -> None:
+    def make(num_envs: int, max_episode_steps: int = 9) -> Any:
+        return limits(num_envs, max_episode_steps)
+
+    assert train(dict(id=make, collector_env_num=4, max_episode_steps=3)).last_return == 3
+    assert train(dict(id=make, collector_env_num=4)).last_return == 9
+
+
+def test_id_with_a_vector_entry_point_alone_is_checked_and_trains() -> None:
+    gymnasium.register('OnlyVector-v0', vector_entry_point='tests.envs:LimitVectorEnv', kwargs={'limit': 4})
+    try:
+        assert check_env({'id': 'OnlyVector-v0'}) == []
+        assert train(dict(id='OnlyVector-v0', collector_env_num=4)).last_return == 4
+        with pytest.raises(EnvKwargsError, match="env.kwargs has 'foo' but OnlyVector-v0 takes limit, end, action"):
+            make_vector_env({'id': 'OnlyVector-v0', 'kwargs': {'foo': 1}}, 2)
+        with pytest.raises(UnsupportedEnvError, match='available as a vector only'):
+            make_env({'id': 'OnlyVector-v0'})
+    finally:
+        gymnasium.registry.pop('OnlyVector-v0')
+
+
+# --- limits of a class
+
+
+class Few(LimitEnv):
+    max_num_envs, max_horizon = 4, 20
+
+
+class FewAtOnce(LimitVectorEnv):
+    max_num_envs = 4
+
+
+@pytest.mark.parametrize('vectorization', ['sync', 'async'])
+def test_more_envs_than_a_class_supports_are_refused_in_all_groups_together(vectorization: str) -> None:
+    env = dict(id=Few, collector_env_num=6, collector_group_num=2, vectorization=vectorization)
+    with pytest.raises(
+        UnsupportedEnvError, match=r'env.collector_env_num is 6 but .*Few. supports 4 envs at most, its max_'
+    ):
+        train(env)
+    with pytest.raises(UnsupportedEnvError, match='env.evaluator_env_num is 5 but'):
+        make_vector_env({'id': Few}, 5)
+    make_vector_env({'id': Few}, 4).close()
+
+
+def test_more_envs_than_a_vector_class_supports_are_refused_before_it_is_made() -> None:
+    with pytest.raises(UnsupportedEnvError, match='env.collector_env_num is 5 but .*supports 4 envs at most'):
+        make_vector_env({'id': FewAtOnce}, 5, training=True)
+
+
+def test_max_horizon_cuts_episodes_and_refuses_longer_ones(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        result = train(dict(id=Few, kwargs={'limit': 99}, collector_env_num=4))
+    assert result.last_return == 20
+    assert [r.message for r in caplog.records if 'max_horizon' in r.message] == [
+        f'env {__name__ + ":Few"!r}: episodes are cut after 20 steps, its max_horizon'
+    ]
+    assert train(dict(id=Few, kwargs={'limit': 99}, collector_env_num=4, max_episode_steps=7)).last_return == 7
+    with pytest.raises(
+        UnsupportedEnvError, match='env.max_episode_steps is 21 but .* supports episodes of 20 steps at most'
+    ):
+        make_vector_env({'id': Few, 'max_episode_steps': 21}, 2)
+
+
+def test_torch_tensors_of_a_vector_env_are_read() -> None:
+    class Tensors(LimitVectorEnv):
+        def _obs(self) -> Any:
+            return torch.as_tensor(super()._obs())
+
+        def step(self, actions: Any) -> Any:
+            obs, *rest, info = super().step(actions)
+            return obs, *map(torch.as_tensor, rest), info
+
+    assert train(dict(id=Tensors, collector_env_num=4)).last_return == 5

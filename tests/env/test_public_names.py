@@ -1,0 +1,46 @@
+"""The table of names of zoo.env, whose modules load when a name is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import zoo.env
+
+NOT_CHOSEN = (
+    'families.atari',
+    'families.envpool',
+    'families.procgen',
+    'tensor',
+    'toy',
+    'workers',
+    'inspection.inspect',
+)
+
+
+def test_every_name_is_found_in_its_module() -> None:
+    for name, home in zoo.env._HOME.items():
+        module = home.removesuffix(':')
+        found = getattr(zoo.env, name)
+        assert found is (sys.modules[module] if home.endswith(':') else getattr(sys.modules[module], name))
+    assert sorted(zoo.env.__all__) == sorted(zoo.env._HOME)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module zoo.env has no attribute 'make_envs'"):
+        zoo.env.make_envs  # noqa: B018
+
+
+@pytest.mark.slow
+def test_checked_cartpole_loads_no_env_that_is_not_chosen() -> None:
+    code = (
+        'import sys; from zoo.env import EnvConfig, check_env, make_env_groups; '
+        "cfg = EnvConfig(id='CartPole-v1'); check_env(cfg); make_env_groups(cfg)[0].reset(0); "
+        "print(*(name.removeprefix('zoo.env.') for name in sys.modules if name.startswith('zoo.env.')))"
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert 'inspection.check' in loaded and 'serial' in loaded
+    assert not [name for name in loaded if name.startswith(NOT_CHOSEN)]

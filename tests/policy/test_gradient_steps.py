@@ -1,0 +1,422 @@
+"""Each step against the formulas of the papers, written out with autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, make_policy
+from zoo.config.components import Part
+from zoo.core.spaces import Box
+from zoo.policy.gradient_steps import (
+    MSE,
+    VALUE_CLIP,
+    AuxNumbers,
+    PolicyNumbers,
+    ValueNumbers,
+    aux_step,
+    policy_step,
+    ppo_step,
+    value_step,
+)
+from zoo.rl_utils import penalties, surrogates
+from zoo.rl_utils.distribution import make_dist
+from zoo.rl_utils.optimizer import FlatAdam
+
+NONE, KL = Part('surrogate', 'none', surrogates.none), Part('penalty', 'kl', penalties.kl)
+N = 16
+OBS = Box(torch.full((3,), -torch.inf).numpy(), torch.full((3,), torch.inf).numpy())
+
+
+def model_and_batch(space: Any, weighted: bool, **policy: Any) -> tuple[Any, dict[str, Tensor]]:
+    """A network and samples of a policy that differs from it enough for ratios outside the clip range."""
+    generator = torch.Generator().manual_seed(1)
+    model = make_policy(OBS, space, seed=3, **policy)._model
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    discrete = space is TWO_ACTIONS
+    logit = normal(N, 2) * 0.4 if discrete else torch.cat((normal(N, 1) * 0.3, normal(N, 1).mul(0.3).exp()), 1)
+    batch = {
+        'obs': normal(N, 3),
+        'action': torch.randint(2, (N,), generator=generator) if discrete else normal(N, 1),
+        'logit': logit,
+        'value': normal(N),
+        'adv': normal(N),
+        'return_': normal(N),
+    }
+    if weighted:
+        batch['weight'] = torch.cat((torch.full((12,), 16 / 12), torch.zeros(4)))
+    return model, batch
+
+
+def only(batch: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
+    return {name: batch[name] for name in names if name in batch}
+
+
+def as_torch(logit: Tensor, discrete: bool) -> torch.distributions.Distribution:
+    """The distribution of two choices, or of one number, as torch has it."""
+    if discrete:
+        return torch.distributions.Categorical(logits=logit)
+    return torch.distributions.Independent(torch.distributions.Normal(*logit.chunk(2, -1)), 1)
+
+
+def log_prob_and_entropy(logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    dist = as_torch(logit, not action.is_floating_point())
+    return dist.log_prob(action), dist.entropy()
+
+
+def dist_of(batch: dict[str, Tensor]) -> Any:
+    return make_dist(ONE_NUMBER if batch['action'].is_floating_point() else TWO_ACTIONS)
+
+
+def reference(model: Any, batch: dict[str, Tensor], step: PolicyNumbers) -> tuple[Tensor, dict[str, Tensor]]:
+    """The PPO objective, and its parts."""
+    w = batch.get('weight', torch.ones(N))
+    adv = batch['adv']
+    logp, entropy = log_prob_and_entropy(model.compute_actor(batch['obs']), batch['action'])
+    logp_old, _ = log_prob_and_entropy(batch['logit'], batch['action'])
+    ratio, c = (logp - logp_old).exp(), step.clip_ratio
+    surrogate = torch.minimum(ratio * adv, ratio.clamp(1 - c, 1 + c) * adv)
+    if step.dual_clip is not None:
+        surrogate = torch.where(adv < 0, torch.maximum(surrogate, step.dual_clip * adv), surrogate)
+    value, old, target = model.compute_critic(batch['obs']), batch['value'], batch['return_']
+    error = (value - target) ** 2
+    if step.value_loss == VALUE_CLIP:
+        error = torch.maximum(error, (old + (value - old).clamp(-c, c) - target) ** 2)
+    parts = {
+        'policy_loss': -(surrogate * w).mean(),
+        'value_loss': 0.5 * (error * w).mean(),
+        'entropy': (entropy * w).mean(),
+        'approx_kl': ((logp_old - logp) * w).sum() / w.sum(),
+        'clipfrac': (((ratio - 1).abs() > c) * w).sum() / w.sum(),
+        'kl': ((ratio - 1 - (logp - logp_old)) * w).sum() / w.sum(),
+        'ratio_max': ratio[w != 0].max(),
+    }
+    if step.value_loss == VALUE_CLIP:
+        parts['value_clipfrac'] = (((value - old).abs() > c) * w).sum() / w.sum()
+    return parts['policy_loss'] + step.value_weight * parts['value_loss'] - step.entropy_weight * parts[
+        'entropy'
+    ], parts
+
+
+STEPS = {
+    'plain': PolicyNumbers(grad_clip=None, measure_kl=True),
+    'all': PolicyNumbers(0.15, 0.03, 1.5, None, True, 0.7, value_loss=VALUE_CLIP),
+}
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+@pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
+@pytest.mark.parametrize('step', STEPS)
+def test_ppo_step_has_the_gradient_and_metrics_of_the_objective(step: str, space: Any, weighted: bool) -> None:
+    model, batch = model_and_batch(space, weighted)
+    loss, parts = reference(model, batch, STEPS[step])
+    named = list(model.named_parameters())
+    want = torch.autograd.grad(loss, [p for _, p in named])
+    optimizer = FlatAdam(named)
+    metrics = ppo_step(model, dist_of(batch), [optimizer], batch, STEPS[step])
+    for (name, p), gradient in zip(named, want, strict=True):
+        torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f'{name}: {m}')
+    for name, value in parts.items():
+        torch.testing.assert_close(
+            metrics[name], value.detach(), rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f'{name}: {m}'
+        )
+    norm = torch.sqrt(sum((g**2).sum() for g in want))
+    torch.testing.assert_close(metrics['grad_norm'], norm, rtol=1e-4, atol=1e-6)
+    assert 0.05 < metrics['clipfrac'] < 0.95  # both sides of the clip are in the batch
+
+
+def test_ppo_step_does_not_add_up_gradients() -> None:
+    model, batch = model_and_batch(TWO_ACTIONS, False)
+    optimizer = FlatAdam(model.named_parameters(), lr=0.0)
+    first = ppo_step(model, dist_of(batch), [optimizer], batch, STEPS['plain'])['grad_norm']
+    assert ppo_step(model, dist_of(batch), [optimizer], batch, STEPS['plain'])['grad_norm'] == first
+
+
+def test_ppo_step_changes_no_input() -> None:
+    model, batch = model_and_batch(ONE_NUMBER, True)
+    before = clone(batch)
+    ppo_step(model, dist_of(batch), [FlatAdam(model.named_parameters())], batch, STEPS['all'])
+    assert not differing(batch, before)
+
+
+ARCHS = ['dual', 'detach', 'shared']
+spaces = pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
+archs = pytest.mark.parametrize('arch', ARCHS)
+weights = pytest.mark.parametrize('weighted', [False, True])
+
+
+class Still(FlatAdam):
+    """Moves nothing, so that the gradient of a float64 model can be looked at; Adam takes float32 only."""
+
+    def step(self, grad_clip: float | None = None) -> Tensor:
+        return self.grad.norm()
+
+
+def ppg_model_and_batch(arch: str, space: Any, weighted: bool = False) -> tuple[Any, dict[str, Tensor]]:
+    """Of a policy that is not near uniform."""
+    model, batch = model_and_batch(space, weighted, type='ppg', model=dict(arch=arch))
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn(p.shape, generator=generator)
+    return model, batch
+
+
+def in_float64(model: Any, batch: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+    """So that only a wrong formula differs."""
+    return model.double(), {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
+
+
+def divergence(batch: dict[str, Tensor], new: Tensor) -> Tensor:
+    """KL(old || new) per row, of torch.distributions."""
+    discrete = not batch['action'].is_floating_point()
+    return torch.distributions.kl_divergence(*(as_torch(x, discrete) for x in (batch['logit'], new)))
+
+
+def gradients(optimizer: FlatAdam, loss: Tensor, model: Any) -> Tensor:
+    """The gradient that autograd finds, laid out as the optimizer's; 0 where a parameter has none."""
+    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    return torch.cat(
+        [
+            torch.zeros(p.numel()).to(p) if g is None else g.flatten()
+            for p, g in zip(model.parameters(), found, strict=True)
+        ]
+    )
+
+
+def part_of(model: Any, optimizer: FlatAdam, *names: str) -> Tensor:
+    """Which numbers of an optimizer's buffer belong to the parts of these names."""
+    return torch.cat([torch.full((p.numel(),), name.split('.')[0] in names) for name, p in model.named_parameters()])
+
+
+@weights
+@spaces
+@archs
+def test_policy_step_has_the_gradient_of_the_policy_loss_alone(arch: str, space: Any, weighted: bool) -> None:
+    model, batch = in_float64(*ppg_model_and_batch(arch, space, weighted))
+    step = PolicyNumbers(0.15, entropy_weight=0.03, dual_clip=1.5, grad_clip=None, measure_kl=True)
+    _, parts = reference(model, batch, step)
+    optimizer = Still(model.named_parameters())
+    want = gradients(optimizer, parts['policy_loss'] - 0.03 * parts['entropy'], model)
+    metrics = policy_step(
+        model, dist_of(batch), [optimizer], only(batch, 'obs', 'action', 'logit', 'adv', 'weight'), step
+    )
+    torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
+    assert metrics.keys() == {'policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'kl', 'ratio_max', 'grad_norm'}
+    for name in metrics.keys() - {'grad_norm'}:
+        torch.testing.assert_close(metrics[name].double(), parts[name].detach().double(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(metrics['grad_norm'], want.norm())
+    assert not optimizer.grad[part_of(model, optimizer, 'aux_head', 'value_head', 'critic_encoder')].any()
+
+
+@weights
+@archs
+@pytest.mark.parametrize('clip', [False, True])
+def test_value_step_has_the_gradient_of_the_value_loss_alone(arch: str, weighted: bool, clip: bool) -> None:
+    model, batch = in_float64(*ppg_model_and_batch(arch, TWO_ACTIONS, weighted))
+    _, parts = reference(model, batch, PolicyNumbers(0.15, value_loss=VALUE_CLIP if clip else MSE))
+    optimizer = Still(model.named_parameters())
+    want = gradients(optimizer, parts['value_loss'], model)
+    numbers = ValueNumbers(0.15, None, VALUE_CLIP if clip else MSE)
+    metrics = value_step(model, dist_of(batch), [optimizer], only(batch, 'obs', 'value', 'return_', 'weight'), numbers)
+    torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
+    found = {name: parts[name].detach() for name in ('value_loss', 'value_clipfrac') if name in parts}
+    torch.testing.assert_close(metrics, {**found, 'value_grad_norm': want.norm()}, check_dtype=False)
+    assert ('value_clipfrac' in metrics) == clip
+    moved = part_of(model, optimizer, 'policy_head', 'aux_head', *(() if arch == 'shared' else ('actor_encoder',)))
+    assert not optimizer.grad[moved].any() and optimizer.grad[~moved].any()
+
+
+@weights
+@spaces
+@pytest.mark.parametrize('arch', ['dual', 'shared'])
+def test_kl_penalty_with_surrogate_none_is_the_kl_loss_of_ppg(arch: str, space: Any, weighted: bool) -> None:
+    model, batch = in_float64(*ppg_model_and_batch(arch, space, weighted))
+    w = batch.get('weight', torch.ones(N))
+    logit = model.compute_actor(batch['obs'])
+    logp, entropy = log_prob_and_entropy(logit, batch['action'])
+    ratio = (logp - log_prob_and_entropy(batch['logit'], batch['action'])[0]).exp()
+    surrogate, kl = -(ratio * batch['adv'] * w).mean(), (divergence(batch, logit) * w).mean()
+    optimizer = Still(model.named_parameters())
+    want = gradients(optimizer, surrogate + 0.7 * kl - 0.03 * (entropy * w).mean(), model)
+    step = PolicyNumbers(0.01, 0.03, grad_clip=None, surrogate=NONE, penalties=(KL,), penalty_weights=(0.7,))
+    metrics = policy_step(model, dist_of(batch), [optimizer], batch, step)
+    torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(metrics['policy_loss'], surrogate.detach())
+    torch.testing.assert_close(metrics['penalty_kl'], (divergence(batch, logit) * w).mean().detach())
+    assert ((ratio - 1).abs() > 0.2).any()  # a clip would have shown
+    # and in one step with the value loss, as where arch is shared
+    value_loss = 0.5 * ((model.compute_critic(batch['obs']) - batch['return_']) ** 2 * w).mean()
+    want += gradients(optimizer, 0.5 * value_loss, model)
+    ppo_step(model, dist_of(batch), [optimizer], batch, step)
+    torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
+
+
+def aux_parts(model: Any, arch: str, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The terms of the auxiliary objective (arXiv:2009.04416, algorithm 1), each from its own pass.
+
+    Of arch 'detach' one value gradient enters the trunk, that of the auxiliary head (as in the authors' code).
+    """
+    w = batch.get('weight', torch.ones(N))
+    feature = model.actor_encoder(model.input(batch['obs']))
+    critic = model.critic_encoder(model.input(batch['obs'])) if arch == 'dual' else feature
+    if arch == 'detach':
+        critic = critic.detach()
+
+    def half_mse(value: Tensor) -> Tensor:
+        return 0.5 * ((value - batch['return_']) ** 2 * w).mean()
+
+    return {
+        'auxiliary_loss': half_mse(model.aux_head(feature)),
+        'aux_value_loss': half_mse(model.value_head(critic)),
+        'behavioral_cloning_loss': (divergence(batch, model.policy_head(feature)) * w).mean(),
+    }
+
+
+def groups_of(model: Any, arch: str, kind: Callable[..., FlatAdam] = FlatAdam) -> list[FlatAdam]:
+    """Optimisers as policy 'ppg' has them: of the critic's own parameters, and of all others."""
+    critic = set() if arch == 'shared' else {name for name, _ in model.critic_parameters()}
+    named = list(model.named_parameters())
+    split = [[(name, p) for name, p in named if (name in critic) == mine] for mine in (False, True)]
+    return [kind(group) for group in split if group]
+
+
+@weights
+@spaces
+@archs
+@pytest.mark.parametrize('bc_weight', [0.0, 1.0, 2.5])
+def test_aux_step_has_the_gradient_and_metrics_of_the_objective(
+    arch: str,
+    space: Any,
+    weighted: bool,
+    bc_weight: float,
+) -> None:
+    model, batch = in_float64(*ppg_model_and_batch(arch, space, weighted))
+    parts = aux_parts(model, arch, batch)
+    named = dict(model.named_parameters())
+    loss = parts['auxiliary_loss'] + parts['aux_value_loss'] + bc_weight * parts['behavioral_cloning_loss']
+    want = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    metrics = aux_step(
+        model,
+        dist_of(batch),
+        groups_of(model, arch, Still),
+        only(batch, 'obs', 'return_', 'logit', 'weight'),
+        AuxNumbers(bc_weight),
+    )
+    for (name, p), gradient in zip(named.items(), want, strict=True):
+        gradient = torch.zeros_like(p) if gradient is None else gradient
+        torch.testing.assert_close(p.grad, gradient, rtol=1e-9, atol=1e-12, msg=lambda m, name=name: f'{name}: {m}')
+    assert metrics.keys() == {*parts, 'aux_grad_norm'}
+    for name, value in parts.items():
+        torch.testing.assert_close(metrics[name], value.detach(), rtol=1e-9, atol=1e-12)
+    norm = torch.sqrt(sum((g**2).sum() for g in want if g is not None))
+    torch.testing.assert_close(metrics['aux_grad_norm'], norm)
+    assert parts['behavioral_cloning_loss'] > 0.02  # else it would not show
+
+
+@spaces
+@archs
+def test_cloning_loss_is_zero_and_moves_no_policy_where_new_equals_old(arch: str, space: Any) -> None:
+    model, batch = in_float64(*ppg_model_and_batch(arch, space))
+    with torch.no_grad():
+        output = model.compute_aux(batch['obs'])
+        model.aux_head.layer.weight.zero_()
+        model.value_head.layer.weight.zero_()
+        for head in (model.aux_head, model.value_head):  # both values are 0.25 in every row, as the returns are
+            head.layer.bias.fill_(0.25)
+    batch['logit'], batch['return_'] = output['logit'], torch.full((N,), 0.25, dtype=torch.float64)
+    optimizers = groups_of(model, arch, Still)
+    metrics = aux_step(model, dist_of(batch), optimizers, batch, AuxNumbers())
+    assert metrics['behavioral_cloning_loss'].abs() < 1e-15 and metrics['aux_grad_norm'] < 1e-12
+    assert all(optimizer.grad.isfinite().all() for optimizer in optimizers)
+
+
+@pytest.mark.slow
+@spaces
+@archs
+def test_cloning_gradient_leads_back_to_what_the_old_policy_preferred(arch: str, space: Any) -> None:
+    model, batch = ppg_model_and_batch(arch, space)
+    discrete = space is TWO_ACTIONS
+    with torch.no_grad():
+        output = model.compute_aux(batch['obs'])
+    # the old policy: the first action 50 times as likely as the second, or a mean one deviation above the new one
+    mu, sigma = output['logit'].chunk(2, -1)
+    batch['logit'] = torch.tensor([3.9, 0.0]).expand(N, 2) if discrete else torch.cat((mu + sigma, sigma), -1)
+    action = torch.zeros(N, dtype=torch.int64) if discrete else mu + sigma
+    batch['return_'] = output['value']  # the critic is right
+    optimizers, kl = groups_of(model, arch), []
+
+    def preferred() -> Tensor:
+        with torch.no_grad():
+            return log_prob_and_entropy(model.compute_actor(batch['obs']), action)[0]
+
+    before = preferred()
+    for _ in range(200):
+        with torch.no_grad():  # and so is the auxiliary head, so that nothing else pulls at the trunk
+            batch['return_'] = model.compute_aux(batch['obs'])['aux_value']
+        kl.append(aux_step(model, dist_of(batch), optimizers, batch, AuxNumbers())['behavioral_cloning_loss'].item())
+        if len(kl) == 1:
+            after_one = preferred()
+    assert (after_one > before).double().mean() > 0.8  # not all: the rows share their parameters
+    assert (after_one - before).mean() > 0 and (preferred() - before).mean() > 0.1
+    assert kl[0] > 0.3 and kl[-1] < 0.2 * kl[0]
+
+
+@pytest.mark.parametrize('arch', ['dual', 'shared'])
+def test_aux_step_ignores_what_stands_in_rows_of_weight_zero(arch: str) -> None:
+    found = []
+    for garbage in (False, True):
+        model, batch = ppg_model_and_batch(arch, ONE_NUMBER, weighted=True)  # the last 4 of 16 rows
+        if garbage:
+            batch['obs'][12:], batch['return_'][12:], batch['logit'][12:, 0] = 7.0, 1e3, 50.0
+        metrics = aux_step(model, dist_of(batch), groups_of(model, arch), batch, AuxNumbers(grad_clip=0.5))
+        found.append([*metrics.values(), *(p.detach() for p in model.parameters())])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_terms_of_weight_zero_may_be_infinite() -> None:
+    model, batch = ppg_model_and_batch('dual', ONE_NUMBER)
+    batch['logit'][3, 0] = torch.inf
+    metrics = aux_step(model, dist_of(batch), groups_of(model, 'dual'), batch, AuxNumbers(bc_weight=0.0))
+    assert metrics['behavioral_cloning_loss'].isinf() and metrics['aux_grad_norm'].isfinite()
+    assert all(p.isfinite().all() for p in model.parameters())
+    batch['return_'][0] = torch.inf
+    batch['logit'] = model.compute_actor(batch['obs']).detach()
+    optimizer, numbers = FlatAdam(model.named_parameters()), PolicyNumbers(value_weight=0.0)
+    metrics = ppo_step(model, dist_of(batch), [optimizer], batch, numbers)
+    assert metrics['value_loss'].isinf() and metrics['grad_norm'].isfinite()
+
+
+def test_aux_step_limits_the_gradient_of_each_network() -> None:
+    model, batch = ppg_model_and_batch('dual', TWO_ACTIONS)
+    free = groups_of(model, 'dual', partial(FlatAdam, lr=0.0))
+    norm = aux_step(model, dist_of(batch), free, batch, AuxNumbers())['aux_grad_norm']
+    raw = [optimizer.grad.norm() for optimizer in free]
+    assert min(raw) > 0.02
+    limited = groups_of(model, 'dual', partial(FlatAdam, lr=0.0))
+    metrics = aux_step(model, dist_of(batch), limited, batch, AuxNumbers(grad_clip=0.01))
+    torch.testing.assert_close(metrics['aux_grad_norm'], norm)  # as it was before the limit
+    for optimizer in limited:  # Adam's first moment after one step is (1 - .9) * gradient
+        torch.testing.assert_close(optimizer.exp_avg.norm().item(), 0.1 * 0.01)
+
+
+@pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
+def test_steps_change_no_input(space: Any) -> None:
+    model, batch = ppg_model_and_batch('dual', space, weighted=True)
+    before, optimizers = clone(batch), groups_of(model, 'dual')
+    dist = dist_of(batch)
+    aux_step(model, dist, optimizers, batch, AuxNumbers(grad_clip=0.5))
+    for parts in ((), (KL,)):
+        numbers = PolicyNumbers(penalties=parts, penalty_weights=(1.0,) * len(parts))
+        policy_step(model, dist, optimizers[:1], batch, numbers)
+    value_step(model, dist, optimizers[1:], batch, ValueNumbers(value_loss=VALUE_CLIP))
+    assert not differing(batch, before)

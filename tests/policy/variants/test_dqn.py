@@ -1,0 +1,343 @@
+"""DQN: targets by hand, what is drawn and what goes back to the buffer, masks, and runs that continue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, job_config, make_policy
+from zoo import load_policy
+from zoo.config.section import ConfigError
+from zoo.core.data import Rollout
+from zoo.core.errors import UserError
+from zoo.core.registry import BUFFER_REGISTRY
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary
+from zoo.env import EnvConfig
+from zoo.pipeline import serial_pipeline
+from zoo.policy.base import Policy
+from zoo.policy.variants.dqn import n_step_transition
+from zoo.rl_utils import Categorical
+from zoo.run.checkpoint.file import load_checkpoint
+from zoo.run.config import resolve_config, resolve_policy
+from zoo.run.job import SerialJob
+from zoo.worker.evaluator import evaluate
+from zoo.worker.learner import Learner
+
+NUMBER = Box(np.zeros(1), np.full(1, 9.0))
+TABLE = [[1.0, 2.0], [5.0, 3.0], [0.0, 4.0], [6.0, 7.0]]
+"""Q-values of two actions in the states 0 to 3."""
+OLD_TABLE = [[0.0, 0.0], [10.0, 20.0], [30.0, 40.0], [50.0, 60.0]]
+"""Those of the target network."""
+
+
+class Table(nn.Module):
+    """Q-values by a table: the observation is the number of the state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.value = nn.Parameter(torch.tensor(TABLE)), nn.Parameter(torch.zeros(()))
+
+    def compute_actor(self, obs: Tensor) -> Tensor:
+        return self.table[obs[..., 0].long()]
+
+    def compute_critic(self, obs: Tensor) -> Tensor:
+        return self.value + torch.zeros(obs.shape[:-1])
+
+    def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
+        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
+
+
+def dqn(network: nn.Module | None = None, collect: dict[str, Any] | None = None, seed: int = 0, **learn: Any) -> Policy:
+    collect = dict(n_step=3, discount_factor=0.5, **(collect or {}))
+    return make_policy(NUMBER, TWO_ACTIONS, type='dqn', network=network, seed=seed, learn=learn, collect=collect)
+
+
+def with_tables(**learn: Any) -> Policy:
+    """A policy of `TABLE` whose target network is `OLD_TABLE`."""
+    policy = dqn(Table(), **learn)
+    policy._target.model.table.copy_(torch.tensor(OLD_TABLE))
+    return policy
+
+
+def small_rollout() -> Rollout:
+    """0 -> 1 goes on; 1 -> 2 is terminal; then, from 0, 0 -> 3 ends by a time limit."""
+    data = {
+        'obs': torch.tensor([0.0, 1.0, 0.0]).view(3, 1, 1),
+        'action': torch.tensor([[0], [1], [1]]),
+        'reward': torch.tensor([[1.0], [2.0], [3.0]]),
+        'done': torch.tensor([[False], [True], [False]]),
+        'traj_flag': torch.tensor([[False], [True], [True]]),
+    }
+    final = torch.tensor([[2.0], [3.0]])  # the next rows show the first observations of new episodes
+    return Rollout(data, torch.zeros(1, 1), final, torch.tensor([[1, 0], [2, 0]]))  # type: ignore[arg-type]
+
+
+def errors(policy: Policy) -> list[float]:
+    """|target - Q| of the three transitions, as they go back to a buffer."""
+    batch: Any = dict(policy.collect_mode.get_train_sample(small_rollout()))
+    policy.learn_mode.forward(batch)
+    return batch['priority'].tolist()
+
+
+def random_batch(n: int = 64, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        'obs': torch.rand(n, 1, generator=generator),
+        'action': torch.randint(2, (n,), generator=generator),
+        'reward': torch.randn(n, generator=generator),
+        'discount': torch.full((n,), 0.9),
+        'next_obs': torch.rand(n, 1, generator=generator),
+    }
+
+
+def learned(policy: Policy, batch: dict[str, Tensor]) -> dict[str, Any]:
+    policy.learn_mode.forward(dict(batch))
+    return dict(clone(dict(policy._model.state_dict())))
+
+
+def test_targets_by_hand_of_a_step_a_terminal_state_and_a_time_limit() -> None:
+    # double: in state 1 the network prefers action 0 (5 > 3), which the target network values at 10: 1 + .5 * 10 = 6, and
+    # Q(0, 0) = 1. Terminal: 2, and Q(1, 1) = 3. The time limit: state 3, action 1 (7 > 6): 3 + .5 * 60 = 33, Q(0, 1) = 2
+    assert errors(with_tables()) == [5.0, 1.0, 31.0]
+
+
+def test_targets_without_double_take_the_largest_of_the_target_network() -> None:
+    # in state 1: 1 + .5 * 20 = 11, and Q(0, 0) = 1; the others agree
+    assert errors(with_tables(double=False)) == [10.0, 1.0, 31.0]
+
+
+def test_step_is_the_gradient_of_the_huber_loss_by_hand() -> None:
+    policy = with_tables(optimizer='sgd', learning_rate=1.0, grad_clip=None)
+    before = policy._model.table.detach().clone()
+    batch = dict(policy.collect_mode.get_train_sample(small_rollout()))
+    metrics = policy.learn_mode.forward(batch)
+    # errors Q - target are -5, 1 and -31: with delta 1 the slopes are -1, 1 and -1, and the mean is over 3 rows
+    wanted = torch.zeros(4, 2)
+    wanted[0, 0], wanted[1, 1], wanted[0, 1] = 1 / 3, -1 / 3, 1 / 3
+    torch.testing.assert_close(policy._model.table.detach() - before, wanted)
+    assert metrics['loss'].item() == pytest.approx((4.5 + 0.5 + 30.5) / 3)  # |e| - .5 beyond 1, e^2 / 2 within
+    assert metrics['td_error'].item() == pytest.approx(37 / 3) and metrics['q'].item() == pytest.approx(2.0)
+    assert all(x.dim() == 0 for x in metrics.values())
+
+
+def test_huber_delta_null_is_half_the_squared_error() -> None:
+    policy = with_tables(huber_delta=None)
+    batch = dict(policy.collect_mode.get_train_sample(small_rollout()))
+    assert policy.learn_mode.forward(batch)['loss'].item() == pytest.approx((25 + 1 + 961) / 2 / 3)
+
+
+def test_transitions_of_three_steps_stop_at_ends_and_look_past_time_limits() -> None:
+    # rows 1 (terminal) and 3 (time limit) end episodes; gamma is .5
+    data = {
+        'obs': torch.arange(5.0).view(5, 1, 1),
+        'reward': torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]).view(5, 1),
+        'done': torch.tensor([0, 1, 0, 0, 0]).bool().view(5, 1),
+        'traj_flag': torch.tensor([0, 1, 0, 1, 0]).bool().view(5, 1),
+    }
+    final = torch.tensor([[91.0], [93.0]])
+    rollout = Rollout(data, torch.tensor([[5.0]]), final, torch.tensor([[1, 0], [3, 0]]))  # type: ignore[arg-type]
+    found = n_step_transition(rollout, 0.5, 3)
+    assert found['reward'].flatten().tolist() == [1 + 0.5 * 2, 2.0, 4 + 0.5 * 8, 8.0, 16.0]
+    assert found['discount'].flatten().tolist() == [0.0, 0.0, 0.25, 0.5, 0.5]
+    assert found['next_obs'].flatten().tolist() == [91.0, 91.0, 93.0, 93.0, 5.0]
+
+
+def test_transitions_of_two_steps_within_an_episode_look_two_rows_on() -> None:
+    flags = torch.zeros(4, 2, dtype=torch.bool)
+    obs = torch.arange(8.0).view(4, 2, 1)
+    data = {'obs': obs, 'reward': torch.ones(4, 2), 'done': flags, 'traj_flag': flags}
+    none = torch.zeros(0, 2, dtype=torch.int64)
+    rollout = Rollout(data, torch.tensor([[8.0], [9.0]]), torch.zeros(0, 1), none)  # type: ignore[arg-type]
+    found = n_step_transition(rollout, 0.5, 2)
+    assert found['reward'][:, 0].tolist() == [1.5, 1.5, 1.5, 1.0]
+    assert found['discount'][:, 1].tolist() == [0.25, 0.25, 0.25, 0.5]
+    assert found['next_obs'][..., 0].tolist() == [[4.0, 5.0], [6.0, 7.0], [8.0, 9.0], [8.0, 9.0]]
+
+
+def test_priorities_in_the_buffer_are_the_errors_of_the_last_draw() -> None:
+    policy = with_tables(learning_rate=1e-9)
+    section = resolve_config(
+        {'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'dqn', 'learn': {'batch_size': None}}},
+        ['buffer.alpha=0.6', 'buffer.size=4096', 'buffer.n_sample=3'],
+    ).buffer
+    buffer = BUFFER_REGISTRY.get('replay')(section, seed=0)
+    buffer.push(policy.collect_mode.get_train_sample(small_rollout()))
+    Learner(policy.learn_mode, buffer).train(0)  # all are as likely at first: a draw of 3 has each of the 3
+    priority = buffer.state_dict()['draws']['all']['priority']
+    torch.testing.assert_close(priority, torch.tensor([5.0, 1.0, 31.0], dtype=torch.float64))
+
+
+def test_weights_of_draws_scale_the_loss() -> None:
+    policy, plain = with_tables(), with_tables()
+    batch = dict(policy.collect_mode.get_train_sample(small_rollout()))
+    weighted = policy.learn_mode.forward({**batch, 'weight': torch.tensor([0.5, 1.0, 0.0])})
+    assert weighted['loss'].item() == pytest.approx((0.5 * 4.5 + 0.5) / 3)
+    assert plain.learn_mode.forward(batch)['loss'].item() == pytest.approx((4.5 + 0.5 + 30.5) / 3)
+
+
+def test_rows_of_weight_zero_change_nothing() -> None:
+    batch = {**random_batch(), 'weight': torch.tensor([0.0, 2.0]).repeat(32)}
+    garbage = clone(batch)
+    for name, value in (('obs', 50.0), ('reward', torch.inf), ('next_obs', -9.0)):
+        garbage[name][::2] = value
+    a, b = (learned(dqn(batch_size=None), x) for x in (batch, garbage))
+    assert not differing(a, b)
+
+
+@pytest.mark.parametrize('double', [True, False])
+def test_masked_actions_are_never_chosen_nor_bootstrapped_from(double: bool) -> None:
+    space = Dict({'x': NUMBER, ACTION_MASK: MultiBinary((3,))})
+    policy = make_policy(
+        space, Discrete(3), type='dqn', learn=dict(double=double, batch_size=None), collect=dict(eps=0.9)
+    )
+    with torch.no_grad():
+        policy._model.policy_head.bias[0] = 100.0  # the forbidden action looks best
+        policy._target.model.policy_head.bias[0] = 100.0
+    mask = torch.tensor([[False, True, True]]).expand(200, 3)
+    obs = {'x': torch.zeros(200, 1), ACTION_MASK: mask}
+    acted = policy.collect_mode.forward(obs, None)['action']
+    assert set(acted.tolist()) == {1, 2}
+    assert 0 not in policy.eval_mode.forward(obs, None)['action'].tolist()
+    batch = {'obs': obs, 'action': acted, 'reward': torch.ones(200), 'discount': torch.ones(200), 'next_obs': obs}
+    metrics = policy.learn_mode.forward(batch)
+    assert metrics['td_error'].item() < 5  # a target that took action 0 would be 100 off
+
+
+def test_logits_are_q_values_whatever_the_distribution_of_the_model() -> None:
+    class Coldest(Categorical):
+        def mode(self, logit: Tensor) -> Tensor:
+            return logit.argmin(-1)
+
+    network = Table()
+    network.dist = Coldest(2)
+    policy = dqn(network, collect={'eps': 0.0})
+    states = torch.arange(4.0).unsqueeze(-1)
+    assert policy.eval_mode.forward(states)['action'].tolist() == [1, 0, 1, 1]
+    assert policy.collect_mode.forward(states)['action'].tolist() == [1, 0, 1, 1]
+
+
+def test_eps_zero_is_greedy_and_eps_one_is_uniform() -> None:
+    obs = torch.zeros(4000, 1)  # in state 0 action 1 is the better one
+    assert dqn(Table(), dict(eps=0.0)).collect_mode.forward(obs, None)['action'].unique().tolist() == [1]
+    share = dqn(Table(), dict(eps=1.0)).collect_mode.forward(obs, None)['action'].float().mean().item()
+    assert share == pytest.approx(0.5, abs=0.03)  # 4 deviations of 4000 throws
+
+
+def test_eps_falls_with_the_env_steps_before_a_rollout() -> None:
+    mode, means = dqn(Table(), dict(eps={'start': 1.0, 'end': 0.0, 'over': 1000})).collect_mode, []
+    for i in range(2):
+        mode.begin(i, 1000 * i)
+        means.append(mode.forward(torch.zeros(1000, 1), None)['action'].float().mean().item())
+    first, second = means
+    assert first == pytest.approx(0.5, abs=0.07) and second == 1
+
+
+def test_target_network_is_copied_every_so_many_steps() -> None:
+    policy = dqn(target_freq=3, batch_size=None, learning_rate=0.1)
+    start = clone(dict(policy._target.model.state_dict()))
+    for n in range(1, 7):
+        now = learned(policy, random_batch(seed=n))
+        target = dict(policy._target.model.state_dict())
+        assert bool(differing(now, target)) == (n % 3 != 0)
+        assert bool(differing(start, target)) == (n >= 3)
+
+
+def test_tau_moves_the_target_network_by_a_share_of_the_way() -> None:
+    policy = dqn(target_freq=1, tau=0.25, batch_size=None, learning_rate=0.1)
+    before = clone(dict(policy._target.model.state_dict()))
+    now = learned(policy, random_batch())
+    for name, x in policy._target.model.state_dict().items():
+        torch.testing.assert_close(x, before[name] + 0.25 * (now[name] - before[name]))
+
+
+def test_draw_is_learned_from_in_minibatches() -> None:
+    whole, parts = dqn(batch_size=None), dqn(batch_size=16)
+    by_hand = dqn(batch_size=None)
+    batch = random_batch()
+    learned(whole, batch)
+    wanted = [learned(by_hand, {name: x[i : i + 16] for name, x in batch.items()}) for i in range(0, 64, 16)][-1]
+    assert not differing(learned(parts, batch), wanted)
+    assert whole.learn_mode.train_iter() == 1 and parts.learn_mode.train_iter() == 4
+
+
+def test_critic_is_neither_run_nor_moved() -> None:
+    policy = dqn(optimizer={'type': 'adamw', 'weight_decay': 0.5}, batch_size=None)
+    before = clone(dict(policy._model.state_dict()))
+    policy._model.compute_critic = None
+    moved = {name.split('.')[0] for name in differing(before, learned(policy, random_batch()))}
+    assert moved == {'actor_encoder', 'policy_head'}
+
+
+@pytest.mark.parametrize(
+    ('space', 'model', 'message'),
+    [
+        (ONE_NUMBER, {}, "'dqn' is for Discrete actions, and those of the env are of a Box; use"),
+        (TWO_ACTIONS, {'recurrent': {'cell': 'gru'}}, 'is for a model without a memory, got Recurrent.*; use'),
+    ],
+)
+def test_dqn_refuses_other_actions_and_recurrent_models(space: Any, model: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_policy(NUMBER, space, type='dqn', model=model)
+
+
+def run_config(folder: Path, env: str = 'tests.policy_envs:match_env', **top: Any) -> dict[str, Any]:
+    cfg = job_config(folder, env, **top)
+    learn, collect = (
+        dict(learning_rate=1e-2, batch_size=32, target_freq=10),
+        dict(n_step=16, eps=dict(start=1.0, end=0.1, over=2000)),
+    )
+    cfg['policy'] |= dict(type='dqn', learn=learn, collect=collect, model=dict(hidden_sizes=[16], obs_norm=False))
+    cfg['buffer'] = dict(size=512, n_sample=64, update_per_collect=4, alpha=0.6)
+    return cfg
+
+
+@pytest.mark.slow
+def test_resumed_run_is_bit_equal_to_one_that_went_straight_on(tmp_path: Path) -> None:
+    """With a target network, priorities and exploration in the middle of their ways."""
+    cfg = resolve_config(run_config(tmp_path, 'tests.envs:limit_env', max_env_step=512))
+    with SerialJob(cfg) as job:
+        for i in range(6):
+            if i == 3:
+                job.reset_env()  # a resume starts new episodes
+            job.iteration()
+        straight, train_iter = job.state_dict(), job.train_iter
+    with SerialJob(cfg) as job:
+        for _ in range(3):
+            job.iteration()
+        job.save()
+        run_dir = job.run_dir
+    with SerialJob(cfg, checkpoint=load_checkpoint(run_dir)) as job:
+        for _ in range(3):
+            job.iteration()
+        assert job.train_iter == train_iter == 6 * 8  # 4 draws of 2 minibatches after each rollout
+        for key in ('policy', 'buffer'):
+            assert not differing(job.state_dict()[key], straight[key])
+
+
+def test_loaded_policy_acts_as_the_one_that_was_trained(tmp_path: Path) -> None:
+    result = serial_pipeline(run_config(tmp_path))
+    policy = load_policy(result.run_dir)
+    assert [policy.act(x) for x in range(3)] == [result.policy.act(x) for x in range(3)]
+
+
+@pytest.mark.slow
+def test_dqn_learns_to_match_a_number(tmp_path: Path) -> None:
+    result = serial_pipeline(run_config(tmp_path, max_env_step=3200))
+    assert evaluate(result.policy, EnvConfig(id='tests.policy_envs:match_env'), 200, seed=1).return_mean == 1
+
+
+def test_targets_over_more_steps_than_a_rollout_are_refused_in_new_runs() -> None:
+    dqn(collect=dict(n_return=3)).check_fields()
+    with pytest.raises(UserError, match='n_return is 4 but a rollout has 3 steps.*use n_return 3 or less'):
+        dqn(collect=dict(n_return=4)).check_fields()
+
+
+@pytest.mark.parametrize('eps', [2.0, {'start': 5.0, 'end': 0.1, 'over': 100}])
+def test_eps_is_a_probability(eps: Any) -> None:
+    with pytest.raises(ConfigError, match='eps is .*: it reaches [25] but is a probability'):
+        resolve_policy({'type': 'dqn', 'collect': {'eps': eps}})

@@ -1,0 +1,329 @@
+"""The log of a run: valid files whatever happens, one host sync a write, a console that fits where it is shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pty
+import struct
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import masked_crc32c
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import zoo.run.log.logger
+from zoo.run.base_config import LoggerConfig
+from zoo.run.log.logger import Logger
+
+QUIET = LoggerConfig(console='off')
+NO_TB = LoggerConfig(console='off', tensorboard=False)
+
+
+def read_rows(run_dir: Path) -> list[dict[str, Any]]:
+    """All rows, by a reader that takes standard JSON only."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f'{word} is not JSON')
+
+    text = (run_dir / 'metrics.jsonl').read_text()
+    assert text == '' or text.endswith('\n')
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def read_events(path: Path) -> list[Event]:
+    """The events of a TensorBoard file: [length u64, its crc u32, event, its crc u32] each."""
+    data, at, events = path.read_bytes(), 0, []
+    while at < len(data):
+        (size,) = struct.unpack_from('<Q', data, at)
+        body = data[at + 12 : at + 12 + size]
+        assert struct.unpack_from('<I', data, at + 8)[0] == masked_crc32c(data[at : at + 8])
+        assert struct.unpack_from('<I', data, at + 12 + size)[0] == masked_crc32c(body)
+        events.append(Event.FromString(body))
+        at += 16 + size
+    return events
+
+
+def scalars(events: list[Event]) -> list[tuple[int, str, float]]:
+    return [(event.step, value.tag, value.simple_value) for event in events for value in event.summary.value]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1]), 'TERM': 'xterm', 'COLUMNS': '160'}
+
+
+def run_script(script: str, *args: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, '-c', script, *map(str, args)], capture_output=True, text=True, timeout=120, env=environment()
+    )
+
+
+# --- metrics.jsonl and TensorBoard ---
+
+
+def test_write_appends_one_row_a_call_and_returns_numbers(tmp_path: Path) -> None:
+    with Logger(tmp_path / 'a/run', NO_TB, 'exp', 100) as log:
+        got = log.write(8, {'learn/loss': torch.tensor(0.5, requires_grad=True), 'learn/train_iter': 3, 'x': 0.1})
+        log.write(16, {'n': torch.tensor(2**24 + 1), 'flag': torch.tensor(True)})
+    assert got == {'learn/loss': 0.5, 'learn/train_iter': 3, 'x': 0.1}
+    first, second = read_rows(tmp_path / 'a/run')
+    assert list(first) == ['env_step', 'wall_s', 'learn/loss', 'learn/train_iter', 'x']
+    assert (first['env_step'], first['learn/loss'], first['learn/train_iter'], first['x']) == (8, 0.5, 3, 0.1)
+    assert (second['n'], second['flag']) == (16777217, 1)  # 2**24 + 1 is no float32
+    assert 0 <= first['wall_s'] <= second['wall_s']
+
+
+def test_write_rows_are_on_disk_before_close(tmp_path: Path) -> None:
+    log = Logger(tmp_path, NO_TB, 'exp', 100)
+    log.write(8, {'a': 1})
+    assert [row['a'] for row in read_rows(tmp_path)] == [1]
+    log.close()
+
+
+def test_write_not_finite_is_null_in_json_and_itself_elsewhere(tmp_path: Path) -> None:
+    with Logger(tmp_path, QUIET, 'exp', 100) as log:
+        got = log.write(8, {'a': torch.tensor(float('nan')), 'b': float('inf'), 'c': -float('inf'), 'd': 1.0})
+    assert math.isnan(got['a']) and (got['b'], got['c']) == (math.inf, -math.inf)
+    (row,) = read_rows(tmp_path)
+    assert [row[key] for key in 'abcd'] == [None, None, None, 1.0]
+    (file,) = (tmp_path / 'tb').iterdir()
+    values = [value for _, _, value in scalars(read_events(file))]
+    assert math.isnan(values[0]) and values[1:] == [math.inf, -math.inf, 1.0]
+
+
+class CountCalls(TorchDispatchMode):
+    """Counts the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_write_reads_all_tensors_in_one_host_sync(tmp_path: Path) -> None:
+    metrics = {f'm{i}': torch.tensor(float(i)) for i in range(20)}
+    with Logger(tmp_path, QUIET, 'exp', 100) as log, CountCalls() as counted:
+        assert log.write(8, metrics) == {f'm{i}': float(i) for i in range(20)}
+    assert counted.calls['stack'] == 1
+    assert counted.calls['_local_scalar_dense'] == 0  # what item() and float() of a tensor run
+
+
+def test_write_tensor_with_dims_is_refused_with_its_name(tmp_path: Path) -> None:
+    with Logger(tmp_path, NO_TB, 'exp', 100) as log:
+        with pytest.raises(ValueError, match=r'metric learn/kl has shape \[3\]; pass a 0-dim tensor'):
+            log.write(8, {'learn/kl': torch.zeros(3)})
+    assert read_rows(tmp_path) == []
+
+
+def test_tensorboard_file_reads_back(tmp_path: Path) -> None:
+    with Logger(tmp_path, QUIET, 'exp', 100) as log:
+        log.write(8, {'learn/loss': torch.tensor(0.5), 'train_iter': 3})
+        log.write(16, {'learn/loss': torch.tensor(0.25)})
+    (file,) = (tmp_path / 'tb').iterdir()
+    assert 'tfevents' in file.name  # what TensorBoard looks for
+    events = read_events(file)
+    assert events[0].file_version == 'brain.Event:2'
+    assert scalars(events) == [(8, 'learn/loss', 0.5), (8, 'train_iter', 3.0), (16, 'learn/loss', 0.25)]
+
+
+def test_tensorboard_off_makes_no_folder(tmp_path: Path) -> None:
+    with Logger(tmp_path, NO_TB, 'exp', 100) as log:
+        log.write(8, {'a': 1})
+    assert os.listdir(tmp_path) == ['metrics.jsonl']
+
+
+def test_close_twice_does_nothing(tmp_path: Path) -> None:
+    log = Logger(tmp_path, QUIET, 'exp', 100)
+    log.write(8, {'a': 1})
+    log.close()
+    before = {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
+    log.close()
+    assert before and {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()} == before
+
+
+# --- resume ---
+
+
+def test_resume_cuts_what_was_logged_beyond_and_appends(tmp_path: Path) -> None:
+    with Logger(tmp_path, QUIET, 'exp', 100) as log:
+        for step in (8, 16, 24, 32):
+            log.write(step, {'run': 1})
+    with Logger(tmp_path, QUIET, 'exp', 100, start_env_step=16) as log:
+        log.write(20, {'run': 2})
+    assert [(row['env_step'], row['run']) for row in read_rows(tmp_path)] == [(8, 1), (16, 1), (20, 2)]
+    first, second = sorted((tmp_path / 'tb').iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    assert len(scalars(read_events(first))) == 4
+    start = read_events(second)[1]  # tells TensorBoard to drop the steps from 17 on of the first file
+    assert (start.step, start.session_log.status) == (17, SessionLog.START)
+    assert scalars(read_events(second)) == [(20, 'run', 2.0)]
+
+
+def test_resume_counts_seconds_on(tmp_path: Path) -> None:
+    (tmp_path / 'metrics.jsonl').write_text('{"env_step": 8, "wall_s": 1000.5}\n{"env_step": 16, "wall_s": 2000}\n')
+    with Logger(tmp_path, NO_TB, 'exp', 100, start_env_step=8) as log:
+        log.write(9, {})
+    assert 1000.5 <= read_rows(tmp_path)[1]['wall_s'] < 2000
+
+
+@pytest.mark.parametrize('rest', ['{"env_step": 16, "wa', '{"env_step": 16, "wall_s": 2}', '\0\0\0\n', '[]\n', '{}\n'])
+def test_resume_after_a_kill_drops_a_broken_row(tmp_path: Path, rest: str) -> None:
+    (tmp_path / 'metrics.jsonl').write_text('{"env_step": 8, "wall_s": 1}\n' + rest)
+    with Logger(tmp_path, NO_TB, 'exp', 100, start_env_step=50) as log:
+        log.write(60, {})
+    assert [row['env_step'] for row in read_rows(tmp_path)] == [8, 60]
+
+
+# --- a full disk ---
+
+FULL_DISK = """
+import resource, sys
+from zoo.run.log.logger import Logger, LoggerConfig
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+log = Logger(sys.argv[1], LoggerConfig(console='off'), 'exp', 10**6)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+for step in range(2000):
+    log.write(step, {f'group/metric_{i}': float(i) for i in range(5)})
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+log.write(2000, {'room': 1})
+log.close()
+print('went on')
+"""
+
+
+@pytest.mark.long
+def test_full_disk_warns_once_goes_on_and_leaves_valid_rows(tmp_path: Path) -> None:
+    result = run_script(FULL_DISK, tmp_path)
+    assert (result.returncode, result.stdout) == (0, 'went on\n'), result.stderr
+    assert sorted(result.stderr.splitlines()) == [
+        'TensorBoard files cannot be written (File too large); training continues',
+        'metrics.jsonl cannot be written (no room for a whole line); training continues',
+    ]
+    steps = [row['env_step'] for row in read_rows(tmp_path)]
+    assert steps[-1] == 2000 and steps[:-1] == list(range(len(steps) - 1)) and 50 < len(steps) < 1000
+
+
+# --- console ---
+
+CALLS = [
+    (12_000, 23.0625, None, None, 1000.0),
+    (50_000, 90.5, 100.0, 200.0, 0.0),
+    (99_000, 410.0, 450.04, 480.0, 500.0),
+]
+# time left: (100000 - 12000) / 1000 = 88 s; (100000 - 99000) / 500 = 2 s
+FIRST = 'cartpole [v1]   12%  left 0:01:28  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps'
+MIDDLE = 'cartpole [v1]   50%  left -  train 90.5  last 100  best 200  0/s  50,000/100,000 env steps'
+LAST = 'cartpole [v1]   99%  left 0:00:02  train 410  last 450  best 480  500/s  99,000/100,000 env steps'
+
+
+@pytest.mark.parametrize(
+    ('console', 'freq', 'lines'),
+    [
+        ('auto', 1e-9, [FIRST, MIDDLE, LAST]),
+        ('plain', 3600.0, [FIRST, LAST]),
+        ('off', 1e-9, []),
+    ],
+)
+def test_console_without_terminal_writes_plain_lines_to_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], console: Any, freq: float, lines: list[str]
+) -> None:
+    cfg = LoggerConfig(tensorboard=False, console=console, console_freq=freq)
+    with Logger(tmp_path, cfg, 'cartpole [v1]', 100_000) as log:
+        for call in CALLS:
+            log.progress(*call)
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()) == ('', lines)
+
+
+CONSOLE = f"""
+import logging, sys
+from zoo.run.log.logger import Logger, LoggerConfig
+cfg = LoggerConfig(tensorboard=False, console=sys.argv[2], console_freq=1e-9)
+with Logger(sys.argv[1], cfg, 'cartpole [v1]', 100_000) as log:
+    for call in {CALLS}:
+        log.progress(*call)
+        logging.getLogger('zoo').warning('take care')
+    print('printed')
+    log.write(99_000, {{'a': 1}})
+"""
+
+
+@pytest.mark.long
+def test_console_on_terminal_redraws_one_line(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, '-c', CONSOLE, str(tmp_path), 'auto'],
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        text=True,
+        env={**environment(), 'COLUMNS': '110'},
+    )
+    os.close(slave)
+    shown = b''
+    try:
+        while chunk := os.read(master, 4096):
+            shown += chunk
+    except OSError:  # how Linux says that the other end was closed
+        pass
+    os.close(master)
+    out, _ = child.communicate(timeout=60)
+    assert (child.returncode, out) == (0, 'printed\n'), shown.decode()
+    for text in (
+        b'cartpole [v1]',
+        b'left 0:01:28  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps',
+        b'99%',
+    ):
+        assert text in shown
+    assert b'take care\r\n' in shown
+    assert b'\x1b[2K' in shown  # erases the line to draw it anew
+    assert shown.rfind(b'\x1b[?25h') > shown.rfind(b'\x1b[?25l')  # the cursor is visible
+    assert shown.endswith(b'\r\n') or shown.endswith(b'\x1b[?25h')
+
+
+@pytest.mark.long
+def test_console_reader_gone_goes_on(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    child = subprocess.run(
+        [sys.executable, '-c', CONSOLE, str(tmp_path), 'plain'],
+        stdout=subprocess.PIPE,
+        stderr=write_end,
+        timeout=60,
+        env=environment(),
+    )
+    os.close(write_end)
+    assert child.stdout == b'printed\n'
+    assert [row['env_step'] for row in read_rows(tmp_path)] == [99_000]
+
+
+@pytest.mark.long
+def test_import_leaves_tensorboard_and_rich_for_later() -> None:
+    result = run_script(
+        'import sys, zoo.run.log.logger; print([m for m in ("tensorboardX", "rich") if m in sys.modules])'
+    )
+    assert result.stdout == '[]\n', result.stderr
+
+
+@pytest.mark.parametrize('bad', [{'freq': 0}, {'console': 'loud'}, {'console_freq': 0.0}, {'root': ''}, {'tb': True}])
+def test_logger_config_bad_value_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        LoggerConfig(**bad)
+
+
+def test_log_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / 'precious').write_text('text')
+    run = tmp_path / 'run'
+    run.mkdir()
+    (run / 'metrics.jsonl').symlink_to(tmp_path / 'precious')
+    with pytest.raises(OSError, match='symbolic links'):
+        Logger(run, LoggerConfig(console='off'), 'test', 100)
+    assert (tmp_path / 'precious').read_text() == 'text'

@@ -1,0 +1,82 @@
+"""MLflow against its real local store: metrics, parameters, best checkpoint, resume, failures."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.policy_envs import job_config
+from zoo.config.section import Config
+from zoo.pipeline import serial_pipeline
+from zoo.run.base_config import LoggerConfig
+from zoo.run.log.logger import Logger
+
+tracking = pytest.importorskip('mlflow.tracking')
+pytest.importorskip('sqlalchemy')
+pytestmark = pytest.mark.filterwarnings('ignore')  # MLflow uses what SQLAlchemy deprecates
+
+
+def sink(folder: Path, **options: Any) -> dict[str, Any]:
+    return {'type': 'mlflow', 'uri': f'sqlite:///{folder}/mlflow.db', **options}
+
+
+def runs_of(folder: Path, experiment: str) -> tuple[Any, list[Any]]:
+    client = tracking.MlflowClient(f'sqlite:///{folder}/mlflow.db')
+    return client, client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+
+
+@pytest.mark.long
+def test_run_and_its_resume_are_one_run_with_all_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where MLflow keeps artifacts
+    sinks = [sink(tmp_path, tags={'who': 'me'})]
+    config = job_config(tmp_path, exp_name='tracked', seed=3, policy={'eval': {'eval_freq': 64}})
+    config['logger']['sinks'] = sinks
+    first = serial_pipeline(config)
+    second = serial_pipeline(resume=first.run_dir, max_env_step=512)
+    assert second.run_dir == first.run_dir
+    client, (run,) = runs_of(tmp_path, 'tracked')
+    assert (run.info.run_name, run.info.status) == (first.run_dir.name, 'FINISHED')
+    assert (run.data.params['seed'], run.data.params['policy.learn.batch_size']) == ('3', '32')
+    assert run.data.tags['who'] == 'me'
+    steps = [metric.step for metric in client.get_metric_history(run.info.run_id, 'learn/train_iter')]
+    assert steps == sorted(set(steps)) and steps[-1] > 256
+    assert [metric.key for metric in client.get_metric_history(run.info.run_id, 'eval/return_mean')]
+    files = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert files == {'config.yaml', 'checkpoints'}
+    (best,) = client.list_artifacts(run.info.run_id, 'checkpoints')
+    assert best.path == 'checkpoints/best.safetensors'
+
+
+def log_some(folder: Path, run_dir: Path, **options: Any) -> None:
+    cfg = LoggerConfig(console='off', tensorboard=False, sinks=[sink(folder, upload=False, **options)])
+    run_dir.mkdir(exist_ok=True)
+    with Logger(run_dir, cfg, 'exp', 100, run_cfg=Config({'exp_name': 'exp', 'seed': 1})) as log:
+        log.write(8, {'learn/kl [nats]': 0.5, 'bad': math.nan})
+
+
+@pytest.mark.slow
+def test_names_and_numbers_that_mlflow_does_not_take(tmp_path: Path) -> None:
+    log_some(tmp_path, tmp_path / 'run', experiment='mine', name='called so')
+    _, (run,) = runs_of(tmp_path, 'mine')
+    assert run.info.run_name == 'called so'
+    assert run.data.metrics['learn/kl _nats_'] == 0.5 and math.isnan(run.data.metrics['bad'])
+
+
+@pytest.mark.slow
+def test_run_that_is_gone_is_begun_anew_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'run' / 'mlflow_run.json').write_text('{"id": "0123456789abcdef0123456789abcdef"}')
+    log_some(tmp_path, tmp_path / 'run')
+    _, runs = runs_of(tmp_path, 'exp')
+    assert len(runs) == 1 and 'MLflow has no run 0123456789abcdef0123456789abcdef any more' in caplog.text
+
+
+def test_store_that_fails_warns_once_and_the_run_continues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / 'mlflow.db').write_text('no database at all, and longer than a header of one would be')
+    log_some(tmp_path, tmp_path / 'run')
+    warnings = [record.getMessage() for record in caplog.records if record.name.startswith('zoo.')]
+    assert len(warnings) == 1 and warnings[0].startswith('MLflow cannot be written (')
+    assert (tmp_path / 'run' / 'metrics.jsonl').read_text().count('\n') == 1

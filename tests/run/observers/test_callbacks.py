@@ -1,0 +1,506 @@
+"""Callbacks: every event in its order and with what it promises, refusals at the door, a stop wish, a failure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.policy.variants.test_offpolicy import run_config
+from tests.policy_envs import job_config
+from zoo import POLICY_REGISTRY, Callback
+from zoo.backend import native
+from zoo.config.section import ConfigError
+from zoo.config.user_code import load_code
+from zoo.core.errors import RunError, UserError
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint.file import load_checkpoint
+from zoo.run.checkpoint.manager import CheckpointManager, SaveError
+from zoo.run.config import resolve_config
+from zoo.run.job import SerialJob
+from zoo.run.observers.callbacks import EVENTS, CallbackError, Callbacks
+
+HERE = __name__
+NO_NAME = "which is no 'module:Class' and no 'path/file.py:Class'; name a class by one of them."
+
+
+class Notes(Callback):
+    """Notes every event with a number that tells which."""
+
+    log: list[tuple[str, Any]] = []
+
+    def on_start(self, job: Any) -> None:
+        self.log.append(('on_start', job.env_step))
+
+    def on_rollout(self, job: Any, rollout: Any) -> None:
+        self.log.append(('on_rollout', tuple(rollout.data['reward'].shape)))
+
+    def on_samples(self, job: Any, samples: Any) -> None:
+        self.log.append(('on_samples', len(samples['adv'])))
+
+    def on_gradient(self, job: Any, optimizers: Any, loss: Any) -> None:
+        self.log.append(('on_gradient', len(optimizers)))
+
+    def on_update(self, job: Any, metrics: Any) -> None:
+        self.log.append(('on_update', job.train_iter))
+
+    def on_evaluate(self, job: Any, evaluation: Any) -> None:
+        self.log.append(('on_evaluate', len(evaluation.returns)))
+
+    def on_checkpoint(self, job: Any, path: Path) -> None:
+        self.log.append(('on_checkpoint', path.name))
+
+    def on_end(self, job: Any, result: Any) -> None:
+        self.log.append(('on_end', result.env_step))
+
+
+@pytest.fixture
+def notes() -> list[tuple[str, Any]]:
+    Notes.log.clear()
+    return Notes.log
+
+
+def lines_of(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (result.run_dir / 'metrics.jsonl').read_text().splitlines()]
+
+
+def test_every_event_comes_in_its_order(tmp_path: Path, notes: list[tuple[str, Any]]) -> None:
+    cfg = job_config(tmp_path, max_env_step=128, callbacks=[f'{HERE}:Notes'], checkpoint=dict(freq=64))
+    cfg['policy']['eval']['eval_freq'] = 100
+    serial_pipeline(cfg)
+    # 2 rollouts of 16 x 4; 64 / 32 minibatches x 2 epochs = 4 steps each; one evaluation, at 128 >= 100, with the best file
+    rollout = [('on_rollout', (16, 4)), ('on_samples', 64), *[('on_gradient', 1)] * 4]
+    assert notes == [
+        ('on_start', 0),
+        *rollout,
+        ('on_update', 4),
+        ('on_checkpoint', 'step_000000064.safetensors'),
+        *rollout,
+        ('on_update', 8),
+        ('on_checkpoint', 'best.safetensors'),
+        ('on_evaluate', 2),
+        ('on_checkpoint', 'step_000000128.safetensors'),
+        ('on_checkpoint', 'step_000000128.safetensors'),  # of the end
+        ('on_end', 128),
+    ]
+
+
+def test_resume_makes_the_callbacks_of_the_config_anew(tmp_path: Path, notes: list[tuple[str, Any]]) -> None:
+    first = serial_pipeline(job_config(tmp_path, max_env_step=128, callbacks=[f'{HERE}:Notes']))
+    notes.clear()
+    serial_pipeline(resume=first.run_dir, max_env_step=192)
+    assert notes[0] == ('on_start', 128) and notes[-1] == ('on_end', 192)
+    assert load_checkpoint(first.run_dir).meta['config']['callbacks'] == [f'{HERE}:Notes']
+
+
+def test_class_object_and_function_are_called_alike_after_those_of_the_config(
+    tmp_path: Path, notes: list[tuple[str, Any]]
+) -> None:
+    def on_start(job: Any) -> None:
+        notes.append(('function', job.env_step))
+
+    class Other:
+        def __init__(self, name: str = 'class') -> None:
+            self._name = name
+
+        def on_start(self, job: Any) -> None:
+            notes.append((self._name, job.env_step))
+
+    cfg = job_config(tmp_path, max_env_step=64, callbacks=[Notes])
+    serial_pipeline(cfg, callbacks=[on_start, Other, Other('object')], policy=None)
+    assert [name for name, _ in notes[:4]] == ['on_start', 'function', 'class', 'object']
+
+
+@pytest.mark.slow
+def test_callbacks_without_on_gradient_change_no_bit(tmp_path: Path) -> None:
+    class Reads(Callback):
+        def on_samples(self, job: Any, samples: Any) -> None:
+            samples['adv'].mean()
+
+    plain = serial_pipeline(job_config(tmp_path / 'a'))
+    read = serial_pipeline(job_config(tmp_path / 'b'), callbacks=[Reads])
+    a, b = (result.policy.state_dict()['model'] for result in (plain, read))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_samples_changed_in_place_are_what_is_learned_from(tmp_path: Path) -> None:
+    def on_samples(job: Any, samples: Any) -> None:
+        samples['adv'].zero_()
+        samples['return_'].copy_(samples['value'])
+
+    result = serial_pipeline(job_config(tmp_path, policy=dict(learn=dict(adv_norm='off'))), callbacks=[on_samples])
+    first = next(line for line in lines_of(result) if 'learn/policy_loss' in line)
+    assert first['learn/policy_loss'] == 0.0  # no advantage, nothing gained
+
+
+def test_gradient_set_to_zero_leaves_the_parameters_still(tmp_path: Path) -> None:
+    def on_gradient(job: Any, optimizers: Any, loss: Any) -> None:
+        for optimizer in optimizers:
+            assert torch.equal(torch.cat([g.flatten() for g in optimizer.cut(optimizer.grad).values()]), optimizer.grad)
+            optimizer.grad.zero_()
+
+    result = serial_pipeline(job_config(tmp_path), callbacks=[on_gradient])
+    fresh = SerialJob(resolve_config(job_config(tmp_path / 'b')))
+    a, b = (policy.state_dict()['model'] for policy in (result.policy, fresh.policy))
+    fresh.close()
+    assert result.train_iter == 16 and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_on_gradient_sees_the_loss_that_is_logged(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def on_gradient(job: Any, optimizers: Any, loss: Any) -> None:
+        assert not loss.requires_grad and loss.dim() == 0
+        seen.append(float(loss))
+
+    cfg = job_config(tmp_path, max_env_step=64, policy=dict(learn=dict(value_weight=0.5, entropy_weight=0.0)))
+    line = next(line for line in lines_of(serial_pipeline(cfg, callbacks=[on_gradient])) if 'learn/policy_loss' in line)
+    want = line['learn/policy_loss'] + 0.5 * line['learn/value_loss']
+    assert len(seen) == 4 and sum(seen) / 4 == pytest.approx(want, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize('name', ['ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
+def test_on_gradient_is_called_for_every_step_of_other_policies(name: str, tmp_path: Path) -> None:
+    n_call = 0
+
+    def on_gradient(job: Any, optimizers: Any, loss: Any) -> None:
+        nonlocal n_call
+        n_call += 1
+
+    result = serial_pipeline(run_config(tmp_path, name), callbacks=[on_gradient])
+    assert n_call == result.train_iter > 0
+
+
+def test_on_gradient_leaves_acting_in_c_where_the_executor_is_auto(
+    tmp_path: Path, notes: list[tuple[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level('INFO')
+    with SerialJob(resolve_config(job_config(tmp_path)), callbacks=[Notes]) as job:
+        job.iteration()
+        assert job.cfg.policy.learn.executor == 'auto' and job.cfg.policy == job.policy.cfg
+        acts_in_c = job.policy.executor_name.startswith('native')
+    assert sum(event == 'on_gradient' for event, _ in notes) == 4  # all steps are eager
+    assert acts_in_c == (native.missing() == '')
+    why = f'updates run eagerly: callback {HERE}:Notes has on_gradient'
+    assert not acts_in_c or why in caplog.text
+
+
+@pytest.mark.slow
+def test_policy_of_a_run_with_on_gradient_may_be_trained_on_with_it(
+    tmp_path: Path, notes: list[tuple[str, Any]]
+) -> None:
+    policy = serial_pipeline(job_config(tmp_path / 'a', max_env_step=64), callbacks=[Notes]).policy
+    notes.clear()
+    serial_pipeline(job_config(tmp_path / 'b', max_env_step=64), policy=policy, callbacks=[Notes])
+    assert sum(event == 'on_gradient' for event, _ in notes) == 4
+    plain = serial_pipeline(job_config(tmp_path / 'c', max_env_step=64)).policy
+    if plain.executor_name != 'eager':
+        with pytest.raises(UserError, match="the policy given has the executor 'native"):
+            serial_pipeline(job_config(tmp_path / 'd'), policy=plain, callbacks=[Notes])
+
+
+@pytest.mark.parametrize(
+    ('learn', 'words'),
+    [
+        (
+            dict(executor='native'),
+            "policy.learn.executor is 'native', which shows nobody its gradients; use auto or eager, or",
+        ),
+        (dict(executor='graph'), "policy.learn.executor is 'graph'"),
+        (dict(compile='on'), "policy.learn.compile is 'on'"),
+    ],
+)
+def test_on_gradient_with_another_executor_is_refused(learn: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f'callback {HERE}:Notes has on_gradient but {words}'):
+        serial_pipeline(job_config(tmp_path, policy=dict(learn=learn)), callbacks=[Notes])
+
+
+def test_on_gradient_with_a_policy_that_shows_none_is_refused(tmp_path: Path) -> None:
+    POLICY_REGISTRY.register('silent_test', force=True)(
+        type('Silent', (POLICY_REGISTRY.get('ppo'),), {'announces_gradients': False})
+    )
+    with pytest.raises(
+        UserError, match=r"steps of policy 'silent_test' show nobody.*gradient_ready\(optimizers, loss\)"
+    ):
+        serial_pipeline(job_config(tmp_path, policy=dict(type='silent_test')), callbacks=[Notes])
+
+
+def test_on_gradient_that_no_step_calls_is_refused_after_the_first_round(tmp_path: Path) -> None:
+    class OwnStep(POLICY_REGISTRY.get('ppo')):  # type: ignore[misc]
+        def _forward_learn(self, batch: Any) -> Any:
+            optimizer = self._optimizers['all']
+            optimizer.zero_grad()
+            self._model.compute_actor_critic(batch['obs'])['value'].mean().backward()
+            optimizer.step()
+            self.n_own = getattr(self, 'n_own', 0) + 1
+            return {'loss': torch.zeros(())}
+
+        def _get_train_iter(self) -> int:
+            return getattr(self, 'n_own', 0)
+
+        def _monitor_vars_learn(self) -> list[str]:
+            return ['loss']
+
+    POLICY_REGISTRY.register('own_step_test', force=True)(OwnStep)
+    with pytest.raises(UserError, match='none of the first 1 gradient steps called'):
+        serial_pipeline(job_config(tmp_path, policy=dict(type='own_step_test')), callbacks=[Notes])
+
+
+def test_metrics_of_on_update_are_in_the_log(tmp_path: Path) -> None:
+    class Adds(Callback):
+        def on_update(self, job: Any, metrics: Any) -> Any:
+            metrics['written'] = torch.tensor(2.5)
+            return {'returned': 7, 'policy_loss_twice': 2 * metrics['policy_loss']}
+
+    line = lines_of(serial_pipeline(job_config(tmp_path), callbacks=[Adds]))[0]
+    assert line['learn/written'] == 2.5 and line['learn/returned'] == 7
+    assert line['learn/policy_loss_twice'] == pytest.approx(2 * line['learn/policy_loss'])
+
+
+@pytest.mark.parametrize('event', ['on_start', 'on_rollout', 'on_samples', 'on_gradient', 'on_update', 'on_checkpoint'])
+def test_stop_ends_the_run_after_the_present_round(event: str, tmp_path: Path) -> None:
+    first = SimpleNamespace(**{event: lambda job, *rest: job.stop()})
+    result = serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64)), callbacks=[first])
+    want = 0 if event == 'on_start' else 64
+    assert result.env_step == want and result.train_iter == want // 16
+    assert load_checkpoint(result.run_dir).meta['env_step'] == want
+    assert result.last_return is not None  # the last policy is evaluated, as at any end
+    assert serial_pipeline(resume=result.run_dir).env_step == 256  # the wish is not kept
+
+
+def test_reason_to_stop_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def on_rollout(job: Any, rollout: Any) -> None:
+        job.stop('the pole is boring')
+        job.stop('again')
+
+    caplog.set_level('INFO')
+    serial_pipeline(job_config(tmp_path), callbacks=[on_rollout])
+    assert [x.message for x in caplog.records if 'ends after this round' in x.message] == [
+        'the run ends after this round: the pole is boring'
+    ]
+
+
+def raising(event: str, at: int = 1) -> Any:
+    """A callback that raises at its at-th event."""
+    n_call = 0
+
+    def method(job: Any, *rest: Any) -> None:
+        nonlocal n_call
+        n_call += 1
+        if n_call == at:
+            raise ZeroDivisionError('no\nsense')
+
+    return SimpleNamespace(**{event: method})
+
+
+@pytest.mark.parametrize(
+    ('event', 'want'),
+    [
+        ('on_start', 0),
+        ('on_rollout', 128),
+        ('on_samples', 128),
+        ('on_update', 128),
+        ('on_evaluate', 256),
+        ('on_checkpoint', 128),
+        ('on_end', 256),
+    ],
+)
+def test_callback_that_raises_is_named_with_its_event_and_the_run_is_saved(
+    event: str, want: int, tmp_path: Path
+) -> None:
+    ended: list[Any] = []
+
+    def on_end(job: Any, result: Any) -> None:
+        ended.append(result)
+
+    at = 1 if event in ('on_start', 'on_evaluate', 'on_end') else 2
+    cfg = job_config(tmp_path, checkpoint=dict(freq=64, keep_best=False))
+    words = rf'callback types:SimpleNamespace raised in {event} ZeroDivisionError: no sense \(test_callbacks.py:\d+\)'
+    with pytest.raises(CallbackError, match=words) as error:
+        serial_pipeline(cfg, callbacks=[raising(event, at), on_end])
+    assert isinstance(error.value, RunError) and isinstance(error.value.__cause__, ZeroDivisionError)
+    assert ended == []  # after an error no callback is called
+    run_dir = next(tmp_path.glob('run/*'))
+    assert load_checkpoint(run_dir).meta['env_step'] == want
+    assert serial_pipeline(resume=run_dir, max_env_step=320).env_step == 320
+
+
+@pytest.mark.parametrize('at', [3, 7, 10])  # in the first round, the second, and in the auxiliary phase of that
+def test_run_whose_callback_raised_in_an_update_is_saved_and_resumed(at: int, tmp_path: Path) -> None:
+    cfg = run_config(tmp_path, 'ppg')
+    with pytest.raises(CallbackError, match='in on_gradient'):
+        serial_pipeline(cfg, callbacks=[raising('on_gradient', at)])
+    run_dir = next(tmp_path.glob('run/*'))
+    saved = load_checkpoint(run_dir).meta['env_step']
+    assert not load_checkpoint(run_dir).state.get('memory')  # else a phase that was broken off would be made twice
+    result = serial_pipeline(resume=run_dir, max_env_step=saved + 512)
+    assert result.env_step == saved + 512
+
+
+def test_run_that_cannot_be_saved_after_a_callback_raised_says_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> Any:
+        raise SaveError('the disk is full')
+
+    monkeypatch.setattr(CheckpointManager, 'save', full)
+    with pytest.raises(
+        SaveError, match='the disk is full; it had failed: callback types:SimpleNamespace raised in on_rollout'
+    ):
+        serial_pipeline(job_config(tmp_path), callbacks=[raising('on_rollout')])
+
+
+def test_constructor_that_raises_is_named(tmp_path: Path) -> None:
+    class Broken(Callback):
+        def __init__(self) -> None:
+            raise OSError('no file')
+
+        def on_start(self, job: Any) -> None:
+            pass
+
+    with pytest.raises(CallbackError, match=r'Broken raised when it was made OSError: no file'):
+        serial_pipeline(job_config(tmp_path), callbacks=[Broken])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ('event', 'answer', 'words'),
+    [
+        (
+            'on_rollout',
+            True,
+            r'returned True from on_rollout, whose answer nothing reads; call job.stop\(\) to end the run',
+        ),
+        ('on_samples', {}, r'returned \{\} from on_samples, whose answer nothing reads; change its argument in place'),
+        ('on_update', True, 'returned True from on_update; return a dict of metrics, or None'),
+        ('on_update', {'a': 'b'}, "gave the metric 'a' = 'b' in on_update; give a number"),
+        ('on_update', {'a': torch.ones(2)}, "gave the metric 'a' = tensor"),
+        ('on_update', {3: 1.0}, 'gave the metric 3 = 1.0'),
+    ],
+)
+def test_answer_that_nothing_reads_is_refused(event: str, answer: Any, words: str, tmp_path: Path) -> None:
+    item = SimpleNamespace(**{event: lambda job, *rest: answer})
+    with pytest.raises(CallbackError, match=f'callback types:SimpleNamespace {words}'):
+        serial_pipeline(job_config(tmp_path), callbacks=[item])
+
+
+class Misspelt(Callback):
+    def on_rolout(self, job: Any, rollout: Any) -> None: ...
+
+
+class Nothing(Callback):
+    def helper(self) -> None: ...
+
+
+class TooFew(Callback):
+    def on_update(self, metrics: Any) -> Any: ...  # type: ignore[override]
+
+
+class Value:
+    on_start = 3
+
+
+class Needs(Callback):
+    def __init__(self, path: str) -> None: ...
+
+    def on_start(self, job: Any) -> None: ...
+
+
+def on_strat(job: Any) -> None: ...
+
+
+ALL = ', '.join(EVENTS)
+
+
+@pytest.mark.parametrize(
+    ('spec', 'problem'),
+    [
+        (Misspelt, f"Misspelt has a method that nothing would call: there is no event 'on_rolout'; did you mean 'on_rollout'? "
+         f'the events are {ALL}.'),
+        (Nothing, f'Nothing has nothing to call; give it one of the methods {ALL}.'),
+        (Callback, f'Callback has nothing to call; give it one of the methods {ALL}.'),
+        (3, f'int has nothing to call; give it one of the methods {ALL}.'),
+        (TooFew, 'TooFew must have on_update as a method that takes (job, metrics).'),
+        (Value, 'Value must have on_start as a method that takes (job).'),
+        (Needs, 'Needs has a constructor that needs arguments; give defaults to all, or pass an object in Python: '
+         'serial_pipeline(..., callbacks=[...]).'),
+        (on_strat, f"on_strat is a function, which is called at the event of its name: there is no event 'on_strat'; did you "
+         f"mean 'on_start'? the events are {ALL}."),
+        (lambda job: None, f"<lambda> is a function, which is called at the event of its name: there is no event '<lambda>'; the "
+         f'events are {ALL}.'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_callback_is_refused_in_one_sentence(spec: Any, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        serial_pipeline(job_config(tmp_path), callbacks=[spec])
+    (got,) = error.value.problems
+    assert got.startswith('callback ') and got.endswith(problem.rpartition(' on_strat is')[2])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ('spec', 'problem'),
+    [
+        ('no_such_module:A', "callbacks[0] names the module 'no_such_module', which is not found; check the spelling, "
+         "install the package that has it, or name its file, 'path/file.py:name'."),
+        (f'{HERE}:Note', f"callbacks[0] is '{HERE}:Note' but '{HERE}' has no 'Note': did you mean 'Notes' or 'notes'?"),
+        ('os:system', "callbacks[0] is 'os:system' but that is <built-in function system>; name a class, or a function of "
+         'an event.'),
+        ('Notes', f"callbacks[0] is 'Notes', {NO_NAME}"),
+        ('a:b:c', f"callbacks[0] is 'a:b:c', {NO_NAME}"),
+        (3, None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_name_of_no_callback_is_refused_when_the_config_is_resolved(spec: Any, problem: str | None) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve_config(job_config('runs', callbacks=[spec]))
+    if problem is None:
+        assert error.value.problems[0].startswith(f'callbacks is [{spec}]')
+    else:
+        assert error.value.problems == [problem]
+
+
+def test_callback_in_a_file_is_named_by_its_path_and_stored_with_the_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / 'callback_of_test.py').write_text(
+        'class Count:\n    n = 0\n    def on_rollout(self, job, rollout):\n        Count.n += 1\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    result = serial_pipeline(job_config(tmp_path), overrides=['callbacks=[./callback_of_test.py:Count]'])
+    count = load_code('callback_of_test.py:Count', 'test')
+    n, stored = count.n, resolve_config(result.run_dir / 'config.yaml').callbacks
+    assert n > 0 and stored == [f'{tmp_path}/callback_of_test.py:Count']
+    with pytest.raises(ConfigError, match=r"callbacks\[0\] is 'callback_of_test.py:Cuont'.*did you mean 'Count'"):
+        resolve_config(job_config(tmp_path, callbacks=['./callback_of_test.py:Cuont']))
+    sys.modules.pop('callback_of_test')
+
+
+def test_object_in_a_config_is_refused_since_no_checkpoint_holds_it() -> None:
+    with pytest.raises(ConfigError, match='callbacks is'):
+        resolve_config(job_config('runs', callbacks=[Notes()]))
+
+
+def test_callbacks_may_be_named_on_the_command_line(notes: list[tuple[str, Any]]) -> None:
+    cfg = resolve_config(job_config('runs'), [f'callbacks=[{HERE}:Notes]'])
+    assert cfg.callbacks == [f'{HERE}:Notes']
+
+
+@pytest.mark.parametrize('value', ['a:B', {'a': 1}, Notes])
+def test_argument_that_is_no_list_is_refused(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match='callbacks is .* but must be a list of classes, objects or functions'):
+        serial_pipeline(job_config(tmp_path), callbacks=value)
+
+
+def test_event_that_is_not_overridden_is_not_called() -> None:
+    class Ends(Callback):
+        def on_end(self, job: Any, result: Any) -> None: ...
+
+    callbacks = Callbacks([Ends])
+    assert [event for event in EVENTS if event in callbacks] == ['on_end']

@@ -1,0 +1,166 @@
+"""Each warning comes at its threshold, not below, once, and says what to do; runs of the real thing give them too."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zoo import serial_pipeline
+from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from zoo.run.observers.diagnostics import CLIP_RATIO, LONG, RULES, SHORT, Advice, Facts, facts_of, max_entropy
+
+FACTS = Facts(100_000, 4, shares_trunk=True, value_range=5.0, scales_returns=False, max_entropy=2.0)
+VALUE = {'learn/value_weight': 0.5, 'learn/policy_loss': -0.25}
+
+CASES: dict[str, tuple[dict[str, float], dict[str, float], int, str]] = {
+    # rule: (a line that is just at its threshold, one just below, lines in a row, what to do)
+    'kl_not_finite': ({'learn/kl': math.inf}, {'learn/kl': 0.9}, 1, 'target_kl'),
+    'kl_large': ({'learn/kl': 1.0}, {'learn/kl': 0.999}, SHORT, 'learning_rate'),
+    'value_dominates': ({**VALUE, 'learn/value_loss': 50.0}, {**VALUE, 'learn/value_loss': 49.9}, SHORT, 'value_norm'),
+    'returns_beyond_clip': ({'collect/return_mean': -50.0}, {'collect/return_mean': -49.9}, 1, 'range'),
+    'entropy_near_zero': ({'learn/entropy': 0.02}, {'learn/entropy': 0.0201}, 1, 'entropy_weight'),
+    'returns_large': ({'collect/return_mean': -1000.1}, {'collect/return_mean': -1000.0}, 1, 'reward_norm'),
+    'critic_useless': ({'learn/explained_variance': 0.0}, {'learn/explained_variance': 0.001}, LONG, 'value_norm'),
+    'returns_outside': ({'learn/return_outside': 0.1}, {'learn/return_outside': 0.099}, SHORT, 'Widen'),
+    'no_episode': ({'collect/episode': 0}, {'collect/episode': 1}, 1, 'max_episode_steps'),
+}
+STEP = {'entropy_near_zero': 25_000, 'no_episode': 40_000}
+
+
+def said(name: str, facts: Facts, line: dict[str, float], env_step: int, n_line: int) -> list[str]:
+    """What one rule says about a line that comes n_line times."""
+    found = [text for _ in range(n_line) if (text := RULES[name].find(facts, line, env_step))]
+    return found if len(found) == n_line else []
+
+
+def test_every_rule_has_a_case() -> None:
+    assert CASES.keys() == RULES.keys()
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_a_rule_warns_at_its_threshold_once_with_a_remedy(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    line, _, n_line, remedy = CASES[name]
+    facts = FACTS if name != 'returns_large' else FACTS._replace(value_range=None)
+    advice = Advice(facts)
+    with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
+        texts = [advice.look(STEP.get(name, 10_000), line) for _ in range(n_line + 3)]
+    assert [len(text) for text in texts] == [*[0] * (n_line - 1), 1, 0, 0, 0]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING and record.getMessage() == texts[n_line - 1][0]
+    assert remedy in record.getMessage()
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_a_rule_is_silent_below_its_threshold(name: str) -> None:
+    _, line, n_line, _ = CASES[name]
+    facts = FACTS if name != 'returns_large' else FACTS._replace(value_range=None)
+    advice = Advice(facts)
+    assert not any(advice.look(STEP.get(name, 10_000), line) for _ in range(n_line + 3))
+    assert not any(advice.look(STEP.get(name, 10_000), {}) for _ in range(n_line + 3))  # no such metric
+
+
+@pytest.mark.parametrize('name', [name for name, case in CASES.items() if case[2] > 1])
+def test_a_line_that_is_well_begins_the_count_anew(name: str) -> None:
+    line, well, n_line, _ = CASES[name]
+    advice = Advice(FACTS)
+    lines = [*[line] * (n_line - 1), well, *[line] * (n_line - 1)]
+    assert not any(advice.look(10_000, each) for each in lines)
+    assert advice.look(10_000, line)
+
+
+@pytest.mark.parametrize(
+    ('name', 'facts', 'env_step'),
+    [
+        ('value_dominates', FACTS._replace(shares_trunk=False), 10_000),
+        ('returns_beyond_clip', FACTS._replace(scales_returns=True), 10_000),
+        ('returns_beyond_clip', FACTS._replace(value_range=None), 10_000),
+        ('returns_large', FACTS._replace(scales_returns=True), 10_000),
+        ('entropy_near_zero', FACTS._replace(max_entropy=None), 10_000),
+        ('entropy_near_zero', FACTS, 25_001),  # no longer early
+        ('no_episode', FACTS, 39_999),
+    ],
+)
+def test_a_rule_is_silent_where_it_does_not_apply(name: str, facts: Facts, env_step: int) -> None:
+    line, _, n_line, _ = CASES[name]
+    assert not said(name, facts, line, env_step, n_line)
+
+
+def test_a_small_value_loss_does_not_dominate_a_policy_loss_of_zero() -> None:
+    line = {'learn/value_weight': 1.0, 'learn/policy_loss': 0.0, 'learn/value_loss': 0.99}
+    assert not said('value_dominates', FACTS, line, 10_000, SHORT)
+    assert said('value_dominates', FACTS, {**line, 'learn/value_loss': 1.0}, 10_000, SHORT)
+
+
+def test_the_largest_entropy_is_that_of_uniform_choices() -> None:
+    assert max_entropy(Discrete(8)) == pytest.approx(math.log(8))
+    assert max_entropy(MultiDiscrete((2, 3), (0, 0), (2,))) == pytest.approx(math.log(6))
+    assert max_entropy(MultiBinary((3,))) == pytest.approx(math.log(8))
+    assert max_entropy(Box(np.zeros(2), np.ones(2))) is None
+
+
+def config(tmp_path: Path, env: str = 'CartPole-v1', model: Any = None, **learn: Any) -> dict[str, Any]:
+    return dict(
+        seed=0,
+        max_env_step=2048,
+        env=dict(id=env, collector_env_num=4, evaluator_env_num=1),
+        logger=dict(root=str(tmp_path), console='off', tensorboard=False, freq=128),
+        policy=dict(
+            eval=dict(n_episode=1),
+            learn=dict(batch_size=64, **learn),
+            collect=dict(n_step=32),
+            **({} if model is None else dict(model=model)),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ('learn', 'model', 'want'),
+    [
+        (
+            dict(value_clip=True, value_norm=False, reward_norm=False),
+            None,
+            Facts(2048, 4, False, 0.2, False, math.log(2)),
+        ),
+        (dict(value_norm=True), None, Facts(2048, 4, False, None, True, math.log(2))),
+        (
+            dict(value_loss={'type': 'error_clip', 'range': 9.0}, value_norm=False),
+            dict(shared_encoder=True),
+            Facts(2048, 4, True, 3.0, False, math.log(2)),
+        ),
+        (dict(value_norm=False), dict(shared_encoder='detach'), Facts(2048, 4, False, None, False, math.log(2))),
+    ],
+)
+def test_facts_are_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learn: Any, model: Any, want: Facts
+) -> None:
+    seen = []
+    monkeypatch.setattr('zoo.run.job.facts_of', lambda *args: seen.append(facts_of(*args)) or seen[-1])
+    serial_pipeline(config(tmp_path, model=model, clip_ratio=0.2, **learn) | dict(max_env_step=2048))
+    assert seen == [want]
+
+
+@pytest.mark.slow
+def test_a_run_warns_of_returns_that_nothing_scales(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cfg = config(tmp_path, env='Pendulum-v1', value_norm=False, reward_norm=False)
+    with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
+        serial_pipeline(cfg)
+    (text,) = [record.getMessage() for record in caplog.records if 'nothing scales' in record.getMessage()]
+    assert 'policy.learn.reward_norm=true' in text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
+        serial_pipeline(config(tmp_path, env='Pendulum-v1', value_norm=True, reward_norm=False))
+    assert not [record for record in caplog.records if 'nothing scales' in record.getMessage()]
+
+
+def test_a_run_warns_of_a_value_clip_that_is_small_for_its_returns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
+        serial_pipeline(config(tmp_path, value_clip=True, clip_ratio=0.2, value_norm=False, reward_norm=False))
+    assert sum('follows errors up to 0.2' in record.getMessage() for record in caplog.records) == 1
+    assert CLIP_RATIO * 0.2 < 9  # the least return of CartPole

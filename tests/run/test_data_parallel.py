@@ -1,0 +1,150 @@
+"""What ranks agree on, with ranks that are threads and numbers worked by hand."""
+
+from __future__ import annotations
+
+import logging
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.thread_ranks import on_ranks
+from zoo.core.ranks import ALONE, Ranks
+from zoo.run.data_parallel import Agreement
+from zoo.run.launch import OfRank
+from zoo.worker.evaluator import Evaluation, joined_evaluations
+from zoo.worker.infos import InfoTally
+
+
+def parts(returns: Any = (), lengths: Any = (), infos: dict[str, Any] | None = None) -> Any:
+    """What an agreement needs of the parts of a run."""
+    tally = InfoTally()
+    tally.values.update(infos or {})
+    episodes = SimpleNamespace(n_episode=0, n_reset=0, returns=returns, lengths=lengths, infos=tally)
+    collector = SimpleNamespace(env_step=100, episodes=episodes)
+    return SimpleNamespace(collector=collector, learner=SimpleNamespace(n_sample=100))
+
+
+def counters(own: Any) -> tuple[int, ...]:
+    episodes = own.collector.episodes
+    return own.collector.env_step, episodes.n_episode, episodes.n_reset, own.learner.n_sample
+
+
+def test_counters_are_the_sum_of_what_each_rank_added() -> None:
+    def work(ranks: Ranks) -> list[tuple[int, ...]]:
+        own, found = parts(), []
+        agreement = Agreement(ranks, own)
+        for n_step in (60 + ranks.rank, 64 - ranks.rank):  # 60 and 61, then 64 and 63
+            own.collector.env_step += n_step
+            own.collector.episodes.n_episode += 2 + ranks.rank
+            own.collector.episodes.n_reset += 1
+            own.learner.n_sample += 32
+            agreement.count()
+            found.append(counters(own))
+        return found
+
+    # 100 of before, which both ranks have, and 121, then 127 more; 2 + 3 episodes, 1 + 1 resets, 32 + 32 samples each time
+    assert on_ranks(work) == [[(221, 5, 2, 164), (348, 10, 4, 228)]] * 2
+
+
+def test_counters_that_a_resume_sets_are_not_counted_twice() -> None:
+    def work(ranks: Ranks) -> int:
+        own = parts()
+        own.collector.env_step = 1000
+        agreement = Agreement(ranks, own)
+        own.collector.env_step += 8
+        agreement.count()
+        return int(own.collector.env_step)
+
+    assert on_ranks(work) == [1016] * 2
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'received', 'answer', 'after'),
+    [
+        ((False, False), ([], []), None, ([], [])),
+        ((False, True), ([], []), 0, ([], [])),
+        ((False, False), ([], [15]), 15, ([15], [15])),
+        ((True, False), ([], [2]), 2, ([2], [2])),
+        ((False, False), ([2], [15]), 15, ([2], [15])),
+    ],
+)
+def test_a_signal_or_wish_of_one_rank_stops_all(
+    wanted: tuple[bool, ...], received: tuple[list[int], ...], answer: int | None, after: tuple[list[int], ...]
+) -> None:
+    signals = [list(each) for each in received]
+
+    def work(ranks: Ranks) -> int | None:
+        return Agreement(ranks, parts()).stops(wanted[ranks.rank], signals[ranks.rank])
+
+    assert on_ranks(work) == [answer] * 2 and signals == list(after)
+
+
+def test_one_process_agrees_with_itself() -> None:
+    alone = Agreement(ALONE, parts())
+    assert (alone.stops(False, []), alone.stops(True, []), alone.stops(False, [15])) == (None, 0, 15)
+    assert alone.first('why') == 'why' and alone.metrics({'loss': 1}) == {'loss': 1}
+
+
+def test_all_ranks_have_the_first_reason() -> None:
+    def work(ranks: Ranks) -> str:
+        return Agreement(ranks, parts()).first(['', 'enough', 'more'][ranks.rank])
+
+    assert on_ranks(work, 3) == ['enough'] * 3
+
+
+def test_metrics_are_means_and_extremes_of_the_ranks_that_have_them() -> None:
+    given = [
+        {'loss': 1.0, 'ratio_max': 3.0, 'reward_min': -1.0},
+        {'loss': 4.0, 'ratio_max': 2.0, 'reward_min': -7.0},
+        {'mine': 5},
+    ]
+    found = on_ranks(lambda ranks: Agreement(ranks, parts()).metrics(given[ranks.rank]), 3)
+    want = {'loss': 2.5, 'ratio_max': 3.0, 'reward_min': -7.0, 'mine': 5.0}
+    assert [{name: float(x) for name, x in each.items()} for each in found] == [want] * 3
+
+
+def test_last_episodes_are_those_of_all_ranks() -> None:
+    given = [([1.0, 2.0], [3, 4], {'won': [1.0]}), ([5.0], [6], {'won': [0.0], 'lives': [2.0]})]
+
+    def work(ranks: Ranks) -> tuple[Any, ...]:
+        returns, lengths, infos = Agreement(ranks, parts(*given[ranks.rank])).episodes()
+        return list(returns), list(lengths), {key: list(values) for key, values in infos.values.items()}
+
+    assert on_ranks(work) == [([1.0, 2.0, 5.0], [3, 4, 6], {'won': [1.0, 0.0], 'lives': [2.0]})] * 2
+
+
+def test_evaluations_are_joined_in_the_order_of_the_ranks() -> None:
+    own = [
+        Evaluation(
+            [1.0, 2.0], [10, 20], [False, True], {'won': [1.0, 0.0]}, {'hard': Evaluation([7.0], [1], [False], {})}
+        ),
+        Evaluation([3.0], [30], [False], {'lives': [2.0]}, {'hard': Evaluation([8.0], [2], [True], {})}),
+    ]
+    for found in [
+        joined_evaluations(own),
+        *on_ranks(lambda ranks: joined_evaluations(ranks.gather(own[ranks.rank]))),
+    ]:
+        assert (list(found.returns), list(found.lengths), list(found.cut)) == (
+            [1, 2, 3],
+            [10, 20, 30],
+            [False, True, False],
+        )
+        assert found.return_mean == 2.0
+        assert list(found.sets['hard'].returns) == [7, 8] and list(found.sets['hard'].cut) == [False, True]
+        assert found.infos['won'][:2] == [1.0, 0.0] and math.isnan(found.infos['won'][2])
+        assert [math.isnan(x) for x in found.infos['lives']] == [True, True, False]
+
+
+def test_log_of_another_rank_has_its_warnings_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
+    log, keep = logging.getLogger('tests.of_rank'), OfRank(3)
+    caplog.set_level(logging.INFO)
+    caplog.handler.addFilter(keep)
+    caplog.handler.addFilter(keep)  # a second handler sees the same record
+    try:
+        log.info('not this')
+        log.warning('%d of these', 2)
+    finally:
+        caplog.handler.removeFilter(keep)
+    assert caplog.messages == ['rank 3: 2 of these']

@@ -1,0 +1,421 @@
+"""Where a resumed run writes, and that it harms nothing which is there."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.policy_envs import differing, job_config, rows
+from tests.run.processes import config_file, ended, fill, make_read_only, run_zoo, small_disk, start_zoo, wait_for
+from zoo.core.errors import UserError
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
+from zoo.run.checkpoint.manager import SaveError
+from zoo.run.config import resolve_config
+from zoo.run.folder import NAME
+from zoo.run.job import SerialJob
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+@pytest.mark.parametrize('name', ['best.safetensors', 'step_000000128.safetensors'])
+def test_resume_from_an_older_checkpoint_leaves_its_run_as_it_was(tmp_path: Path, name: str) -> None:
+    first = serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64, keep_last=9)))
+    before = _files(first.run_dir)
+    second = serial_pipeline(resume=first.run_dir / 'checkpoints' / name, max_env_step=320)
+    assert second.run_dir != first.run_dir and second.env_step == 320
+    assert _files(first.run_dir) == before
+
+
+def test_resume_under_another_name_starts_a_folder_of_that_name(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    before = _files(first.run_dir)
+    second = serial_pipeline(resume=first.run_dir, max_env_step=320, overrides=['exp_name=tuned'])
+    assert second.run_dir.parent.name == 'tuned' and _files(first.run_dir) == before
+
+
+def test_resume_keeps_a_best_policy_that_came_after_the_last_checkpoint(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    best = first.run_dir / 'checkpoints' / 'best.safetensors'
+    state, meta, _ = load_checkpoint(best)
+    save_checkpoint(best, state, {**meta, 'best_return': 1000.0})  # as if the run was killed right after it
+    result = serial_pipeline(resume=first.run_dir, max_env_step=512)
+    assert result.best_return == 1000.0 and load_checkpoint(best).meta['best_return'] == 1000.0
+
+
+def test_resume_with_an_env_of_other_spaces_is_refused_with_both(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    before = _files(first.run_dir)
+    with pytest.raises(CheckpointError, match="action_space.*'n': 2.*but the env has.*'box'"):
+        serial_pipeline(resume=first.run_dir, max_env_step=512, overrides=['env.kwargs.action=box'])
+    assert _files(first.run_dir) == before
+
+
+def test_resume_with_another_env_of_the_same_spaces_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        serial_pipeline(resume=first.run_dir, max_env_step=320, overrides=['env.id=tests.envs:LimitEnv'])
+    assert 'was trained on env tests.envs:limit_env and continues with tests.envs:LimitEnv' in caplog.text
+
+
+def test_resume_of_a_solved_run_stays_stopped_and_says_how_to_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    solved = job_config(tmp_path, max_env_step=10_000, policy=dict(eval=dict(eval_freq=128, stop_value=5.0)))
+    first = serial_pipeline(solved)  # every return is 5
+    assert serial_pipeline(resume=first.run_dir).env_step == first.env_step
+    assert 'policy.eval.stop_value=null' in caplog.text
+    on = serial_pipeline(resume=first.run_dir, max_env_step=256, overrides=['policy.eval.stop_value=null'])
+    assert on.env_step == 256
+
+
+def test_resume_after_a_resume_logs_one_history(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    for limit in (320, 384):
+        serial_pipeline(resume=first.run_dir, max_env_step=limit)
+    steps = [row['env_step'] for row in rows(first.run_dir)]
+    assert steps == sorted(steps) and steps[-1] == 384
+
+
+@pytest.mark.parametrize('root', ['/dev/null', '/proc/nothing'])
+def test_root_that_cannot_hold_a_folder_is_the_users_error(tmp_path: Path, root: str) -> None:
+    with pytest.raises(UserError, match='set logger.root'):
+        serial_pipeline(job_config(tmp_path, logger=dict(root=root)))
+
+
+def test_resume_without_a_best_checkpoint_remembers_the_best_return(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path, checkpoint=dict(keep_best=False)))
+    newest = max((first.run_dir / 'checkpoints').iterdir())
+    state, meta, _ = load_checkpoint(newest)
+    state['counter']['best_return'] = 1000.0
+    save_checkpoint(newest, state, meta)
+    assert serial_pipeline(resume=first.run_dir, max_env_step=512).best_return == 1000.0
+
+
+def test_resume_into_a_new_folder_takes_the_best_along(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    second = serial_pipeline(resume=first.run_dir / 'checkpoints' / 'best.safetensors', overrides=['exp_name=on'])
+    best = load_checkpoint(second.run_dir / 'checkpoints' / 'best.safetensors')
+    assert (second.best_return, best.meta['best_return']) == (first.best_return, first.best_return)
+    assert best.meta['env_step'] == load_checkpoint(first.run_dir / 'checkpoints' / 'best.safetensors').meta['env_step']
+
+
+@pytest.mark.parametrize('override', ['seed=9', 'logger.root={}/elsewhere'])
+def test_resume_that_would_be_named_otherwise_starts_a_folder(tmp_path: Path, override: str) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    override = override.format(tmp_path)
+    second = serial_pipeline(resume=first.run_dir, max_env_step=320, overrides=[override])
+    assert second.run_dir != first.run_dir and override.rpartition('=')[2] in str(second.run_dir)
+
+
+def test_resume_of_a_killed_run_logs_no_evaluation_twice(tmp_path: Path) -> None:
+    cfg = job_config(tmp_path, checkpoint=dict(freq=64, keep_last=9), policy=dict(eval=dict(eval_freq=64)))
+    first = serial_pipeline(cfg)
+    for path in (first.run_dir / 'checkpoints').glob('step_*'):
+        if path.name > 'step_000000064.safetensors':
+            path.unlink()  # as if it was killed before they were written
+    serial_pipeline(resume=first.run_dir)
+    judged = [row['env_step'] for row in rows(first.run_dir) if 'eval/return_mean' in row]
+    assert judged == [64, 128, 192, 256]
+
+
+def test_newest_checkpoint_is_that_of_the_largest_step_not_name(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64)))
+    folder = first.run_dir / 'checkpoints'
+    *_, older, newest = sorted(folder.glob('step_*'))
+    older.rename(folder / 'step_999999999.safetensors')
+    newest.rename(folder / 'step_1000000000.safetensors')  # by name it would come before the other
+    second = serial_pipeline(resume=first.run_dir, max_env_step=320)
+    assert second.run_dir == first.run_dir.absolute()
+
+
+# --- a folder that is removed, or cannot be written ---
+
+
+def begun(root: Path, **sections: Any) -> SerialJob:
+    cfg = job_config(root, logger=dict(tensorboard=True), checkpoint=dict(freq=64), **sections)
+    return SerialJob(resolve_config(cfg))
+
+
+def move(folder: Path) -> None:
+    folder.rename(folder.with_name('elsewhere'))
+
+
+@pytest.mark.parametrize('remove', [shutil.rmtree, move])
+@pytest.mark.parametrize('level', [0, 1])
+def test_run_folder_removed_in_mid_run_is_begun_anew_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, remove: Any, level: int
+) -> None:
+    with begun(tmp_path / 'root') as job:
+        job.iteration()
+        remove([job.run_dir, job.run_dir.parent][level])
+        job.iteration()
+        assert (job.run_dir / NAME).exists()
+        job.iteration()
+        job.finish()
+    (warning,) = caplog.messages
+    assert f'the run folder {job.run_dir} or its lock was removed or moved' in warning
+    assert [row['env_step'] for row in rows(job.run_dir)] == [128, 192, 192]  # the last one is the evaluation
+    assert load_checkpoint(job.run_dir).meta['env_step'] == 192
+    assert resolve_config(str(job.run_dir / 'config.yaml')) == job.cfg
+    (events,) = (job.run_dir / 'tb').iterdir()
+    assert b'learn/train_iter' in events.read_bytes()
+    assert serial_pipeline(resume=job.run_dir, max_env_step=256).run_dir == job.run_dir
+
+
+def test_run_folder_removed_before_the_last_save_is_begun_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with begun(tmp_path) as job:
+        job.iteration()
+        shutil.rmtree(job.run_dir)
+        job.save()
+    assert len(caplog.messages) == 1 and 'was removed or moved' in caplog.text
+    assert sorted(path.name for path in job.run_dir.iterdir()) == [
+        'checkpoints',
+        'config.yaml',
+        'metrics.jsonl',
+        'result.json',
+        'tb',
+    ]
+
+
+def test_run_folder_that_cannot_be_made_anew_is_a_failed_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with begun(tmp_path / 'root') as job, pytest.raises(SaveError, match='is lost: .*no other one is saved'):
+        job.iteration()
+        shutil.rmtree(tmp_path / 'root')
+        (tmp_path / 'root').touch()
+        for _ in range(2):
+            job.iteration()
+        log, *saves = caplog.messages
+        assert f'run folder {job.run_dir} cannot be written (' in log and len(saves) == 2
+        assert all('could not be saved' in message for message in saves)
+        (tmp_path / 'root').unlink()
+        job.iteration()
+        assert [row['env_step'] for row in rows(job.run_dir)] == [256]  # as soon as it can be made
+        shutil.rmtree(tmp_path / 'root')
+        (tmp_path / 'root').touch()
+        job.finish()
+
+
+@pytest.mark.parametrize('name', ['metrics.jsonl', 'tb'])
+def test_log_file_removed_in_mid_run_is_begun_anew_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    with begun(tmp_path) as job:
+        job.iteration()
+        move(job.run_dir / name)
+        job.iteration()
+        job.iteration()
+    (warning,) = caplog.messages
+    assert str(job.run_dir / name) in warning and warning.endswith('was removed or moved; it is begun anew')
+    assert rows(job.run_dir)[-1]['env_step'] == 192
+    (events,) = (job.run_dir / 'tb').iterdir()
+    assert b'learn/train_iter' in events.read_bytes()
+
+
+@pytest.mark.long
+def test_resume_on_a_read_only_disk_is_refused_and_may_continue_elsewhere(tmp_path: Path) -> None:
+    with small_disk(tmp_path / 'disk', '4m') as disk:
+        first = serial_pipeline(job_config(disk))
+        before = _files(first.run_dir)
+        make_read_only(disk)
+        resume = ['train', '--resume', first.run_dir, 'max_env_step=320', '--import', 'tests.envs']
+        refused, elsewhere = run_zoo(*resume), run_zoo(*resume, f'logger.root={tmp_path}/elsewhere')
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            f'zoo: error: the run folder {first.run_dir} cannot be written (Read-only file system); make that possible, '
+            'or set logger.root to a folder that can be written\n',
+        )
+        assert elsewhere.returncode == 0 and list(tmp_path.glob('elsewhere/run/*/config.yaml'))
+        assert _files(first.run_dir) == before
+
+
+@pytest.mark.long
+def test_folder_that_may_not_be_written_refuses_a_run_and_a_resume(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path / 'root'))
+    for folder in (first.run_dir, first.run_dir.parent):
+        folder.chmod(0o555)
+    resumed = run_zoo('train', '--resume', first.run_dir, 'max_env_step=320', '--import', 'tests.envs')
+    new = run_zoo('train', config_file(tmp_path / 'config.yaml', tmp_path / 'root'))
+    for folder in (first.run_dir, first.run_dir.parent):
+        folder.chmod(0o755)  # so that it can be removed
+    assert (resumed.returncode, new.returncode) == (2, 2)
+    assert f'the run folder {first.run_dir} cannot be written (Permission denied); ' in resumed.stderr
+    assert 'cannot be made (Permission denied); set logger.root' in new.stderr.splitlines()[-1]
+    assert len(resumed.stderr.splitlines()) == 1
+
+
+@pytest.mark.long
+def test_disk_that_is_full_before_a_run_refuses_it(tmp_path: Path) -> None:
+    with small_disk(tmp_path / 'disk', '64k') as disk:
+        fill(disk)
+        refused = run_zoo('train', config_file(tmp_path / 'config.yaml', disk))
+    last = refused.stderr.splitlines()[-1]
+    assert refused.returncode == 2 and 'Traceback' not in refused.stderr
+    assert last.startswith(f'zoo: error: the run folder {disk}/run/') and '(No space left on device)' in last
+
+
+def test_disk_that_is_full_at_a_resume_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    with small_disk(tmp_path / 'disk', '256k') as disk:
+        first = serial_pipeline(job_config(disk))
+        before = _files(first.run_dir)
+        fill(disk)
+        with pytest.raises(UserError, match='cannot be written .No space left on device.'):
+            serial_pipeline(resume=first.run_dir, max_env_step=512)
+        assert _files(first.run_dir) == before
+
+
+def test_config_that_was_half_written_does_not_matter_to_a_resume(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path))
+    whole = (first.run_dir / 'config.yaml').read_bytes()
+    (first.run_dir / 'config.yaml').write_bytes(whole[:100])
+    (first.run_dir / 'config.yaml.123.tmp').write_bytes(whole[:50])  # of a process that was killed
+    serial_pipeline(resume=first.run_dir, max_env_step=256)
+    assert (first.run_dir / 'config.yaml').read_bytes() == whole
+    assert not list(first.run_dir.glob('*.tmp'))
+
+
+# --- run_dir=, or --run: the folder is named, and the run in it continues ---
+
+
+def test_run_continues_in_the_folder_that_is_named_and_says_what_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    place = tmp_path / 'deep' / 'mine'
+    first = serial_pipeline(job_config(tmp_path, max_env_step=128), run_dir=place)
+    assert (first.run_dir, first.env_step) == (place, 128) and not (tmp_path / 'run').exists()
+    assert 'continues' not in caplog.text
+    changed = job_config(tmp_path, policy=dict(eval=dict(stop_value=99.0)))
+    second = serial_pipeline(changed, run_dir=str(place))
+    assert (second.run_dir, second.env_step) == (place, 256)
+    assert f'{place} is there: the run continues from step_000000128.safetensors' in caplog.text
+    assert 'max_env_step 128 -> 256, policy.eval.stop_value None -> 99.0' in caplog.text
+    assert [row['env_step'] for row in rows(place) if 'learn/train_iter' in row] == [64, 128, 192, 256]
+
+
+def test_run_in_a_named_folder_has_the_bits_of_one_that_is_resumed(tmp_path: Path) -> None:
+    cfg = job_config(tmp_path, 'CartPole-v1')
+    first = serial_pipeline(cfg, max_env_step=128)
+    shutil.copytree(first.run_dir, tmp_path / 'copy')
+    resumed = serial_pipeline(resume=first.run_dir, max_env_step=256)
+    continued = serial_pipeline(cfg, run_dir=tmp_path / 'copy')
+    assert continued.env_step == resumed.env_step and continued.run_dir == tmp_path / 'copy'
+    assert not differing(continued.policy.state_dict(), resumed.policy.state_dict())
+
+
+def test_finished_run_in_a_named_folder_has_nothing_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    log = (tmp_path / 'mine' / 'metrics.jsonl').read_text()
+    again = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    assert (again.env_step, again.train_iter, again.last_return) == (256, first.train_iter, first.last_return)
+    assert 'nothing is left to train: the run has 256 env steps' in caplog.text
+    assert (tmp_path / 'mine' / 'metrics.jsonl').read_text() == log
+
+
+def test_folder_with_files_of_others_and_no_checkpoint_gets_a_new_run(tmp_path: Path) -> None:
+    (tmp_path / 'mine').mkdir()
+    (tmp_path / 'mine' / 'notes.txt').write_text('keep')
+    # lines of a process that was killed before its first checkpoint
+    (tmp_path / 'mine' / 'metrics.jsonl').write_text('{"env_step": 64, "wall_s": 1.0}\n{"env_step": 128, "wal')
+    result = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    assert [row['env_step'] for row in rows(result.run_dir) if 'learn/train_iter' in row] == [64, 128, 192, 256]
+    assert [row['env_step'] for row in rows(result.run_dir)] == [64, 128, 192, 256, 256]
+    assert (tmp_path / 'mine' / 'notes.txt').read_text() == 'keep'
+
+
+def test_run_is_continued_without_a_config_and_refused_without_either(tmp_path: Path) -> None:
+    first = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    second = serial_pipeline(run_dir=tmp_path / 'mine', max_env_step=320)
+    assert (second.run_dir, second.env_step) == (first.run_dir, 320)
+    with pytest.raises(UserError, match='new has no checkpoint to continue from; give a config to begin a run in it'):
+        serial_pipeline(run_dir=tmp_path / 'new')
+    assert not (tmp_path / 'new').exists()
+
+
+def test_folder_that_cannot_be_that_of_a_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / 'file').touch()
+    first = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    places = {
+        tmp_path / 'file': r'file cannot be written \(File exists\); make that possible, or name another folder',
+        tmp_path / 'file' / 'x': r'x cannot be written \(Not a directory\)',
+        first.run_dir / 'checkpoints': f'is the folder of the checkpoints of a run; name the run, {first.run_dir}$',
+        '': "^run_dir is '' but must be the path of a folder$",
+        3: '^run_dir is 3 but must be the path of a folder$',
+    }
+    for place, said in places.items():
+        with pytest.raises(UserError, match=said):
+            serial_pipeline(job_config(tmp_path), run_dir=place)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match='both resume and run_dir'):
+        serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine', resume=first.run_dir)
+
+
+@pytest.mark.parametrize(
+    'sections', [dict(env=dict(id='CartPole-v1')), dict(policy=dict(model=dict(hidden_sizes=[9])))]
+)
+def test_resume_of_a_run_that_does_not_fit_is_refused_and_left_as_it_was(
+    tmp_path: Path, sections: dict[str, Any]
+) -> None:
+    first = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+    before = _files(first.run_dir)
+    other = job_config(tmp_path, max_env_step=512, **sections)
+    with pytest.raises(CheckpointError, match='resume with the env that it was trained on|does not fit'):
+        serial_pipeline(other, resume=tmp_path / 'mine')
+    assert _files(first.run_dir) == before
+
+
+def test_named_folder_in_use_is_refused(tmp_path: Path) -> None:
+    with SerialJob(resolve_config(job_config(tmp_path)), run_dir=tmp_path / 'mine') as job:
+        job.iteration()
+        job.save()
+        before = _files(tmp_path / 'mine')
+        with pytest.raises(UserError, match=r'mine is in use by process \d+ on host'):
+            serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
+        assert _files(tmp_path / 'mine') == before
+        job.iteration()
+
+
+@pytest.mark.long
+def test_command_that_was_killed_continues_and_ends_when_started_again(tmp_path: Path) -> None:
+    env = dict(kwargs={'pause': 0.002})
+    config = config_file(
+        tmp_path / 'a.yaml',
+        tmp_path,
+        'tests.policy_envs:stuck_env',
+        env=env,
+        checkpoint=dict(freq=64),
+        max_env_step=1024,
+    )
+    command = ['train', config, '--run', tmp_path / 'mine']
+    process = start_zoo(*command)
+    wait_for(lambda: len(list((tmp_path / 'mine').glob('checkpoints/step_*.safetensors'))) > 1, process)
+    process.kill()
+    ended(process)
+    n = load_checkpoint(tmp_path / 'mine').meta['env_step']
+    assert 128 <= n < 1024
+    done = run_zoo(*command)
+    assert done.returncode == 0 and f'the run continues from step_{n:09d}.safetensors' in done.stderr, done.stderr
+    assert load_checkpoint(tmp_path / 'mine').meta['env_step'] == 1024
+    steps = [row['env_step'] for row in rows(tmp_path / 'mine') if 'learn/train_iter' in row]
+    assert steps == list(range(64, 1025, 64))
+    again = run_zoo(*command)
+    assert again.returncode == 0 and 'nothing is left to train' in again.stderr
+
+
+@pytest.mark.long
+def test_named_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / 'closed').mkdir(mode=0o500)
+    done = run_zoo('train', config_file(tmp_path / 'a.yaml', tmp_path), '--run', tmp_path / 'closed' / 'mine')
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(
+        f'the run folder {tmp_path}/closed/mine cannot be written (Permission denied); make that possible, or name another folder'
+    )

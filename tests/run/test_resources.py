@@ -1,0 +1,148 @@
+"""The limit on what building a network allocates."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from zoo.config.section import ConfigError
+from zoo.core.spaces import Box
+from zoo.pipeline import serial_pipeline
+from zoo.run.resources import (
+    ROW_BYTES,
+    STEP_BYTES,
+    AllocationError,
+    AllocationLimit,
+    machine_memory,
+    memory_problem,
+    sample_bytes,
+)
+
+
+def test_small_network_is_built_as_without_a_limit() -> None:
+    torch.manual_seed(0)
+    with AllocationLimit(1 << 20):
+        limited = nn.init.orthogonal_(nn.Linear(30, 20).weight)
+    torch.manual_seed(0)
+    assert torch.equal(limited, nn.init.orthogonal_(nn.Linear(30, 20).weight))
+
+
+@pytest.mark.parametrize(
+    'build',
+    [
+        lambda: nn.Linear(1 << 20, 1 << 20),
+        lambda: [nn.Linear(300, 300) for _ in range(10)],  # 10 x 361 kB
+        lambda: torch.zeros(3).new_empty(1 << 40),
+        lambda: torch.randn(1 << 40, generator=torch.Generator()),
+        lambda: torch.arange(1 << 40),
+    ],
+)
+def test_more_than_the_limit_is_refused_before_it_is_allocated(build: Callable[[], object]) -> None:
+    with pytest.raises(AllocationError) as error, AllocationLimit(1 << 20):
+        build()
+    assert error.value.n_byte > 1 << 20
+
+
+def test_machine_has_memory() -> None:
+    assert machine_memory() > 1 << 28
+
+
+def config(n_env: int = 2, n_step: int = 8, **sections: Any) -> dict[str, Any]:
+    env = {'collector_env_num': n_env, 'evaluator_env_num': 1, 'vectorization': 'auto'}
+    collect = {'n_step': n_step, 'n_sample': n_env * n_step}
+    policy = {'collect': collect, 'eval': {'n_episode': 10}, 'learn': {}}
+    return {'env': env, 'policy': policy, 'buffer': {'type': 'rollout'}} | sections
+
+
+def test_samples_take_a_row_for_each_and_the_objects_of_each_step() -> None:
+    # 2 x 8 rows of 64 bytes and of 3 x 4 numbers of 4 bytes, 8 steps of 1,000 bytes
+    space = Box(np.zeros((3, 4)), np.ones((3, 4)))
+    assert sample_bytes(config()) == 16 * 64 + 8_000
+    assert sample_bytes(config(), space) == 16 * (64 + 48) + 8_000
+    assert sample_bytes(config(buffer={'type': 'replay', 'size': 100, 'n_sample': 16}), space) == 100 * 112 + 8_000
+
+
+def test_samples_of_a_buffer_take_the_largest_size_of_its_parts() -> None:
+    def n_byte(**buffer: Any) -> int:
+        config = {'env': {'collector_env_num': 1}, 'policy': {'collect': {'n_step': 1}}, 'buffer': buffer}
+        return sample_bytes(config) - STEP_BYTES
+
+    own, null = {'size': 300}, {'size': None}
+    assert n_byte(size=100) == 100 * ROW_BYTES
+    assert n_byte(size=100, policy=own, value=null) == n_byte(size=100, policy=null, value=own) == 300 * ROW_BYTES
+    assert n_byte(size=500, policy=own, value=null) == 500 * ROW_BYTES
+    assert n_byte(size=500, policy=own, value={'size': 200}) == 300 * ROW_BYTES  # the common size is nobody's
+
+
+def test_samples_of_an_auxiliary_memory_are_those_of_its_window() -> None:
+    cfg = config()  # 16 rows in a rollout
+    cfg['policy']['learn'] = {'aux_freq': 2, 'aux_window': 5}
+    assert sample_bytes(cfg) == 5 * 16 * 64 + 8_000
+    cfg['policy']['learn'] = {'aux_freq': 2, 'aux_window': None}
+    assert sample_bytes(cfg) == 2 * 16 * 64 + 8_000
+    cfg['policy']['learn'] = {'aux_freq': 2, 'aux_window': 10**9}
+    assert 'policy.learn.aux_window 1000000000 ask for samples' in memory_problem(cfg)
+
+
+def test_samples_of_overlapping_sequences_are_counted_as_often_as_they_are_kept() -> None:
+    cfg = config()  # of 8 steps in sequences of 4 there are 5 by steps of 1: 20 rows for 8
+    cfg['policy'] |= {'model': {'recurrent': {'cell': 'lstm'}}, 'learn': {'sequence': {'len': 4, 'overlap': 'maximum'}}}
+    assert sample_bytes(cfg) == 2 * 20 * 64 + 8_000
+    cfg['policy']['collect']['n_step'] = 10**9
+    assert 'policy.learn.sequence.overlap maximum ask for samples' in memory_problem(cfg)
+
+
+@pytest.mark.parametrize(
+    ('sections', 'said'),
+    [
+        ({'n_env': 10**9}, 'env.collector_env_num 1000000000, policy.collect.n_step 8, '),
+        ({'n_step': 10**9}, 'policy.collect.n_step 1000000000'),
+        (
+            {'buffer': {'type': 'replay', 'size': 10**12}},
+            'buffer.size 1000000000000 ask for samples that take 64,000 GB',
+        ),
+    ],
+)
+def test_more_samples_than_memory_holds_are_a_problem(sections: dict[str, Any], said: str) -> None:
+    assert memory_problem(config()) == ''
+    assert 'overlap' not in memory_problem(config(**sections))
+    assert said in memory_problem(config(**sections)) and memory_problem(config(**sections)).endswith('use fewer.')
+
+
+@pytest.mark.parametrize(('how', 'n_env'), [('sync', 10**9), ('async', 10**7)])
+def test_more_envs_than_memory_holds_are_a_problem(how: str, n_env: int) -> None:
+    asked = config(n_step=1)
+    for key in ('collector_env_num', 'evaluator_env_num'):
+        many = config(n_step=1)
+        many['env'] |= {'vectorization': how, key: n_env}
+        many['policy']['eval']['n_episode'] = 10**9
+        assert f'{key} {n_env}' in memory_problem(many) and 'ask for envs that take' in memory_problem(many)
+    assert memory_problem(asked) == ''
+
+
+@pytest.mark.parametrize(
+    'change', ['policy.model.hidden_sizes=[1_000_000, 1_000_000]', 'policy.model.hidden_sizes=[10**9]']
+)
+def test_network_of_more_than_memory_is_refused_before_it_is_built(change: str) -> None:
+    with pytest.raises(ConfigError, match='network that takes [0-9,]+ GB or more|policy.model.hidden_sizes is'):
+        serial_pipeline({'env': {'id': 'CartPole-v1'}}, overrides=[change.replace('10**9', '1_000_000_000')])
+
+
+@pytest.mark.long
+def test_policy_is_built_without_loading_the_compiler() -> None:
+    code = (
+        'import sys\nfrom zoo.run.config import resolve_config\nfrom zoo.run.job import SerialJob\n'
+        'cfg = resolve_config("cartpole_ppo", ["logger.tensorboard=false"])\n'
+        'SerialJob(cfg).close()\nassert "torch._dynamo" not in sys.modules'
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, '-c', code], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,272 @@
+"""Env calls in this process that never return: the run ends with the place and the line, and its state is saved."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from tests.envs import LimitEnv, LimitVectorEnv
+from tests.forked import run_python
+from tests.policy_envs import job_config
+from tests.run.processes import run_zoo
+from zoo.config.yaml_io import save_yaml
+from zoo.env import EnvError, check_env
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint.file import load_checkpoint
+from zoo.run.config import resolve_config
+from zoo.run.signals import watch_calls
+
+ROOT = Path(__file__).parents[2]
+THIS = f'{__file__}:'
+
+
+class HangingEnv(LimitEnv):
+    """LimitEnv that hangs at `at`: 'init', or a number of calls of step or reset; `how`: in Python, C, or again and again."""
+
+    n_made = 0
+
+    def __init__(self, call: str = 'step', at: int = 100, how: str = 'python', index: int | None = None) -> None:
+        super().__init__()
+        self._is_mine = index is None or HangingEnv.n_made == index
+        HangingEnv.n_made += 1
+        self._call, self._left, self._how = call, at, how
+        self._maybe('init')
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._maybe('reset')
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self._maybe('step')
+        return super().step(action)
+
+    def _maybe(self, call: str) -> None:
+        if call != self._call or not self._is_mine:
+            return
+        self._left -= 1
+        if self._left == 0:
+            hang(self._how)
+
+
+def hang(how: str) -> None:
+    if how == 'python':
+        time.sleep(3600)
+    while how == 'stubborn':
+        try:
+            time.sleep(3600)
+        except Exception:
+            pass
+    while how == 'c':  # libc's sleep ends at a signal, and the Python code that follows does not look at it
+        _sleep_blind()
+
+
+def _sleep_blind() -> None:
+    """Blocks all signals of this thread, then sleeps in C."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    ctypes.CDLL(None).sleep(3600)
+
+
+hanging_env = HangingEnv
+hangs_in_python = partial(HangingEnv, 'step', 3)
+hangs_in_c = partial(HangingEnv, 'step', 3, 'c')
+
+
+class SleepyEnv(LimitEnv):
+    """LimitEnv whose 20th and 30th steps, counted over all such envs, take longer than a test and 8 s."""
+
+    n_step = 0
+
+    def step(self, action: Any) -> Any:
+        SleepyEnv.n_step += 1
+        time.sleep({20: 3600, 30: 8}.get(SleepyEnv.n_step, 0))
+        return super().step(action)
+
+
+class CtrlCEnv(LimitEnv):
+    """LimitEnv in whose third step somebody presses Ctrl-C."""
+
+    n_step = 0
+
+    def step(self, action: Any) -> Any:
+        CtrlCEnv.n_step += 1
+        if CtrlCEnv.n_step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
+
+
+ctrl_c_env = CtrlCEnv
+
+
+class HangingVector(LimitVectorEnv):
+    """LimitVectorEnv that hangs at its 20th step."""
+
+    def __init__(self, num_envs: int = 1) -> None:
+        super().__init__(num_envs)
+        self._left = 20
+
+    def step(self, actions: Any) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            time.sleep(3600)
+        return super().step(actions)
+
+
+gymnasium.register('HangingVector-v0', entry_point=LimitEnv, vector_entry_point=HangingVector)
+
+
+class SlowEnv(LimitEnv):
+    """LimitEnv that takes 0.15 s for a reset, and for each tenth step."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        time.sleep(0.15)
+        return super().reset(**kwargs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ('kwargs', 'place'),
+    [
+        ({'call': 'step', 'at': 20, 'index': 1}, 'index 1, step 20'),
+        ({'call': 'reset', 'at': 3, 'index': 1}, 'index 1, step 10'),  # of episodes of 5 steps
+        ({'call': 'reset', 'at': 2, 'index': 2}, 'index 0, step 0'),  # of the evaluation; one reset looks for masks
+        ({'call': 'init', 'at': 1, 'index': 1}, 'index 1, while it was made'),
+    ],
+)
+def test_call_that_never_returns_ends_the_run(tmp_path: Path, kwargs: dict[str, Any], place: str) -> None:
+    HangingEnv.n_made = 0
+    env = dict(kwargs=kwargs, step_timeout=0.3, vectorization='sync', collector_env_num=2, evaluator_env_num=1)
+    with pytest.raises(EnvError) as caught:
+        serial_pipeline(job_config(tmp_path, HangingEnv, env=env, max_env_step=64))
+    words = str(caught.value)
+    assert f"HangingEnv', {place}: no answer within" in words.replace('"', "'"), words
+    assert THIS in words and 'raise env.step_timeout' in words
+    saved = list(tmp_path.glob('run/*/checkpoints/step_*'))
+    assert bool(saved) == (kwargs['call'] != 'init')
+
+
+@pytest.mark.slow
+def test_batched_env_that_hangs_ends_the_run(tmp_path: Path) -> None:
+    env = dict(step_timeout=0.3)
+    with pytest.raises(EnvError, match="env 'HangingVector-v0', step 20: no answer within 0.3 s, at .*test_signals.py"):
+        serial_pipeline(job_config(tmp_path, 'HangingVector-v0', env=env))
+    (run_dir,) = (tmp_path / 'run').iterdir()
+    assert load_checkpoint(run_dir).meta['env_step'] > 0
+
+
+@pytest.mark.slow
+def test_check_of_an_env_that_hangs_ends(tmp_path: Path) -> None:
+    HangingEnv.n_made = 0
+    env = dict(kwargs={'call': 'step', 'at': 3}, step_timeout=0.3, check=True)
+    with pytest.raises(EnvError, match='in its check: no answer within 0.3 s, at .*test_signals.py'):
+        serial_pipeline(job_config(tmp_path, HangingEnv, env=env))
+
+
+@pytest.mark.long
+def test_many_slow_calls_are_no_hang(tmp_path: Path) -> None:
+    """8 resets of 0.15 s each in one reset of the vector, and again after each episode, with 1 s for a call."""
+    env = dict(step_timeout=1.0, vectorization='sync', collector_env_num=8, evaluator_env_num=1)
+    assert serial_pipeline(job_config(tmp_path, SlowEnv, env=env, max_env_step=128)).env_step == 128
+
+
+@pytest.mark.slow
+def test_env_that_hangs_in_another_thread_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    HangingEnv.n_made = 0
+    env = dict(kwargs={'call': 'step', 'at': 20}, step_timeout=0.3, vectorization='sync')
+    cfg = job_config(tmp_path, HangingEnv, env=env)
+    threading.Thread(target=serial_pipeline, args=(cfg,), daemon=True).start()
+    deadline = time.monotonic() + 60
+    while 'no answer within 0.3 s' not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert 'not in the main thread' in caplog.text
+
+
+@pytest.mark.slow
+def test_second_hang_is_seen_while_it_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The watch does not wait out the 10 s that it gives a call to end if the call ends at once."""
+    SleepyEnv.n_step = 0
+    env = dict(step_timeout=0.3, vectorization='sync', on_error='restart')
+    serial_pipeline(job_config(tmp_path, SleepyEnv, env=env, max_env_step=64))
+    assert '(2 of at most 10 restarts)' in caplog.text
+
+
+@pytest.mark.slow
+def test_watch_calls_ends_a_call_and_gives_the_handler_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(EnvError, match='index 0, in its check: no answer within 0.3 s'), watch_calls(0.3):
+        check_env({'id': hangs_in_python})
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_watch_calls_leaves_ctrl_c_to_the_handler_of_the_caller() -> None:
+    CtrlCEnv.n_step, got = 0, []
+    before = signal.signal(signal.SIGINT, lambda number, frame: got.append(number))
+    try:
+        with watch_calls(60.0):
+            check_env({'id': CtrlCEnv})
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert got == [signal.SIGINT]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('how', ['python', 'c'])
+def test_zoo_check_env_of_an_env_that_hangs_exits_1(tmp_path: Path, how: str) -> None:
+    done = run_zoo('check-env', f'tests.run.test_signals:hangs_in_{how}', '--import', _impatient(tmp_path))
+    assert done.returncode == 1, done.stderr
+    said = (
+        done.stdout + done.stderr
+    )  # a problem of the report; of a call that cannot be interrupted, the end of the process
+    assert f"hangs_in_{how}', index 0, in its check: no answer within 1 s, at {THIS}" in said
+    assert 'Traceback' not in said and said.count('no answer') == 1
+    assert ('It cannot be interrupted' in said) == (how == 'c')
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_zoo_check_env_at_once() -> None:
+    assert run_zoo('check-env', 'tests.run.test_signals:ctrl_c_env').returncode == -signal.SIGINT
+
+
+@pytest.mark.long
+def test_zoo_eval_of_an_env_that_hangs_exits_1(tmp_path: Path) -> None:
+    env = dict(kwargs={'call': 'step', 'at': 3, 'index': 1}, step_timeout=1.0, vectorization='sync')
+    HangingEnv.n_made = 100  # so none hangs in the training
+    result = serial_pipeline(job_config(tmp_path, hanging_env, env=env, max_env_step=64))
+    done = run_zoo('eval', result.run_dir, '--import', 'tests.run.test_signals')
+    assert done.returncode == 1, done.stderr
+    assert f"HangingEnv', index 1, step 3: no answer within 1 s, at {THIS}" in done.stderr
+    assert 'Traceback' not in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def _impatient(folder: Path) -> Path:
+    """A module for `--import` that makes 1 s the default of env.step_timeout."""
+    path = folder / 'impatient.py'
+    path.write_text(
+        'from zoo.env import EnvConfig\n'
+        "EnvConfig.model_fields['step_timeout'].default = 1.0\n"
+        'EnvConfig.model_rebuild(force=True)\n'
+    )
+    return path
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('how', ['python', 'stubborn', 'c'])
+def test_process_ends_with_1_and_its_state_saved(tmp_path: Path, how: str) -> None:
+    """Even if the env takes no exception, or sleeps in C code that no signal reaches."""
+    env = dict(kwargs={'call': 'step', 'at': 40, 'how': how}, step_timeout=1.0, vectorization='sync')
+    cfg = job_config(tmp_path, 'tests.run.test_signals:hanging_env', env=env, checkpoint=dict(freq=10**6))
+    save_yaml(resolve_config(cfg), tmp_path / 'config.yaml')
+    done = run_python('-m', 'zoo', 'train', tmp_path / 'config.yaml', cwd=ROOT, PYTHONPATH=str(ROOT))
+    assert done.returncode == 1, done.stderr
+    assert 'index 0, step 40: no answer within 1 s, at' in done.stderr and 'Traceback' not in done.stderr
+    (run_dir,) = (tmp_path / 'run').iterdir()
+    assert load_checkpoint(run_dir).meta['env_step'] == 128  # 4 envs, two rollouts of 16 steps

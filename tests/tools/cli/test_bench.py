@@ -1,0 +1,147 @@
+"""`zoo bench`: what it lists, what it refuses, and short runs that leave the benchmarks' own tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import cluster
+import pytest
+
+from zoo.tools.cli import main
+from zoo.tools.cli.bench import KINDS, TAKEN
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one sentence with which a command is refused."""
+    assert main(['bench', *words]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    return said[0]
+
+
+def test_without_a_name_the_benchmarks_are_listed(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['bench']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == list(KINDS) == list(TAKEN)
+    assert os.listdir(in_tmp) == []
+
+
+@pytest.mark.parametrize(
+    'kind, name, about',
+    [
+        ('learning', 'cartpole_ppo', 'return 475 in 100,000 env steps'),
+        ('speed', 'cartpole_8x128', 'CartPole-v1, 8 envs x 128'),
+        ('cluster', 'slow', 'An env of 2 ms (it sleeps)'),
+    ],
+)
+def test_list_names_the_parts(kind: str, name: str, about: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['bench', kind, '--list']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith(f'{name} ') and about in line]
+
+
+@pytest.mark.parametrize(
+    'words, said',
+    [
+        (['learnin'], "there is no benchmark 'learnin'; did you mean zoo bench learning?"),
+        (['zzz'], "there is no benchmark 'zzz'; they are learning, speed, kernels, cluster"),
+        (
+            ['learning', '--only', 'cartpole_pp'],
+            "zoo bench learning has no part 'cartpole_pp'; did you mean 'cartpole_ppg' or 'cartpole_ppo'?",
+        ),
+        (['kernels', '--only', 'gaee'], "zoo bench kernels has no part 'gaee'; did you mean 'gae'?"),
+        (
+            ['speed', '--only', 'zzz'],
+            "zoo bench speed has no part 'zzz'; zoo bench speed --list names them",
+        ),
+        (
+            ['kernels', '--repeats', '3'],
+            'zoo bench kernels does not take --repeats (of learning, speed, cluster); leave it out',
+        ),
+        (['cluster', '--scale', '0'], '--scale is 0.0 but must be positive; e.g. --scale 1'),
+        (
+            ['--quick'],
+            '--quick is given but no benchmark; name one: zoo bench learning or zoo bench speed or zoo bench kernels '
+            'or zoo bench cluster',
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    words: list[str], said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(words, capsys) == f'zoo: error: {said}'
+    assert os.listdir(in_tmp) == []
+
+
+def test_output_that_is_a_file_is_refused_before_anything_runs(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (in_tmp / 'file').touch()
+    said = refused(['learning', '--only', 'cartpole_ppo', '-o', 'file'], capsys)
+    assert said.endswith('cannot be made a folder (File exists); name another one: -o FOLDER')
+
+
+def test_kernels_writes_its_table_with_the_command_that_was_typed(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(['bench', 'kernels', '--only', 'gae', '--quick', '-o', 'out']) == 0
+    assert capsys.readouterr().out == f'results: {in_tmp / "out"}\n'
+    (page,) = (in_tmp / 'out').glob('kernels_*.md')
+    text, raw = page.read_text(), json.loads(page.with_suffix('.json').read_text())
+    assert 'command: `zoo bench kernels --quick --only gae -o out`' in text
+    assert {record['op'] for record in raw['records']} == {'gae'} and raw['machine'] and raw['commit']
+
+
+@pytest.mark.long
+def test_learning_trains_and_a_second_time_finds_the_results(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ['bench', 'learning', '--only', 'cartpole_ppo', '--repeats', '1', '--scale', '0.05', '-o', 'out']
+    caplog.set_level('INFO')
+    assert main(words) == main(words) == 0
+    assert '1 runs to do, 0 are there' in caplog.text and '0 runs to do, 1 are there' in caplog.text
+    (raw,) = (json.loads(path.read_text()) for path in (in_tmp / 'out' / 'learning_raw').glob('*.json'))
+    assert raw['resolved']['max_env_step'] == 5_000 >= raw['env_step'] and len(raw['returns']) == 20
+    assert raw['return_mean'] == pytest.approx(sum(raw['returns']) / 20)
+    assert f'{raw["return_mean"]:.1f} +- {raw["return_std"]:.1f}' in (in_tmp / 'out' / 'learning.md').read_text()
+
+
+@pytest.mark.long
+def test_speed_without_other_libraries_measures_zoo_and_says_once_what_is_left_out(
+    in_tmp: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = 'cartpole_lstm_8x128'
+    words = ['bench', 'speed', '--only', work, '--quick', '--scale', '0.01', '--venvs', 'none', '-o', 'out']
+    assert main(words) == 0
+    warnings = [record.message for record in caplog.records if record.levelname == 'WARNING']
+    guide = 'benchmarks/peers/README.md tells how to'
+    assert warnings == [f'sb3-contrib is left out: not installed in none; {guide}']
+    found = json.loads((in_tmp / 'out' / 'speed.json').read_text())['works'][work]
+    assert [run['label'] for run in found['runs']] == ['zoo eager', 'zoo best'] and found['failed'] == {}
+    # after two rollouts of 8 x 128 the clock runs until 3 x 1,024 env steps are done; rows that reset an env are none
+    assert all(1_024 <= run['env_step'] < 3 * 1_024 and run['env_step_all'] >= 3 * 1_024 for run in found['runs'])
+
+
+@pytest.mark.long
+def test_cluster_measures_a_runner_beside_one_process(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = next(work for work in cluster.WORKS if work.name == 'overhead')
+    kept = [variant for variant in work.variants if variant.label in (cluster.SERIAL, 'zoo, 1 runner, process')]
+    short = work._replace(variants=(*kept, cluster.RLLIB))  # of seven: each starts processes
+    monkeypatch.setattr(cluster, 'WORKS', (short,))
+    words = ['bench', 'cluster', '--only', 'overhead', '--quick', '--scale', '0.01', '-o', 'out', '--venvs', 'none']
+    assert main(words) == 0
+    records = json.loads((in_tmp / 'out' / 'cluster.json').read_text())['records']
+    assert [record['label'] for record in records] == [variant.label for variant in kept]
+    page = (in_tmp / 'out' / 'cluster.md').read_text()
+    assert f'| {cluster.SERIAL} | {records[0]["env_step_per_s"]:,.0f} | 1.00 |' in page
+    assert '| RLlib, 2 env runners | not installed or failed |' in page
+
+
+def test_folder_of_the_benchmarks_stays_on_the_path_once() -> None:
+    assert main(['bench', 'kernels', '--list']) == 0
+    after_one = list(sys.path)
+    assert main(['bench', 'kernels', '--list']) == 0
+    assert sys.path == after_one

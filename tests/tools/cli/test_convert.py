@@ -1,0 +1,59 @@
+"""`zoo convert`: the config on stdout or in a file that trains; what became what on stderr."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.tools.importers.published import RL_ZOO3_PPO
+from zoo.tools.cli.command import main
+
+
+@pytest.fixture(autouse=True)
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'ppo.yml').write_text(RL_ZOO3_PPO)
+    return tmp_path
+
+
+def test_config_goes_to_stdout_and_the_report_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1']) == 0
+    out, err = capsys.readouterr()
+    config = yaml.safe_load(out)
+    assert config['env']['id'] == 'CartPole-v1' and config['max_env_step'] == 100_000
+    assert config['policy']['learn']['value_weight'] == 1.0  # the squared error there is not halved
+    assert re.search(r'vf_coef=0.5 .*->  policy.learn.value_weight=1.0', err)
+    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '--quiet']) == 0
+    assert capsys.readouterr() == (out, '')
+    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '--json', '--from', 'sb3']) == 0
+    assert json.loads(capsys.readouterr().out)['config']['env'] == config['env']
+
+
+@pytest.mark.slow
+def test_file_that_it_writes_trains(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '-o', 'mine.yaml']) == 0
+    assert capsys.readouterr().out == 'train it: zoo train mine.yaml\n'
+    words = ['policy.eval.n_episode=2', 'logger.console=off', 'logger.tensorboard=false', '--json']
+    assert main(['train', 'mine.yaml', '--steps', '2048', *words]) == 0
+    assert json.loads(capsys.readouterr().out)['env_step'] > 0
+
+
+@pytest.mark.parametrize(
+    ('words', 'said'),
+    [
+        (['nowhere.yml'], 'nowhere.yml'),
+        (['ppo.yml'], '--name'),
+        (['ppo.yml', '--name', 'CartPol-v1'], 'CartPole-v1'),
+        (['ppo.yml', '--from', 'tianshou'], "invalid choice: 'tianshou'"),
+        (['ppo.yml', '-o', 'mine.json'], 'name a .yaml file'),
+        (['ppo.yml', '-o', 'ppo.yml'], 'ppo.yml exists'),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['convert', *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == '' and said in err and err.count('\n') == 1

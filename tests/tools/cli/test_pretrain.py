@@ -1,0 +1,78 @@
+"""`zoo pretrain`, between `zoo eval -o demos.npz` and `zoo train init_from=...`: as typed, with mistakes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.real_runs import SHORT
+from zoo.tools.cli.command import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('in_tmp')]
+QUIET = ['logger.console=off', 'logger.tensorboard=false', '-q']
+
+
+@pytest.fixture(scope='module')
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three episodes of a policy that was trained a little."""
+    folder = tmp_path_factory.mktemp('expert')
+    assert main(['train', 'cartpole_ppo', *SHORT, '--run-dir', str(folder / 'expert'), *QUIET]) == 0
+    assert main(['eval', str(folder / 'expert'), '-o', str(folder / 'demos.npz'), '--episodes', '3', '-q']) == 0
+    return folder / 'demos.npz'
+
+
+def test_what_eval_writes_are_the_steps_of_its_episodes(demos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(demos.parent / 'expert')
+    assert main(['eval', run, '-o', 'again.npz', '--episodes', '3', '--json', '-q']) == 0
+    shown = json.loads(capsys.readouterr().out)
+    with np.load(demos) as one, np.load('again.npz') as other:
+        assert sorted(one) == ['action', 'episode_ends', 'obs', 'reward', 'terminated']
+        assert all((one[name] == other[name]).all() for name in one)  # the same seed, the same steps
+        assert shown['steps'] == len(one['obs']) == one['episode_ends'][-1] == one['reward'].sum()
+        assert shown['return_mean'] == pytest.approx(len(one['obs']) / 3)
+    assert main(['eval', run, '-o', 'cut.npz', '--max-step', '5', '-q']) == 2 and not Path('cut.npz').exists()
+    assert 'demonstrations are whole episodes; set env.max_episode_steps=N' in capsys.readouterr().err
+
+
+def test_command_that_it_prints_trains_on(demos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ['pretrain', 'cartpole_ppo', 'policy.model.obs_norm=true', '--demos', str(demos), '--epochs', '2', '-q']
+    assert main([*words, '--run-dir', 'my start']) == 0
+    *_, evaluate, train = capsys.readouterr().out.splitlines()
+    assert main([*shlex.split(evaluate.partition('zoo ')[2]), '--episodes', '1', '-q']) == 0
+    more = shlex.split(train.partition('zoo ')[2])
+    assert more[:3] == ['train', 'cartpole_ppo', 'policy.model.obs_norm=true'] and 'my start' in more[-1]
+    assert main([*more, *SHORT, *QUIET, '--run-dir', 'after']) == 0
+    assert 'env steps in' in (said := capsys.readouterr()).out and 'do not fit' not in said.err
+
+
+def test_numbers_as_json(demos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ['--env', 'CartPole-v1', '--demos', str(demos), '--epochs', '2', '--run-dir', 'a', '--json', '-q']
+    assert main(['pretrain', *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found['epoch'] == 2 and found['loss'] < 0.7 and 0 <= found['agreement'] <= 1
+    assert Path(found['run_dir']) == Path('a').absolute()
+
+
+@pytest.mark.parametrize(
+    ('words', 'said'),
+    [
+        (['cartpole_ppo'], 'zoo pretrain got no --demos; name a file .npz'),
+        (['--demos', 'DEMOS'], 'zoo pretrain got no config and no --env'),
+        (['acrobot_ppo', '--demos', 'DEMOS'], 'observations that are not of this env'),
+        (['cartpole_ppo', '--demos', 'demo.npz'], 'demo.npz cannot be read (No such file or directory)'),
+        (['cartpole_ppo', '--demos', 'DEMOS', '--epochs', '0'], 'epoch is 0 but must be an integer >= 1'),
+        (['cartpol_ppo', '--demos', 'DEMOS'], 'cartpole_ppo'),
+        (['cartpole_ppo', '--demoz', 'DEMOS'], 'did you mean --demos?'),
+    ],
+)
+def test_mistakes_are_one_sentence_and_leave_nothing(
+    words: list[str], said: str, demos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(['pretrain', *(str(demos) if word == 'DEMOS' else word for word in words), '-q']) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1 and said in error[0]
+    assert not list(Path().iterdir())

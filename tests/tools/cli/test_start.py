@@ -1,0 +1,54 @@
+"""`zoo init`: what it writes checks, trains and is never written over a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tools.cli.processes import run_in
+from zoo.tools.cli.command import main
+
+QUICK = ['max_env_step=2_048', 'policy.eval.n_episode=2', 'logger.tensorboard=false', '--quiet']
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ('file', 'next_words'),
+    [
+        ('my_env.py', 'zoo train my_env.py:MyEnv'),
+        ('my_policy.py', 'zoo train cartpole_ppo policy.type=my_ppo --import my_policy.py'),
+        ('my_config.yaml', 'zoo train my_config.yaml'),
+    ],
+)
+def test_the_next_commands_that_it_prints_work(
+    file: str, next_words: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(['init', file]) == 0
+    said = capsys.readouterr().out
+    assert next_words in said
+    for line in said.splitlines()[1:]:
+        words = line.partition(': ')[2].split()
+        assert words[0] == 'zoo'
+        done = run_in(*words[1:], *(QUICK if words[1] == 'train' else []), cwd=in_tmp)
+        assert done.returncode == 0, done.stderr
+        assert 'Warning' not in done.stderr and 'warning' not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ('words', 'said'),
+    [
+        (['there_env.py'], 'there_env.py exists; name another file'),
+        (['thing.py'], 'say which: --kind env'),
+        (['env.yaml', '--kind', 'env'], 'name it env.py'),
+        (['config.py', '--kind', 'config'], 'name it config.yaml'),
+        (['nowhere/my_env.py'], 'cannot be written (No such file or directory)'),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    words: list[str], said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (in_tmp / 'there_env.py').write_text('mine')
+    assert main(['init', *words]) == 2
+    assert said in capsys.readouterr().err
+    assert [file.read_text() for file in in_tmp.iterdir()] == ['mine']

@@ -1,0 +1,70 @@
+"""`zoo sweep`: its words, its table, its mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from zoo.tools.cli.command import main
+
+TINY = [
+    'cartpole_ppo',
+    '--steps',
+    '2_048',
+    'policy.eval.eval_freq=1_024',
+    'policy.eval.n_episode=1',
+    'policy.eval.stop_value=9',
+]
+QUICK = [*TINY, 'logger.tensorboard=false', 'policy.learn.learning_rate=log(1e-4,1e-2)']
+
+
+@pytest.mark.parametrize(
+    ('words', 'said'),
+    [
+        ([], 'got no config'),
+        (['cartpole_ppo', '--n', '0'], 'n is 0'),
+        (['cartpole_ppo', '--n', 'x'], "--n is 'x'"),
+        (['cartpole_ppo', '--jobs', '0'], 'jobs is 0'),
+        (['cartpole_ppo', '--trials', '3'], 'zoo sweep does not take'),
+        (['cartpole_ppo', '--metric', 'mean'], 'steps, best, last, auc'),
+        (['cartpol_ppo'], "did you mean 'cartpole_ppo'"),
+        (['CartPole-v1'], 'zoo sweep --env CartPole-v1'),
+        (['policy.learn.learning_rate=log(1e-4,1e-2)'], 'got no config'),
+        (['cartpole_ppo', 'policy.learn.clip_ratio=uniform(.4,.1)'], 'write uniform(.1,.4)'),
+        (['cartpole_ppo', 'policy.learn.clip=uniform(.1,.4)'], 'unknown key policy.learn.clip'),
+        (['cartpole_ppo', 'policy.learn.batch_size=choice(64,100)'], '1024 % 100'),
+        (['cartpole_ppo', 'policy.learn.batch_size=64', 'policy.learn.batch_size=128'], 'given twice'),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['sweep', *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == '' and said in err and err.count('\n') == 1, err
+    assert not list(in_tmp.iterdir())
+
+
+@pytest.mark.slow
+def test_table_ends_with_the_command_that_trains_the_best(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip('optuna')
+    assert main(['sweep', *QUICK, '--n', '2']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ['trial', 'state', 'learning_rate', 'return', 'steps', 'to', '9', 'seconds']
+    assert [line.split()[1] for line in lines[1:3]] == ['complete', 'complete']
+    command = lines[-1].partition('train the best: zoo ')[2].split()
+    assert main([*command, 'logger.console=off', '--json']) == 0
+    assert json.loads(capsys.readouterr().out)['env_step'] <= 2_048
+    assert main(['sweep', *QUICK, '--n', '2', '--json']) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [trial['number'] for trial in data['trials']] == [int(line.split()[0]) for line in lines[1:3]]
+    assert data['train'] == ' '.join(['zoo', *command]) and data['n_left'] == 0
+
+
+@pytest.mark.long
+def test_env_of_a_file_is_swept_in_two_processes(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip('optuna')
+    (in_tmp / 'my_pole.py').write_text('import gymnasium\ndef make():\n    return gymnasium.make("CartPole-v1")\n')
+    words = ['my_pole.py:make', *QUICK[1:], '--n', '2', '--jobs', '2', '--json']
+    assert main(['sweep', *words]) == 0
+    assert [trial['state'] for trial in json.loads(capsys.readouterr().out)['trials']] == ['complete'] * 2

@@ -1,0 +1,213 @@
+"""`zoo train`: envs without a config, short forms, and how much it says."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tools.cli.processes import run_in
+from zoo.tools.cli.command import main
+
+pytestmark = pytest.mark.slow
+
+QUICK = ['--steps', '2_048', 'policy.eval.n_episode=2', 'logger.tensorboard=false']
+SILENT = [*QUICK, 'logger.console=off', '--json']
+
+ENV = """
+import gymnasium, numpy as np
+
+class Line(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.n = 0
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+    def step(self, action):
+        self.n += 1
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), float(action), False, self.n == 10, {}
+
+def make(size=3):
+    return Line()
+"""
+
+
+def _trained(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(['train', *words, *SILENT]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def _config_of(run: dict[str, Any]) -> str:
+    return next(Path(run['run_dir']).glob('config.yaml')).read_text()
+
+
+def test_env_with_a_bundled_config_trains_with_it(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    run = _trained(['--env', 'CartPole-v1', '--seed', '3'], capsys)
+    assert 'training with the bundled config cartpole_ppo' in caplog.text
+    assert 'cartpole_ppo' in run['run_dir'] and run['run_dir'].endswith('_seed3') and 0 < run['env_step'] <= 2_048
+    _trained(['ppg', '--env', 'CartPole-v1'], capsys)
+    assert 'training with the bundled config cartpole_ppg' in caplog.text
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['line.py:make'],
+        ['--env', 'line.py:Line'],
+        ['--env', './line.py:make', '--policy', 'ppg'],
+        ['env.id=line.py:make'],
+    ],
+)
+def test_env_of_a_file_trains(
+    words: list[str], in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    (in_tmp / 'line.py').write_text(ENV)
+    run = _trained(words, capsys)
+    name = words[-1].rpartition(':')[2] if '--policy' not in words else 'make'
+    assert Path(run['run_dir']).parent.name == name
+    assert 'no bundled config is for' in caplog.text
+    assert ('type: ppg' if '--policy' in words else 'type: ppo') in _config_of(run)
+
+
+@pytest.mark.long
+def test_the_evaluation_that_it_prints_works_in_another_process(in_tmp: Path) -> None:
+    (in_tmp / 'line.py').write_text(ENV)
+    trained = run_in('train', 'line.py:make', *QUICK, 'logger.console=off', 'env.kwargs.size=4')
+    assert trained.returncode == 0, trained.stderr
+    command = trained.stdout.splitlines()[-1].partition('evaluate it: zoo ')[2].split()
+    evaluated = run_in(*command)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert evaluated.stdout.startswith('return ')
+
+
+@pytest.mark.parametrize(
+    ('words', 'said'),
+    [
+        (['cartpole_ppo', '--policy', 'ppg'], 'write policy.type=ppg'),
+        (['cartpole_ppo', '--env', 'Pendulum-v1'], 'zoo train cartpole_ppo env.id=Pendulum-v1'),
+        (['--env', 'CartPol-v1'], 'CartPole-v1'),
+        (['--env', 'CartPole-v1', '--policy', 'pppo'], "'ppo'"),
+        (['CartPole-v1'], 'zoo train --env CartPole-v1'),
+        (['ppo'], 'zoo train ppo --env CartPole-v1'),
+        (['sac', '--env', 'CartPole-v1'], "'sac' is neither a policy nor a config"),
+        (['there.py:Nothing'], 'Nothing'),
+        (['nowhere.py:make'], 'nowhere.py'),
+        (['there.py'], 'there.py'),
+        (['cartpole_ppo', '--seed', 'x'], 'seed'),
+        (['cartpole_ppo', '--steps', '-1'], 'max_env_step'),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (in_tmp / 'there.py').write_text(ENV)
+    caplog.set_level(logging.INFO)
+    assert main(['train', *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == '' and said in err and err.count('\n') == 1, err
+    assert caplog.text == ''
+
+
+def test_all_problems_of_a_config_are_on_the_screen(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['train', 'cartpole_ppo', 'policy.learn.lr=1', 'seed=-1', 'env.idd=3']) == 2
+    err = capsys.readouterr().err
+    assert err.startswith('zoo: error: 3 problems:\n') and err.count('\n') == 4
+    assert all(key in err for key in ('policy.learn.lr', 'seed', 'env.idd')) and '--debug' not in err
+
+
+@pytest.mark.long
+def test_log_level_chooses_what_is_logged(in_tmp: Path) -> None:
+    words = ['train', 'cartpole_ppo', *QUICK[2:], '--steps', '2000', 'policy.collect.n_step=128']
+    said = {level: run_in(*words, 'logger.console=off', '--log-level', level).stderr for level in ('info', 'warning')}
+    assert 'run in C' in said['info'] and said['warning'] == ''
+    assert 'the run ends with its last whole rollout' in said['info']
+
+
+@pytest.mark.long
+def test_quiet_says_nothing_but_warnings(in_tmp: Path) -> None:
+    loud, quiet = (run_in('train', 'cartpole_ppo', *QUICK, *more) for more in ([], ['--quiet']))
+    assert 'cartpole_ppo' in loud.stderr and 'run folder' in loud.stdout
+    assert quiet.returncode == 0 and quiet.stderr == '' and 'run folder' in quiet.stdout
+
+
+@pytest.mark.parametrize(('more', 'is_colored'), [({}, True), ({'NO_COLOR': '1'}, False), ({'TERM': 'dumb'}, False)])
+def test_errors_are_colored_on_a_terminal_unless_the_user_wants_none(
+    more: dict[str, str], is_colored: bool, in_tmp: Path
+) -> None:
+    master, slave = pty.openpty()
+    env = {key: value for key, value in os.environ.items() if key != 'NO_COLOR'} | {'TERM': 'xterm'} | more
+    child = subprocess.Popen([sys.executable, '-m', 'zoo', 'trian'], stderr=slave, env=env)
+    os.close(slave)
+    assert child.wait(timeout=60) == 2
+    said = os.read(master, 4096)
+    os.close(master)
+    assert (b'\x1b[31mzoo: error:\x1b[0m' in said) == is_colored and b'zoo: error:' in said
+
+
+BREAKS = ENV.replace(
+    'self.n += 1', 'self.n += 1; Line.total = getattr(Line, "total", 0) + 1; assert Line.total < 3_000, "no"'
+)
+
+
+@pytest.mark.long
+def test_a_run_that_fails_says_how_to_go_on(in_tmp: Path) -> None:
+    (in_tmp / 'line.py').write_text(BREAKS)
+    failed = run_in('train', 'line.py:make', '--steps', '20_000', 'logger.console=off', 'env.check=false')
+    assert failed.returncode == 1 and 'Traceback' not in failed.stderr
+    told = next(line for line in failed.stderr.splitlines() if '--resume' in line)
+    assert 'the run failed; it is saved up to env step' in told
+    (in_tmp / 'line.py').write_text(ENV)
+    command = told.partition('continue with: zoo ')[2].split()
+    resumed = run_in(*command)
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_the_same_command_with_run_makes_a_run_and_continues_it(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = _trained(['cartpole_ppo', '--run', 'mine'], capsys)
+    assert Path(first['run_dir']) == in_tmp / 'mine' and first['env_step'] <= 2048
+    log = (in_tmp / 'mine' / 'metrics.jsonl').read_text()
+    again = _trained(['cartpole_ppo', '--run', 'mine'], capsys)  # nothing is left
+    assert (again['env_step'], again['run_dir']) == (first['env_step'], first['run_dir'])
+    assert (in_tmp / 'mine' / 'metrics.jsonl').read_text() == log
+    assert main(['train', '--run', 'mine', '--steps', '4_096', 'logger.console=off', '--json']) == 0
+    longer = json.loads(capsys.readouterr().out)
+    assert longer['env_step'] > first['env_step'] and longer['run_dir'] == first['run_dir']
+
+
+def test_run_of_other_settings_is_refused_and_resume_may_change_them(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = _trained(['cartpole_ppo', '--run', 'mine'], capsys)
+    before = {file: file.read_bytes() for file in Path('mine').rglob('*') if file.is_file()}
+    rate = 'policy.learn.learning_rate'
+    for word, said in (
+        ('seed=3', 'seed=0, not 3'),
+        (f'{rate}=0.5', f'{rate}={{start: 0.001, end: 0.0, over: 2048}}, not 0.5'),
+    ):
+        assert main(['train', 'cartpole_ppo', '--run', 'mine', *QUICK, word]) == 2
+        err = capsys.readouterr().err
+        assert err.count('\n') == 1 and f'the run in mine has {said}; name another --run-dir' in err, err
+        assert "(zoo train --resume mine KEY=VALUE continues it with other values, in Python resume='mine')" in err
+    assert {file: file.read_bytes() for file in before} == before
+    assert main(['train', '--resume', 'mine', f'{rate}=0.5', '--steps', '4_096', 'logger.console=off', '--json']) == 0
+    changed = json.loads(capsys.readouterr().out)
+    assert changed['run_dir'] == first['run_dir'] and changed['env_step'] > first['env_step']
+
+
+def test_run_and_resume_together_are_refused(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['train', 'cartpole_ppo', '--run', 'mine', '--resume', 'other']) == 2
+    assert 'resume' in capsys.readouterr().err and not (in_tmp / 'mine').exists()

@@ -1,0 +1,58 @@
+"""Policies to export, with numbers as large as those of trained ones, and files of them as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import onnxruntime
+import torch
+
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.env.adapter import convert_space
+from zoo.env.toy.targets import ACTION_SPACES, OBS_SPACES
+from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.run.config import resolve_policy
+
+IMAGE = gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+
+
+def make_policy(
+    policy_type: str,
+    obs: str | gymnasium.Space = 'box',
+    action: str | gymnasium.Space = 'discrete',
+    mode: Any = 'clip',
+    fields: Any = ('eval',),
+    **model: Any,
+) -> Any:
+    """A policy that was not trained, with drawn statistics and a policy head 100 times larger than at the start."""
+    spaces = [
+        convert_space(names[given]() if isinstance(given, str) else given, kind, 'test')
+        for names, given, kind in ((OBS_SPACES, obs, 'observation'), (ACTION_SPACES, action, 'action'))
+    ]
+    cfg = resolve_policy({'type': policy_type, 'device': 'cpu', 'model': model})
+    policy = POLICY_REGISTRY.get(policy_type)(cfg, *spaces, action_mode=mode, enable_field=fields, seed=1)
+    with torch.no_grad():
+        for module in policy.model.policy_head.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.weight.mul_(100)
+        for module in policy.model.modules():
+            if isinstance(module, RunningMeanStd):
+                module.update(3 + 2 * torch.randn(100, *module.mean.shape, generator=torch.Generator().manual_seed(0)))
+    return policy
+
+
+def load_onnx(path: Path) -> Callable[..., list[np.ndarray]]:
+    """inputs in order -> outputs in order."""
+    session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
+    names = [each.name for each in session.get_inputs()]
+    return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))
+
+
+def samples(space: gymnasium.Space, n: int = 1000, seed: int = 0) -> list[Any]:
+    """n observations of a space as gymnasium draws them."""
+    space.seed(seed)
+    return [space.sample() for _ in range(n)]

@@ -1,0 +1,314 @@
+"""Exported files act as `policy.act`, for every policy, space and distribution; what does not is never left on the disk."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict
+from gymnasium.vector.utils import concatenate as stack
+from gymnasium.vector.utils import create_empty_array
+from torch import Tensor
+
+from tests.tools.export.policies import IMAGE, load_onnx, make_policy, samples
+from zoo.core.errors import RunError, UserError
+from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.spaces import ACTION_MASK
+from zoo.env.toy.targets import ACTION_SPACES, OBS_SPACES
+from zoo.tools.export import FORMATS
+
+pytestmark = pytest.mark.slow
+
+BUNDLED = sorted(name for name in POLICY_REGISTRY.names() if POLICY_REGISTRY.get(name).__module__.startswith('zoo.'))
+CONTINUOUS = [name for name in BUNDLED if name != 'dqn']
+SMALL = {'type': 'cnn', 'channels': [8], 'kernels': [3], 'strides': [2], 'hidden_size': 16, 'precision': 'fp32'}
+PAIRS = [(obs, list(ACTION_SPACES)[i % len(ACTION_SPACES)]) for i, obs in enumerate(OBS_SPACES)]
+
+
+def batch(space: gymnasium.Space, n: int = 1000) -> Any:
+    """n random observations as a vector env gives them."""
+    return stack(space, samples(space, n), create_empty_array(space, n))
+
+
+def leaves(tree: Any) -> list[np.ndarray]:
+    if isinstance(tree, dict):
+        return [x for each in tree.values() for x in leaves(each)]
+    return [x for each in tree for x in leaves(each)] if isinstance(tree, tuple) else [np.asarray(tree)]
+
+
+def rows(tree: Any, n: int) -> Any:
+    if isinstance(tree, dict):
+        return {name: rows(each, n) for name, each in tree.items()}
+    return tuple(rows(each, n) for each in tree) if isinstance(tree, tuple) else tree[:n]
+
+
+def check_acts_as(policy: Any, path: Path, obs: Any, tolerance: float = 1e-5) -> None:
+    """The file gives `policy.act` for 1,000 observations at once, and for one."""
+    run = load_onnx(path)
+    for n in (1000, 1):
+        got, wanted = run(*leaves(rows(obs, n))), leaves(policy.act(rows(obs, n)))
+        for x, y in zip(got, wanted, strict=True):
+            assert x.dtype == y.dtype and x.shape == y.shape
+            assert np.array_equal(x, y) if x.dtype.kind != 'f' else np.abs(x - y).max() <= tolerance
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('name', BUNDLED)
+def test_every_policy_over_images_gives_the_same_choices(name: str, tmp_path: Path) -> None:
+    policy = make_policy(name, IMAGE, encoder=SMALL)
+    exported = policy.export(tmp_path / 'p.onnx')
+    assert exported.inputs == (('obs', 'uint8', ('batch', 8, 8, 3)),)
+    found = exported.comparison
+    assert (found.n, found.error, found.n_differ) == (1000, None, 0)
+    obs = batch(IMAGE)
+    check_acts_as(policy, tmp_path / 'p.onnx', obs)
+    assert len(set(policy.act(obs).tolist())) > 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('name', CONTINUOUS)
+def test_every_policy_with_numbers_is_within_1e_5(name: str, tmp_path: Path) -> None:
+    space = Box(-np.inf, np.inf, (4,), np.float32)
+    policy = make_policy(name, space, 'box_2d', 'rescale', obs_norm=True)
+    assert 0 < policy.export(tmp_path / 'p.onnx').comparison.error < 1e-5
+    obs = np.random.default_rng(0).normal(3, 2, (1000, 4)).astype(np.float32)
+    check_acts_as(policy, tmp_path / 'p.onnx', obs)
+    assert policy.act(obs).std() > 0.5  # of bounds that are some 2 apart
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('encoder', ['impala', 'nature', 'simba'])
+def test_encoders_of_zoo_give_the_same_actions(encoder: str, tmp_path: Path) -> None:
+    space = Box(0, 255, (4, 36, 36), np.uint8) if encoder != 'simba' else Box(-1.0, 1.0, (3,))
+    policy = make_policy('ppo', space, 'box', encoder=encoder, precision='fp32')
+    assert 0 < policy.export(tmp_path / 'p.onnx').comparison.error < 1e-5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('obs, action', PAIRS)
+def test_every_kind_of_space_is_taken_and_given_as_the_env_has_it(obs: str, action: str, tmp_path: Path) -> None:
+    policy = make_policy('ppo', obs, action, encoder=SMALL if 'image' in obs or obs == 'dict' else 'auto')
+    exported = policy.export(tmp_path / 'p.onnx')
+    drawn = batch(OBS_SPACES[obs]())
+    assert [port.dtype for port in exported.inputs] == [str(x.dtype) for x in leaves(drawn)]
+    check_acts_as(policy, tmp_path / 'p.onnx', drawn)
+
+
+@pytest.mark.parametrize('distribution', ['squashed_gaussian', 'beta', 'gsde'])
+def test_bounded_distributions_give_their_mode_as_the_env_takes_it(distribution: str, tmp_path: Path) -> None:
+    policy = make_policy('ppo', 'box', 'box_2d', distribution=distribution)
+    policy.export(tmp_path / 'p.onnx')
+    check_acts_as(policy, tmp_path / 'p.onnx', batch(OBS_SPACES['box']()))
+
+
+def test_normaliser_network_and_rescaling_equal_numpy(tmp_path: Path) -> None:
+    policy = make_policy('ppo', Box(-np.inf, np.inf, (3,)), Box(-2.0, 6.0, (1,)), 'rescale', obs_norm=True)
+    with torch.no_grad():
+        policy.model.policy_head.mu.weight.mul_(5)  # so that bounds are met
+    policy.export(tmp_path / 'p.onnx')
+    weights = {name: x.detach().double().numpy() for name, x in policy.model.state_dict().items()}
+    obs = np.random.default_rng(0).normal(3, 2, (50, 3)).astype(np.float32)
+    x = np.clip((obs - weights['input.mean']) / np.sqrt(weights['input.var']), -10, 10)
+    for i in range(2):
+        layer = f'actor_encoder.layers.{i}'
+        x = np.tanh(x @ weights[f'{layer}.weight'].T + weights[f'{layer}.bias'])
+    mu = x @ weights['policy_head.mu.weight'].T + weights['policy_head.mu.bias']
+    wanted = np.clip(2 + 4 * mu, -2, 6)  # -1 is -2, 1 is 6
+    assert np.abs(load_onnx(tmp_path / 'p.onnx')(obs)[0] - wanted).max() < 1e-5
+    assert 0 < (np.abs(mu) > 1).mean() < 1
+
+
+@pytest.mark.parametrize('action', ['discrete', 'multi_discrete', 'tuple'])
+def test_forbidden_actions_are_never_given(action: str, tmp_path: Path) -> None:
+    n = {'discrete': 4, 'multi_discrete': 5, 'tuple': 9}[action]  # of tuple 2 + 2 + 3 choices and 2 bits
+    space = Dict({ACTION_MASK: gymnasium.spaces.MultiBinary(n), 'place': Box(-1.0, 1.0, (3,))})
+    policy = make_policy('ppo', space, action)
+    exported = policy.export(tmp_path / 'p.onnx')
+    assert exported.inputs[0] == (ACTION_MASK, 'int8', ('batch', n))
+    place = batch(space['place'])
+    mask = np.zeros((1000, n), np.int8)
+    allowed = {'discrete': [[0, 1, 2, 3]], 'multi_discrete': [[0, 1, 2], [3, 4]], 'tuple': [[0, 1], [2, 3], [4, 5, 6]]}
+    rng = np.random.default_rng(0)
+    for options in allowed[action]:
+        mask[np.arange(1000), rng.choice(options, 1000)] = 1
+    check_acts_as(policy, tmp_path / 'p.onnx', {ACTION_MASK: mask, 'place': place})
+    if action == 'discrete':  # one of them was allowed
+        assert np.array_equal(load_onnx(tmp_path / 'p.onnx')(mask, place)[0], mask.argmax(1))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('cell', ['lstm', 'gru', 'mingru'])
+def test_memory_is_carried_through_episodes_by_state_in_and_out(cell: str, tmp_path: Path) -> None:
+    policy = make_policy('ppo', 'box', 'box', recurrent={'cell': cell, 'hidden_size': 8, 'n_layer': 2})
+    exported = policy.export(tmp_path / 'p.onnx', value=True)
+    assert exported.state == {f'state.{part}': f'next_state.{part}' for part in ('actor', 'critic')}
+    assert [port.name for port in exported.outputs][:2] == ['action', 'value']
+    run, session, rng = load_onnx(tmp_path / 'p.onnx'), policy.session(), np.random.default_rng(0)
+    state = [np.zeros((20, *port.shape[1:]), np.float32) for port in exported.inputs[1:]]
+    critic = policy.model.initial_state(20)
+    for t in range(50):
+        obs, begins = rng.uniform(-1, 1, (20, 3)).astype(np.float32), rng.random(20) < 0.1
+        state = [np.where(begins[:, None], 0, x).astype(np.float32) for x in state]
+        action, value, *state = run(obs, *state)
+        assert np.abs(action - session.act(obs, begins)).max() < 1e-5
+        critic = {name: torch.where(torch.from_numpy(begins)[:, None], 0.0, x) for name, x in critic.items()}
+        with torch.no_grad():
+            wanted, critic = policy.model.compute_critic(torch.from_numpy(obs), critic)
+        assert np.abs(value - wanted.numpy()).max() < 1e-5
+        assert t == 0 or np.abs(action - policy.act(obs)).max() > 1e-3  # what it remembers matters
+
+
+@pytest.mark.long
+def test_memory_of_the_critic_is_left_out_where_its_value_is(tmp_path: Path) -> None:
+    exported = make_policy('ppo', recurrent={'cell': 'gru', 'hidden_size': 8}).export(tmp_path / 'p.onnx')
+    assert [port.name for port in exported.inputs] == ['obs', 'state.actor']
+    assert [port.name for port in exported.outputs] == ['action', 'next_state.actor']
+
+
+@pytest.mark.parametrize('name', list(FORMATS))
+def test_value_is_that_of_the_policy_in_return_units(name: str, tmp_path: Path) -> None:
+    policy = make_policy('ppg', 'box', 'box', fields=None)  # one that could go on learning
+    before = {key: x.clone() for key, x in policy.model.state_dict().items()}
+    exported = policy.export(tmp_path / f'p{FORMATS[name].suffix}', value=True)
+    obs = batch(OBS_SPACES['box'](), 7)
+    action, value = FORMATS[name].load(exported.path)([obs])
+    assert np.abs(action - policy.act(obs)).max() < 1e-6 and np.abs(value - policy.value(obs).numpy()).max() < 1e-6
+    assert all(torch.equal(x, before[key]) for key, x in policy.model.state_dict().items())
+
+
+def test_entries_that_only_the_critic_sees_are_inputs_with_its_value_alone(tmp_path: Path) -> None:
+    space = Dict({'camera': Box(-1.0, 1.0, (2,)), 'secret': Box(-1.0, 1.0, (3,))})
+    policy = make_policy('ppo', space, actor_obs=['camera'], critic_obs=['secret'])
+    assert [port.name for port in policy.export(tmp_path / 'p.onnx').inputs] == ['camera']
+    assert [port.name for port in policy.export(tmp_path / 'p.onnx', value=True).inputs] == ['camera', 'secret']
+
+
+@pytest.mark.long
+def test_file_says_what_it_is_and_names_no_folder(tmp_path: Path) -> None:
+    policy = make_policy('ppo', 'dict', 'dict')
+    for name, each in FORMATS.items():
+        policy.export(tmp_path / f'p{each.suffix}', name)
+    about = onnxruntime.InferenceSession(tmp_path / 'p.onnx').get_modelmeta().custom_metadata_map
+    with zipfile.ZipFile(tmp_path / 'p.pt2') as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    assert json.loads(next(text for name, text in parts.items() if name.endswith('zoo.json'))) == about
+    assert about['policy'] == 'ppo' and about['torch'] == torch.__version__
+    assert json.loads(about['obs_space']) == json.loads(json.dumps(policy.obs_space.to_json()))
+    assert [each['name'] for each in json.loads(about['inputs'])] == ['image', 'vector']
+    folder = str(Path(__file__).parents[3]).encode()
+    for text in (*parts.values(), (tmp_path / 'p.onnx').read_bytes()):
+        assert folder not in text and not re.search(rb'zoo/\w+/\w+\.py', text)
+
+
+@pytest.mark.long
+def test_torch_export_file_runs_without_zoo(tmp_path: Path) -> None:
+    policy = make_policy('ppo', 'box', 'box')
+    policy.export(tmp_path / 'p.pt2')
+    code = (
+        "import sys; sys.modules['zoo'] = None; import torch\n"
+        "found = torch.export.load('p.pt2').module()(torch.full((5, 3), 0.5))\n"
+        'print(found[0].tolist())'
+    )
+    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    wanted = policy.act(np.full((5, 3), 0.5, np.float32))
+    assert np.abs(np.array(json.loads(done.stdout)) - wanted).max() < 1e-6
+
+
+def own(change: Any) -> Any:
+    """A ppo whose network is of one's own."""
+    policy = make_policy('ppo')
+    policy._model.__class__ = type(
+        'Own', (type(policy._model),), {'compute_actor': change(type(policy._model).compute_actor)}
+    )
+    return policy
+
+
+def draws(before: Any) -> Any:
+    return lambda self, obs: before(self, obs) + torch.randn(obs.shape[0], 4)
+
+
+def branches(before: Any) -> Any:
+    return lambda self, obs: before(self, obs) if obs.sum() > 0 else -before(self, obs)
+
+
+def counts_rows(before: Any) -> Any:
+    return lambda self, obs: before(self, obs) + torch.zeros(len(obs), 1)
+
+
+def branches_on_one_row(before: Any) -> Any:
+    return lambda self, obs: before(self, obs) if obs.shape[0] > 1 else -before(self, obs)
+
+
+def eigenvalues(before: Any) -> Any:
+    def compute(self: Any, obs: Tensor) -> Tensor:
+        return before(self, obs) + torch.linalg.eigvalsh(obs.unsqueeze(-1) * obs.unsqueeze(-2)).sum(-1, keepdim=True)
+
+    return compute
+
+
+@pytest.mark.parametrize('change, name', [(draws, 'onnx'), (branches_on_one_row, 'torch-export')])
+def test_file_that_acts_otherwise_is_not_kept(change: Any, name: str, tmp_path: Path) -> None:
+    path = tmp_path / f'p{FORMATS[name].suffix}'
+    path.write_text('old')
+    with pytest.raises(RunError, match='acts otherwise than policy.act'):
+        own(change).export(path)
+    assert path.read_text() == 'old' and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    'change, name, said',
+    [
+        (
+            branches,
+            'onnx',
+            'onnx (its code branches on the values of tensors; use torch.where), nor to any other (torch-export)',
+        ),
+        (branches, 'torch-export', 'nor to any other (onnx); a checkpoint takes every policy'),
+        (counts_rows, 'onnx', 'use x.shape[0], not len(x)'),
+        (eigenvalues, 'onnx', 'torch-export takes it: --format torch-export'),
+    ],
+)
+def test_network_that_a_format_cannot_take_is_refused_with_those_that_can(
+    change: Any, name: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError) as found:
+        own(change).export(tmp_path / f'p{FORMATS[name].suffix}', name)
+    assert said in str(found.value) and '\n' not in str(found.value)
+    assert not list(tmp_path.iterdir()) and capfd.readouterr() == ('', '')
+
+
+def test_torch_export_takes_what_onnx_cannot(tmp_path: Path) -> None:
+    assert own(eigenvalues).export(tmp_path / 'p.pt2').comparison.n_differ == 0
+
+
+def test_policies_without_values_are_refused_the_value(tmp_path: Path) -> None:
+    for name, said in (('pg', 'trains no critic'), ('dqn', 'nor a critic')):
+        with pytest.raises(UserError, match=said):
+            make_policy(name).export(tmp_path / 'p.onnx', value=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    'path, name, said',
+    [
+        ('none/p.onnx', None, 'there is no folder'),
+        ('p.bin', None, r'p\.bin names no export format by its ending; use \.onnx \(onnx\) or \.pt2 \(torch-export\)'),
+        ('p.onnx', 'onx', "did you mean 'onnx'"),
+        ('p.pt2', 'onnx', r'whose files end in \.onnx'),
+        (3, None, 'the path of a file'),
+    ],
+)
+def test_paths_and_formats_that_are_none_are_refused(path: Any, name: str | None, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make_policy('ppo').export(path, name)

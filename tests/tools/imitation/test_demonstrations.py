@@ -1,0 +1,266 @@
+"""Demonstrations: what is recorded, written, read back, and refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from zoo import evaluate, make_policy
+from zoo.core.data import leaves
+from zoo.core.errors import UserError
+from zoo.core.spaces import obs_to_tensor
+from zoo.env.toy.targets import ACTION_SPACES, AnySpace
+from zoo.tools.imitation.demonstrations import read_demonstrations, record_demonstrations, save_demonstrations
+
+
+@pytest.fixture(scope='module')
+def cartpole() -> Any:
+    return make_policy('cartpole_ppo')
+
+
+def arrays(n: int = 6, **more: Any) -> dict[str, Any]:
+    given = {'obs': np.zeros((n, 4), np.float32), 'action': np.zeros(n, np.int64), 'episode_ends': np.array([2, n])}
+    return {name: value for name, value in {**given, **more}.items() if value is not None}
+
+
+def write(path: Path, **found: Any) -> str:
+    np.savez(path, **found)
+    return str(path)
+
+
+def test_recorded_episodes_are_those_of_evaluate(cartpole: Any, tmp_path: Path) -> None:
+    demos, evaluation = record_demonstrations(cartpole, 'CartPole-v1', 5, seed=3)
+    alone = evaluate(cartpole, {'id': 'CartPole-v1', 'evaluator_env_num': 1}, 5, seed=3)
+    assert list(evaluation.returns) == list(alone.returns)
+    lengths = np.diff(demos.episode_ends, prepend=0)
+    assert lengths.tolist() == list(alone.lengths) and demos.n_step == sum(alone.lengths)
+    assert demos.reward is not None and demos.reward.sum() == sum(alone.returns)
+    assert demos.terminated is not None and demos.terminated.all()  # a new policy does not reach the time limit
+    acted = cartpole.act(demos.obs.numpy())
+    assert (acted == demos.action['']).all()
+
+
+def test_steps_follow_each_other_in_the_env(cartpole: Any) -> None:
+    """Each observation is the one that CartPole reaches from the one before by the recorded action."""
+    demos, _ = record_demonstrations(cartpole, 'CartPole-v1', 2, seed=1)
+    env: Any = gymnasium.make('CartPole-v1').unwrapped
+    env.reset(seed=0)
+    for episode in demos.episodes():
+        for t in range(episode.start, episode.stop - 1):
+            env.state, env.steps_beyond_terminated = demos.obs[t].numpy().astype(np.float64), None
+            reached = env.step(int(demos.action[''][t]))[0]
+            np.testing.assert_allclose(reached, demos.obs[t + 1].numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_file_gives_back_what_was_written(cartpole: Any, tmp_path: Path) -> None:
+    demos, _ = record_demonstrations(cartpole, 'CartPole-v1', 3)
+    save_demonstrations(tmp_path / 'a.npz', demos)
+    again = read_demonstrations(str(tmp_path / 'a.npz'), cartpole)
+    assert torch.equal(again.obs, demos.obs) and (again.action[''] == demos.action['']).all()
+    assert (again.episode_ends == demos.episode_ends).all() and (again.reward == demos.reward).all()
+    assert (again.terminated == demos.terminated).all()
+
+
+@pytest.mark.parametrize('kind', [bool, np.int64, np.uint8, np.float32, np.float64])
+def test_flags_and_counts_may_be_numbers_of_any_type(kind: Any, cartpole: Any, tmp_path: Path) -> None:
+    ends = np.array([2, 6]).astype(np.int64 if kind is bool else kind)
+    found = read_demonstrations(
+        write(tmp_path / 'a.npz', **arrays(episode_ends=ends, terminated=np.array([0, 1], kind))), cartpole
+    )
+    assert found.episode_ends.dtype == np.int64 and found.episode_ends.tolist() == [2, 6]
+    assert (
+        found.terminated is not None and found.terminated.dtype == bool and found.terminated.tolist() == [False, True]
+    )
+
+
+@pytest.mark.parametrize('mode', ['clip', 'rescale'])
+@pytest.mark.parametrize('distribution', ['gaussian', 'squashed_gaussian', 'beta'])
+def test_actions_of_the_env_become_those_of_the_policy_and_back(mode: str, distribution: str, tmp_path: Path) -> None:
+    words = [f'env.action_mode={mode}', f'policy.model.distribution={distribution}', 'policy.learn.executor=eager']
+    if mode == 'rescale' and distribution != 'gaussian':
+        pytest.skip('these distributions lie within the bounds already')
+    policy = make_policy('pendulum_ppo', words)
+    low_high = np.array([[-2.0], [-1.5], [0.0], [0.3], [1.9], [2.0]], np.float32)
+    path = write(tmp_path / 'a.npz', **arrays(obs=np.zeros((6, 3), np.float32), action=low_high))
+    action = read_demonstrations(path, policy).policy_action(policy)
+    np.testing.assert_allclose(policy.env_action(action), low_high, atol=5e-4)  # squashed ones stay off the bounds
+    assert policy._dist.log_prob(policy.distribution(np.zeros((6, 3), np.float32)).param, action).isfinite().all()
+
+
+@pytest.mark.parametrize('action', ACTION_SPACES)
+@pytest.mark.parametrize('obs', ['box', 'nested_mask'])
+def test_any_space_is_written_and_read_back(obs: str, action: str, tmp_path: Path) -> None:
+    env = {'id': 'any_space', 'kwargs': {'obs': obs, 'action': action}}
+    policy = make_policy({'env': env})
+    demos, _ = record_demonstrations(policy, env, 2)
+    save_demonstrations(tmp_path / 'a.npz', demos)
+    again = read_demonstrations(str(tmp_path / 'a.npz'), policy)
+    assert torch.equal(again.policy_action(policy), demos.policy_action(policy))
+    replayed = list(_rows(policy.env_action(again.policy_action(policy))))
+    for one, other in zip(replayed, again.action.values(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def _rows(action: Any) -> Any:
+    if isinstance(action, dict):
+        action = tuple(action.values())
+    if isinstance(action, tuple):
+        for part in action:
+            yield from _rows(part)
+    else:
+        yield action
+
+
+@pytest.mark.parametrize(
+    'change, words',
+    [
+        ({'obs': np.zeros((6, 3), np.float32)}, 'observations that are not of this env'),
+        ({'action': np.full(6, 2)}, 'has action 2, outside of the action space'),
+        ({'action': np.zeros((6, 2), np.int64)}, r'has action of shape \[6, 2\] but 6 observations'),
+        ({'action': np.zeros(6)}, 'of type float64'),
+        ({'action': None}, 'has no action;'),
+        ({'episode_ends': np.array([6, 2])}, 'must rise'),
+        ({'episode_ends': np.array([2, 5])}, 'must rise'),
+        ({'episode_ends': np.array([2.5, 6.0])}, 'episode_ends 2.5 but each must be an integer'),
+        ({'episode_ends': np.array([2.0, np.nan])}, 'episode_ends nan but each'),
+        ({'episode_ends': np.array([2.0, np.inf])}, 'episode_ends inf but each'),
+        ({'episode_ends': np.array(['2', '6'])}, 'episode_ends of type <U1 but each'),
+        ({'episode_ends': np.array([False, True])}, 'episode_ends False but each must be an integer'),
+        ({'terminated': np.array([0.5, 1.0])}, 'terminated 0.5 but each must be true or false'),
+        ({'terminated': np.array([0, 2])}, 'terminated 2 but each'),
+        ({'terminated': np.array([np.nan, 1.0])}, 'terminated nan but each'),
+        ({'terminated': np.array(['yes', 'no'])}, 'terminated of type <U3 but each'),
+        ({'reward': np.array(['1'] * 6)}, 'reward of type <U1'),
+        ({'reward': np.full(6, np.nan)}, '6 finite numbers'),
+        ({'rewards': np.zeros(6)}, 'has rewards, which is not known'),
+        ({'obs': None, 'obs/a': np.zeros((6, 4))}, 'observations with leaves'),
+    ],
+)
+def test_demonstrations_of_another_space_are_refused(
+    change: dict[str, Any], words: str, cartpole: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words):
+        read_demonstrations(write(tmp_path / 'a.npz', **arrays(**change)), cartpole)
+
+
+def test_files_that_are_none_are_refused(cartpole: Any, tmp_path: Path) -> None:
+    (tmp_path / 'a.npz').write_text('no arrays')
+    with pytest.raises(UserError, match='no file of arrays'):
+        read_demonstrations(str(tmp_path / 'a.npz'), cartpole)
+    with pytest.raises(UserError, match='cannot be read'):
+        read_demonstrations(str(tmp_path / 'b.npz'), cartpole)
+    np.savez(tmp_path / 'c.npz', **arrays(obs=np.array([{}] * 6, dtype=object)))
+    with pytest.raises(UserError, match='without pickles'):
+        read_demonstrations(str(tmp_path / 'c.npz'), cartpole)
+
+
+@pytest.mark.slow
+def test_dataset_of_minari_is_read_by_its_id(cartpole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip('minari', exc_type=ImportError)
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv('MINARI_DATASETS_PATH', str(tmp_path))
+    lengths, buffers = [3, 5], []
+    for i, n in enumerate(lengths):
+        obs, action = np.full((n + 1, 4), i, np.float32), np.arange(n) % 2
+        ends = [False] * (n - 1) + [i == 0], [False] * (n - 1) + [i == 1]  # the second one by a time limit
+        buffers.append(EpisodeBuffer(i, 0, None, obs, action, [1.0] * n, *ends, None))
+    about = dict.fromkeys(('algorithm_name', 'author', 'author_email', 'code_permalink', 'description'), 'x')
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        minari.create_dataset_from_buffers('zoo/test-v0', buffer=buffers, env='CartPole-v1', **about)
+    demos = read_demonstrations('zoo/test-v0', cartpole)
+    assert np.diff(demos.episode_ends, prepend=0).tolist() == lengths
+    assert demos.action[''].tolist() == [k % 2 for n in lengths for k in range(n)]
+    assert demos.reward is not None and demos.reward.sum() == sum(lengths)
+    assert demos.terminated is not None and demos.terminated.tolist() == [True, False]
+    assert demos.obs[:, 0].tolist() == [0.0] * 3 + [1.0] * 5  # the observation after the last action is left out
+    with pytest.raises(UserError, match=r"'zoo/tset-v0' is neither a file nor a dataset .* there are: zoo/test-v0"):
+        read_demonstrations('zoo/tset-v0', cartpole)
+
+
+def test_files_that_were_cut_off_or_changed_are_refused(cartpole: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez_compressed(tmp_path / 'a.npz', **arrays(2_000, obs=rng.normal(size=(2_000, 4)).astype(np.float32)))
+    whole = (tmp_path / 'a.npz').read_bytes()
+    changed = bytearray(whole)
+    changed[300:340] = bytes(40)
+    for part in (whole[: len(whole) // 2], bytes(changed), b''):
+        (tmp_path / 'b.npz').write_bytes(part)
+        with pytest.raises(UserError, match='b.npz is no file of arrays'):
+            read_demonstrations(str(tmp_path / 'b.npz'), cartpole)
+    np.save(tmp_path / 'c.npy', np.zeros(3))
+    with pytest.raises(UserError, match='c.npy is no file of arrays'):
+        read_demonstrations(str(tmp_path / 'c.npy'), cartpole)
+
+
+def test_images_stay_bytes(tmp_path: Path) -> None:
+    env = {'id': 'tiny_bricks'}
+    policy = make_policy({'env': env, 'policy': {'model': {'encoder': 'mlp'}}})
+    demos, _ = record_demonstrations(policy, env, 1)
+    save_demonstrations(tmp_path / 'a.npz', demos)
+    again = read_demonstrations(str(tmp_path / 'a.npz'), policy)
+    assert again.obs.dtype == torch.uint8 and torch.equal(again.obs, demos.obs) and int(demos.obs.max()) > 1
+
+
+def test_dataset_without_minari_names_the_extra(cartpole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, 'find_spec', lambda name, *more: None if name == 'minari' else found(name, *more)
+    )
+    with pytest.raises(
+        UserError,
+        match=r"'D4RL/door/human-v2', which is no file .* needs minari, .* pip install 'policy-zoo\[minari\]'",
+    ):
+        read_demonstrations('D4RL/door/human-v2', cartpole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('obs_space', 'action_space'), [('dict', 'tuple'), ('tuple', 'dict'), ('nested_mask', 'box_2d')]
+)
+def test_leaves_of_a_dataset_of_minari_keep_their_names(
+    obs_space: str, action_space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minari = pytest.importorskip('minari', exc_type=ImportError)
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv('MINARI_DATASETS_PATH', str(tmp_path))
+    kwargs = {'obs': obs_space, 'action': action_space}
+    policy = make_policy({'env': {'id': 'any_space', 'kwargs': kwargs}})
+    env, n = AnySpace(**kwargs), 8
+    obs, actions = [env.reset(seed=0)[0]], []
+    env.action_space.seed(0)
+    for _ in range(n):
+        actions.append(env.action_space.sample())
+        obs.append(env.step(actions[-1])[0])
+    ends = [False] * (n - 1) + [True]
+    about = dict.fromkeys(('algorithm_name', 'author', 'author_email', 'code_permalink', 'description'), 'x')
+    buffer = EpisodeBuffer(0, 0, None, stacked(obs), stacked(actions), [1.0] * n, ends, [False] * n, None)
+    spaces = {'observation_space': env.observation_space, 'action_space': env.action_space}
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        minari.create_dataset_from_buffers('zoo/leaves-v0', buffer=[buffer], jpeg_encoding=False, **spaces, **about)
+    demos = read_demonstrations('zoo/leaves-v0', policy)
+    replayed = policy.env_action(demos.policy_action(policy))
+    for one, other in zip(_rows(replayed), _rows(stacked(actions)), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    expected = dict(leaves(obs_to_tensor(policy.obs_space, stacked(obs[:n]))))
+    assert all(torch.equal(x, expected[name]) for name, x in leaves(demos.obs))
+
+
+def stacked(rows: Any) -> Any:
+    """Observations or actions of several steps as one, leaf by leaf."""
+    first = rows[0]
+    if isinstance(first, dict):
+        return {name: stacked([row[name] for row in rows]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(stacked([row[i] for row in rows]) for i in range(len(first)))
+    return np.stack([np.asarray(row) for row in rows])

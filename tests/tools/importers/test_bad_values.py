@@ -1,0 +1,85 @@
+"""Any key of a foreign config with any value: a config or a ConfigError, never another error."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.tools.importers.published import CLEANRL_ARGS, PAIRS, RL_ZOO3_PPO, RLLIB_CARTPOLE
+from zoo.config.section import ConfigError
+from zoo.tools.importers import convert
+
+VALUES = [None, True, 'text', '', -1, 0, 2.5, math.nan, math.inf, [], [1, 'a'], {}, {'a': 1}, 10**400]
+
+
+def _leaves(data: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The paths of all values, those of sections included."""
+    found = []
+    for key, value in data.items():
+        found.append((*path, key))
+        if isinstance(value, dict):
+            found += _leaves(value, (*path, key))
+    return found
+
+
+def _with(data: Any, path: tuple[str, ...], value: Any) -> Any:
+    changed = copy.deepcopy(data)
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return changed
+
+
+def _tries(data: dict[str, Any], give: Any) -> None:
+    """Converts the data with each odd value at each key: no other error than a ConfigError, whose problems are lines."""
+    n_refused = 0
+    for path in _leaves(data):
+        for value in VALUES:
+            try:
+                convert(give(_with(data, path, value)))
+            except ConfigError as error:
+                n_refused += 1
+                assert error.problems and not any('\n' in problem for problem in error.problems)
+    assert n_refused > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('name', PAIRS)
+def test_pair_of_di_engine(name):
+    main, create = PAIRS[name]
+    _tries(main, lambda changed: (changed, create))
+    _tries(create, lambda changed: (main, changed))
+
+
+@pytest.mark.parametrize('name', ['CartPole-v1', 'HalfCheetah-v4', 'CarRacing-v2'])
+def test_block_of_rl_zoo3(name):
+    block = {**yaml.safe_load(RL_ZOO3_PPO)[name], 'env': name, 'target_kl': 0.1, 'clip_range_vf': 0.2}
+    _tries(block, lambda changed: changed)
+
+
+def test_settings_of_rllib():
+    block = yaml.safe_load(RLLIB_CARTPOLE.replace('linear', 'tanh'))['cartpole-ppo']
+    more = dict(train_batch_size=800, sgd_minibatch_size=100, kl_coeff=0.1, grad_clip=1.0, evaluation_interval=2)
+    block['config'] = {
+        **block['config'],
+        **more,
+        'model': {**block['config']['model'], 'use_lstm': True, 'max_seq_len': 20},
+    }
+    _tries(block, lambda changed: changed)
+
+
+@pytest.mark.long
+def test_arguments_of_cleanrl(tmp_path):
+    path = tmp_path / 'script.py'
+
+    def file_with(arguments: dict[str, Any]) -> Any:
+        fields = '\n'.join(f'    {name} = {value}' for name, value in arguments.items())
+        path.write_text(f'class Args:\n{fields}\n')
+        return path
+
+    _tries({name: value for name, value in CLEANRL_ARGS.items()}, file_with)

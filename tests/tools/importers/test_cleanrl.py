@@ -1,0 +1,91 @@
+"""CleanRL's scripts: their arguments are read, and the code is never run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.importers.published import CLEANRL_ARGS, CLEANRL_PPG_ARGS
+from zoo.config.section import ConfigError, value_at
+from zoo.run.config import resolve_config
+from zoo.tools.importers import convert
+
+
+@pytest.fixture
+def ppo_script(tmp_path):
+    path = tmp_path / 'ppo_continuous_action.py'
+    fields = '\n'.join(f'    {name} = {value}' for name, value in CLEANRL_ARGS.items())
+    wrappers = 'env = gym.wrappers.NormalizeReward(gym.wrappers.NormalizeObservation(env))'
+    path.write_text(f'raise SystemExit("it was run")\n@dataclass\nclass Args:\n{fields}\n\n{wrappers}\n')
+    return path
+
+
+@pytest.fixture
+def ppg_script(tmp_path):
+    path = tmp_path / 'ppg_procgen.py'
+    flags = '\n'.join(f'parser.add_argument("{name}", default={value})' for name, value in CLEANRL_PPG_ARGS.items())
+    path.write_text(f'raise SystemExit("it was run")\n{flags}\nnetwork = ConvSequence()\n')
+    return path
+
+
+def test_ppo_script_converts_and_resolves(ppo_script):
+    config = convert(ppo_script).config
+    expected = {
+        'env.id': 'HalfCheetah-v4',
+        'max_env_step': 1_000_000,
+        'policy.learn.batch_size': 64,  # 1 env x 2048 steps / 32 minibatches
+        'policy.learn.learning_rate': {'start': 3e-4, 'end': 0.0},
+        'policy.learn.value_weight': 0.5,  # CleanRL halves the squared error too
+        'policy.learn.value_clip': True,
+        'policy.model.obs_norm': True,
+        'policy.learn.reward_norm': True,
+    }
+    assert {path: value_at(config, path) for path in expected} == expected
+    assert resolve_config(config).policy.type == 'ppo'
+
+
+def test_ppg_script_converts_to_ppg(ppg_script):
+    config = convert(ppg_script).config
+    expected = {
+        'policy.type': 'ppg',
+        'env.id': 'procgen',
+        'env.game': 'starpilot',
+        'policy.learn.aux_freq': 32,
+        'policy.learn.aux_batch_size': 4 * 256,
+        'policy.learn.batch_size': 64 * 256 // 8,
+        'policy.learn.adv_norm': 'batch',
+        'policy.model.arch': 'detach',
+        'policy.model.encoder': 'impala',
+    }
+    assert {path: value_at(config, path) for path in expected} == expected
+
+
+def test_target_kl_is_the_same_limit(ppo_script):
+    ppo_script.write_text(ppo_script.read_text().replace('target_kl: float = None', 'target_kl: float = 0.03'))
+    assert convert(ppo_script).config['policy']['learn']['target_kl'] == pytest.approx(0.02)  # stops above 1.5 x 0.02
+
+
+def test_script_of_another_algorithm_is_refused(tmp_path):
+    path = tmp_path / 'dqn.py'
+    path.write_text('class Args:\n    buffer_size: int = 10000\n    gamma: float = 0.99\n')
+    with pytest.raises(ConfigError, match='num_minibatches and clip_coef'):
+        convert(path, 'cleanrl')
+
+
+def test_argument_without_counterpart_is_refused(ppo_script):
+    ppo_script.write_text(ppo_script.read_text().replace('seed: int = 1', 'seed: int = 1\n    rpo_alpha: float = 0.5'))
+    with pytest.raises(ConfigError, match=r'rpo_alpha is 0.5, which has no counterpart here'):
+        convert(ppo_script)
+
+
+def test_run_is_named_as_the_script_and_every_argument_has_a_line(ppo_script):
+    conversion = convert(ppo_script)
+    assert conversion.config['exp_name'] == 'ppo_continuous_action'
+    said = '\n'.join(old for old, _ in [*conversion.became, *conversion.left_out])
+    missing = [name for field in CLEANRL_ARGS if (name := field.partition(':')[0]) not in said]
+    assert not missing
+
+
+def test_default_that_the_script_works_out_is_asked_for(ppo_script):
+    ppo_script.write_text(ppo_script.read_text().replace('gamma: float = 0.99', 'gamma: float = 1 - 1 / horizon'))
+    with pytest.raises(ConfigError, match='^gamma is worked out when the script runs; give it a plain value'):
+        convert(ppo_script)

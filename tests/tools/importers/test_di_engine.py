@@ -1,0 +1,203 @@
+"""DI-engine's pairs of configs: the same policy and env as they say, or a refusal by name."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.tools.importers.published import CARTPOLE_PPG, CARTPOLE_PPO, CARTPOLE_PPO_OFFPOLICY, PAIRS, PENDULUM_PPO
+from zoo import serial_pipeline
+from zoo.config.section import ConfigError, value_at
+from zoo.run.config import resolve_config
+from zoo.tools.importers.di_engine import POLICIES, from_pair, is_main_config
+
+old_cartpole = pytest.mark.filterwarnings('ignore:.*CartPole-v0 is out of date')
+QUIET = ['logger.console=off', 'logger.tensorboard=false']
+
+
+def changed(pair: Any, path: str, value: Any, which: int = 0) -> Any:
+    """A pair of which one key is another one."""
+    found = copy.deepcopy(pair)
+    *parents, last = path.split('.')
+    inner = found[which]
+    for key in parents:
+        inner = inner.setdefault(key, {})
+    inner[last] = value
+    return found
+
+
+def problems(pair: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        from_pair(*pair)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize('name', PAIRS)
+def test_published_pair_resolves_to_the_policy_that_create_config_names(name):
+    main, create = PAIRS[name]
+    cfg = resolve_config((main, create))
+    assert cfg.policy.type == create['policy']['type']
+    assert cfg.env.collector_env_num == main['env']['collector_env_num']
+    assert cfg.policy.collect.n_sample == main['policy']['collect']['n_sample']
+
+
+def test_cartpole_ppo_pair_has_di_engines_numbers():
+    cfg = resolve_config(CARTPOLE_PPO)
+    learn, model = cfg.policy.learn, cfg.policy.model
+    assert (cfg.env.id, cfg.env.vectorization, cfg.policy.device) == ('CartPole-v0', 'sync', 'cpu')
+    assert (learn.epoch_per_collect, learn.batch_size, learn.learning_rate) == (2, 64, 0.001)
+    assert (learn.value_weight, learn.entropy_weight, learn.grad_clip) == (0.5, 0.01, 0.5)
+    # what the pair leaves to DI-engine's own defaults
+    assert (learn.adv_norm, learn.value_norm, learn.recompute_adv, learn.value_clip) == ('minibatch', True, True, True)
+    assert (model.hidden_sizes, model.actor_head, model.critic_head) == ([64, 64, 128], [128], [128])
+    assert (model.shared_encoder, model.activation) == (True, 'relu')
+    # 100 gradient steps; a rollout of 256 has 2 x 256 / 64 = 8 of them
+    assert cfg.policy.eval.eval_freq == 100 * 256 // 8 == cfg.checkpoint.freq
+    assert (cfg.policy.eval.n_episode, cfg.policy.eval.stop_value) == (5, 195.0)
+
+
+def test_offpolicy_pair_draws_its_batch_size_from_a_buffer_of_its_size():
+    cfg = resolve_config(CARTPOLE_PPO_OFFPOLICY)
+    assert (cfg.buffer.type, cfg.buffer.size, cfg.buffer.n_sample, cfg.buffer.update_per_collect) == (
+        'replay',
+        5000,
+        64,
+        6,
+    )
+    assert cfg.policy.learn.grad_clip is None
+
+
+def test_ppg_offpolicy_pair_keeps_the_two_buffers_apart():
+    buffer = resolve_config(PAIRS['cartpole_ppg_offpolicy']).buffer
+    assert (buffer.type, buffer.policy.max_use, buffer.value.max_use) == ('multi', 10, 100)
+    assert (buffer.policy.size, buffer.value.size) == (128, 1000)  # 100 does not hold a rollout of 128
+
+
+def test_ppg_pair_says_that_its_buffers_are_left_out():
+    left_out = dict(from_pair(*CARTPOLE_PPG).left_out)
+    names = [old for old, why in left_out.items() if 'ppg_offpolicy' in why]
+    assert [name.partition('=')[0] for name in names] == [
+        'policy.learn.update_per_collect',
+        'policy.other.replay_buffer',
+    ]
+
+
+def test_batch_size_that_does_not_divide_the_rollout_becomes_a_divisor_and_is_named():
+    conversion = from_pair(*PENDULUM_PPO)
+    assert conversion.config['policy']['learn']['batch_size'] == 40  # 200 % 32 = 8; 40 / 32 = 1.25, 32 / 25 = 1.28
+    assert any(
+        old.endswith('batch_size=32') and '40 (a divisor of the rollout, 200' in new for old, new in conversion.became
+    )
+
+
+@pytest.mark.slow
+@old_cartpole
+def test_cartpole_ppo_pair_reaches_195_within_12800_env_steps(seed, tmp_path):
+    result = serial_pipeline(
+        CARTPOLE_PPO, seed=seed, max_env_step=12_800, overrides=[*QUIET, f'logger.root={tmp_path}']
+    )
+    assert result.best_return >= 195
+
+
+@pytest.mark.slow
+@old_cartpole
+@pytest.mark.parametrize('name', ['cartpole_ppg', 'cartpole_ppg_offpolicy', 'cartpole_ppo_offpolicy', 'pendulum_ppo'])
+def test_pair_given_as_a_list_trains_its_policy(name, tmp_path):
+    main, create = PAIRS[name]
+    result = serial_pipeline([main, create], seed=0, max_env_step=1024, overrides=[*QUIET, f'logger.root={tmp_path}'])
+    assert result.env_step >= 1000
+    assert resolve_config(f'{result.run_dir}/config.yaml').policy.type == create['policy']['type']
+
+
+@pytest.mark.parametrize('kind', POLICIES)
+def test_command_types_are_the_same_policies(kind):
+    pair = changed(CARTPOLE_PPO, 'policy.type', f'{kind}_command', 1)
+    assert from_pair(*pair).config['policy']['type'] == kind
+
+
+@pytest.mark.parametrize(
+    'path, value, which, sentence',
+    [
+        ('policy.type', 'dqn', 1, "policy.type is 'dqn', which is not translated"),
+        ('policy.type', 'ppg', 0, "create_config.policy.type is 'ppo' but main_config.policy.type is 'ppg'"),
+        ('policy.on_policy', False, 0, "write 'ppo_offpolicy' there"),
+        ('policy.priority', True, 0, 'policy.priority is True, which has no counterpart here: set buffer.alpha'),
+        ('policy.multi_agent', True, 0, 'zoo trains one agent'),
+        ('policy.nstep_return', True, 0, 'policy.collect.estimator={type: n_step, n: 3}'),
+        ('policy.action_space', 'hybrid', 0, 'only discrete and continuous are translated'),
+        ('policy.collect.unroll_len', 8, 0, 'policy.model.recurrent and policy.learn.sequence'),
+        ('policy.collect.n_episode', 4, 0, 'give n_sample'),
+        ('policy.model.sigma_type', 'fixed', 0, 'use independent or conditioned'),
+        ('policy.model.norm_type', 'BN', 0, "write 'LN' or leave it out"),
+        ('policy.model.activation', 'swiglu', 0, 'it must be one of tanh, relu'),
+        ('policy.learn.batch_size', 'many', 0, "policy.learn.batch_size is 'many', which cannot be read"),
+        ('policy.learn.grad_clip_type', 'clip_momentum', 0, "must be 'clip_norm' or 'clip_value'"),
+        ('policy.learn.no_such_key', 1, 0, 'policy.learn.no_such_key is 1, which is no key'),
+        ('reward_model', dict(type='rnd'), 0, 'policy.learn.intrinsic={type: rnd}'),
+        ('env.type', 'bitflip', 1, "create_config.env.type is 'bitflip', which is not known here; add env.env_id"),
+        ('env.type', 'mujoco', 1, 'is that of many envs; add env.env_id'),
+    ],
+)
+def test_key_without_counterpart_is_refused_with_the_way(path, value, which, sentence):
+    found = problems(changed(CARTPOLE_PPO, path, value, which))
+    assert len(found) == 1 and sentence in found[0]
+
+
+def test_keys_of_a_policy_that_is_not_translated_are_not_told_of():
+    pair = changed(changed(CARTPOLE_PPO, 'policy.type', 'dqn', 1), 'policy.nstep', 3)
+    found = problems(changed(pair, 'policy.discount_factor', 0.97))
+    assert len(found) == 1 and found[0].startswith("policy.type is 'dqn', which is not translated")
+
+
+def test_all_problems_are_told_at_once_one_a_line():
+    pair = changed(changed(CARTPOLE_PPO, 'policy.priority', True), 'policy.learn.no_such_key', 1)
+    with pytest.raises(ConfigError) as caught:
+        from_pair(*changed(pair, 'env.type', 'bitflip', 1))
+    assert len(str(caught.value).splitlines()) == len(caught.value.problems) == 3
+
+
+def test_main_config_alone_says_what_is_missing():
+    found = problems((CARTPOLE_PPO[0],))
+    assert len(found) == 2
+    assert 'pass (main_config, create_config)' in found[0] and 'the env is not named' in found[1]
+
+
+def test_main_config_alone_that_names_policy_and_env_is_translated():
+    main = changed(changed(CARTPOLE_PPO, 'policy.type', 'ppo'), 'env.env_id', 'CartPole-v1')[0]
+    cfg = resolve_config(main)
+    assert (cfg.policy.type, cfg.env.id, cfg.policy.learn.epoch_per_collect) == ('ppo', 'CartPole-v1', 2)
+
+
+def test_every_published_main_config_is_recognised_and_no_config_of_zoo():
+    assert all(is_main_config(main) for main, _ in PAIRS.values())
+    assert not is_main_config(dict(env=dict(id='CartPole-v1', stop_value=3), policy=dict(cuda=True, type='ppo')))
+
+
+def test_zoos_own_main_config_takes_the_policy_of_create_config():
+    main = dict(env=dict(id='CartPole-v1'), policy=dict(learn=dict(learning_rate=1e-3)))
+    cfg = resolve_config((main, dict(policy=dict(type='ppg'), env_manager=dict(type='subprocess'))))
+    assert (cfg.policy.type, cfg.policy.learn.learning_rate, cfg.env.vectorization) == ('ppg', 1e-3, 'async')
+
+
+def test_zoos_own_main_config_with_another_policy_is_refused():
+    main = dict(env=dict(id='CartPole-v1'), policy=dict(type='ppo'))
+    assert 'write the same one twice' in problems((main, dict(policy=dict(type='ppg'))))[0]
+
+
+def test_nothing_of_the_pair_is_changed():
+    pair = copy.deepcopy(CARTPOLE_PPO)
+    from_pair(*pair)
+    assert pair == CARTPOLE_PPO
+
+
+@pytest.mark.parametrize('name', PAIRS)
+def test_every_key_of_a_pair_is_told(name):
+    main, create = PAIRS[name]
+    told = ' '.join(old for old, _ in [*from_pair(main, create).became, *from_pair(main, create).left_out])
+    for key in ('unroll_len', 'n_sample', 'discount_factor', 'gae_lambda', 'obs_shape', 'action_shape', 'eval_freq'):
+        if any(
+            value_at(main, f'policy.{section}.{key}') is not None for section in ('collect', 'model', 'eval.evaluator')
+        ):
+            assert f'{key}=' in told

@@ -1,0 +1,115 @@
+"""Settings of RLlib's PPO: dicts, YAML and PPOConfig chains."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.importers.published import RLLIB_CARTPOLE
+from zoo.config.section import ConfigError, value_at
+from zoo.run.config import resolve_config
+from zoo.tools.importers import convert
+from zoo.tools.importers.rllib import from_rllib
+
+CHAIN = """
+from ray.rllib.algorithms.ppo import PPOConfig
+
+raise SystemExit('it was run')
+config = (
+    PPOConfig()
+    .environment('Pendulum-v1')
+    .env_runners(num_env_runners=2, num_envs_per_env_runner=10)
+    .training(
+        train_batch_size=512 * 20,
+        minibatch_size=64,
+        num_epochs=6,
+        lr=[[0, 3e-4], [100000, 1e-5]],
+        gamma=0.95,
+        lambda_=0.1,
+        vf_clip_param=10000.0,
+        kl_coeff=0.3,
+        model={'fcnet_activation': 'relu'},
+    )
+    .evaluation(evaluation_interval=2)
+)
+"""
+
+
+def test_chain_of_calls_converts_and_resolves(tmp_path):
+    path = tmp_path / 'pendulum_ppo.py'
+    path.write_text(CHAIN)
+    config = convert(path).config
+    expected = {
+        'env.id': 'Pendulum-v1',
+        'env.collector_env_num': 20,
+        'policy.collect.n_sample': 10_240,
+        'policy.learn.batch_size': 64,
+        'policy.learn.learning_rate': {'points': [[0, 3e-4], [100_000, 1e-5]]},
+        'policy.collect.gae_lambda': 0.1,
+        'policy.learn.value_loss': {'type': 'error_clip', 'range': 10_000.0},
+        'policy.learn.penalties': [{'type': 'kl', 'weight': 0.3, 'target': 0.01}],
+        'policy.learn.value_weight': 2.0,  # vf_loss_coeff 1.0, RLlib's default, of a squared error that is not halved
+        'policy.model.hidden_sizes': [256, 256],
+        'policy.eval.eval_freq': 2 * 10_240,
+    }
+    assert {key: value_at(config, key) for key in expected} == expected
+    assert resolve_config(config).policy.type == 'ppo'
+
+
+def test_yaml_converts_and_names_the_activation_that_zoo_lacks(tmp_path):
+    path = tmp_path / 'cartpole-ppo.yaml'
+    path.write_text(RLLIB_CARTPOLE)
+    with pytest.raises(
+        ConfigError, match=r"model.fcnet_activation is 'linear', which cannot be read: it must be one of"
+    ):
+        convert(path)
+    path.write_text(RLLIB_CARTPOLE.replace('linear', 'tanh'))
+    config = convert(path).config
+    assert config['policy']['learn']['value_weight'] == 0.02
+    assert config['policy']['learn']['batch_size'] == 125  # 4000 % 128 = 32; 128 / 125 = 1.02
+    assert (config['policy']['eval']['stop_value'], config['max_env_step']) == (150.0, 100_000)
+    assert resolve_config(config).policy.model.shared_encoder is True
+
+
+def test_lstm_is_a_recurrent_model_whose_sequences_divide_the_rollout():
+    settings = dict(
+        env='CartPole-v1', train_batch_size=1000, num_workers=1, model=dict(use_lstm=True, lstm_cell_size=64)
+    )
+    policy = from_rllib(settings).config['policy']
+    assert policy['model']['recurrent'] == {'cell': 'lstm', 'hidden_size': 64}
+    assert policy['learn']['sequence'] == {'len': 20}
+
+
+def test_object_with_to_dict_is_read_by_the_keys_that_are_known():
+    class PPOConfig:
+        def to_dict(self):
+            return {'env': 'CartPole-v1', 'lr': 1e-4, 'train_batch_size': 800, '_internal': object(), 'num_workers': 0}
+
+    conversion = convert(PPOConfig())
+    assert conversion.config['policy']['learn']['learning_rate'] == 1e-4
+    assert conversion.left_out[0][0] == 'other keys of the PPOConfig'
+
+
+@pytest.mark.parametrize(
+    'key, value, sentence',
+    [
+        ('framework', 'tf2', 'zoo uses PyTorch alone'),
+        ('batch_mode', 'complete_episodes', "policy.collect.batch_mode='episode'"),
+        ('model', {'use_attention': True}, 'there is no attention'),
+        ('train_batch_size', 'big', "train_batch_size is 'big', which cannot be read"),
+        ('no_such_key', 1, 'no_such_key is 1, which is no key'),
+    ],
+)
+def test_key_without_counterpart_is_refused_with_the_way(key, value, sentence):
+    with pytest.raises(ConfigError) as caught:
+        from_rllib({'env': 'CartPole-v1', 'num_workers': 1, key: value})
+    assert sentence in str(caught.value)
+
+
+def test_evaluation_without_exploration_is_deterministic():
+    config = from_rllib({'env': 'CartPole-v1', 'evaluation_config': {'explore': False, 'env_config': {'g': 9}}}).config
+    assert config['policy']['eval'] == {'deterministic': True, 'env': {'kwargs': {'g': 9}}}
+
+
+def test_run_of_another_algorithm_is_refused():
+    with pytest.raises(ConfigError, match="run is 'DQN': only PPO"):
+        from_rllib({'run': 'DQN', 'env': 'CartPole-v1', 'config': {}})

@@ -1,0 +1,129 @@
+"""Settings of stable-baselines3: rl-zoo3's PPO blocks, whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.importers.published import RL_ZOO3_PPO
+from zoo.config.section import ConfigError, value_at
+from zoo.run.config import resolve_config
+from zoo.tools.importers import convert
+from zoo.tools.importers.sb3 import from_sb3
+
+EXPECTED = {
+    'CartPole-v1': {
+        'env.id': 'CartPole-v1',
+        'env.collector_env_num': 8,
+        'max_env_step': 100_000,
+        'policy.collect.n_step': 32,
+        'policy.learn.batch_size': 256,
+        'policy.learn.epoch_per_collect': 20,
+        'policy.learn.learning_rate': {'start': 0.001, 'end': 0.0},
+        'policy.learn.clip_ratio': {'start': 0.2, 'end': 0.0},
+        'policy.collect.gae_lambda': 0.8,
+        'policy.collect.discount_factor': 0.98,
+        'policy.learn.value_weight': 1.0,  # SB3's default 0.5, of a squared error that is not halved
+        'policy.learn.grad_clip': 0.5,
+    },
+    'Pendulum-v1': {
+        'policy.model.distribution': 'gsde',
+        'policy.model.sde_sample_freq': 4,
+        'policy.learn.batch_size': 64,
+        'policy.learn.learning_rate': 0.001,
+    },
+    'LunarLander-v2': {'env.id': 'LunarLander-v3', 'policy.learn.learning_rate': 3e-4, 'policy.learn.clip_ratio': 0.2},
+    'LunarLanderContinuous-v3': {'policy.collect.n_step': 1024, 'policy.learn.entropy_weight': 0.01},
+    'BipedalWalker-v3': {
+        'policy.model.obs_norm': True,
+        'policy.learn.reward_norm': True,
+        'policy.learn.clip_ratio': 0.18,
+        'max_env_step': 5_000_000,
+    },
+    'HalfCheetah-v4': {
+        'policy.learn.value_weight': 2 * 0.58096,
+        'policy.model.log_std_init': -2.0,
+        'policy.model.activation': 'relu',
+        'policy.model.hidden_sizes': [256, 256],
+        'policy.learn.grad_clip': 0.8,
+    },
+    'MountainCarContinuous-v0': {'policy.learn.batch_size': 8, 'policy.learn.value_weight': 0.38},
+}
+
+
+@pytest.fixture
+def ppo_yml(tmp_path):
+    path = tmp_path / 'ppo.yml'
+    path.write_text(RL_ZOO3_PPO)
+    return path
+
+
+@pytest.mark.parametrize('name', EXPECTED)
+def test_block_of_rl_zoo3_converts_and_resolves(name, ppo_yml):
+    config = convert(ppo_yml, name=name).config
+    assert {path: value_at(config, path) for path in EXPECTED[name]} == EXPECTED[name]
+    assert resolve_config(config).policy.type == 'ppo'
+
+
+@pytest.mark.parametrize(
+    'name, key', [('HalfCheetah-v4', 'ortho_init=False'), ('MountainCarContinuous-v0', 'ortho_init=False')]
+)
+def test_what_has_no_counterpart_is_named(name, key, ppo_yml):
+    assert any(key in old for old, _ in convert(ppo_yml, name=name).left_out)
+
+
+def test_batch_that_exceeds_the_rollout_is_named(ppo_yml):
+    became = dict(convert(ppo_yml, name='MountainCarContinuous-v0').became)
+    assert 'SB3 makes the last minibatch smaller' in became['batch_size=256']
+
+
+def test_images_have_a_shared_encoder_heads_and_wrappers_by_name(ppo_yml):
+    config = convert(ppo_yml, name='CarRacing-v2').config
+    model = config['policy']['model']
+    assert (model['encoder'], model['shared_encoder']) == ('nature', True)
+    assert (model['actor_head'], model['critic_head'], model['obs_norm']) == ([256], [256], False)
+    assert config['env']['window'] == 2
+    assert config['env']['wrappers'] == [
+        {'type': 'rl_zoo3.wrappers:FrameSkip', 'skip': 2},
+        {'type': 'gymnasium.wrappers:GrayscaleObservation', 'keep_dim': True},
+    ]
+
+
+@pytest.mark.parametrize(
+    'arch, model',
+    [
+        ('[128, 64]', {'hidden_sizes': [128, 64]}),
+        ('dict(pi=[64], vf=[128, 128])', {'encoder': 'flat', 'actor_head': [64], 'critic_head': [128, 128]}),
+        (
+            '[32, dict(pi=[64], vf=[64])]',
+            {'hidden_sizes': [32], 'shared_encoder': True, 'actor_head': [64], 'critic_head': [64]},
+        ),
+    ],
+)
+def test_net_arch_is_the_same_network(arch, model):
+    config = from_sb3({'policy_kwargs': f'dict(net_arch={arch})'}, 'Pendulum-v1').config
+    assert {key: config['policy']['model'][key] for key in model} == model
+    assert resolve_config(config).policy.model.type == 'vac'
+
+
+@pytest.mark.parametrize(
+    'key, value, sentence',
+    [
+        ('policy', 'MlpLstmPolicy', 'policy.model.recurrent in a config of zoo'),
+        ('policy_kwargs', 'dict(', 'policy_kwargs is'),
+        ('policy_kwargs', 'dict(features_extractor_class=Mine)', 'set policy.model.encoder to its name'),
+        ('policy_kwargs', 'dict(activation_fn=nn.Mish)', 'it must be one of tanh'),
+        ('learning_rate', 'cos_0.1', "learning_rate is 'cos_0.1', which cannot be read"),
+        ('callback', 'rl_zoo3.callbacks.X', 'zoo.Callback'),
+        ('no_such_key', 3, 'no_such_key is 3, which is no key'),
+    ],
+)
+def test_key_without_counterpart_is_refused_with_the_way(key, value, sentence):
+    with pytest.raises(ConfigError) as caught:
+        from_sb3({'n_steps': 64, key: value}, 'CartPole-v1')
+    assert sentence in str(caught.value)
+
+
+def test_target_kl_is_looked_at_after_each_minibatch_as_there():
+    learn = from_sb3({'target_kl': 0.03, 'clip_range_vf': 0.3}, 'CartPole-v1').config['policy']['learn']
+    assert (learn['target_kl'], learn['target_kl_at']) == (0.03, 'minibatch')
+    assert learn['value_loss'] == {'type': 'clip', 'range': 0.3}

@@ -1,0 +1,211 @@
+"""Pictures belong to the episodes whose returns are told, in every kind of env; they are handed on one by one."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.film_envs import SEEN, LineEnv, position
+from tests.policy_envs import make_policy
+from zoo.core.errors import UserError
+from zoo.env import EnvConfig, UnsupportedEnvError, make_vector_env
+from zoo.policy.base import Policy
+from zoo.tools.media.recording import Recording, check_drawable, record
+from zoo.worker.evaluator import evaluate
+
+LINE = 'tests.film_envs:LineEnv'
+VECTOR = 'tests.film_envs:line_vector'
+
+
+def policy_of(env: dict[str, Any]) -> Policy:
+    vector = make_vector_env(EnvConfig(**env), 1)
+    try:
+        return make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    finally:
+        vector.close()
+
+
+def film(env: Any, policy: Policy, n_episode: int, **options: Any) -> tuple[Recording, list[np.ndarray]]:
+    """What was recorded, with copies of the pictures."""
+    pictures: list[np.ndarray] = []
+    recording = record(policy, env, n_episode, 3, on_frame=lambda image, fps: pictures.append(image.copy()), **options)
+    assert recording is not None
+    return recording, pictures
+
+
+@pytest.mark.parametrize('deterministic', [True, False])
+@pytest.mark.parametrize(
+    'env',
+    [
+        *(dict(id=LINE, autoreset=mode) for mode in ('same_step', 'next_step', 'disabled')),
+        dict(id=LINE, vectorization='async'),
+        dict(id=LINE, max_episode_steps=4),
+        dict(id=VECTOR),
+        dict(id=VECTOR, kwargs=dict(mode='DISABLED')),
+    ],
+    ids=str,
+)
+def test_pictures_are_those_of_the_states_of_evaluate(env: dict[str, Any], deterministic: bool) -> None:
+    """`evaluate` plays first and tells the positions of all states; the pictures are to show the same ones in order."""
+    env = {**env, 'action_mask': 'off'}  # no env is reset to look for a mask
+    policy = policy_of(env)
+    SEEN.clear()
+    alone = {**env, 'evaluator_env_num': 1, 'vectorization': 'sync' if 'vectorization' in env else 'auto'}
+    evaluation = evaluate(policy, alone, 3, 3, deterministic=deterministic)
+    states = SEEN[: sum(evaluation.lengths) + 3]
+    recording, pictures = film(env, policy, 3, deterministic=deterministic)
+    assert recording.evaluation == evaluation and recording.fps == 12.0
+    assert recording.n_frame == len(pictures) == sum(evaluation.lengths) + 3
+    found = [position(picture) for picture in pictures]
+    assert [x for x, _ in found] == states
+    starts = [i for i, (_, begins) in enumerate(found) if begins]
+    assert starts == [0, evaluation.lengths[0] + 1, sum(evaluation.lengths[:2]) + 2]
+
+
+def test_last_picture_is_left_out_where_a_vector_resets_in_the_same_step() -> None:
+    env = dict(id=VECTOR, kwargs=dict(mode='SAME_STEP'))
+    recording, pictures = film(env, policy_of(env), 2)
+    assert len(pictures) == sum(recording.evaluation.lengths)
+    assert [begins for _, begins in map(position, pictures)].count(True) == 2
+
+
+def test_episodes_that_are_cut_off_begin_anew_with_their_first_picture() -> None:
+    env = dict(id=LINE)
+    recording, pictures = film(env, policy_of(env), 3, max_step=2)
+    assert recording.evaluation.lengths == [2, 2, 2] and recording.evaluation.n_cut == 3
+    assert [begins for _, begins in map(position, pictures)] == [True, False, False] * 3
+
+
+def test_stop_ends_it_without_a_result() -> None:
+    seen: list[np.ndarray] = []
+    env = dict(id=LINE)
+    assert (
+        record(
+            policy_of(env),
+            env,
+            on_frame=lambda image, fps: seen.append(image),
+            stop=lambda: len(seen) > 2,
+        )
+        is None
+    )
+    assert len(seen) == 3  # the first state and those that two steps reach
+
+
+def test_schedule_and_env_given_as_an_object_are_used() -> None:
+    policy = policy_of(dict(id=LINE))
+    scheduled = dict(id=LINE, schedule={'_size': {'start': 1, 'end': 5, 'over': 100}})
+    for env_step, width in ((0, 11), (50, 33), (None, 55)):
+        _, pictures = film(scheduled, policy, 1, env_step=env_step)
+        assert pictures[0].shape == (3 * width // 11, width, 3)
+    env = LineEnv(render_mode='rgb_array')
+    _, pictures = film(env, policy, 1)
+    assert position(pictures[0])[1]
+
+
+@pytest.mark.parametrize(
+    ('env', 'words'),
+    [
+        (dict(id='tests.film_envs:TextEnv'), 'it has the render modes ansi, wanted rgb_array'),
+        (dict(id='tests.film_envs:BlindEnv'), "it has no render(); give it render_mode='rgb_array'"),
+        (dict(id=LINE, kwargs=dict(what='none')), 'its render() returned NoneType, wanted an image'),
+        (dict(id=LINE, kwargs=dict(what='float32')), r'its render() returned float32 [3, 11, 3], wanted an image'),
+        (
+            dict(id='torch', game='CartPole-v1'),
+            'is a tensor program, which draws nothing; name an env that does: env.id=C',
+        ),
+    ],
+)
+def test_env_without_pictures_is_refused_in_one_sentence(env: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnsupportedEnvError) as error:
+        check_drawable(EnvConfig(**env))
+    assert words in str(error.value) and '\n' not in str(error.value)
+
+
+def test_what_render_raises_passes_through_with_its_place() -> None:
+    with pytest.raises(KeyError, match='no brush') as error:
+        check_drawable(EnvConfig(id=LINE, kwargs=dict(what='error')))
+    assert error.value.env_place[0] == f'env {LINE!r}, in render()'  # type: ignore[attr-defined]
+
+
+def test_vector_env_that_exists_is_refused() -> None:
+    env = gymnasium.vector.SyncVectorEnv([LineEnv])
+    with pytest.raises(UserError, match='env is a vector env, of which no single one is drawn'):
+        record(policy_of(dict(id=LINE)), env, on_frame=lambda image, fps: None)
+    env.close()
+
+
+FAMILIES = {
+    'cartpole': (dict(id='CartPole-v1'), 'pygame', (400, 600, 3), 50),
+    'lunarlander': (dict(id='LunarLander-v3'), 'Box2D', (400, 600, 3), 50),
+    'breakout': (
+        dict(id='atari', game='Breakout', kwargs=dict(repeat_action_probability=0.25)),
+        'ale_py',
+        (210, 160, 3),
+        15,
+    ),
+    'pong': (dict(id='envpool', game='Pong-v5'), 'envpool', (210, 160, 3), 15),
+    'minigrid': (dict(id='envpool', game='MiniGrid-DoorKey-6x6-v0'), 'envpool', (192, 192, 3), 10),
+    'coinrun': (dict(id='procgen', game='coinrun'), 'PyQt5', (64, 64, 3), 15),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('name', FAMILIES)
+def test_known_envs_give_their_real_pictures_and_the_returns_of_evaluate(name: str) -> None:
+    env, module, shape, fps = FAMILIES[name]
+    if (
+        importlib.util.find_spec(module) is None
+        or env['id'] == 'procgen'
+        and importlib.util.find_spec('envpool') is None
+    ):
+        pytest.skip(f'{module} is not installed')
+    policy = policy_of(env)
+    options = dict(deterministic=False, max_step=150)
+    recording, pictures = film(env, policy, 2, **options)
+    evaluation = evaluate(policy, {**env, 'evaluator_env_num': 1}, 2, 3, **options)
+    assert recording.evaluation.returns == evaluation.returns and recording.evaluation.lengths == evaluation.lengths
+    assert recording.n_frame == len(pictures) == sum(evaluation.lengths) + 2
+    assert recording.fps == fps and {picture.shape for picture in pictures} == {shape}
+    colors = [picture.reshape(-1, 3) for picture in pictures]
+    if name != 'cartpole':  # which is black and white, but for the pole
+        assert any((picture[:, 0] != picture[:, 1]).any() for picture in colors)
+    n_change = sum(not np.array_equal(a, b) for a, b in zip(pictures[:-1], pictures[1:], strict=True))
+    assert n_change > len(pictures) / 4
+
+
+@pytest.mark.slow
+def test_procgen_shows_what_the_policy_sees() -> None:
+    pytest.importorskip('envpool')
+    pytest.importorskip('PyQt5')
+    env = dict(id='procgen', game='coinrun')
+    policy, seen = policy_of(env), []
+    forward = policy.eval_mode.forward
+    mode = policy.eval_mode._replace(forward=lambda obs, state: seen.append(obs[0].clone()) or forward(obs, state))
+    policy.__dict__['eval_mode'] = mode
+    _, pictures = film(env, policy, 1, max_step=60)
+    for picture, obs in zip(pictures, seen, strict=False):
+        assert np.array_equal(picture, obs.permute(1, 2, 0).numpy())
+
+
+@pytest.mark.long
+def test_mujoco_is_drawn_without_a_display_by_the_camera_that_follows() -> None:
+    pytest.importorskip('mujoco')
+    env = dict(id='HalfCheetah-v5', max_episode_steps=20)
+    policy = policy_of(env)
+    try:
+        recording, pictures = film(env, policy, 1)
+    except UnsupportedEnvError as error:
+        pytest.skip(str(error))  # neither EGL nor OSMesa is here: the sentence names both
+    assert recording.evaluation.returns == evaluate(policy, env, 1, 3).returns
+    assert len(pictures) == 21 and pictures[0].shape == (480, 480, 3) and np.ptp(pictures[0]) > 100
+    assert not np.array_equal(pictures[0], pictures[-1])
+
+
+def test_envpool_mujoco_is_refused_since_it_may_end_the_process() -> None:
+    pytest.importorskip('envpool')
+    with pytest.raises(UnsupportedEnvError, match='e.g. env.id=HalfCheetah-v5'):
+        check_drawable(EnvConfig(id='envpool', game='HalfCheetah-v4'))

@@ -1,0 +1,224 @@
+"""Pictures of curves: what their lines, words and colours are, and what happens where they cannot be drawn."""
+
+from __future__ import annotations
+
+import re
+import sys
+from itertools import combinations
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from tests.real_runs import made_run
+from zoo.core.errors import UserError
+from zoo.tools.results.curves import band
+from zoo.tools.results.plot import COLORS, MARKERS, PAPER, check_path, figure, save, short, svg_text
+
+pytest.importorskip('matplotlib')
+METRIC = 'eval/return_mean'
+TWO = [made_run([0, 10, 20, 30, 40], [1, 2, 4, 4, 5]), made_run([0, 10, 20], [3, 3, 2], seed=1)]
+
+
+def words_of(drawn) -> list[str]:
+    """The lines of the legend."""
+    return [text.get_text() for text in drawn.legends[0].get_texts()]
+
+
+@pytest.mark.slow
+def test_lines_are_the_average_and_dotted_where_runs_have_ended() -> None:
+    whole, rest = figure({'made': TWO}, METRIC, stat='mean').axes[0].lines
+    assert whole.get_linestyle() == '-' and rest.get_linestyle() == ':'
+    assert whole.get_xydata().tolist() == [[0, 2], [10, 2.5], [20, 3]]
+    assert rest.get_xydata().tolist() == [[21, 4], [30, 4], [40, 5]]
+
+
+def test_shade_is_the_interval_of_each_part() -> None:
+    curve = band(TWO, METRIC)
+    first, second = figure({'made': TWO}, METRIC).axes[0].collections
+    for shade, (part, _) in zip((first, second), curve.parts(), strict=True):
+        corners = {tuple(corner) for corner in shade.get_paths()[0].vertices.tolist()}
+        rows = zip(curve.steps[part], curve.low[part], curve.high[part], strict=True)
+        assert {corner for at, low, high in rows for corner in ((at, low), (at, high))} <= corners
+
+
+def test_interval_of_a_single_point_is_a_bar() -> None:
+    runs = [made_run([10], [value], seed=seed) for seed, value in enumerate((1, 2, 9))]
+    drawn, curve = figure({'made': runs}, METRIC), band(runs, METRIC)
+    [bar] = drawn.axes[0].collections
+    assert bar.get_segments()[0].tolist() == [[10, curve.low[0]], [10, curve.high[0]]] and curve.low[0] < curve.high[0]
+    assert 'bar: 95% bootstrap interval' in drawn.legends[0].get_title().get_text().replace('\n', ' ')
+    alone = figure({'made': runs[:1]}, METRIC)
+    assert not any(bar.get_paths()[0].get_extents().height for bar in alone.axes[0].collections)
+
+
+@pytest.mark.parametrize(
+    ('runs', 'said'),
+    [
+        (TWO[:1], 'x: 1 run'),
+        (TWO, 'x: 2 runs, 1 from 21 on'),
+        ([*TWO, made_run([1], [1], metric='other')], 'x: 2 runs, 1 from 21 on, 1 more without this metric'),
+        ([made_run([1], [1], metric='other')], 'x: no run has this metric'),
+        (
+            [made_run(np.arange(0, end + 1, 1_000), np.zeros(end // 1_000 + 1)) for end in range(5_000, 50_001, 5_000)],
+            'x: 10 runs, all of them from 0 to 5k',
+        ),
+        ([made_run([at, at + 2], [0, 0]) for at in range(0, 12, 2)], 'x: 6 runs, at most 2 at one time'),
+        (
+            [made_run([1_000, 90_000], [0, 0]), made_run([60_000, 70_000], [0, 0])],
+            'x: 2 runs, 1 from 1k on, 2 from 60k on',
+        ),
+    ],
+)
+def test_legend_says_how_many_runs_each_part_has(runs: list, said: str) -> None:
+    assert words_of(figure({'x': runs}, METRIC, size=(20, 4)))[0].startswith(said)
+
+
+def test_axes_and_caption_say_what_is_drawn() -> None:
+    drawn = figure({'made': TWO}, METRIC, stat='median')
+    axes = drawn.axes[0]
+    assert axes.get_title(loc='left') == 'eval/return_mean on CartPole-v1'
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ('env steps', METRIC)
+    said = drawn.legends[0].get_title().get_text().replace('\n', ' ')
+    assert said == (
+        'line: median of runs; shade: 95% bootstrap interval over runs; dotted: not all runs have values there'
+    )
+    assert 'shade' not in figure({'one': TWO[:1]}, METRIC).legends[0].get_title().get_text()
+
+
+@pytest.mark.parametrize(
+    ('seconds', 'unit', 'end'), [(100, 'seconds', 100), (600, 'minutes', 10), (36_000, 'hours', 10)]
+)
+def test_wall_time_is_in_a_unit_that_fits(seconds: int, unit: str, end: float) -> None:
+    axes = figure({'made': [made_run([0, seconds], [1, 2])]}, METRIC, x='wall_s').axes[0]
+    assert axes.get_xlabel() == f'wall time ({unit})' and axes.lines[0].get_xdata()[-1] == end
+
+
+@pytest.mark.parametrize(
+    ('value', 'said'), [(950, '950'), (20_000, '20k'), (1.5e6, '1.5M'), (2e9, '2G'), (-0.0125, '-0.0125')]
+)
+def test_short_numbers(value: float, said: str) -> None:
+    assert short(value) == said
+
+
+@pytest.mark.slow
+def test_names_with_marks_of_formulas_are_drawn_as_they_are() -> None:
+    names = ['a$b_{', '_c', '$x$', '100%']
+    drawn = figure({name: TWO[:1] for name in names}, METRIC, title='cost in $ and _{')
+    svg_text(drawn)  # a formula that is none would fail here
+    assert [word.partition(':')[0] for word in words_of(drawn)] == names
+
+
+@pytest.mark.slow
+def test_figure_grows_with_its_legend_and_nothing_is_outside_of_it() -> None:
+    many = {f'experiment_{i} policy.learn.learning_rate=0.000{i}': TWO for i in range(20)}
+    drawn = figure(many, METRIC, size=(4, 3.5))
+    drawn.draw_without_rendering()
+    width, height = drawn.get_size_inches() * drawn.dpi
+    assert height > 2 * 350
+    for box in (drawn.legends[0].get_window_extent(), drawn.axes[0].get_tightbbox()):
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width + 1 and box.y1 <= height + 1
+    assert drawn.axes[0].get_window_extent().height > 100
+
+
+# How eyes without one kind of cone see linear RGB: Machado, Oliveira and Fernandes 2009, severity 1.
+CONES = {
+    'all': np.eye(3),
+    'no red': [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    'no green': [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    'no blue': [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def linear(color: str) -> np.ndarray:
+    """'#rrggbb' in light: sRGB without its curve."""
+    srgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+
+
+def lab(light: np.ndarray) -> np.ndarray:
+    """CIE Lab, in which equal distances look about equally large."""
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = np.cbrt(np.clip(np.array(to_xyz) @ light / [0.9505, 1, 1.089], 0.008856, None))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize('theme', COLORS)
+@pytest.mark.parametrize('eyes', CONES)
+def test_colors_differ_for_all_eyes(theme, eyes: str) -> None:
+    # a distance of 2.3 is just seen where two colours touch; lines are thin and apart. Most pictures need the first four
+    seen = [lab(np.clip(CONES[eyes] @ linear(color), 0, 1)) for color in COLORS[theme]]
+    assert min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2)) > 13
+    assert min(float(np.linalg.norm(a - b)) for a, b in combinations(seen[:4], 2)) > 24
+
+
+@pytest.mark.parametrize('theme', COLORS)
+def test_lines_have_a_contrast_of_3_to_their_paper_and_words_of_7(theme) -> None:
+    def luminance(color: str) -> float:
+        return float(linear(color) @ [0.2126, 0.7152, 0.0722])
+
+    def contrast(color: str) -> float:
+        dark, light = sorted((luminance(color), luminance(PAPER[theme]['paper'])))
+        return (light + 0.05) / (dark + 0.05)
+
+    assert all(contrast(color) >= 3 for color in COLORS[theme]) and contrast(PAPER[theme]['ink']) >= 7
+
+
+def test_63_lines_differ_in_color_or_marker_and_neighbours_in_both() -> None:
+    looks = [(i % len(COLORS['light']), i % len(MARKERS)) for i in range(63)]
+    assert len(set(looks)) == 63 and len(set(MARKERS)) == 9
+    drawn = figure({str(i): TWO[:1] for i in range(8)}, METRIC)
+    shown = [(line.get_color(), line.get_marker()) for line in drawn.axes[0].lines]
+    assert shown == [(COLORS['light'][i % 7], MARKERS[i]) for i in range(8)]
+
+
+@pytest.mark.slow
+def test_svg_is_the_same_each_time_and_its_ids_differ_by_salt() -> None:
+    one, again = (svg_text(figure({'made': TWO}, METRIC)) for _ in range(2))
+    assert one == again and one.startswith('<svg') and ElementTree.fromstring(one).tag.endswith('svg')
+    other = svg_text(figure({'made': TWO}, METRIC), salt='b')
+    clips = [set(re.findall(r'clipPath id="(\w+)"', text)) for text in (one, other)]
+    assert all(clips) and not clips[0] & clips[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'begin'), [('a.png', b'\x89PNG'), ('a.SVG', b'<?xml'), ('a.pdf', b'%PDF')])
+def test_save_writes_the_format_of_the_name(name: str, begin: bytes, tmp_path: Path) -> None:
+    save(figure({'made': TWO}, METRIC), tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(begin) and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ('name', 'said'),
+    [('a.jpg', '.svg, .png or .pdf'), ('a', '.svg'), ('none/a.svg', 'no folder'), ('.', 'must end in')],
+)
+def test_path_without_a_format_or_folder_is_refused(name: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        check_path(tmp_path / name)
+    (tmp_path / 'b.svg').mkdir()
+    with pytest.raises(UserError, match='that is a folder'):
+        check_path(tmp_path / 'b.svg')
+
+
+def test_full_disk_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'a.svg').write_text('old')
+    monkeypatch.setattr('os.fsync', lambda _: (_ for _ in ()).throw(OSError(28, 'No space left on device')))
+    with pytest.raises(UserError, match='cannot be written .No space left'):
+        save(figure({'made': TWO}, METRIC), tmp_path / 'a.svg')
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [('a.svg', 'old')]
+
+
+def test_figure_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, 'matplotlib', None)
+    with pytest.raises(UserError, match=r"needs matplotlib, which is not installed; .*'policy-zoo\[plot\]'"):
+        figure({'made': TWO}, METRIC)
+
+
+def test_pyplot_is_not_needed_and_settings_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    monkeypatch.delitem(sys.modules, 'matplotlib.pyplot', raising=False)
+    svg_text(figure({'made': TWO}, METRIC))
+    assert 'matplotlib.pyplot' not in sys.modules and dict(matplotlib.rcParams) == before

@@ -1,0 +1,341 @@
+"""The page about runs: what it says, that it loads nothing, and that no name of a run becomes a part of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.real_runs import SHORT, made_run, write_run
+from zoo.config.section import plain
+from zoo.config.yaml_io import parse_yaml
+from zoo.core.errors import UserError
+from zoo.pipeline import serial_pipeline
+from zoo.run.config import resolve_config
+from zoo.tools.results.read import Run, read_run
+from zoo.tools.results.report import check_page_path, report, write_report
+
+pytest.importorskip('matplotlib')
+VOID = {'meta', 'link', 'img', 'br', 'input'}
+GIF = b'GIF89a\x01\x00\x01\x00\x00\x00\x00;'
+NASTY = '</title><script>alert(1)</script><img src=x onerror=alert(2)> "a" \'b\' $palette {{ palette }} {% raw %} 日本'
+
+
+class Page(HTMLParser):
+    """A page: its text, its elements with their attributes, and whether all are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open
+        self.text = ' '.join(' '.join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if 'style' not in self._open:
+            self.words.append(data)
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def whole_run(seed: int = 0, name: str = 'made', values: Any = (1.0, 3.0, 2.0), *overrides: str, **more: Any) -> Run:
+    """A run with a whole config and a known curve, at 1,000, 2,000 and 4,000 env steps."""
+    run = made_run([1000, 2000, 4000], values, seed=seed, **more)
+    words = [f'seed={seed}', f'exp_name={name}', 'max_env_step=4096', *overrides]
+    config = plain(resolve_config({'env': {'id': more.get('env', 'CartPole-v1')}}, words))
+    return Run(run.path, config, run.columns)
+
+
+def page_of(runs: list[Run], metric: str | None = None, **options: Any) -> Page:
+    return Page(report(runs, metric, **options))
+
+
+def test_page_of_one_run_says_what_how_good_and_how_long() -> None:
+    page = page_of([whole_run(seed=3)])
+    assert 'made on CartPole-v1' in page.text and 'in one run with seed 3, for 4,000 env steps' in page.text
+    assert 'The mean return of the greedy policy in an evaluation is 2 at the end.' in page.text
+    assert '1 h 7 min' in page.text.replace('\u00a0', ' ')  # 4,000 s
+    assert 'interval' not in page.text.split('Curves')[0]  # one run has none
+    assert 'seed 3' in page.text.split('Runs')[1] and 'max_env_step' in page.text
+    assert 'zoo train made.yaml seed=3' in page.text
+
+
+def test_page_of_several_runs_has_average_and_interval_and_a_row_for_each() -> None:
+    page = page_of([whole_run(seed=i, values=[0, 0, x]) for i, x in enumerate((1.0, 2.0, 3.0, 4.0, 9.0))])
+    # interquartile mean of five: (0.75 * 2 + 3 + 0.75 * 4) / 2.5
+    assert 'is 3 (interquartile mean of 5 runs, 95% interval ' in page.text and 'with seeds 0 to 4' in page.text
+    assert 'seed 4 4 4k 9 9 1 h 7 min 1 ' in page.text.replace(
+        '\u00a0', ' '
+    )  # its folder is named 4; 4,000 steps, 4,000 s
+    assert 'zoo train made.yaml seed=0..4' in page.text
+
+
+def test_page_of_two_configs_compares_them() -> None:
+    runs = [whole_run(0, 'first', (1, 2, 3)), whole_run(0, 'second', (1, 2, 8), 'policy.collect.gae_lambda=0.5')]
+    page = page_of(runs)
+    assert 'The highest mean return of the greedy policy in an evaluation at the end is that of second: 8.' in page.text
+    between = page.text.split('Between the configs')[1].split('In all of them')[0]
+    assert 'policy.collect.gae_lambda' in between and '0.95 0.5 0.95' in between and 'max_env_step' not in between
+    assert 'first: 1 run' in page.text and 'second: 1 run' in page.text  # the legend
+
+
+@pytest.mark.slow
+def test_page_has_a_figure_for_each_env() -> None:
+    text = report([whole_run(0, 'a'), whole_run(0, 'b', env='Acrobot-v1')])
+    page = Page(text)
+    labels = [
+        e['aria-label'] for e in page.named('svg') if str(e['aria-label']).startswith('eval/return_mean of 1 config')
+    ]
+    assert len(labels) == 4  # wide and narrow
+    colours = [set(re.findall(r'var\(--line-\d\)', svg)) for svg in re.findall('<svg.*?</svg>', text, re.DOTALL)]
+    assert colours == [{'var(--line-0)'}, {'var(--line-0)'}, {'var(--line-1)'}, {'var(--line-1)'}]  # as in the tables
+    assert 'The highest' not in page.text  # returns of two envs do not compare
+    assert 'CartPole-v1 and Acrobot-v1' in page.text
+
+
+def test_page_without_evaluations_shows_training_returns_and_says_so() -> None:
+    page = page_of([whole_run(metric='collect/return_mean')])
+    assert 'The mean return of recent training episodes is 2 at the end.' in page.text
+
+
+def test_page_without_any_return_or_line_says_so() -> None:
+    page = page_of([whole_run(metric='learn/entropy')])
+    assert 'No return is known yet' in page.text and 'No run has logged a return yet.' in page.text
+    empty = Run(Path('x'), whole_run().config, {'env_step': np.empty(0), 'wall_s': np.empty(0)}, {}, 'killed')
+    page = page_of([empty])
+    assert 'for 0 env steps' in page.text and 'The run was killed.' in page.text
+
+
+def test_metric_that_no_run_has_is_refused_with_the_close_one() -> None:
+    with pytest.raises(UserError, match='did you mean eval/return_mean'):
+        report([whole_run()], 'eval/retrun_mean')
+
+
+def test_page_says_which_runs_failed_and_why() -> None:
+    good, bad = whole_run(), whole_run(seed=1)
+    bad = Run(bad.path, bad.config, bad.columns, {'stop_reason': 'the disk is full'}, 'failed')
+    page = page_of([good, bad])
+    assert '1 of 2 runs failed.' in page.text and '1 of 2 runs failed: the disk is full.' in page.text
+
+
+def test_page_loads_nothing_and_has_no_script(tmp_path: Path) -> None:
+    (tmp_path / 'a.gif').write_bytes(GIF)
+    page = page_of([whole_run(), whole_run(1)], video=tmp_path / 'a.gif')
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {'script', 'link', 'iframe', 'object', 'embed', 'base', 'form'}
+    for _, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith('on')]
+        for name in ('src', 'href', 'xlink:href', 'action', 'poster'):
+            assert re.match('(data:|#)', attributes.get(name) or '#')
+    policy = next(e['content'] for e in page.named('meta') if e.get('http-equiv') == 'Content-Security-Policy')
+    assert str(policy).startswith("default-src 'none'")
+
+
+def test_ids_are_unique_and_all_references_lead_to_one() -> None:
+    text = report([whole_run(0, 'a'), whole_run(0, 'b')])
+    ids = [e['id'] for _, e in Page(text).elements if e.get('id')]
+    assert len(ids) == len(set(ids)) > 50
+    assert set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)) <= {(x, '') for x in ids} | {('', x) for x in ids}
+
+
+def test_curves_have_the_colours_of_the_page() -> None:
+    svgs = re.findall(r'<svg.*?</svg>', report([whole_run(0, 'a'), whole_run(0, 'b')]), re.DOTALL)
+    assert not re.findall('#[0-9a-f]{6}', ''.join(svgs)) and 'var(--line-1)' in svgs[0] and 'var(--plot-ink)' in svgs[0]
+
+
+@pytest.mark.slow
+def test_names_with_tags_quotes_and_dollars_are_only_text(tmp_path: Path) -> None:
+    run = whole_run()
+    run.config['exp_name'] = run.config['env']['id'] = run.config['policy']['type'] = NASTY
+    run.config['env']['kwargs'] = {NASTY: NASTY}
+    result = {
+        'state': NASTY,
+        'stop_reason': NASTY,
+        'versions': {NASTY: NASTY},
+        'machine': {'cpu': NASTY},
+        'command': ['zoo', 'train', NASTY],
+    }
+    folder = tmp_path / 'a"b\'c <script>alert(3)<script>'
+    write_run(folder, run)
+    (folder / 'result.json').write_text(json.dumps(result))
+    plain_page, page = page_of([whole_run()]), page_of([read_run(folder)], title=NASTY)
+    assert {tag for tag, _ in page.elements} <= {tag for tag, _ in plain_page.elements} | {'dl', 'dt', 'dd'}
+    assert page.text.startswith(NASTY) and '<script>alert(3)<script>' in page.text
+    for _, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith('on')]
+
+
+def test_config_in_the_page_is_the_whole_one_and_names_no_folder_for_runs() -> None:
+    run = whole_run(2, 'a name with spaces', (1, 2, 3), 'logger.root=/home/me/runs', 'policy.learn.clip_ratio=0.3')
+    page = page_of([run])
+    link = next(e for e in page.named('a') if e.get('download'))
+    assert link['download'] == 'a_name_with_spaces.yaml' and '/home/me' not in page.text
+    config = parse_yaml(base64.b64decode(str(link['href']).partition('base64,')[2]).decode())
+    again = plain(resolve_config(config, ['logger.root=/home/me/runs']))
+    assert again == run.config
+
+
+def test_configs_of_one_experiment_are_named_by_what_differs_and_saved_as_different_files() -> None:
+    runs = [whole_run(0, 'same', (1, 2, i), f'policy.collect.gae_lambda=0.{i}') for i in (1, 2)]
+    page = page_of(runs)
+    assert 'gae_lambda=0.1: 1 run' in page.text and 'same gae_lambda' not in page.text
+    assert [e['download'] for e in page.named('a')] == ['same.yaml', 'same_2.yaml']
+    assert 'zoo train same_2.yaml seed=0' in page.text
+
+
+@pytest.mark.slow
+def test_command_that_started_a_run_is_shown_as_the_shell_reads_it() -> None:
+    run = whole_run()
+    run.result['command'] = ['zoo', 'train', 'made', 'env.kwargs={a: 1}']
+    assert "started with zoo train made 'env.kwargs={a: 1}' To" in page_of([run]).text
+    run.result['command'] = ['python', '-c', 'from multiprocessing.spawn import spawn_main']  # zoo started it itself
+    assert 'spawn' not in page_of([run]).text
+
+
+@pytest.mark.slow
+def test_page_says_what_else_is_needed_to_repeat_a_run() -> None:
+    alone = whole_run()
+    assert 'Save the config, then run: zoo train made.yaml seed=0 made.yaml' in page_of([alone]).text
+    alone.result['command'] = ['zoo', 'train', 'made']
+    assert 'To repeat them from this page alone, save the config, then run:' in page_of([alone]).text
+    run = whole_run()
+    run.config['env']['id'] = '/home/me/my_env.py:MyEnv'
+    run.config['init_from'] = 'runs/first'
+    run.result['command'] = ['zoo', 'train', 'made', '--import', '/home/me/my parts.py', '--import=my_module']
+    text = page_of([run]).text.split('Repeat it')[1]
+    assert (
+        'To repeat them, save the config, and beside it what is not in this page: the file my_env.py , the file my parts.py , '
+        'the module my_module , the checkpoint that init_from names. Then run: '
+        "zoo train made.yaml seed=0 --import 'my parts.py' --import my_module made.yaml"
+    ) in text
+    alone.result['command'] = ['python', 'mine.py']
+    assert 'what the Python program gave besides the config' in page_of([alone]).text
+
+
+@pytest.mark.slow
+def test_shares_of_time_of_a_resumed_run_are_of_all_of_it_or_the_page_says_that_they_are_not(tmp_path: Path) -> None:
+    config, first, note = 'cartpole_ppo', tmp_path / 'first', 'The shares are of a part of the time'
+    words = [*SHORT, 'logger.tensorboard=false', 'logger.console=off', 'logger.freq=1024']
+    serial_pipeline(config, overrides=words, run_dir=first)
+    before = read_run(first).result['seconds']
+    serial_pipeline(config, overrides=[*words, 'max_env_step=6_144'], run_dir=first)
+    run = read_run(first)
+    seconds = run.result['seconds']
+    assert all(seconds[name] > before[name] for name in ('env', 'act', 'learn', 'evaluate'))
+    assert run.result['timed_s'] == pytest.approx(run.wall_s, rel=0.05)
+    page = page_of([run])
+    share = seconds['learn'] / sum(seconds.values())
+    assert f'learning {share:.0%}' in page.text and note not in page.text
+    other = serial_pipeline(resume=first, overrides=['exp_name=other', f'logger.root={tmp_path}', 'max_env_step=7_168'])
+    assert note in page_of([read_run(other.run_dir)]).text  # it began in another folder
+
+
+@pytest.mark.slow
+def test_files_of_one_name_in_two_folders_are_two_files_in_the_list_the_configs_and_the_commands() -> None:
+    runs = [whole_run(0, folder) for folder in ('one', 'two')]
+    for run, folder in zip(runs, ('one', 'two'), strict=True):
+        run.config['env']['id'] = f'/home/me/{folder}/my_env.py:MyEnv'
+    runs[0].result['command'] = ['zoo', 'train', 'my.yaml', '--import', 'my_env.py', '--import', 'parts.py']
+    page = page_of(runs)
+    text = page.text.split('Repeat it')[1]
+    assert (
+        'beside it what is not in this page: the file one/my_env.py , the file two/my_env.py , the file parts.py . Then run: '
+        'zoo train one.yaml seed=0 --import one/my_env.py --import parts.py'
+    ) in text
+    links = [str(e['href']) for e in page.named('a') if e.get('download')]
+    ids = [parse_yaml(base64.b64decode(link.partition('base64,')[2]).decode())['env']['id'] for link in links]
+    assert ids == ['one/my_env.py:MyEnv', 'two/my_env.py:MyEnv'] and '/home/me' not in text
+
+
+def installed(folder: Path, module: str, name: str, version: str, url: str = '') -> None:
+    """A package as pip leaves it. Args: url: what it was installed from, if that was no index."""
+    (folder / module).mkdir(parents=True)
+    (folder / module / '__init__.py').write_text('raise RuntimeError("a report imports nothing")')
+    info = folder / f'{name.replace("-", "_")}-{version}.dist-info'
+    info.mkdir()
+    (info / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n')
+    (info / 'top_level.txt').write_text(f'{module}\n')
+    if url:
+        (info / 'direct_url.json').write_text(json.dumps({'url': url, 'dir_info': {'editable': True}}))
+
+
+@pytest.mark.slow
+def test_installed_packages_are_to_be_installed_and_modules_of_ones_own_to_lie_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, 'mazes_of_others', 'mazes-of-others', '1.2')
+    installed(tmp_path, 'mine_to_edit', 'mine-to-edit', '0.1', f'file://{tmp_path}')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = whole_run()
+    run.config['env']['id'] = 'mazes_of_others.envs:Maze-v0'
+    run.config['env']['kwargs'] = {'activation': 'torch.nn:ReLU', 'separator': 'os:sep'}
+    run.result['command'] = ['zoo', 'train', 'made', '--import', 'mazes_of_others.extra']
+    text = page_of([run]).text.split('Repeat it')[1]
+    package = 'To repeat them, install the package mazes-of-others (1.2 where this page was made), save the config'
+    assert f'{package}, then run: zoo train made.yaml seed=0 --import mazes_of_others.extra made.yaml' in text
+    run.result['command'] = ['zoo', 'train', 'made', '--import', 'mine_to_edit', '--import', 'my_module']
+    text = page_of([run]).text.split('Repeat it')[1]
+    beside = 'the module mine_to_edit , the module my_module . Then run:'
+    assert f'{package}, and beside it what is not in this page: {beside}' in text
+
+
+@pytest.mark.slow
+def test_versions_and_machine_are_said_once_where_all_runs_have_the_same() -> None:
+    runs = [whole_run(seed) for seed in (0, 1, 2)]
+    for run, cores in zip(runs, (2, 2, 4), strict=True):
+        machine = {'cpu': 'Some CPU', 'cores': cores, 'system': 'Linux 6'}
+        run.result.update(versions={'zoo': '1.0', 'torch': '2.10'}, machine=machine, commit='abc')
+    text = page_of(runs).text.split('Versions and machine')[1]
+    assert text.startswith(
+        ' versions zoo 1.0, torch 2.10 machine Some CPU, 2 cores, Linux 6 Some CPU, 4 cores, Linux 6 git commit abc'
+    )
+
+
+@pytest.mark.slow
+def test_newest_video_of_each_config_is_in_the_page_and_one_too_many_bytes_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = []
+    for name, data in (('good', GIF), ('bad', b'no picture')):
+        run = read_run(write_run(tmp_path / name, whole_run(7, name)))
+        (run.path / 'videos').mkdir()
+        (run.path / 'videos' / 'step_2000.gif').write_bytes(data)
+        runs.append(run)
+    page = page_of(runs)
+    [image] = page.named('img')
+    assert image['alt'] == 'good, seed 7, after 2,000 env steps'
+    assert 'step_2000.gif is no gif file; name another file; the report is without it' in caplog.text
+
+
+def test_write_report_leaves_the_old_page_where_it_cannot_write(tmp_path: Path) -> None:
+    write_report(tmp_path / 'a.html', 'old \udcff')
+    assert (tmp_path / 'a.html').read_text() == 'old ?'
+    with pytest.raises(UserError, match='cannot be written'):
+        write_report(tmp_path / 'no' / 'a.html', 'new')
+    for path, said in ((tmp_path / 'a.pdf', 'must end in .html'), (tmp_path / 'no' / 'a.html', 'there is no folder')):
+        with pytest.raises(UserError, match=said):
+            check_page_path(path)
+    (tmp_path / 'b.html').mkdir()
+    with pytest.raises(UserError, match='that is a folder'):
+        check_page_path(tmp_path / 'b.html')

@@ -1,0 +1,53 @@
+"""The table of runs: returns, speed, order."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.real_runs import made_run, write_run
+from zoo.tools.results.read import read_run
+from zoo.tools.results.table import HEADS, as_data, as_text, as_texts, row_of, rows_of, sorted_rows
+
+
+def test_row_has_last_and_best_return_and_steps_per_second(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / 'a', made_run([100, 200], [7.0, 5.0], seed=3)))  # one step a second
+    row = row_of(run)
+    assert (row.last, row.best, row.speed, row.env_step, row.seed) == (5.0, 7.0, 1.0, 200, 3)
+    words = dict(zip(HEADS, as_text(row, tmp_path), strict=True))
+    assert (words['run'], words['last'], words['best'], words['env steps']) == ('a', '5', '7', '200')
+
+
+def test_row_of_a_run_without_a_line_has_no_numbers(tmp_path: Path) -> None:
+    row = row_of(read_run(write_run(tmp_path / 'a', made_run([], []))))
+    assert (row.last, row.best, row.speed, row.env_step) == (None, None, None, 0)
+    assert as_text(row)[6:9] == ('-', '-', '-')
+
+
+def test_rows_of_one_name_say_how_their_configs_differ(tmp_path: Path) -> None:
+    runs = [made_run([1], [1.0], seed=seed, rate=rate) for rate in (0.1, 0.2) for seed in (0, 1)]
+    rows = rows_of([read_run(write_run(tmp_path / str(i), run)) for i, run in enumerate(runs)])
+    assert [(row.label, row.seed) for row in rows] == [
+        ('made rate=0.1', 0),
+        ('made rate=0.1', 1),
+        ('made rate=0.2', 0),
+        ('made rate=0.2', 1),
+    ]
+    assert as_data(rows[0])['label'] == as_text(rows[0])[1] == 'made rate=0.1' and rows[0].exp_name == 'made'
+
+
+def test_long_labels_are_cut_in_the_middle_and_never_look_alike(tmp_path: Path) -> None:
+    row = row_of(read_run(write_run(tmp_path / 'a', made_run([], []))))
+
+    def shown(labels: list[str], n_letter: int | None) -> list[str]:
+        return [text[1] for text in as_texts([row._replace(label=label) for label in labels], n_letter)]
+
+    assert shown(['abcdefghij', 'short'], 7) == ['abc…hij', 'short']
+    assert shown(['abcdefghij'], None) == ['abcdefghij']
+    assert shown(['a' * 20 + kind + 'b' * 20 for kind in 'xy'], 15) == ['a' * 20 + kind + 'b' * 20 for kind in 'xy']
+
+
+@pytest.mark.parametrize('order, seeds', [('return', [1, 0, 2]), ('steps', [2, 0, 1]), ('name', [0, 1, 2])])
+def test_rows_are_sorted(order: str, seeds: list[int], tmp_path: Path) -> None:
+    made = [made_run([5], [1.0], seed=0), made_run([5], [9.0], seed=1), made_run([9], [0.0], seed=2)]
+    rows = [row_of(read_run(write_run(tmp_path / str(i), run))) for i, run in enumerate(made)]
+    assert [row.seed for row in sorted_rows(rows[::-1] if order == 'name' else rows, order)] == seeds  # type: ignore[arg-type]

@@ -1,0 +1,62 @@
+"""Processes of one command: what they return or raise reaches the first one; what cannot be sent is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from zoo.core.errors import RunError, UserError
+from zoo.run.result import n_core
+from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
+
+
+class OwnError(UserError):
+    """An error that pickle cannot make anew: it takes two arguments."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f'{first} {second}')
+
+
+def work(task: str, received: list[int]) -> dict[str, Any]:
+    import torch
+
+    if task == 'refuse':
+        raise OwnError('no', 'way')
+    if task == 'break':
+        raise ZeroDivisionError('by hand')
+    if task == 'die':
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {'threads': torch.get_num_threads(), 'received': received, 'group': os.getpgrp() == os.getpid()}
+
+
+@pytest.mark.long
+def test_values_errors_and_deaths_reach_the_first_process() -> None:
+    team = Team(work, [])
+    with team.follow_signals():
+        for task in ('value', 'refuse', 'break', 'die'):
+            team.start(task)
+        ends: dict[str, Ended] = {}
+        while team.members:
+            ends |= {ended.task: ended for ended in team.ended()}
+    assert ends['value'].value == {'threads': 1, 'received': [], 'group': True} and ends['value'].exitcode == 0
+    assert type(ends['refuse'].error) is UserError and str(ends['refuse'].error) == 'no way'
+    assert type(ends['break'].error) is RunError and str(ends['break'].error) == 'ZeroDivisionError: by hand'
+    assert ends['die'].exitcode == -signal.SIGKILL and ends['die'].error is ends['die'].value is None
+
+
+def test_task_that_cannot_be_sent_is_refused() -> None:
+    team = Team(work, [])
+    with pytest.raises(UserError, match='cannot be sent to other processes'):
+        team.start(lambda: None)
+    assert not team.members
+
+
+def test_more_processes_than_cores_are_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    say_if_too_many(n_core())
+    assert not caplog.records
+    say_if_too_many(n_core() + 3)
+    assert f'{n_core() + 3} processes share' in caplog.text and f'use --jobs {n_core()}' in caplog.text

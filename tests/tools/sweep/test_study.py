@@ -1,0 +1,170 @@
+"""The journal: whose it is, who tries what, what is tried again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tools.sweep.tiny import LR, config
+from zoo.core.errors import UserError
+from zoo.tools.sweep.plan import Plan, make_plan
+from zoo.tools.sweep.study import Study, TrialOutcome, this_process
+
+pytest.importorskip('optuna')
+pytestmark = pytest.mark.slow  # optuna takes a second to load
+
+SPACE = f'{LR}=log(1e-4,1e-2)'
+
+
+def plan(root: Path, *texts: str, **rules: Any) -> Plan:
+    return make_plan(config(root), texts or (SPACE,), **rules)
+
+
+def die(study: Study, trial: Any) -> None:
+    """As if the process of the trial had ended."""
+    trial.set_user_attr('owner', {**this_process(), 'start': 'an earlier process'})
+
+
+def test_trials_in_work_and_done_are_never_more_than_asked_for(tmp_path: Path) -> None:
+    one, two = Study(plan(tmp_path, n=3)), Study(plan(tmp_path, n=3))
+    trials = [one.next_trial(), two.next_trial(), one.next_trial()]
+    assert two.next_trial() is None and one.n_left() == 3
+    assert len({trial.params[LR] for trial in trials}) == 3
+    one.end(trials[0], TrialOutcome('complete', 1.0))
+    two.end(trials[1], TrialOutcome('pruned'))
+    assert one.next_trial() is None and one.n_left() == 1
+
+
+def test_lost_trial_is_tried_again_with_its_values_three_times_at_most(tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=1))
+    first = study.next_trial()
+    die(study, first)
+    second = study.next_trial()
+    assert second.params == first.params and study.next_trial() is None
+    die(study, second)
+    third = study.next_trial()
+    die(study, third)
+    assert study.next_trial() is None and study.n_left() == 0
+    assert [row.state for row in study.rows()] == ['lost', 'lost', 'failed']
+    assert '3 times' in study.rows()[2].reason
+
+
+def test_stopped_trial_is_tried_again_as_often_as_needed(tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=1))
+    params = []
+    for _ in range(5):
+        trial = study.next_trial()
+        params.append(trial.params)
+        study.end(trial, TrialOutcome('stopped'))
+    assert params == params[:1] * 5
+
+
+def test_owner_that_was_taken_for_lost_cannot_end_its_trial(tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=1))
+    trial = study.next_trial()
+    die(study, trial)
+    again = study.next_trial()
+    study.end(trial, TrialOutcome('complete', 9.0))
+    study.end(again, TrialOutcome('complete', 1.0))
+    assert [(row.state, row.value) for row in study.rows()] == [('lost', None), ('complete', 1.0)]
+
+
+def test_grid_is_shared_out_and_lost_points_come_again(tmp_path: Path) -> None:
+    texts = [f'{LR}=choice(1e-3,1e-2)', 'policy.learn.epoch_per_collect=int(1,2)']
+    one, two = (Study(plan(tmp_path, *texts, sampler='grid')) for _ in range(2))
+    trials = [study.next_trial() for study in (one, two, one, two)]
+    assert one.next_trial() is None
+    die(one, trials[1])
+    assert one.next_trial().params == trials[1].params
+    done = [tuple(row.values.values()) for row in one.rows()]
+    assert sorted(set(done)) == [('1e-2', '1'), ('1e-2', '2'), ('1e-3', '1'), ('1e-3', '2')]
+
+
+def test_sampled_values_depend_on_the_seed_alone(tmp_path: Path) -> None:
+    first, same, other = (
+        Study(plan(tmp_path / name, SPACE, f'seed={seed}')).next_trial().params
+        for name, seed in (('a', 1), ('b', 1), ('c', 2))
+    )
+    assert first == same != other
+
+
+@pytest.mark.parametrize(
+    ('texts', 'rules', 'said'),
+    [
+        ([f'{LR}=log(1e-4,1e-3)'], {}, f'{LR}=log(0.0001,0.01), and this one log(0.0001,0.001)'),
+        ([SPACE, 'max_env_step=1024'], {}, 'max_env_step=512, and this one 1024'),
+        ([SPACE], {'metric': 'last'}, 'metric=best'),
+        ([SPACE], {'seeds': 2}, 'seeds=1'),
+    ],
+)
+def test_other_sweep_in_the_storage_is_refused(
+    texts: list[str], rules: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    Study(plan(tmp_path))
+    with pytest.raises(UserError) as caught:
+        Study(plan(tmp_path, *texts, **rules))
+    assert 'holds another sweep' in str(caught.value) and said in str(caught.value), str(caught.value)
+
+
+def test_more_trials_and_another_sampler_continue_the_same_sweep(tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=1))
+    study.end(study.next_trial(), TrialOutcome('complete', 1.0))
+    assert Study(plan(tmp_path, n=3, sampler='random')).n_left() == 2
+
+
+@pytest.mark.parametrize('text', ['hello\n', '{"a": 1}\n', '[1]\n'])
+def test_other_file_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / 'file').write_text(text)
+    with pytest.raises(UserError, match='is no journal of a sweep'):
+        Study(plan(tmp_path, storage=str(tmp_path / 'file')))
+    assert (tmp_path / 'file').read_text() == text
+
+
+def test_study_of_another_program_is_refused(tmp_path: Path) -> None:
+    import optuna
+
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / 'file'))
+    optuna.create_study(storage=optuna.storages.JournalStorage(backend), study_name='theirs')
+    with pytest.raises(UserError, match='study of another program'):
+        Study(plan(tmp_path, storage=str(tmp_path / 'file')))
+
+
+def test_unwritable_storage_is_refused(tmp_path: Path) -> None:
+    (tmp_path / 'file').touch()
+    with pytest.raises(UserError, match='cannot be written.*--storage'):
+        Study(plan(tmp_path, storage=str(tmp_path / 'file' / 'journal')))
+
+
+def test_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=2))
+    study.end(study.next_trial(), TrialOutcome('complete', 1.0))
+    journal = tmp_path / 'tiny_sweep' / 'journal.log'
+    with journal.open('a') as file:
+        file.write('{"op_code": 4, "worker')
+    again = Study(plan(tmp_path, n=2))
+    again.end(again.next_trial(), TrialOutcome('complete', 2.0))
+    assert [row.value for row in again.rows()] == [1.0, 2.0]
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+
+
+@pytest.mark.long
+def test_without_optuna_one_sentence_names_the_extra(tmp_path: Path) -> None:
+    code = (
+        'import sys; sys.modules["optuna"] = None\n'
+        'from zoo.tools.cli.command import main\n'
+        'sys.exit(main(["sweep", "cartpole_ppo", "--n", "1"]))'
+    )
+    done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.count('\n') == 1 and "'policy-zoo[sweep]'" in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.long
+def test_zoo_and_its_commands_load_without_optuna() -> None:
+    code = 'import sys, zoo, zoo.pipeline, zoo.tools.cli.parser, zoo.tools.sweep; assert "optuna" not in sys.modules'
+    subprocess.run([sys.executable, '-c', code], check=True, timeout=60)

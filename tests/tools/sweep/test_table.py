@@ -1,0 +1,55 @@
+"""The order and words of a table, and what best.yaml holds, from trials worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.tools.sweep.tiny import LR, config
+from zoo.run.config import resolve_config
+from zoo.tools.sweep.plan import make_plan
+from zoo.tools.sweep.study import SweepResult, TrialRow
+from zoo.tools.sweep.table import _ranked, as_data, best_config, table
+
+
+def run(best: float, solved: int | None, wall_s: float) -> dict[str, Any]:
+    return {'best_return': best, 'solved_at': solved, 'wall_s': wall_s, 'env_step': 512}
+
+
+def row(number: int, state: Any, value: float | None = None, runs: Any = ()) -> TrialRow:
+    return TrialRow(number, state, value, {LR: f'{number}e-4'}, list(runs), '')
+
+
+def test_complete_trials_come_first_by_value_then_the_others_by_number() -> None:
+    rows = [row(0, 'pruned'), row(1, 'complete', 5.0), row(2, 'lost'), row(3, 'complete', 9.0), row(4, 'pruned')]
+    assert [r.number for r in _ranked(rows, minimises=True)] == [1, 3, 0, 4, 2]
+    assert [r.number for r in _ranked(rows, minimises=False)] == [3, 1, 0, 4, 2]
+
+
+def test_cells_are_means_over_seeds_and_seconds_are_sums(tmp_path: Path) -> None:
+    plan = make_plan(config(tmp_path, stop_value=20.0), [f'{LR}=log(1e-4,1e-2)'], seeds=2)
+    rows = [row(1, 'complete', 300.0, [run(20.0, 200, 1.0), run(30.0, 400, 2.0)])]
+    rows += [row(2, 'complete', 900.0, [run(20.0, 200, 1.0), run(10.0, None, 1.5)]), row(3, 'refused')]
+    cells = table(SweepResult(plan, rows, rows[0], tmp_path / 'best.yaml', 0))
+    assert cells[1] == ('1', 'complete', '1e-4', '25.0', '300', '3.0', '')
+    assert cells[2] == ('2', 'complete', '2e-4', '15.0', '200 (1 of 2 seeds)', '2.5', '')
+    assert cells[3] == ('3', 'refused', '3e-4', '-', '-', '-', '')
+
+
+def test_best_config_lists_differences_and_resolves_to_the_same(tmp_path: Path) -> None:
+    source = config(tmp_path)
+    source['policy']['learn']['clip_ratio'] = {'start': 0.2, 'end': 0.1}
+    source['policy']['collect'] = {'n_sample': 256}
+    texts = [f'{LR}=log(1e-4,1e-2)', 'policy.model.hidden_sizes=choice([32,32],[64])', 'seed=4']
+    plan = make_plan(source, texts)
+    values = {LR: '0.0012', 'policy.model.hidden_sizes': '[32,32]'}
+    found = best_config(plan, TrialRow(0, 'complete', 1.0, values, [], ''))
+    assert found['policy']['model'] == {'hidden_sizes': [32, 32]} and found['seed'] == 4
+    assert found['policy']['collect'] == {'n_sample': 256} and 'buffer' not in found
+    assert resolve_config(found) == plan.resolve(values)
+
+
+def test_without_a_complete_trial_there_is_no_command(tmp_path: Path) -> None:
+    plan = make_plan(config(tmp_path), [])
+    data = as_data(SweepResult(plan, [row(0, 'failed')], None, None, 19))
+    assert data['train'] is None and data['best'] is None and data['n_left'] == 19

@@ -1,0 +1,92 @@
+"""Sweeps that take seconds: CartPole, a few rollouts; and trials that wait until a test lets them go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from tests.processes import PATIENCE
+from zoo.core import processes
+
+ROOT = Path(__file__).parents[3]
+LR = 'policy.learn.learning_rate'
+
+
+def config(root: Path, max_env_step: int = 512, **evaluation: Any) -> dict[str, Any]:
+    """Rollouts of 256 env steps, evaluated after each."""
+    return dict(
+        exp_name='tiny',
+        max_env_step=max_env_step,
+        env=dict(id='CartPole-v1', collector_env_num=4, evaluator_env_num=1),
+        policy=dict(
+            type='ppo',
+            learn=dict(batch_size=64, epoch_per_collect=1),
+            collect=dict(n_step=64),
+            eval=dict(eval_freq=256, n_episode=1, **evaluation),
+        ),
+        logger=dict(root=str(root), tensorboard=False),
+    )
+
+
+class Held(gymnasium.Wrapper):
+    """CartPole that does not step while the file `hold` in the folder says so, see `hold`, unless its process was told to end."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(gymnasium.make('CartPole-v1'))
+        self._folder = Path(folder)
+
+    def step(self, action: Any) -> Any:
+        while not processes._stop.is_requested and (n := self._number()) is not None and len(folders(self._folder)) > n:
+            time.sleep(0.01)
+        return super().step(action)
+
+    def _number(self) -> int | None:
+        try:
+            return int((self._folder / 'hold').read_text())
+        except (OSError, ValueError):  # there is none, or it is being written
+            return None
+
+
+def held_env(folder: str) -> gymnasium.Env:
+    return Held(folder)
+
+
+def hold(folder: Path, n_trial: int) -> None:
+    """From now on all trials in this folder stop at their next env step once there are more than n_trial."""
+    (folder / 'hold').write_text(str(n_trial))
+
+
+def release(folder: Path) -> None:
+    """The trials go on."""
+    (folder / 'hold').unlink()
+
+
+def folders(root: Path) -> list[str]:
+    """Of the trials that have begun."""
+    return sorted(path.name for path in (root / 'tiny_sweep').glob('trial_*'))
+
+
+def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    """`zoo sweep` in a process of its own, in a folder that has its config; `hold` stops its trials."""
+    script, held = folder / 'tiny.py', config(folder, 4096)
+    held['env'] |= dict(
+        id='tests.tools.sweep.tiny:held_env', kwargs=dict(folder=str(folder)), vectorization='sync', check=False
+    )
+    script.write_text(f'import json\nconfig = json.loads({json.dumps(json.dumps(held))})\n')
+    command = [sys.executable, '-m', 'zoo', 'sweep', str(script), *words]
+    env = {**os.environ, 'OMP_NUM_THREADS': '1', 'PYTHONPATH': str(ROOT)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=env)
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What a process prints with --json."""
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    return json.loads(out)

@@ -1,0 +1,547 @@
+"""Bindings of the compiled library: the structures of zoo_native.h, the tensors that they describe, and its functions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
+from enum import IntEnum, IntFlag
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from zoo.core.errors import UserError
+from zoo.rl_utils.optimizer import FlatAdam
+
+ABI = 4
+MAX_LAYER = 8
+
+
+Level = IntEnum('Level', 'BASE V3 V4', start=0)  # instruction set of the kernels: SSE2 or NEON, AVX2, AVX-512
+Input = IntEnum('Input', 'FLOAT NORMALIZED INDEX BOOL', start=0)  # an index becomes one-hot
+Activation = IntEnum('Activation', 'TANH RELU', start=0)  # after each layer of a trunk
+Dist = IntEnum('Dist', 'CATEGORICAL GAUSSIAN', start=0)  # the action distribution
+Std = IntEnum('Std', 'NONE FREE LAYER', start=0)  # where a Gaussian's log standard deviation comes from
+Kind = IntEnum('Kind', 'PPO POLICY VALUE AUX', start=0)  # the step that an epoch consists of
+# the gain of the policy; clip_low and clip_high are its bounds, the first also what SPO's pull is divided by
+Surrogate = IntEnum('Surrogate', 'CLIP UNCLIPPED SPO', start=0)
+ValueLoss = IntEnum('ValueLoss', 'MSE CLIPPED_VALUE CLIPPED_ERROR HUBER', start=0)  # all but the first have a range
+Output = IntFlag('Output', 'LOGIT VALUE AUX')  # of a forward pass
+# of an epoch's metrics; NaN where the step does not compute one
+Column = IntEnum(
+    'Column',
+    'POLICY_LOSS VALUE_LOSS ENTROPY APPROX_KL CLIPFRAC KL GRAD_NORM GRAD_NORM_0 GRAD_NORM_1 AUXILIARY_LOSS '
+    'BEHAVIORAL_CLONING_LOSS AUX_VALUE_LOSS PENALTY_KL RATIO_MAX VALUE_CLIPFRAC',
+    start=0,
+)
+
+
+def _struct(name: str, *fields: tuple[Any, str]) -> type[ctypes.Structure]:
+    """A structure of zoo_native.h, from each type with the names of successive fields."""
+    of_type = [(field, kind) for kind, names in fields for field in names.split()]
+    return type(name, (ctypes.Structure,), {'_fields_': of_type})
+
+
+LinearStruct = _struct('zoo_linear', (c_int32, 'n_in n_out'), (c_void_p, 'weight bias weight_grad bias_grad'))
+TrunkStruct = _struct('zoo_trunk', (c_int32, 'n_layer activation'), (LinearStruct * MAX_LAYER, 'layer'))
+ModelStruct = _struct(
+    'zoo_model',
+    (c_int32, 'input n_input shared stop_value_gradient distribution n_action std n_choice'),
+    (c_float, 'obs_clip log_std_min log_std_max'),
+    (c_void_p, 'nvec shift scale log_std log_std_grad'),
+    (TrunkStruct, 'actor critic'),
+    (LinearStruct, 'policy_head std_head value_head aux_head'),
+)
+StepStruct = _struct(
+    'zoo_step',
+    (c_int32, 'kind normalize_adv measure_kl surrogate value_loss has_dual_clip has_kl_penalty has_grad_clip'),
+    (c_double, 'clip_low clip_high value_range value_weight entropy_weight dual_clip kl_penalty bc_weight grad_clip'),
+)
+BatchStruct = _struct('zoo_batch', (c_int64, 'n_row'), (c_void_p, 'obs mask action logit value adv return_ weight'))
+AdamStruct = _struct(
+    'zoo_adam',
+    (c_int64, 'size'),
+    (c_void_p, 'param grad exp_avg exp_avg_sq step_count'),
+    (c_double, 'lr beta1 beta2 eps'),
+)
+RolloutStruct = _struct(
+    'zoo_rollout',
+    (c_int32, 'n_row has_value'),
+    (c_void_p, 'obs mask noise action logit value'),
+    (c_int64, 'obs_stride mask_stride noise_stride action_stride logit_stride value_stride'),
+)
+STRUCTS = (LinearStruct, TrunkStruct, ModelStruct, StepStruct, BatchStruct, AdamStruct, RolloutStruct)
+"""In the order of zoo_sizes."""
+
+
+class StepSpec(NamedTuple):
+    """The options of an epoch's steps; None leaves an option out."""
+
+    kind: Kind
+    normalize_adv: bool = False
+    surrogate: Surrogate = Surrogate.CLIP
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    value_loss: ValueLoss = ValueLoss.MSE
+    value_range: float = 0.2
+    value_weight: float = 1.0
+    entropy_weight: float = 0.0
+    dual_clip: float | None = None
+    grad_clip: float | None = 0.5
+    measure_kl: bool = False
+    kl_penalty: float | None = None
+    bc_weight: float = 1.0
+
+
+class Model:
+    """A zoo_model with the tensors that it points to: an actor-critic; action_shape, action_dtype: of one row's action.
+
+    Its addresses are taken once: parameters and gradients must be changed in place from then on. The .grad of a parameter,
+    where it has one, is what a step writes.
+
+    Args:
+      critic: None: its head is on the actor's trunk; policy_head: gives logits, or mu; log_std: [D] a free parameter, or
+        std_head: a layer; nvec: options of each of several choices, None: one choice, or real numbers.
+      shift, scale: [O] f32, of Input.NORMALIZED.
+    """
+
+    def __init__(
+        self,
+        input: Input,
+        n_input: int,
+        activation: Activation,
+        actor: Sequence[nn.Linear],
+        critic: Sequence[nn.Linear] | None,
+        distribution: Dist,
+        policy_head: nn.Linear,
+        nvec: tuple[int, ...] | None = None,
+        value_head: nn.Linear | None = None,
+        aux_head: nn.Linear | None = None,
+        log_std: Tensor | None = None,
+        std_head: nn.Linear | None = None,
+        stop_value_gradient: bool = False,
+        shift: Tensor | None = None,
+        scale: Tensor | None = None,
+        obs_clip: float = 10.0,
+        log_std_min: float = -10.0,
+        log_std_max: float = 2.0,
+    ) -> None:
+        self.input, self.n_input = input, n_input
+        n_action, is_gaussian = policy_head.bias.numel(), distribution == Dist.GAUSSIAN
+        self.n_action, self.n_logit = n_action, n_action * (2 if is_gaussian else 1)
+        self.action_dtype = torch.float32 if is_gaussian else torch.int64
+        choices = () if is_gaussian else nvec or (n_action,)
+        self.action_shape: tuple[int, ...] = () if nvec is None else (len(nvec),)
+        if is_gaussian:
+            self.action_shape = (n_action,)
+        self._nvec = (c_int32 * len(choices))(*choices)
+        std = Std.NONE if log_std is None else Std.FREE
+        self.struct = ModelStruct(
+            input=input,
+            n_input=n_input,
+            shared=critic is None,
+            stop_value_gradient=stop_value_gradient,
+            distribution=distribution,
+            n_action=n_action,
+            std=std if std_head is None else Std.LAYER,
+            n_choice=len(choices),
+            nvec=ctypes.addressof(self._nvec),
+            obs_clip=obs_clip,
+            log_std_min=log_std_min,
+            log_std_max=log_std_max,
+            shift=_optional('shift', shift, (n_input,)),
+            scale=_optional('scale', scale, (n_input,)),
+            log_std=_optional('log_std', log_std, (n_action,)),
+            log_std_grad=_grad('log_std', log_std),
+            actor=_trunk(actor, activation),
+            critic=_trunk(critic or (), activation),
+            policy_head=_linear(policy_head),
+            std_head=_linear(std_head),
+            value_head=_linear(value_head),
+            aux_head=_linear(aux_head),
+        )
+
+
+class ActingBlocks:
+    """A zoo_rollout over blocks [T, B, ...], and the tensors that it points to.
+
+    Args: noise: None for the most likely actions; value: None leaves it out; mask [.., A] bool: which options are
+      allowed, None: all; obs and mask may have more steps than the others.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        obs: Tensor,
+        noise: Tensor | None,
+        action: Tensor,
+        logit: Tensor,
+        value: Tensor | None,
+        mask: Tensor | None = None,
+    ) -> None:
+        n = obs.shape[1]
+        blocks = {
+            'mask': (mask, torch.bool, (n, model.n_action)),
+            'noise': (noise, torch.float32, (n, model.n_action)),
+            'action': (action, model.action_dtype, (n, *model.action_shape)),
+            'logit': (logit, torch.float32, (n, model.n_logit)),
+            'value': (value, torch.float32, (n,)),
+        }
+        self.model, self.blocks = model, [obs, *(x for x, *_ in blocks.values())]
+        self.n_step = min(len(x) for x in self.blocks if x is not None)
+        self.struct = RolloutStruct(
+            n_row=n,
+            has_value=value is not None,
+            obs=obs_address(model, obs[0]),
+            obs_stride=obs.stride(0) * obs.element_size(),
+        )
+        for name, (x, dtype, shape) in blocks.items():
+            if x is not None:
+                setattr(self.struct, name, address(name, x[0], dtype, shape))
+                setattr(self.struct, f'{name}_stride', x.stride(0) * x.element_size())
+
+
+def step_struct(spec: StepSpec) -> ctypes.Structure:
+    """A zoo_step."""
+    options = {name: getattr(spec, name) for name in ('dual_clip', 'kl_penalty', 'grad_clip')}
+    plain = {name: value for name, value in spec._asdict().items() if name not in options}
+    return StepStruct(
+        **plain,
+        **{name: value or 0.0 for name, value in options.items()},
+        **{f'has_{name}': value is not None for name, value in options.items()},
+    )
+
+
+def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Tensor]) -> ctypes.Structure:
+    """A zoo_batch of the columns that such a step reads."""
+    n = batch['obs'].shape[0]
+    rows, f32 = (n,), torch.float32
+    columns = {
+        'logit': (f32, (n, model.n_logit)),
+        'value': (f32, rows),
+        'adv': (f32, rows),
+        'return_': (f32, rows),
+        'weight': (f32, rows),
+        'action': (model.action_dtype, (n, *model.action_shape)),
+        'mask': (torch.bool, (n, model.n_action)),
+    }
+    wanted = {
+        Kind.PPO: ('action', 'logit', 'adv', 'value', 'return_', 'mask'),
+        Kind.POLICY: ('action', 'logit', 'adv', 'mask'),
+        Kind.VALUE: ('value', 'return_'),
+        Kind.AUX: ('logit', 'return_', 'mask'),
+    }[kind]
+    return BatchStruct(
+        n_row=n,
+        obs=obs_address(model, batch['obs']),
+        **{
+            name: address(name, batch[name], *columns[name])
+            for name in (*wanted, 'weight')
+            if batch.get(name) is not None
+        },
+    )
+
+
+def adam_struct(optimizer: FlatAdam) -> ctypes.Structure:
+    """A zoo_adam over the buffers of a `FlatAdam`; its rates are (lr, beta1, beta2, eps)."""
+    size = optimizer.param.numel()
+    buffers = {
+        name: address(name, getattr(optimizer, name), torch.float32, (size,))
+        for name in ('param', 'grad', 'exp_avg', 'exp_avg_sq')
+    }
+    lr, beta1, beta2, eps = optimizer.rates
+    return AdamStruct(
+        size=size,
+        **buffers,
+        lr=lr,
+        beta1=beta1,
+        beta2=beta2,
+        eps=eps,
+        step_count=address('step_count', optimizer.step_count, torch.float32, ()),
+    )
+
+
+def address(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
+    if x.dtype != dtype or tuple(x.shape) != shape or not x.is_cpu or not x.is_contiguous():
+        raise ValueError(
+            f'{name} is {x.dtype} {tuple(x.shape)} on {x.device}, contiguous: {x.is_contiguous()}; the '
+            f'native executor takes contiguous {dtype} {shape} on the CPU'
+        )
+    return x.data_ptr()
+
+
+def _optional(name: str, x: Tensor | None, shape: tuple[int, ...]) -> int | None:
+    return None if x is None else address(name, x, torch.float32, shape)
+
+
+def _grad(name: str, x: Tensor | None) -> int | None:
+    if x is None or x.grad is None or not x.requires_grad:
+        return None
+    return address(f'{name}.grad', x.grad, torch.float32, tuple(x.shape))
+
+
+def obs_address(model: Model, obs: Tensor) -> int:
+    """Of observations [N] of indices, or of n_input numbers or bools each in any shape."""
+    if model.input == Input.INDEX:
+        return address('obs', obs, torch.int64, (obs.shape[0],))
+    n, n_input = obs.shape[0], model.n_input
+    is_flat = prod(obs.shape[1:]) == n_input  # rows of several dimensions lie in memory as flat ones do
+    dtype = torch.bool if model.input == Input.BOOL else torch.float32
+    return address('obs', obs, dtype, tuple(obs.shape) if is_flat else (n, n_input))
+
+
+def _linear(layer: nn.Linear | None) -> ctypes.Structure:
+    if layer is None:
+        return LinearStruct()
+    weight, bias = layer.weight, layer.bias
+    n_out, n_in = weight.shape
+    return LinearStruct(
+        n_in=n_in,
+        n_out=n_out,
+        weight=address('weight', weight, torch.float32, (n_out, n_in)),
+        bias=address('bias', bias, torch.float32, (n_out,)),
+        weight_grad=_grad('weight', weight),
+        bias_grad=_grad('bias', bias),
+    )
+
+
+def _trunk(layers: Sequence[nn.Linear], activation: Activation) -> ctypes.Structure:
+    if len(layers) > MAX_LAYER:
+        raise ValueError(f'a trunk has {len(layers)} layers; the native executor takes at most {MAX_LAYER}')
+    return TrunkStruct(
+        n_layer=len(layers), activation=activation, layer=(LinearStruct * MAX_LAYER)(*map(_linear, layers))
+    )
+
+
+_ERRORS = {
+    1: (MemoryError, 'the native executor got no memory'),
+    2: (
+        ValueError,
+        'the native executor cannot run this model: a layer, width or column that the step needs is '
+        'missing or does not fit',
+    ),
+    3: (IndexError, 'an index of a minibatch is outside the batch'),
+    4: (ValueError, 'an action is outside its options'),
+    5: (ValueError, 'an observation index is outside [0, n_input)'),
+}
+
+
+class Workspace:
+    """Scratch memory, for one call at a time; acting needs one of its own."""
+
+    def __init__(self, dll: ctypes.CDLL) -> None:
+        self._free = dll.zoo_workspace_free
+        self.handle = dll.zoo_workspace_new()
+        if not self.handle:
+            raise MemoryError(_ERRORS[1][1])
+
+    def __del__(self) -> None:
+        if getattr(self, 'handle', None):
+            self._free(self.handle)
+            self.handle = None
+
+
+class Library:
+    """The opened library. Calls release the GIL."""
+
+    def __init__(self, dll: ctypes.CDLL) -> None:
+        self.dll = dll
+        _declare(dll)
+
+    def level(self) -> Level:
+        """The level in use."""
+        return Level(self.dll.zoo_level())
+
+    def set_level(self, level: Level | int) -> Level:
+        """Uses a level, or the best one (-1), from now on; returns what is in use, which this CPU may limit."""
+        return Level(self.dll.zoo_set_level(int(level)))
+
+    def workspace(self) -> Workspace:
+        """New scratch memory."""
+        return Workspace(self.dll)
+
+    def epoch(
+        self,
+        workspace: Workspace,
+        model: Model,
+        step: StepSpec,
+        batch: Mapping[str, Tensor],
+        optimizers: Sequence[Any],
+        index: Tensor,
+        batch_size: int,
+        n_thread: int = 1,
+    ) -> Tensor:
+        """One step for each batch_size entries of index [n_minibatch * batch_size]; metrics [n_minibatch, Column] f64.
+
+        Args:
+          batch: [N] rows: obs and, by kind of step, action, logit [N, P], value, adv, return_; optional: weight, and
+            mask [N, P] bool, which of the options are allowed.
+          optimizers: one or two `FlatAdam`, or what has their param, grad, exp_avg, exp_avg_sq, step_count and rates.
+        Raises: ValueError, IndexError if something does not fit; then nothing was changed.
+        """
+        if index.numel() % batch_size:
+            raise ValueError(f'index has {index.numel()} entries, which batch_size {batch_size} does not divide')
+        n_minibatch = index.numel() // batch_size
+        metrics = torch.empty((n_minibatch, len(Column)), dtype=torch.float64)
+        adams = (AdamStruct * len(optimizers))(*map(adam_struct, optimizers))
+        _check(
+            self.dll.zoo_epoch(
+                workspace.handle,
+                ctypes.byref(model.struct),
+                ctypes.byref(step_struct(step)),
+                ctypes.byref(batch_struct(model, step.kind, batch)),
+                adams,
+                len(adams),
+                address('index', index, torch.int64, (index.numel(),)),
+                n_minibatch,
+                batch_size,
+                metrics.data_ptr(),
+                n_thread,
+            )
+        )
+        return metrics
+
+    def forward(
+        self,
+        workspace: Workspace,
+        model: Model,
+        obs: Tensor,
+        output: Output,
+        n_thread: int = 1,
+        mask: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """The wanted outputs of obs [N, ...]: 'logit' [N, P], 'value' [N], 'aux_value' [N].
+
+        mask [N, P] bool: the logit is -inf where it is false.
+        """
+        n = obs.shape[0]
+        shapes = {'logit': (n, model.n_logit), 'value': (n,), 'aux_value': (n,)}
+        found = {
+            name: torch.empty(shape) for (name, shape), bit in zip(shapes.items(), Output, strict=True) if bit & output
+        }
+        _check(
+            self.dll.zoo_forward(
+                workspace.handle,
+                ctypes.byref(model.struct),
+                n,
+                obs_address(model, obs),
+                None if mask is None else address('mask', mask, torch.bool, (n, model.n_action)),
+                *(found[name].data_ptr() if name in found else None for name in shapes),
+                n_thread,
+            )
+        )
+        return found
+
+    def act_begin(self, workspace: Workspace, rollout: ActingBlocks) -> None:
+        """Packs the weights as they are now; to be repeated when they have changed.
+
+        The workspace then serves `act` alone. The caller keeps the rollout alive.
+        """
+        _check(
+            self.dll.zoo_act_begin(workspace.handle, ctypes.byref(rollout.model.struct), ctypes.byref(rollout.struct))
+        )
+
+    def act(self, workspace: Workspace, t: int) -> None:
+        """Acts on obs[t] of the rollout given to `act_begin`. t is not checked."""
+        error = self.dll.zoo_act(workspace.handle, t)
+        if error:
+            _check(error)
+
+
+def _declare(dll: ctypes.CDLL) -> None:
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        'zoo_abi': (c_int32, []),
+        'zoo_source': (c_uint32, []),
+        'zoo_sizes': (c_int32, [POINTER(c_int64)]),
+        'zoo_level': (c_int32, []),
+        'zoo_set_level': (c_int32, [c_int32]),
+        'zoo_workspace_new': (c_void_p, []),
+        'zoo_workspace_free': (None, [c_void_p]),
+        'zoo_epoch': (
+            c_int32,
+            [
+                c_void_p,
+                POINTER(ModelStruct),
+                POINTER(StepStruct),
+                POINTER(BatchStruct),
+                POINTER(AdamStruct),
+                c_int32,
+                c_void_p,
+                c_int64,
+                c_int64,
+                c_void_p,
+                c_int32,
+            ],
+        ),
+        'zoo_forward': (c_int32, [c_void_p, POINTER(ModelStruct), c_int64, *[c_void_p] * 5, c_int32]),
+        'zoo_act_begin': (c_int32, [c_void_p, POINTER(ModelStruct), POINTER(RolloutStruct)]),
+        'zoo_act': (c_int32, [c_void_p, c_int64]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(dll, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def _check(error: int) -> None:
+    if error:
+        kind, message = _ERRORS[error]
+        raise kind(message)
+
+
+SUFFIXES = ('.so', '.pyd', '.dylib', '.dll')
+
+
+@cache
+def load(folder: Path | None = None) -> tuple[Library | None, str]:
+    """The library in a folder (default: this one), or None and the reason in a sentence.
+
+    The environment variable ZOO_NATIVE_LEVEL (base, v3, v4) limits the level.
+    Raises: UserError if that is none of the three.
+    """
+    folder = folder or Path(__file__).parent
+    library, why = None, f'the native executor is not built: {folder} has no file _native*'
+    for path in sorted(folder.glob('_native*')):
+        if library is None and path.suffix in SUFFIXES:
+            library, why = _open(path)
+    if library is None:
+        return None, f"{why}; install zoo again with a C compiler, or run 'python -m zoo.backend.native.build'"
+    level = os.environ.get('ZOO_NATIVE_LEVEL')
+    if level:
+        if level.upper() not in Level.__members__:
+            raise UserError(f'the environment variable ZOO_NATIVE_LEVEL is {level!r}; use base, v3 or v4')
+        library.set_level(Level[level.upper()])
+    return library, ''
+
+
+def _open(path: Path) -> tuple[Library | None, str]:
+    from zoo.backend.native.build import source_hash  # late: `python -m` must find that module not yet imported
+
+    if not _is_whole(path):  # opened, it would end the process
+        return None, f'the native executor is incomplete ({path.name})'
+    try:
+        library = Library(ctypes.CDLL(str(path)))
+    except (OSError, AttributeError) as error:
+        return None, f'the native executor cannot be opened ({path.name}: {error})'
+    sizes = (c_int64 * 16)()
+    found = library.dll.zoo_abi(), *sizes[: library.dll.zoo_sizes(sizes)]
+    wanted = ABI, *map(ctypes.sizeof, STRUCTS), len(Column)
+    if found != wanted:
+        return None, f'the native executor is of another version of zoo ({path.name}: {found}, not {wanted})'
+    if library.dll.zoo_source() != source_hash():
+        return None, f'the native executor was compiled from other sources ({path.name})'
+    return library, ''
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a 64-bit ELF file reaches to the end of its last table; other files are left to the loader."""
+    head = path.read_bytes()[:64]
+    if len(head) < 64 or head[:5] != b'\x7fELF\x02':
+        return True
+    (offset,), (size, n) = struct.unpack_from('<Q', head, 40), struct.unpack_from('<HH', head, 58)
+    return path.stat().st_size >= offset + size * n

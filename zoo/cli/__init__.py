@@ -1,5 +1,0 @@
-"""The `zoo` command: a thin layer over the public functions. torch is imported only by the commands that need it."""
-
-from zoo.cli.command import main
-
-__all__ = ['main']

@@ -1,0 +1,208 @@
+"""Pickled code for runners and ranks: the policy's class and config, code of the user's own script and files."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import pickle
+import platform
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import gymnasium
+import torch
+from gymnasium.envs.registration import load_env_creator
+
+import zoo.core.registry as registries
+from zoo.config.source import files_run
+from zoo.config.user_code import is_in_file, load_home, split_name
+from zoo.core.errors import UserError, show_error
+from zoo.core.registry import Registry
+from zoo.core.version import VERSION
+from zoo.worker.infos import InfoKeys
+
+OF_THE_LEARNER = {'BUFFER_REGISTRY', 'PIPELINE_REGISTRY', 'SINK_REGISTRY', 'STOP_REGISTRY', 'SAVE_REGISTRY'}
+
+
+class Cargo(NamedTuple):
+    """What runners share.
+
+    policy: its class and what that is called with, by name.   env: section env.   infos: InfoKeys.
+    """
+
+    policy: dict[str, Any]
+    env: dict[str, Any]
+    infos: InfoKeys
+
+
+class _Crate(NamedTuple):
+    """A Cargo and what has to be there before it can be unpickled."""
+
+    path: list[str]  # where the learner looks for modules
+    files: dict[str, tuple[str, str]]  # modules that are a file of the user's: name -> (path, source)
+    entries: list[tuple[str, str, bytes]]  # (registry, name, entry) of the user's own code
+    specs: bytes  # of gymnasium's registry
+    cargo: bytes
+
+
+def versions() -> dict[str, str]:
+    """What must be the same in a runner and its learner."""
+    return {
+        'zoo': VERSION,
+        'torch': torch.__version__.partition('+')[0],
+        'Python': '.'.join(platform.python_version_tuple()[:2]),
+    }
+
+
+def check_versions(learner: Mapping[str, str], host: str, who: str = 'the runner') -> None:
+    """Raises: UserError if this process has others than the learner."""
+    for name, here in versions().items():
+        if learner[name] != here:
+            raise UserError(
+                f'{who} on {host} has {name} {here} and the learner {learner[name]}; install the same on both'
+            )
+
+
+def packed(cargo: Cargo) -> bytes:
+    """The cargo with the code that it needs. Raises: UserError for what cannot be sent to another process."""
+    env = _by_module(dict(cargo.env))
+    used = set(_words([cargo.policy, env]))
+    return _packed(cargo._replace(env=env), env, list(_entries(used, OF_THE_LEARNER)))
+
+
+def packed_call(call: object, config: Mapping[str, Any]) -> bytes:
+    """What a whole rank is to call, with the code that its config needs. Raises: as `packed`."""
+    return _packed(call, config['env'], list(_entries(set(_words(config)))))
+
+
+def _packed(cargo: object, env: Mapping[str, Any], entries: list[tuple[str, str, bytes]]) -> bytes:
+    crate = _Crate(
+        [os.path.abspath(path) for path in sys.path],
+        {name: (str(path), path.read_text(encoding='utf-8')) for name, path in files_run().items()},
+        entries,
+        _dumps(_specs(env), f'env {env["id"]!r}'),
+        _dumps(cargo, 'the config, or the policy'),
+    )
+    return pickle.dumps(crate)
+
+
+def unpacked(data: bytes, host: str, who: str = 'the runner') -> Any:
+    """The cargo; the code that came with it is in the registries of this process.
+
+    Raises: UserError for a module that this process cannot import.
+    """
+    crate: _Crate = pickle.loads(data)
+    sys.path += [path for path in crate.path if path not in sys.path]
+    try:
+        for name, (path, source) in crate.files.items():
+            if name not in sys.modules:
+                _run_file(name, path, source)
+        for where, name, entry in crate.entries:
+            registry: Registry[Any] = getattr(registries, where)
+            if name not in registry:
+                item = pickle.loads(entry)  # may register itself
+                if name not in registry:
+                    registry.register(name, module=item)
+        for spec in pickle.loads(crate.specs):
+            gymnasium.registry.setdefault(spec.id, spec)
+        return pickle.loads(crate.cargo)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f'{who} on {host} cannot import what the run uses ({show_error(error)}); install that package there, name '
+            'its file by --import path/file.py, which is then sent, or give cluster.working_dir where Ray carries the runners'
+        ) from error
+
+
+def _run_file(name: str, path: str, source: str) -> None:
+    """Runs a file of the learner's machine as a module."""
+    spec = importlib.util.spec_from_loader(name, None, origin=path)
+    assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module.__file__ = path
+    try:
+        exec(compile(source, path, 'exec'), vars(module))
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _by_module(value: Any) -> Any:
+    """The value with each 'path/file.py:name' as 'module:name', of the module that the file is here."""
+    if isinstance(value, Mapping):
+        return {key: _by_module(x) for key, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_by_module(x) for x in value]
+    if isinstance(value, str) and is_in_file(value):
+        return f'{load_home(value, "env").__name__}:{split_name(value)[1]}'
+    return value
+
+
+def _words(value: object) -> Iterator[str]:
+    """All texts in nested dicts and lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for x in value.values() if isinstance(value, Mapping) else value:
+            yield from _words(x)
+
+
+def _entries(used: set[str], without: Collection[str] = ()) -> Iterator[tuple[str, str, bytes]]:
+    """What code that is neither zoo's nor a plugin's registered. Raises: UserError if one that is used cannot be sent."""
+    for where, registry in vars(registries).items():
+        if not isinstance(registry, Registry) or where in without:
+            continue
+        for name, item in registry._items.items():
+            place = registry._places[name]
+            if place.startswith(('zoo.', 'zoo:')) or '(plugin of ' in place:
+                continue
+            try:
+                yield where, name, _dumps(item, f'{registry.kind} {name!r}, registered at {place},')
+            except UserError:
+                if name in used:
+                    raise
+
+
+def _specs(env: Mapping[str, Any]) -> list[Any]:
+    """Of gymnasium's registry the spec of the env, and those of code that only the script itself has."""
+    found = []
+    for spec in gymnasium.registry.values():
+        entry = spec.entry_point
+        module = entry.partition(':')[0] if isinstance(entry, str) else getattr(entry, '__module__', None)
+        if module == '__main__' and isinstance(entry, str):  # which is another module in another process
+            creator: Any = load_env_creator(entry)
+            found.append(replace(spec, entry_point=creator))
+        elif module == '__main__' or spec.id == env['id']:
+            found.append(spec)
+    return found
+
+
+def _dumps(value: object, what: str) -> bytes:
+    """Pickled, classes and functions of the script by value. Raises: UserError."""
+    file = io.BytesIO()
+    try:
+        _pickler()(file).dump(value)
+    except Exception as error:  # whatever the class of a value raises
+        raise UserError(
+            f'{what} cannot be sent to a runner ({show_error(error, 200)}); define it in a file of its own and give that file '
+            'by --import path/file.py, or leave out what holds open files, locks or threads'
+        ) from error
+    return file.getvalue()
+
+
+def _pickler() -> Any:
+    import cloudpickle  # type: ignore[import-untyped]  # which gymnasium brings
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """cloudpickle's, for which a registry is that of the other process, not a copy."""
+
+        def reducer_override(self, obj: object) -> Any:
+            if isinstance(obj, Registry):
+                name = next((name for name, value in vars(registries).items() if value is obj), None)
+                if name is not None:
+                    return getattr, (registries, name)
+            return super().reducer_override(obj)
+
+    return Pickler

@@ -1,0 +1,361 @@
+"""Collection by runners: starting them, rows of their envs in the learner's own block, and what may be set in these envs."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zoo.backend.executor import Compile
+from zoo.cluster.config import ClusterConfig, RunConfig, engine_of
+from zoo.cluster.engine import Engine, InlineEngine
+from zoo.cluster.messages import Parcel, RunnerLostError, tensor_like, tree_of
+from zoo.cluster.pickled_code import Cargo, packed, versions
+from zoo.cluster.runner import RunnerSpec
+from zoo.cluster.scheduler import Orders, entropy_of
+from zoo.cluster.weights import WeightLayout, placements
+from zoo.config.section import Keyed, plain
+from zoo.core.data import BlockField, StepBlock, leaves
+from zoo.core.errors import UserError
+from zoo.core.spaces import Leaf, Space, map_spaces, obs_dtype
+from zoo.env.attributes import EnvCommand, sendable
+from zoo.env.errors import EnvError, Restarts
+from zoo.policy.base import Policy
+from zoo.worker.infos import InfoKeys, joined_infos
+from zoo.worker.rows import Steps
+
+
+class RemoteEnvs:
+    """Stands for the envs of one runner in `Parts.envs`; they step only when their runner collects.
+
+    Commands wait for what the runner was asked before. What was set is set again where the runner is made anew.
+    """
+
+    steps_async = True  # so that the time of a rollout is that of waiting
+    autoreset = 'same_step'  # without a meaning here: the learner reads no infos
+
+    def __init__(
+        self, engine: Engine, orders: Orders, group: int, n_env: int, name: str, spaces: tuple[Space, Space]
+    ) -> None:
+        self._engine, self._orders, self._group = engine, orders, group
+        self.n_env, self.name = n_env, name
+        self.obs_space, self.action_space = spaces
+        self.watched: tuple[str, ...] = ()
+        self.info_columns: tuple[str, ...] = ()
+
+    def command(self, command: EnvCommand) -> list[Any]:
+        """As `VectorEnv.command`, for the envs of the runner."""
+        sendable(command)
+        found: list[Any] = self._call('command', command)
+        if command.kind == 'set':
+            self._orders.commands[command.name] = command  # only once it is known to be good
+        return found
+
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        """As `VectorEnv.set_reset_options`."""
+        self._call('set_reset_options', options)
+        self._orders.reset_options = options
+
+    def watch(self, keys: Sequence[str]) -> None:
+        """Nothing: the runner knows which entries are kept."""
+
+    def compile(self, compile: Compile) -> None:
+        """Nothing to compile: these envs are no tensor programs."""
+
+    def check(self) -> None:
+        """Nothing: the runner has looked at every step."""
+
+    def close(self) -> None:
+        """Nothing: the engine ends its runners."""
+
+    def _call(self, method: str, *args: Any) -> Any:
+        while True:  # ends by the limit on losses at the latest
+            try:
+                return self._engine.call(self._group, method, *args)
+            except RunnerLostError:
+                self._orders.settle()
+
+
+FIELDS: tuple[BlockField, ...] = ('is_reset', 'raw_reward', 'raw_end', 'begins')
+MEGABYTE = 1e6
+
+
+class Shape(NamedTuple):
+    """Of what runners send. name: of the env; reader: a GPU that reads the block, see `StepBlock`."""
+
+    n_runner: int
+    n_env: int  # of one runner
+    n_step: int
+    obs_space: Space
+    info_columns: tuple[str, ...] = ()
+    name: str = ''
+    reader: torch.device | None = None
+
+
+class RemoteRows:
+    """Asks runners for rollouts and puts their rows into one block, of which each runner has its envs.
+
+    max_lag 0: the weights are published, and the rollout is waited for. 1: it was asked before the last update, with the
+    weights of then, so that it is collected during that update. More: runners run ahead, each with the newest weights
+    that it has as it begins a rollout.
+
+    Args: orders: over the engine; layout: of the weights that acting needs; restarts: counts the envs made anew.
+    """
+
+    def __init__(
+        self, engine: Engine, orders: Orders, layout: WeightLayout, shape: Shape, max_lag: int, restarts: Restarts
+    ) -> None:
+        self.n_env, self.env_time = shape.n_runner * shape.n_env, 0.0
+        self._engine, self._orders, self._layout, self._shape = engine, orders, layout, shape
+        self._max_lag, self._restarts = max_lag, restarts
+        self._block: StepBlock | None = None
+        self._whole: dict[str, Tensor] = {}  # memory for all envs, by the name of a parcel's block
+        self._asked_to = -1  # the last rollout that was asked
+        self._seed: tuple[int, ...] | None = None  # of the reset that comes before the next one
+        self._version = -1
+        self._n_restart: dict[tuple[int, int], int] = {}  # envs made anew, by runner and attempt
+        self._begin_metrics()
+
+    @property
+    def block(self) -> StepBlock:
+        """The last rollout's rows."""
+        assert self._block is not None, 'there is a rollout'
+        return self._block
+
+    def reset(self, seed: np.random.SeedSequence) -> None:
+        """New episodes in all envs, before the next rollout. Raises: UserError where runners are ahead of the run."""
+        if not self._orders.is_idle:
+            raise UserError(
+                f'the training envs cannot be reset now: cluster.max_lag is {self._max_lag}, and runners have begun the next '
+                'rollout; use cluster.max_lag=0'
+            )
+        self._seed, self._asked_to = entropy_of(seed), -1
+
+    def collect(self, collect_iter: int, env_step: int) -> Steps:
+        """The rollout of all runners."""
+        start = perf_counter()
+        if collect_iter > self._asked_to:
+            self._ask(collect_iter, collect_iter, env_step)
+        if self._max_lag > 1:
+            for i in range(self._asked_to + 1, collect_iter + self._max_lag + 1):
+                self._ask(i, collect_iter, env_step)
+        found: dict[int, Parcel] = {}
+        infos: dict[int, dict[str, np.ndarray]] = {}
+        fresh: list[slice] = []
+        join_s, wait_from = 0.0, perf_counter()
+
+        def use(parcel: Parcel, is_fresh: bool) -> None:
+            nonlocal join_s
+            before, envs = perf_counter(), self._envs_of(parcel.group)
+            fresh.extend([envs] if is_fresh else [])
+            infos[parcel.group] = self._place(parcel, envs)
+            found[parcel.group] = parcel._replace(blocks={})
+            self._note(parcel, collect_iter)
+            join_s += perf_counter() - before
+
+        self._orders.wait(collect_iter, use)
+        self._times['wait'] += perf_counter() - wait_from - join_s
+        self._times['join'] += join_s
+        if self._max_lag == 1:
+            self._ask(collect_iter + 1, collect_iter, env_step)
+        parcels = [found[group] for group in sorted(found)]
+        self.block.finals[:] = [
+            (t, envs + self._envs_of(parcel.group).start, obs) for parcel in parcels for t, envs, obs in parcel.finals
+        ]
+        self._times['n'] += 1
+        self.env_time += perf_counter() - start
+        joined = joined_infos(
+            [_Columns(infos[group], self._shape.n_env, self._shape.name) for group in sorted(infos)],
+            self._shape.info_columns,
+            self._shape.n_step,
+        )
+        output, state = tree_of(self._whole, 'output'), tree_of(self._whole, 'state')
+        # in the order of one process: by t, then by env
+        episodes = sorted((each for parcel in parcels for each in parcel.episodes), key=lambda episode: episode[0])
+        return Steps(output, state, joined, episodes, fresh)
+
+    def metrics(self) -> dict[str, float]:
+        """What the log has of runners, times as means over the rollouts since the last call."""
+        times, counts, n = self._times, self._orders.counts, max(self._times['n'], 1.0)
+        found: dict[str, float] = {
+            'cluster/runner': len(self._engine.pids()),
+            'cluster/restart': counts.restart,
+            'cluster/discarded_step': counts.discarded_step,
+            'cluster/mb_per_s': times['n_byte'] / MEGABYTE / max(perf_counter() - self._since, 1e-9),
+            **{f'cluster/{name}_s': times[name] / n for name in ('put', 'wait', 'join')},
+            **{f'time/runner_{name}_s': times[name] / n / self._shape.n_runner for name in ('env', 'act')},
+        }
+        if self._lags:
+            found |= {
+                'collect/lag_mean': sum(self._lags) / len(self._lags),
+                'collect/lag_max': max(self._lags),
+            }
+        self._begin_metrics()
+        return found
+
+    def _begin_metrics(self) -> None:
+        self._times = dict.fromkeys(('put', 'wait', 'join', 'env', 'act', 'n', 'n_byte'), 0.0)
+        self._lags, self._since = list[int](), perf_counter()
+
+    def _ask(self, i: int, version: int, env_step: int) -> None:
+        """Asks for rollout i, with the weights as they are now, those of `version`, which are published once."""
+        if version != self._version:
+            before = perf_counter()
+            self._engine.publish(self._layout.pack(), version)
+            self._version = version
+            self._times['put'] += perf_counter() - before
+            self._times['n_byte'] += self._layout.n_byte * self._shape.n_runner
+        self._orders.ask(i, version if self._max_lag <= 1 else None, env_step, self._seed)
+        self._seed, self._asked_to = None, i
+
+    def _envs_of(self, group: int) -> slice:
+        return slice(group * self._shape.n_env, (group + 1) * self._shape.n_env)
+
+    def _place(self, parcel: Parcel, envs: slice) -> dict[str, np.ndarray]:
+        """Copies the blocks of a runner to where its envs are; returns those of infos, which need not be there always."""
+        if self._block is None:
+            self._block = self._new_block(parcel)
+            self._whole |= {f'obs.{path}' if path else 'obs': x for path, x in leaves(self._block.obs)}
+            columns = {name: x for name, x in self._block.columns().items() if name != 'obs'}
+            self._whole |= {f'steps.{path}': x for path, x in leaves(columns)}
+        infos = {}
+        for name, rows in parcel.blocks.items():
+            if name.startswith('info.'):
+                infos[name[len('info.') :]] = rows.copy()
+                continue
+            is_state = name.partition('.')[0] == 'state'
+            if name not in self._whole:
+                self._whole[name] = tensor_like(rows, self.n_env, 0 if is_state else 1)
+            whole = self._whole[name].numpy()
+            whole[envs if is_state else (slice(None), envs)] = rows
+        return infos
+
+    def _new_block(self, parcel: Parcel) -> StepBlock:
+        def like(leaf: Leaf) -> Tensor:
+            return torch.empty((self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
+
+        shape, also = self._shape, [name for name in FIELDS if f'steps.{name}' in parcel.blocks]
+        return StepBlock(shape.n_step, map_spaces(like, shape.obs_space), also, reader=shape.reader)
+
+    def _note(self, parcel: Parcel, collect_iter: int) -> None:
+        """What the log says of a parcel."""
+        self._lags.append(collect_iter - parcel.version)
+        self._times['n_byte'] += parcel.n_byte
+        for name in ('env', 'act'):
+            self._times[name] += parcel.time[name]
+        key, restarts = (parcel.group, parcel.attempt), self._restarts
+        restarts.count += parcel.n_restart - self._n_restart.get(key, 0)
+        self._n_restart[key] = parcel.n_restart
+        if restarts.count > restarts.limit:
+            raise EnvError(
+                f'envs were made anew {restarts.count} times, wanted at most {restarts.limit} times in a run; mend the env, or '
+                'raise env.max_restarts.'
+            )
+
+
+class _Columns(NamedTuple):
+    """The infos of one runner, for `joined_infos`."""
+
+    columns: Mapping[str, np.ndarray]
+    n_env: int
+    name: str
+
+    def column(self, key: str) -> np.ndarray | None:
+        return self.columns.get(key)
+
+
+logger = logging.getLogger(__name__)
+
+
+def start_runners(
+    engine: Engine,
+    run_id: str,
+    cfg: RunConfig,
+    policy: Policy,
+    env: tuple[str, Space, Space],
+    infos: InfoKeys,
+    restarts: Restarts,
+    rank: int = 0,
+) -> tuple[RemoteRows, list[RemoteEnvs]]:
+    """Starts the runners of one learner. Returns: what takes the place of rows and envs in its process.
+
+    Args: cfg: of this learner, resolved; policy: whose weights they act with, complete; env: name and spaces of the training
+      envs; restarts: counts the envs that runners make anew; rank: of the learner.
+    Raises: as `Engine.start`; UserError for code that cannot be sent.
+    """
+    cluster, n_runner = cfg.cluster, cfg.cluster.runner_num
+    n_env, n_group = cfg.env.collector_env_num // n_runner, cfg.env.collector_group_num
+    acting = policy.acting_state()
+    layout, placed = WeightLayout(acting), placements(acting)
+    cargo = packed(cargo_of(cfg, policy, infos))
+    n_group, n_thread = None if n_group is None else n_group // n_runner, cfg.policy.n_thread or 1
+    firsts = [rank * cfg.env.collector_env_num + group * n_env for group in range(n_runner)]
+    engine.start(
+        [
+            RunnerSpec(group, first, n_env, n_group, versions(), layout.digest, cargo, n_thread, placed)
+            for group, first in enumerate(firsts)
+        ]
+    )
+    logger.info(_placed(cluster, n_runner, n_env, engine.pids()))
+    timeout, limit, start_s = cluster.runner_timeout, cluster.restart_limit, cluster.start_timeout
+    orders = Orders(engine, run_id, n_runner, cfg.seed, cluster.max_lag, timeout, limit, start_s)
+    reader = policy.device if policy.device.type == 'cuda' else None
+    n_step, columns = policy.collect_mode.n_step, tuple(cfg.env.info_columns)
+    shape = Shape(n_runner, n_env, n_step, env[1], columns, env[0], reader)
+    rows = RemoteRows(engine, orders, layout, shape, cluster.max_lag, restarts)
+    return rows, [RemoteEnvs(engine, orders, group, n_env, env[0], env[1:]) for group in range(n_runner)]
+
+
+def _placed(cluster: ClusterConfig, n_runner: int, n_env: int, pids: Mapping[int, tuple[str, int]]) -> str:
+    """What runs where, for the log."""
+    where = {'inline': 'this process', 'process': 'processes of this machine'}.get(str(engine_of(cluster)), 'Ray')
+    hosts: dict[str, list[str]] = {}
+    for host, pid in pids.values():
+        hosts.setdefault(host, []).append(str(pid))
+    places = ', '.join(f'{host} (processes {" ".join(dict.fromkeys(found))})' for host, found in hosts.items())
+    lag = cluster.max_lag
+    return (
+        f'{n_runner} runner{"s" if n_runner > 1 else ""} in {where}, {n_env} env{"s" if n_env > 1 else ""} each, weights at most '
+        f'{lag} update{"" if lag == 1 else "s"} old: {places}'
+    )
+
+
+def cargo_of(cfg: RunConfig, policy: Policy, infos: InfoKeys) -> Cargo:
+    """What runners make their envs and their policies of."""
+    section = plain(policy.cfg)
+    device = 'cuda' if cfg.cluster.runner_gpu else 'cpu'
+    if device != policy.device.type and 'executor' in section.get('learn', {}):
+        section['learn']['executor'] = 'auto'  # what was chosen is for the learner's device
+    given: nn.Module | None = None
+    if policy.given_model is not None:
+        given = copy.deepcopy(policy.model).to('cpu')
+    options: dict[str, Any] = {
+        'obs_space': policy.obs_space,
+        'action_space': policy.action_space,
+        'seed': policy.seed,
+        'action_mode': cfg.env.action_mode,
+        'run': policy.run,
+        'model': given,
+    }
+    made_of = {'class': type(policy), 'cfg': {**section, 'device': device}, 'device': device, 'options': options}
+    return Cargo(made_of, plain(cfg.env), InfoKeys(infos.last, infos.step))
+
+
+def make_engine(cluster: Keyed, run_id: str) -> Engine:
+    """The engine that the section `cluster` names, without runners. Args: run_id: names what it makes outside this process."""
+    name = engine_of(cluster)
+    if name == 'process':
+        from zoo.cluster.process_engine import ProcessEngine
+
+        return ProcessEngine(cluster, run_id)
+    if name == 'ray':
+        from zoo.cluster.ray_engine import RayEngine
+
+        return RayEngine(cluster, run_id)
+    return InlineEngine(run_id)

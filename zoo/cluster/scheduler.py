@@ -1,0 +1,233 @@
+"""Rollout scheduler: requests to runners, retries, staleness; each rollout is used once and none is too old."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from zoo.cluster.engine import Engine
+from zoo.cluster.messages import Lost, Order, Parcel
+from zoo.core.errors import RunError
+from zoo.core.seeding import stream
+from zoo.env.attributes import EnvCommand
+
+HOUR = 3600.0  # seconds
+N_ROUND = 3  # times that all runners may be lost in a row without a single rollout
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Asked:
+    """Of one runner. `since`: when it last began to owe something, or gave something."""
+
+    attempt: int = 0
+    outstanding: dict[int, Order] = field(default_factory=dict)  # by collect_iter
+    ready: dict[int, Parcel] = field(default_factory=dict)
+    fresh: set[int] = field(default_factory=set)  # rollouts that begin new episodes, since those before were lost
+    is_new: bool = False  # its envs have not been reset since it was made
+    starts: bool = False  # a new one that has given nothing yet
+    n_lost: int = 0  # in a row, without a parcel of any runner in between
+    since: float = 0.0
+
+
+@dataclass
+class Counts:
+    """What a run has lost. discarded_step: env steps that came and were not used, whatever the reason."""
+
+    restart: int = 0
+    discarded_step: int = 0
+
+
+class Orders:
+    """Asks an engine for rollouts, and again for those that were lost.
+
+    Args:
+      seed: of the run.   max_lag: most rollouts by which the weights of a used parcel may be older than the newest.
+      timeout: seconds without a rollout after which a runner is ended; None: never.   limit: most losses in an hour.
+      start_s: seconds more that a runner has which is made anew.
+    Attributes: counts; commands, reset_options: what a runner that is made anew is told before its first reset.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        run_id: str,
+        n_runner: int,
+        seed: int,
+        max_lag: int = 0,
+        timeout: float | None = None,
+        limit: int = 20,
+        start_s: float = 0.0,
+    ) -> None:
+        self._engine, self._run_id, self._seed = engine, run_id, seed
+        self._max_lag, self._timeout, self._limit, self._start_s = max_lag, timeout, limit, start_s
+        self._asked = {group: _Asked() for group in range(n_runner)}
+        self._losses: list[float] = []
+        self.counts = Counts()
+        self.commands: dict[str, EnvCommand] = {}
+        self.reset_options: Mapping[str, Any] | None = None
+        self._env_step, self._n_again = 0, 0
+        self._version: int | None = None  # of the newest orders
+        self._waiting: int | None = None  # rollout whose parcels are used before the engine's next wait
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is outstanding, and nothing waits to be used."""
+        return not any(asked.outstanding or asked.ready for asked in self._asked.values())
+
+    def ask(
+        self, collect_iter: int, version: int | None, env_step: int, reset_seed: tuple[int, ...] | None = None
+    ) -> None:
+        """Asks every runner for a rollout."""
+        self._env_step, self._version = env_step, version
+        for group in self._asked:
+            self._send(group, collect_iter, reset_seed)
+
+    def wait(self, collect_iter: int, use: Callable[[Parcel, bool], None]) -> None:
+        """Waits for this rollout of every runner; `use` is called with each as it comes, and whether it begins anew.
+
+        Raises: RunError after too many losses; what the engine raises.
+        """
+        missing, self._waiting = set(self._asked), collect_iter
+        self._take(self._engine.wait(0.0))
+        while True:
+            for group in sorted(missing):
+                parcel = self._asked[group].ready.pop(collect_iter, None)
+                if parcel is not None and self._is_fit(parcel, collect_iter):
+                    fresh = self._asked[group].fresh
+                    use(parcel, collect_iter in fresh)
+                    fresh.discard(collect_iter)
+                    missing.remove(group)
+            if not missing:
+                self._waiting = None
+                return
+            if not self._take(self._engine.wait(self._patience())):
+                self._end_hanging()
+
+    def settle(self) -> None:
+        """Takes what has come, so that a loss is known."""
+        self._take(self._engine.wait(0.0))
+
+    def _take(self, found: list[Parcel | Lost]) -> bool:
+        for item in found:
+            if isinstance(item, Lost):
+                self._lost(item)
+            else:
+                self._arrived(item)
+        return bool(found)
+
+    def _arrived(self, parcel: Parcel) -> None:
+        asked = self._asked.get(parcel.group)
+        is_mine = parcel.run_id == self._run_id and asked is not None and parcel.attempt == asked.attempt
+        if not is_mine or asked is None or parcel.collect_iter not in asked.outstanding:
+            self._discard(parcel)
+            return
+        if not parcel.blocks:
+            self._lost(Lost(parcel.group, 'its process was replaced'))
+            return
+        del asked.outstanding[parcel.collect_iter]
+        is_early = parcel.collect_iter != self._waiting  # its blocks are valid up to the engine's next wait
+        asked.ready[parcel.collect_iter] = parcel.copied() if is_early else parcel
+        asked.since = monotonic()
+        asked.starts = False
+        for each in self._asked.values():
+            each.n_lost = 0
+
+    def _is_fit(self, parcel: Parcel, collect_iter: int) -> bool:
+        """Whether a parcel is new enough; if not, it is asked again, with all that the runner owes after it."""
+        if collect_iter - parcel.version <= self._max_lag:
+            return True
+        asked = self._asked[parcel.group]
+        self._discard(parcel)
+        logger.warning(
+            'a rollout of runner %d came with weights of %d rollouts ago, at most %d are allowed: it is asked again',
+            parcel.group,
+            collect_iter - parcel.version,
+            self._max_lag,
+        )
+        self._again(parcel.group, [collect_iter, *asked.outstanding])
+        return False
+
+    def _lost(self, lost: Lost) -> None:
+        asked, now = self._asked[lost.group], monotonic()
+        self.counts.restart += 1
+        asked.n_lost += 1
+        self._losses = [at for at in self._losses if now - at < HOUR] + [now]
+        if len(self._losses) > self._limit:
+            raise RunError(
+                f'{len(self._losses)} runners were lost within an hour, the last one since {lost.cause}, and '
+                f'cluster.restart_limit is {self._limit}; remove the cause, or raise that, and continue the run'
+            )
+        if min(each.n_lost for each in self._asked.values()) >= N_ROUND:
+            raise RunError(
+                f'all {len(self._asked)} runners were lost {N_ROUND} times and none gave a rollout in between, the last one '
+                f'since {lost.cause}; remove the cause and continue the run'
+            )
+        is_first = self.counts.restart == 1
+        words = ' and asked again. From here on the run is not that of its seed' if is_first else ''
+        logger.warning('runner %d is lost (%s); it is made anew%s', *lost, words)
+        asked.starts = True
+        self._again(lost.group, list(asked.outstanding))
+
+    def _again(self, group: int, wanted: list[int]) -> None:
+        """Asks a runner for rollouts that it owed, the first of them with new episodes, and for all that came after it."""
+        asked = self._asked[group]
+        # what came after the first of them goes on with episodes that it does not end
+        later = [i for i in asked.ready if wanted and i > min(wanted)]
+        for i in later:
+            self._discard(asked.ready.pop(i))
+        asked.attempt, asked.is_new, asked.since = asked.attempt + 1, True, monotonic()
+        asked.outstanding.clear()
+        asked.fresh.difference_update([*wanted, *later])
+        for i in sorted([*wanted, *later]):
+            self._send(group, i, None)
+
+    def _send(self, group: int, collect_iter: int, reset_seed: tuple[int, ...] | None) -> None:
+        """Asks a runner for a rollout; one whose envs have no episodes yet gets a seed, its own if none is given."""
+        asked = self._asked[group]
+        order = Order(self._run_id, group, collect_iter, self._version, self._env_step, reset_seed, asked.attempt)
+        if asked.is_new:
+            if reset_seed is None:
+                self._n_again += 1
+                asked.fresh.add(collect_iter)
+                seed = stream(self._seed, 'collect', self._env_step, 'again', self._n_again)
+                order = order._replace(reset_seed=entropy_of(seed))
+            order = order._replace(commands=tuple(self.commands.values()), reset_options=self.reset_options)
+        asked.is_new = False
+        asked.since = asked.since if asked.outstanding else monotonic()
+        asked.outstanding[collect_iter] = order
+        self._engine.ask(order)
+
+    def _discard(self, parcel: Parcel) -> None:
+        reward = parcel.blocks.get('steps.reward')
+        self.counts.discarded_step += 0 if reward is None else reward.size
+
+    def _patience(self) -> float:
+        """Seconds until a runner has been silent for too long."""
+        if self._timeout is None:
+            return HOUR
+        ends = (asked.since + self._allowed(asked) for asked in self._asked.values() if asked.outstanding)
+        return min(max(min(ends, default=math.inf) - monotonic(), 0.0), HOUR)
+
+    def _allowed(self, asked: _Asked) -> float:
+        """Seconds that a runner may be silent; one that is made anew has those of its start besides."""
+        return math.inf if self._timeout is None else self._timeout + (self._start_s if asked.starts else 0.0)
+
+    def _end_hanging(self) -> None:
+        now = monotonic()
+        for group, asked in self._asked.items():
+            if asked.outstanding and now - asked.since >= self._allowed(asked):
+                asked.since = now
+                more = ' and did not start in cluster.start_timeout' if asked.starts else ''
+                self._engine.kill(
+                    group, f'it gave nothing for {self._timeout:,.0f} s, see cluster.runner_timeout{more}'
+                )
+
+
+def entropy_of(seed: Any) -> tuple[int, ...]:
+    """What `np.random.SeedSequence` makes the same stream of, as plain numbers."""
+    return tuple(int(word) for word in seed.entropy)

@@ -1,0 +1,172 @@
+"""Transport between processes of one machine: messages with file descriptors, and shared memory without a name; POSIX."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Channel:
+    """One end of a stream socket that carries pickled messages, and descriptors with them. Both ends trust each other.
+
+    Args: patience: seconds after which an end that reads nothing, or stops in a message, counts as hung; None: never.
+    """
+
+    def __init__(self, end: socket.socket, patience: float | None = None) -> None:
+        if patience is not None:
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                end.setsockopt(socket.SOL_SOCKET, option, struct.pack('@ll', int(patience), 0))
+        self._socket, self._messages = end, Connection(os.dup(end.fileno()))
+
+    def fileno(self) -> int:
+        """The descriptor to wait for."""
+        return self._socket.fileno()
+
+    def send(self, message: object, fds: Sequence[int] = ()) -> None:
+        """Sends all of a message; the descriptors stay open here. Raises: OSError; BlockingIOError after the patience."""
+        # not `Connection.send`, which leaves tensors in memory of torch's that this process shares
+        self._messages.send_bytes(pickle.dumps((message, len(fds)), pickle.HIGHEST_PROTOCOL))
+        if fds:
+            socket.send_fds(self._socket, [b'-'], fds)
+
+    def receive(self) -> tuple[Any, list[int]]:
+        """Waits for the next message. Raises: EOFError if the other end is closed, or hangs in a message."""
+        try:
+            message, n_fd = pickle.loads(self._messages.recv_bytes())
+            fds = socket.recv_fds(self._socket, 1, n_fd)[1] if n_fd else []
+        except OSError as error:
+            raise EOFError from error
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        if len(fds) < n_fd:
+            raise EOFError
+        return message, fds
+
+    def read(self) -> Iterator[tuple[Any, list[int]]]:
+        """The messages that have come; for an end that is ready. Raises: as `receive`."""
+        yield self.receive()
+        while self._messages.poll():
+            yield self.receive()
+
+    def close(self) -> None:
+        """Closes this end, and what was not received. May be called again."""
+        self._socket.close()
+        self._messages.close()
+
+
+ALIGNMENT = 64  # bytes: a cache line
+
+
+def new_memory(n_byte: int) -> int:
+    """A descriptor of new memory, which is 0; the caller closes it."""
+    if hasattr(os, 'memfd_create'):
+        fd = os.memfd_create('zoo')
+    else:
+        with tempfile.TemporaryFile() as file:  # it has no name either
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, n_byte)
+    return fd
+
+
+def map_memory(fd: int) -> np.ndarray:
+    """The memory [n_byte] u8 of a descriptor, which is closed; it is given back with the last array that views it."""
+    try:
+        return np.frombuffer(mmap.mmap(fd, 0), dtype=np.uint8)
+    finally:
+        os.close(fd)
+
+
+def aligned(n_byte: int) -> int:
+    """The least multiple of ALIGNMENT that is not smaller."""
+    return -(-n_byte // ALIGNMENT) * ALIGNMENT
+
+
+class WeightSlots:
+    """Several versions of the weights; one process writes them, the others read.
+
+    The header has the size of one version, the slot that was written last, and the version in each slot, -1 while it is written.
+
+    Args: fd: of the memory, which stays open.
+    """
+
+    def __init__(self, fd: int) -> None:
+        memory = map_memory(os.dup(fd))
+        n_slot, n_byte = (int(x) for x in memory[:16].view(np.int64))
+        header = memory[: aligned(8 * (3 + n_slot))]
+        self._newest, self._versions = header[16:24].view(np.int64), header[24 : 24 + 8 * n_slot].view(np.int64)
+        slots = memory[header.size :].reshape(n_slot, aligned(n_byte))
+        self._slots = slots[:, :n_byte]
+
+    @staticmethod
+    def new(n_byte: int, n_slot: int) -> int:
+        """A descriptor of memory for n_slot versions of n_byte bytes."""
+        fd = new_memory(aligned(8 * (3 + n_slot)) + n_slot * aligned(n_byte))
+        header = np.full(3 + n_slot, -1, dtype=np.int64)
+        header[:3] = n_slot, n_byte, 0
+        os.pwrite(fd, header.tobytes(), 0)
+        return fd
+
+    def write(self, weights: np.ndarray, version: int, in_use: Collection[int]) -> None:
+        """Puts the newest version in the place of the oldest; in_use: versions that must stay."""
+        free = [i for i, held in enumerate(self._versions.tolist()) if held == version or held not in in_use]
+        if not free:
+            raise RuntimeError(f'{len(self._versions)} versions of the weights are all in use: {sorted(in_use)}')
+        slot = min(free, key=lambda i: (self._versions[i] != version, self._versions[i]))
+        self._versions[slot] = -1
+        self._slots[slot] = weights
+        self._versions[slot], self._newest[0] = version, slot
+
+    def load(self, version: int | None, load: Callable[[np.ndarray, int], None]) -> int:
+        """Calls `load(weights, version)`, again if they were overwritten meanwhile; None: the newest. Returns the version."""
+        while True:
+            held = self._versions.tolist()
+            if version is not None and version not in held:
+                raise RuntimeError(f'weights of version {version} are gone; there are {held}')
+            slot = int(self._newest[0]) if version is None else held.index(version)
+            if held[slot] >= 0:
+                load(self._slots[slot], held[slot])
+                if self._versions[slot] == held[slot]:
+                    return held[slot]
+
+
+class Packed(NamedTuple):
+    """Blocks in shared memory. head: their pickle without the data; places: (offset, bytes) of the data of each."""
+
+    head: bytes
+    places: list[tuple[int, int]]
+
+
+class BlockMemory:
+    """Memory for blocks that one process writes; it is made, and made anew, as large as they are."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, dtype=np.uint8)
+
+    def write(self, blocks: dict[str, np.ndarray]) -> tuple[Packed, int | None]:
+        """Copies the blocks; a descriptor comes with them if the memory is new, which the caller closes."""
+        buffers: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(blocks, 5, buffer_callback=buffers.append)
+        parts = [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]
+        stops = np.cumsum([aligned(part.size) for part in parts]).tolist()
+        fd = None
+        if stops and stops[-1] > self._memory.size:
+            fd = new_memory(stops[-1])
+            self._memory = map_memory(os.dup(fd))
+        places = [(stop - aligned(part.size), part.size) for part, stop in zip(parts, stops, strict=True)]
+        for part, (start, n_byte) in zip(parts, places, strict=True):
+            self._memory[start : start + n_byte] = part
+        return Packed(head, places), fd
+
+
+def read_blocks(packed: Packed, memory: np.ndarray) -> dict[str, np.ndarray]:
+    """The blocks, as views of the memory."""
+    return pickle.loads(packed.head, buffers=[memory[start : start + n_byte] for start, n_byte in packed.places])

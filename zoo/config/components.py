@@ -1,0 +1,217 @@
+"""Components that the config chooses by name: a registered function or class with typed options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
+
+from zoo.config.messages import shown
+from zoo.config.section import ConfigError, Section, made_by, plain, validate
+from zoo.config.user_code import load_code, names_code, shown_name, with_absolute_names
+from zoo.config.yaml_io import function_name
+from zoo.core.registry import Part as Part
+from zoo.core.registry import Registry, UnknownNameError
+
+
+def part_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
+    """The type of a config field that names a part: a name, or {type: name, its options}, checked and completed.
+
+    Args: path: dotted path of the field, which errors name; common: options that all parts of this kind have.
+    """
+    check = AfterValidator(lambda spec: checked_spec(registry, spec, path, common))
+    if registry.takes_code:
+        return Annotated[str | dict[str, Any] | Callable[..., Any], BeforeValidator(_with_name), check]
+    return Annotated[str | dict[str, Any], check]
+
+
+def parts_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
+    """The type of a config field that names a list of parts, each as `part_of` takes it."""
+    return list[part_of(registry, path, common)]  # type: ignore[misc]
+
+
+def name_of(spec: str | Mapping[str, Any]) -> str:
+    """The name of a part, from a name or {type: name, its options}."""
+    name: str = spec if isinstance(spec, str) else spec['type']
+    return name
+
+
+def checked_spec(registry: Registry[Any], spec: Any, path: str, common: type[Section] = Section) -> Any:
+    """A name as it is, or {type: name, its options} complete. Raises: ConfigError that names the keys below `path`."""
+    section = section_of(registry, spec, path, common)
+    return spec if isinstance(spec, str) else plain(section)
+
+
+def section_of(registry: Registry[Any], spec: Any, path: str, common: type[Section] = Section) -> Any:
+    """The options of a part as a Section with the field `type`. Raises: ConfigError."""
+    if not isinstance(spec, str | dict):
+        raise ConfigError(f'{path} is {spec!r} but must name a {registry.kind}, or be {{type: its name, its options}}.')
+    name = spec if isinstance(spec, str) else spec.get('type')
+    if not isinstance(name, str):
+        got = f'{path}.type is {name!r}' if 'type' in spec else f'{path} has no type'
+        raise ConfigError(f'{got} but must name a {registry.kind}; use one of {", ".join(registry.names())}.')
+    item = _item(registry, name, path)
+    return validate(_section(item, registry.kind, name, common), {} if isinstance(spec, str) else spec, path)
+
+
+def _item(registry: Registry[Any], name: str, path: str) -> Any:
+    """What is registered under a name; where the registry takes code, also what 'module:Class' or a file's class names."""
+    if registry.takes_code and name not in registry and (name in _given or names_code(name)):
+        found = _given[name] if name in _given else load_code(name, path)
+        if not callable(found):
+            raise ConfigError(f'{path} is {shown_name(name)!r} but that is {shown(found)}; name a class or a function.')
+        return found
+    try:
+        return registry.get(name)
+    except UnknownNameError as error:
+        own = " Or name your own, as 'module:Class' or 'path/file.py:Class'." if registry.takes_code else ''
+        raise ConfigError(f'{path}: {error}{own}') from error
+
+
+_given: dict[str, Any] = {}
+"""Classes and functions that a config had itself, in place of their names."""
+
+
+def _with_name(spec: Any) -> Any:
+    """A spec with the name of code that was given itself, and whole paths of files, so that a config can be stored."""
+    given = spec.get('type') if isinstance(spec, dict) else spec
+    if not callable(given):
+        return with_absolute_names(spec)
+    first = name = function_name(given)
+    n = 1
+    while '<' in name and _given.get(name, given) is not given:  # lambdas, which share a name
+        n += 1
+        name = f'{first}{n}'
+    _given[name] = given
+    return {**spec, 'type': name} if isinstance(spec, dict) else name
+
+
+def part_object(registry: Registry[Any], section: Any, path: str) -> Any:
+    """The object that a section of `section_of` describes; of a function one that has its options.
+
+    Args: path: key in the config, which errors name.
+    Unlike a part of `make_part` it needs no hash, and no attribute is set on it.
+    """
+    item = _item(registry, section.type, path)
+    config = options_of(item)
+    options = {name: x for name, x in dict(section).items() if name in config.model_fields}
+    if config is getattr(item, 'config', None):
+        return item(config.model_construct(**options))
+    return item(**options) if isinstance(item, type) else functools.partial(item, **options)
+
+
+def make_part(registry: Registry[Any], spec: Any, *args: Any, common: type[Section] = Section) -> Any:
+    """The part that a checked spec names: a `Part` of a function; of a class an object, made of its section or options.
+
+    Like a `Part`, the object has the attributes kind, name and options, unless its class has such of its own.
+    Args: args: given to the constructor of a class, after its section, which is of its class `config` itself, so that
+      the object may be pickled; common: as in `part_of`, and not given to it.
+    Raises: ConfigError if an object takes no attributes; or, made of options, has no hash, which a compiled step needs.
+    """
+    section = section_of(registry, spec, registry.kind, common)
+    item = registry.get(section.type)
+    config = options_of(item)
+    own = {name: x for name, x in dict(section).items() if name in config.model_fields}
+    options = tuple((name, _hashable(x)) for name, x in own.items())
+    if config is getattr(item, 'config', None):
+        return _described(item(config.model_construct(**own), *args), registry.kind, section.type, options)
+    if isinstance(item, type):
+        part = item(*args, **dict(options))
+        if getattr(part, '__hash__', None) is None:
+            raise ConfigError(
+                f'{registry.kind} {section.type!r} is of class {item.__name__}, whose objects have no hash; write '
+                '`@dataclass(frozen=True, kw_only=True)`, or give it `__hash__`.'
+            )
+        return _described(part, registry.kind, section.type, options)
+    _check_arguments(registry.kind, section.type, item)
+    return Part(registry.kind, section.type, item, options)
+
+
+ARGUMENTS = {
+    'surrogate': 'log_ratio, ratio, adv, clip_ratio',
+    'value loss': 'value, return_, value_old, clip_ratio',
+    'penalty': 'dist, output, minibatch',
+    'estimator': 'data, gamma, lambda_',
+    'exploration': 'dist, logit',
+    'draw': 'columns, n_pass, generator',
+    'optimizer': 'named_parameters, adam_eps',
+    'plasticity': 'named, initial, generator',
+}
+"""What functions of a kind are given, by position."""
+
+
+def _check_arguments(kind: str, name: str, function: Callable[..., Any]) -> None:
+    """Raises: ConfigError if a function cannot be called with what its kind is given."""
+    given = ARGUMENTS.get(kind)
+    if given is None:
+        return
+    try:
+        inspect.signature(function).bind(*given.split(', '))
+    except TypeError as error:
+        raise ConfigError(
+            f'{kind} {name!r} is the function {function.__name__}{inspect.signature(function)} but is called with '
+            f'({given}): {error}; write `def {function.__name__}({given}, *, options=...)`.'
+        ) from error
+
+
+def _described(part: Any, kind: str, name: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    """An object of a class part, with the attributes of a `Part` that it lacks."""
+    for key, value in (('kind', kind), ('name', name), ('options', options)):
+        if not hasattr(part, key):
+            try:
+                object.__setattr__(part, key, value)  # a frozen dataclass has a __setattr__ that refuses
+            except AttributeError as error:
+                raise ConfigError(
+                    f'{kind} {name!r} is of class {type(part).__name__}, whose objects cannot be given the attribute '
+                    f'{key!r}; leave out its __slots__.'
+                ) from error
+    return part
+
+
+def summary_of(item: Any) -> str:
+    """The first line of a part's docstring."""
+    return (inspect.getdoc(item) or '').partition('\n')[0]
+
+
+@functools.cache
+def options_of(item: Any) -> type[Section]:
+    """The options of a part: the section `config` of a class, or its keyword-only parameters."""
+    config = getattr(item, 'config', None)
+    if isinstance(config, type) and issubclass(config, Section):
+        return config
+    function = inspect.unwrap(item.__init__ if isinstance(item, type) else item)  # type: ignore[misc]
+    options = [x for x in inspect.signature(function).parameters.values() if x.kind is x.KEYWORD_ONLY]
+    hints = _hints_of(function, {option.name for option in options})
+    for option in options:
+        if option.default is option.empty or option.name not in hints:
+            raise ConfigError(
+                f'{item.__name__} has the option {option.name!r} without a default or without a type; write '
+                f'`*, {option.name}: float = 0.5`'
+            )
+        if option.name == 'type':
+            raise ConfigError(f"{item.__name__} has an option 'type', the key that names a part; give it another name")
+    fields: dict[str, Any] = {option.name: (hints[option.name], option.default) for option in options}
+    return made_by(options_of, (item,), create_model('Options', __base__=Section, **fields))
+
+
+def _hints_of(function: Any, names: set[str]) -> dict[str, Any]:
+    """Types of some parameters; those of the others may be of modules that only type checkers import."""
+    annotations = {name: x for name, x in getattr(function, '__annotations__', {}).items() if name in names}
+    holder = SimpleNamespace(__annotations__=annotations)
+    return get_type_hints(holder, getattr(function, '__globals__', {}), include_extras=True)
+
+
+@functools.cache
+def _section(item: Any, kind: str, name: str, common: type[Section]) -> type[Section]:
+    options = options_of(item)
+    bases = (options,) if common is Section else (common, options)
+    fields: Any = {'type': (str, Field(name, description=f'registered name of the {kind}'))}
+    return made_by(_section, (item, kind, name, common), create_model(options.__name__, __base__=bases, **fields))
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,131 @@
+"""Configs as YAML text, read as version 1.2 has it, and written with functions by their names."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zoo.config.messages import shown
+from zoo.config.section import MAX_DEPTH, ConfigError, Keyed, Section, plain
+from zoo.core.files import whole_file
+
+# YAML 1.2: 1e-3 is a float; on, off, yes and no are text
+_SCALARS = {
+    'null': r'(?:~|null|Null|NULL|)',
+    'bool': r'(?:true|True|TRUE|false|False|FALSE)',
+    'int': r'[-+]?(?:0|[1-9](?:_?[0-9])*|0x[0-9a-fA-F]+|0o[0-7]+)',
+    'float': r'[-+]?(?:[0-9](?:_?[0-9])*(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)|\.[0-9]+(?:[eE][-+]?[0-9]+)?)'
+    r'|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)',
+}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}
+    yaml_constructors = {  # no dates, sets or bytes, which no checkpoint holds
+        tag: make
+        for tag, make in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(':')[2] in ('null', 'bool', 'int', 'float', 'str', 'seq', 'map')
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if doubled := [key for key, n in Counter(keys).items() if n > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f'key {doubled[0]!r} appears twice', node.start_mark)
+        return super().construct_mapping(node, deep)
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self._depth > MAX_DEPTH:  # by default the limit of Python's stack, which is no error of YAML
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, f'it has more than {MAX_DEPTH} levels', mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (
+            KeyError,
+            ValueError,
+        ) as error:  # a tag that the text does not fit; 5,000 digits are too many for Python
+            problem = f'{shown(node.value)} cannot be read as {node.tag.rpartition(":")[2]}'
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+    def construct_int(self, node: yaml.ScalarNode) -> int:
+        return int(self.construct_scalar(node).replace('_', ''), 0)
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _kind, _pattern in _SCALARS.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f'tag:yaml.org,2002:{_kind}', re.compile(f'(?:{_pattern})$'), None)
+_Loader.add_constructor('tag:yaml.org,2002:int', _Loader.construct_int)
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a text. Raises: yaml.YAMLError."""
+    return yaml.load(text, _Loader)
+
+
+def config_of_yaml(path: Path) -> dict[str, Any]:
+    """The keys of a config in a file. Raises: ConfigError."""
+    try:
+        data = parse_yaml(path.read_text(encoding='utf-8'))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f'{path} is not valid YAML: {" ".join(str(error).split())}; correct it there.') from error
+    except OSError as error:
+        raise ConfigError(f'{path} cannot be read ({error.strerror}); check the file.') from error
+    if data is None:
+        raise ConfigError(f'{path} is empty; write the keys of a config, e.g. env: {{id: CartPole-v1}}.')
+    if not isinstance(data, dict):
+        raise ConfigError(f'{path} holds {type(data).__name__}, not the keys of a config; write key: value lines.')
+    return plain(data)
+
+
+def save_yaml(config: Keyed, path: str | os.PathLike[str]) -> None:
+    """Write a config so that load_config reads an equal one; functions are written as 'module:function'."""
+    with whole_file(Path(path)) as file:
+        file.write(yaml_text(config).encode())
+
+
+def yaml_text(config: Keyed) -> str:
+    """A config as YAML, in ASCII with escapes for other characters."""
+    return yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)
+
+
+def storable(value: Any) -> Any:
+    """A config as YAML and JSON hold it: plain, functions as 'module:function'."""
+    if isinstance(value, dict | Section):
+        return {key: storable(v) for key, v in plain(value).items()}
+    if isinstance(value, list):
+        return [storable(v) for v in value]
+    return function_name(value) if callable(value) else value
+
+
+def function_name(function: Any) -> str:
+    """'module:function'; the script that is being run has the name that it is imported by."""
+    module = getattr(function, '__module__', '?')
+    if module == '__main__':
+        module = Path(getattr(sys.modules['__main__'], '__file__', None) or '__main__').stem
+    return f'{module}:{getattr(function, "__qualname__", type(function).__qualname__)}'
+
+
+def value_text(value: Any) -> str:
+    """A value as one types it on the command line: 0.001, [64, 64], {start: 0.001, end: 0.0}, null."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False)
+    return value if isinstance(value, str) else text.removesuffix('\n').removesuffix('\n...')

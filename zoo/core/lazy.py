@@ -1,0 +1,29 @@
+"""Names of a package that are imported when they are first asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+
+def lazy_names(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package, whose names are imported when they are first used.
+
+    Args: package: `__name__`; home: {name: the module that has it}; 'module:other' where it has another name there, 'module:' for the module itself.
+    """
+
+    def find(name: str) -> Any:
+        if name not in home and not name.startswith('_') and find_spec(f'{package}.{name}'):
+            return importlib.import_module(f'{package}.{name}')
+        if name not in home:
+            raise AttributeError(f'module {package} has no attribute {name!r}; it has {", ".join(sorted(home))}')
+        path, colon, other = home[name].partition(':')
+        module = importlib.import_module(path)
+        found = module if colon and not other else getattr(module, other or name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return find, lambda: sorted({*home, *vars(sys.modules[package])})

@@ -1,0 +1,255 @@
+"""Vector envs of the user's own: callables that make a gymnasium.vector.VectorEnv, and one that exists already."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from zoo.config.section import ConfigError
+from zoo.core.errors import show_error
+from zoo.env.adapter import takes_keyword
+from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
+from zoo.env.families.family import EnvFamily, EnvRequest
+from zoo.env.ids import creator_of
+
+VectorEnv = gymnasium.vector.VectorEnv
+LIST_WORDS = ('list', 'sequence', 'iterable', 'tuple', 'ndarray')
+MAKE_DO = 'give a function of num_envs that makes one, env.id=lambda num_envs: ...'
+
+
+@dataclass(frozen=True)
+class OwnVector(EnvFamily):
+    """A family of one kind of env, made by a callable that takes num_envs. Whether it takes one seed, the env shows."""
+
+    is_given: bool = False  # one vector env that exists: its number of envs is what it is
+
+
+class GivenVectorEnv:
+    """A vector env that was given as env.id: the training envs are this one itself, all others are copies.
+
+    Like a class, it has __module__ and __qualname__, by which checkpoints and messages name it: those of the env's class.
+    """
+
+    def __init__(self, env: VectorEnv) -> None:
+        self.env = env
+        self.__module__, self.__qualname__ = type(env).__module__, type(env).__qualname__
+        self._is_taken = False
+
+    def __call__(self, request: EnvRequest) -> VectorEnv:
+        """Raises: UnsupportedEnvError if a copy is needed and cannot be made, or the episodes should have a limit."""
+        if request.max_episode_steps is not None:
+            raise UnsupportedEnvError(
+                f'env.max_episode_steps is {request.max_episode_steps} but env.id is a vector env that exists already; set '
+                'the limit where it is made.'
+            )
+        if request.training and self.env.num_envs != request.n_env:
+            raise UnsupportedEnvError(
+                f'env {request.name!r}: the vector env given has {self.env.num_envs} envs but the config asks for '
+                f'{request.n_env} in a group; leave out env.collector_env_num and env.collector_group_num.'
+            )
+        if request.training and not self._is_taken:
+            self._is_taken = True
+            return self.env
+        if request.training:
+            raise UnsupportedEnvError(
+                f'env {request.name!r} is one vector env, which an earlier run has trained on and closed; give each '
+                f'run a vector env of its own, or {MAKE_DO}.'
+            )
+        try:
+            # not deepcopy: that copies handles of pipes too, which its end would close
+            return pickle.loads(pickle.dumps(CloudpickleWrapper(self.env))).fn  # type: ignore[arg-type]  # made for functions
+        except Exception as error:  # whatever its parts raise
+            raise UnsupportedEnvError(
+                f'env {request.name!r} is one vector env, of which evaluation needs a copy, and it cannot be copied '
+                f'({show_error(error)}); {MAKE_DO}.'
+            ) from error
+
+
+def take_env_instances(config: dict[str, Any]) -> None:
+    """Replaces vector envs given as ids in the section `env` and in policy.eval.env by what makes them, in place.
+
+    Their numbers of envs become those of the config where it gives none.
+    Raises: ConfigError for a single env, of which a run needs several.
+    """
+    sections = {'env': config.get('env')}
+    policy = config.get('policy')
+    evaluation = policy.get('eval') if isinstance(policy, dict) else None
+    if isinstance(evaluation, dict):
+        sections['policy.eval.env'] = evaluation.get('env')
+        sets = evaluation.get('sets')
+        sections |= {f'policy.eval.sets.{key}': x for key, x in sets.items()} if isinstance(sets, dict) else {}
+    for path, section in sections.items():
+        env = section.get('id') if isinstance(section, dict) else None
+        if isinstance(env, gymnasium.Env):
+            kind = type(env.unwrapped).__name__
+            raise ConfigError(
+                f'{path}.id is an env of class {kind}, and a run makes several of them; give what makes one, e.g. '
+                f'{path}.id={kind}, or lambda: {kind}(...).'
+            )
+        if isinstance(section, dict) and isinstance(env, VectorEnv):
+            section['id'] = GivenVectorEnv(env)
+            if path == 'env':
+                for key in ('collector_env_num', 'evaluator_env_num'):
+                    section.setdefault(key, env.num_envs)
+                section.setdefault('collector_group_num', 1)
+
+
+def own_vector(source: EnvSpec | Callable[..., Any]) -> OwnVector | None:
+    """The family of what makes whole vectors only; None for what makes single envs, or both.
+
+    A callable makes vectors if it is a class of VectorEnv, says so in its return annotation, or has an argument num_envs.
+    """
+    if isinstance(source, EnvSpec):
+        return _of_spec(source) if source.entry_point is None and source.vector_entry_point is not None else None
+    if isinstance(source, GivenVectorEnv):
+        return OwnVector(source, is_given=True)
+    return OwnVector(_maker(source, source)) if _makes_vectors(source) else None
+
+
+def check_one_vector(env: object, name: str) -> None:
+    """Raises: UnsupportedEnvError if what was to be one env is several, of gymnasium or of another library."""
+    kind = type(getattr(env, 'unwrapped', env)).__name__
+    if isinstance(env, VectorEnv):
+        raise UnsupportedEnvError(
+            f'env {name!r}: what was made is a vector of {env.num_envs} envs ({kind}), and zoo cannot tell its maker how '
+            f'many it needs; give that an argument num_envs, as in `def make(num_envs, ...)`.'
+        )
+    if hasattr(env, 'possible_agents') or hasattr(env, 'agents') and callable(getattr(env, 'observation_space', None)):
+        raise UnsupportedEnvError(
+            f'env {name!r}: {kind} is a multi-agent env (as of PettingZoo), and zoo trains one agent in each env; show it '
+            'as a gymnasium.Env of one agent, or, where all agents share one policy, as a gymnasium.vector.VectorEnv in '
+            'which each agent is one of num_envs (docs/your_env.md).'
+        )
+    if hasattr(env, 'num_envs') and hasattr(env, 'step_wait') and hasattr(env, 'step_async'):
+        raise UnsupportedEnvError(
+            f'env {name!r}: {kind} is a vector env of another library (as of stable-baselines3); give what makes one '
+            'single env, and env.collector_env_num.'
+        )
+
+
+def takes_one_seed(env: VectorEnv) -> bool:
+    """Whether the reset of a vector env takes one int as its seed, and not a list of one for each env.
+
+    The annotation of `seed` says so; without one a reset shows it.
+    """
+    parameters = inspect.signature(env.unwrapped.reset).parameters
+    kind = parameters['seed'].annotation if 'seed' in parameters else inspect.Parameter.empty
+    if kind is not inspect.Parameter.empty:
+        return not any(word in str(kind).lower() for word in LIST_WORDS)
+    try:
+        env.reset(seed=list(range(env.num_envs)))  # type: ignore[arg-type]  # that is the question
+    except (TypeError, ValueError, gymnasium.error.Error):
+        return True
+    return False
+
+
+def _makes_vectors(source: Callable[..., Any]) -> bool:
+    if isinstance(source, type) and issubclass(source, gymnasium.Env | VectorEnv):
+        return issubclass(source, VectorEnv)
+    try:
+        function: Any = source.func if isinstance(source, partial) else source
+        is_plain = inspect.isroutine(function) or isinstance(function, type)
+        kind = typing.get_type_hints(function if is_plain else type(function).__call__).get('return')
+    except (NameError, TypeError, AttributeError):
+        kind = None
+    if isinstance(kind, type) and issubclass(kind, gymnasium.Env | VectorEnv):
+        return issubclass(kind, VectorEnv)
+    try:
+        return 'num_envs' in inspect.signature(source).parameters
+    except (TypeError, ValueError):  # of a callable in C
+        return False
+
+
+def _maker(source: Callable[..., Any], shown: Callable[..., Any]) -> Callable[..., VectorEnv]:
+    """The function of a family: asks for request.n_env envs. Its signature is that of the callable, for its errors."""
+
+    def make(request: EnvRequest, **kwargs: Any) -> VectorEnv:
+        if 'num_envs' in kwargs:
+            raise EnvKwargsError(
+                "env.kwargs has 'num_envs', which the config gives by env.collector_env_num and env.evaluator_env_num; "
+                'leave it out.'
+            )
+        asked: dict[str, Any] = {'num_envs': request.n_env}
+        limit = request.max_episode_steps
+        check_limits(source, request.n_env, limit, request.training, request.name)
+        if limit is not None and not takes_keyword(source, 'max_episode_steps'):
+            raise UnsupportedEnvError(
+                f'env.max_episode_steps is {limit} but {request.name!r} makes whole vectors and has no argument '
+                'max_episode_steps; give it one, or leave env.max_episode_steps out.'
+            )
+        if limit is not None:
+            asked['max_episode_steps'] = limit
+        env = source(**asked, **kwargs)
+        if not isinstance(env, VectorEnv):
+            raise UnsupportedEnvError(
+                f'env {request.name!r} was asked for num_envs={request.n_env} and returned a '
+                f'{type(env).__name__}, wanted a gymnasium.vector.VectorEnv; return one, or leave the argument num_envs '
+                'out if it makes a single env.'
+            )
+        try:
+            check_limits(env, request.n_env, limit, request.training, request.name)
+        except UnsupportedEnvError:
+            env.close()
+            raise
+        return env
+
+    make.__signature__ = _asked_first(shown)  # type: ignore[attr-defined]
+    return make
+
+
+def _asked_first(source: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a maker with num_envs first, which messages about env.kwargs leave out."""
+    try:
+        parameters = list(inspect.signature(source).parameters.values())
+    except (TypeError, ValueError):
+        parameters = [inspect.Parameter('kwargs', inspect.Parameter.VAR_KEYWORD)]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    named = {p.name: p.replace(kind=kind) for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    first = named.pop('num_envs', inspect.Parameter('num_envs', kind))
+    return inspect.Signature([first, *named.values(), *(p for p in parameters if p.kind is p.VAR_KEYWORD)])
+
+
+def _of_spec(spec: EnvSpec) -> OwnVector:
+    """A gymnasium id that is registered with a vector_entry_point alone."""
+
+    def make(num_envs: int, **kwargs: Any) -> VectorEnv:
+        limit = {} if spec.max_episode_steps is None else {'max_episode_steps': spec.max_episode_steps}
+        given: Mapping[str, Any] = {**limit, **kwargs}
+        return gymnasium.make_vec(spec, num_envs, vectorization_mode='vector_entry_point', **given)
+
+    return OwnVector(_maker(make, creator_of(spec.vector_entry_point)))
+
+
+def check_limits(env: object, n_env: int, n_step: int | None, training: bool, name: str) -> None:
+    """Checks the numbers against the limits of an env or its class, the attributes max_num_envs and max_horizon.
+
+    Args: n_step: env.max_episode_steps.
+    Raises: UnsupportedEnvError if n_env envs, or episodes of n_step steps, are more than it supports.
+    """
+    most = limit_of(env, 'max_num_envs')
+    if most is not None and n_env > most:
+        key = 'env.collector_env_num' if training else 'env.evaluator_env_num'
+        raise UnsupportedEnvError(
+            f'{key} is {n_env} but {name!r} supports {most} envs at most, its max_num_envs; use {most} or fewer.'
+        )
+    most = limit_of(env, 'max_horizon')
+    if most is not None and n_step is not None and n_step > most:
+        raise UnsupportedEnvError(
+            f'env.max_episode_steps is {n_step} but {name!r} supports episodes of {most} steps at most, '
+            f'its max_horizon; use {most} or fewer, or leave it out.'
+        )
+
+
+def limit_of(env: object, attribute: str) -> int | None:
+    """A limit that an env or its class gives, None if it gives none."""
+    value = getattr(env if isinstance(env, type) else getattr(env, 'unwrapped', env), attribute, None)
+    return value if isinstance(value, int) and value > 0 else None

@@ -1,0 +1,1 @@
+"""Checks of envs before a run, and reports about them."""

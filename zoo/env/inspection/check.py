@@ -1,0 +1,486 @@
+"""Checks of envs in a few steps: each value that one env returns, leaf by leaf, and whether a seed repeats its episodes.
+
+What makes learning wrong is an error. Episodes that no seed repeats are a warning: to a policy they are chance like any
+other, and only the promise that runs with one seed are equal is lost. `env.check=strict` refuses them too.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from zoo.core.action_map import Action, ActionMap
+from zoo.core.errors import UserError
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, mask_space
+from zoo.env.adapter import env_spaces, takes_keyword
+from zoo.env.config import EnvConfig, env_config
+from zoo.env.errors import (
+    CALLS,
+    RESET_DO,
+    STEP_DO,
+    BrokenContractError,
+    EnvContractError,
+    action_of,
+    add_place,
+    as_flag,
+    close_in_time,
+    contract_error,
+    env_call,
+    location_of,
+    of_entry,
+    show_value,
+)
+from zoo.env.families.family import EnvFamily
+from zoo.env.inspection.family import (
+    LONG,
+    MAX_REPLAY,
+    N_ENV,
+    SEED,
+    Finding,
+    StepWatch,
+    check_vector,
+    endless,
+    not_repeated,
+    random_actions,
+    running_statistics,
+    step_limit,
+)
+from zoo.env.make import env_name, find_env, make_env
+from zoo.env.make_vector import make_vector_env
+from zoo.env.masks import ChoiceCheck, flat_mask, mask_size, masked_space
+from zoo.env.wrappers import mask_method
+
+logger = logging.getLogger(__name__)
+
+
+def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> list[str]:
+    """Make one env of the config and take `n_step` random steps with it, starting new episodes where they end.
+
+    The first of these steps are taken twice, with the same seed and the same actions. A family makes two envs that
+    step together; VectorEnv checks what they return.
+
+    Returns: warnings, one sentence each, which are also logged: episodes with the same seed differ; a wrapper normalises
+      by running statistics; in 1,000 steps or more no episode ended, and nothing limits them.
+    Raises: EnvContractError that names env, index, step, what was got, what was wanted and what to do; UserError if
+      n_step is below 1; and what make_env raises. With env.check=strict also in place of the warnings about episodes
+      that no seed repeats.
+    """
+    if n_step < 1:
+        raise UserError(f'check_env got n_step={n_step}, wanted 1 or more; leave it out for 10 steps.')
+    cfg = env_config(cfg)
+    if is_vector(cfg):
+        with closing(make_vector_env(cfg, N_ENV)) as vector:
+            found = check_vector(vector, cfg, n_step)
+    else:
+        env = make_env(cfg)
+        try:
+            found = EnvCheck(env, cfg).run(n_step)
+        finally:
+            close_in_time({f'env {env_name(cfg)!r}': env.close}, cfg.step_timeout)
+    for sentence, is_chance in found:
+        if is_chance and cfg.check == 'strict':
+            raise EnvContractError(refused(sentence))
+    for sentence, _ in found:
+        logger.warning('%s', sentence)
+    return [sentence for sentence, _ in found]
+
+
+def is_vector(cfg: EnvConfig) -> bool:
+    """Whether the envs of a config come as a vector only."""
+    return isinstance(find_env(cfg.id, cfg.game), EnvFamily)
+
+
+def refused(sentence: str) -> str:
+    """What env.check=strict makes of a warning."""
+    return f'{sentence} (env.check=strict refuses this; env.check=true only warns of it.)'
+
+
+CORRECT = 'correct one of the two'
+
+
+class ToleratedError(BrokenContractError):
+    """A break that only the check refuses: a run without the check takes such a value."""
+
+
+Note = Callable[[BrokenContractError], None]
+"""Is given a break after which the check could continue; it may raise it."""
+
+
+def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[str, np.ndarray]:
+    """Copies of the leaves of an observation by their paths, without those that a note is made of.
+
+    Args: source: 'reset' or 'step', for the error.
+      note: gets a BrokenContractError for each leaf that is missing, or has another type, shape, dtype or range than in
+        the space.
+    """
+    found = {}
+    try:
+        for path, leaf, value in _leaves(obs, space, '', source):
+            what = f'the observation{of_entry(path)} of {source}'
+            try:
+                if isinstance(leaf, Discrete):
+                    _check_discrete(value, leaf, what)
+                else:
+                    _check_array(value, leaf, what, note)
+            except ToleratedError as error:
+                note(error)
+            except BrokenContractError as error:
+                note(error)
+                continue
+            found[path] = np.array(value)
+    except BrokenContractError as error:  # of the entries
+        note(error)
+    return found
+
+
+def difference(was: Mapping[str, ArrayLike], now: Mapping[str, ArrayLike]) -> str | None:
+    """The path of the first leaf that differs, or is missing."""
+    return next((path for path in was if path not in now or not _equal(was[path], now[path])), None)
+
+
+def _equal(a: ArrayLike, b: ArrayLike) -> bool:
+    are_floats = all(np.asarray(x).dtype.kind == 'f' for x in (a, b))
+    return bool(np.array_equal(a, b, equal_nan=are_floats))
+
+
+def _leaves(obs: object, space: Space, path: str, source: str) -> Iterator[tuple[str, Leaf, object]]:
+    if not isinstance(space, Dict):
+        yield path, space, obs
+        return
+    what = f'the observation{of_entry(path)} of {source}'
+    n = len(space.spaces)
+    entries = obs
+    if space.is_tuple:
+        entries = dict(zip(space.spaces, obs, strict=True)) if isinstance(obs, tuple) and len(obs) == n else None
+    if not isinstance(entries, Mapping):
+        wanted = f'a tuple of {n}' if space.is_tuple else f'a dict with {", ".join(map(repr, space.spaces))}'
+        raise BrokenContractError(f'{what} is {show_value(obs)}', f'{wanted} as in observation_space', CORRECT)
+    if set(entries) != set(space.spaces):
+        has = f'{what} has the entries {", ".join(map(repr, entries))}'
+        kind = ToleratedError if set(entries) > set(space.spaces) else BrokenContractError
+        raise kind(has, f'{", ".join(map(repr, space.spaces))} as in observation_space', CORRECT)
+    for name, each in space.spaces.items():
+        yield from _leaves(entries[name], each, f'{path}.{name}' if path else name, source)
+
+
+def _check_discrete(obs: object, space: Discrete, what: str) -> None:
+    array = np.asarray(obs)
+    if isinstance(obs, bool) or array.shape != () or array.dtype.kind not in 'iu':
+        kind = ToleratedError if isinstance(obs, bool) else BrokenContractError
+        raise kind(f'{what} is {show_value(obs)}', 'an int', 'return int(obs)')
+    if not 0 <= int(array) - space.start < space.n:
+        wanted = f'{space.start} to {space.start + space.n - 1} as in observation_space'
+        raise BrokenContractError(f'{what} is {obs}', wanted, CORRECT)
+
+
+def _check_array(obs: object, space: Box | MultiDiscrete | MultiBinary, what: str, note: Note) -> None:
+    dtype = 'int8' if isinstance(space, MultiBinary) else 'int64'
+    if isinstance(space, Box):
+        dtype = space.dtype
+    if not isinstance(obs, np.ndarray | np.generic):
+        do = f'return np.asarray(obs, dtype=np.{dtype})'
+        kind = ToleratedError if _fits(obs, space.shape, dtype) else BrokenContractError
+        raise kind(f'{what} is {show_value(obs)}', 'a numpy array', do)
+    if obs.shape != space.shape:
+        raise BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', CORRECT)
+    if obs.dtype != dtype if isinstance(space, Box) else obs.dtype.kind not in 'biu':
+        wanted = f'{dtype} as in observation_space' if isinstance(space, Box) else 'integers'
+        got, do = f'{what} has dtype {obs.dtype}', f'return obs.astype(np.{dtype})'
+        if not _fits(obs, space.shape, dtype):
+            raise BrokenContractError(got, wanted, do)
+        note(ToleratedError(got, wanted, do))
+    _check_values(np.asarray(obs), *_bounds(space), what, isinstance(space, Box))
+
+
+def _fits(obs: object, shape: tuple[int, ...], dtype: str) -> bool:
+    """Whether a run makes an array of the space of it."""
+    try:
+        array = np.asarray(obs)
+    except ValueError:  # a ragged list
+        return False
+    return array.shape == shape and array.dtype.kind in 'biuf' and np.can_cast(array.dtype, dtype, 'same_kind')
+
+
+def _bounds(space: Box | MultiDiscrete | MultiBinary) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(space, Box):
+        return space.low, space.high
+    if isinstance(space, MultiBinary):
+        return np.zeros(space.shape), np.ones(space.shape)
+    low, n = (np.reshape(x, space.shape) for x in (space.start, space.nvec))
+    return low, low + n - 1
+
+
+def _check_values(obs: np.ndarray, low: np.ndarray, high: np.ndarray, what: str, is_box: bool) -> None:
+    finite = np.isfinite(obs)
+    wrong = np.argwhere(~(finite & (low <= obs) & (obs <= high)))
+    if not len(wrong):
+        return
+    at = tuple(map(int, wrong[0]))
+    got = f'{what} has {obs[at]} at {list(at)}' if at else f'{what} is {obs}'
+    if not finite[at]:
+        raise BrokenContractError(got, 'finite numbers', 'find where it comes from')
+    wanted = f'{low[at]:g} to {high[at]:g} as in observation_space'
+    raise (ToleratedError if is_box else BrokenContractError)(got, wanted, 'correct it, or widen the space')
+
+
+Leaves = dict[str, Mapping[str, ArrayLike]]  # the leaves of what a step returned, by name and path
+Report = Callable[[str, str], None]
+"""Is told of a break after which the check continues: the sentence, and a key that is the same for breaks of one kind."""
+SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
+TAKEN = 'or set env.check=false to train with it'
+MOVED = '(env.check=false only moves this error into the run)'
+
+
+class EnvCheck:
+    """The checks of one env; keeps its name and the number of steps for the messages."""
+
+    def __init__(
+        self, env: gymnasium.Env, cfg: EnvConfig, watch: StepWatch | None = None, report: Report | None = None
+    ) -> None:
+        """
+        Args: watch: is shown each first step; report: is told of breaks after which the check can continue; None: the
+          first one is raised.
+        """
+        self._env, self._name, self._n_step = env, env_name(cfg), 0
+        self._watch, self._report = watch, report
+        self._space, self._action_space = env_spaces(env, self._name)
+        seen = masked_space(self._space, self._action_space, cfg.action_mask, self._name)
+        self._choices = ChoiceCheck(self._action_space) if mask_space(seen) is not None else None
+        self._finds_masks = cfg.action_mask == 'auto' and self._choices is None and mask_size(self._action_space) > 0
+        self._has_limit, self._n_end = step_limit(env) is not None, 0
+        self._statistics = running_statistics(env)
+        self._explained = {each.stream for each in self._statistics if each.is_sure}
+        self._to_env = ActionMap(self._action_space)
+        self._rng = torch.Generator().manual_seed(SEED)
+
+    def run(self, n_step: int) -> list[Finding]:
+        """Returns: warnings. Raises: EnvContractError at a break; what the env's own code raises."""
+        try:
+            with env_call(f'env {self._name!r}, index 0, in its check'):
+                unlike = self._run(n_step)
+        except BrokenContractError as broken:
+            raise self._error(broken) from broken
+        except (Exception, SystemExit) as error:
+            add_place(error, location_of(self._name, 0, self._n_step))
+            raise
+        found = [Finding(each.sentence(self._name), is_chance=True) for each in self._statistics if each.is_sure]
+        if unlike:
+            found.append(Finding(unlike, is_chance=True))
+        if n_step >= LONG and not self._n_end and not self._has_limit:
+            found.append(Finding(endless(self._name, n_step)))
+        return found
+
+    def _run(self, n_step: int) -> str | None:
+        """All steps; returns the warning about the first value that the same seed did not give twice."""
+        self._core()
+        first, again = self._reset(SEED), self._reset(SEED)
+        self._env.action_space.seed(SEED)
+        actions: list[Action] = []
+
+        def choose(obs: dict[str, np.ndarray]) -> Action:
+            actions.append(self._sample(obs.get(ACTION_MASK)))
+            return actions[-1]
+
+        once: list[Leaves] = []
+        for seen in self._rollout(n_step, choose, self._watch):
+            if len(once) < MAX_REPLAY:
+                once.append(seen)
+        if 'observation' not in self._explained and (path := difference(first, again)) is not None:
+            pair = f'{of_entry(path)} {show_value(first[path])} and {show_value(again.get(path))}'
+            return self._unlike(0, 'observation', f'two resets with seed={SEED} returned{pair}')
+        taken = iter(actions)
+        for was, now in zip(once, self._rollout(len(once), lambda _: next(taken)), strict=False):
+            if unlike := self._compare(was, now):
+                return unlike
+        return None
+
+    def _unlike(self, step: int, what: str, got: str) -> str:
+        """The warning about a value that differs; a wrapper whose name says that it normalises these is the cause."""
+        for each in self._statistics:
+            if what.endswith(each.stream):
+                return each.sentence(self._name)
+        return not_repeated(location_of(self._name, 0, step), got, SEED_DO)
+
+    def _sample(self, mask: object) -> Action:
+        """A random action, a legal one where there is a mask."""
+        if self._choices is None or mask is None:
+            return self._env.action_space.sample()
+        bits = torch.from_numpy(flat_mask(self._action_space, mask)[None])
+        return action_of(self._to_env(random_actions(self._action_space, 1, self._rng, bits)), 0)
+
+    def _rollout(
+        self, n_step: int, choose: Callable[[dict[str, np.ndarray]], Action], watch: StepWatch | None = None
+    ) -> Iterator[Leaves]:
+        """What each action leads to, from the state that `SEED` gives; where an episode ends, another one follows."""
+        self._n_step = 0
+        obs = self._reset(SEED, watch)
+        for self._n_step in range(1, n_step + 1):
+            raw, obs, reward, terminated, truncated = self._step(choose(obs), watch)
+            values = {'reward': reward, 'terminated': terminated, 'truncated': truncated}
+            seen: Leaves = {'observation': obs, **{what: {'': value} for what, value in values.items()}}
+            if terminated or truncated:
+                self._n_end += 1
+                obs = seen['first observation of the next episode'] = self._reset_leaves(raw, watch)
+            elif self._n_step == n_step:
+                self._reset_leaves(raw)
+            yield seen
+            if watch is not None and watch.is_over():
+                return
+
+    def _compare(self, was: Leaves, now: Leaves) -> str | None:
+        for what, values in was.items():
+            if 'observation' in what and 'observation' in self._explained or what in self._explained:
+                continue
+            path = difference(values, now.get(what, {}))
+            if path is not None:
+                pair = f'{show_value(values[path])} and {show_value(now.get(what, {}).get(path))}'
+                got = f'two episodes with seed={SEED} and the same actions differ: {what}{of_entry(path)} {pair}'
+                return self._unlike(self._n_step, 'observation' if 'observation' in what else what, got)
+        return None
+
+    def _core(self) -> None:
+        """The env inside all wrappers, which would trip over a wrong signature or number of values themselves."""
+        env = self._env.unwrapped
+        missing = [k for k in ('seed', 'options') if not takes_keyword(env.reset, k)]
+        if missing:
+            got = f'reset has no argument {" or ".join(missing)}'
+            is_tolerated = 'seed' not in missing and env is self._env  # wrappers pass both on
+            self._unusable((got, 'reset(*, seed=None, options=None)', RESET_DO), is_tolerated)
+        obs, info = self._unpacked('reset', env.reset(seed=SEED))
+        mask = None
+        if self._choices is not None:
+            mask = next((x[ACTION_MASK] for x in (obs, info) if isinstance(x, Mapping) and ACTION_MASK in x), None)
+            if mask is None and (method := mask_method(self._env)) is not None:
+                mask = method()
+            if mask is None:
+                return  # a wrapper has the mask; any action may be an illegal one
+        self._n_step = 1
+        env.action_space.seed(SEED)
+        is_same = self._env.action_space == env.action_space  # else a wrapper takes other actions
+        self._unpacked('step', env.step(self._sample(mask) if is_same else env.action_space.sample()))
+        self._n_step = 0
+
+    def _reset(self, seed: int | None, watch: StepWatch | None = None) -> dict[str, np.ndarray]:
+        """The leaves of a first observation by their paths."""
+        start = time.perf_counter()
+        result = self._env.reset(seed=seed)
+        seconds = time.perf_counter() - start
+        obs, info = self._unpacked('reset', result)
+        self._check_info(info, 'reset')
+        found = checked_leaves(obs, self._space, 'reset', self._note)
+        self._check_mask(found)
+        if watch is not None:
+            watch.began(seconds, found)
+        return found
+
+    def _step(
+        self, action: Action, watch: StepWatch | None = None
+    ) -> tuple[object, dict[str, np.ndarray], ArrayLike, bool, bool]:
+        start = time.perf_counter()
+        result = self._env.step(action)
+        seconds = time.perf_counter() - start
+        obs, reward, terminated, truncated, info = self._unpacked('step', result)
+        found = checked_leaves(obs, self._space, 'step', self._note)
+        self._check_reward(reward)
+        ends = self._flag('terminated', terminated), self._flag('truncated', truncated)
+        self._check_info(info, 'step')
+        if not any(ends):
+            self._check_mask(found)
+        if watch is not None:
+            watch.stepped(seconds, found, reward, *ends, info)
+        return obs, found, reward, *ends
+
+    def _flag(self, what: str, flag: object) -> bool:
+        if isinstance(flag, (bool, np.bool_)):
+            return bool(flag)
+        broken = f'{what} is {show_value(flag)}', 'a bool', f'return bool({what})'
+        try:
+            value = as_flag(what, flag)
+        except BrokenContractError:
+            self._note(BrokenContractError(*broken))
+            return False
+        self._note(ToleratedError(*broken))
+        return value
+
+    def _check_info(self, info: object, call: str) -> None:
+        if not isinstance(info, dict):
+            self._note(
+                BrokenContractError(f'info is {show_value(info)}', 'a dict', RESET_DO if call == 'reset' else STEP_DO)
+            )
+        elif self._finds_masks and ACTION_MASK in info:
+            self._note(
+                BrokenContractError(
+                    f'the info of {call} has {ACTION_MASK!r} but that of the first reset had none',
+                    'it in both, or in neither',
+                    f'put {ACTION_MASK!r} into the info of every reset too, or set env.action_mask=off',
+                )
+            )
+
+    def _check_mask(self, obs: dict[str, np.ndarray]) -> None:
+        if self._choices is not None and ACTION_MASK in obs:
+            mask = flat_mask(self._action_space, obs[ACTION_MASK])
+            if self._choices.empty(mask[None])[0]:
+                self._note(BrokenContractError(*self._choices.fault(mask)))
+
+    def _unpacked(self, call: Literal['reset', 'step'], result: object) -> Sequence[Any]:
+        CALLS.count += 1  # a call has ended
+        n = 2 if call == 'reset' else 5
+        if isinstance(result, tuple) and len(result) == n:
+            return result
+        if call == 'reset':
+            broken = f'reset returned {show_value(result)}', 'a tuple (obs, info)', RESET_DO
+        else:
+            size = f' of {len(result)}' if isinstance(result, tuple) else ''
+            broken = f'step returned a {type(result).__name__}{size}', 'a tuple of 5', STEP_DO
+        is_list = isinstance(result, list) and len(result) == n
+        self._unusable(broken, is_tolerated=is_list)
+        assert isinstance(result, list)
+        return result
+
+    def _reset_leaves(self, obs: object, watch: StepWatch | None = None) -> dict[str, np.ndarray]:
+        """Resets the env, which must not write into the final observation of the episode."""
+        before = checked_leaves(obs, self._space, 'step', self._note)
+        first = self._reset(None, watch)
+        after = checked_leaves(obs, self._space, 'step', self._note)
+        if (path := difference(before, after)) is not None:
+            got = (
+                f'the next reset turns the observation{of_entry(path)} of this step from '
+                f'{show_value(before[path])} into {show_value(after.get(path))}'
+            )
+            wanted = 'an unchanged one, since it is the final one of the episode'
+            self._note(ToleratedError(got, wanted, 'return a copy, e.g. self.state.copy()'))
+        return first
+
+    def _check_reward(self, reward: object) -> None:
+        if np.asarray(reward).shape != () or np.asarray(reward).dtype.kind not in 'biuf':
+            self._note(BrokenContractError(f'the reward is {show_value(reward)}', 'a number', 'return float(reward)'))
+        elif not np.isfinite(np.asarray(reward, dtype=float)):
+            self._note(BrokenContractError(f'the reward is {reward!s}', 'a finite number', 'find where it comes from'))
+
+    def _unusable(self, broken: tuple[str, str, str], is_tolerated: bool) -> None:
+        """A result of which only a run may make something; else nothing can be checked after it."""
+        if not is_tolerated:
+            raise BrokenContractError(*broken)
+        self._note(ToleratedError(*broken))
+
+    def _note(self, broken: BrokenContractError) -> None:
+        if self._report is None:
+            raise broken
+        got, _, do = broken.args
+        what = re.split(r' (?:is|has|turns|returned) ', got)[0]
+        self._report(str(self._error(broken)), f'{re.sub(" of (reset|step)$", "", what)}; {do}')
+
+    def _error(self, broken: BrokenContractError) -> EnvContractError:
+        got, wanted, do = broken.args
+        if 'set env.' not in do:
+            do = f'{do}, {TAKEN}' if isinstance(broken, ToleratedError) else f'{do} {MOVED}'
+        return contract_error(self._name, 0, self._n_step, got, wanted, do)

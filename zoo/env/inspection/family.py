@@ -1,0 +1,284 @@
+"""Checks an env family, which makes vectors only, in a few steps; wrappers with statistics; random legal actions."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from zoo.core.data import Obs, leaves, map_tensors
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaf_spaces, mask_space
+from zoo.env.config import EnvConfig
+from zoo.env.errors import location_of, show_value
+from zoo.env.given import OwnVector
+from zoo.env.make import find_env
+from zoo.env.masks import mask_size
+from zoo.env.vector import AnyVectorEnv
+
+INNER = ('env', '_env', 'venv')
+"""Where a wrapper keeps what it wraps: gymnasium's and old gym's; zoo's adapters; those of SB3's vector envs."""
+Stream = Literal['observation', 'reward']
+
+
+class Statistics(NamedTuple):
+    """A wrapper that normalises by running statistics."""
+
+    stream: Stream  # what it normalises
+    wrapper: str  # its class
+    is_sure: bool  # it has such statistics; false: only its name says so
+    key: str  # of zoo's config, for the same
+
+    def sentence(self, name: str) -> str:
+        """The warning about it. name: of the env."""
+        whose = (
+            f'has the wrapper {self.wrapper}, which normalises {self.stream}s by statistics of what this one env has'
+        )
+        return (
+            f'env {name!r} {whose} seen: each training and evaluation env has others, no checkpoint has them, and no seed '
+            f'repeats them; leave the wrapper out and set {self.key}=true.'
+        )
+
+
+class _Kind(NamedTuple):
+    stream: Stream
+    key: str
+    attributes: tuple[str, ...]  # of the statistics
+    switch: str  # attribute of a wrapper for both streams that is false where it leaves this one alone
+    name: re.Pattern[str]
+
+
+KINDS = (
+    _Kind(
+        'observation',
+        'policy.model.obs_norm',
+        ('obs_rms', 'ob_rms', 'obs_stats', 'running_obs'),
+        'norm_obs',
+        re.compile(r'norm\w*(obs|state)|(obs|state)\w*norm|vecnorm', re.IGNORECASE),
+    ),
+    _Kind(
+        'reward',
+        'policy.learn.reward_norm',
+        ('return_rms', 'ret_rms', 'reward_rms', 'rew_rms', 'return_stats', 'reward_stats'),
+        'norm_reward',
+        re.compile(r'norm\w*(reward|return)|(reward|return)\w*norm|vecnorm', re.IGNORECASE),
+    ),
+)
+
+
+def layers(env: object) -> Iterator[Any]:
+    """An env, then what each wrapper is around; of a vector of envs in this process, then the first of them."""
+    seen = set()
+    while env is not None and id(env) not in seen:
+        seen.add(id(env))
+        yield env
+        held = getattr(env, '__dict__', {})
+        several = held.get('envs')
+        first = several[0] if isinstance(several, list | tuple) and several else None
+        env = next((held[key] for key in INNER if held.get(key) is not None), first)
+
+
+def running_statistics(env: object) -> list[Statistics]:
+    """The wrappers with running statistics that still change: gymnasium's, old gym's, SB3's, and any like them."""
+    return [found for layer in layers(env) for kind in KINDS if (found := _statistics(layer, kind)) is not None]
+
+
+def _statistics(layer: object, kind: _Kind) -> Statistics | None:
+    held = getattr(layer, '__dict__', {})
+    is_still = held.get('_update_running_mean') is False or held.get('training') is False
+    if is_still or held.get(kind.switch) is False:
+        return None
+    wrapper = type(layer).__name__
+    is_wrapper = any(held.get(key) is not None for key in INNER)
+    is_sure = is_wrapper and any(held.get(key) is not None for key in kind.attributes)
+    if not is_sure and not (is_wrapper and kind.name.search(wrapper)):
+        return None
+    return Statistics(kind.stream, wrapper, is_sure, kind.key)
+
+
+def step_limit(env: object) -> int | None:
+    """The steps after which a TimeLimit (gymnasium's, or old gym's) ends an episode; None without one."""
+    limits = [
+        vars(layer).get('_max_episode_steps')
+        for layer in layers(env)
+        if any(kind.__name__ == 'TimeLimit' for kind in type(layer).__mro__)
+    ]
+    known = [int(limit) for limit in limits if limit is not None]
+    return min(known) if known else None
+
+
+def random_actions(space: Space, n: int, rng: torch.Generator, mask: Tensor | None = None) -> Tensor:
+    """n actions, each in the form that ActionMap takes; of a Box, numbers from -1 to 1.
+
+    Args: mask: [n, n_mask] bool, the actions that are legal; None: all.
+    """
+    parts = list(_parts(space, n, rng, mask))
+    if isinstance(space, Dict):
+        return torch.cat([part.reshape(n, -1).float() for part in parts], 1)
+    return parts[0]
+
+
+def _parts(space: Space, n: int, rng: torch.Generator, mask: Tensor | None) -> Iterator[Tensor]:
+    start = 0
+    for _, leaf in leaf_spaces(space):
+        stop = start + mask_size(leaf)
+        legal = torch.ones((n, stop - start), dtype=torch.bool) if mask is None else mask[:, start:stop]
+        start = stop
+        if isinstance(leaf, Box):
+            yield torch.rand((n, int(np.prod(leaf.shape))), generator=rng) * 2 - 1
+        elif isinstance(leaf, Discrete):
+            yield _choice(legal, rng)
+        elif isinstance(leaf, MultiDiscrete):
+            yield torch.stack([_choice(part, rng) for part in legal.split(list(leaf.nvec), 1)], 1)
+        else:
+            yield torch.randint(2, legal.shape, generator=rng) * legal
+
+
+def _choice(legal: Tensor, rng: torch.Generator) -> Tensor:
+    """[n] int64, one of the legal entries of each row with equal chances."""
+    return torch.rand(legal.shape, generator=rng).masked_fill(~legal, -1.0).argmax(1)
+
+
+N_ENV = 2
+SEED = 0
+LONG = 1000  # steps from which on a check in which no episode ended says so
+MAX_REPLAY = 20
+"""Steps that are taken twice; BipedalWalker keeps its Box2D world in a reset, so two of its episodes differ from step 61."""
+
+
+class Finding(NamedTuple):
+    """A warning."""
+
+    sentence: str
+    is_chance: bool = False  # it says that no seed repeats the episodes
+
+
+Flags = bool | np.ndarray  # of one env, or [B] of several
+
+
+class StepWatch(Protocol):
+    """Is shown the first episodes of a check, of one env or of B envs [B, ...].
+
+    Args: seconds: of the call; obs: the leaves by their paths; info: as the env, or the vector of envs, returned it.
+    """
+
+    def began(self, seconds: float, obs: Mapping[str, ArrayLike]) -> None: ...
+
+    def stepped(
+        self,
+        seconds: float,
+        obs: Mapping[str, ArrayLike],
+        reward: ArrayLike,
+        terminated: Flags,
+        truncated: Flags,
+        info: object,
+    ) -> None: ...
+
+    def is_over(self) -> bool:
+        """Whether it has seen enough."""
+
+
+def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, watch: StepWatch | None = None) -> list[Finding]:
+    """Random steps of envs that step together, the first of them twice; VectorEnv checks what they return.
+
+    Returns: warnings about running statistics, the first value that differs, and episodes without an end.
+    Raises: as `check_env`.
+    """
+    sure = [each for each in running_statistics(env) if each.is_sure]
+    found = [Finding(each.sentence(env.name), is_chance=True) for each in sure]
+    first, again = (map_tensors(torch.clone, env.reset(SEED)) for _ in range(2))
+    once: list[dict[str, Any]] = []
+    n_end = 0
+    for seen in _vector_rollout(env, n_step, watch):
+        n_end += int((seen['terminated'] | seen['truncated']).any())
+        if len(once) < MAX_REPLAY:
+            once.append(seen)
+    if n_step >= LONG and not n_end and not _has_limit(cfg, env):
+        found.append(Finding(endless(env.name, n_step)))
+    if unlike := _first_unlike(env, first, again, once, sure):
+        found.append(Finding(unlike, is_chance=True))
+    return found
+
+
+def _first_unlike(
+    env: AnyVectorEnv, first: Obs, again: Obs, once: list[dict[str, Any]], sure: list[Statistics]
+) -> str | None:
+    """The warning about the first value that differs, and that no running statistics explain."""
+    explained = {f'the {each.stream}s' for each in sure}
+    if 'the observations' not in explained:
+        if unlike := _unlike(env.name, 0, 'the observations of two resets', first, again):
+            return unlike
+    for step, (was, now) in enumerate(zip(once, _vector_rollout(env, len(once)), strict=False), 1):
+        for what, value in was.items():
+            if what not in explained:
+                if unlike := _unlike(env.name, step, f'{what} of two runs with the same actions', value, now[what]):
+                    return unlike
+    return None
+
+
+def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: StepWatch | None = None) -> Iterator[dict[str, Any]]:
+    start = time.perf_counter()
+    obs = env.reset(SEED)
+    if watch is not None:
+        watch.began(time.perf_counter() - start, _arrays(obs))
+    rng = torch.Generator().manual_seed(SEED)
+    for _ in range(n_step):
+        mask = obs[ACTION_MASK] if mask_space(env.obs_space) is not None else None
+        action = random_actions(env.action_space, env.n_env, rng, mask)
+        start = time.perf_counter()
+        step = env.step(action)
+        obs = step.obs
+        if watch is not None:
+            seconds, flags = time.perf_counter() - start, (step.terminated.numpy(), step.truncated.numpy())
+            watch.stepped(seconds, _arrays(obs), step.reward.numpy(), *flags, step.info)
+        yield {
+            'the observations': map_tensors(torch.clone, obs),
+            'the rewards': step.reward.clone(),
+            'terminated': step.terminated.clone(),
+            'truncated': step.truncated.clone(),
+        }
+        if watch is not None and watch.is_over():
+            break
+    env.check()
+
+
+def _arrays(obs: Obs) -> dict[str, np.ndarray]:
+    return {path: leaf.numpy() for path, leaf in leaves(obs)}
+
+
+def _has_limit(cfg: EnvConfig, env: AnyVectorEnv) -> bool:
+    """Whether something limits the episodes: of families with games, the game does."""
+    if cfg.max_episode_steps is not None or not isinstance(find_env(cfg.id, cfg.game), OwnVector):
+        return True
+    specs = [getattr(layer, 'spec', None) for layer in layers(env)]
+    return any(getattr(spec, 'max_episode_steps', None) is not None for spec in specs)
+
+
+def endless(name: str, n_step: int) -> str:
+    """The warning about an env that may never end."""
+    return (
+        f'env {name!r}: no episode ended in {n_step} random steps and it has no time limit, so an evaluation may never '
+        'end; set env.max_episode_steps, or end the episodes in step.'
+    )
+
+
+def _unlike(name: str, step: int, what: str, was: Obs, now: Obs) -> str | None:
+    """The warning about the first value that two runs of a vector do not share."""
+    for (path, a), (_, b) in zip(leaves(was), leaves(now), strict=True):
+        differ = (a != b).reshape(len(a), -1).any(1)
+        if differ.any():
+            index = int(differ.nonzero()[0])
+            pair = f'{show_value(a[index].numpy())} and {show_value(b[index].numpy())}'
+            got = f'{what}{f", {path!r}," if path else ""} with seed={SEED} differ: {pair}'
+            return not_repeated(location_of(name, index, step), got, 'seed all random numbers in reset')
+    return None
+
+
+def not_repeated(where: str, got: str, do: str) -> str:
+    """The warning about an env whose episodes no seed repeats."""
+    return f'{where}: {got}, so no run with this env can be repeated; {do}, or set env.check=false.'

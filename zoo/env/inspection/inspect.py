@@ -1,0 +1,551 @@
+"""A report about an env after some steps: problems, warnings, and facts that help to choose a config."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import CloudpickleWrapper
+from numpy.typing import ArrayLike
+
+from zoo.config.section import ConfigError
+from zoo.core.errors import UserError, show_error
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, Space, leaf_spaces
+from zoo.env.adapter import env_spaces
+from zoo.env.config import EnvConfig, env_config
+from zoo.env.errors import EnvError, EnvKwargsError, MissingExtraError, UnknownEnvError, close_in_time
+from zoo.env.infos import end_infos, numbers_of
+from zoo.env.inspection.check import EnvCheck, is_vector, refused
+from zoo.env.inspection.family import N_ENV, Finding, Flags, check_vector, layers, step_limit
+from zoo.env.make import EnvMaker, env_name, make_env
+from zoo.env.make_vector import make_vector_env, vectorization_of
+from zoo.env.workers import WorkerVectorEnv
+from zoo.env.wrappers import MaskEnv
+
+LARGE_OBS, LARGE_REWARD, LARGE_RETURN = 100.0, 100.0, 1000.0
+"""Sizes from which on networks, whose inputs and outputs are best near 1, learn visibly slower."""
+WIDE, NARROW = 10.0, 0.1
+"""Half the distance of an action's bounds, beyond which a Gaussian of deviation 1 misses most of what is between them."""
+
+
+class Range:
+    """Minimum, maximum, mean and standard deviation of numbers."""
+
+    def __init__(self) -> None:
+        self.low, self.high = np.inf, -np.inf
+        self._n, self._sum, self._squares = 0, 0.0, 0.0
+
+    def add(self, values: ArrayLike) -> None:
+        """Takes one or more numbers into account; those that are not finite are left out."""
+        array = np.asarray(values, dtype=np.float64)
+        array = array[np.isfinite(array)]
+        if array.size:
+            self.low, self.high = min(self.low, float(array.min())), max(self.high, float(array.max()))
+            self._n += array.size
+            self._sum += float(array.sum())
+            self._squares += float((array**2).sum())
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute value, 0 of none."""
+        return max(abs(self.low), abs(self.high)) if self._n else 0.0
+
+    def to_json(self) -> dict[str, float | None]:
+        """min, max, mean and std; all None of no numbers."""
+        if not self._n:
+            return dict.fromkeys(('min', 'max', 'mean', 'std'))
+        mean = self._sum / self._n
+        std = float(np.sqrt(max(self._squares / self._n - mean**2, 0.0)))
+        return {'min': self.low, 'max': self.high, 'mean': mean, 'std': std}
+
+
+class Recorder:
+    """Watches the steps of a check, of one env or of several that step together.
+
+    Args: autoreset: of the vector of envs, None of one env;   limit_s: seconds after which it has seen enough.
+    """
+
+    def __init__(self, autoreset: str | None, limit_s: float) -> None:
+        self._autoreset = autoreset
+        self._deadline = time.monotonic() + limit_s
+        self.n_env, self.n_step, self.n_reset, self.step_s, self.reset_s = 1, 0, 0, 0.0, 0.0
+        self.reward = Range()
+        self.obs: dict[str, Range] = {}
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+        self.n_terminated = 0
+        self.info_keys: dict[str, bool] = {}  # of the last steps of episodes; whether it is a number
+        self._return, self._length = np.zeros(1), np.zeros(1, dtype=int)
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def began(self, seconds: float, obs: Mapping[str, ArrayLike]) -> None:
+        self.n_reset += 1
+        self.reset_s += seconds
+        self._add_obs(obs)
+
+    def stepped(
+        self,
+        seconds: float,
+        obs: Mapping[str, ArrayLike],
+        reward: ArrayLike,
+        terminated: Flags,
+        truncated: Flags,
+        info: object,
+    ) -> None:
+        self.n_step += 1
+        self.step_s += seconds
+        self._add_obs(obs)
+        earned = np.atleast_1d(np.asarray(reward)) if np.asarray(reward).dtype.kind in 'biuf' else np.zeros(1)
+        earned = np.nan_to_num(earned.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+        self.reward.add(earned)
+        fails = np.atleast_1d(terminated)
+        ends = fails | np.atleast_1d(truncated)
+        self.n_env = len(ends)
+        self._return, self._length = self._return + earned, self._length + np.ones(self.n_env, dtype=int)
+        index = np.flatnonzero(ends)
+        if len(index):
+            self.returns += self._return[index].tolist()
+            self.lengths += self._length[index].tolist()
+            self.n_terminated += int(fails.sum())
+            self._return, self._length = np.where(ends, 0.0, self._return), np.where(ends, 0, self._length)
+            self._add_info(info, index)
+
+    def facts(self) -> dict[str, Any]:
+        """What was seen, in numbers, lists and text."""
+        n, lengths, returns = len(self.lengths), self.lengths, self.returns
+        each = self.step_s / max(self.n_step, 1)
+        first = self.reset_s / max(self.n_reset, 1)
+        calls = self.step_s + (self.reset_s if self._autoreset is None else 0.0)
+        episodes: dict[str, float] = {'count': n, 'terminated': self.n_terminated, 'truncated': n - self.n_terminated}
+        if n:
+            episodes |= {'length_mean': float(np.mean(lengths)), 'length_max': max(lengths)}
+            episodes |= {'return_mean': float(np.mean(returns)), 'return_min': min(returns), 'return_max': max(returns)}
+        return {
+            'steps': self.n_step,
+            'envs': self.n_env,
+            'step_ms': 1e3 * each / self.n_env,
+            'reset_ms': 1e3 * first,
+            'steps_per_s': self.n_step * self.n_env / calls if calls else None,
+            'episodes': episodes,
+            'reward': self.reward.to_json(),
+            'obs': {f'obs.{path}' if path else 'obs': seen.to_json() for path, seen in self.obs.items()},
+            'info_keys': sorted(self.info_keys),
+            'info_numbers': sorted(key for key, is_number in self.info_keys.items() if is_number),
+        }
+
+    def _add_obs(self, obs: Mapping[str, Any]) -> None:
+        for path, values in obs.items():
+            if path != ACTION_MASK:
+                self.obs.setdefault(path, Range()).add(values)
+
+    def _add_info(self, info: object, index: np.ndarray) -> None:
+        if not isinstance(info, Mapping):
+            return
+        if self._autoreset is not None:
+            for each in end_infos(info, index, self._autoreset):
+                self.info_keys |= dict.fromkeys(each, True)
+        else:
+            numbers = numbers_of(info)
+            self.info_keys |= {str(key): str(key) in numbers for key in info}
+
+
+def scale_warnings(cfg: EnvConfig, name: str, seen: Recorder, obs_space: Space, action_space: Space) -> list[str]:
+    """Sentences about observations, rewards and action bounds that are far from 1."""
+    found = [_obs_warning(path, leaf, seen) for path, leaf in leaf_spaces(obs_space)]
+    found += [_reward_warning(seen)]
+    found += [_action_warning(cfg, path, leaf) for path, leaf in leaf_spaces(action_space)]
+    return [f'env {name!r}: {sentence}.' for sentence in found if sentence is not None]
+
+
+def _obs_warning(path: str, leaf: Leaf, seen: Recorder) -> str | None:
+    largest = seen.obs[path].largest if path in seen.obs else 0.0
+    if not isinstance(leaf, Box) or len(leaf.shape) > 2 or largest <= LARGE_OBS:  # images are scaled by the model
+        return None
+    of = f' {path!r}' if path else ''
+    return (
+        f'the observations{of} reach {largest:.4g}, and networks learn slowly from numbers far beyond 1; set '
+        'policy.model.obs_norm=true, or scale them in the env'
+    )
+
+
+def _reward_warning(seen: Recorder) -> str | None:
+    largest = max(map(abs, seen.returns), default=0.0)
+    if seen.reward.largest > LARGE_REWARD or largest > LARGE_RETURN:
+        which = f'rewards reach {seen.reward.largest:.4g}'
+        which = f'returns reach {largest:.4g}' if largest > LARGE_RETURN else which
+        return (
+            f'the {which}, and a critic learns numbers of that size slowly; set policy.learn.reward_norm=true, or scale '
+            'them in the env'
+        )
+    if seen.n_step and seen.reward.largest == 0:
+        return (
+            f'all rewards of {seen.n_step} random steps are 0, so a policy has nothing to begin with; reward steps on '
+            'the way, or begin some episodes near the goal'
+        )
+    return None
+
+
+def _action_warning(cfg: EnvConfig, path: str, leaf: Leaf) -> str | None:
+    if not isinstance(leaf, Box) or cfg.action_bins is not None:
+        return None
+    of = f' {path!r}' if path else ''
+    if not np.isfinite([leaf.low, leaf.high]).all():
+        return (
+            f'the actions{of} have no bounds on a side, so that a policy may send numbers of any size; give action_space '
+            'finite bounds'
+        )
+    if cfg.action_mode == 'rescale':
+        return None
+    half = (leaf.high - leaf.low) / 2
+    fits = (half < WIDE) & (half > NARROW) & (np.abs(leaf.low + leaf.high) / 2 <= half)
+    if fits.all():
+        return None
+    at = np.argwhere(~fits)[0]
+    bounds = f'{leaf.low[tuple(at)]:g} to {leaf.high[tuple(at)]:g}'
+    return (
+        f'the actions{of} are from {bounds}, and a policy begins with numbers near -1 to 1; set env.action_mode=rescale, '
+        'or scale them in the env'
+    )
+
+
+def space_words(space: Space) -> str:
+    """A space in a few words, e.g. 'Box (4,) float32 in -1 .. 1'."""
+    if isinstance(space, Dict):
+        parts = [f'{name}: {space_words(part)}' for name, part in space.spaces.items()]
+        return f'({", ".join(parts)})' if space.is_tuple else f'{{{", ".join(parts)}}}'
+    if isinstance(space, Discrete):
+        return f'Discrete({space.n})' if space.start == 0 else f'Discrete({space.n}, start={space.start})'
+    if isinstance(space, MultiBinary):
+        return f'MultiBinary {space.shape}'
+    if isinstance(space, Box):
+        return f'Box {space.shape} {space.dtype} in {space.low.min():.4g} .. {space.high.max():.4g}'
+    return f'MultiDiscrete {list(space.nvec)}'
+
+
+def unbounded(space: Space, what: str) -> list[str]:
+    """The paths of the Box leaves that lack a bound, '<what>' or '<what>.<entry>'."""
+    leaves = [(path, leaf) for path, leaf in leaf_spaces(space) if isinstance(leaf, Box) and path != ACTION_MASK]
+    return [f'{what}.{path}' if path else what for path, leaf in leaves if not np.isfinite([leaf.low, leaf.high]).all()]
+
+
+N_WORKER, N_STEP, N_WARM = 4, 100, 10
+GAIN = 1.25  # a worker costs memory and a core: it has to win by more than the measurement varies
+
+
+class VectorizationAdvice(NamedTuple):
+    """The vectorization that pays, and why: facts of a report."""
+
+    vectorization: str  # 'sync', 'async' or 'batched'
+    vectorization_why: str
+    worker_ms: float | None  # of the process of the run, for one step of one worker
+
+
+def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> VectorizationAdvice:
+    """Compares env.collector_env_num envs in turn with as many in processes.
+
+    Args: step_s: seconds of one step of one env; spaces: of its observations and actions.
+    """
+    n_env, n_core = cfg.collector_env_num, _n_core()
+    try:
+        worker_s = worker_seconds(spaces, min(n_env, N_WORKER), cfg.step_timeout)
+    except (Exception, SystemExit) as error:  # without processes, or with spaces that no shared memory takes
+        return VectorizationAdvice('sync', f'no worker process could be timed here ({show_error(error)})', None)
+    in_turn = n_env * step_s
+    at_once = n_env * (worker_s + step_s / min(n_env, n_core))
+    is_async = in_turn > GAIN * at_once and n_core > 1
+    why = (
+        f'a step takes {1e3 * step_s:.3g} ms and a worker adds {1e3 * worker_s:.3g} ms: {n_env} envs step in '
+        f'{1e3 * in_turn:.3g} ms one after the other, and in about {1e3 * at_once:.3g} ms in processes on {n_core} '
+        f'core{"s" if n_core > 1 else ""}'
+    )
+    return VectorizationAdvice('async' if is_async else 'sync', why, 1e3 * worker_s)
+
+
+def worker_seconds(spaces: tuple[gymnasium.Space, gymnasium.Space], n_worker: int, timeout: float) -> float:
+    """Seconds that one step of one worker costs where the env itself does nothing, among `n_worker` of them."""
+    maker = partial(_StillEnv, *spaces)
+    with closing(WorkerVectorEnv([maker] * n_worker, AutoresetMode.SAME_STEP, timeout, 'still')) as env:
+        env.reset(seed=0)
+        action, times = env.action_space.sample(), []
+        for _ in range(N_WARM + N_STEP):
+            start = time.perf_counter()
+            env.step(action)
+            times.append(time.perf_counter() - start)
+    return statistics.median(times[N_WARM:]) / n_worker
+
+
+def _n_core() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
+class _StillEnv(gymnasium.Env):
+    """Returns one observation, without work."""
+
+    def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._obs = self.observation_space.sample()
+        return self._obs, {}
+
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._obs, 0.0, False, False, {}
+
+
+MASKS = {
+    'none': 'none',
+    'obs': "found: the entry 'action_mask' of the observations",
+    'info': "found: the entry 'action_mask' of the infos",
+    'method': 'found: the method action_masks()',
+}
+
+
+def _facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, label in (('kind', 'kind'), ('obs_space', 'observations'), ('action_space', 'actions')):
+        if key in facts:
+            yield label, facts[key]
+    if facts.get('wrappers'):
+        yield 'wrappers', ', '.join(facts['wrappers'])
+    if 'unbounded' in facts:
+        yield 'without bounds', ', '.join(facts['unbounded']) or 'none'
+        yield 'action masks', MASKS[facts['masks']]
+    if 'time_limit' in facts:
+        yield 'time limit', f'{facts["time_limit"]} steps' if facts['time_limit'] else 'none'
+    if facts.get('steps'):
+        yield from _values(facts)
+    if 'vectorization' in facts:
+        yield 'vectorization', f'{facts["vectorization"]}: {facts["vectorization_why"]}'
+    if 'picklable' in facts:
+        yield 'picklable', 'yes' if facts['picklable'] else 'no'
+    if facts.get('repeats') is not None:
+        yield 'seeds', 'repeat its episodes' if facts['repeats'] else 'do not repeat its episodes'
+
+
+def _values(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for path, seen in facts['obs'].items():
+        yield f'{path} range', _range(seen)
+    yield 'reward range', _range(facts['reward'])
+    yield 'episodes', _episodes(facts['episodes'])
+    keys = [key if key in facts['info_numbers'] else f'{key} (no number)' for key in facts['info_keys']]
+    yield 'info at the end', ', '.join(keys) or 'none seen'
+    which = 'one env' if facts['envs'] == 1 else f'{facts["envs"]} envs together'
+    times = f'{facts["step_ms"]:.3g} ms for the step of an env, {facts["reset_ms"]:.3g} ms for a reset'
+    yield 'speed', f'{facts["steps_per_s"]:.4g} steps/s of {which}; {times}'
+
+
+def _range(seen: Mapping[str, float | None]) -> str:
+    if seen['min'] is None:
+        return 'no numbers'
+    return f'{seen["min"]:.4g} to {seen["max"]:.4g}, mean {seen["mean"]:.4g}, deviation {seen["std"]:.4g}'
+
+
+def _episodes(seen: Mapping[str, Any]) -> str:
+    if not seen['count']:
+        return 'none ended'
+    return (
+        f'{seen["count"]} ended ({seen["terminated"]} terminated, {seen["truncated"]} truncated) after '
+        f'{seen["length_mean"]:.4g} steps on average, {seen["length_max"]} at most; returns {seen["return_min"]:.4g} to '
+        f'{seen["return_max"]:.4g}, mean {seen["return_mean"]:.4g}'
+    )
+
+
+def _count(n: int, what: str) -> str:
+    return f'{n or "no"} {what}{"" if n == 1 else "s"}'
+
+
+MAX_PROBLEMS = 20
+
+
+@dataclass(frozen=True)
+class EnvReport:
+    """What `inspect_env` found.
+
+    Attributes:
+      env: its name.
+      problems: sentences about what a run with env.check=true would end at; none of an env that keeps the contract.
+      warnings: sentences about what a run can live with.
+      facts: numbers, lists and text by name, times in ms; see docs/your_env.md. Of an env that cannot be made: none.
+    """
+
+    env: str
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """A line that sums up, the problems, the warnings, then one fact a line: for a terminal."""
+        counts = f'{_count(len(self.problems), "problem")}, {_count(len(self.warnings), "warning")}'
+        steps = f' in {_count(self.facts["steps"], "step")}' if 'steps' in self.facts else ''
+        lines = [f'{self.env}: {counts}{steps}']
+        lines += [f'problem: {sentence}' for sentence in self.problems]
+        lines += [f'warning: {sentence}' for sentence in self.warnings]
+        return '\n'.join([*lines, *(f'  {label:<17} {words}' for label, words in _facts(self.facts))])
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in what JSON has: numbers are finite, or null."""
+        return asdict(self)
+
+
+def inspect_env(
+    cfg: EnvConfig | Mapping[str, Any] | str | Callable[..., Any], n_step: int = 1000, limit_s: float = 60.0
+) -> EnvReport:
+    """Takes `n_step` random steps with an env, as `check_env` does, and reports all that it finds.
+
+    It continues after a problem where it can. It times the env, and a worker process, to say which vectorization pays.
+    Args:
+      cfg: the section env, an id, or a class or function that makes an env.
+      limit_s: seconds after which no more steps are begun; a slow env takes fewer than n_step.
+    Raises: UserError if n_step is below 1 or no env has the id, its extra is missing, or it does not take env.kwargs.
+    """
+    if n_step < 1:
+        raise UserError(f'inspect_env got n_step={n_step}, wanted 1 or more; leave it out for 1000 steps.')
+    cfg = _config_of(cfg)
+    inspection = _Inspection(cfg, n_step, limit_s)
+    try:
+        (inspection.family if is_vector(cfg) else inspection.single)()
+    except (UnknownEnvError, MissingExtraError, EnvKwargsError, ConfigError):
+        raise
+    except (Exception, SystemExit) as error:
+        inspection.add_problem(_sentence(error))
+    return inspection.report()
+
+
+def _config_of(env: EnvConfig | Mapping[str, Any] | str | Callable[..., Any]) -> EnvConfig:
+    """The section of an env that was given as one, as an id, or as what makes it. Raises: UserError for an env itself."""
+    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise UserError(
+            f'inspect_env got an env, {type(env).__name__}, but makes envs itself, some in other processes; give its class or '
+            'a function that makes it'
+        )
+    return env_config({'id': env} if isinstance(env, str) or callable(env) else env)
+
+
+class _Inspection:
+    """Collects what becomes a report."""
+
+    def __init__(self, cfg: EnvConfig, n_step: int, limit_s: float) -> None:
+        self._cfg, self._n_step, self._limit_s = cfg, n_step, limit_s
+        self._name = env_name(cfg)
+        self._problems: dict[str, str] = {}  # by kind
+        self._warnings: list[str] = []
+        self._facts: dict[str, Any] = {}
+
+    def add_problem(self, sentence: str, kind: str = '') -> None:
+        if len(self._problems) < MAX_PROBLEMS:
+            self._problems.setdefault(kind or sentence, sentence)
+
+    def report(self) -> EnvReport:
+        return EnvReport(self._name, [*dict.fromkeys(self._problems.values())], self._warnings, self._facts)
+
+    def single(self) -> None:
+        """Looks at one env."""
+        cfg = self._cfg
+        env = make_env(cfg)
+        try:
+            obs_space, action_space = env_spaces(env, self._name)
+            self._facts |= {'kind': 'one env', 'wrappers': [type(layer).__name__ for layer in layers(env)][:-1]}
+            self._add_spaces(env, obs_space, action_space)
+            self._facts['time_limit'] = step_limit(env)
+            self._add_pickle()
+            seen = Recorder(None, self._limit_s)
+            check = EnvCheck(env, cfg, seen, self.add_problem)
+            try:
+                self._add_findings(check.run(self._n_step))
+            except (Exception, SystemExit) as error:
+                self.add_problem(_sentence(error))
+            self._add_values(seen, obs_space, action_space)
+        finally:
+            close_in_time({f'env {self._name!r}': env.close}, cfg.step_timeout)
+        self._add_speed(seen, (env.observation_space, env.action_space))
+
+    def family(self) -> None:
+        """Looks at two envs that step together, of which a run has as many as env.collector_env_num says."""
+        cfg = self._cfg
+        with closing(make_vector_env(cfg, N_ENV)) as env:
+            seen = Recorder(env.autoreset, self._limit_s)
+            self._facts['kind'] = f'a vector of envs, {env.autoreset} autoreset'
+            self._add_spaces(env, env.obs_space, env.action_space)
+            if cfg.max_episode_steps is not None:
+                self._facts['time_limit'] = cfg.max_episode_steps
+            try:
+                self._add_findings(check_vector(env, cfg, self._n_step, seen))
+            finally:
+                self._add_values(seen, env.obs_space, env.action_space)
+        self._facts |= VectorizationAdvice('batched', f'{self._name} steps all its envs at once', None)._asdict()
+
+    def _add_spaces(self, env: object, obs_space: Space, action_space: Space) -> None:
+        self._facts |= {
+            'obs_space': space_words(obs_space),
+            'action_space': space_words(action_space),
+            'unbounded': [*unbounded(obs_space, 'obs'), *unbounded(action_space, 'action')],
+            'masks': self._mask_source(obs_space, env),
+        }
+
+    def _mask_source(self, obs_space: Space, env: object) -> str:
+        """'info', 'method' or 'obs', where the masks are; 'none'."""
+        for layer in layers(env):
+            if isinstance(layer, MaskEnv):
+                return layer.source
+        has_mask = isinstance(obs_space, Dict) and ACTION_MASK in obs_space.spaces
+        return 'obs' if has_mask and self._cfg.action_mask != 'off' else 'none'
+
+    def _add_findings(self, findings: list[Finding]) -> None:
+        self._facts['repeats'] = not any(is_chance for _, is_chance in findings)
+        for sentence, is_chance in findings:
+            if is_chance and self._cfg.check == 'strict':
+                self.add_problem(refused(sentence))
+            else:
+                self._warnings.append(sentence)
+
+    def _add_values(self, seen: Recorder, obs_space: Space, action_space: Space) -> None:
+        self._facts |= {'repeats': None, **self._facts, **seen.facts()}
+        self._warnings += scale_warnings(self._cfg, self._name, seen, obs_space, action_space)
+
+    def _add_speed(self, seen: Recorder, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> None:
+        if not seen.n_step:
+            return
+        if vectorization_of(self._cfg) == 'batched':
+            why = f'gymnasium has a batched version of {self._name}, which steps all its envs at once'
+            advice = VectorizationAdvice('batched', why, None)
+        else:
+            advice = advise(self._cfg, seen.step_s / seen.n_step, spaces)
+        self._facts |= advice._asdict()
+
+    def _add_pickle(self) -> None:
+        """Whether another process can be given what makes the env: all but those begun by fork need that."""
+        fault = None
+        try:
+            pickle.dumps(CloudpickleWrapper(EnvMaker(self._cfg)))
+        except Exception as error:
+            fault = show_error(error)
+        self._facts['picklable'] = fault is None
+        if fault is not None and multiprocessing.get_start_method() != 'fork':
+            self._warnings.append(
+                f'env {self._name!r}: what makes it cannot be sent to another process ({fault}), so env.vectorization=async '
+                'is not possible; make it by a function of a module, and open files and devices in there.'
+            )
+
+
+def _sentence(error: BaseException) -> str:
+    """What was raised in the env, and where."""
+    if isinstance(error, EnvError | UserError):
+        return str(error)
+    where, at = getattr(error, 'env_place', ('', ''))
+    return (
+        f'{where + ": " if where else ""}its code raised {show_error(error)}{" at " + at if at else ""}; mend it there.'
+    )

@@ -1,0 +1,155 @@
+"""Settings of envs that change while a run lasts: env.schedule, env.reset_options, and `job.envs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from zoo.config.messages import shown
+from zoo.config.schedule import is_signed_schedule, signed_section, signed_value
+from zoo.config.user_code import load_code
+from zoo.core.errors import UserError, place_of, show_error
+from zoo.env.attributes import EnvCommand
+from zoo.env.config import EnvConfig
+from zoo.env.errors import EnvError, EnvSettingError
+from zoo.env.vector import AnyVectorEnv
+
+Which = Literal['both', 'training', 'evaluation']
+AT_END = 1 << 53  # env step of an evaluation without a run: schedules have their last values
+
+
+class EnvSettings:
+    """The attributes and reset options that a config gives envs at each env step of a run. Args: cfg: of these envs.
+
+    Attributes: values: the present values of env.schedule.
+    """
+
+    def __init__(self, cfg: EnvConfig) -> None:
+        self._schedules = {name: _number(value) for name, value in cfg.schedule.items()}
+        self._rule = _rule(cfg.reset_options)
+        self._options: dict[str, Any] | None = None
+        self._kinds: dict[str, type] = {}
+        self.values: dict[str, float] = {}
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to apply."""
+        return bool(self._schedules) or self._rule is not None
+
+    def apply(self, envs: Sequence[AnyVectorEnv], env_step: int) -> None:
+        """Gives the envs the values of an env step, those that differ from the last ones.
+
+        Raises: EnvSettingError if the envs do not have such an attribute, or it is no number, or they take no reset options.
+        """
+        for name, schedule in self._schedules.items():
+            with _naming(f'schedule.{name}'):
+                if name not in self._kinds:
+                    self._kinds[name] = _kind_of(envs[0], name)
+                value = signed_value(schedule, env_step)
+                value = value if self._kinds[name] is float else self._kinds[name](round(value))
+                if self.values.get(name) != value:
+                    command = EnvCommand('set', name, (value,))
+                    for env in envs:
+                        env.command(command)
+                    self.values[name] = value
+        if self._rule is not None:
+            with _naming('reset_options'):
+                options = self._rule(env_step)
+                if options != self._options:
+                    for env in envs:
+                        env.set_reset_options(options)
+                    self._options = options
+
+
+class RunEnvs:
+    """The envs of a run. Those of training come first, then those of evaluation, in each list that a method returns.
+
+    To be used between rollouts, as callbacks do; an env that is made anew (env.on_error) gets its attributes again.
+    """
+
+    def __init__(self, training: Sequence[AnyVectorEnv], evaluation: Sequence[AnyVectorEnv]) -> None:
+        self._training, self._evaluation = list(training), list(evaluation)
+
+    def get_attr(self, name: str, of: Which = 'both') -> list[Any]:
+        """The values of an attribute, one for each env. name: 'a.b' is the attribute b of its attribute a.
+
+        Envs that step as one batch (env families, batched and tensor envs) are one object: its value comes once.
+        Raises: UserError if there is no such attribute, in any wrapper.
+        """
+        return self._each(EnvCommand('get', name), of)
+
+    def set_attr(self, name: str, value: object, of: Which = 'both') -> None:
+        """Sets an attribute, which must be there, in all envs. Raises: UserError."""
+        self._each(EnvCommand('set', name, (value,)), of)
+
+    def call(self, method: str, *args: Any, of: Which = 'both', **kwargs: Any) -> list[Any]:
+        """Calls a method of each env; returns what it returns. Raises: UserError; what the method raises."""
+        return self._each(EnvCommand('call', method, args, kwargs), of)
+
+    def _each(self, command: EnvCommand, of: Which) -> list[Any]:
+        named = {
+            'both': [*self._training, *self._evaluation],
+            'training': self._training,
+            'evaluation': self._evaluation,
+        }
+        if of not in named:
+            raise UserError(f'of is {shown(of)} but must be {", ".join(map(repr, named))}')
+        return [value for env in named[of] for value in env.command(command)]
+
+
+@contextmanager
+def _naming(key: str) -> Iterator[None]:
+    """What the envs refuse in this context is said with the key of section env that it is about."""
+    try:
+        yield
+    except UserError as error:
+        said, path = str(error), f'env.{key}'
+        raise EnvSettingError(key, said[len(path) :] if said.startswith(path) else f': {said}') from error
+
+
+def _number(value: Any) -> Any:
+    return signed_section(value) if isinstance(value, dict | list) else float(value)
+
+
+def _rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable[[int], dict[str, Any]] | None:
+    """env.reset_options as a function of the env step; None if there are none."""
+    if isinstance(options, Mapping):
+        if not options:
+            return None
+        return lambda env_step: {
+            key: signed_value(value, env_step) if is_signed_schedule(value) else value for key, value in options.items()
+        }
+    function = load_code(options, 'env.reset_options') if isinstance(options, str) else options
+
+    def rule(env_step: int) -> dict[str, Any]:
+        try:
+            found = function(env_step)
+        except Exception as error:
+            raise EnvError(
+                f'env.reset_options, a function of the env step, raised {show_error(error)} at env step {env_step} '
+                f'({place_of(error)}); correct it; --debug shows the traceback'
+            ) from error
+        if not isinstance(found, Mapping):
+            raise UserError(
+                f'env.reset_options, a function, returned {shown(found)} at env step {env_step} but must return a dict, the '
+                'options of the next resets'
+            )
+        return dict(found)
+
+    return rule
+
+
+def _kind_of(env: AnyVectorEnv, name: str) -> type:
+    """int, float or bool: what an attribute is in the env, which its scheduled values are made too."""
+    value = env.command(EnvCommand('get', name))[0]
+    if isinstance(value, bool):
+        return bool
+    kind = getattr(getattr(value, 'dtype', None), 'kind', 'i' if isinstance(value, int) else 'f')
+    is_number = isinstance(value, int | float) or getattr(value, 'ndim', 1) == 0
+    if not is_number or kind not in 'iuf':
+        raise UserError(
+            f'it is {shown(value)} ({type(value).__name__}) in env {env.name!r} but must be a number; give the env a number of '
+            'that name, or use a callback with job.envs.set_attr'
+        )
+    return float if kind == 'f' else int

@@ -1,0 +1,114 @@
+"""A small game on pixels: a ball, a paddle, a wall of bricks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from zoo.core.registry import ENV_REGISTRY
+
+SIZE = 10
+ROWS = 3  # of bricks
+PADDLE, BALL, TRAIL, BRICK = range(4)  # channels
+ON = 255
+COLORS = {
+    TRAIL: (70, 70, 70),
+    BRICK: (200, 90, 60),
+    PADDLE: (90, 150, 240),
+    BALL: (255, 255, 255),
+}  # the last one on top
+
+
+@ENV_REGISTRY.register('tiny_bricks')
+class TinyBricks(gymnasium.Env):
+    """A ball breaks bricks, images of 10x10 pixels: reward 1 for each brick, the episode ends when the ball is missed.
+
+    The ball moves diagonally, one cell a step. What it would enter reflects it: side walls, the top, and bricks, which break.
+    The paddle, two cells of the lowest row, moves one cell a step; the ball leaves its left cell to the left, its right cell
+    to the right. A wall has 30 bricks, in rows 1 to 3; the next ones come when it is broken, with a new ball. Where all walls
+    are broken the episode ends: the best return is 30 * n_wall, 60 by default.
+    Actions: 0 stay, 1 left, 2 right. Observations: [10, 10, 4] bytes, 0 or 255, with the paddle, the ball, the cell that
+    its direction comes from, and the bricks.
+
+    Args: n_wall: walls of an episode;  max_step: steps after which an episode is truncated;  render_mode: 'rgb_array'.
+    """
+
+    metadata = {'render_modes': ['rgb_array'], 'render_fps': 15}  # noqa: RUF012
+
+    def __init__(self, n_wall: int = 2, max_step: int = 2000, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self.observation_space = Box(0, ON, (SIZE, SIZE, 4), np.uint8)
+        self.action_space = Discrete(3)
+        self._n_wall, self._max_step = n_wall, max_step
+        self._pixels = np.zeros((SIZE, SIZE, 4), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._pixels[:] = 0
+        self._t, self._n_left, self._paddle = 0, self._n_wall, SIZE // 2 - 1
+        self._pixels[-1, self._paddle : self._paddle + 2, PADDLE] = ON
+        self._serve()
+        return self._pixels.copy(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._t += 1
+        self._move_paddle(int(action))
+        self._draw_ball(0)
+        reward, is_over = self._move_ball()
+        if self._n_brick == 0:
+            self._n_left -= 1
+            is_over = self._n_left == 0
+            if not is_over:
+                self._serve()
+        self._draw_ball(ON)
+        return self._pixels.copy(), reward, is_over, self._t >= self._max_step, {}
+
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        """The present state: [10, 10, 3] bytes, a pixel for each cell."""
+        picture = np.zeros((SIZE, SIZE, 3), np.uint8)
+        for channel, color in COLORS.items():
+            picture[self._pixels[:, :, channel] == ON] = color
+        return picture
+
+    def _serve(self) -> None:
+        """A new wall and a new ball, which falls from below it."""
+        self._pixels[1 : 1 + ROWS, :, BRICK] = ON
+        self._n_brick = ROWS * SIZE
+        self._row, self._column = ROWS + 1, int(self.np_random.integers(1, SIZE - 1))
+        self._down, self._right = 1, int(self.np_random.integers(2)) * 2 - 1
+        self._draw_ball(ON)
+
+    def _move_paddle(self, action: int) -> None:
+        place = min(max(self._paddle + (0, -1, 1)[action], 0), SIZE - 2)
+        if place != self._paddle:
+            self._pixels[-1, :, PADDLE] = 0
+            self._pixels[-1, place : place + 2, PADDLE] = ON
+            self._paddle = place
+
+    def _move_ball(self) -> tuple[float, bool]:
+        """Reward, and whether the ball is missed. A ball that breaks a brick turns back in its cell."""
+        down = 1 if self._row == 0 else self._down
+        right = self._right if 0 <= self._column + self._right < SIZE else -self._right
+        row, column = self._row + down, self._column + right
+        if self._pixels[row, column, BRICK]:
+            self._pixels[row, column, BRICK] = 0
+            self._n_brick -= 1
+            self._down = -down
+            return 1.0, False
+        self._down, self._right, self._column = down, right, column
+        if row < SIZE - 1:
+            self._row = row
+            return 0.0, False
+        half = column - self._paddle
+        if half not in (0, 1):
+            self._row = row
+            return 0.0, True
+        self._down, self._right = -1, 2 * half - 1  # the ball stays one row above the paddle
+        return 0.0, False
+
+    def _draw_ball(self, value: int) -> None:
+        self._pixels[self._row, self._column, BALL] = value
+        self._pixels[self._row - self._down, self._column - self._right, TRAIL] = value

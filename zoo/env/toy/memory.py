@@ -1,0 +1,71 @@
+"""Envs that only a policy with a memory can solve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from zoo.core.registry import ENV_REGISTRY
+
+
+@ENV_REGISTRY.register('remember_cue')
+class RememberCue(gymnasium.Env):
+    """The first observation shows a cue; `delay` steps later the action must be that cue: reward 1, else 0.
+
+    The observation has one number for each cue, and a last one that is 1 when the action counts, after which the
+    episode ends. Without memory the best return is 1 / n_cue.
+    """
+
+    metadata = {'render_modes': ['rgb_array'], 'render_fps': 5}  # noqa: RUF012
+
+    def __init__(self, n_cue: int = 2, delay: int = 20, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self.observation_space = Box(0.0, 1.0, (n_cue + 1,), np.float32)
+        self.action_space = Discrete(n_cue)
+        self._delay = delay
+        self._cues = [row for row in np.eye(n_cue, n_cue + 1, dtype=np.float32)]
+        self._blank = np.zeros(n_cue + 1, np.float32)
+        self._question = np.eye(1, n_cue + 1, n_cue, dtype=np.float32)[0]
+        self._cue = self._t = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._cue, self._t = int(self.np_random.integers(len(self._cues))), 0
+        return self._cues[self._cue], {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._t += 1
+        if self._t <= self._delay:
+            return self._question if self._t == self._delay else self._blank, 0.0, False, False, {}
+        return self._blank, float(action == self._cue), True, False, {}
+
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        """The observation: [1, n_cue + 1, 3] bytes, a pixel for each number, white where it is 1; the last one is red."""
+        shown = self._question if self._t == self._delay else self._blank
+        if self._t == 0:
+            shown = self._cues[self._cue]
+        picture = np.repeat((255 * shown).astype(np.uint8)[None, :, None], 3, axis=2)
+        picture[:, -1, 1:] = 0
+        return picture
+
+
+class WithoutVelocity(gymnasium.ObservationWrapper):
+    """CartPole's position and angle, without their speeds."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        full = env.observation_space
+        assert isinstance(full, Box)
+        self.observation_space = Box(full.low[::2], full.high[::2], dtype=np.float32)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return observation[::2].copy()
+
+
+@ENV_REGISTRY.register('cartpole_no_velocity')
+def cartpole_no_velocity(render_mode: str | None = None) -> gymnasium.Env:
+    """CartPole-v1, 500 steps at most, that shows position and angle but not their speeds."""
+    return WithoutVelocity(gymnasium.make('CartPole-v1', render_mode=render_mode, disable_env_checker=True))

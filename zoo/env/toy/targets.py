@@ -1,0 +1,309 @@
+"""Envs over spaces of every kind whose best reward is known: one step, many steps, legal actions that change at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+import zoo.core.spaces as plain
+from zoo.core.action_map import Action
+from zoo.core.registry import ENV_REGISTRY, closest
+from zoo.core.spaces import ACTION_MASK, Space
+from zoo.env.adapter import convert_space
+from zoo.env.errors import EnvError, EnvKwargsError
+from zoo.env.masks import choice_slices, mask_size
+
+
+def random_mask(space: Space, rng: np.random.Generator) -> np.ndarray:
+    """[n_mask] bool, each entry true with chance 1/2; at least one of each choice."""
+    mask = rng.random(mask_size(space)) < 0.5
+    for choice in choice_slices(space):
+        if not mask[choice].any():
+            mask[int(rng.integers(choice.start, choice.stop))] = True
+    return mask
+
+
+IMAGE = 40  # pixels; a Nature CNN needs 36
+Scale = tuple[np.ndarray, np.ndarray] | None  # of a Box: middle and half width of each dimension
+ACTION_SPACES: dict[str, Callable[[], gymnasium.Space]] = {
+    'discrete': lambda: Discrete(4),
+    'discrete_start': lambda: Discrete(3, start=5),
+    'box': lambda: Box(-1.0, 1.0, (2,), np.float32),
+    'box_0d': lambda: Box(-1.0, 1.0, (), np.float32),
+    'box_2d': lambda: Box(np.array([[-1.0, 0.0], [-2.0, -1.0]]), np.array([[1.0, 2.0], [2.0, 3.0]]), dtype=np.float64),
+    'box_unbounded': lambda: Box(-np.inf, np.inf, (2,), np.float32),
+    'box_int': lambda: Box(-3, 3, (2,), np.int64),
+    'multi_discrete': lambda: MultiDiscrete([3, 2]),
+    'multi_discrete_2d': lambda: MultiDiscrete(np.array([[2, 3], [3, 2]]), start=np.array([[0, 1], [0, 0]])),
+    'multi_binary': lambda: MultiBinary(3),
+    'dict': lambda: Dict({'kind': Discrete(3), 'amount': Box(-1.0, 1.0, (2,), np.float32)}),
+    'tuple': lambda: Tuple((Discrete(2, start=1), MultiDiscrete([2, 3]), MultiBinary(2))),
+}
+OBS_SPACES: dict[str, Callable[[], gymnasium.Space]] = {
+    'box': lambda: Box(-1.0, 1.0, (3,), np.float32),
+    'box_0d': lambda: Box(-1.0, 1.0, (), np.float32),
+    'box_2d': lambda: Box(-np.inf, np.inf, (2, 3), np.float64),
+    'box_4d': lambda: Box(0.0, 1.0, (2, 2, 3, 2), np.float32),
+    'box_int': lambda: Box(-5, 5, (4,), np.int32),
+    'image_uint8': lambda: Box(0, 255, (IMAGE, IMAGE, 3), np.uint8),
+    'image_float': lambda: Box(0.0, 1.0, (3, IMAGE, IMAGE), np.float32),
+    'discrete': lambda: Discrete(5),
+    'discrete_start': lambda: Discrete(4, start=-2),
+    'multi_discrete': lambda: MultiDiscrete([3, 4]),
+    'multi_discrete_2d': lambda: MultiDiscrete(np.array([[2, 3], [4, 2]])),
+    'multi_binary': lambda: MultiBinary(4),
+    'dict': lambda: Dict({'image': Box(0, 255, (IMAGE, IMAGE, 3), np.uint8), 'vector': Box(-1.0, 1.0, (3,))}),
+    'tuple': lambda: Tuple((Box(-1.0, 1.0, (2,), np.float32), Discrete(3), MultiBinary((2, 2)))),
+    'nested_mask': lambda: Dict(  # any_space adds a mask where the actions can have one
+        {'own': Dict({'place': Box(-1.0, 1.0, (2,)), 'kind': Discrete(3)}), 'bits': MultiBinary(3)}
+    ),
+}
+
+
+def make_space(spaces: dict[str, Callable[[], gymnasium.Space]], name: str, key: str) -> gymnasium.Space:
+    """A space by its name. key: the argument that gave it, for the error."""
+    if name not in spaces:
+        close = closest(name, tuple(spaces))
+        hint = f'did you mean {close[0]!r}? ' if close else ''
+        raise EnvKwargsError(f'env.kwargs.{key} is {name!r}: {hint}it is one of {", ".join(spaces)}.')
+    return spaces[name]()
+
+
+class Target:
+    """Scores actions by their distance to a target: 1 at it, -1 farthest from it; of several parts, the mean."""
+
+    def __init__(self, space: gymnasium.Space) -> None:
+        self._space = convert_space(space, 'action', 'probe')
+        self._leaves = [leaf for _, leaf in plain.leaf_spaces(self._space)]
+        self._scales = [_middle_and_half(leaf) if isinstance(leaf, plain.Box) else None for leaf in self._leaves]
+        self.size = sum(map(_size, self._leaves))
+
+    def draw(self, rng: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
+        """[size]: for each choice a one-hot row, for each bit -1 or 1, for each number one from -0.8 to 0.8.
+
+        Args: mask: [n_mask] bool, what may be chosen; None: everything.
+        """
+        parts, start = [], 0
+        for leaf, scale in zip(self._leaves, self._scales, strict=True):
+            for n in plain.n_values(leaf):
+                legal = np.arange(n) if mask is None else np.flatnonzero(mask[start : start + n])
+                parts.append(np.eye(1, n, int(rng.choice(legal)))[0])
+                start += n
+            if isinstance(leaf, plain.MultiBinary):
+                n = _size(leaf)
+                bits = rng.integers(2, size=n) if mask is None else rng.integers(2, size=n) * mask[start : start + n]
+                parts.append(bits * 2.0 - 1.0)
+                start += n
+            elif isinstance(leaf, plain.Box) and scale is not None:
+                middle, half = scale
+                number = rng.uniform(-0.8, 0.8, _size(leaf))
+                parts.append((np.round(number * half + middle) - middle) / half if leaf.dtype[0] != 'f' else number)
+        return np.concatenate(parts).astype(np.float32)
+
+    def score(self, action: Action, target: np.ndarray) -> float:
+        """Of an action in the env's own form."""
+        scores, start = [], 0
+        for leaf, scale, part in zip(self._leaves, self._scales, _parts(self._space, action), strict=True):
+            stop = start + _size(leaf)
+            scores.append(_score(leaf, scale, np.asarray(part), target[start:stop]))
+            start = stop
+        return float(np.mean(scores))
+
+    def check_legal(self, action: Action, mask: np.ndarray) -> None:
+        """Raises: EnvError if the mask [n_mask] forbids the action."""
+        start = 0
+        for leaf, part in zip(self._leaves, _parts(self._space, action), strict=True):
+            if isinstance(leaf, plain.Box):
+                continue
+            choices = plain.n_values(leaf)
+            if choices:
+                index = np.ravel(part) - np.ravel(getattr(leaf, 'start', 0))
+                taken = start + np.cumsum((0, *choices[:-1])) + index
+                is_legal = bool(mask[taken].all())
+            else:
+                is_legal = not np.any(np.ravel(part).astype(bool) & ~mask[start : start + _size(leaf)])
+            if not is_legal:
+                raise EnvError(f'the action {action!r} is illegal under the mask {mask.astype(int)}')
+            start += _size(leaf)
+
+
+def _size(leaf: plain.Leaf) -> int:
+    return sum(plain.n_values(leaf)) or int(np.prod(leaf.shape))
+
+
+def _parts(space: plain.Space, action: Any) -> list[Any]:
+    if not isinstance(space, plain.Dict):
+        return [action]
+    entries = action if space.is_tuple else [action[name] for name in space.spaces]
+    return [part for each, x in zip(space.spaces.values(), entries, strict=True) for part in _parts(each, x)]
+
+
+def _middle_and_half(leaf: plain.Box) -> Scale:
+    """Middle and half width of each dimension; 0 and 1 where it is not bounded on both sides."""
+    bounded = np.isfinite(leaf.low) & np.isfinite(leaf.high)
+    low, high = np.where(bounded, leaf.low, -1.0).ravel(), np.where(bounded, leaf.high, 1.0).ravel()
+    return (low + high) / 2, (high - low) / 2
+
+
+def _score(leaf: plain.Leaf, scale: Scale, action: np.ndarray, target: np.ndarray) -> float:
+    if scale is not None:
+        middle, half = scale
+        distance = np.abs((np.ravel(action) - middle) / half - target)
+        return float(np.maximum(1.0 - distance, -1.0).mean())
+    if isinstance(leaf, plain.MultiBinary):
+        return float((np.where(np.ravel(action), 1.0, -1.0) * target).mean())
+    index = np.ravel(action) - np.ravel(getattr(leaf, 'start', 0))
+    starts = np.cumsum((0, *plain.n_values(leaf)[:-1]))
+    return float((target[starts + index] * 2.0 - 1.0).mean())
+
+
+@ENV_REGISTRY.register('any_space')
+class AnySpace(gymnasium.Env):
+    """Random observations; the reward is that of `one_step` for a target that never changes and is not shown.
+
+    The observations 'nested_mask' have a random action mask where the actions can have one; an illegal action raises.
+
+    Args: obs: a name of OBS_SPACES;  action: one of ACTION_SPACES;  n_step: steps of an episode.
+    """
+
+    metadata = {'render_modes': []}
+
+    def __init__(self, obs: str = 'box', action: str = 'discrete', n_step: int = 8) -> None:
+        self.observation_space = make_space(OBS_SPACES, obs, 'obs')
+        self.action_space = make_space(ACTION_SPACES, action, 'action')
+        self._plain = convert_space(self.action_space, 'action', 'any_space')
+        n_mask = mask_size(self._plain) if obs == 'nested_mask' else 0
+        self._has_mask = n_mask > 0
+        if isinstance(self.observation_space, gymnasium.spaces.Dict) and self._has_mask:
+            parts = {**self.observation_space.spaces, ACTION_MASK: gymnasium.spaces.MultiBinary(n_mask)}
+            self.observation_space = gymnasium.spaces.Dict(parts)
+        self._target = Target(self.action_space)
+        self._best = self._target.draw(np.random.default_rng(0))
+        self._n_step, self._t = n_step, 0
+        self._mask: np.ndarray | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self._t = 0
+        return self._shown(), {}
+
+    def step(self, action: Action) -> tuple[Any, float, bool, bool, dict]:
+        if not self.action_space.contains(np.asarray(action) if isinstance(action, np.generic) else action):
+            raise EnvError(f'the action {action!r} is not in {self.action_space}')
+        if self._mask is not None:
+            self._target.check_legal(action, self._mask)
+        self._t += 1
+        return self._shown(), self._target.score(action, self._best), self._t == self._n_step, False, {}
+
+    def _shown(self) -> Any:
+        obs = self.observation_space.sample()
+        if self._has_mask:
+            self._mask = random_mask(self._plain, self.np_random)
+            obs[ACTION_MASK] = self._mask.astype(np.int8)
+        return obs
+
+
+@ENV_REGISTRY.register('one_step')
+class OneStep(gymnasium.Env):
+    """One step per episode: the observation shows a target, the reward is 1 at it and falls to -1 with the distance.
+
+    Choices are scored 1 if right and -1 if wrong, bits too, numbers by 1 - |number - target| with the bounds as -1 and
+    1; the reward is the mean over the leaves.
+
+    Args: action: a name of ACTION_SPACES.
+      masked: each episode allows random actions only, with the target among them; an illegal one raises.
+    """
+
+    metadata = {'render_modes': []}
+
+    def __init__(self, action: str = 'discrete', masked: bool = False) -> None:
+        self.action_space = make_space(ACTION_SPACES, action, 'action')
+        self._plain = convert_space(self.action_space, 'action', 'one_step')
+        self._target = Target(self.action_space)
+        self._has_mask = masked and mask_size(self._plain) > 0
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (self._target.size,), np.float32)
+        self._obs = np.zeros(self._target.size, np.float32)
+        self._mask: np.ndarray | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._mask = random_mask(self._plain, self.np_random) if self._has_mask else None
+        self._obs = self._target.draw(self.np_random, self._mask)
+        return self._obs, self._info()
+
+    def step(self, action: Action) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if self._mask is not None:
+            self._target.check_legal(action, self._mask)
+        return self._obs, self._target.score(action, self._obs), True, False, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        return {} if self._mask is None else {ACTION_MASK: self._mask}
+
+
+MASKED_SPACES = {'discrete': lambda: Discrete(8), 'multi_discrete': lambda: MultiDiscrete([3, 5])}
+
+
+@ENV_REGISTRY.register('random_masks')
+class RandomMasks(gymnasium.Env):
+    """Half of the actions are legal, others at every step; the reward is 1 for the lowest legal one, else 0.
+
+    The observation says nothing: who prefers low actions and knows the mask earns `n_step`. Of MultiDiscrete each entry
+    earns its part. An illegal action is counted in `n_illegal` and raises.
+
+    Args: action: 'discrete' (8 actions) or 'multi_discrete' (3 and 5).
+      source: where the mask is: 'info', 'obs' (observations are a Dict) or 'method'.
+    """
+
+    metadata = {'render_modes': []}
+
+    def __init__(
+        self,
+        action: Literal['discrete', 'multi_discrete'] = 'discrete',
+        source: Literal['info', 'obs', 'method'] = 'info',
+        n_step: int = 10,
+    ) -> None:
+        for key, value, known in (
+            ('action', action, tuple(MASKED_SPACES)),
+            ('source', source, ('info', 'obs', 'method')),
+        ):
+            if value not in known:
+                raise EnvKwargsError(f'env.kwargs.{key} is {value!r}, wanted {" or ".join(map(repr, known))}.')
+        self.action_space = MASKED_SPACES[action]()
+        self._plain = convert_space(self.action_space, 'action', 'random_masks')
+        self._choices, self._target = choice_slices(self._plain), Target(self.action_space)
+        self._source, self._n_step, self._t = source, n_step, 0
+        nothing = Box(0.0, 1.0, (1,), np.float32)
+        mask = MultiBinary(mask_size(self._plain))
+        self.observation_space = Dict({'obs': nothing, ACTION_MASK: mask}) if source == 'obs' else nothing
+        self._blank = np.ones(1, np.float32)
+        self._mask = np.ones(mask_size(self._plain), bool)
+        self.n_illegal = 0
+        if source == 'method':
+            self.action_masks = lambda: self._mask
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self._t = 0
+        return self._shown()
+
+    def step(self, action: Action) -> tuple[Any, float, bool, bool, dict]:
+        self.n_illegal += 1
+        self._target.check_legal(action, self._mask)
+        self.n_illegal -= 1
+        lowest = [int(self._mask[choice].argmax()) for choice in self._choices]
+        reward = float(np.mean(np.asarray(action).ravel() == lowest))
+        self._t += 1
+        obs, info = self._shown()
+        return obs, reward, self._t == self._n_step, False, info
+
+    def _shown(self) -> tuple[Any, dict]:
+        self._mask = random_mask(self._plain, self.np_random)
+        if self._source == 'obs':
+            return {'obs': self._blank, ACTION_MASK: self._mask.astype(np.int8)}, {}
+        return self._blank, {ACTION_MASK: self._mask} if self._source == 'info' else {}

@@ -1,0 +1,246 @@
+"""Checks of a model before a run on one small batch: its contract, fields that nothing reads, the parameters that a loss reaches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.config.section import Section, plain
+from zoo.core.data import Obs, State, keeps_state, leaves
+from zoo.core.errors import UserError
+from zoo.core.registry import DISTRIBUTION_REGISTRY, MODEL_REGISTRY
+from zoo.core.spaces import Space, empty_obs
+from zoo.model.config import OF_DISTRIBUTION, ActorCriticConfig
+from zoo.rl_utils.distribution import ActionDist, fitting
+
+
+def set_fields(cfg: Section, default_type: str | None) -> list[str]:
+    """The names of the fields of a resolved section `policy.model` that differ from their defaults.
+
+    Args: default_type: the model of the policy, where the section names none.
+    """
+    values = plain(cfg)
+    if 'type' not in values:  # a policy without a network
+        return []
+    fields = MODEL_REGISTRY.get(values['type']).config.model_fields
+    default = {name: plain(field.get_default(call_default_factory=True)) for name, field in fields.items()}
+    default['type'] = default_type
+    return [name for name, value in values.items() if value != default.get(name)]
+
+
+def unread_option(cfg: ActorCriticConfig, dist: ActionDist, action_space: Space) -> str:
+    """A sentence about a field of `policy.model` that is set but not read by the distribution; empty if there is none.
+
+    Args: cfg: the fields of ActorCriticConfig; one that differs from its default is set.
+    """
+    unread = () if dist.reads is None else sorted(set(OF_DISTRIBUTION).difference(dist.reads))
+    for name in unread:
+        value, default = getattr(cfg, name), ActorCriticConfig.model_fields[name].default
+        if value != default:
+            kinds = [
+                kind
+                for kind in fitting(action_space, dict(cfg))
+                if name in (DISTRIBUTION_REGISTRY.get(kind).reads or ())
+            ]
+            use = f', or use policy.model.distribution={" or ".join(kinds)}' if kinds else ''
+            shown = 'null' if default is None else str(default).lower()
+            return (
+                f'policy.model.{name} is {str(value).lower()} but the actions are drawn by the distribution '
+                f'{dist.name!r}, which does not read it; leave it at {shown}{use}'
+            )
+    return ''
+
+
+_N = 3  # rows of the probe; no size of a space is likely to be taken for it
+_LENGTH = 4  # of its sequence
+_METHODS = ('compute_actor', 'compute_critic', 'compute_actor_critic')
+
+
+@torch.no_grad()
+def probe(model: Any, obs_space: Space, dist: ActionDist, device: torch.device) -> None:
+    """Runs the methods of a model on zero observations and checks what they return.
+
+    These are compute_actor, compute_critic, compute_actor_critic and, where there is one, compute_aux; of a model with
+    `initial_state` over one step, and over a short sequence in which a state begins anew.
+    Raises: UserError that names the method, what it gave and what is wanted; errors inside the model pass through.
+    """
+    for method in _METHODS:
+        if not callable(getattr(model, method, None)):
+            raise UserError(
+                f'model {type(model).__name__} has no method {method}(obs); a model needs compute_actor, compute_critic '
+                'and compute_actor_critic'
+            )
+    if not keeps_state(model):
+        _refuse_hidden_state(model)
+        _Contract(model, dist, (_N,)).run(empty_obs(obs_space, (_N,), device), ())
+        return
+    state = model.initial_state(_N)
+    for path, x in leaves(state):
+        if not isinstance(x, Tensor) or x.shape[:1] != (_N,):
+            raise UserError(
+                f'{type(model).__name__}.initial_state({_N}) gave {_show(x)}{f" as {path!r}" if path else ""} but must '
+                f'give a tensor or a dict of tensors [{_N}, ..], a row for each env'
+            )
+    _Contract(model, dist, (_N,), state).run(empty_obs(obs_space, (_N,), device), (state,))
+    first = torch.zeros(_LENGTH, _N, dtype=torch.bool, device=device)
+    first[_LENGTH // 2, 0] = True
+    obs = empty_obs(obs_space, (_LENGTH, _N), device)
+    _Contract(model, dist, (_LENGTH, _N), state).run(obs, (state, first))
+
+
+def _refuse_hidden_state(model: object) -> None:
+    """Raises: UserError if a method asks for a state that the model does not give."""
+    for method in _METHODS:
+        wanted = list(inspect.signature(getattr(model, method)).parameters.values())[1:]
+        names = [p.name for p in wanted if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+        if names:
+            raise UserError(
+                f'{type(model).__name__}.{method} takes {", ".join(["obs", *names])} but the model has no '
+                'initial_state(n_env); define it, as the zeros [n_env, ..] that a recurrent model starts an episode '
+                f'with, or take obs alone'
+            )
+
+
+class _Contract:
+    """Calls the methods on rows of the leading shape `lead`; state: of a recurrent model, as it was given."""
+
+    def __init__(self, model: object, dist: ActionDist, lead: tuple[int, ...], state: State = None) -> None:
+        self._model, self._dist, self._lead, self._state = model, dist, lead, state
+        self._name = type(model).__name__
+        given = ('obs', 'state', 'first')[: 1 if state is None else 1 + len(lead)]
+        self._given = f'({", ".join(given)})'
+
+    def run(self, obs: Obs, more: tuple[Any, ...]) -> None:
+        """Raises: UserError."""
+        both = self._call('compute_actor_critic', obs, more)
+        self._check_dict('compute_actor_critic', both, ('logit', 'value'))
+        self._check_logit('compute_actor', self._one('compute_actor', obs, more))
+        self._check_logit("compute_actor_critic['logit']", both['logit'])
+        self._check('compute_critic', self._one('compute_critic', obs, more), self._lead)
+        self._check("compute_actor_critic['value']", both['value'], self._lead)
+        if not callable(getattr(self._model, 'compute_aux', None)):
+            return
+        aux = self._call('compute_aux', obs, more)
+        self._check_dict('compute_aux', aux, ('logit', 'aux_value', 'value'))
+        self._check_logit("compute_aux['logit']", aux['logit'])
+        for key in ('aux_value', 'value'):
+            self._check(f'compute_aux[{key!r}]', aux[key], self._lead)
+
+    def _call(self, method: str, obs: Obs, more: tuple[Any, ...]) -> Any:
+        call: Callable[..., Any] = getattr(self._model, method)
+        try:
+            inspect.signature(call).bind(obs, *more)
+        except TypeError:
+            raise UserError(
+                f'{self._name}.{method}{inspect.signature(call)} cannot be called as {method}{self._given}; a model '
+                'with initial_state takes (obs, state, first=None) in each method'
+            ) from None
+        return call(obs, *more)
+
+    def _one(self, method: str, obs: Obs, more: tuple[Any, ...]) -> Any:
+        """What a method gives, its state taken off."""
+        found = self._call(method, obs, more)
+        if self._state is None:
+            if isinstance(found, tuple):
+                raise UserError(
+                    f'{self._name}.{method} gave {_show(found)} but the model has no initial_state(n_env), so it must '
+                    'give one tensor; define initial_state if the rest is a state'
+                )
+            return found
+        if not isinstance(found, tuple) or len(found) != 2:
+            what = 'logit' if method == 'compute_actor' else 'value'
+            raise UserError(f'{self._name}.{method}{self._given} gave {_show(found)}; return ({what}, state)')
+        self._check_state(method, found[1])
+        return found[0]
+
+    def _check_dict(self, method: str, found: object, keys: tuple[str, ...]) -> None:
+        keys = keys if self._state is None else (*keys, 'state')
+        if not (isinstance(found, dict) and set(keys) <= found.keys()):
+            wanted = ', '.join(f'{key!r}: ...' for key in keys)
+            raise UserError(f'{self._name}.{method} gave {_show(found)}; return {{{wanted}}}')
+        if self._state is not None:
+            self._check_state(method, found['state'])
+
+    def _check_state(self, method: str, state: State) -> None:
+        got, wanted = dict(_forms(state)), dict(_forms(self._state))
+        if got != wanted:
+            raise UserError(
+                f'{self._name}.{method}{self._given} gave a state of {_show_forms(got)} but initial_state one of '
+                f'{_show_forms(wanted)}; return the state after the last row in the same form'
+            )
+
+    def _check_logit(self, what: str, logit: Tensor | dict[str, Tensor]) -> None:
+        dist = self._dist
+        if isinstance(logit, dict):
+            raise UserError(
+                f'{self._name}.{what} gave {_show(logit)} but must give one tensor (..., {dist.n_param}): the '
+                f'parameters of a {dist.name} distribution side by side; return torch.cat((mu, sigma), -1), or use '
+                'make_policy_head'
+            )
+        self._check(what, logit, (*self._lead, dist.n_param))
+        if logit.device.type != 'meta' and (problem := dist.problem_of(logit)):
+            raise UserError(f'{self._name}.{what} gave {problem}')
+
+    def _check(self, what: str, got: object, shape: tuple[int, ...]) -> None:
+        if not isinstance(got, Tensor) or tuple(got.shape) != shape or not got.is_floating_point():
+            rows = f'{_N} observations' if len(self._lead) == 1 else f'{_LENGTH} x {_N} observations, time first,'
+            raise UserError(
+                f'{self._name}.{what} gave {_show(got)} for {rows} but must give a float tensor of shape '
+                f'{shape}; keep the leading dimensions of obs'
+            )
+
+
+def _forms(state: State) -> Iterator[tuple[str, Any]]:
+    for path, x in leaves(state):
+        yield path, (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else type(x).__name__
+
+
+def _show_forms(forms: dict[str, Any]) -> str:
+    return ', '.join(
+        f'{path}{" " if path else ""}{form if isinstance(form, str) else form[0]}' for path, form in forms.items()
+    )
+
+
+def _show(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f'a tensor of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix("torch.")}'
+    if isinstance(value, tuple):
+        return f'a tuple of {len(value)}'
+    return f'a dict with the keys {sorted(value)}' if isinstance(value, dict) else f'a {type(value).__name__}'
+
+
+def critic_names(model: nn.Module, obs_space: Space) -> set[str]:
+    """Names of the parameters that a loss over `compute_critic` moves and one over `compute_actor` does not.
+
+    Found by a backward pass through each, so that it holds for models of any kind; gradients are left as they were.
+    """
+    critic, actor = (reached(model, obs_space, method) for method in ('compute_critic', 'compute_actor'))
+    return critic - actor
+
+
+def actor_parameters(model: nn.Module, obs_space: Space) -> list[tuple[str, nn.Parameter]]:
+    """All parameters by name but those of `critic_names`."""
+    critic = critic_names(model, obs_space)
+    return [(name, p) for name, p in model.named_parameters() if name not in critic]
+
+
+def reached(model: Any, obs_space: Space, method: str) -> set[str]:
+    """Names of the parameters that a loss over what a method of the model computes would move; frozen ones are not."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    device = next(iter(named.values())).device
+    n_row = 2
+    inputs = [empty_obs(obs_space, (n_row,), device)]
+    if keeps_state(model):
+        inputs.append(model.initial_state(n_row))
+    with torch.enable_grad():
+        found = getattr(model, method)(*inputs)
+        output: Tensor = found[0] if isinstance(found, tuple) else found
+        if not output.requires_grad:  # all that it is made of is frozen
+            return set()
+        finite = torch.where(output.isfinite(), output, 0.0)  # masked choices
+        grads = torch.autograd.grad(finite.sum(), list(named.values()), allow_unused=True)
+    return {name for name, grad in zip(named, grads, strict=True) if grad is not None}

@@ -1,0 +1,119 @@
+"""Sections `policy.model` of the models 'vac' and 'ppg'."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from zoo.config.section import ConfigError, Section
+from zoo.core.registry import DISTRIBUTION_REGISTRY, unknown_name
+from zoo.model.encoder import EncoderSpec
+from zoo.model.images import Precision
+from zoo.model.layers import Activation, Width
+
+Arch = Literal['dual', 'detach', 'shared']
+"""'dual': the critic is a network of its own; 'detach': a head on the actor's, at which its gradient stops; 'shared':
+a head on it, whose gradient goes on."""
+OF_DISTRIBUTION = ('log_std_init', 'log_std_max', 'log_std_min', 'sde_sample_freq', 'state_dependent_std')
+"""Fields that some distributions of actions read, and others do not."""
+
+
+class RecurrentConfig(Section):
+    """Section `policy.model.recurrent`."""
+
+    cell: Literal['lstm', 'gru', 'mingru'] = Field(
+        'lstm', description="kind of memory; 'mingru' runs over a sequence in parallel"
+    )
+    hidden_size: int = Field(
+        64, ge=1, le=1_000_000, description='numbers that a layer remembers, and its features; 64 to 512'
+    )
+    n_layer: int = Field(1, ge=1, le=1_000, description='layers on top of each other; 1 or 2')
+    critic: bool = Field(True, description='the critic has a memory too; false: it sees the present alone')
+
+
+class ActorCriticConfig(Section):
+    """What the sections `policy.model` of 'vac' and 'ppg' have in common."""
+
+    type: str = Field('vac', description='registered name of the model')
+    encoder: EncoderSpec = Field(
+        'auto',
+        description='network before the heads, by name or as {type: name, its fields}: '
+        "mlp, simba, flat, cnn, nature, impala, multi; 'auto': 'mlp' for vectors, for images 'nature' from 80x80 on, "
+        "else 'impala', 'mlp' below 8x8, for a Dict 'multi'",
+    )
+    hidden_sizes: list[Width] = Field([64, 64], min_length=1, description='mlp: widths of the hidden layers')
+    activation: Activation = Field('tanh', description='mlp and heads: after each hidden layer')
+    layer_norm: bool = Field(False, description='mlp and heads: layer normalisation before each activation')
+    precision: Precision = Field(
+        'auto',
+        description='images: compute in float32, or in bfloat16 with float32 parameters; auto: bfloat16 where '
+        'the processor or GPU has it',
+    )
+    actor_head: list[Width] = Field([], description='widths of hidden layers between the encoder and the policy')
+    critic_head: list[Width] = Field([], description='widths of hidden layers between the encoder and the value')
+    recurrent: RecurrentConfig | None = Field(
+        None, description='memory between encoder and heads, {cell, hidden_size, n_layer, critic}; null: none'
+    )
+    actor_obs: list[str] | None = Field(
+        None, min_length=1, description='entries of the observation that the actor sees; null: all'
+    )
+    critic_obs: list[str] | None = Field(
+        None, min_length=1, description='entries of the observation that the critic sees; null: all'
+    )
+    obs_norm: bool = Field(
+        False,
+        description='normalise observations that are no images by their running mean and standard deviation, clipped '
+        'to +-10',
+    )
+    normalize_images: bool = Field(True, description='images of bytes are divided by 255')
+    distribution: str = Field(
+        'auto', description="distribution of the actions, a registered name; 'auto': the usual one of the action space"
+    )
+    state_dependent_std: bool = Field(
+        False, description='Gaussian: the log-std is a function of the observation, not a free parameter'
+    )
+    log_std_init: float = Field(0.0, description='Gaussian: log standard deviation at the start, in action units')
+    log_std_min: float = Field(-10.0, ge=-20, le=10, description='Gaussian: floor of the log standard deviation')
+    log_std_max: float = Field(2.0, ge=-20, le=10, description='Gaussian: ceiling of the log standard deviation')
+    sde_sample_freq: Annotated[int, Field(ge=1)] | None = Field(
+        None, description='gsde: env steps that an exploration matrix is kept; null: a whole rollout'
+    )
+
+    @field_validator('distribution')
+    @classmethod
+    def _is_registered(cls, name: str) -> str:
+        if name != 'auto' and name not in DISTRIBUTION_REGISTRY:
+            raise ConfigError(unknown_name('distribution', name, ['auto', *DISTRIBUTION_REGISTRY.names()]))
+        return name
+
+    @model_validator(mode='after')
+    def _log_std_lies_between(self) -> ActorCriticConfig:
+        low, start, high = self.log_std_min, self.log_std_init, self.log_std_max
+        if not low <= start <= high:
+            raise ValueError(
+                f'log_std_init is {start:g} but must lie between log_std_min, {low:g}, and log_std_max, {high:g}; '
+                'change one of them'
+            )
+        return self
+
+
+class VACConfig(ActorCriticConfig):
+    """Section `policy.model` of the model 'vac'."""
+
+    shared_encoder: bool | Literal['off', 'both', 'detach'] = Field(
+        False,
+        description="actor and critic share the encoder (usual for images), and the memory; true or 'both': both "
+        "losses train it; 'detach': that of the actor alone",
+    )
+
+
+class PPGModelConfig(ActorCriticConfig):
+    """Section `policy.model` of the model 'ppg'."""
+
+    type: str = Field('ppg', description='registered name of the model')
+    arch: Arch = Field(
+        'dual',
+        description="'dual': the critic is a network of its own; 'detach': a head on the policy's, whose "
+        "gradient never enters the trunk (that of the auxiliary head does); 'shared': in all phases",
+    )

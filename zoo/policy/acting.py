@@ -1,0 +1,165 @@
+"""Acting of policies with a network: by its logits and noise that any process draws the same; contents of a transition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.backend.executor import Acting, ForwardActing, forward_for_acting
+from zoo.config.components import make_part
+from zoo.core.data import Obs, State, Timestep, Transition, first_leaf, keeps_state, map_tensors, send
+from zoo.core.errors import UserError
+from zoo.core.registry import OPTIMIZER_REGISTRY
+from zoo.core.seeding import reseed, torch_generator
+from zoo.policy.base import Policy
+from zoo.policy.execution import ModelMode, join_model
+from zoo.policy.samples import ends_of
+from zoo.rl_utils.distribution import ActionDist, make_dist
+from zoo.rl_utils.optimizer import FlatOptimizer
+
+
+class Noise:
+    """Draws noise for groups of envs, each for a whole rollout at once.
+
+    A group is known by the index of its first env over all envs of the run. Within one rollout each further draw for a
+    group is another one, so that acting by hand, without a collector, never repeats itself.
+    Args: seed: the run's; n_step: of a rollout; device: where the noise is needed.
+    """
+
+    def __init__(self, dist: ActionDist, n_step: int, seed: int, device: torch.device) -> None:
+        self._dist, self._n_step, self._seed, self._device = dist, n_step, seed, device
+        self._generator = torch_generator(seed, 'collect', device)
+        self._collect_iter = 0
+        self._n_drawn: dict[int, int] = {}
+        self._rows: dict[int, list[Tensor]] = {}
+
+    def begin(self, collect_iter: int) -> None:
+        """The rollout of this number begins."""
+        self._collect_iter = collect_iter
+        self._n_drawn.clear()
+        self._rows.clear()
+
+    def rollout(self, n_env: int, first: int) -> Tensor:
+        """For each step of a rollout of a group, [T, B, ...]."""
+        n_drawn = self._n_drawn.get(first, 0)
+        self._n_drawn[first] = n_drawn + 1
+        again = (n_drawn,) if n_drawn else ()
+        reseed(self._generator, self._seed, 'collect', first, self._collect_iter, *again)
+        return self._dist.noise((self._n_step, n_env), self._generator, self._device)
+
+    def row(self, n_env: int, first: int) -> Tensor:
+        """For the next step of a group, [B, ...]; a rollout is drawn anew where its rows are used up or B changes."""
+        rows = self._rows.get(first)
+        if not rows or len(rows[-1]) != n_env:
+            rows = self._rows[first] = list(self.rollout(n_env, first).unbind(0))[::-1]
+        return rows.pop()
+
+
+class NetworkPolicy(Policy):
+    """Acts by `compute_actor` of its model, whose logits [B, P] are the parameters of a distribution of actions.
+
+    The model is in eval mode, except during gradient steps, see `ModelMode`.
+    """
+
+    _acts_with_value = False
+    """Whether acting also gives the critic's value."""
+    _collect_step, _env_step = 0, 0
+    """Env steps of the run before the present rollout, and before the present update."""
+
+    @classmethod
+    def default_model(cls) -> str:
+        return 'vac'
+
+    def _build(self) -> None:
+        self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
+        self._has_state = keeps_state(self._model)
+        join_model(self._model, self.run.ranks)
+        self._mode = ModelMode(self._model, self.device)
+
+    def _init_collect(self) -> None:
+        self._noise = Noise(self._dist, self.cfg.collect.n_step, self.seed, self.device)
+
+    def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
+        super()._begin_rollout(collect_iter, env_step)
+        self._noise.begin(collect_iter)
+
+    def _set_collect_step(self, env_step: int) -> None:
+        self._collect_step = env_step
+
+    def _set_env_step(self, env_step: int) -> None:
+        self._env_step = env_step
+
+    def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> FlatOptimizer:
+        """The optimiser that the config names, over named parameters. Raises: UserError if none of them is to be trained."""
+        cfg, named = self.cfg.learn, list(named)
+        if not any(p.requires_grad for _, p in named):
+            raise UserError(self._nothing_left)
+        eps = () if cfg.get('adam_eps') is None else (cfg['adam_eps'],)  # of sections that have it
+        optimizer: FlatOptimizer = make_part(OPTIMIZER_REGISTRY, cfg['optimizer'])(named, *eps)
+        optimizer.ranks = self.run.ranks
+        return optimizer
+
+    @property
+    def _nothing_left(self) -> str:
+        """What to say where all parameters of an optimiser are frozen."""
+        return (
+            'policy.learn.freeze leaves nothing to train of the actor, which is all that policy '
+            f'{self.cfg.type!r} trains; freeze fewer'
+        )
+
+    def _behaviour(self, logit: Tensor) -> Tensor:
+        """The logits of the policy that acts and explores, from those of the network."""
+        return logit
+
+    def _stochastic(self, logit: Tensor) -> Tensor:
+        """The logits that evaluation draws actions by, where it does not take the best one."""
+        return logit
+
+    def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
+        """{action, logit}, and value (in the critic's unit) where it costs little: from one trunk, or with a state."""
+        return self._explored(obs, state, self._first_env)
+
+    def _explored(self, obs: Obs, state: State, first: int) -> dict[str, Any]:
+        """What `_forward_collect` gives. Args: first: index of the first of these envs over all envs of the run."""
+        output = forward_for_acting(self._model, self._on_device(obs), self._acts_with_value, state)
+        output['logit'] = self._behaviour(output['logit'])
+        noise = self._noise.row(len(output['logit']), first)
+        return {'action': self._dist.sample(output['logit'], noise), **output}
+
+    def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
+        if self._acts_by_itself:
+            return super()._start_acting(obs, first)
+        return ForwardActing(partial(self._explored, first=first), obs, self._initial_state())
+
+    @property
+    def _acts_by_itself(self) -> bool:
+        """Whether a subclass has replaced `_forward_collect`."""
+        return getattr(self._forward_collect, '__func__', None) is not NetworkPolicy._forward_collect
+
+    @property
+    def _acts_without_critic(self) -> bool:
+        return not (self._acts_with_value or self._acts_by_itself)
+
+    @torch.inference_mode()
+    def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
+        output = forward_for_acting(self._model, self._on_device(obs), False, state)
+        return {'action': self._dist.mode(output.pop('logit')), **output}
+
+    @torch.inference_mode()
+    def _forward_sample(self, obs: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
+        output = forward_for_acting(self._model, self._on_device(obs), False, state)
+        logit = self._stochastic(output.pop('logit'))
+        return {'action': self._dist.sample(logit, self._dist.noise((len(logit),), generator, self.device)), **output}
+
+    def _env_action(self) -> Callable[[Tensor], Tensor] | None:
+        return self._dist.env_action if self._dist.is_bounded else None
+
+    def _on_device(self, obs: Obs) -> Obs:
+        return obs if first_leaf(obs).device == self.device else map_tensors(lambda x: send(x, self.device), obs)
+
+    def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Timestep) -> Transition:
+        return {'obs': obs, 'action': output['action'], **ends_of(timestep)}

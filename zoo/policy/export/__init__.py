@@ -1,7 +1,0 @@
-"""Writes a policy to a file that other programs run: raw observations in, actions of the env out."""
-
-from zoo.policy.export.formats import FORMATS, format_of
-from zoo.policy.export.ports import Port
-from zoo.policy.export.write import Exported, export_policy, exporting
-
-__all__ = ['FORMATS', 'Exported', 'Port', 'export_policy', 'exporting', 'format_of']

@@ -1,0 +1,326 @@
+"""Gradient steps, as functions of model, distribution, optimisers, minibatch and numbers; no state of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from zoo.backend.precision import UpdatePrecision, in_precision
+from zoo.backend.trace import replaced
+from zoo.core.data import AuxMinibatch, Columns, Metrics, Minibatch
+from zoo.core.registry import Part
+from zoo.policy.hooks import gradient_ready
+from zoo.policy.sequences import rows_of, run_model
+from zoo.rl_utils import surrogates, value_losses
+from zoo.rl_utils.check import check_shape, wide
+from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.optimizer import backward
+from zoo.rl_utils.ppg import ppg_data, ppg_joint_error, ppg_joint_loss
+from zoo.rl_utils.ppo import (
+    MAX_LOG_RATIO,
+    Number,
+    policy_error_terms,
+    ppo_policy_data,
+    ppo_value_data,
+    ppo_value_error,
+    weighted_mean,
+)
+
+F = TypeVar('F', bound=Callable[..., Any])
+CLIP = Part('surrogate', 'clip', surrogates.clip)
+MSE = Part('value loss', 'mse', value_losses.mse)
+VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
+
+
+class PolicyNumbers(NamedTuple):
+    """The numbers of a step on the policy, schedules resolved, and the parts that its loss is made of.
+
+    surrogate, value_loss, penalties: see zoo.core.registry.PARTS; penalty_weights: the factor of each penalty.
+    proximal: 'behaviour'; 'recent': column 'logit_proximal' has its logits; 'ewma': it is the first optimiser's average.
+    rho_max: bound of p_proximal / p_old.
+    """
+
+    clip_ratio: Number = 0.2
+    entropy_weight: Number = 0.0
+    dual_clip: Number | None = None
+    grad_clip: Number | None = 0.5
+    measure_kl: bool = False
+    value_weight: Number = 0.5
+    surrogate: Callable[..., Tensor] = CLIP
+    value_loss: Callable[..., Tensor] = MSE
+    penalties: tuple[Part, ...] = ()
+    penalty_weights: tuple[Number, ...] = ()
+    proximal: str = 'behaviour'
+    precision: UpdatePrecision = 'fp32'
+    rho_max: Number | None = None
+
+
+class ValueNumbers(NamedTuple):
+    """The numbers of a step on the critic alone."""
+
+    clip_ratio: Number = 0.2
+    grad_clip: Number | None = None
+    value_loss: Callable[..., Tensor] = MSE
+    value_weight: Number = 1.0
+    precision: UpdatePrecision = 'fp32'
+
+
+class AuxNumbers(NamedTuple):
+    """The numbers of a step of PPG's auxiliary phase."""
+
+    bc_weight: Number = 1.0  # factor of KL(old || new)
+    grad_clip: Number | None = None
+    value_loss: Callable[..., Tensor] = MSE  # of a critic that predicts a distribution; else it is the squared error
+    value_weight: Number = 1.0  # factor of aux_value_loss
+    precision: UpdatePrecision = 'fp32'
+
+
+StepNumbers = PolicyNumbers | ValueNumbers | AuxNumbers
+
+
+def step_kind(kind: str) -> Callable[[F], F]:
+    """Marks a step function with the name under which executors other than the eager one know it."""
+
+    def mark(step: F) -> F:
+        step.kind, step.kind_of = kind, step  # type: ignore[attr-defined]  # functools.wraps copies the first alone
+        return step
+
+    return mark
+
+
+class Optimizer(Protocol):
+    """What a step needs of a `FlatOptimizer`."""
+
+    @property
+    def averaged(self) -> dict[str, Tensor]:
+        """The average of its parameters by name, where it keeps one."""
+
+    def zero_grad(self) -> None:
+        """Sets the gradient to zero."""
+
+    def step(self, grad_clip: Number | None = None) -> Tensor:
+        """One step with the accumulated gradient, limited to a norm of grad_clip; returns the norm before that."""
+
+
+@step_kind('PPO')
+def ppo_step(
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
+) -> Metrics:
+    """One step on policy_loss + value_weight * value_loss - entropy_weight * entropy.
+
+    Args:
+      minibatch: obs, action, logit, value, adv, return_ and, where the rollout had invalid rows,
+        weight; value and return_ in the unit of the critic's output.
+      numbers.measure_kl: add 'kl', the weighted mean of r - 1 - log r, r = p_new / p_old, and 'ratio_max', the largest r.
+    Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl, ratio_max),
+      penalty_<name> of each penalty, and value_clipfrac where the value loss is clipped.
+    """
+    proximal = _proximal_logit(model, optimizers, minibatch, numbers)
+    output, minibatch = _output(model, 'compute_actor_critic', minibatch, numbers), rows_of(minibatch)
+    loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
+    value_loss, of_value = _value_loss(output, minibatch, numbers)
+    loss = _add(loss, numbers.value_weight, value_loss)
+    return {**metrics, **of_value, 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
+
+
+@step_kind('POLICY')
+def policy_step(
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
+) -> Metrics:
+    """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
+    proximal = _proximal_logit(model, optimizers, minibatch, numbers)
+    output, minibatch = _output(model, 'compute_actor', minibatch, numbers), rows_of(minibatch)
+    loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
+    return {**metrics, 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
+
+
+@step_kind('VALUE')
+def value_step(
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: ValueNumbers
+) -> Metrics:
+    """One step of the critic alone on value_loss; returns value_loss (, value_clipfrac) and value_grad_norm."""
+    method = 'compute_critic' if n_output_of(numbers.value_loss) == 1 else 'compute_critic_output'
+    output, minibatch = _output(model, method, minibatch, numbers), rows_of(minibatch)
+    value_loss, metrics = _value_loss(output, minibatch, numbers)
+    loss = value_loss * numbers.value_weight
+    return {**metrics, 'value_grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
+
+
+@step_kind('AUX')
+def aux_step(
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: AuxMinibatch, numbers: AuxNumbers
+) -> Metrics:
+    """One step of PPG's auxiliary phase.
+
+    loss = auxiliary_loss + bc_weight * behavioral_cloning_loss + value_weight * aux_value_loss
+
+    auxiliary_loss is that of the value head on the policy's trunk, aux_value_loss that of the critic, both
+    0.5 * mean((R - V)^2); the cloning loss is mean(KL(old || new)).
+
+    Args: minibatch: its return_ in the unit of the critic's output; optimizers: one for each buffer
+      of parameters.
+    Returns: detached 0-dim tensors auxiliary_loss, behavioral_cloning_loss, aux_value_loss, aux_grad_norm.
+    Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
+    """
+    output, minibatch, joint = _joint_output(model, dist, minibatch, numbers)
+    return_, weight = minibatch['return_'], minibatch.get('weight', None)
+    if 'value_logit' in output:
+        value_loss = _distribution_error(output['value_logit'], minibatch, numbers)
+    else:
+        value_loss = ppo_value_error(ppo_value_data(output['value'], return_, return_, weight), use_value_clip=False)
+    loss = joint.auxiliary_loss + value_loss * numbers.value_weight
+    loss = _add(loss, numbers.bc_weight, joint.behavioral_cloning_loss)
+    return {
+        'auxiliary_loss': joint.auxiliary_loss.detach(),
+        'aux_value_loss': value_loss.detach(),
+        'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
+        'aux_grad_norm': _descend(optimizers, loss, numbers.grad_clip),
+    }
+
+
+def distill_step(
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: AuxMinibatch, numbers: AuxNumbers
+) -> Metrics:
+    """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
+
+    Args: minibatch: its return_ is what the auxiliary head learns, for DNA the critic's values. Returns: as `aux_step`.
+    Source: Aitchison & Sweetser 2022, arXiv:2206.10027, sec. 3.3 (distil phase).
+    """
+    _, _, joint = _joint_output(model, dist, minibatch, numbers)
+    loss = _add(joint.auxiliary_loss, numbers.bc_weight, joint.behavioral_cloning_loss)
+    return {
+        'auxiliary_loss': joint.auxiliary_loss.detach(),
+        'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
+        'aux_grad_norm': _descend(optimizers, loss, numbers.grad_clip),
+    }
+
+
+def _joint_output(
+    model: nn.Module, dist: ActionDist, minibatch: AuxMinibatch, numbers: AuxNumbers
+) -> tuple[dict[str, Tensor], AuxMinibatch, ppg_joint_loss]:
+    """What `compute_aux` gives, the minibatch as rows, and the losses that all auxiliary phases have."""
+    output, minibatch = _output(model, 'compute_aux', minibatch, numbers), rows_of(minibatch)
+    return_, weight = minibatch['return_'], minibatch.get('weight', None)
+    data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
+    return output, minibatch, ppg_joint_error(data, use_value_clip=False, dist=dist)
+
+
+def _output(model: nn.Module, method: str, minibatch: Columns, numbers: StepNumbers) -> dict[str, Tensor]:
+    """What a method of the model computes from a minibatch, as rows, in the precision of the numbers."""
+    model = model if numbers.precision == 'fp32' else in_precision(model, numbers.precision)
+    return run_model(model, method, minibatch)
+
+
+def _proximal_logit(
+    model: nn.Module, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
+) -> Tensor | None:
+    """Logits [N, P] of the policy that the loss keeps near, as rows; None: that of the samples."""
+    if numbers.proximal == 'behaviour':
+        return None
+    if numbers.proximal == 'recent':
+        return rows_of(minibatch)['logit_proximal']  # type: ignore[typeddict-item]
+    with torch.no_grad(), replaced(model, optimizers[0].averaged):
+        return _output(model, 'compute_actor', minibatch, numbers)['logit']
+
+
+def _policy_loss(
+    dist: ActionDist, output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers, proximal: Tensor | None
+) -> tuple[Tensor, Metrics]:
+    logit, logit_old, action = output['logit'], minibatch['logit'], minibatch['action']
+    weight, surrogate = minibatch.get('weight', None), numbers.surrogate
+    losses, info, log_ratio = policy_error_terms(
+        ppo_policy_data(logit, logit_old, action, minibatch['adv'], weight),
+        numbers.clip_ratio,
+        numbers.dual_clip,
+        dist=dist,
+        surrogate=surrogates.clip if surrogate == CLIP else surrogate,
+        logit_proximal=proximal,
+        rho_max=numbers.rho_max,
+    )
+    loss = _add(losses.policy_loss, -numbers.entropy_weight, losses.entropy_loss)
+    metrics = {'policy_loss': losses.policy_loss.detach(), 'entropy': losses.entropy_loss.detach(), **info._asdict()}
+    for penalty, factor in zip(numbers.penalties, numbers.penalty_weights, strict=True):
+        rows = penalty(dist, output, minibatch)
+        check_shape(f'what the penalty {penalty.name!r} returned', rows, 'adv', minibatch['adv'].shape)
+        mean = (rows if weight is None else rows * weight).mean()
+        loss = _add(loss, factor, mean)
+        metrics[f'penalty_{penalty.name}'] = mean.detach()
+    if numbers.measure_kl:
+        metrics |= _of_ratios(
+            _log_ratio(dist, logit, logit_old, action, weight) if log_ratio is None else log_ratio, weight
+        )
+    return loss, metrics
+
+
+def _value_loss(
+    output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers | ValueNumbers
+) -> tuple[Tensor, Metrics]:
+    """The loss, and the metrics value_loss and, where it is one that clips, value_clipfrac."""
+    if 'value_logit' in output:
+        error = _distribution_error(output['value_logit'], minibatch, numbers)
+        return error, {'value_loss': error.detach()}
+    loss, return_, weight = numbers.value_loss, minibatch['return_'], minibatch.get('weight', None)
+    data = ppo_value_data(output['value'], minibatch['value'], return_, weight)
+    error = ppo_value_error(data, numbers.clip_ratio, loss == VALUE_CLIP, None if loss in (MSE, VALUE_CLIP) else loss)
+    metrics = {'value_loss': error.detach()}
+    if clips_values(loss):
+        metrics['value_clipfrac'] = _value_clipfrac(data, loss, numbers.clip_ratio)
+    return error, metrics
+
+
+def clips_values(value_loss: Callable[..., Tensor]) -> TypeGuard[Part]:
+    """Whether a value loss is one of zoo's own whose gradient is cut beyond a range."""
+    return getattr(value_loss, 'name', '') in ('clip', 'error_clip')
+
+
+@torch.no_grad()
+def _value_clipfrac(data: ppo_value_data, loss: Part, clip_ratio: Number) -> Tensor:
+    """Share of rows beyond the range of the loss: V further than it from V_old, or (R - V)^2 larger."""
+    limit = dict(loss.options).get('range')
+    limit = clip_ratio if limit is None else limit
+    value = wide(data.value_new)
+    distance = (value - data.value_old).abs() if loss.name == 'clip' else (value - data.return_).square()
+    return weighted_mean((distance > limit).to(value.dtype), data.weight)
+
+
+def _distribution_error(logit: Tensor, minibatch: Columns, numbers: StepNumbers) -> Tensor:
+    """Of a critic that predicts a distribution of returns."""
+    error, weight = numbers.value_loss(logit, minibatch['return_'], None, None), minibatch.get('weight', None)
+    return (error if weight is None else error * weight).mean()
+
+
+def n_output_of(value_loss: Callable[..., Tensor]) -> int:
+    """How many numbers the critic predicts for this loss: more than 1 for a distribution of returns."""
+    return getattr(value_loss, 'n_output', 1)
+
+
+def _add(loss: Tensor, factor: Number, term: Tensor) -> Tensor:
+    """loss + factor * term; a factor of exactly 0 drops the term, which may be infinite."""
+    return loss if not isinstance(factor, Tensor) and factor == 0 else loss + factor * term
+
+
+def _descend(optimizers: Sequence[Optimizer], loss: Tensor, grad_clip: Number | None) -> Tensor:
+    """One step of each optimiser down the gradient of the loss; returns the norm of the whole gradient."""
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    backward(loss, optimizers)
+    gradient_ready(optimizers, loss)
+    norms = [optimizer.step(grad_clip) for optimizer in optimizers]
+    return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
+
+
+@torch.no_grad()
+def _log_ratio(dist: ActionDist, new: Tensor, old: Tensor, action: Tensor, weight: Tensor | None) -> Tensor:
+    log_ratio = dist.log_prob(new, action) - dist.log_prob(old, action)
+    return log_ratio if weight is None else torch.where(weight != 0, log_ratio, 0.0)  # where the ratio may overflow
+
+
+@torch.no_grad()
+def _of_ratios(log_ratio: Tensor, weight: Tensor | None) -> Metrics:
+    """The metrics kl and ratio_max of the rows with a weight."""
+    ratio = log_ratio.clamp(max=MAX_LOG_RATIO).exp()
+    kl = weighted_mean(ratio - 1 - log_ratio, weight)
+    return {'kl': kl, 'ratio_max': (ratio if weight is None else torch.where(weight != 0, ratio, 0.0)).max()}

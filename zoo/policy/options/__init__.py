@@ -1,0 +1,1 @@
+"""Options of an update, which a plain policy leaves off."""

@@ -1,0 +1,245 @@
+"""Rewards that a policy gives itself for what is new to it.
+
+A part of INTRINSIC_REGISTRY is a class, constructed as `cls(section, obs_space, device, seed)`, with networks and random
+streams of its own. `advantage(rollout)` [T, B] is added to the advantages of a rollout; `update()` learns from that rollout
+and returns metrics under the fixed `names`; `state_dict()` and `load_state_dict(state)` are for checkpoints.
+It reads whole rollouts, so the policy may have a recurrent state and its samples may be cut into sequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from pydantic import AfterValidator, Field
+from torch import Tensor, nn
+
+from zoo.config.section import Section
+from zoo.core.data import Metrics, Obs, Rollout, leaves, map_tensors, split_rows
+from zoo.core.ranks import ALONE, Ranks
+from zoo.core.registry import INTRINSIC_REGISTRY
+from zoo.core.seeding import reseed, stream, torch_generator
+from zoo.core.spaces import Space, empty_obs
+from zoo.model.encoder import Inherited, build_encoder, checked_spec
+from zoo.model.inputs import make_input
+from zoo.model.layers import Layers, ValueHead, Width
+from zoo.rl_utils.gae import discounted_sum, gae_data, gae_return
+from zoo.rl_utils.init import orthogonal
+from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.rl_utils.optimizer import FlatAdam
+
+OBS_CLIP = 5.0  # of normalised observations, as published
+NONFINITE_LIMIT = 10  # gradient steps in a row that may be skipped
+ENCODER = 'policy.learn.intrinsic.encoder'
+Share = Annotated[float, Field(ge=0, le=1)]
+EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(lambda spec: checked_spec(spec, ENCODER))]
+
+
+class RNDConfig(Section):
+    """Options of intrinsic reward 'rnd'."""
+
+    weight: float = Field(
+        0.1, ge=0, description='factor of the intrinsic advantages (published: 0.5); more explores more, and longer'
+    )
+    discount_factor: Share = Field(0.99, description='gamma of the intrinsic returns, per env step')
+    gae_lambda: Share = Field(0.95, description='lambda of the intrinsic advantages and returns')
+    reward_clip: float = Field(
+        5.0, gt=0, description='bound of the intrinsic reward, in deviations of the intrinsic returns'
+    )
+    learning_rate: float = Field(
+        1e-3, gt=0, description="Adam's step size of predictor and intrinsic critic (published, for images: 1e-4)"
+    )
+    batch_size: int = Field(512, ge=1, description='rows of a gradient step')
+    epoch_per_collect: int = Field(4, ge=1, description='passes over each rollout')
+    predictor_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description='share of the rows of each pass that the predictor learns from; less keeps it curious',
+    )
+    feature_size: Width = Field(64, description='numbers that the predictor predicts (published: 512)')
+    encoder: EncoderSpec = Field(
+        'auto', description='network of target, predictor and intrinsic critic, each its own; as policy.model.encoder'
+    )
+    hidden_sizes: list[Width] = Field(
+        [64],
+        min_length=1,
+        description='widths of an encoder for vectors, and of the layers that the predictor has more',
+    )
+
+
+class Waiting(NamedTuple):
+    """The rows [N] of a rollout that `update` has not learned from yet."""
+
+    obs: Obs
+    next_obs: Obs
+    return_: Tensor
+    weight: Tensor  # 1 of a transition, 0 of a row that only resets an env
+
+
+@INTRINSIC_REGISTRY.register('rnd')
+class RND:
+    """Random network distillation: a state is new as far as a network fails to predict a fixed random network there.
+
+    error_t = mean_i (predictor_i(s_{t+1}) - target_i(s_{t+1}))^2, of the true successor, observations normalised, clipped to +-5
+    reward_t = error_t / sigma, sigma the running deviation of sum_k gamma^k error_{t-k}, clipped to reward_clip
+    The returns of it go on beyond the ends of episodes, and have a critic of their own.
+    Source: Burda et al. 2018, arXiv:1810.12894. Departs: the observation statistics begin with the first rollout, not with
+      random steps before; the intrinsic critic is a network of its own and sees the normalised observations.
+    """
+
+    config: ClassVar[type[Section]] = RNDConfig
+    names: ClassVar[tuple[str, ...]] = ('intrinsic_reward', 'intrinsic_loss', 'intrinsic_value_loss')
+
+    def __init__(self, cfg: RNDConfig, obs_space: Space, device: torch.device, seed: int) -> None:
+        self._cfg = cfg
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
+            torch.manual_seed(int(stream(seed, 'intrinsic networks').generate_state(1)[0]))
+            self.networks = RNDNetworks(cfg, obs_space).to(device)
+        self._optimizer = FlatAdam(self.networks.named_parameters(), cfg.learning_rate)
+        self._seed, self._generator, self._n_update = seed, torch_generator(seed, 'intrinsic'), 0
+        self._ranks: Ranks = ALONE
+        self._carry = torch.zeros(0, device=device)  # [B], gamma times the discounted sum of errors so far
+        self._waiting: Waiting | None = None
+        self._found = torch.zeros(len(self.names), device=device)
+
+    def set_ranks(self, ranks: Ranks) -> None:
+        """Learns together with other ranks from now on: gradients and statistics are those of the rows of all."""
+        self._ranks = self._optimizer.ranks = ranks
+        for module in self.networks.modules():
+            if isinstance(module, RunningMeanStd):
+                module.ranks = ranks
+
+    def forget(self, envs: slice) -> None:
+        """These of the envs are others than before: their sums of errors begin anew."""
+        self._carry[envs] = 0
+
+    @torch.no_grad()
+    def advantage(self, rollout: Rollout) -> Tensor:
+        """[T, B]: `weight` times the advantages of the intrinsic rewards; keeps the rollout for `update`.
+
+        Rows that only reset an env have the reward 0. A rollout that no update learned from is dropped at the next one.
+        """
+        cfg, networks = self._cfg, self.networks
+        is_reset = rollout.data.get('is_reset', torch.zeros_like(rollout.data['done']))
+        weight = (~is_reset).to(torch.float32)
+        obs, next_obs = (map_tensors(lambda x: x.flatten(0, 1), x) for x in (rollout.data['obs'], rollout.next_obs()))
+        for rows, valid in zip(self._split(next_obs), weight.flatten().split(cfg.batch_size), strict=True):
+            networks.update_statistics(rows, valid)
+        error = torch.cat([networks.errors(rows) for rows in self._split(next_obs)]).view_as(weight) * weight
+        value = torch.cat([networks.value(rows) for rows in self._split(obs)]).view_as(weight)
+        reward = self._scaled(error, weight)
+        after = networks.value(rollout.last_obs).unsqueeze(0)
+        next_value = torch.cat((value[1:], after))  # of the next row, which may be of another episode
+        found = gae_return(gae_data(value, next_value, reward), cfg.discount_factor, cfg.gae_lambda)
+        self._found[0] = reward.sum() / weight.sum().clamp(min=1)
+        self._waiting = Waiting(obs, next_obs, found.return_.flatten(), weight.flatten())
+        return cfg.weight * found.adv
+
+    @torch.enable_grad()
+    def update(self) -> Metrics:
+        """Predictor and critic learn from the last rollout, once: later calls before the next one change nothing."""
+        rows, cfg = self._waiting, self._cfg
+        if rows is not None:
+            generator = reseed(self._generator, self._seed, 'intrinsic', self._ranks.rank, self._n_update)
+            self._n_update += 1
+            for _ in range(cfg.epoch_per_collect):
+                order = torch.randperm(len(rows.weight), generator=generator).to(rows.weight.device)
+                losses = [self._step(rows, index) for index in order.split(cfg.batch_size)]
+            self._found[1:] = torch.stack(losses).mean(0)
+            self._optimizer.count_skipped(limit=NONFINITE_LIMIT)
+        self._waiting = None
+        return dict(zip(self.names, self._found.clone(), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Networks with their statistics, optimiser, a counter, and the sums of errors, which go on beyond episodes."""
+        return {
+            'networks': dict(self.networks.state_dict()),
+            'optimizer': self._optimizer.state_dict(),
+            'n_update': self._n_update,
+            'carry': self._carry.tolist(),  # a list, since its length is that of the envs
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies a `state_dict` in."""
+        self.networks.load_state_dict(state['networks'])
+        self._optimizer.load_state_dict(state['optimizer'])
+        self._n_update = state.get('n_update', 0)  # which older states do not count
+        carry = state.get('carry', [])  # older states have none: the sums begin anew
+        self._carry = torch.tensor(carry, dtype=torch.float32, device=self._carry.device)
+        self._waiting = None
+
+    def _split(self, obs: Obs) -> Iterator[Obs]:
+        return split_rows(obs, self._cfg.batch_size)
+
+    def _scaled(self, error: Tensor, weight: Tensor) -> Tensor:
+        """Errors [T, B] over the running deviation of their discounted sums, which go on beyond the ends of episodes."""
+        carry = self._carry if self._carry.shape == error.shape[1:] else torch.zeros_like(error[0])
+        total = discounted_sum(error, torch.zeros_like(error), carry, self._cfg.discount_factor)
+        self._carry = self._cfg.discount_factor * total[-1]
+        self.networks.returns.update(total.flatten(), weight.flatten())
+        return self.networks.returns.rescale(error)
+
+    def _step(self, rows: Waiting, index: Tensor) -> Tensor:
+        """A gradient step on some of the rows; the mean losses [2] of predictor and critic."""
+        n_predict = math.ceil(self._cfg.predictor_share * len(index))  # the rows are in random order
+        next_obs, obs = _at(rows.next_obs, index[:n_predict]), _at(rows.obs, index)
+        predictor_loss = _mean(self.networks.errors(next_obs), rows.weight[index[:n_predict]])
+        value_error = self.networks.value(obs) - rows.return_[index]
+        value_loss = _mean(0.5 * value_error.square(), rows.weight[index])
+        self._optimizer.zero_grad()
+        (predictor_loss + value_loss).backward()
+        self._optimizer.step()
+        return torch.stack((predictor_loss, value_loss)).detach()
+
+
+class RNDNetworks(nn.Module):
+    """A fixed random network, one that predicts it, a critic of intrinsic returns, and the statistics of all of them."""
+
+    def __init__(self, cfg: RNDConfig, obs_space: Space) -> None:
+        super().__init__()
+        self.input = make_input(obs_space)
+        seen = leaves(self.input(empty_obs(obs_space, (1,))))
+        self.obs_statistics = nn.ModuleList([RunningMeanStd(tuple(x.shape[1:]), clip=OBS_CLIP) for _, x in seen])
+        self.returns = RunningMeanStd(clip=cfg.reward_clip)
+        given = Inherited(hidden_sizes=cfg.hidden_sizes, activation='relu')
+        target, predictor, critic = (build_encoder(cfg.encoder, obs_space, given, ENCODER) for _ in range(3))
+        behind = Layers(predictor.n_feature, cfg.hidden_sizes, 'relu')
+        self.target = nn.Sequential(target, _linear(target.n_feature, cfg.feature_size)).requires_grad_(False)
+        self.predictor = nn.Sequential(predictor, behind, _linear(behind.n_feature, cfg.feature_size))
+        self.critic = nn.Sequential(critic, ValueHead(critic.n_feature, critic.value_gain))
+
+    def errors(self, obs: Obs) -> Tensor:
+        """[N]: mean squared error of the prediction for each observation [N, *O]."""
+        seen = self._seen(obs)
+        return (self.predictor(seen) - self.target(seen)).square().mean(-1)
+
+    def value(self, obs: Obs) -> Tensor:
+        """[N], of intrinsic returns."""
+        return self.critic(self._seen(obs))
+
+    def update_statistics(self, obs: Obs, weight: Tensor) -> None:
+        """Takes in the observations [N, *O] with a weight [N] above 0."""
+        each: Any
+        for each, (_, x) in zip(self.obs_statistics, leaves(self.input(obs)), strict=True):
+            each.update(x, weight)
+
+    def _seen(self, obs: Obs) -> Any:
+        """What the encoders take, normalised."""
+        statistics = iter(self.obs_statistics)
+        return map_tensors(lambda x: next(statistics)(x), self.input(obs))
+
+
+def _linear(n_in: int, n_out: int) -> nn.Linear:
+    return orthogonal(nn.Linear(n_in, n_out), math.sqrt(2))
+
+
+def _at(obs: Obs, index: Tensor) -> Obs:
+    return map_tensors(lambda x: x[index], obs)
+
+
+def _mean(x: Tensor, weight: Tensor) -> Tensor:
+    """Mean of x [N] by weights [N] of 0 or 1; 0 without any."""
+    return (x * weight).sum() / weight.sum().clamp(min=1)

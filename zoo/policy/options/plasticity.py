@@ -1,0 +1,147 @@
+"""Plasticity: changes of a network's parameters between updates, so that it keeps learning when its task changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from zoo.core.errors import UserError
+from zoo.core.registry import PLASTICITY_REGISTRY, Part
+from zoo.core.seeding import reseed, torch_generator
+
+
+class Regrowth:
+    """Calls a part of PLASTICITY_REGISTRY on a model after every `every`-th update, `every` an option of the part (1 without).
+
+    Parameters change in place, so that flat buffers of which they are views stay valid; the moments of an optimiser stay as
+    they are. The initial values are those at construction, or at `begin`. They go into checkpoints: a model given from outside, or one
+    that began from another run, has values that no seed brings back.
+    Args: part: as `make_part` gives it; seed: the run's; what the part draws is a function of it and of the count of updates.
+    """
+
+    def __init__(self, part: Part, model: nn.Module, seed: int) -> None:
+        self._part, self._every = part, dict(part.options).get('every', 1)
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.begin()
+        self._seed, self._generator = seed, torch_generator(seed, 'plasticity')
+        self.n_update = 0
+
+    def begin(self) -> None:
+        """The parameters as they are now are the initial ones."""
+        self._initial = {name: p.detach().clone() for name, p in self._named.items()}
+
+    def after_update(self) -> bool:
+        """Counts an update, and calls the part where it is its turn; returns whether it did."""
+        self.n_update += 1
+        acts = self.n_update % self._every == 0
+        if acts:
+            generator = reseed(self._generator, self._seed, 'plasticity', self.n_update)
+            self._part({name: p.detach() for name, p in self._named.items()}, self._initial, generator)
+        return acts
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count of updates and the initial parameters."""
+        return {'n_update': self.n_update, 'initial': dict(self._initial)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies a `state_dict` in."""
+        self.n_update = state['n_update']
+        for name, x in self._initial.items():
+            x.copy_(state['initial'][name])
+
+
+Named = dict[str, Tensor]
+Every = Annotated[int, Field(ge=1, description='updates from one call to the next')]
+
+
+@PLASTICITY_REGISTRY.register('shrink_perturb')
+@torch.no_grad()
+def shrink_perturb(
+    named: Named,
+    initial: Named,
+    generator: torch.Generator,
+    *,
+    every: Every = 100,
+    shrink: Annotated[float, Field(gt=0, le=1, description='factor of the weights; nearer 1 is gentler')] = 0.9,
+    perturb: Annotated[float, Field(ge=0, description='noise, as a share of the size of the initial weights')] = 0.1,
+) -> None:
+    """Shrinks the weights and adds noise of the size of their initial values.
+
+    w <- shrink w + perturb rms(w_initial) noise, noise normal, of each weight matrix or kernel
+    Source: Ash and Adams 2020, arXiv:1910.08475. Departs: noise in units of each tensor's own initial size; biases, gains of
+      norms and free deviations (tensors of one dimension) stay.
+    """
+    for name, x in named.items():
+        if x.dim() < 2:
+            continue
+        noise = torch.empty(x.shape, device=generator.device).normal_(generator=generator).to(x)
+        size = initial[name].square().mean().sqrt().to(x)
+        x.mul_(shrink).add_(perturb * size * noise)
+
+
+@PLASTICITY_REGISTRY.register('l2_init')
+@torch.no_grad()
+def l2_init(
+    named: Named,
+    initial: Named,
+    generator: torch.Generator,
+    *,
+    every: Every = 1,
+    strength: Annotated[float, Field(gt=0, le=1, description='share of the way back to the initial values')] = 1e-3,
+) -> None:
+    """Pulls all parameters towards their initial values.
+
+    w <- w + strength (w_initial - w)
+    Source: Kumar et al. 2023, arXiv:2308.11958. Departs: a step of its own, as decoupled weight decay, not a term of the loss.
+    """
+    for name, x in named.items():
+        x.lerp_(initial[name].to(x), strength)
+
+
+@PLASTICITY_REGISTRY.register('reset_last')
+@torch.no_grad()
+def reset_last(
+    named: Named,
+    initial: Named,
+    generator: torch.Generator,
+    *,
+    every: Every = 100,
+    layers: Annotated[
+        list[str],
+        Field(min_length=1, description='parameters to be reset: those with one of these texts in their names'),
+    ] = ['_head.'],  # noqa: B006
+) -> None:
+    """Sets the last layers back to their initial values, by default the heads of policy and value.
+
+    Source: Nikishin et al. 2022, arXiv:2205.07802.
+    Raises: UserError if no parameter has such a name.
+    """
+    if problem := _unmatched(layers, named):
+        raise UserError(problem)
+    for name in named:
+        if any(text in name for text in layers):
+            named[name].copy_(initial[name])
+
+
+def plasticity_problem(part: Part | None, names: Iterable[str]) -> str:
+    """Why a part cannot act on a model, as a sentence; empty if it can, or if that is not known.
+
+    Args: part: as `make_part` gives it, or None; names: of the model's parameters.
+    """
+    if not isinstance(part, Part) or part.function is not reset_last:
+        return ''
+    return _unmatched(dict(part.options)['layers'], names)
+
+
+def _unmatched(layers: Iterable[str], names: Iterable[str]) -> str:
+    names = list(names)
+    if any(text in name for name in names for text in layers):
+        return ''
+    return (
+        f"plasticity 'reset_last': no parameter has one of {', '.join(map(repr, layers))} in its name; the "
+        f'parameters are {", ".join(names)}'
+    )

@@ -1,0 +1,117 @@
+"""Parameters chosen by patterns of their names: kept as they are (policy.learn.freeze), or taken over from another network."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from zoo.core.errors import UserError
+from zoo.core.registry import closest
+from zoo.rl_utils.normalizer import RunningMeanStd
+
+logger = logging.getLogger(__name__)
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Keeps parameters whose names match a pattern from being trained, and running statistics from being updated.
+
+    The names are those of `model.named_parameters()`, such as 'actor_encoder.layers.0.weight'; statistics have the name of
+    their module, 'input'. A pattern that names a module, as 'actor_encoder', stands for all in it. What is frozen has no
+    gradient, so it counts in no norm, and no weight decay moves it.
+    Returns: what was frozen. Raises: UserError for a pattern that matches nothing, and if no parameter is left to train.
+    """
+    if not patterns:
+        return []
+    parameters = dict(model.named_parameters(remove_duplicate=False))  # a shared part may be named either way
+    statistics = {name: module for name, module in model.named_modules() if isinstance(module, RunningMeanStd)}
+    names = [*parameters, *statistics]
+    for pattern in patterns:
+        if not any(_matches(name, pattern) for name in names):
+            raise UserError(_unmatched(pattern, names))
+    found = [name for name in names if any(_matches(name, pattern) for pattern in patterns)]
+    kept = {id(parameters[name]) for name in found if name in parameters}
+    if not any(p.requires_grad and id(p) not in kept for p in parameters.values()):
+        raise UserError(f'policy.learn.freeze is {list(patterns)}, which leaves no parameter to train; freeze fewer')
+    for name in found:
+        if name in parameters:
+            parameters[name].requires_grad_(False)
+        else:
+            statistics[name].is_frozen = True
+    moving = [name for name, module in statistics.items() if not module.is_frozen]
+    if moving and kept:
+        logger.info(
+            'frozen layers see observations whose normalisation moves on; policy.learn.freeze=[..., %s] stops that',
+            moving[0],
+        )
+    return found
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f'{pattern}.*')
+
+
+def _unmatched(pattern: str, names: Sequence[str]) -> str:
+    """A sentence about a pattern that matches none of the names, with the nearest of these, or of the parts that have them."""
+    parts = list(dict.fromkeys(name.partition('.')[0] for name in names))
+    near = closest(pattern, names) or [f'{part}.*' for part in closest(pattern.partition('.')[0], parts)]
+    guess = f'did you mean {" or ".join(near)}?' if near else f'its parts are {", ".join(parts)}'
+    return f'policy.learn.freeze has {pattern!r}, which matches no parameter of the model; {guess}'
+
+
+class PartialLoad(NamedTuple):
+    """What became of a state that was loaded in part; names of parameters and statistics."""
+
+    loaded: list[str]
+    misfits: list[str]  # 'name: [64, 4] in the state, [64, 6] here'
+    missing: list[str]  # asked for, but the state has none
+    unused: list[str]  # of the state, which this policy lacks or which were not asked for
+
+    def text(self) -> str:
+        """A line for each kind."""
+        kinds = (('loaded', self.loaded), ('of another shape', self.misfits), ('not in the state', self.missing))
+        return '\n'.join(f'{kind}: {_some(names)}' for kind, names in (*kinds, ('not used', self.unused)) if names)
+
+
+@torch.no_grad()
+def load_partly(model: nn.Module, normalizers: nn.Module, state: Mapping[str, Any], only: Sequence[str]) -> PartialLoad:
+    """Copies the entries of 'model' and 'normalizer' in, whose names match one of the patterns `only` and which fit.
+
+    Raises: UserError if none does.
+    """
+    report = PartialLoad([], [], [], [])
+    for module, key in ((model, 'model'), (normalizers, 'normalizer')):
+        own, given = module.state_dict(), state.get(key, {})
+        for name, value in own.items():
+            _take(name, value, given, only, report)
+        report.unused.extend(
+            name for name in given if name not in own or not any(fnmatchcase(name, each) for each in only)
+        )
+    if not report.loaded:
+        names = ', '.join(only)
+        raise UserError(
+            f'nothing of the state fits this policy (asked for: {names}): {report.text()}; give names that it has'
+        )
+    return report
+
+
+def _take(name: str, value: torch.Tensor, given: Mapping[str, Any], only: Sequence[str], report: PartialLoad) -> None:
+    if not any(fnmatchcase(name, each) for each in only):
+        return
+    found = given.get(name)
+    if found is None:
+        report.missing.append(name)
+    elif not isinstance(found, torch.Tensor) or found.shape != value.shape:
+        shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        report.misfits.append(f'{name}: {shape} in the state, {list(value.shape)} here')
+    else:
+        value.copy_(found)
+        report.loaded.append(name)
+
+
+def _some(names: list[str]) -> str:
+    return ', '.join(names[:8]) + (f' and {len(names) - 8} more' if len(names) > 8 else '')

@@ -1,0 +1,1 @@
+"""Variants of PPO and PPG, and other families of policies."""

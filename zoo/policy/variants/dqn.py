@@ -1,0 +1,246 @@
+"""Policy 'dqn': deep Q-learning (Mnih et al. 2015) with double-Q targets (van Hasselt et al. 2016, arXiv:1509.06461)."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from zoo.config.components import part_of
+from zoo.config.schedule import Linear, Probability, Schedule, schedule_value
+from zoo.config.section import Filled
+from zoo.core.data import Metrics, Rollout, Sample, keeps_state, map_tensors, split_rows
+from zoo.core.errors import UserError
+from zoo.core.registry import OPTIMIZER_REGISTRY, POLICY_REGISTRY
+from zoo.core.spaces import Discrete, Space
+from zoo.model.check import actor_parameters
+from zoo.policy.acting import NetworkPolicy
+from zoo.policy.config import CollectConfig, Count, LearnConfig, PolicyConfig
+from zoo.policy.hooks import gradient_ready
+from zoo.policy.samples import valid_weight
+from zoo.rl_utils.distributions.categorical import Categorical
+from zoo.rl_utils.estimators import n_step
+from zoo.rl_utils.exploration import epsilon_greedy
+from zoo.rl_utils.gae import gae_data
+from zoo.rl_utils.q_learning import q_error, q_target
+
+
+@torch.no_grad()
+def n_step_transition(rollout: Rollout, gamma: float, n: int) -> dict[str, Any]:
+    """Columns [T, B] of transitions over m = n steps, fewer where the episode or the rollout ends before.
+
+    reward = r_t + .. + gamma^(m-1) r_{t+m-1},   discount = gamma^m, or 0 where the last of these steps is `done`,
+    next_obs = the true successor of that step, also where a time limit ended the episode
+    """
+    reward, done, end = (rollout.data[name] for name in ('reward', 'done', 'traj_flag'))
+    zero, one = torch.zeros_like(reward), torch.ones_like(reward)
+
+    def total(next_value: Tensor, reward: Tensor, done: Tensor, gamma: float) -> Tensor:
+        return n_step(gae_data(zero, next_value, reward, done, end), gamma, 1.0, n=n)[1]
+
+    row, env = torch.meshgrid(*(torch.arange(k, device=reward.device) for k in reward.shape), indexing='ij')
+    last = row + total(zero, one, done, 1.0).long() - 1  # m - 1 rows below
+    return {
+        'reward': total(zero, reward, done, gamma),
+        'discount': total(one, zero, done, gamma),
+        'next_obs': map_tensors(lambda x: x[last, env], rollout.next_obs()),
+    }
+
+
+def q_step(
+    model: Any, target_model: Any, optimizer: Any, part: Mapping[str, Any], cfg: DQNLearnConfig
+) -> tuple[Metrics, Tensor]:
+    """One gradient step on `q_error`.
+
+    Args:
+      model, target_model: their `compute_actor` gives Q-values [n, A].
+      part: obs, action, reward, discount, next_obs as of `n_step_transition`, [n, ...], and weight where rows differ in it.
+      cfg: the section `policy.learn` of 'dqn'.
+    Returns: detached 0-dim metrics loss, q, td_error, grad_norm; |Q - target| [n], 0 where the weight is.
+    """
+    with torch.no_grad():
+        value = target_model.compute_actor(part['next_obs'])
+        choice = model.compute_actor(part['next_obs']) if cfg.double else value
+    target, weight = q_target(part['reward'], part['discount'], value, choice), part.get('weight')
+    loss, q = q_error(model.compute_actor(part['obs']), part['action'], target, weight, cfg.huber_delta)
+    optimizer.zero_grad()
+    loss.backward()
+    gradient_ready([optimizer], loss)
+    norm, error = optimizer.step(cfg.grad_clip), (q.detach() - target).abs()
+    return {'loss': loss.detach(), 'q': q.detach().mean(), 'td_error': error.mean(), 'grad_norm': norm}, error
+
+
+def n_choice_of(model: nn.Module, action_space: Space) -> int:
+    """How many actions the logits of a model are the Q-values of. Raises: UserError where they cannot be that."""
+    if not isinstance(action_space, Discrete):
+        kind = type(action_space).__name__
+        raise UserError(
+            f"policy 'dqn' is for Discrete actions, and those of the env are of a {kind}; use policy.type=ppo"
+        )
+    if keeps_state(model):
+        raise UserError(
+            f"policy 'dqn' is for a model without a memory, got {type(model).__name__}; use policy.type=ppo, or leave "
+            'policy.model.recurrent out'
+        )
+    return action_space.n
+
+
+def check_n_return(collect: Any) -> None:
+    """Raises: UserError for returns over more steps than a rollout has. collect: the resolved section `policy.collect`."""
+    if collect.n_step is not None and collect.n_return > collect.n_step:
+        raise UserError(
+            f'policy.collect.n_return is {collect.n_return} but a rollout has {collect.n_step} steps, after which no reward is '
+            f'known; use n_return {collect.n_step} or less, or policy.collect.n_step={collect.n_return} or more'
+        )
+
+
+class TargetNetwork:
+    """A copy of a network that follows it slowly.
+
+    Args: freq: gradient steps between its moves; tau: share of the way to the network of each move, 1: all of it.
+    Attributes: model: the copy; n_step: gradient steps so far.
+    """
+
+    def __init__(self, model: nn.Module, freq: int, tau: float) -> None:
+        self.model: Any = copy.deepcopy(model).requires_grad_(False)
+        self._source, self._freq, self._tau, self.n_step = model, freq, tau, 0
+
+    def begin(self) -> None:
+        """Makes the copy equal to the network."""
+        self.model.load_state_dict(self._source.state_dict())
+
+    def follow(self) -> None:
+        """Called after each gradient step."""
+        self.n_step += 1
+        if self.n_step % self._freq == 0:
+            for slow, fast in zip(self.model.state_dict().values(), self._source.state_dict().values(), strict=True):
+                slow.copy_(slow.lerp(fast, self._tau) if slow.is_floating_point() else fast)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its parameters and buffers, and how many steps there were."""
+        return {'model': dict(self.model.state_dict()), 'n_step': self.n_step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copies a `state_dict` in."""
+        self.model.load_state_dict(state['model'])
+        self.n_step = state['n_step']
+
+
+OptimizerSpec = part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer')
+
+
+class DQNLearnConfig(LearnConfig):
+    """Section `policy.learn` of 'dqn'; each draw of the buffer is learned from once, in minibatches."""
+
+    learning_rate: Schedule = Field(1e-3, description="the optimiser's step size (1e-4 to 3e-3 is usual)")
+    optimizer: OptimizerSpec = Field('adam', description='how parameters move, by name or as {type: name, its options}')  # type: ignore[valid-type]
+    grad_clip: float | None = Field(10.0, gt=0, description='limit of the gradient norm; null: off')
+    double: bool = Field(
+        True, description='the network picks the action that the target network values; false: the latter'
+    )
+    target_freq: int = Field(200, ge=1, description='gradient steps between moves of the target network')
+    tau: float = Field(1.0, gt=0, le=1, description='share of the way that it then moves; .005 with target_freq 1')
+    huber_delta: float | None = Field(
+        1.0, gt=0, description='error beyond which its loss is linear; null: squared error'
+    )
+
+
+class DQNCollectConfig(CollectConfig):
+    """Section `policy.collect` of 'dqn'."""
+
+    n_step: Filled[Count] = Field(8, description='env steps per rollout and env (1 to 64)')
+    discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
+    n_return: int = Field(1, ge=1, description='steps whose rewards a target counts, fewer at ends; 3 is usual')
+    eps: Probability = Field(
+        Linear(start=1, end=0.05, over=10_000),
+        description='probability of a random action, by env steps before the rollout',
+    )
+
+
+class DQNConfig(PolicyConfig):
+    """Section `policy` of 'dqn'."""
+
+    type: str = Field('dqn', description='registered name of the policy')
+    learn: DQNLearnConfig = DQNLearnConfig()
+    collect: DQNCollectConfig = DQNCollectConfig()
+
+
+@POLICY_REGISTRY.register('dqn')
+class DQNPolicy(NetworkPolicy):
+    """Deep Q-learning, epsilon-greedy.
+
+    It leaves |target - Q| in the column 'priority' of each batch, for buffers that draw by it.
+    """
+
+    cfg: DQNConfig
+    config: ClassVar[type[PolicyConfig]] = DQNConfig
+    announces_gradients: ClassVar[bool] = True
+    writes_priority: ClassVar[bool] = True
+
+    @classmethod
+    def default_buffer(cls) -> str:
+        return 'replay'
+
+    def _build(self) -> None:
+        super()._build()
+        self._dist = Categorical(n_choice_of(self._model, self.action_space))  # whatever the model's own may be
+
+    def check_fields(self) -> None:
+        check_n_return(self.cfg.collect)
+
+    def _behaviour(self, logit: Tensor, env_step: int | None = None) -> Tensor:
+        eps = schedule_value(self.cfg.collect.eps, self._collect_step if env_step is None else env_step)
+        return epsilon_greedy(self._dist, logit, epsilon=eps)
+
+    def _stochastic(self, logit: Tensor) -> Tensor:
+        """With the epsilon that its schedule ends with."""
+        return self._behaviour(logit, sys.maxsize)
+
+    def _get_train_sample(self, rollout: Rollout) -> Sample:
+        rollout, cfg = rollout.to(self.device), self.cfg.collect
+        columns = {name: rollout.data[name] for name in ('obs', 'action')}
+        columns |= n_step_transition(rollout, cfg.discount_factor, cfg.n_return)
+        if 'is_reset' in rollout.data:
+            columns['weight'] = valid_weight(rollout.data['is_reset'], self.run.ranks)
+        return map_tensors(lambda x: x.flatten(0, 1), columns)  # [T, B] -> [N]
+
+    def _init_learn(self) -> None:
+        self._optimizer = self._make_optimizer(actor_parameters(self._model, self.obs_space))
+        self._target = TargetNetwork(self._model, self.cfg.learn.target_freq, self.cfg.learn.tau)
+
+    def _follow_model(self) -> None:
+        self._target.begin()
+
+    def _forward_learn(self, batch: Any) -> Metrics:
+        cfg, drawn, steps = self.cfg.learn, map_tensors(lambda x: x.to(self.device), batch), []
+        self._optimizer.lr = schedule_value(cfg.learning_rate, self._env_step)
+        for part in split_rows(drawn, cfg.batch_size or len(drawn['action'])):
+            with self._mode.steps(self.seed, self._target.n_step):
+                steps.append(q_step(self._model, self._target.model, self._optimizer, part, cfg))
+            self._target.follow()
+        found, errors = zip(*steps, strict=True)
+        batch['priority'] = torch.cat(errors)  # read by buffers that draw by it
+        if hasattr(self._model, 'update_normalizer'):  # a model need not keep any
+            self._model.update_normalizer(drawn['obs'], drawn.get('weight'))
+        rates = {'learning_rate': self._optimizer.lr, 'eps': schedule_value(self.cfg.collect.eps, self._env_step)}
+        rates['skipped_step'] = self._optimizer.count_skipped(limit=10)  # in a row
+        means = {name: torch.stack([step[name] for step in found]).mean() for name in found[0]}
+        return means | {name: torch.tensor(x, dtype=torch.float64) for name, x in rates.items()}
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ['loss', 'q', 'td_error', 'grad_norm', 'learning_rate', 'eps', 'skipped_step']
+
+    def _get_train_iter(self) -> int:
+        return self._target.n_step
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {'optimizer': self._optimizer.state_dict(), 'target': self._target.state_dict()}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state['optimizer'])
+        self._target.load_state_dict(state['target'])

@@ -1,0 +1,47 @@
+"""Published variants of PPO and PPG: names for configs that choose other components."""
+
+from __future__ import annotations
+
+from zoo.policy.ppg import PPGPolicy
+from zoo.policy.ppo import PPOPolicy
+from zoo.policy.variants.offpolicy import PPOOffPolicy
+
+# SPO (Xie et al. 2025, arXiv:2401.16025): a quadratic penalty in place of the clip
+PPOPolicy.with_updates(
+    'spo', {'learn': {'surrogate': 'spo'}}, __doc__='PPO with a quadratic penalty on the ratio in place of the clip.'
+)
+# PPO-EWMA (Hilton et al. 2022, arXiv:2110.00641): stays near an average of past policies, so samples may be old
+PPOPolicy.with_updates(
+    'ppo_ewma', {'learn': {'proximal': 'ewma'}}, __doc__='PPO that stays near an average of past policies.'
+)
+PPOOffPolicy.with_updates(
+    'ppo_ewma_offpolicy',
+    {'learn': {'proximal': 'ewma'}},
+    __doc__='ppo_ewma on draws from a replay buffer: samples may be old.',
+)
+PPGPolicy.with_updates(
+    'ppg_ewma', {'learn': {'proximal': 'ewma'}}, __doc__='PPG that stays near an average of past policies.'
+)
+# PPG Reloaded (Wang et al. 2023, ICML): auxiliary phases that are short and frequent, over many past rollouts
+PPGPolicy.with_updates(
+    'ppg_reloaded',
+    {'learn': {'aux_freq': 4, 'aux_window': 32, 'aux_train_epoch': 1}},
+    __doc__='PPG with short and frequent auxiliary phases over many past rollouts.',
+)
+# DNA (Aitchison and Sweetser 2022, arXiv:2206.10027): two networks, each with the batch, passes and lambda that fit it,
+# and after each rollout the critic's values are distilled into the policy's trunk
+PPGPolicy.with_updates(
+    'dna',
+    {
+        'learn': {
+            'phase': 'distill',
+            'aux_freq': 1,
+            'aux_train_epoch': 2,
+            'actor_epoch_per_collect': 2,
+            'critic_epoch_per_collect': 1,
+            'entropy_weight': 0.01,
+        },
+        'collect': {'gae_lambda': 0.8, 'estimator': {'type': 'gae', 'value_lambda': 0.95}},
+    },
+    __doc__='DNA: PPG with two networks and distillation of values into the policy after each rollout.',
+)

@@ -1,0 +1,1 @@
+"""Action distributions, one family a file; each registers itself under its name."""

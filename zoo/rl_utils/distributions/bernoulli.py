@@ -1,0 +1,65 @@
+"""Distribution 'bernoulli': K independent bits; param [..., K] are the log-odds of a 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, softplus
+
+from zoo.core.action_map import action_width
+from zoo.core.registry import DISTRIBUTION_REGISTRY
+from zoo.core.spaces import MultiBinary, Space
+from zoo.rl_utils.check import looks_at_actions, wide
+from zoo.rl_utils.distribution import Logit, LogitDist, draw_device
+
+_RESOLUTION = 2.0**-24
+"""Of float32 below 1: a uniform number is kept so far from 0 and 1, so that its logit is finite, up to +-16.6."""
+
+
+@DISTRIBUTION_REGISTRY.register('bernoulli')
+class Bernoulli(LogitDist):
+    """Actions are bits [..., K] int64. A mask says which bits may be 1; log-odds of -inf: the bit is always 0."""
+
+    name: ClassVar[str] = 'bernoulli'
+
+    def __init__(self, n_bit: int) -> None:
+        super().__init__(n_bit, n_bit)
+
+    @classmethod
+    def of_space(cls, space: Space, options: Mapping[str, Any]) -> Bernoulli | None:
+        return cls(action_width(space)) if isinstance(space, MultiBinary) and action_width(space) else None
+
+    def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
+        uniform = torch.rand((*lead, self.n_noise), generator=generator, device=draw_device(generator, device))
+        return uniform.logit_(eps=_RESOLUTION).to(device)  # Logistic(0, 1)
+
+    def mode(self, param: Tensor) -> Tensor:
+        return (param > 0).long()
+
+    def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
+        param = wide(param)
+        return logsigmoid(torch.where(action.bool(), param, -param)).sum(-1)
+
+    def entropy(self, param: Tensor) -> Tensor:
+        """Per bit, with l the size of its log-odds: softplus(-l) + l * sigmoid(-l), which is even in l."""
+        size = wide(param).abs().clamp(max=1e4)  # there all is 0, and with inf it would be NaN
+        return (softplus(-size) + size * (-size).sigmoid()).sum(-1)
+
+    def kl(self, param_p: Tensor, param_q: Tensor) -> Tensor:
+        """Per bit: p * log(p / q) + (1 - p) * log((1 - p) / (1 - q)), and log(p / (1 - p)) is the parameter itself."""
+        param_p, param_q = wide(param_p), wide(param_q)
+        change = torch.where(param_p == -torch.inf, 0.0, param_p - param_q)  # 0 * log 0 is 0
+        return (param_p.sigmoid() * change + logsigmoid(-param_p) - logsigmoid(-param_q)).sum(-1)
+
+    def split(self, param: Tensor) -> Logit:
+        return {'log_odds': param}
+
+    def check_action(self, action: Tensor, lead: torch.Size) -> None:
+        """That they are zeros and ones is looked at only if the environment variable ZOO_DEBUG is 1."""
+        super().check_action(action, lead)
+        if looks_at_actions() and ((action < 0) | (action > 1)).any():
+            low, high = action.aminmax()
+            raise ValueError(f'action holds {low} to {high} but must hold bits; give zeros and ones')

@@ -1,0 +1,149 @@
+"""Distribution 'composite': independent parts, one for each leaf of a Dict or Tuple of spaces (hybrid actions)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from zoo.core.errors import UserError
+from zoo.core.registry import DISTRIBUTION_REGISTRY
+from zoo.core.spaces import Dict, Discrete, Space, leaf_spaces
+from zoo.rl_utils.distribution import ActionDist, Logit, fitting, make_dist
+
+_MAX_CHOICE = 2**24
+"""From here on float32, in which actions are held, does not have every integer."""
+
+
+class CompositeHead(nn.Module):
+    """Features -> the parameters of all parts, side by side; each part has a head of its own."""
+
+    def __init__(self, heads: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(heads)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        return torch.cat([head(feature) for head in self.parts], -1)
+
+
+@DISTRIBUTION_REGISTRY.register('composite')
+class Composite(ActionDist):
+    """Actions are [..., D] f32: those of the parts side by side in the order of the leaves, indices as numbers.
+
+    Parameters, noise and masks are side by side in the same order; parts that take no mask have no columns in it.
+    """
+
+    name: ClassVar[str] = 'composite'
+    is_default: ClassVar[bool] = True
+
+    def __init__(self, parts: Sequence[tuple[str, ActionDist]]) -> None:
+        """parts: (name, distribution)."""
+        self.names, self.parts = [name for name, _ in parts], [dist for _, dist in parts]
+        self._n_param = [part.n_param for part in self.parts]
+        self._n_action = [part.n_action or 1 for part in self.parts]
+        self._n_noise = [part.n_noise for part in self.parts]
+        super().__init__(sum(self._n_param), sum(self._n_action), sum(self._n_noise))
+        self.n_mask = sum(part.n_mask for part in self.parts)
+        read = [part.reads for part in self.parts]
+        self.reads = None if None in read else tuple(name for each in read for name in each or ())
+
+    @classmethod
+    def of_space(cls, space: Space, options: Mapping[str, Any]) -> Composite | None:
+        """The distribution that options name serves in the leaves that it fits, the default ones in the others."""
+        if not isinstance(space, Dict):
+            return None
+        leaves, name = list(leaf_spaces(space)), options.get('distribution', 'auto')
+        if not leaves:
+            raise UserError('the actions are an empty Dict or Tuple; a policy needs something to choose')
+        for path, leaf in leaves:
+            widths = (leaf.n,) if isinstance(leaf, Discrete) else getattr(leaf, 'nvec', ())
+            if (n_choice := max(widths, default=0)) >= _MAX_CHOICE:
+                raise UserError(
+                    f'the part {path!r} of the actions has {n_choice} choices, but in a Dict or Tuple fewer than '
+                    f'{_MAX_CHOICE} are supported; split them into several entries'
+                )
+        named = None if name in ('auto', cls.name) else DISTRIBUTION_REGISTRY.get(name)
+        fits = [named is not None and named.of_space(leaf, options) is not None for _, leaf in leaves]
+        if named is not None and not any(fits):
+            known = ', '.join(f'{path}: {" or ".join(fitting(leaf, options))}' for path, leaf in leaves)
+            raise UserError(
+                f"policy.model.distribution is {name!r}, which can draw no part of the actions; use 'auto', or what "
+                f'fits a part ({known})'
+            )
+        return cls(
+            [
+                (path, make_dist(leaf, name if fit else 'auto', options))
+                for (path, leaf), fit in zip(leaves, fits, strict=True)
+            ]
+        )
+
+    def make_head(self, n_feature: int, options: Mapping[str, Any]) -> nn.Module:
+        return CompositeHead([part.make_head(n_feature, options) for part in self.parts])
+
+    def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
+        return torch.cat([part.noise(lead, generator, device) for part in self.parts], -1)
+
+    def sample(self, param: Tensor, noise: Tensor) -> Tensor:
+        noises = noise.split(self._n_noise, -1)
+        return self._joined([part.sample(p, each) for (part, p), each in zip(self._params(param), noises, strict=True)])
+
+    def mode(self, param: Tensor) -> Tensor:
+        return self._joined([part.mode(p) for part, p in self._params(param)])
+
+    def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
+        actions = self._actions(action)
+        return reduce(add, [part.log_prob(p, next(actions)) for part, p in self._params(param)])
+
+    def entropy(self, param: Tensor) -> Tensor:
+        return reduce(add, [part.entropy(p) for part, p in self._params(param)])
+
+    def kl(self, param_p: Tensor, param_q: Tensor) -> Tensor:
+        others = param_q.split(self._n_param, -1)
+        return reduce(add, [part.kl(p, q) for (part, p), q in zip(self._params(param_p), others, strict=True)])
+
+    def masked(self, param: Tensor, mask: Tensor) -> Tensor:
+        if not self.n_mask:
+            return super().masked(param, mask)
+        masks = iter(mask.split([part.n_mask for part in self.parts if part.n_mask], -1))
+        return torch.cat([part.masked(p, next(masks)) if part.n_mask else p for part, p in self._params(param)], -1)
+
+    @property
+    def is_bounded(self) -> bool:
+        return any(part.is_bounded for part in self.parts)
+
+    def env_action(self, action: Tensor) -> Tensor:
+        actions = zip(self.parts, action.split(self._n_action, -1), strict=True)
+        return torch.cat([part.env_action(each) if part.is_bounded else each for part, each in actions], -1)
+
+    def split(self, param: Tensor) -> Logit:
+        """The parameters of each part, under the dotted path of its leaf."""
+        return dict(zip(self.names, param.split(self._n_param, -1), strict=True))
+
+    def problem_of(self, param: Tensor) -> str:
+        for name, (part, p) in zip(self.names, self._params(param), strict=True):
+            if problem := part.problem_of(p):
+                return f'in the part {name!r} {problem}'
+        return ''
+
+    def check_action(self, action: Tensor, lead: torch.Size) -> None:
+        super().check_action(action, lead)
+        for part, each in zip(self.parts, self._actions(action), strict=True):
+            part.check_action(each, lead)
+
+    def _params(self, param: Tensor) -> Iterator[tuple[ActionDist, Tensor]]:
+        return zip(self.parts, param.split(self._n_param, -1), strict=True)
+
+    def _actions(self, action: Tensor) -> Iterator[Tensor]:
+        """Each part's actions in its own form."""
+        for part, each in zip(self.parts, action.split(self._n_action, -1), strict=True):
+            own = each if part.n_action else each.squeeze(-1)
+            yield own.long() if part.is_index else own
+
+    def _joined(self, actions: Sequence[Tensor]) -> Tensor:
+        rows = zip(self.parts, actions, strict=True)
+        numbers = [(x.float() if part.is_index else x, part.n_action) for part, x in rows]
+        return torch.cat([x if n_action else x.unsqueeze(-1) for x, n_action in numbers], -1)

@@ -1,0 +1,221 @@
+"""Distributions 'gaussian' and 'squashed_gaussian': D independent normal numbers, or their tanh scaled to a Box.
+
+param [..., 2D] is mu followed by sigma."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from zoo.core.action_map import action_width
+from zoo.core.errors import UserError
+from zoo.core.registry import DISTRIBUTION_REGISTRY
+from zoo.core.spaces import Box, Space
+from zoo.rl_utils.check import wide
+from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, draw_device
+from zoo.rl_utils.init import POLICY_GAIN, orthogonal
+
+LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class GaussianHead(nn.Module):
+    """Features [..., F] -> mu followed by sigma, [..., 2D]; log sigma is a free parameter or a layer of its own.
+
+    Args: log_std_init: log sigma at the start; log_std_min, log_std_max: it stays between them.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        state_dependent_std: bool = False,
+        log_std_init: float = 0.0,
+        log_std_min: float = LOG_STD_MIN,
+        log_std_max: float = LOG_STD_MAX,
+    ) -> None:
+        super().__init__()
+        check_log_std(log_std_init, log_std_min, log_std_max)
+        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+        self.mu = orthogonal(nn.Linear(n_in, n_out), POLICY_GAIN)
+        if state_dependent_std:
+            self.log_std_layer: nn.Linear | None = orthogonal(nn.Linear(n_in, n_out), POLICY_GAIN)
+            nn.init.constant_(self.log_std_layer.bias, log_std_init)
+        else:
+            self.log_std_layer = None
+            self.log_std = nn.Parameter(torch.full((n_out,), log_std_init))
+
+    def forward(self, feature: Tensor) -> Tensor:
+        mu = self.mu(feature)
+        log_std = self.log_std if self.log_std_layer is None else self.log_std_layer(feature)
+        return torch.cat((mu, bounded_log_std(log_std, self.log_std_min, self.log_std_max).exp().expand_as(mu)), -1)
+
+
+def bounded_log_std(log_std: Tensor, low: float, high: float) -> Tensor:
+    """log_std clamped to [low, high]; the gradient is 1 on the bounds, where that of `clamp` is 0 in torch 2.15."""
+    bounded = log_std.detach().clamp(low, high)
+    if not torch.is_grad_enabled():
+        return bounded
+    return torch.where(log_std == bounded, log_std, bounded)
+
+
+def check_log_std(log_std_init: float, log_std_min: float, log_std_max: float) -> None:
+    """The log standard deviation starts between its bounds. Raises: UserError."""
+    if not log_std_min <= log_std_init <= log_std_max:
+        raise UserError(
+            f'policy.model.log_std_init is {log_std_init} but must lie between log_std_min {log_std_min} and '
+            f'log_std_max {log_std_max}; change one of them'
+        )
+
+
+@DISTRIBUTION_REGISTRY.register('gaussian')
+class Gaussian(ActionDist):
+    """Actions are raw numbers [..., D] f32, before any clipping to bounds; sigma > 0 is the standard deviation.
+
+    A subclass that holds mu and sigma in another way overrides `mu_sigma`, `sample`, `split` and `problem_of`.
+    """
+
+    name: ClassVar[str] = 'gaussian'
+    is_default: ClassVar[bool] = True
+    reads = ('state_dependent_std', 'log_std_init', 'log_std_min', 'log_std_max')
+
+    def __init__(self, n_dim: int) -> None:
+        super().__init__(2 * n_dim, n_dim)
+
+    @classmethod
+    def of_space(cls, space: Space, options: Mapping[str, Any]) -> Gaussian | None:
+        return cls(action_width(space)) if isinstance(space, Box) and action_width(space) else None
+
+    @classmethod
+    def of_parts(cls, logit: Logit) -> tuple[Gaussian, Tensor] | None:
+        """None of subclasses that are no default: 'mu' and 'sigma' are those of a plain Gaussian."""
+        if not cls.is_default or isinstance(logit, Tensor) or not isinstance(logit, Mapping):
+            return None
+        if not {'mu', 'sigma'} <= set(logit.keys()):
+            return None
+        mu, sigma = logit['mu'], logit['sigma']
+        if mu.shape != sigma.shape:
+            raise ValueError(f"'sigma' has shape {tuple(sigma.shape)} but 'mu' {tuple(mu.shape)}; they must be equal")
+        return cls(mu.shape[-1] if mu.dim() else 0), torch.cat((mu, sigma), -1) if mu.dim() else mu
+
+    def make_head(self, n_feature: int, options: Mapping[str, Any]) -> nn.Module:
+        return GaussianHead(n_feature, self.n_action, **{key: options[key] for key in Gaussian.reads if key in options})
+
+    def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
+        where = draw_device(generator, device)
+        return torch.empty((*lead, self.n_noise), device=where).normal_(generator=generator).to(device)
+
+    def sample(self, param: Tensor, noise: Tensor) -> Tensor:
+        mu, sigma = param.chunk(2, -1)
+        return torch.addcmul(mu, sigma, noise)
+
+    def mode(self, param: Tensor) -> Tensor:
+        return param[..., : self.n_action]
+
+    def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
+        mu, sigma = self.mu_sigma(param)
+        z = (action - mu) / sigma
+        return (z * z * -0.5 - sigma.log()).sum(-1) - _HALF_LOG_2PI * self.n_action
+
+    def entropy(self, param: Tensor) -> Tensor:
+        _, sigma = self.mu_sigma(param)
+        return sigma.log().sum(-1) + (0.5 + _HALF_LOG_2PI) * self.n_action
+
+    def kl(self, param_p: Tensor, param_q: Tensor) -> Tensor:
+        """Closed form: sum_d log(sq / sp) + (sp^2 + (mp - mq)^2) / (2 sq^2) - 1/2."""
+        (mu_p, sigma_p), (mu_q, sigma_q) = self.mu_sigma(param_p), self.mu_sigma(param_q)
+        ratio, shift = sigma_p / sigma_q, (mu_p - mu_q) / sigma_q
+        return (0.5 * (ratio * ratio + shift * shift - 1) - ratio.log()).sum(-1)
+
+    def mu_sigma(self, param: Tensor) -> tuple[Tensor, ...]:
+        """Mean and standard deviation, each [..., D]."""
+        return wide(param).chunk(2, -1)
+
+    def split(self, param: Tensor) -> Logit:
+        mu, sigma = param.chunk(2, -1)
+        return {'mu': mu, 'sigma': sigma}
+
+    def problem_of(self, param: Tensor) -> str:
+        if bool((param[..., self.n_action :] > 0).all()):
+            return ''
+        return (
+            'a sigma that is not above 0; the second half of the numbers is the standard deviation, e.g. log_std.exp()'
+        )
+
+
+NEAREST = 1e-4  # share of the width between an action that is given and a bound, where u would be infinite
+_MIXTURE = (
+    (0.4273017449660798, 0.0278456055929928),
+    (0.5834008518116535, 0.2179770651061165),
+    (0.7906562683553188, 0.3949789653604713),
+    (1.0711210751199594, 0.2781389114818473),
+    (1.4441410205718659, 0.0763392501188231),
+    (1.950563945162925, 0.0047202021397493),
+)
+"""(deviation, weight) of normal distributions that together are a logistic one of scale 1/2; see `_mean_log_2_cosh`."""
+
+
+@DISTRIBUTION_REGISTRY.register('squashed_gaussian')
+class SquashedGaussian(Gaussian):
+    """Actions are the numbers u [..., D] before squashing; the env gets low + (high - low) * (tanh(u) + 1) / 2.
+
+    Densities are those of what the env gets: they integrate to 1 over the Box. The divergence is that of the normal
+    distributions, which no one-to-one map of the actions changes. The mode is mu: the most likely u, and what mu is
+    squashed to is the median of the env's actions.
+    """
+
+    name: ClassVar[str] = 'squashed_gaussian'
+    is_default: ClassVar[bool] = False
+
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__(bounds.n_dim)
+        self.bounds = bounds
+        # of the Jacobian: half the width, and the 4 of 1 - tanh(u)^2 = 4 / (2 cosh(u))^2
+        self._log_scale = bounds.log_width + bounds.n_dim * math.log(4 / 2)
+
+    @classmethod
+    def of_space(cls, space: Space, options: Mapping[str, Any]) -> SquashedGaussian | None:
+        bounds = Bounds.of_space(space)
+        return None if bounds is None else cls(bounds)
+
+    def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
+        """log N(u) - sum log(1 - tanh(u)^2) - sum log(half width), 1 - tanh(u)^2 = 4 exp(-2 (u + softplus(-2u)))."""
+        squash = 2 * (action + softplus(-2 * action)).sum(-1)
+        return super().log_prob(param, action) + (squash - self._log_scale)
+
+    def entropy(self, param: Tensor) -> Tensor:
+        """Right to 1.1e-7 a dimension in exact arithmetic, whatever mu and sigma are; see `_mean_log_2_cosh`."""
+        mu, sigma = self.mu_sigma(param)
+        return super().entropy(param) - 2 * _mean_log_2_cosh(mu, sigma).sum(-1) + self._log_scale
+
+    def env_action(self, action: Tensor) -> Tensor:
+        return self.bounds.scale((torch.tanh(action) + 1) * 0.5)
+
+    def from_env_action(self, action: Tensor) -> Tensor:
+        share = self.bounds.share(action).clamp(NEAREST, 1 - NEAREST)
+        return torch.atanh(2 * share - 1)
+
+    def split(self, param: Tensor) -> Logit:
+        loc, scale = param.chunk(2, -1)
+        return {'loc': loc, 'scale': scale}  # as 'mu' and 'sigma' the losses would take them for a Gaussian's
+
+
+def _mean_log_2_cosh(mu: Tensor, sigma: Tensor) -> Tensor:
+    """E log(2 cosh(u)) for u normal, element by element.
+
+    log(2 cosh(u)) = E|u + L| with L logistic of scale 1/2: both have the second derivative cosh(u)^-2 and the same
+    limits. L is a mixture of normal distributions of mean 0 (Andrews and Mallows 1974), here of six: they were fitted so
+    that E|u + L| is off by at most 5.4e-8 at any u, and so is its mean. For x normal with mean m and deviation s,
+    E|x| = s * sqrt(2 / pi) * exp(-z^2) + m * erf(z), z = m / (s * sqrt(2)).
+    """
+    # made of fills: a compiler cannot trace tensors from elsewhere, and torch.tensor would wait for a GPU
+    scale, weight = (torch.cat([mu.new_full((1,), x) for x in column]) for column in zip(*_MIXTURE, strict=True))
+    mu, total = mu.unsqueeze(-1), (sigma.square().unsqueeze(-1) + scale.square()).sqrt()
+    z = mu / (total * math.sqrt(2))
+    mean = total * math.sqrt(2 / math.pi) * (-z * z).exp() + mu * z.erf()
+    return (mean * weight).sum(-1)

@@ -1,0 +1,406 @@
+"""Builds the parts of a run from its config: envs, policy, buffer, collector, learner, evaluators, log."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, nullcontext
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import gymnasium
+from torch import nn
+
+import zoo.env
+from zoo.buffer import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
+from zoo.config.messages import shown
+from zoo.config.section import ConfigError, validate
+from zoo.config.yaml_io import storable
+from zoo.core.data import RunInfo
+from zoo.core.errors import UserError
+from zoo.core.processes import may_be_given_up
+from zoo.core.ranks import ALONE, Ranks
+from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
+from zoo.core.spaces import Space
+from zoo.env import AnyVectorEnv, EnvConfig, make_env_groups, make_vector_env
+from zoo.env.errors import Restarts
+from zoo.env.settings import EnvSettings, RunEnvs
+from zoo.policy.base import Policy
+from zoo.policy.config import PolicyConfig, device_of
+from zoo.run.base_config import JobConfig, LoggerConfig
+from zoo.run.checkpoint.file import State, check_finite, load_checkpoint
+from zoo.run.checkpoint.manager import refuse_unsavable
+from zoo.run.checkpoint.schema import saved_run
+from zoo.run.config import frozen_config, resolve_config
+from zoo.run.folder import FollowedFolder, RunFolder, refuse_unwritable
+from zoo.run.log.logger import Logger
+from zoo.run.resources import (
+    AllocationError,
+    AllocationLimit,
+    Phase,
+    machine_memory,
+    memory_problem,
+    phase_threads,
+)
+from zoo.worker.collector import Collector
+from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_section, refuse_other_spaces
+from zoo.worker.evaluator import Evaluator
+from zoo.worker.infos import InfoKeys
+from zoo.worker.learner import Learner
+from zoo.worker.rows import LocalRows
+
+MAIN = ''  # name of the main evaluation among those of policy.eval.sets
+
+
+class Parts(NamedTuple):
+    """What a run works with."""
+
+    envs: list[AnyVectorEnv]  # the training envs, in groups; or what stands for those of each runner
+    policy: Policy
+    buffer: Buffer
+    collector: Collector
+    learner: Learner
+    evaluator: Evaluator
+    evaluation_sets: dict[str, Evaluator]  # of policy.eval.sets, by name
+    n_thread: dict[Phase, int]  # torch threads of each phase
+    restarts: Restarts  # of all envs
+
+
+def make_parts(
+    cfg: JobConfig,
+    policy: Policy | None,
+    undo: ExitStack,
+    n_thread: int,
+    model: nn.Module | None = None,
+    gradient_readers: str = '',
+    ranks: Ranks = ALONE,
+) -> Parts:
+    """All parts.
+
+    Args: cfg: of the whole run; policy: to use instead of a new one; undo: gets what closes the envs; n_thread: most torch
+      threads to use; model: a network for the new policy, in place of the one that policy.model names; gradient_readers:
+      the callbacks with on_gradient, by name, for whose sake steps are executed eagerly; ranks: those that learn together,
+      each with its share of the envs and samples.
+    """
+    if ranks.size > 1:
+        from zoo.cluster.config import split_config
+
+        cfg = split_config(cfg, ranks.size, ranks.rank)
+    eager_only = must_be_eager(cfg.policy, policy, gradient_readers) if gradient_readers else ''
+    engine, run_id = None, uuid4().hex[:12]  # what carries the runners, and the name of this run there
+    if cfg.cluster.runner_num:
+        from zoo.cluster.remote_collector import make_engine
+
+        engine = undo.enter_context(closing(make_engine(cfg.cluster, run_id)))
+    if cfg.env.check:
+        zoo.env.check_env(cfg.env)
+    device = str(policy.device if policy is not None else device_of(cfg.policy.device))
+    restarts = Restarts(cfg.env.max_restarts)
+    first = None if ranks.size == 1 else ranks.rank * cfg.env.collector_env_num
+    groups = make_env_groups(cfg.env, device, restarts, first) if engine is None else []
+    envs: list[Any] = [undo.enter_context(closing(env)) for env in groups]
+    eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
+    kind = (
+        Kind(envs[0].name, envs[0].obs_space, envs[0].action_space) if envs else _kind_of_runners(cfg, eval_envs[MAIN])
+    )
+    if problem := memory_problem(cfg, kind.obs_space):
+        raise ConfigError(problem)
+    policy = _make_policy(cfg, policy, kind, model, eager_only, ranks)
+    if policy.compile_env is not None:
+        for env in envs:
+            env.compile(policy.compile_env)
+    keys = cfg.logger.info_keys
+    infos = InfoKeys(keys if keys == 'auto' else tuple(keys), tuple(cfg.logger.info_step_keys))
+    evaluators = {name: _make_evaluator(cfg, policy, env, name, infos) for name, env in eval_envs.items()}
+    buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(
+        in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride), seed=cfg.seed
+    )
+    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else they may draw unequally often, and wait for ever
+        buffer.set_ranks(ranks)
+    rows: Any
+    if engine is None:
+        rows = LocalRows(envs, policy.collect_mode, infos, first or 0)
+    else:
+        from zoo.cluster.remote_collector import start_runners
+
+        with may_be_given_up() if ranks.size == 1 else nullcontext():  # other ranks would wait for this one
+            rows, envs = start_runners(engine, run_id, cfg, policy, kind, infos, restarts, ranks.rank)
+    return Parts(
+        envs,
+        policy,
+        buffer,
+        Collector(rows, policy.collect_mode),
+        Learner(policy.learn_mode, buffer),
+        evaluators.pop(MAIN),
+        evaluators,
+        _choose_threads(cfg, policy, envs[0].n_env, n_thread),
+        restarts,
+    )
+
+
+class Kind(NamedTuple):
+    """What the training envs are."""
+
+    name: str
+    obs_space: Space
+    action_space: Space
+
+
+def _kind_of_runners(cfg: JobConfig, eval_env: AnyVectorEnv) -> Kind:
+    """What the training envs are that only runners have: as those of evaluation, or where these differ as one more."""
+    with ExitStack() as undo:
+        env = eval_env
+        if cfg.policy.eval.get('env'):
+            env = undo.enter_context(closing(make_vector_env(cfg.env, 1, training=True)))
+        if env.is_tensor_program:
+            raise UserError(
+                f'cluster.runner_num is {cfg.cluster.runner_num} but env {env.name!r} is a tensor program, which steps on the '
+                'device of the policy; use runner_num=0, or an env of another library'
+            )
+        return Kind(env.name, env.obs_space, env.action_space)
+
+
+def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts: Restarts) -> dict[str, AnyVectorEnv]:
+    """The envs of all evaluations by name, the main one first, whose name is MAIN; those of their own are checked first."""
+    n_episode = cfg.policy.eval.n_episode
+    sections = {MAIN: evaluation_env(cfg), **evaluation_sets(cfg)}
+    checked = [validate(EnvConfig, cfg.env)]
+    for section in sections.values():
+        if section.check and section not in checked:
+            checked.append(section)
+            zoo.env.check_env(section)
+    envs: dict[str, AnyVectorEnv] = {}
+    for name, section in sections.items():
+        n_env = min(section.evaluator_env_num, n_episode)
+        with naming_section(cfg, name or None):
+            env = make_vector_env(section, n_env, device=device, restarts=restarts)
+        envs[name] = undo.enter_context(closing(env))
+    return envs
+
+
+def _make_evaluator(cfg: JobConfig, policy: Policy, env: AnyVectorEnv, name: str, infos: InfoKeys) -> Evaluator:
+    """The evaluator of one set of envs. Raises: UserError if the policy does not fit them."""
+    refuse_other_spaces(policy, env, 'policy.eval.env' if name == MAIN else f'policy.eval.sets.{name}')
+    options = cfg.policy.eval
+    return Evaluator(
+        env,
+        policy.eval_mode,
+        options.n_episode,
+        options.max_episode_steps,
+        deterministic=options.get('deterministic', True),
+        infos=infos,
+    )
+
+
+def must_be_eager(cfg: PolicyConfig, policy: Policy | None, callbacks: str) -> str:
+    """Why the gradient steps of a run must be executed eagerly, for `RunInfo`: callbacks see its gradients.
+
+    Args: cfg: the section `policy`; policy: one that was given; callbacks: their names.
+    Raises: UserError if the policy or its executor shows nobody its gradients.
+    """
+    learn, kind = cfg.learn, POLICY_REGISTRY.get(cfg.type) if policy is None else type(policy)
+    why = ''
+    if not kind.announces_gradients:
+        why = (
+            f'the steps of policy {cfg.type!r} show nobody their gradients; call zoo.policy.hooks.gradient_ready(optimizers, '
+            'loss) after each backward pass and set the class attribute announces_gradients = True'
+        )
+    elif policy is not None and policy.executor_name != 'eager' and not policy.run.eager_only:
+        why = f'the policy given has the executor {policy.executor_name!r}; make it with policy.learn.executor eager'
+    elif learn.get('executor', 'auto') not in ('auto', 'eager'):
+        why = f'policy.learn.executor is {learn["executor"]!r}, which shows nobody its gradients; use auto or eager'
+    elif learn.get('executor') == 'auto' and learn.get('compile') == 'on':
+        why = "policy.learn.compile is 'on', and compiled steps show nobody their gradients; use auto or off"
+    if why:
+        raise UserError(f'callback {callbacks} has on_gradient but {why}, or leave on_gradient out')
+    return f'callback {callbacks} has on_gradient'
+
+
+def _make_policy(
+    cfg: JobConfig, policy: Policy | None, kind: Kind, model: nn.Module | None, eager_only: str, ranks: Ranks
+) -> Policy:
+    """A new policy, or the one that was given. Raises: UserError if that is for other spaces, or not for several ranks."""
+    spaces = kind.obs_space, kind.action_space
+    if policy is not None and ranks.size > 1:
+        raise UserError(
+            f'a policy was given but {ranks.size} ranks train together, which makes each of them one with its share of the '
+            'samples; give a config, and model=... for a network of your own'
+        )
+    if model is not None and ranks.size > 1:  # each rank has made one, from random numbers of its own
+        model.load_state_dict(ranks.share(model.state_dict()))
+    if policy is None:
+        policy = _new_policy(cfg, spaces, model, eager_only, ranks)
+    if (policy.obs_space, policy.action_space) != spaces:
+        raise UserError(
+            f'the policy given is for {policy.obs_space} and {policy.action_space} but the '
+            f'env has {spaces[0]} and {spaces[1]}; make it for this env'
+        )
+    return policy
+
+
+def _new_policy(
+    cfg: JobConfig, spaces: tuple[Space, Space], model: nn.Module | None, eager_only: str = '', ranks: Ranks = ALONE
+) -> Policy:
+    reuse = reuse_of(cfg.buffer, cfg.policy.collect.n_sample)
+    run = RunInfo(cfg.max_env_step, reuse, n_draw_of(cfg.buffer), eager_only, storable(cfg), ranks)
+    options = {'seed': cfg.seed, 'action_mode': cfg.env.action_mode, 'run': run, 'model': model}
+    make = POLICY_REGISTRY.get(cfg.policy.type)
+    try:
+        with AllocationLimit(machine_memory()):
+            return make(cfg.policy, *spaces, **options)
+    except AllocationError as error:
+        raise ConfigError(
+            f'policy.model describes a network that takes {error.n_byte / 1e9:,.0f} GB or more with its optimiser but '
+            f'this machine has {machine_memory() / 1e9:,.0f} GB; use a smaller one, e.g. smaller hidden_sizes'
+        ) from error
+
+
+def _choose_threads(cfg: JobConfig, policy: Policy, n_env: int, limit: int) -> dict[Phase, int]:
+    if cfg.policy.n_thread is not None:
+        return dict.fromkeys(('collect', 'learn', 'evaluate'), cfg.policy.n_thread)
+    batch_size = policy.learn_mode.get_batch_size()
+    sizes = list(batch_size.values()) if isinstance(batch_size, dict) else [batch_size]
+    whole = max(n_rows_drawn(cfg.buffer) or [cfg.policy.collect.n_sample])
+    n_row = max(whole if size is None else size for size in sizes)
+    n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
+    return phase_threads(policy, {'collect': n_env, 'learn': n_row, 'evaluate': n_eval_env}, limit)
+
+
+def begin_new(policy: Policy, cfg: JobConfig, is_given: bool, ranks: Ranks) -> None:
+    """Checks the policy of a new run, and gives it the parameters of init_from.
+
+    Args: is_given: it began with what its maker chose.
+    """
+    policy.check_fields()
+    refuse_unsavable(policy)
+    if cfg.init_from is not None and not is_given:
+        start_from(policy, cfg.init_from, cfg.init_from_keys, ranks)
+
+
+def open_log(
+    cfg: JobConfig, folder: RunFolder | FollowedFolder, env_step: int, sinks: Sequence[Any], leads: bool
+) -> Logger:
+    """The log of a run; that of a process which does not lead writes nothing. Raises: UserError if it cannot be written."""
+    section = cfg.logger if leads else LoggerConfig(console='off')
+    with refuse_unwritable(folder.path):
+        return Logger(
+            folder.path,
+            section,
+            cfg.exp_name,
+            cfg.max_env_step,
+            env_step,
+            restore=folder.restore,
+            run_cfg=cfg,
+            sinks=sinks,
+        )
+
+
+def make_policy(
+    config: object, overrides: Sequence[str] = (), *, seed: int | None = None, model: nn.Module | None = None
+) -> Policy:
+    """The policy that a run of this config begins with, with all its modes; `serial_pipeline(policy=...)` trains it.
+
+    One env is made to know its spaces, and closed. `policy.model` is the network.
+    Args: config, overrides, seed, model: as of `serial_pipeline`.
+    Raises: ConfigError, EnvError, UserError, as that.
+    """
+    return policy_of_config(frozen_config(resolve_config(config, overrides, seed=seed)), model)
+
+
+def policy_of_config(cfg: JobConfig, model: nn.Module | None = None) -> Policy:
+    """The same of a resolved config."""
+    with closing(make_vector_env(cfg.env, 1)) as env:
+        spaces = env.obs_space, env.action_space
+    policy = _new_policy(cfg, spaces, model)
+    if cfg.init_from is not None:
+        start_from(policy, cfg.init_from, cfg.init_from_keys)
+    return policy
+
+
+logger = logging.getLogger(__name__)
+
+
+def start_from(
+    policy: Policy, path: str | os.PathLike[str], only: Sequence[str] = ('*',), ranks: Ranks = ALONE
+) -> None:
+    """Copies parameters and running statistics of a checkpoint into a new policy, by name, where their shapes agree.
+
+    The file is read by rank 0 alone. Nothing that it names is imported. The log says what was taken and what did not fit.
+    Args: path: a run folder (its newest checkpoint) or a file; only: patterns of names.
+    Raises: CheckpointError; UserError if nothing fits.
+    """
+    state: State = {}
+    if ranks.rank == 0:
+        if not Path(path).exists():
+            raise UserError(f'init_from is {shown(str(path))}, which does not exist; name a run folder or a checkpoint')
+        saved = saved_run(load_checkpoint(path)).state.policy
+        state = {part: saved[part] for part in ('model', 'normalizer') if part in saved}
+    state = ranks.share(state)
+    for part in state.values():
+        check_finite(part, part, path)
+    try:
+        report = policy.load_state_dict(state, strict=False, only=only)
+    except UserError as error:
+        raise UserError(f'init_from {path}: {error}') from error
+    assert report is not None, 'it is not strict'
+    if ranks.rank == 0:
+        logger.info('begins with parameters of %s\n%s', path, report.text())
+        left_out = [name for name in report.unused if any(fnmatchcase(name, each) for each in only)]
+        if report.misfits:
+            logger.warning('%d parameters of %s do not fit and begin anew', len(report.misfits), path)
+        if left_out:
+            names = ', '.join(left_out[:4]) + (f' and {len(left_out) - 4} more' if len(left_out) > 4 else '')
+            logger.warning('%s of %s have no place in this policy; is its config another?', names, path)
+
+
+class RunSettings:
+    """What changes in the envs of a run as it lasts. It follows from the env step and the rollouts alone: a resume continues it.
+
+    Attributes: envs: those of the run, see `RunEnvs`.
+    """
+
+    def __init__(self, cfg: JobConfig, parts: Parts) -> None:
+        evaluators = [parts.evaluator, *parts.evaluation_sets.values()]
+        self.envs = RunEnvs(parts.envs, [evaluator.env for evaluator in evaluators])
+        self._cfg, self._groups = cfg, parts.envs
+        self._training = EnvSettings(validate(EnvConfig, cfg.env, 'env'))
+        sections = [(None, evaluation_env(cfg)), *evaluation_sets(cfg).items()]
+        self._evaluation = [
+            (name, EnvSettings(section), evaluator.env)
+            for (name, section), evaluator in zip(sections, evaluators, strict=True)
+        ]
+        is_whole = cfg.policy.collect.get('batch_mode') == 'episode'
+        self._reset_every: int | None = 1 if is_whole else cfg.env.reset_every
+        spec = gymnasium.registry.get(cfg.env.id) if isinstance(cfg.env.id, str) else None
+        limit = cfg.env.max_episode_steps or (None if spec is None else spec.max_episode_steps)
+        if is_whole and limit is not None and limit > cfg.policy.collect.n_step:
+            logger.warning(
+                "policy.collect.batch_mode is 'episode', a rollout has %d steps in each env and episodes may last %d: nothing is "
+                'learned from those that are longer than a rollout; raise policy.collect.n_step, or lower '
+                'env.max_episode_steps',
+                cfg.policy.collect.n_step,
+                limit,
+            )
+
+    def before_rollout(self, env_step: int) -> None:
+        """Sets what the training envs have at an env step."""
+        if self._training.changes:
+            self._training.apply(self._groups, env_step)
+
+    def before_evaluation(self, env_step: int) -> None:
+        """Sets what the evaluation envs have at an env step."""
+        for name, settings, env in self._evaluation:
+            if settings.changes:
+                with naming_section(self._cfg, name):
+                    settings.apply([env], env_step)
+
+    def resets(self, collect_iter: int) -> bool:
+        """Whether the training envs are reset before the next rollout. collect_iter: rollouts so far."""
+        return self._reset_every is not None and collect_iter > 0 and collect_iter % self._reset_every == 0
+
+    def metrics(self) -> dict[str, float]:
+        """The present values of env.schedule, as the log names them."""
+        return {f'env/schedule/{name}': float(value) for name, value in self._training.values.items()}

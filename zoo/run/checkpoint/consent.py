@@ -1,0 +1,269 @@
+"""Consent to what a checkpoint asks for: code that its config would import, unusual sizes."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gymnasium
+
+from zoo.config.section import ConfigError, Keyed, join_path, value_at
+from zoo.config.source import split_override
+from zoo.config.user_code import is_in_file, load_home, members, split_name
+from zoo.config.yaml_io import storable
+from zoo.core.errors import UserError
+from zoo.core.registry import ENV_REGISTRY
+from zoo.run.checkpoint.file import CheckpointError, malformed, shown
+from zoo.run.checkpoint.schema import SavedRun
+from zoo.run.resources import SAMPLE_KEYS, machine_memory, sample_bytes
+from zoo.worker.evaluation_env import SET_NAME
+
+MOST = {
+    'collector_env_num': 1 << 16,
+    'evaluator_env_num': 1 << 16,
+    'max_episode_steps': 1 << 18,
+    'window': 1 << 12,
+    'stack_size': 1 << 12,
+    'n_thread': 1 << 10,
+    'n_step': 1 << 26,
+    'n_sample': 1 << 26,
+    'batch_size': 1 << 26,
+    'aux_batch_size': 1 << 26,
+    'critic_batch_size': 1 << 26,
+    'size': 1 << 30,
+    'len': 1 << 16,
+    'epoch_per_collect': 1_000,
+    'actor_epoch_per_collect': 1_000,
+    'critic_epoch_per_collect': 1_000,
+    'aux_train_epoch': 1_000,
+    'aux_freq': 1 << 16,
+    'aux_window': 1 << 16,
+    'update_per_collect': 1 << 16,
+}
+"""Largest value of a key that a checkpoint may ask for: larger ones use up memory or time before a run has begun."""
+MOST_PROCESSES = 1 << 10
+"""The same for training envs with a process each."""
+
+
+def check_sizes(run: SavedRun, sections: Sequence[str], trust: Trust = (), overrides: Sequence[str] = ()) -> None:
+    """Checks that sections of a checkpoint's config ask for usual sizes, or that the user consents.
+
+    Of keys that an override sets nothing is said.
+    Raises: CheckpointError with the value, the limit and the key.
+    """
+    if trust is True:
+        return
+    replaced = overridden(overrides)
+    for path, value in leaf_values({section: run.config[section] for section in sections}):
+        is_kwarg = '.kwargs.' in path and path.startswith(('env.', 'policy.eval.'))
+        most = math.inf if is_kwarg else MOST.get(path.rpartition('.')[2], math.inf)
+        if path == 'env.collector_env_num' and run.config['env'].get('vectorization') == 'async':
+            most = MOST_PROCESSES
+        if path not in replaced and isinstance(value, int) and value > most:
+            raise CheckpointError(
+                run.path,
+                f'asks for {path}={value}: more than {most} needs your consent; add --trust (in Python trust=True), or '
+                f'another {path} where the command takes overrides',
+            )
+
+
+def check_memory(run: SavedRun, overrides: Sequence[str] = ()) -> None:
+    """Checks that the samples of a run with a checkpoint's config fit into memory. Raises: CheckpointError."""
+    replaced, n_byte, memory = overridden(overrides), sample_bytes(run.config, run.obs_space), machine_memory()
+    if n_byte > memory and not replaced.intersection(SAMPLE_KEYS):
+        raise CheckpointError(
+            run.path,
+            f'asks for {n_byte / 1e9:,.0f} GB of memory for samples but this machine has {memory / 1e9:,.0f} GB; '
+            f'override one of {", ".join(SAMPLE_KEYS)}',
+        )
+
+
+Trust = bool | Sequence[str]
+"""True: a checkpoint may load all that it names; a list: code of these modules."""
+NAME = re.compile(r'[^\W\d][\w.]*:[^\W\d][\w.-]*')
+MODULE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
+ENVS = r'(?:env|policy\.eval\.env|policy\.eval\.sets\.[^.]+)'
+ENV_ID = re.compile(ENVS + r'\.id')
+WRAPPER_PATH = re.compile(ENVS + r'\.wrappers(\..+)?')
+"""Where a config names wrappers of envs, and their arguments."""
+WRAPPERS = re.compile(
+    r'gymnasium\.wrappers(\.\w+)?:(AtariPreprocessing|ClipAction|ClipReward|DiscretizeAction|DtypeObservation|'
+    r'FilterObservation|FlattenObservation|FrameStackObservation|GrayscaleObservation|MaxAndSkipObservation|'
+    r'NormalizeObservation|NormalizeReward|RecordEpisodeStatistics|RescaleAction|RescaleObservation|StickyAction|'
+    r'TimeAwareObservation|TimeLimit|TransformAction|TransformObservation|TransformReward)'
+)
+"""Names that need no consent in env.wrappers; functions in their arguments do."""
+CODE_PATH = re.compile(rf'callbacks|(?:stop|logger\.sinks)(?:\.type)?|{ENVS}\.(?:id|reset_options|wrappers(?:\..+)?)')
+"""Keys of code that is imported by its name."""
+DATA_PATH = re.compile(rf'stop\.metric|{ENVS}\.reset_options\..+')
+"""Keys of texts that are never loaded as code, whatever their form."""
+EVALUATION_ENVS = 'policy.eval.env', 'policy.eval.sets'
+LISTS = 'env.wrappers', 'stop', 'logger.sinks'
+"""Keys whose items have keys of their own; an override replaces all items."""
+OLD_GYM = 'GymV21Environment-v0', 'GymV26Environment-v0'
+"""Ids of gymnasium's that load any code that their keyword arguments name."""
+SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'
+"""Modules whose code is there wherever zoo is."""
+_given: set[str] = set()
+_imported: list[str] = []
+
+
+def give_names(config: dict[str, Any]) -> None:
+    """Remembers the names of code in a config of the user's own: a checkpoint may name them too, in this process."""
+    _given.update(name for _, name in _names(storable(config)))
+
+
+def give_imports(words: Sequence[str]) -> None:
+    """Remembers modules and files that the user had imported, which may register names that a config has."""
+    _imported.extend(os.path.abspath(word) if word.endswith('.py') else word for word in words)
+
+
+def given_imports() -> tuple[str, ...]:
+    """What `give_imports` was given."""
+    return tuple(_imported)
+
+
+def consent_words(config: Keyed | None = None) -> str:
+    """What a command on a checkpoint of this process needs to load the code that the user's configs named.
+
+    Args: config: that of the run; None: all configs of this process.
+    """
+    names = _given if config is None else {name for _, name in _names(storable(config))} & _given
+    modules = {split_name(name)[0] for name in names if not WRAPPERS.fullmatch(name)}
+    return ''.join(f' --import {shlex.quote(module)}' for module in sorted(modules.union(_imported)))
+
+
+def modules_of(config: dict[str, Any]) -> list[str]:
+    """The modules and files whose code a config names, sorted; those that come with zoo are left out."""
+    modules = {split_name(name)[0] for _, name in _names(config)}
+    return sorted(module for module in modules if not comes_with_zoo(module))
+
+
+def comes_with_zoo(module: str) -> bool:
+    """Whether a module is there wherever zoo is: its own, of a package that it always needs, or of Python."""
+    name = module.partition('.')[0]
+    return not module.endswith('.py') and (name in SHIPPED or name in sys.stdlib_module_names)
+
+
+def check_names(
+    run: SavedRun,
+    sections: Sequence[str],
+    trust: Trust = (),
+    overrides: Sequence[str] = (),
+    without: Sequence[str] = (),
+) -> None:
+    """Checks that the user consents to all code that sections of a checkpoint's config name; imports only such code.
+
+    Args: without: keys of these sections that are not used, with all below them.
+    A name needs no consent if an override replaces it, or if a config of the user's own had it in this process.
+    Raises: CheckpointError for the first name without consent; it says what to type.
+    """
+    if isinstance(trust, str):
+        raise UserError(f'trust is {trust!r} but must be True or a list of modules; write trust=[{trust!r}]')
+    if trust is True:
+        return
+    if trust and not (isinstance(trust, list | tuple) and all(isinstance(name, str) for name in trust)):
+        raise UserError(f'trust is {shown(repr(trust))} but must be True or a list of modules')
+    sets = value_at(run.config, 'policy.eval.sets')
+    for name in sets if isinstance(sets, dict) else ():  # a dot in one would make its keys look like others
+        if not SET_NAME.fullmatch(name):
+            problem = f'policy.eval.sets has an evaluation {shown(name)!r}: use letters, digits, - and _'
+            raise malformed(run.path, problem)
+    replaced, modules = overridden(overrides), tuple(trust or ())
+    unused = tuple(f'{key}.' for key in without)
+    for path, name in _names({section: run.config[section] for section in sections}):
+        if (
+            f'{path}.'.startswith(unused)
+            or path in replaced
+            or name in _given
+            or any(key in replaced and path.startswith(f'{key}.') for key in LISTS)
+        ):
+            continue
+        module = split_name(name)[0]
+        if module not in modules and not (is_in_file(name) and _is_of_file(modules, module)):
+            raise CheckpointError(run.path, _needs_consent(path, name, module))
+        if CODE_PATH.fullmatch(path) and (home := _home_elsewhere(name)):
+            raise CheckpointError(
+                run.path,
+                f'names {shown(name)!r} ({path}), which is code of module {home!r} and not of {module!r}; '
+                'if you trust the file, use --trust (in Python trust=True)',
+            )
+
+
+def overridden(overrides: Sequence[str]) -> set[str]:
+    """The paths that overrides set."""
+    return {split_override(text)[0] for text in overrides}
+
+
+def leaf_values(value: object, path: str = '') -> Iterator[tuple[str, Any]]:
+    """Path and value of all that is neither dict nor list; the items of a list have its path."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaf_values(item, join_path(path, key))
+    elif isinstance(value, list):
+        for item in value:
+            yield from leaf_values(item, path)
+    else:
+        yield path, value
+
+
+def is_env_id(path: str) -> bool:
+    """Whether the path in a config is that of an env's id: of the training envs, or of an evaluation's."""
+    return ENV_ID.fullmatch(path) is not None
+
+
+def _needs_consent(path: str, name: str, module: str) -> str:
+    """What the file names, and what to type."""
+    one, python = f'--import {shlex.quote(module)}', f'trust=[{module!r}]'
+    kind, it = ('the file', 'checkpoint') if is_in_file(name) else ('module', 'file')
+    allow = f'{one} or --trust (in Python {python} or True)' if it != 'file' or MODULE.fullmatch(module) else '--trust'
+    return (
+        f'names code of {kind} {shown(module)!r} ({path} is {shown(name)!r}), which is loaded only with your consent: '
+        f'if you know that {kind.removeprefix("the ")} and trust the {it}, add {allow}'
+    )
+
+
+def _names(config: object) -> Iterator[tuple[str, str]]:
+    """Path and text of every name with a module or file in a config; any colon in what names an env makes it one."""
+    for path, value in leaf_values(config):
+        if not isinstance(value, str):
+            continue
+        if is_env_id(path):
+            is_code = ':' in value and value not in ENV_REGISTRY or value in OLD_GYM
+        elif (found := WRAPPER_PATH.fullmatch(path)) and found[1] in (None, '.type'):
+            is_code = ':' in value and not WRAPPERS.fullmatch(value)
+        elif DATA_PATH.fullmatch(path):
+            is_code = False
+        else:
+            is_code = NAME.fullmatch(value) is not None or is_in_file(value)
+        if is_code:
+            yield path, value
+
+
+def _is_of_file(modules: Sequence[str], file: str) -> bool:
+    """Whether one of the modules with consent is this file: by its path, or imported from it in this process."""
+    origins = [getattr(sys.modules.get(name), '__file__', None) or name for name in modules]
+    return any(name.endswith('.py') and os.path.realpath(name) == os.path.realpath(file) for name in origins)
+
+
+def _home_elsewhere(name: str) -> str:
+    """The module of another package that a name leads to, as 'my_envs:os.system' does; '' if to none."""
+    try:
+        imported = load_home(name, '')
+    except (ModuleNotFoundError, ConfigError):
+        return ''  # making the env says so
+    attribute = split_name(name)[1]
+    if attribute in gymnasium.registry:
+        return ''
+    for found in members(imported, attribute):
+        home = found.__name__ if inspect.ismodule(found) else getattr(found, '__module__', None) or 'builtins'
+        is_code = inspect.ismodule(found) or inspect.isclass(found) or inspect.isroutine(found)
+        if is_code and home.partition('.')[0] != imported.__name__.partition('.')[0]:
+            return home
+    return ''

@@ -1,0 +1,157 @@
+"""Checkpoints of a run: which are kept, files of single ranks, and what becomes of one that cannot be written."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zoo.core.errors import RunError, UserError
+from zoo.core.ranks import ALONE, Ranks
+from zoo.policy.base import Policy
+from zoo.run.base_config import CheckpointConfig
+from zoo.run.checkpoint.file import Checkpoint, State, load_checkpoint, save_checkpoint, split, steps_of, to_tree
+
+OWN = ('buffer', 'memory')
+"""Pieces of a state that hold samples of one rank; the main file has those of rank 0."""
+logger = logging.getLogger(__name__)
+
+
+def rank_file(path: Path, rank: int) -> Path:
+    """step_N.safetensors -> step_N.rank_R.safetensors."""
+    return path.with_name(f'{path.stem}.rank_{rank}{path.suffix}')
+
+
+def save_own(path: Path, rank: int, state: dict[str, Any], meta: dict[str, Any]) -> None:
+    """Writes what rank R > 0 has beside the main file; nothing where it has nothing. Raises: OSError."""
+    own = {name: state[name] for name in OWN if state.get(name)}
+    if own:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_checkpoint(rank_file(path, rank), own, meta)
+
+
+def of_rank(checkpoint: Checkpoint, ranks: Ranks) -> Checkpoint:
+    """A checkpoint with the samples of this rank, or without any where another number of ranks wrote it.
+
+    They are left out too where the file of a rank is missing, as it is of best.safetensors: all ranks have as many samples.
+    Raises: CheckpointError if the file of this rank is damaged.
+    """
+    n_before, path = checkpoint.meta.get('rank_num', 1), Path(checkpoint.path)
+    has_samples = any(checkpoint.state.get(name) for name in OWN)
+    if n_before == ranks.size == 1 or not has_samples:
+        return checkpoint
+    own = rank_file(path, ranks.rank)
+    if n_before != ranks.size:
+        why = f'it was written by {n_before} ranks and this run has {ranks.size}'
+    elif missing := [name for name in ranks.gather('' if ranks.rank == 0 or own.exists() else own.name) if name]:
+        why = f'there is no {", ".join(missing)}'
+    elif ranks.rank == 0:
+        return checkpoint
+    else:
+        found = load_checkpoint(own).state
+        return checkpoint._replace(state={**checkpoint.state, **{name: found[name] for name in OWN if name in found}})
+    if ranks.rank == 0:
+        logger.warning('%s: %s, so that its samples (buffer, auxiliary memory) are left out', path, why)
+    return checkpoint._replace(state={**checkpoint.state, **{name: {} for name in OWN if name in checkpoint.state}})
+
+
+class SaveError(RunError):
+    """A checkpoint could not be written, e.g. on a full disk.
+
+    Attributes: result: where it was that of the end of a run, its `TrainResult`, which has the trained policy.
+    """
+
+    result: Any = None
+
+
+class CheckpointManager:
+    """Writes the checkpoints of one run to <run_dir>/checkpoints: the last few, and the best.
+
+    A write that fails leaves older checkpoints intact.
+    Args: last: path and env step of the checkpoint that the run continues from; keep_folder: called before each write,
+      may raise OSError; ranks: those that train together: all of them call `save`, rank 0 writes the main file, last.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str],
+        cfg: CheckpointConfig,
+        last: tuple[Path, int] | None = None,
+        keep_folder: Callable[[], None] = lambda: None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self._ranks = ranks
+        self._folder = Path(run_dir) / 'checkpoints'
+        self._cfg, self._last, self._keep_folder = cfg, last, keep_folder
+
+    def save(self, env_step: int, state: State, meta: dict[str, Any]) -> Path:
+        """Writes step_<env_step>.safetensors and removes all but the last `keep_last`.
+
+        Checkpoints of later env steps are removed too: a resume from an earlier one has replaced them.
+        Raises: SaveError.
+        """
+        path = self._folder / f'step_{env_step:09d}.safetensors'
+        self._save_ranks(path, state, meta)
+        if self._ranks.rank > 0:
+            return path
+        self._write(path.name, env_step, state, meta)
+        steps = steps_of(self._folder)
+        now = [step for step in steps if step <= env_step]
+        stale = [file for step, file in steps.items() if step not in now[-self._cfg.keep_last :]]
+        _remove([*stale, *self._folder.glob('*.tmp')])  # a process killed during a save leaves *.tmp
+        kept = {file.stem for file in steps_of(self._folder).values()}
+        _remove([file for file in self._folder.glob('step_*.rank_*') if file.name.partition('.')[0] not in kept])
+        return path
+
+    def _save_ranks(self, path: Path, state: State, meta: dict[str, Any]) -> None:
+        """Writes what each rank has of its own, before the main file: a step counts only when it is whole. Raises: SaveError."""
+        problem = ''
+        if self._ranks.rank > 0:
+            try:
+                save_own(path, self._ranks.rank, state, meta)
+            except OSError as error:
+                problem = f'the part of rank {self._ranks.rank} ({error.strerror or error})'
+        if problems := [text for text in self._ranks.gather(problem) if text]:
+            raise SaveError(f'checkpoint {path} could not be saved: {", ".join(problems)}; {self._last_saved()}')
+
+    def save_best(self, env_step: int, state: State, meta: dict[str, Any]) -> Path | None:
+        """Replaces best.safetensors; None if `keep_best` is off. Raises: SaveError."""
+        return self._write('best.safetensors', env_step, state, meta) if self._cfg.keep_best else None
+
+    def _write(self, name: str, env_step: int, state: State, meta: dict[str, Any]) -> Path:
+        path = self._folder / name
+        try:
+            self._keep_folder()
+            save_checkpoint(path, state, meta)
+        except OSError as error:
+            reason = f'checkpoint {path} could not be saved ({error.strerror or error})'
+            raise SaveError(f'{reason}; {self._last_saved()}') from error
+        self._last = path, env_step
+        return path
+
+    def _last_saved(self) -> str:
+        path, env_step = self._last or (None, 0)
+        if path is None or not path.exists():
+            return 'no other one is saved'
+        return f'saved last was env step {env_step}, in {path}'
+
+
+def refuse_unsavable(policy: Policy) -> None:
+    """Raises: UserError if the state of a policy is of a kind that no checkpoint holds: at the first save it is too late."""
+    try:
+        split(to_tree(policy.state_dict()))
+    except TypeError as error:
+        raise UserError(
+            f'policy {policy.cfg.type!r} cannot be saved: {error}; return tensors, numbers, text, lists and dicts from its '
+            '_state_dict_learn and _state_dict_collect'
+        ) from error
+
+
+def _remove(files: list[Path]) -> None:
+    try:
+        for file in files:
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning('an old checkpoint could not be removed: %s', error)

@@ -1,0 +1,456 @@
+"""The folder of a run: a new one, or the one that a run continues in; its lock; whether it holds the same config."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import shlex
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from zoo.config.messages import printable
+from zoo.config.section import differing_keys, has_key, value_at
+from zoo.config.yaml_io import config_of_yaml, save_yaml, storable, value_text
+from zoo.core.errors import UserError
+from zoo.core.files import is_in_place
+from zoo.core.ranks import Ranks
+from zoo.run.base_config import JobConfig, LoggerConfig
+from zoo.run.checkpoint.file import Checkpoint, CheckpointError, load_checkpoint, steps_of
+from zoo.run.checkpoint.schema import SavedRun, saved_run
+from zoo.run.config import explain_config, resolve_config
+from zoo.run.config_check import without_derived_values
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+NAME = 'run.lock'
+TRIES = 5
+logger = logging.getLogger(__name__)
+
+
+class RunFolderInUseError(UserError):
+    """Another process, or another job of this one, writes to the run folder."""
+
+
+class RunLock:
+    """The lock on a run folder, held from its making to `close`; the file `run.lock` says by which process.
+
+    Where files cannot be locked (Windows, some network file systems) a warning says so, and there is no protection.
+    Args: folder: it exists.
+    Raises: RunFolderInUseError, which names the holder; OSError if the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._handle = _open_locked(self._path)
+        self._stat = os.fstat(self._handle)
+        _held.add(self._handle)
+
+    def is_in_place(self) -> bool:
+        """Whether it still guards the folder: neither that nor the file was removed, moved or replaced."""
+        return self._handle in _held and is_in_place(self._path, self._stat)
+
+    def close(self) -> None:
+        """Releases the lock; calling it again, or in a forked process, does nothing."""
+        if self._handle not in _held:
+            return
+        if self.is_in_place():
+            with suppress(OSError):
+                self._path.unlink()  # still locked: nobody else can have taken it
+        _held.discard(self._handle)
+        os.close(self._handle)
+
+
+_held: set[int] = set()
+"""Descriptors of the locks that this process holds."""
+
+
+def _forget_in_child() -> None:
+    """A lock belongs to all processes that share its descriptor: a forked env worker would hold it after a crash."""
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process writes to a run folder now, as far as the system has locks; it is not disturbed."""
+    if fcntl is None:
+        return (folder / NAME).exists()
+    try:
+        handle = os.open(folder / NAME, os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0))
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _open_locked(path: Path) -> int:
+    for _ in range(10):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, 'O_NOFOLLOW', 0), 0o666)
+        try:
+            _lock(handle, path)
+            if is_in_place(path, os.fstat(handle)):  # else its holder removed it after it was opened here
+                _write_holder(handle, path)
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+    raise OSError(errno.EAGAIN, f'its file {NAME} is removed as soon as it is made')
+
+
+def _lock(handle: int, path: Path) -> None:
+    reason = 'this system has no flock'
+    for n_left in reversed(range(TRIES if fcntl is not None else 0)):  # `is_locked` holds the lock for a moment
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not n_left:
+                raise RunFolderInUseError(
+                    f'the run folder {path.parent} is in use by {_holder(handle)}; wait until that has ended or stop it, '
+                    'or set exp_name to continue in a folder of that name'
+                ) from None
+            time.sleep(0.02)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            break
+    logger.warning('the run folder %s cannot be locked (%s); let no other process resume it now', path.parent, reason)
+
+
+def _write_holder(handle: int, path: Path) -> None:
+    holder = {'pid': os.getpid(), 'host': socket.gethostname(), 'start': f'{datetime.now():%Y-%m-%d %H:%M:%S}'}
+    try:
+        os.ftruncate(handle, 0)
+        os.write(handle, json.dumps(holder).encode() + b'\n')
+    except OSError:  # the disk is full
+        path.unlink()
+        raise
+
+
+def _holder(handle: int) -> str:
+    """Who wrote the file, in words; it may be of any content, and is empty for a moment."""
+    try:
+        holder = json.loads(os.pread(handle, 1000, 0))
+        pid, host, start = (printable(str(holder[key])[:100]) for key in ('pid', 'host', 'start'))
+    except (ValueError, LookupError, TypeError):
+        return 'another process'
+    return f'process {pid} on host {host} since {start}'
+
+
+ELSEWHERE = 'set logger.root to a folder that can be written'
+
+
+class RunFolder:
+    """The folder that a run writes to, locked against other runs until `close`.
+
+    A resume continues in the folder of its checkpoint only from the newest step there, so that nothing that the run
+    logged or saved later is overwritten, and only if exp_name, seed and logger.root are unchanged; else it has a new one.
+    Args: path: the folder, in any case; None: as above.
+    Raises: UserError if that folder cannot be written, or another run is writing to it.
+    """
+
+    def __init__(self, cfg: JobConfig, checkpoint: Checkpoint | None, path: Path | None = None) -> None:
+        self._cfg = cfg
+        self._path: Path | None = None
+        self._lock: RunLock | None = None
+        self._was_there: set[Path] = set()  # what `discard` leaves alone
+        if path is not None:
+            self._path = path.absolute()
+            self._was_there = {self._path, *_content(self._path)} if path.exists() else set()
+            with refuse_unwritable(path, 'name another folder'):
+                path.mkdir(parents=True, exist_ok=True)
+                self._lock = RunLock(self._path)
+            return
+        if checkpoint is not None and _keeps_its_place(cfg, run := saved_run(checkpoint)):
+            folder = run.path.parents[1]
+            try:
+                lock = RunLock(folder)
+            except OSError as error:
+                if _is_newest(run.path):
+                    raise _unwritable(folder, error) from error
+                return
+            if _is_newest(run.path):  # known only now that nobody else saves there
+                self._path, self._lock = folder, lock
+            else:
+                lock.close()
+
+    @property
+    def path(self) -> Path:
+        """Known from `begin` on."""
+        assert self._path is not None, 'begin was not called'
+        return self._path
+
+    def begin(self, is_over: bool = False) -> None:
+        """Makes the folder if it is new, and writes config.yaml. Raises: UserError if it cannot be written.
+
+        Args: is_over: nothing is left to train; config.yaml then stays that of the training.
+        """
+        if self._path is None:
+            self._path = _new_run_dir(self._cfg)
+        with refuse_unwritable(self._path):
+            self._lock = self._lock or RunLock(self._path)
+            for file in self._path.glob('config.yaml.*.tmp'):  # of a process that was killed while it wrote
+                file.unlink()
+            found: dict[str, Any] = {}
+            with suppress(UserError):
+                found = config_of_yaml(self._path / 'config.yaml') if is_over else {}
+            if not found.keys() >= set(self._cfg.keys()):
+                save_yaml(self._cfg, self._path / 'config.yaml')
+
+    def restore(self) -> bool:
+        """Makes the folder anew if it was removed or moved; returns whether it was. Raises: OSError."""
+        assert self._lock is not None, 'begin was not called'
+        if self._lock.is_in_place():
+            return False
+        self._lock.close()
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = RunLock(self.path)
+        except RunFolderInUseError as error:
+            raise OSError(errno.EBUSY, str(error)) from error
+        try:
+            save_yaml(self._cfg, self.path / 'config.yaml')
+        except OSError:
+            lock.close()
+            raise
+        self._lock = lock
+        logger.warning('the run folder %s or its lock was removed or moved; what is missing is begun anew', self.path)
+        return True
+
+    def close(self) -> None:
+        """Lets other runs write to the folder."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def discard(self) -> None:
+        """Removes what was made in the folder, and the folder if it was made too, unless a checkpoint is in it."""
+        if self._path is None or newest_in(self._path) is not None:
+            return
+        self.close()
+        for path in [*_content(self._path), self._path]:
+            if path not in self._was_there:
+                with suppress(OSError):
+                    path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _content(folder: Path) -> list[Path]:
+    """What a run may write before its first checkpoint is whole: the files of a folder and those in its `checkpoints`."""
+    return [*folder.glob('checkpoints/*'), *folder.glob('*')]
+
+
+class FollowedFolder:
+    """The folder of a run that rank 0 made and alone writes to."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks, self.path = ranks, Path()
+
+    def begin(self, is_over: bool = False) -> None:
+        """Waits until the folder is there."""
+        self.path = self._ranks.share(None)
+
+    def restore(self) -> bool:
+        """Nothing: that is up to the other rank."""
+        return False
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+def newest_in(folder: Path) -> Path | None:
+    """The newest checkpoint of a run folder; None if it has none, or is not there."""
+    return next(reversed(steps_of(folder / 'checkpoints').values()), None)
+
+
+@contextmanager
+def refuse_unwritable(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
+    """Turns the OSError of a first write to a run folder into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(folder, error, remedy) from error
+
+
+def refuse_no_run_folder(folder: Path, has_config: bool) -> None:
+    """Raises: UserError for a folder that a run cannot begin or continue in: without anything to begin with, or inside a run."""
+    if steps_of(folder):
+        raise UserError(f'{folder} is the folder of the checkpoints of a run; name the run, {folder.absolute().parent}')
+    if not has_config and newest_in(folder) is None:
+        raise UserError(
+            f'the run folder {folder} has no checkpoint to continue from; give a config to begin a run in it'
+        )
+
+
+def root_of(run: SavedRun) -> str:
+    """The folder for new run folders that a checkpoint may name: one below the current folder.
+
+    Any other is replaced: by the one that the checkpoint lies in as <root>/<exp_name>/<run>/checkpoints/<file>, or else
+    by the default. So a file chooses no place to write to.
+    """
+    root, parents = Path(run.config['logger']['root']), run.path.parents
+    if not root.anchor and '..' not in root.parts:
+        return str(root)
+    is_in_run = len(parents) > 3 and (parents[0].name, parents[2].name) == ('checkpoints', run.config['exp_name'])
+    return str(parents[3]) if is_in_run else LoggerConfig().root
+
+
+def _keeps_its_place(cfg: JobConfig, run: SavedRun) -> bool:
+    return (
+        run.path.parent.name == 'checkpoints'
+        and (cfg.exp_name, cfg.seed) == (run.config['exp_name'], run.config['seed'])
+        and cfg.logger.root in (run.config['logger']['root'], root_of(run))
+    )
+
+
+def _unwritable(folder: Path, error: OSError, remedy: str = ELSEWHERE) -> UserError:
+    return UserError(
+        f'the run folder {folder} cannot be written ({error.strerror or error}); make that possible, or {remedy}'
+    )
+
+
+def _is_newest(file: Path) -> bool:
+    return list(steps_of(file.parent).values())[-1:] == [file]
+
+
+def _new_run_dir(cfg: JobConfig) -> Path:
+    """Makes <logger.root>/<exp_name>/<time>_seed<k>, with a number appended if it exists."""
+    base = Path(cfg.logger.root) / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
+    for n in range(1, 1000):
+        path = base if n == 1 else base.with_name(f'{base.name}_{n}')
+        try:
+            path.mkdir(parents=True)
+            return path.absolute()  # an env may change the current folder
+        except FileExistsError:
+            if not base.parent.is_dir():
+                break
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            why = getattr(error, 'strerror', None) or error
+            raise UserError(
+                f'the run folder {printable(str(path))} cannot be made ({why}); set logger.root to a folder '
+                'that can be written'
+            ) from error
+    raise UserError(
+        f'the run folder {base} cannot be made: a file of that name exists; set logger.root or exp_name to another'
+    )
+
+
+def best_return_of(run_dir: Path) -> float | None:
+    """The return of the best checkpoint that a run folder holds; None if it holds no valid one."""
+    path = run_dir / 'checkpoints' / 'best.safetensors'
+    if not path.exists():
+        return None
+    try:
+        return saved_run(load_checkpoint(path)).best_return
+    except CheckpointError as error:
+        logger.warning('%s; the next evaluation replaces it', error)
+        return None
+
+
+MAX_SHOWN = 3  # keys of a message
+LENGTH = 'max_env_step'
+FREE = (
+    'stop',
+    'policy.eval.stop_value',
+    'init_from_keys',
+    'logger',
+    'checkpoint',
+    'cluster',
+    'policy.device',
+    'policy.n_thread',
+    'policy.learn.compile',
+    'policy.learn.executor',
+    'keep_freed_memory',
+    'env.check',
+    'env.evaluator_env_num',
+    'env.max_restarts',
+    'env.on_error',
+    'env.step_timeout',
+    'env.vectorization',
+)
+"""Keys and sections that a run may change when it continues: when it ends, where and how it is computed, what it writes, and
+what becomes of faults."""
+OWN_CODE = re.compile(r'(?:.*[/\\])?([^/\\]+\.py:\w+)')
+
+
+def refuse_other_configs(source: object, overrides: Sequence[Sequence[str]], folders: Sequence[Path | None]) -> None:
+    """`refuse_other_config` for several runs of a source.
+
+    Args: overrides: of each run; folders: of each run, None for a new one.
+    """
+    for texts, folder in zip(overrides, folders, strict=True):
+        if folder is not None:
+            refuse_other_config(resolve_config(source, texts), source, texts, folder)
+
+
+def refuse_other_config(cfg: JobConfig, source: object, texts: Sequence[str], folder: Path) -> None:
+    """Raises: UserError if a folder has a run of another config than the one that is to be trained in it.
+
+    A longer max_env_step, no init_from, and what FREE lists, may differ. A run that has saved nothing yet begins anew.
+    Args: cfg: what source and texts, its overrides, give; they say which keys the user gave.
+    """
+    if newest_in(folder) is None or not (folder / 'config.yaml').is_file():
+        return  # nothing that could be continued
+    was, now = config_of_yaml(folder / 'config.yaml'), storable(cfg)
+    found = list(_other_keys(was, now, source, texts))
+    sections = [key for key in found if isinstance(value_at(was, key), dict) and isinstance(value_at(now, key), dict)]
+    wholes = tuple(f'{key}.' for key in found if key not in sections)  # a number in place of a schedule
+    if keys := [key for key in found if not key.startswith(wholes)]:
+        pairs = ', '.join(f'{key}={_text(was, key)}, not {_text(now, key)}' for key in keys[:MAX_SHOWN])
+        more = f' and {len(keys) - MAX_SHOWN} more' if len(keys) > MAX_SHOWN else ''
+        raise UserError(
+            f'the run in {folder} has {pairs}{more}; name another --run-dir, or give the values that it has, to continue it '
+            f'(zoo train --resume {shlex.quote(str(folder))} KEY=VALUE continues it with other values, in Python '
+            f'resume={str(folder)!r})'
+        )
+
+
+def _other_keys(was: dict[str, Any], now: dict[str, Any], source: object, texts: Sequence[str]) -> Iterator[str]:
+    """The keys that differ, in the order of the config of the run."""
+    given: set[str] | None = None
+    for key in differing_keys([without_derived_values(was), without_derived_values(now)]):
+        if any(key == free or key.startswith(f'{free}.') for free in FREE) or _is_same(was, now, key):
+            continue
+        if not has_key(was, key):  # also a key that the version of zoo which trained it did not know
+            if given is None:  # the keys that the config or an override gives
+                rows = explain_config(source, texts)
+                given = {row.key for row in rows if row.origin not in ('default', 'derived')}
+            if not any(key == one or key.startswith(f'{one}.') for one in given):
+                continue
+        yield key
+
+
+def _is_same(was: dict[str, Any], now: dict[str, Any], key: str) -> bool:
+    """Whether a run continues all the same: it is to be longer, or the value is written in another way."""
+    if not has_key(was, key) or not has_key(now, key):
+        return False
+    before, after = value_at(was, key), value_at(now, key)
+    if key == LENGTH:
+        return isinstance(before, int) and before <= after
+    if key == 'init_from':
+        return after is None or (isinstance(before, str) and os.path.abspath(before) == os.path.abspath(after))
+    files = [OWN_CODE.fullmatch(value) if isinstance(value, str) else None for value in (before, after)]
+    if files[0] and files[1]:  # the folder of a project may have been moved
+        return files[0][1] == files[1][1]
+    return bool(before == after)  # such as the length of a schedule, which is derived in one of the two
+
+
+def _text(config: Mapping[str, Any], key: str) -> str:
+    return value_text(value_at(config, key)) if has_key(config, key) else 'nothing'

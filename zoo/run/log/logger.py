@@ -1,0 +1,318 @@
+"""The log of a run: metrics go to sinks, progress to the console; a full disk, lost connection or closed terminal does not
+stop a run."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from zoo.config.section import Config
+from zoo.config.yaml_io import function_name
+from zoo.core.errors import place_of, show_error
+from zoo.run.base_config import JobConfig, LoggerConfig
+from zoo.run.log.sinks import FileSink, JsonlSink, Sink, make_sinks
+
+
+class Console:
+    """Shows how far a run is, at most every `freq` seconds, and at the end; may raise OSError."""
+
+    def __init__(self, freq: float) -> None:
+        self._freq, self._next, self._pending = freq, -math.inf, ''
+
+    def show(self, env_step: int, text: str) -> None:
+        """Takes the newest text, which is drawn if it is time."""
+        self._pending = text
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._freq
+            self._draw_pending()
+
+    def close(self) -> None:
+        """Draws the last text."""
+        self._draw_pending()
+
+    def _draw_pending(self) -> None:
+        pending, self._pending = self._pending, ''
+        if pending:
+            self._draw(pending)
+
+    def _draw(self, text: str) -> None:
+        raise NotImplementedError
+
+
+class PlainConsole(Console):
+    """Prints lines on stderr."""
+
+    def __init__(self, exp_name: str, freq: float) -> None:
+        super().__init__(freq)
+        self._exp_name = exp_name
+
+    def _draw(self, text: str) -> None:
+        sys.stderr.write(f'{self._exp_name}  {text}\n')
+        sys.stderr.flush()
+
+
+class LiveConsole(Console):
+    """Redraws one line on stderr; leaves stdout unchanged."""
+
+    def __init__(self, exp_name: str, max_env_step: int, freq: float) -> None:
+        super().__init__(freq)
+        from rich.console import Console as RichConsole
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
+        console = RichConsole(stderr=True)
+        name, text = (
+            TextColumn(f'{{task.{field}}}', markup=False, table_column=Column(no_wrap=True))
+            for field in ('description', 'fields[text]')
+        )
+        columns = [name, *([BarColumn(16)] if console.width >= 120 else []), text]
+        self._progress = Progress(*columns, console=console, auto_refresh=False, redirect_stdout=False)
+        self._task = self._progress.add_task(exp_name, total=max_env_step, text='')
+        self._progress.start()
+        console.show_cursor(True)  # rich hides the cursor, and a killed run could not restore it
+
+    def show(self, env_step: int, text: str) -> None:
+        self._progress.update(self._task, completed=env_step, text=text)
+        super().show(env_step, text)
+
+    def _draw(self, text: str) -> None:
+        self._progress.refresh()
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+class NotebookConsole(Console):
+    """Redraws one line in the output of a notebook's cell, by IPython alone: no widgets."""
+
+    def __init__(self, exp_name: str, freq: float) -> None:
+        from IPython.display import display
+
+        super().__init__(freq)
+        self._exp_name = exp_name
+        # each later text replaces this one, wherever the cell has been scrolled to
+        self._line = display(self._data(''), raw=True, display_id=True)
+
+    def _draw(self, text: str) -> None:
+        self._line.update(self._data(text), raw=True)
+
+    def _data(self, text: str) -> dict[str, str]:
+        return {'text/plain': f'{self._exp_name}  {text}'}
+
+
+def in_notebook() -> bool:
+    """Whether this process is a kernel of Jupyter, VS Code, Colab, ...: a cell's output can be replaced there."""
+    ipython = sys.modules.get('IPython')  # a kernel has imported it
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, 'kernel', None) is not None
+
+
+def make_console(
+    kind: Literal['auto', 'live', 'plain', 'off'], freq: float | None, exp_name: str, max_env_step: int
+) -> Console | None:
+    """The console of `logger.console`, with `freq` seconds between updates, None: 0.5 for live, 5 for plain."""
+    if kind in ('auto', 'live') and in_notebook():
+        return NotebookConsole(exp_name, freq or 0.5)
+    if kind == 'auto':
+        kind = 'live' if sys.stderr.isatty() else 'plain'
+    if kind == 'live':
+        return LiveConsole(exp_name, max_env_step, freq or 0.5)
+    return PlainConsole(exp_name, freq or 5.0) if kind == 'plain' else None
+
+
+logger = logging.getLogger(__name__)
+
+
+class Logger:
+    """The log of one run, or its continuation from `start_env_step`, which removes later lines of the earlier log.
+
+    Args:
+      run_dir: made if missing; metrics.jsonl and tb/ are written to it.
+      max_env_step: for the share done and the time left.
+      restore: makes the run folder anew if it was removed, and returns whether it was; may raise OSError.
+      run_cfg: the complete config, which sinks are given; sinks: of `make_sinks`; None: those that cfg names.
+    Attributes: listeners: called with the numbers of each line that `write` was given.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str],
+        cfg: LoggerConfig,
+        exp_name: str,
+        max_env_step: int,
+        start_env_step: int = 0,
+        restore: Callable[[], bool] = lambda: False,
+        run_cfg: JobConfig | None = None,
+        sinks: Sequence[Any] | None = None,
+    ) -> None:
+        self._folder = folder = Path(run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.listeners: list[Callable[[dict[str, float]], None]] = []
+        self._failing: set[str] = set()
+        self._run_cfg = run_cfg or Config({'exp_name': exp_name})
+        self._start = time.monotonic()
+        self._sinks: list[Any] = []
+        for sink in make_sinks(cfg.sinks, cfg.tensorboard) if sinks is None else sinks:
+            with suppress(AttributeError):  # a class with __slots__ has its own
+                sink.env_step = start_env_step
+            self._sinks.append(sink)
+            if isinstance(sink, FileSink):
+                sink.open(self._run_cfg, folder)  # where a file cannot be opened, no run begins
+            elif not self._feed(sink, 'open', self._run_cfg, folder):
+                self._sinks = [other for other in self._sinks if other is not sink]
+            if isinstance(sink, JsonlSink):
+                self._start = time.monotonic() - sink.wall_s
+        self._console = make_console(cfg.console, cfg.console_freq, exp_name, max_env_step)
+        self._restore = restore
+        self._max_env_step = max_env_step
+
+    def write(self, env_step: int, metrics: Mapping[str, Tensor | float | int]) -> dict[str, float]:
+        """Writes metrics to all sinks; one host sync for all tensors together.
+
+        Args: metrics: by name (group/name); tensors are 0-dim, on any device.
+        Returns: the same as numbers. In metrics.jsonl NaN and infinity become null: JSON has neither.
+        """
+        values = _to_numbers(metrics)
+        row = {'wall_s': round(time.monotonic() - self._start, 3), **values}
+        has_folder = self._try(f'run folder {self._folder}', self.keep_files)
+        for sink in list(self._sinks):
+            if has_folder or not isinstance(sink, FileSink):
+                self._feed(sink, 'write', env_step, row)
+        for listener in self.listeners:
+            listener(values)
+        return values
+
+    def video(self, env_step: int, path: Path) -> None:
+        """Shows a video to the sinks that take one, see `Sink.video`."""
+        for sink in list(self._sinks):
+            if hasattr(sink, 'video'):
+                self._feed(sink, 'video', env_step, path)
+
+    def keep_files(self) -> None:
+        """Begins the files anew that were removed or moved, in a folder made anew if it was too. Raises: OSError."""
+        is_new = self._restore()
+        for file in self._sinks:
+            if isinstance(file, FileSink) and not file.is_in_place():
+                file.reopen()
+                if not is_new:
+                    logger.warning('%s was removed or moved; it is begun anew', file.path)
+
+    def progress(
+        self,
+        env_step: int,
+        train_return: float | None,
+        last_return: float | None,
+        best_return: float | None,
+        env_step_per_s: float,
+    ) -> None:
+        """Shows on the console how far the run is; may be called often.
+
+        Args: train_return: mean of the last training episodes; last_return, best_return: of evaluations.
+        """
+        if self._console is None:
+            return
+        left = '-'
+        if env_step_per_s > 0:
+            left = str(timedelta(seconds=round(max((self._max_env_step - env_step) / env_step_per_s, 0.0))))
+        # a narrow terminal cuts off the end
+        parts = [
+            f'{min(env_step / self._max_env_step, 1.0):4.0%}',
+            f'left {left}',
+            f'train {_number(train_return)}',
+            f'last {_number(last_return)}',
+            f'best {_number(best_return)}',
+            f'{env_step_per_s:,.0f}/s',
+            f'{env_step:,}/{self._max_env_step:,} env steps',
+        ]
+        console = self._console
+        if not self._try('console', lambda: console.show(env_step, '  '.join(parts))):
+            self._console = None
+
+    def close(self, has_failed: bool = False) -> None:
+        """Shows the last progress and closes all sinks; calling it again does nothing.
+
+        Args: has_failed: an error ended the run, which trackers show.
+        """
+        if self._console is not None:
+            self._try('console', self._console.close)
+        sinks, self._sinks, self._console = self._sinks, [], None
+        for sink in sinks:
+            with suppress(AttributeError):
+                sink.has_failed = has_failed
+            self._feed(sink, 'close')
+
+    def __enter__(self) -> Logger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self.close(has_failed=kind is not None)
+
+    def _feed(self, sink: Any, method: str, *args: object) -> bool:
+        """Calls a method of a sink, and returns whether it succeeded: no failure of a sink ends the run.
+
+        After an OSError, of a full disk or a lost connection, the sink gets the next line; after any other error none.
+        """
+        if isinstance(sink, FileSink):
+            done = self._try(sink.label, lambda: getattr(sink, method)(*args))
+            goes_on = done or sink.goes_on
+        else:
+            name = str(sink.name) if isinstance(sink, Sink) and hasattr(sink, 'name') else function_name(type(sink))
+            done, goes_on = False, True
+            try:
+                done = self._try(f'sink {name}', lambda: getattr(sink, method)(*args))
+            except Exception as error:  # code of a tracker or of the user
+                goes_on = False
+                words = 'sink %s raised in %s %s (%s); training continues without it'
+                logger.warning(words, name, method, show_error(error, 300), place_of(error))
+        if not goes_on:
+            self._sinks = [other for other in self._sinks if other is not sink]
+        return done
+
+    def _try(self, what: str, write: Callable[[], None]) -> bool:
+        """Whether the write succeeded; only the first failure in a row gives a warning."""
+        try:
+            write()
+        except OSError as error:
+            if what not in self._failing:
+                logger.warning('%s cannot be written (%s); training continues', what, error.strerror or error)
+            self._failing.add(what)
+            return False
+        self._failing.discard(what)
+        return True
+
+
+def _to_numbers(metrics: Mapping[str, Tensor | float | int]) -> dict[str, float]:
+    values: dict[str, Any] = dict(metrics)
+    kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    for name, value in metrics.items():
+        if not isinstance(value, Tensor):
+            values[name] = int(value) if isinstance(value, int) else float(value)
+        elif value.dim():
+            raise ValueError(f'metric {name} has shape {list(value.shape)}; pass a 0-dim tensor, e.g. its mean')
+        else:
+            kinds.setdefault((value.device, value.dtype), []).append(name)
+    with torch.no_grad():  # one stack for each kind, and one sync for each device; none for the CPU
+        stacks: dict[torch.device, list[Tensor]] = {}
+        for (device, _), names in kinds.items():
+            stacks.setdefault(device, []).append(torch.stack([metrics[name] for name in names]).double())  # type: ignore[misc]
+        for device, stacked in stacks.items():
+            names = [name for kind, names in kinds.items() if kind[0] == device for name in names]
+            values.update(zip(names, (stacked[0] if len(stacked) == 1 else torch.cat(stacked)).tolist(), strict=True))
+    return values
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return '-'
+    return f'{value:.4g}' if abs(value) < 1000 else f'{value:,.0f}'

@@ -1,0 +1,246 @@
+"""Sinks: the interface of what the metrics of a run are written to, those that its config names, and its files metrics.jsonl and progress.csv."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from zoo.config.components import part_object, section_of
+from zoo.config.messages import shown
+from zoo.config.section import ConfigError
+from zoo.core.files import is_in_place, open_without_link, whole_file
+from zoo.core.registry import SINK_REGISTRY
+from zoo.run.base_config import JobConfig
+
+
+class Sink:
+    """Somewhere that the metrics of a run are written to: derive a class, or write one with the same three methods.
+
+    A config names it, `logger.sinks: ['my_module:MySink']`, with options as `{type: 'my_module:MySink', host: here}`: the
+    keyword-only parameters of its constructor. A resume makes a new one. If a method raises an error, the run gives one
+    warning and continues: without the sink, or, after an OSError of `write`, with another try at the next line.
+
+    Attributes, set before `open`: env_step: env step that the run continues from, 0 for a new run; set before `close`:
+      has_failed: an error ended the run.
+    """
+
+    env_step: int = 0
+    has_failed: bool = False
+
+    def open(self, cfg: JobConfig, run_dir: Path) -> None:
+        """The run begins or continues. Args: cfg: its complete config, read-only, e.g. cfg.exp_name; run_dir: its folder."""
+
+    def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
+        """One line of the log.
+
+        Args: metrics: by name, 'eval/return_mean'; 'wall_s' is seconds since the run began, those before a resume
+          included. NaN and infinity occur. A line of training metrics and one of an evaluation may have one env step.
+        """
+
+    def video(self, env_step: int, path: Path) -> None:
+        """A video of one episode was written (logger.video_freq). A sink that shows videos overrides this.
+
+        Args: path: of the file .mp4 in the run folder.
+        """
+
+    def close(self) -> None:
+        """The run has ended, or stops for now; called once."""
+
+
+class FileSink(Sink):
+    """A sink that appends to a file in the run folder.
+
+    Attributes: path: of the file; label: its name in warnings; goes_on: after an OSError the next line is tried again.
+    """
+
+    path: Path
+    label: str
+    goes_on: bool = True
+    _stat: os.stat_result
+
+    def is_in_place(self) -> bool:
+        """Whether the open file is still at its path."""
+        return is_in_place(self.path, self._stat)
+
+    def reopen(self) -> None:
+        """Begins the file anew, where it was removed or moved. Raises: OSError."""
+        raise NotImplementedError
+
+
+class LineFile:
+    """Appends complete lines or nothing, so that a disk that is full for a while leaves no truncated line."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, 'ab', buffering=0, opener=open_without_link)
+        self.stat = os.fstat(self._file.fileno())
+
+    def append(self, line: str) -> None:
+        """Writes a line; Raises: OSError, after which the file is as it was."""
+        data = line.encode() + b'\n'
+        end = os.fstat(self._file.fileno()).st_size
+        if self._file.write(data) != len(data):
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, 'no room for a whole line')
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class LineSink(FileSink):
+    """A sink that appends lines."""
+
+    def begin(self) -> None:
+        """Opens the file at `path`."""
+        self._lines = LineFile(self.path)
+        self._stat = self._lines.stat
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+def make_sinks(specs: Sequence[Any], tensorboard: bool) -> list[Any]:
+    """The sinks of a run, not open yet: first metrics.jsonl, which every run has and others read.
+
+    Args: specs: `logger.sinks`; tensorboard: `logger.tensorboard`, which adds that sink.
+    Raises: ConfigError if a library is not installed, a name is no class of a sink, or is named twice.
+    """
+    names = [section_of(SINK_REGISTRY, spec, 'logger.sinks').type for spec in specs]
+    for name, n in Counter(names).items():
+        if n > 1 and name in SINK_REGISTRY:
+            raise ConfigError(
+                f'logger.sinks names {name!r} {n} times but a run has one of a kind; leave out the others.'
+            )
+    first = ['jsonl', *(['tensorboard'] if tensorboard or 'tensorboard' in names else [])]
+    rest = [spec for spec, name in zip(specs, names, strict=True) if name not in first]
+    sinks = [_make(spec) for spec in [*first, *rest]]
+    return sorted(sinks, key=lambda sink: not isinstance(sink, FileSink))  # one that cannot be opened ends the run
+
+
+def _make(spec: object) -> Any:
+    section = section_of(SINK_REGISTRY, spec, 'logger.sinks')
+    sink = part_object(SINK_REGISTRY, section, 'logger.sinks')
+    missing = [method for method in ('open', 'write', 'close') if not callable(getattr(sink, method, None))]
+    if missing:
+        raise ConfigError(
+            f'logger.sinks names {section.type!r}, whose objects are {shown(sink)} without {", ".join(missing)}; name a '
+            'class with open(cfg, run_dir), write(env_step, metrics) and close(), see zoo.Sink.'
+        )
+    return sink
+
+
+@SINK_REGISTRY.register('csv')
+class CsvSink(LineSink):
+    """progress.csv in the run folder: one row for each line of the log, a column for each metric that any line has.
+
+    A cell is empty where a line lacks the metric, and 'nan' where it was NaN or infinite. The file is made of
+    metrics.jsonl when the run begins or continues, and again when a metric first appears: so it has the lines from before
+    it was asked for too, and a resume cuts it where it cuts that one.
+    """
+
+    label = 'progress.csv'
+
+    def open(self, cfg: JobConfig, run_dir: Path) -> None:
+        self.path, self._source = run_dir / 'progress.csv', run_dir / 'metrics.jsonl'
+        for file in run_dir.glob('progress.csv.*.tmp'):  # of a process that was killed while it wrote
+            file.unlink()
+        self._make()
+
+    def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
+        row = {'env_step': env_step, **metrics}
+        if row.keys() <= self._columns.keys():
+            self._lines.append(_line(row.get(name, '') for name in self._columns))
+        else:
+            self._lines.close()
+            self._make()
+
+    def reopen(self) -> None:
+        self._lines.close()
+        self._make()
+
+    def _make(self) -> None:
+        """Writes the file anew from metrics.jsonl, which has the newest line already."""
+        self._columns = {'env_step': None, 'wall_s': None}  # an ordered set
+        for row in self._rows():
+            self._columns |= dict.fromkeys(row)
+        try:
+            with whole_file(self.path) as file:
+                file.write(_line(self._columns).encode() + b'\n')
+                for row in self._rows():
+                    file.write(_line(row.get(name, '') for name in self._columns).encode() + b'\n')
+        except OSError:
+            self._columns = {}  # the next line tries it again
+            raise
+        finally:
+            self.begin()
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        if self._source.exists():
+            with open(self._source, 'rb', opener=open_without_link) as file:
+                for line in file:
+                    with suppress(ValueError):  # a line that somebody else wrote
+                        yield dict(json.loads(line))
+
+
+def _line(cells: Iterable[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator='').writerow('nan' if _is_lost(cell) else cell for cell in cells)
+    return text.getvalue()
+
+
+def _is_lost(cell: object) -> bool:
+    """Whether a metric was NaN or infinite, which metrics.jsonl has as null."""
+    return cell is None or isinstance(cell, float) and not math.isfinite(cell)
+
+
+@SINK_REGISTRY.register('jsonl')
+class JsonlSink(LineSink):
+    """metrics.jsonl in the run folder, one JSON object a line: always written, named or not.
+
+    NaN and infinity become null: JSON has neither. A resume removes lines after the env step that it continues from.
+    Attributes: wall_s: of the last line that `open` found and kept, else 0.
+    """
+
+    label = 'metrics.jsonl'
+
+    def open(self, cfg: JobConfig, run_dir: Path) -> None:
+        self.path = run_dir / 'metrics.jsonl'
+        self.wall_s = _cut_log(self.path, self.env_step)
+        self.begin()
+
+    def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self._lines.append(json.dumps({'env_step': env_step, **finite}))
+
+    def reopen(self) -> None:
+        old = self._lines
+        self.begin()
+        old.close()
+
+
+def _cut_log(path: Path, env_step: int) -> float:
+    """Removes all lines after env_step, and a truncated one; returns wall_s of the last line that is kept."""
+    if not path.exists():
+        return 0.0
+    wall_s, end = 0.0, 0
+    with open(path, 'r+b', opener=open_without_link) as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+                if row['env_step'] > env_step or not line.endswith(b'\n'):
+                    break
+                wall_s = float(row['wall_s'])
+            except (ValueError, LookupError, TypeError):
+                break
+            end += len(line)
+        file.truncate(end)
+    return wall_s

@@ -1,0 +1,1 @@
+"""Observers of a run: what is told of its events."""

@@ -1,0 +1,243 @@
+"""Callbacks: code of the user's own that a run calls at its events; where it comes from, what a failure does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from zoo.config.messages import shown
+from zoo.config.section import ConfigError
+from zoo.config.user_code import load_code, names_code, shown_name
+from zoo.config.yaml_io import function_name
+from zoo.core.data import Metrics, Rollout
+from zoo.core.errors import RunError, UserError, place_of, show_error
+from zoo.core.registry import closest
+
+if TYPE_CHECKING:
+    from zoo.run.observers.base import RunView, TrainResult
+    from zoo.worker.evaluator import Evaluation
+
+
+def asks_to_stop(answer: object) -> bool:
+    """Whether on_evaluation returned 'stop'. Raises: UserError if it returned anything else but None."""
+    if answer not in (None, 'stop'):
+        raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
+    return answer == 'stop'
+
+
+def no_gradient_seen(callbacks: Callbacks, n_step: int) -> UserError:
+    """The error for callbacks with on_gradient that no gradient step called."""
+    return UserError(
+        f'callback {callbacks.names("on_gradient")} has on_gradient, which none of the first {n_step} gradient steps called: '
+        'the policy has steps of its own; call zoo.policy.hooks.gradient_ready(optimizers, loss) in them after each '
+        'backward pass, or leave on_gradient out'
+    )
+
+
+class Callback:
+    """What a run calls at its events: derive a class and override what you need; a class with the same methods will do.
+
+    The config names it, `callbacks: ['my_module:MyCallback']` or `['./my_file.py:MyCallback']`, or it is given, `serial_pipeline(..., callbacks=[...])`, as
+    a class, an object, or a function that has the name of an event. Callbacks are called in that order. What they keep
+    is theirs: it is in no checkpoint, so a resume makes new ones.
+
+    `job` is the run: read `job.policy`, `job.cfg`, `job.env_step`, `job.train_iter`, `job.run_dir`. `job.stop(reason)` ends
+    the run after the present round, as `policy.eval.stop_value` does, and logs the reason. Methods return nothing, except
+    `on_update`.
+    A callback that raises ends the run with a CallbackError; the run is saved before, see docs/your_policy.md.
+    """
+
+    def on_start(self, job: RunView) -> None:
+        """The run begins, or continues from a checkpoint: envs and policy are there."""
+
+    def on_rollout(self, job: RunView, rollout: Rollout) -> None:
+        """A rollout was collected: `rollout.data` has its columns [T, B, ...], which may be changed in place."""
+
+    def on_samples(self, job: RunView, samples: dict[str, Any]) -> None:
+        """A rollout became samples [N, ...] by column, which the buffer gets next; may be changed in place."""
+
+    def on_gradient(self, job: RunView, optimizers: Sequence[Any], loss: Tensor) -> None:
+        """The gradient of `loss` (0-dim) was found, the optimisers step next; may change gradients in place.
+
+        `optimizer.grad` is the whole gradient as one flat tensor, `optimizer.cut(optimizer.grad)` has views of it by name of
+        the parameter. Called before the limit of `policy.learn.grad_clip`. A run with it takes its steps eagerly. With
+        `policy.learn.accumulate` it is called before each step, with the mean gradient and the last minibatch's loss.
+        """
+
+    def on_update(self, job: RunView, metrics: Metrics) -> Metrics | None:
+        """A round of updates is over; returns metrics to add, numbers or 0-dim tensors, which the log has as 'learn/name'."""
+
+    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
+        """The policy was evaluated: `evaluation.return_mean` and more."""
+
+    def on_checkpoint(self, job: RunView, path: Path) -> None:
+        """A checkpoint was written."""
+
+    def on_end(self, job: RunView, result: TrainResult) -> None:
+        """The run is over, evaluated and saved; not called after an error."""
+
+
+EVENTS = {
+    name: [p for p in inspect.signature(method).parameters if p != 'self']
+    for name, method in vars(Callback).items()
+    if name.startswith('on_')
+}
+"""The methods of a callback, each with the names of its arguments."""
+
+
+class CallbackError(RunError):
+    """A callback raised an error, which is the cause of this one."""
+
+
+class Callbacks:
+    """The callbacks of one run. Args: specs: names, classes, objects or functions, see `Callback`.
+
+    Attributes: has_failed: one of them raised an error; from then on none is called.
+    Raises: ConfigError for one that cannot be one.
+    """
+
+    def __init__(self, specs: Sequence[Any]) -> None:
+        if problems := list(callback_problems(specs)):
+            raise ConfigError(problems)
+        self.has_failed = False
+        self._methods: dict[str, list[tuple[str, Any]]] = {event: [] for event in EVENTS}
+        for spec in specs:
+            found = _load(spec, 'callbacks') if isinstance(spec, str) else spec
+            name = _name_of(found)
+            item = self._guarded(f'{name} raised when it was made', found) if isinstance(found, type) else found
+            for event, method in _methods_of(item).items():
+                self._methods[event].append((name, method))
+
+    def __bool__(self) -> bool:
+        return any(self._methods.values())
+
+    def __contains__(self, event: str) -> bool:
+        return bool(self._methods[event])
+
+    def names(self, event: str) -> str:
+        """The callbacks that have this event, for messages."""
+        return ', '.join(name for name, _ in self._methods[event])
+
+    def call(self, event: str, *args: object) -> None:
+        """Calls all that have the event. Raises: CallbackError, which names the first that raised an error."""
+        for name, answer in self._answers(event, *args):
+            if answer is not None:
+                what = 'call job.stop() to end the run' if answer is True else 'change its argument in place'
+                self._fail(f'{name} returned {shown(answer)} from {event}, whose answer nothing reads; {what}')
+
+    def update(self, job: RunView, metrics: Metrics) -> Metrics:
+        """The event on_update: returns the metrics with those that callbacks returned, or wrote into them."""
+        if not self._methods['on_update']:
+            return metrics
+        found: dict[str, Any] = dict(metrics)
+        for name, answer in self._answers('on_update', job, found):
+            if answer is not None and not isinstance(answer, dict):
+                self._fail(f'{name} returned {shown(answer)} from on_update; return a dict of metrics, or None')
+            found |= answer or {}
+            for key, value in found.items():
+                is_number = isinstance(value, int | float) or isinstance(value, Tensor) and value.dim() == 0
+                if not isinstance(key, str) or not is_number:
+                    self._fail(
+                        f'{name} gave the metric {shown(key)} = {shown(value)} in on_update; give a number, or a tensor '
+                        'without dimensions, under a text'
+                    )
+        return {key: x.detach() if isinstance(x, Tensor) else torch.tensor(float(x)) for key, x in found.items()}
+
+    def _answers(self, event: str, *args: object) -> Iterator[tuple[str, Any]]:
+        for name, method in self._methods[event]:
+            if not self.has_failed:
+                yield name, self._guarded(f'{name} raised in {event}', method, *args)
+
+    def _guarded(self, words: str, function: Callable[..., Any], *args: object) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            self.has_failed = True
+            said = f'{show_error(error)} ({place_of(error)})'
+            raise CallbackError(f'callback {words} {said}; --debug shows the traceback') from error
+
+    def _fail(self, sentence: str) -> None:
+        self.has_failed = True
+        raise CallbackError(f'callback {sentence}')
+
+
+def callback_problems(specs: object) -> Iterator[str]:
+    """A sentence for everything that cannot be a callback, or has methods that nothing would call; makes none."""
+    for i, spec in enumerate(specs if isinstance(specs, list | tuple) else [specs]):
+        try:
+            found = _load(spec, f'callbacks[{i}]') if isinstance(spec, str) else spec
+            _check(found)
+        except ConfigError as error:
+            yield from error.problems
+
+
+def _load(name: str, path: str) -> Any:
+    """The class or function that 'module:Class' or 'path/file.py:Class' names. Raises: ConfigError."""
+    if not names_code(name):
+        raise ConfigError(
+            f"{path} is {shown(name)}, which is no 'module:Class' and no 'path/file.py:Class'; name a class by one of them."
+        )
+    found = load_code(name, path)
+    if not isinstance(found, type) and not inspect.isfunction(found):
+        raise ConfigError(
+            f'{path} is {shown_name(name)!r} but that is {shown(found)}; name a class, or a function of an event.'
+        )
+    return found
+
+
+def _check(item: object) -> None:
+    """Raises: ConfigError unless it is a class, an object or a function whose events are known and take what they get."""
+    name, is_class = _name_of(item), isinstance(item, type)
+    if inspect.isfunction(item) and item.__name__ not in EVENTS:
+        raise ConfigError(
+            f'callback {name} is a function, which is called at the event of its name: {_unknown(item.__name__)}'
+        )
+    if not inspect.isfunction(item):
+        for event in dir(item):
+            if event.startswith('on_') and event not in EVENTS:
+                raise ConfigError(f'callback {name} has a method that nothing would call: {_unknown(event)}')
+    methods = _methods_of(item)
+    if not methods:
+        raise ConfigError(f'callback {name} has nothing to call; give it one of the methods {", ".join(EVENTS)}.')
+    for event, method in methods.items():
+        is_unbound = is_class and not isinstance(inspect.getattr_static(item, event), staticmethod | classmethod)
+        args = (*(['self'] if is_unbound else []), *EVENTS[event])
+        if not callable(method) or not _takes(method, args):
+            raise ConfigError(f'callback {name} must have {event} as a method that takes ({", ".join(EVENTS[event])}).')
+    if is_class and not _takes(item, ()):
+        raise ConfigError(
+            f'callback {name} has a constructor that needs arguments; give defaults to all, or pass an object in Python: '
+            'serial_pipeline(..., callbacks=[...]).'
+        )
+
+
+def _methods_of(item: object) -> dict[str, Any]:
+    """The methods that an object or class has for events of its own; of a function itself."""
+    if inspect.isfunction(item):
+        return {item.__name__: item}
+    owner = item if isinstance(item, type) else type(item)
+    inherited = [event for event in EVENTS if getattr(owner, event, None) is vars(Callback)[event]]
+    return {event: getattr(item, event) for event in EVENTS if hasattr(item, event) and event not in inherited}
+
+
+def _takes(function: Any, args: Sequence[str]) -> bool:
+    try:
+        inspect.signature(function).bind(*args)
+    except (TypeError, ValueError) as error:
+        return isinstance(error, ValueError)  # it has no signature, as code in C may
+    return True
+
+
+def _unknown(event: str) -> str:
+    close = closest(event, EVENTS)
+    guess = f'did you mean {" or ".join(map(repr, close))}? ' if close else ''
+    return f'there is no event {event!r}; {guess}the events are {", ".join(EVENTS)}.'
+
+
+def _name_of(item: object) -> str:
+    return function_name(item if isinstance(item, type) or inspect.isfunction(item) else type(item))

@@ -1,0 +1,215 @@
+"""Diagnostics: warnings about a run from the lines of its log, each once in a run, with the cause and what to do."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from zoo.core.spaces import Discrete, MultiBinary, MultiDiscrete, Space
+from zoo.policy.base import Policy
+from zoo.run.base_config import JobConfig
+
+logger = logging.getLogger(__name__)
+VALUE_RATIO = 100.0  # of the value term of the loss to the policy term, on a trunk that both train
+VALUE_FLOOR = 1.0  # a smaller value term moves the trunk little, also if the policy term is 0
+CLIP_RATIO = 10.0  # of the returns to the range of a value loss that clips
+RETURN_LIMIT = 1000.0  # |return| that a critic without normalisation is slow to reach
+ENTROPY_SHARE = 0.01  # of the entropy of uniform actions
+EARLY = 0.25  # share of the run
+KL_LIMIT = 1.0  # nats, the mean over an update
+OUTSIDE_LIMIT = 0.1  # share of returns outside of a histogram of them
+EPISODE_STEPS = 10_000  # env steps of each env
+SHORT, LONG = 5, 20  # lines in a row
+
+
+class Facts(NamedTuple):
+    """What the rules know of a run besides its metrics.
+
+    shares_trunk: the value loss moves a trunk of the policy. value_range: greatest error, in units of returns, that the
+    value loss follows; None: any. scales_returns: an option brings returns to size 1. max_entropy: of uniform actions,
+    nats; None for actions that are real numbers.
+    """
+
+    max_env_step: int
+    n_env: int
+    shares_trunk: bool
+    value_range: float | None
+    scales_returns: bool
+    max_entropy: float | None
+
+
+class Rule(NamedTuple):
+    """A sign of trouble. find: (facts, line, env step) -> what to say, '' if all is well; n_line: lines in a row."""
+
+    find: Callable[[Facts, Mapping[str, float], int], str]
+    n_line: int = 1
+
+
+class Advice:
+    """Looks at each line of training metrics and logs what its rules find, each rule once. Args: facts: see there."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts, self._counts = facts, dict.fromkeys(RULES, 0)
+
+    def look(self, env_step: int, line: Mapping[str, float]) -> list[str]:
+        """Takes a line, metrics by name; logs what is new in it as warnings, and returns these texts."""
+        found = []
+        for name, rule in RULES.items():
+            if self._counts[name] >= rule.n_line:  # it was said
+                continue
+            text = rule.find(self._facts, line, env_step)
+            self._counts[name] = self._counts[name] + 1 if text else 0
+            if self._counts[name] == rule.n_line:
+                found.append(text)
+                logger.warning('%s', text)
+        return found
+
+
+def facts_of(cfg: JobConfig, policy: Policy) -> Facts:
+    """The facts of a run. Args: cfg: its resolved config."""
+    learn = cfg.policy.learn
+    scales = any(learn.get(name, False) for name in ('value_norm', 'reward_norm'))
+    objective, model = getattr(policy, '_objective', None), getattr(policy, '_model', None)
+    return Facts(
+        cfg.max_env_step,
+        cfg.env.collector_env_num,
+        bool(getattr(model, 'joint', getattr(model, 'one_trunk', False))),
+        None if objective is None else _value_range(objective.value_loss, learn),
+        scales or getattr(objective, 'n_value', 1) > 1,  # then another rule looks at what is outside of the range
+        max_entropy(policy.action_space),
+    )
+
+
+def max_entropy(space: Space) -> float | None:
+    """Entropy of uniform actions, nats; None if they are not choices."""
+    if isinstance(space, Discrete):
+        return math.log(space.n)
+    if isinstance(space, MultiDiscrete):
+        return sum(map(math.log, space.nvec))
+    return math.prod(space.shape) * math.log(2) if isinstance(space, MultiBinary) else None
+
+
+def _value_range(value_loss: object, learn: Any) -> float | None:
+    """Greatest error that a value loss follows, in the unit of the critic's output."""
+    limit: Any = dict(getattr(value_loss, 'options', ())).get('range')
+    name = getattr(value_loss, 'name', '')
+    if name == 'error_clip':
+        return math.sqrt(limit)
+    if name != 'clip' or limit is not None:
+        return limit if name == 'clip' else None
+    clip_ratio = learn.get('clip_ratio')
+    return clip_ratio if isinstance(clip_ratio, float | int) else getattr(clip_ratio, 'start', None)
+
+
+def _number(line: Mapping[str, float], name: str) -> float:
+    """A metric; NaN, with which no comparison is true, if the line does not have it."""
+    return line.get(name, math.nan)
+
+
+def _kl_not_finite(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    name = next((name for name in ('learn/kl', 'learn/approx_kl') if not math.isfinite(line.get(name, 0.0))), None)
+    if name is None:
+        return ''
+    return (
+        f'{name} is {line[name]} at env step {env_step}: the new policy has probability 0, or NaN, for actions that the old '
+        'one took. Lower policy.learn.learning_rate, or stop updates early with policy.learn.target_kl=0.02'
+    )
+
+
+def _kl_large(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    kl = _number(line, 'learn/kl')
+    if not kl >= KL_LIMIT:
+        return ''
+    return (
+        f'learn/kl is {kl:.3g} at env step {env_step} (below 0.05 is usual): an update changes the policy so much that the '
+        'samples, drawn by the one before, say little about it. Lower policy.learn.learning_rate, take fewer passes over a '
+        'rollout, or set policy.learn.target_kl=0.02'
+    )
+
+
+def _value_dominates(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    value = _number(line, 'learn/value_weight') * _number(line, 'learn/value_loss')
+    policy = abs(_number(line, 'learn/policy_loss'))
+    if not (facts.shares_trunk and value >= VALUE_FLOOR and value >= VALUE_RATIO * policy):
+        return ''
+    return (
+        f'the value loss times its weight is {value:.3g} and the policy loss {policy:.3g} at env step {env_step}: the critic '
+        'decides what the trunk that both share learns. Set policy.learn.value_norm=true, lower policy.learn.value_weight, or '
+        'give the critic a network of its own'
+    )
+
+
+def _returns_beyond_clip(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    size, limit = abs(_number(line, 'collect/return_mean')), facts.value_range
+    if facts.scales_returns or limit is None or not size >= CLIP_RATIO * limit:
+        return ''
+    return (
+        f'returns are about {size:.4g} at env step {env_step}, but the value loss follows errors up to {limit:.3g} only: the '
+        'critic gets there slowly, or never. Set policy.learn.value_norm=true, raise the range of policy.learn.value_loss, '
+        'or use mse'
+    )
+
+
+def _entropy_near_zero(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    entropy, most, length = _number(line, 'learn/entropy'), facts.max_entropy, facts.max_env_step
+    if not most or not entropy <= ENTROPY_SHARE * most or env_step > EARLY * length:
+        return ''
+    return (
+        f'the entropy of the policy is {entropy:.2g} of at most {most:.3g} after {env_step} of {length} env steps: it tries '
+        'out nothing more. Raise policy.learn.entropy_weight, or lower policy.learn.learning_rate'
+    )
+
+
+def _returns_large(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    size = abs(_number(line, 'collect/return_mean'))
+    if facts.scales_returns or not size > RETURN_LIMIT:
+        return ''
+    return (
+        f'returns are about {size:.4g} at env step {env_step} and nothing scales them: a critic that starts near 0 takes long '
+        'to reach them. Set policy.learn.reward_norm=true or policy.learn.value_norm=true'
+    )
+
+
+def _critic_useless(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    if not _number(line, 'learn/explained_variance') <= 0:
+        return ''
+    return (
+        f'learn/explained_variance was 0 or less in {LONG} lines of the log, up to env step {env_step}: the critic predicts '
+        'returns no better than a constant. Set policy.learn.value_norm=true, raise policy.learn.learning_rate, or see '
+        'whether the observation tells what the returns depend on'
+    )
+
+
+def _returns_outside(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    share = _number(line, 'learn/return_outside')
+    if not share >= OUTSIDE_LIMIT:
+        return ''
+    return (
+        f'{share:.0%} of the returns at env step {env_step} are outside of the range of policy.learn.value_loss, which '
+        'counts them as its ends. Widen that range, or set policy.learn.value_norm=true'
+    )
+
+
+def _no_episode(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    if env_step < EPISODE_STEPS * facts.n_env or line.get('collect/episode') != 0:
+        return ''
+    return (
+        f'no training episode has ended in {env_step} env steps of {facts.n_env} envs, so there are no returns to log. If '
+        'episodes never end, set env.max_episode_steps'
+    )
+
+
+RULES: dict[str, Rule] = {
+    'kl_not_finite': Rule(_kl_not_finite),
+    'kl_large': Rule(_kl_large, SHORT),
+    'value_dominates': Rule(_value_dominates, SHORT),
+    'returns_beyond_clip': Rule(_returns_beyond_clip),
+    'entropy_near_zero': Rule(_entropy_near_zero),
+    'returns_large': Rule(_returns_large),
+    'critic_useless': Rule(_critic_useless, LONG),
+    'returns_outside': Rule(_returns_outside, SHORT),
+    'no_episode': Rule(_no_episode),
+}
+"""By name, in the order in which they are looked at."""

@@ -1,0 +1,327 @@
+"""Stop rules, which end a run before max_env_step: by time, by count, on a plateau, by a bound on a metric, or the user's own."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, model_validator
+
+from zoo.config.components import part_object, section_of
+from zoo.config.messages import shown
+from zoo.config.section import ConfigError, Section
+from zoo.config.user_code import shown_name
+from zoo.core.errors import RunError, place_of, show_error
+from zoo.core.registry import STOP_REGISTRY, closest
+
+if TYPE_CHECKING:
+    from zoo.run.observers.base import RunView
+
+logger = logging.getLogger(__name__)
+
+
+class StopRule:
+    """Says when a run is to end: derive a class with options as keyword-only parameters of its constructor.
+
+    A config names it, `stop: ['my_module:MyRule']` or `stop: [{type: 'my_module:MyRule', n: 3}]`. `see` is given every line of
+    the log, `reason` is asked after each round of collecting and learning, and when a run continues.
+    """
+
+    def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
+        """One line of the log: training metrics, or those of an evaluation, which have 'eval/return_mean'."""
+
+    def reason(self, job: RunView) -> str | None:
+        """Why the run is to end now, as part of a sentence; None: it continues."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers, texts and None by name, which a resume needs."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes what `state_dict` gave."""
+
+
+class WallTimeConfig(Section):
+    """Its options."""
+
+    s: float = Field(gt=0, description='seconds of the run, those before a resume included')
+
+
+class OptionRule(StopRule):
+    """A rule with a section of options."""
+
+    def __init__(self, cfg: Section) -> None:
+        self._cfg: Any = cfg
+
+
+@STOP_REGISTRY.register('wall_time')
+class WallTime(OptionRule):
+    """Ends the run after s seconds: with the round that is under way then, its evaluation included."""
+
+    config = WallTimeConfig
+
+    def reason(self, job: RunView) -> str | None:
+        return f'{job.wall_s:,.0f} of {self._cfg.s:,.0f} seconds have passed' if job.wall_s >= self._cfg.s else None
+
+
+class IterationsConfig(Section):
+    """Its options."""
+
+    n: int = Field(ge=1, description='rounds of collecting and learning, those before a resume included')
+
+
+@STOP_REGISTRY.register('iterations')
+class Iterations(OptionRule):
+    """Ends the run after n rounds of collecting and learning."""
+
+    config = IterationsConfig
+
+    def reason(self, job: RunView) -> str | None:
+        return f'{job.n_iteration:,} rounds are done' if job.n_iteration >= self._cfg.n else None
+
+
+class TrainIterConfig(Section):
+    """Its options."""
+
+    n: int = Field(ge=1, description='optimiser steps, those before a resume included; the round is finished')
+
+
+@STOP_REGISTRY.register('train_iter')
+class TrainIter(OptionRule):
+    """Ends the run with the round that takes the n-th optimiser step."""
+
+    config = TrainIterConfig
+
+    def reason(self, job: RunView) -> str | None:
+        return f'{job.train_iter:,} optimiser steps are done' if job.train_iter >= self._cfg.n else None
+
+
+class MetricRule(StopRule):
+    """A rule on one metric of the log. Attributes: metric: its name; the state of another one is not this rule's."""
+
+    metric: str
+
+
+class PatienceConfig(Section):
+    """Its options."""
+
+    n: int = Field(ge=1, description='evaluations in a row without a new best')
+    min_eval: int = Field(0, ge=0, description='evaluations before which the run is never ended')
+    min_delta: float = Field(0.0, ge=0, description='a new best is more than this above the best one before')
+    metric: str = Field('eval/return_mean', description='metric of evaluations that is to rise')
+
+
+@STOP_REGISTRY.register('patience')
+class Patience(MetricRule):
+    """Ends the run at the n-th evaluation in a row that brings no new best."""
+
+    config = PatienceConfig
+
+    def __init__(self, cfg: PatienceConfig) -> None:
+        self._cfg, self.metric = cfg, cfg.metric
+        self._best = -math.inf
+        self._n_eval, self._n_since = 0, 0
+
+    def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
+        value = metrics.get(self._cfg.metric)
+        if value is None:
+            return
+        is_best = value > self._best + self._cfg.min_delta
+        self._n_eval, self._n_since = self._n_eval + 1, 0 if is_best else self._n_since + 1
+        self._best = value if is_best else self._best
+
+    def reason(self, job: RunView) -> str | None:
+        if self._n_since < self._cfg.n or self._n_eval < self._cfg.min_eval:
+            return None
+        return f'{self._n_since} evaluations in a row had no {self._cfg.metric} above {self._best:.6g}'
+
+    def state_dict(self) -> dict[str, Any]:
+        best = self._best if math.isfinite(self._best) else None
+        return {'best': best, 'n_eval': self._n_eval, 'n_since': self._n_since}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._best = -math.inf if state['best'] is None else float(state['best'])
+        self._n_eval, self._n_since = int(state['n_eval']), int(state['n_since'])
+
+
+class BoundConfig(Section):
+    """Its options."""
+
+    metric: str = Field(description='name of a metric as the log has it, e.g. learn/approx_kl')
+    above: float | None = Field(None, description='the run ends when the metric is above this')
+    below: float | None = Field(None, description='the run ends when the metric is below this')
+
+    @model_validator(mode='after')
+    def _has_a_bound(self) -> BoundConfig:
+        if self.above is None and self.below is None:
+            raise ValueError(
+                f'the rule on {self.metric} has neither above nor below; give one of them, e.g. above: 0.1.'
+            )
+        return self
+
+
+@STOP_REGISTRY.register('bound')
+class Bound(MetricRule):
+    """Ends the run when a metric of the log is above or below a bound; NaN is neither."""
+
+    config = BoundConfig
+
+    def __init__(self, cfg: BoundConfig) -> None:
+        self._cfg, self.metric = cfg, cfg.metric
+        self._value: float | None = None
+        self._others: set[str] = set()  # metrics that were seen before this one was
+
+    def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
+        if self._cfg.metric in metrics:
+            self._value = metrics[self._cfg.metric]
+        elif self._value is None:  # warns once after lines of both kinds: the metric may be misspelt
+            had, both = self._others, {'eval/return_mean', 'learn/train_iter'}
+            is_first = not both <= had
+            had.update(metrics)
+            if is_first and both <= had:
+                close = closest(self._cfg.metric, had)
+                guess = f'did you mean {" or ".join(close)}?' if close else f'it had {", ".join(sorted(had))}.'
+                logger.warning('stop: no line of the log has had the metric %r so far: %s', self._cfg.metric, guess)
+
+    def reason(self, job: RunView) -> str | None:
+        name, value, above, below = self._cfg.metric, self._value, self._cfg.above, self._cfg.below
+        if value is not None and above is not None and value > above:
+            return f'{name} is {value:.6g}, above {above:g}'
+        if value is not None and below is not None and value < below:
+            return f'{name} is {value:.6g}, below {below:g}'
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {'value': self._value}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._value = None if state['value'] is None else float(state['value'])
+
+
+class StopRuleError(RunError):
+    """A stop rule raised an error, which is the cause of this one."""
+
+
+class FunctionRule(StopRule):
+    """A function of the user's own: given the job, asked after each round; given metrics, asked at each line of the log.
+
+    Args: function: takes `job`, `metrics` or both, and returns whether to end the run, or a text that says why.
+    Raises: ConfigError if it takes anything else.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        parameters = inspect.signature(function).parameters.values()
+        taken = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        if not taken or not set(taken) <= {'job', 'metrics'}:
+            raise ConfigError(
+                f'stop names the function {name!r}, which takes ({", ".join(taken)}) but is called with job, metrics or '
+                'both; write `def my_rule(metrics):` or `def my_rule(job):`.'
+            )
+        self._function, self._name, self._taken = function, name, taken
+        self._answer: str | None = None
+
+    def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
+        if 'metrics' in self._taken and self._answer is None:
+            self._answer = self._ask(job, metrics)
+
+    def reason(self, job: RunView) -> str | None:
+        return self._answer if 'metrics' in self._taken else self._ask(job, {})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {'answer': self._answer} if 'metrics' in self._taken else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        answer = state.get('answer')  # older states have none
+        if not isinstance(answer, str | None):
+            raise TypeError(f'the answer of {self._name} is {shown(answer)}; it should be a text')
+        self._answer = answer
+
+    def _ask(self, job: RunView, metrics: Mapping[str, float]) -> str | None:
+        given = {'job': job, 'metrics': metrics}
+        answer = self._function(*(given[name] for name in self._taken))
+        if answer is not None and not isinstance(answer, str) and not hasattr(answer, '__bool__'):
+            raise TypeError(f'it returned {shown(answer)}; return True or False, or a text that says why')
+        if not answer:
+            return None
+        return answer if isinstance(answer, str) else f'{self._name} says so'
+
+
+class StopRules:
+    """The stop rules of one run. Args: specs: `stop` of the config. Raises: ConfigError for one that cannot be one."""
+
+    def __init__(self, specs: Sequence[Any]) -> None:
+        self._rules = [_make(spec) for spec in specs]
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
+        """Gives all rules a line of the log. Raises: StopRuleError."""
+        for name, rule in self._rules:
+            _guarded(name, rule.see, job, metrics)
+
+    def reason(self, job: RunView) -> str | None:
+        """Why the run is to end now, of the first rule that says so; None: it continues. Raises: StopRuleError."""
+        for name, rule in self._rules:
+            if answer := _guarded(name, rule.reason, job):
+                return str(answer)
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each rule, in order; empty without rules."""
+        return {
+            str(i): {'rule': name, **_metric_of(rule), **rule.state_dict()}
+            for i, (name, rule) in enumerate(self._rules)
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes the state of an earlier part of the run: each rule that of the first one of its name and metric that is left.
+
+        Older states have no metric: theirs is taken where there is one rule of that name, then and now.
+        Raises: LookupError, TypeError, ValueError for a state that no rule of that name wrote.
+        """
+        left = [dict(state[key]) for key in sorted(state, key=int)]
+        n_then, n_now = Counter(item.get('rule') for item in left), Counter(name for name, _ in self._rules)
+        for name, rule in self._rules:
+            own = {'rule': name, **_metric_of(rule)}
+            is_only = n_then[name] == n_now[name] == 1
+            for item in left:
+                its = {key: item[key] for key in own if key in item}
+                if its == own or (is_only and its == {'rule': name}):
+                    left.remove(item)
+                    rule.load_state_dict({key: x for key, x in item.items() if key not in own})
+                    break
+
+
+def _metric_of(rule: object) -> dict[str, str]:
+    """What tells rules of one name apart in a state."""
+    return {'metric': rule.metric} if isinstance(rule, MetricRule) else {}
+
+
+def _make(spec: object) -> tuple[str, Any]:
+    """The name and the rule of a spec."""
+    section = section_of(STOP_REGISTRY, spec, 'stop')
+    name, made = section.type, part_object(STOP_REGISTRY, section, 'stop')
+    if callable(made) and not hasattr(made, 'reason'):
+        return name, FunctionRule(made, shown_name(name))
+    if not callable(getattr(made, 'reason', None)):
+        raise ConfigError(
+            f'stop names {name!r}, which is {shown(made)}; name a function of job or metrics that says whether to end the '
+            'run, or a class derived from zoo.StopRule.'
+        )
+    return name, made
+
+
+def _guarded(name: str, ask: Callable[..., Any], *args: object) -> Any:
+    """Calls a rule. Raises: StopRuleError that names it."""
+    try:
+        return ask(*args)
+    except Exception as error:
+        raise StopRuleError(
+            f'stop rule {shown_name(name)} raised {show_error(error)} ({place_of(error)}); --debug shows the traceback'
+        ) from error

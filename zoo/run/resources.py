@@ -1,0 +1,228 @@
+"""Resources of a run: torch threads for each phase, memory that a config needs and a network may allocate."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from zoo.buffer.rollout import PARTS
+from zoo.config.section import Keyed, value_at
+from zoo.core.spaces import Space, empty_obs, leaf_spaces, obs_dtype
+from zoo.policy.base import Policy
+from zoo.policy.sequences import SequenceConfig, n_copy
+
+PER_THREAD = 1 << 23
+"""Multiply-adds per thread in one forward pass on the rows of a phase: one minibatch, or one env step of all envs.
+
+A second thread is used from 2 * PER_THREAD = 16.8M: two hidden layers of 64 at some 3,500 rows, of 256 at 245, of 512
+at 64; the Nature network at 2 images of 84x84, IMPALA at 1 of 64x64. What it gains was measured on 2 cores (AMD Zen 4,
+torch 2.13, `ppo_step` and `compute_actor`, 8 inputs, 4 actions; two layers of the width named), time on 1 thread
+divided by time on 2:
+
+  multiply-adds of acting     learning, 1 minibatch           acting, 1 env step
+    0.3M  64 x 64 rows          1.00                            1.09
+    1.2M  64 x 256              1.16  128 x 64    1.08          1.40
+    5M    64 x 1024             1.33  128 x 256   1.28          1.82  1.68
+    18M   64 x 4096             1.64  256 x 256   1.41          1.92  1.47
+    18M   128 x 1024            1.63  512 x 64    1.28          1.88  1.69
+    70M   256 x 1024            1.64  512 x 256   1.84          2.00  1.67
+    280M  256 x 4096            1.90  512 x 1024  1.54          2.05  1.63
+  networks for images, float32 and bfloat16; acting on 1, 8, 64 images, learning from 256
+    Nature, 9.3M an image       1.72  1.47            1.06 1.69 1.91, 0.91 1.75 1.89
+    IMPALA, 31M an image        1.77 (bfloat16)       1.28 (float32), 1.26 1.52 1.88
+
+That is on an idle machine. Threads wait for each other: where another process uses one of the two cores, two threads
+take 2 to 3 times as long as one below 16.8M, and 1.3 to 2 times above. A gain of less than a third is not worth that.
+Two runs at once with two threads each took 17 (64 x 4096) and 4 times (256 x 256) as long as with one thread each.
+With the environment variable GOMP_SPINCOUNT=1000 it was 1.3 and 1.6 times: a waiting thread then soon yields its core.
+The command `zoo` sets it; it slows down only acting on few images. Use `policy.n_thread=1` for several runs on one
+machine.
+"""
+Phase = Literal['collect', 'learn', 'evaluate']
+
+
+def use_threads(n_thread: int) -> None:
+    """Sets torch's number of threads."""
+    if torch.get_num_threads() != n_thread:
+        torch.set_num_threads(n_thread)
+
+
+def phase_threads(policy: Policy, rows: Mapping[Phase, int], limit: int) -> dict[Phase, int]:
+    """The threads of each phase: one for every PER_THREAD multiply-adds, from 1 to `limit`; 1 on a GPU.
+
+    Args: policy: with eval mode; rows: of one forward pass, which are training envs, a minibatch, evaluation envs;
+      limit: torch's threads at the start (OMP_NUM_THREADS, or the number of cores).
+    """
+    work = multiply_adds(policy) if limit > 1 and policy.device.type == 'cpu' else 0
+    return {phase: max(1, min(limit, work * n // PER_THREAD)) for phase, n in rows.items()}
+
+
+def multiply_adds(policy: Policy) -> int:
+    """Multiply-adds of the matrix products and convolutions in one greedy action."""
+    obs = empty_obs(policy.obs_space, (1,), policy.device)
+    with MultiplyAdds() as counter:
+        policy.eval_mode.forward(obs, None)
+    return counter.total
+
+
+class MultiplyAdds(TorchFunctionMode):
+    """Counts those of the matrix products and convolutions that are called inside.
+
+    torch's FlopCounterMode counts more kinds, but it loads torch's compiler and Triton: 140 MB and a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        output, name = func(*args, **(kwargs or {})), getattr(func, '__name__', '')
+        if name == 'linear' or name.startswith('conv'):
+            self.total += output.numel() * args[1][0].numel()
+        elif name in ('matmul', 'mm', 'bmm'):
+            self.total += output.numel() * args[0].shape[-1]
+        elif name in ('addmm', 'baddbmm'):
+            self.total += output.numel() * args[1].shape[-1]
+        return output
+
+
+ROW_BYTES, STEP_BYTES = 64, 1_000
+"""Memory of one sample at least, without its observations: action, logit, value, reward and what is derived. And of one
+step of a rollout: the Python objects of its rows."""
+ENV_BYTES = {'sync': 2_000, 'async': 4 << 20}
+"""Memory of one env at least: CartPole, which is as small as any, takes 4.8 kB; a process has pages of its own."""
+OVERLAP = 'policy.learn.sequence.overlap'
+SAMPLE_KEYS = (
+    'env.collector_env_num',
+    'policy.collect.n_step',
+    'policy.collect.n_sample',
+    'policy.learn.aux_freq',
+    'buffer.size',
+    'buffer.policy.size',
+    'buffer.value.size',
+    'policy.learn.aux_window',
+)
+"""What the memory for samples depends on."""
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory; without a bound where the system does not say."""
+    if not hasattr(os, 'sysconf') or 'SC_PHYS_PAGES' not in os.sysconf_names:
+        return 2**63
+    return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+
+
+def sample_bytes(config: Keyed, obs_space: Space | None = None) -> int:
+    """Bytes that the samples of a rollout, of a buffer or of the auxiliary phase take at least; of a resolved config."""
+    obs = 0
+    if obs_space is not None:
+        obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(obs_space))
+    n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS[:5])
+    n_phase = max(n_phase, _whole(config, 'policy.learn.aux_window'))
+    n_draw = [_whole(config, key, 0) for key in ('buffer.n_sample', 'buffer.policy.n_sample')]
+    parts = [_whole(config, f'buffer.{part}.size', 0) or size for part in PARTS]
+    n_collected = max(round(n_env * n_step * _n_copy(config, n_step)), *parts)
+    n_kept = (max(n_draw) or n_sample) * n_phase
+    on_disk = value_at(config, 'policy.learn.aux_memory') == 'disk'
+    n_obs = n_collected if on_disk else max(n_collected, n_kept)
+    return n_obs * obs + max(n_collected, n_kept) * ROW_BYTES + n_step * STEP_BYTES
+
+
+def memory_problem(config: Keyed, obs_space: Space | None = None) -> str:
+    """What of a resolved config takes more memory than this machine has, as a sentence; empty if nothing.
+
+    Args: obs_space: of one env; None before there is one: then only the rest is counted.
+    """
+    n_env = config['env']['collector_env_num']
+    n_eval_env = min(config['env']['evaluator_env_num'], config['policy']['eval']['n_episode'])
+    one_env = ENV_BYTES.get(config['env']['vectorization'], 0)
+    memory = machine_memory()
+    if (n_byte := (n_env + n_eval_env) * one_env) > memory:
+        what = f'env.collector_env_num {n_env} and env.evaluator_env_num {n_eval_env} ask for envs that take'
+    elif (n_byte := sample_bytes(config, obs_space)) > memory:
+        overlaps = _n_copy(config, config['policy']['collect']['n_step']) > 1
+        given = {key: value_at(config, key) for key in (*SAMPLE_KEYS, *([OVERLAP] if overlaps else []))}
+        asked = ', '.join(f'{key} {value}' for key, value in given.items() if value is not None)
+        what = f'{asked} ask for samples that take'
+    else:
+        return ''
+    return f'{what} {n_byte / 1e9:,.0f} GB or more but this machine has {memory / 1e9:,.0f} GB; use fewer.'
+
+
+def _n_copy(config: Keyed, n_step: int) -> float:
+    """How often a row is kept, where sequences of a recurrent model overlap."""
+    sequence = value_at(config, 'policy.learn.sequence')
+    if not sequence or value_at(config, 'policy.model.recurrent') is None:
+        return 1.0
+    return max(n_copy(SequenceConfig.model_construct(**sequence), n_step), 1.0)
+
+
+def _whole(config: Keyed, key: str, default: int = 1) -> int:
+    value = value_at(config, key)
+    return value if isinstance(value, int) else default
+
+
+class AllocationError(Exception):
+    """More memory was asked for than the limit; holds the bytes asked for so far."""
+
+    def __init__(self, n_byte: int) -> None:
+        super().__init__(n_byte)
+        self.n_byte = n_byte
+
+
+class AllocationLimit(TorchDispatchMode):
+    """Within this context, new tensors of more than n_byte in sum raise AllocationError before they are allocated.
+
+    Each operation that makes a tensor on a device is first run on the device 'meta', which has sizes but no memory.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True, which is torch's default, would load the compiler: 140 MB and a second
+
+    def __init__(self, n_byte: int) -> None:
+        super().__init__()
+        self._limit, self._total = n_byte, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(argument.name == 'device' for argument in func._schema.arguments):
+            here = {**kwargs, 'device': torch.device('meta')}
+            here |= {key: value for key, value in (('generator', None), ('pin_memory', False)) if key in kwargs}
+            new = func(*args, **here)
+            self._total += new.numel() * new.element_size()
+            if self._total > self._limit:
+                raise AllocationError(self._total)
+        return func(*args, **kwargs)
+
+
+MAPPED_FROM = 128 << 20  # bytes; a larger block is returned to the system as soon as it is freed
+_MAPPED_FROM_OLD = 32 << 20  # the largest value that an older glibc accepts for that: half of an arena's heap
+KEPT = 512 << 20  # bytes, at most, that are kept at the end of the heap
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_SETTINGS = ('MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_THRESHOLD_', 'GLIBC_TUNABLES')
+
+
+def keep_freed_memory() -> bool:
+    """Lets glibc's malloc keep up to KEPT bytes, for the whole process and permanently; returns whether it was set.
+
+    By default malloc returns the end of the heap to the system from some tens of MB on, and the system clears the
+    pages again at every update: a tenth of the time of the Nature network (16 minibatches of 256 images on 2 threads:
+    .90 s, and .81 with the memory kept). Nothing is changed where the user has set one of _SETTINGS, or where malloc
+    is not glibc's.
+    """
+    if sys.platform != 'linux' or any(name in os.environ for name in _SETTINGS):
+        return False
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, 'gnu_get_libc_version'):
+        return False
+    is_set = any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in (MAPPED_FROM, _MAPPED_FROM_OLD))
+    return is_set and bool(libc.mallopt(_M_TRIM_THRESHOLD, KEPT))

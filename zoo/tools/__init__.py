@@ -1,0 +1,23 @@
+"""Tools on top of the library: the command, runs as data, sweeps, other libraries' configs, export, media, imitation.
+
+The library imports nothing of this folder. What it offers in its own name, as `Policy.export`, it finds in this table,
+by `zoo.core.registry.tool`.
+"""
+
+from zoo.core.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        'Videos': 'zoo.tools.media.videos:Videos',
+        'check_pair': 'zoo.tools.importers.recognise:check_pair',
+        'config_of_pair': 'zoo.tools.importers.recognise:translated',
+        'export_policy': 'zoo.tools.export:export_policy',
+        'how_to_convert': 'zoo.tools.importers.recognise:how_to_convert',
+        'is_main_config': 'zoo.tools.importers.recognise:is_main_config',
+        'needs_di_engine': 'zoo.tools.importers.recognise:needs_di_engine',
+        'pair_of': 'zoo.tools.importers.recognise:pair_of',
+        'run_without_imports': 'zoo.tools.importers.recognise:run_without_imports',
+        'video_preview': 'zoo.tools.media.video:preview',
+    },
+)

@@ -1,0 +1,137 @@
+"""`zoo bench`: the benchmarks of the repository on this machine, from a checkout or an installed wheel."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zoo.core.errors import UserError
+from zoo.core.registry import closest
+from zoo.core.streams import write_line
+from zoo.tools.cli.output import columns
+
+KINDS = {
+    'learning': 'the returns that the bundled configs reach, beside their targets, over several seeds',
+    'speed': 'env steps per second on matched work, beside other libraries where they are installed',
+    'kernels': 'time and error of each loss and of gae, beside what the memory of the device allows',
+    'cluster': 'what runners and ranks gain, beside other libraries where they are installed',
+}
+TAKEN = {
+    'learning': ('repeats', 'scale', 'jobs', 'force'),
+    'speed': ('repeats', 'scale', 'venvs'),
+    'kernels': (),
+    'cluster': ('repeats', 'scale', 'venvs'),
+}
+"""The options of each, besides --only, --quick and -o, which all have."""
+
+
+def add_bench(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `zoo bench`."""
+    kind: Any = parser.add_argument('kind', nargs='?', metavar='BENCHMARK', help=', '.join(KINDS))
+    kind.completer = lambda **_: KINDS  # of argcomplete
+    parser.add_argument('--list', action='store_true', help='list the parts of the benchmark, and measure nothing')
+    parser.add_argument('--only', nargs='+', metavar='NAME', help='parts of the benchmark (all)')
+    parser.add_argument(
+        '--quick', action='store_true', help='a look: seconds to minutes, with numbers that mean little'
+    )
+    parser.add_argument(
+        '-o',
+        '--output',
+        type=Path,
+        metavar='FOLDER',
+        help='where results go (./zoo_bench; in a checkout benchmarks/results; with --quick a temporary folder)',
+    )
+    parser.add_argument('--repeats', type=int, metavar='N', help='runs of each; of learning: seeds')
+    parser.add_argument('--scale', type=float, metavar='X', help='factor of the env steps (1)')
+    parser.add_argument('--jobs', type=int, metavar='N', help='learning: runs at a time (2)')
+    parser.add_argument('--force', action='store_true', help='learning: run again what has results')
+    parser.add_argument(
+        '--venvs', type=Path, metavar='FOLDER', help='speed, cluster: of virtual environments with other libraries'
+    )
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    """Runs a benchmark; without one, lists them; with --list, lists its parts."""
+    if args.kind is None:
+        _list_kinds(args)
+        return 0
+    if args.kind not in KINDS:
+        near = closest(args.kind, KINDS)
+        do = f'did you mean zoo bench {" or zoo bench ".join(near)}?' if near else f'they are {", ".join(KINDS)}'
+        raise UserError(f'there is no benchmark {args.kind!r}; {do}')
+    benchmark = _module(args.kind)
+    if args.list:
+        write_line(columns(benchmark.PARTS.items()))
+        return 0
+    words = _words(args, benchmark.PARTS)
+    folder = _module('report').results_folder(args.output, args.quick)
+    _make(folder)
+    code: int = benchmark.main(words, program=f'zoo bench {args.kind}')
+    write_line(f'results: {folder}')
+    return code
+
+
+def _list_kinds(args: argparse.Namespace) -> None:
+    for option in ('list', 'only', 'quick', 'output', 'repeats', 'scale', 'jobs', 'force', 'venvs'):
+        if getattr(args, option):
+            raise UserError(f'--{option} is given but no benchmark; name one: zoo bench {" or zoo bench ".join(KINDS)}')
+    write_line(columns(KINDS.items()))
+    write_line('zoo bench BENCHMARK --list shows its parts, --only NAME measures one, --quick takes a short look')
+
+
+def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:
+    """The options as the benchmark's own command line has them. Raises: UserError for those that it does not have."""
+    kind, words = args.kind, ['--quick'] if args.quick else []
+    for name in args.only or []:
+        if name not in parts:
+            near = closest(name, parts)
+            do = f'did you mean {" or ".join(map(repr, near))}?' if near else f'zoo bench {kind} --list names them'
+            raise UserError(f'zoo bench {kind} has no part {name!r}; {do}')
+    words += ['--only', *args.only] if args.only else []
+    words += ['-o', str(args.output)] if args.output else []
+    for option in dict.fromkeys(option for options in TAKEN.values() for option in options):
+        value = getattr(args, option)
+        if value is None or value is False:
+            continue
+        if option not in TAKEN[kind]:
+            having = [other for other in KINDS if option in TAKEN[other]]
+            raise UserError(f'zoo bench {kind} does not take --{option} (of {", ".join(having)}); leave it out')
+        if option in ('repeats', 'jobs', 'scale') and value <= 0:
+            raise UserError(f'--{option} is {value} but must be positive; e.g. --{option} 1')
+        words += [f'--{option}'] if value is True else [f'--{option}', str(value)]
+    return words
+
+
+def _module(name: str) -> Any:
+    """A file of the benchmarks as a module; their folder is put on the path, as Python does for a script.
+
+    Raises: UserError if zoo was installed without its benchmarks.
+    """
+    folder = _folder()
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return importlib.import_module(name)
+
+
+def _folder() -> Path:
+    """The folder of the benchmarks: that of the checkout, or the package that a wheel installs beside zoo."""
+    checkout = Path(__file__).resolve().parents[3]
+    if (checkout / 'setup.py').exists() and (checkout / 'benchmarks' / 'report.py').exists():
+        return checkout / 'benchmarks'
+    spec = importlib.util.find_spec('zoo_benchmarks')
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("zoo's benchmarks (the package zoo_benchmarks) are not installed; install policy-zoo again")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _make(folder: Path) -> None:
+    """Makes the folder of the results now: hours later would be late to hear that it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f'{folder} cannot be made a folder ({error.strerror}); name another one: -o FOLDER') from error

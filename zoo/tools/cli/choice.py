@@ -1,0 +1,99 @@
+"""The choice that the words of `zoo train` and `zoo config` make: a config, or an env without one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from zoo.core.errors import UserError
+from zoo.core.registry import closest
+
+FILES = ('.py', '.yaml', '.yml')
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The words that choose a config and change it."""
+    parser.add_argument(
+        'config',
+        nargs='?',
+        metavar='CONFIG',
+        help='name of a bundled config (zoo list configs), a .py or .yaml file, or an env as FILE.py:NAME',
+    )
+    parser.add_argument(
+        'overrides', nargs='*', default=[], metavar='KEY=VALUE', help='e.g. policy.learn.learning_rate=1e-3 seed=1'
+    )
+    parser.add_argument(
+        '--env', metavar='ENV', help='env without a config: a gymnasium id, a registered name, or FILE.py:NAME'
+    )
+    parser.add_argument('--policy', metavar='NAME', help='policy for --env (zoo list policies); ppo without it')
+    parser.add_argument('--seed', metavar='N', help='short for seed=N')
+    parser.add_argument('--steps', metavar='N', help='short for max_env_step=N')
+
+
+def chosen(args: argparse.Namespace) -> Any:
+    """The config that the words name, None if they name none; args.overrides become all that change it.
+
+    Raises: UserError for words that do not go together, and for the name of something else than a config.
+    """
+    _sort(args)
+    if args.env is not None:
+        from zoo.run.config_for_env import config_for_env
+
+        return config_for_env(args.env, args.policy, args.overrides)
+    if args.config is not None:
+        _refuse_other_names(args.config, args.command)
+    return args.config
+
+
+def _sort(args: argparse.Namespace) -> None:
+    """Puts each word where it belongs: an override in the place of the config, an env, the short forms of keys."""
+    if args.config is not None and '=' in args.config:  # no config was given, only overrides
+        args.config, args.overrides = None, [args.config, *args.overrides]
+    if args.config is not None and args.env is None and ':' in args.config and not Path(args.config).is_file():
+        args.config, args.env = None, args.config
+    named = dict(text.partition('=')[::2] for text in args.overrides)
+    if args.config is None and args.env is None and not getattr(args, 'resume', None) and 'env.id' in named:
+        args.env = named['env.id']
+    if args.env is None and args.policy is not None:
+        raise UserError(f'--policy {args.policy} belongs to --env; with a config write policy.type={args.policy}')
+    if args.config is not None and args.env is not None:
+        _take_policy(args)
+    for value, key in ((args.seed, 'seed'), (args.steps, 'max_env_step')):
+        if value is not None:
+            args.overrides = [*args.overrides, f'{key}={value}']
+
+
+def _take_policy(args: argparse.Namespace) -> None:
+    """`zoo train ppo --env ID`: the first word is a policy. Raises: UserError if it is none."""
+    from zoo.config.source import bundled_configs
+    from zoo.core.registry import POLICY_REGISTRY
+
+    is_config = args.config in bundled_configs() or Path(args.config).suffix in FILES
+    if args.config not in POLICY_REGISTRY and not is_config:
+        near = closest(args.config, [*POLICY_REGISTRY.names(), *bundled_configs()])
+        guess = f'did you mean {" or ".join(near)}?' if near else 'zoo list policies shows the policies'
+        raise UserError(f'{args.config!r} is neither a policy nor a config; {guess}')
+    if is_config or args.policy is not None:
+        raise UserError(
+            f'zoo {args.command} got the config {args.config} and --env {args.env}; give one of them, or change the env of '
+            f'the config: zoo {args.command} {args.config} env.id={args.env}'
+        )
+    args.config, args.policy = None, args.config
+
+
+def _refuse_other_names(word: str, command: str) -> None:
+    """Raises: UserError if the word is the id of an env or the name of a policy, and no config."""
+    from zoo.config.source import bundled_configs
+
+    if word in bundled_configs() or Path(word).suffix in FILES:
+        return
+    from zoo.core.registry import POLICY_REGISTRY
+    from zoo.env import known_ids
+
+    if word in POLICY_REGISTRY:
+        raise UserError(
+            f'{word} is a policy, not a config; name an env with it: zoo {command} {word} --env CartPole-v1'
+        )
+    if word in known_ids():
+        raise UserError(f'{word} is an env, not a config; write zoo {command} --env {word}')

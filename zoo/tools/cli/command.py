@@ -1,0 +1,156 @@
+"""Runs one command: what holds for the process, its log on stderr, and what becomes of an error."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+
+from zoo.core.errors import RunError, UserError, env_failure
+from zoo.core.streams import open_closed_streams, paint, say
+from zoo.tools.cli.parser import parse
+
+EXIT_FAILED, EXIT_USER = 1, 2
+MAX_PROBLEMS = 40  # shown of one error
+WORD_OF_RANK_0 = 5.0  # s that other ranks wait before they say what is wrong
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; exit code 0, 1 (the run failed) or 2 (the user's mistake); signals exit with 128 + number."""
+    if argv is None:
+        _prepare_process()
+    try:
+        args = parse(sys.argv[1:] if argv is None else argv)
+    except UserError as error:
+        return _report(error, EXIT_USER)
+    args.owns_process = argv is None
+    _log_to_stderr(args)
+    try:
+        return _run(args)
+    except KeyboardInterrupt:  # outside of the run, which handles signals
+        return 130
+    except Exception as error:
+        if argv is not None or args.debug:
+            raise
+        say(traceback.format_exc().rstrip())
+        say(
+            f'{_error()} {type(error).__name__} was not expected: it is a mistake in zoo, or in code that it was given, '
+            'e.g. an env; if the lines above end in zoo, please report them'
+        )
+        return EXIT_FAILED
+    finally:
+        if argv is None:
+            say('')  # what the log could not write would fail again, and change the exit code
+
+
+def _prepare_process() -> None:
+    """What holds for the command itself, and not where Python calls `main`."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C must not become an exception inside the import of torch
+    if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.run.resources says why
+        os.environ.setdefault('GOMP_SPINCOUNT', '1000')
+    open_closed_streams()
+
+
+class _Format(logging.Formatter):
+    """'zoo: message'; warnings are yellow and errors red on a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        colors = {logging.WARNING: 'yellow', logging.ERROR: 'red', logging.CRITICAL: 'red'}
+        return f'{paint("zoo:", colors.get(record.levelno, ""))} {super().format(record)}'
+
+
+def _log_to_stderr(args: argparse.Namespace) -> None:
+    """Sends the log to stderr, from the level that --debug, --log-level or --quiet asks for; 'info' without them."""
+    level = 'debug' if args.debug else args.log_level or ('warning' if args.quiet else 'info')
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Format('%(message)s'))
+    if rank := _other_rank():
+        from zoo.run.launch import OfRank
+
+        handler.addFilter(OfRank(rank))  # what all ranks log before they meet is said by the first
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _names_code(args: argparse.Namespace) -> bool:
+    """Whether the user may have named modules: all that a command has, unless it has its config from a checkpoint."""
+    is_from_checkpoint = 'checkpoint' in args or (getattr(args, 'resume', None) and '=' in (args.config or '='))
+    words = [getattr(args, 'config', None) or '', *args.overrides] if 'overrides' in args else []
+    return not is_from_checkpoint or bool(args.imports) or args.trust or any(':' in word for word in words)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.debug:
+        return _with_imports(args)
+    try:
+        return _with_imports(args)
+    except UserError as error:
+        return _report(error, EXIT_USER, _hint(args, str(error)))
+    except RunError as error:
+        return _report(error, EXIT_FAILED)
+    except Exception as error:
+        if (failure := env_failure(error)) is None:
+            raise
+        return _report(RunError(failure), EXIT_FAILED)
+
+
+def _with_imports(args: argparse.Namespace) -> int:
+    from zoo.core.files import current_folder
+
+    folder = current_folder()
+    if _names_code(args) and folder not in sys.path:
+        sys.path.append(folder)  # 'module:function' finds the user's modules, as under `python -m zoo`
+    if args.imports:
+        from zoo.config.source import import_module_or_file
+
+        words, args.imports = args.imports, [import_module_or_file(name).__name__ for name in args.imports]
+        if args.command == 'train':
+            from zoo.run.checkpoint.consent import give_imports
+
+            give_imports(words)
+    return args.run(args) or 0
+
+
+def _hint(args: argparse.Namespace, message: str) -> str:
+    """What to do where the config of a checkpoint names something that is registered by code which was not imported."""
+    is_typed = any(getattr(args, name, None) is not None for name in ('config', 'env'))  # then no checkpoint has it
+    words = [getattr(args, name, None) for name in ('checkpoint', 'resume', 'run_dir')]
+    if is_typed or not any(words) or 'unknown ' not in message:
+        return ''
+    from zoo.core import registry
+
+    kinds = '|'.join(re.escape(x.kind) for x in vars(registry).values() if isinstance(x, registry.Registry))
+    is_unknown = re.search(rf'^([\w.]+: )?unknown ({kinds}) ', message, re.MULTILINE)
+    return ' If it is your own, import the file that registers it: --import my_file.py' if is_unknown else ''
+
+
+def _report(error: Exception, code: int, hint: str = '') -> int:
+    """Says what is wrong: one problem in one line, several each in a line of its own."""
+    if _other_rank():
+        from zoo.core.ranks import RanksLostError
+
+        if isinstance(error, UserError | RanksLostError):
+            time.sleep(WORD_OF_RANK_0)  # it says the same, or the cause; torchrun then ends this process
+    problems = str(error).splitlines() or [type(error).__name__]
+    if len(problems) == 1:
+        say(f'{_error()} {problems[0]}{hint}')
+        return code
+    left = len(problems) - MAX_PROBLEMS
+    shown = [*problems[:MAX_PROBLEMS], *([f'and {left} more; --debug shows all'] if left > 0 else [])]
+    say('\n'.join([f'{_error()} {len(problems)} problems:{hint}', *(f'  {problem}' for problem in shown)]))
+    return code
+
+
+def _other_rank() -> int:
+    """The number of this process if torchrun started it as another rank than 0; else 0."""
+    rank = os.environ.get('RANK', '')
+    return int(rank) if rank.isdecimal() and os.environ.get('WORLD_SIZE', '1') != '1' else 0
+
+
+def _error() -> str:
+    return paint('zoo: error:', 'red')

@@ -1,0 +1,70 @@
+"""`zoo completion`: what a shell needs to complete commands, options, configs and keys."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from zoo.core.streams import write_line
+
+SHELLS = {
+    'bash': 'add to ~/.bashrc: eval "$(zoo completion bash)"',
+    'zsh': 'add to ~/.zshrc: eval "$(zoo completion zsh)"',
+    'fish': 'run once: zoo completion fish > ~/.config/fish/completions/zoo.fish',
+}
+
+
+def add_completion(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `zoo completion`."""
+    parser.add_argument('shell', choices=list(SHELLS), help='; '.join(SHELLS.values()))
+
+
+def run_completion(args: argparse.Namespace) -> int:
+    """Prints the code for the shell; argcomplete writes it."""
+    import argcomplete
+
+    write_line(argcomplete.shellcode(['zoo'], shell=args.shell).strip())
+    return 0
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Gives the completions that a shell asks for by variables of the environment, and ends the process."""
+    import argcomplete
+
+    commands: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for name in ('train', 'sweep', 'config'):
+        for action in commands.choices[name]._actions:
+            if action.dest == 'config':
+                action.completer = _configs
+            elif action.dest == 'overrides':
+                action.completer = _keys
+            elif action.dest == 'env':
+                action.completer = _envs
+    argcomplete.autocomplete(parser)
+
+
+def _configs(prefix: str, **_: object) -> list[str]:
+    """Bundled configs, and files."""
+    from argcomplete.completers import FilesCompleter
+
+    from zoo.config.source import bundled_configs
+
+    return [*bundled_configs(), *FilesCompleter(('py', 'yaml', 'yml'))(prefix)]
+
+
+def _keys(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """The keys of the config that was named, or of the default one."""
+    from zoo.core.errors import UserError
+    from zoo.run.config import explain_config
+
+    try:
+        rows = explain_config(parsed_args.config)
+    except UserError:
+        rows = explain_config({'env': {'id': 'CartPole-v1'}})
+    return [f'{row.key}=' for row in rows]
+
+
+def _envs(prefix: str, **_: object) -> list[str]:
+    from zoo.env import known_ids
+
+    return known_ids()

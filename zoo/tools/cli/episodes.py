@@ -1,0 +1,349 @@
+"""Episodes of a checkpoint: `zoo eval` measures them, `zoo play` shows them in a window, `zoo video` films them."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zoo.core.errors import UserError
+from zoo.core.streams import write_line
+from zoo.tools.cli.output import columns, print_json, watch_calls_of
+
+if TYPE_CHECKING:
+    from zoo.env.config import EnvConfig
+    from zoo.policy.base import Policy
+    from zoo.worker.evaluator import Evaluation
+
+DEMOS = '.npz'
+BEST = Path('checkpoints') / 'best.safetensors'
+
+
+def add_eval(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `zoo eval`."""
+    parser.add_argument('checkpoint', metavar='CHECKPOINT', help='a checkpoint file, or a run folder (its newest)')
+    parser.add_argument(
+        'overrides',
+        nargs='*',
+        default=[],
+        metavar='KEY=VALUE',
+        help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0',
+    )
+    parser.add_argument('--episodes', type=int, default=20, metavar='N', help='episodes to run (default 20)')
+    parser.add_argument('--seed', type=int, default=0, metavar='N', help='seed of the envs (default 0)')
+    parser.add_argument('--best', action='store_true', help='of a run folder the best checkpoint, not the newest')
+    parser.add_argument(
+        '--stochastic', action='store_true', help='sample actions as in training, not the most likely ones'
+    )
+    parser.add_argument(
+        '--set', dest='set_name', metavar='NAME', help='on the envs of policy.eval.sets that have this name'
+    )
+    parser.add_argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps')
+    parser.add_argument(
+        '--output',
+        '-o',
+        metavar='FILE',
+        help='write a row for each episode to a .csv, .json or .jsonl file; or each step, as demonstrations, to a .npz file',
+    )
+
+
+def run_eval(args: argparse.Namespace) -> int:
+    """Plays the episodes and prints their returns."""
+    _check(args)
+    from zoo.worker.evaluator import evaluate
+
+    policy, env, env_step = player = load_player(args)
+    if args.output and Path(args.output).suffix == DEMOS:
+        return _record(args, player)
+    with watch_calls_of(args, env.step_timeout):
+        evaluation = evaluate(
+            policy,
+            env,
+            args.episodes,
+            args.seed,
+            deterministic=False if args.stochastic else None,
+            max_step=args.max_step,
+        )
+    if args.output:
+        _write_rows(Path(args.output), [_without_nan(row) for row in evaluation.rows()])
+    if args.json:
+        print_json({**_summary(evaluation), 'env_step': env_step})
+    else:
+        write_line(_text(evaluation, env_step))
+    return 0
+
+
+def _record(args: argparse.Namespace, player: Player) -> int:
+    """Plays the episodes and writes what the policy saw and did."""
+    from zoo.tools.imitation.demonstrations import record_demonstrations, save_demonstrations
+
+    if args.max_step is not None:
+        raise UserError(
+            '--max-step cuts episodes off, and demonstrations are whole episodes; set env.max_episode_steps=N'
+        )
+    with watch_calls_of(args, player.env.step_timeout):
+        demos, evaluation = record_demonstrations(
+            player.policy, player.env, args.episodes, args.seed, deterministic=False if args.stochastic else None
+        )
+    save_demonstrations(args.output, demos)
+    if args.json:
+        print_json({**_summary(evaluation), 'steps': demos.n_step})
+    else:
+        write_line(
+            f'{args.output}: {demos.n_step:,} steps of {len(demos.episode_ends)} episodes\n{_text(evaluation, player.env_step)}'
+        )
+    return 0
+
+
+def _check_episodes(args: argparse.Namespace) -> None:
+    """Raises: UserError for episodes, a seed or a limit of steps without meaning."""
+    if args.episodes < 1 or args.seed < 0:
+        raise UserError(
+            f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more'
+        )
+    if args.max_step is not None and args.max_step < 1:
+        raise UserError(f'--max-step is {args.max_step} but must be 1 or more env steps')
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises: UserError for arguments without meaning, before anything is loaded."""
+    _check_episodes(args)
+    if args.output and Path(args.output).suffix not in (*_FORMATS, DEMOS):
+        raise UserError(f'--output is {args.output} but must end in {", ".join((*_FORMATS, DEMOS))}')
+    if args.output and not Path(args.output).absolute().parent.is_dir():
+        raise UserError(f'--output is {args.output} but there is no folder {Path(args.output).parent}; make it first')
+
+
+def checkpoint_path(args: argparse.Namespace) -> Path:
+    """The checkpoint to load. Raises: UserError if --best finds none."""
+    path = Path(args.checkpoint)
+    if not args.best:
+        return path
+    if path.is_file():
+        raise UserError(f'--best belongs to a run folder, but {path} is a file; leave --best out')
+    if path.is_dir() and not (path / BEST).exists():
+        raise UserError(
+            f'{path} has no best checkpoint: no evaluation came before its end, or checkpoint.keep_best was off; '
+            'leave --best out for the newest one'
+        )
+    return path / BEST if path.is_dir() else path
+
+
+def _summary(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        'return_mean': evaluation.return_mean,
+        'return_std': evaluation.return_std,
+        'return_min': evaluation.return_min,
+        'return_median': evaluation.return_quantile(0.5),
+        'return_max': evaluation.return_max,
+        'length_mean': evaluation.length_mean,
+        'episodes': len(evaluation.returns),
+        'episodes_cut': evaluation.n_cut,
+        'infos': {key: evaluation.info_mean(key) for key in evaluation.infos},
+    }
+
+
+def _text(evaluation: Evaluation, env_step: int) -> str:
+    """The result as people read it: the returns, then the env's own numbers."""
+    summary = _summary(evaluation)
+    cut = f', {evaluation.n_cut} of them cut off' if evaluation.n_cut else ''
+    lines = [
+        f'return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} (min {evaluation.return_min:.2f}, '
+        f'max {evaluation.return_max:.2f}) over {len(evaluation.returns)} episodes{cut}, policy of env step {env_step}'
+    ]
+    if summary['infos']:
+        numbers = ((name, '-' if value is None else f'{value:.4g}') for name, value in summary['infos'].items())
+        lines.append(columns(numbers, indent='  '))
+    return '\n'.join(lines)
+
+
+def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: what an episode lacks is null, in CSV an empty cell."""
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, names, lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+_FORMATS = {
+    '.csv': _csv,
+    '.json': lambda rows: f'{json.dumps(rows, indent=1)}\n',
+    '.jsonl': lambda rows: ''.join(f'{json.dumps(row)}\n' for row in rows),
+}
+
+
+def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    try:
+        path.write_text(_FORMATS[path.suffix](rows), encoding='utf-8')
+    except OSError as error:
+        raise UserError(f'{path} cannot be written ({error.strerror}); name another file') from error
+
+
+def add_play(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `zoo play`."""
+    _add_episodes(parser, 3)
+
+
+def run_play(args: argparse.Namespace) -> int:
+    """Plays the episodes in a window, each with a line about its return."""
+    _check_episodes(args)
+    if args.fps is not None and not 0 < args.fps <= 1000:
+        raise UserError(f'--fps is {args.fps:g} but must be more than 0 and at most 1000 pictures per second')
+    from zoo.tools.media.video import Window
+
+    with _stopping() as received:
+        title = f'zoo play {args.checkpoint}'
+        with closing(Window(title, args.fps, lambda: bool(received))) as window:
+            from zoo.tools.media.recording import record
+
+            player = load_player(args)
+            with watch_calls_of(args, player.env.step_timeout):
+                recording = record(
+                    player.policy,
+                    player.env,
+                    args.episodes,
+                    args.seed,
+                    on_frame=window.show,
+                    deterministic=False if args.stochastic else None,
+                    max_step=args.max_step,
+                    stop=lambda: bool(received) or window.is_closed,
+                    callback=None if args.json else lambda row: write_line(_episode_line(row)),
+                )
+    if received:
+        return 128 + received[0]
+    if recording is not None and args.json:
+        print_json(_numbers(recording.evaluation, player.env_step))
+    return 0
+
+
+def add_video(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `zoo video`."""
+    _add_episodes(parser, 1)
+    parser.add_argument('--output', '-o', required=True, metavar='FILE', help='the video, a file .mp4 or .gif')
+
+
+def _add_episodes(parser: argparse.ArgumentParser, n_episode: int) -> None:
+    """The arguments that say which episodes are shown, also of `zoo play`."""
+    parser.add_argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file')
+    parser.add_argument(
+        'overrides',
+        nargs='*',
+        default=[],
+        metavar='KEY=VALUE',
+        help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0',
+    )
+    parser.add_argument('--episodes', type=int, default=n_episode, metavar='N', help=f'episodes (default {n_episode})')
+    parser.add_argument('--seed', type=int, default=0, metavar='N', help='seed of the env (default 0)')
+    parser.add_argument(
+        '--fps', type=float, metavar='X', help='pictures per second (default: as the env says, else 30)'
+    )
+    parser.add_argument('--best', action='store_true', help='the best checkpoint of the run, not the newest')
+    parser.add_argument('--stochastic', action='store_true', help='sample actions as in training')
+    parser.add_argument(
+        '--set', dest='set_name', metavar='NAME', help='on the env of policy.eval.sets that has this name'
+    )
+    parser.add_argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps')
+
+
+def run_video(args: argparse.Namespace) -> int:
+    """Plays the episodes and writes the video."""
+    _check_episodes(args)
+    from zoo.tools.media.video import check_video
+
+    check_video(args.output, args.fps, 'zoo video')
+    from zoo.tools.media.recording import record_video
+
+    player = load_player(args)
+    with _stopping() as received, watch_calls_of(args, player.env.step_timeout):
+        recording = record_video(
+            player.policy,
+            player.env,
+            args.output,
+            args.episodes,
+            args.seed,
+            fps=args.fps,
+            deterministic=False if args.stochastic else None,
+            max_step=args.max_step,
+            stop=lambda: bool(received),
+        )
+    if recording is None:
+        return 128 + received[0]
+    seconds = recording.n_frame / recording.fps
+    if args.json:
+        print_json(
+            {'file': args.output, 'frames': recording.n_frame, 'fps': recording.fps, 'seconds': seconds}
+            | _numbers(recording.evaluation, player.env_step)
+        )
+        return 0
+    for row in recording.evaluation.rows():
+        write_line(_episode_line(row))
+    write_line(f'{args.output}: {seconds:.1f} s, {recording.n_frame} pictures, policy of env step {player.env_step}')
+    return 0
+
+
+class Player(NamedTuple):
+    """A policy, the section env of what it plays, and the env step of its checkpoint."""
+
+    policy: Policy
+    env: EnvConfig
+    env_step: int
+
+
+def load_player(args: argparse.Namespace) -> Player:
+    """What the arguments of `_add_episodes` name. Raises: CheckpointError, ConfigError, by the rules of `zoo eval`."""
+    from zoo.run.checkpoint.file import load_checkpoint
+    from zoo.run.policy_file import env_config_of, policy_of
+
+    checkpoint, trust = load_checkpoint(checkpoint_path(args)), args.trust or args.imports
+    # first: without consent to its code nothing is built
+    env = env_config_of(checkpoint, trust, args.overrides, args.set_name)
+    return Player(policy_of(checkpoint, trust=trust), env, checkpoint.meta['env_step'])
+
+
+def _numbers(evaluation: Evaluation, env_step: int) -> dict[str, Any]:
+    """What --json prints of the episodes."""
+    found = {'returns': evaluation.returns, 'lengths': evaluation.lengths, 'return_mean': evaluation.return_mean}
+    return {**found, 'episodes_cut': evaluation.n_cut, 'env_step': env_step}
+
+
+def _episode_line(row: dict[str, Any]) -> str:
+    """A line for people about one episode, a row of `Evaluation.rows`."""
+    cut = ', cut off' if row['cut'] else ''
+    return f'episode {row["episode"] + 1}: return {row["return"]:.2f}, length {row["length"]}{cut}'
+
+
+@contextmanager
+def _stopping() -> Iterator[list[int]]:
+    """Yields a list that receives the numbers of signals that ask to stop; a second one ends the process at once."""
+    received: list[int] = []
+
+    def handler(number: int, frame: object) -> None:
+        if received:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        received.append(number)
+
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    try:
+        old = {number: signal.signal(number, handler) for number in wanted}
+    except ValueError:  # not in the main thread, which alone can handle signals
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for number, previous in old.items():
+            signal.signal(number, previous)

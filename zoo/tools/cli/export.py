@@ -1,0 +1,111 @@
+"""`zoo export`: a checkpoint -> a file that acts without zoo, and a model card beside it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.core.errors import UserError
+from zoo.core.streams import write_line
+from zoo.tools.cli.episodes import checkpoint_path
+from zoo.tools.cli.output import print_json
+
+if TYPE_CHECKING:
+    from zoo.tools.export import Exported, Port
+
+NOTES = """The file is compared with the policy on 1,000 random observations before it takes its place; a model card is written
+beside it, as FILE.md.
+
+  zoo export runs/cartpole_ppo/RUN -o policy.onnx
+  zoo export runs/cartpole_ppo/RUN --format torch-export --value --best"""
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `zoo export`."""
+    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, NOTES
+    parser.add_argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file')
+    parser.add_argument(
+        '--format', metavar='NAME', help='onnx or torch-export (default: by the ending of FILE, else onnx)'
+    )
+    parser.add_argument(
+        '--output', '-o', metavar='FILE', help='the file, .onnx or .pt2 (default policy.onnx, policy.pt2)'
+    )
+    parser.add_argument('--value', action='store_true', help="give the critic's value too, in the unit of returns")
+    parser.add_argument('--best', action='store_true', help='the best checkpoint of the run, not the newest')
+    parser.add_argument(
+        '--licence',
+        metavar='NAME',
+        help='licence of the weights, for the model card, e.g. Apache-2.0 (default: none stated)',
+    )
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """Writes both files and prints what they are."""
+    path = _path_of(args)
+    from zoo.core.files import whole_file
+    from zoo.run.checkpoint.file import load_checkpoint
+    from zoo.run.policy_file import policy_of
+    from zoo.tools.export import exporting
+    from zoo.tools.results.card import card
+
+    checkpoint = load_checkpoint(checkpoint_path(args))
+    policy = policy_of(checkpoint, 'cpu', args.trust or args.imports)
+    env_step, card_path = checkpoint.meta['env_step'], path.with_name(f'{path.name}.md')
+    with exporting(policy, path, args.format, value=args.value, env_step=env_step) as exported:
+        text = card(checkpoint, exported, licence=args.licence)
+        with whole_file(card_path) as file:
+            file.write(text.encode())
+    if args.json:
+        print_json(_numbers(exported) | {'card': str(card_path), 'env_step': env_step})
+    else:
+        write_line(_text(exported, card_path, env_step))
+    return 0
+
+
+def _path_of(args: argparse.Namespace) -> Path:
+    """Where to write. Raises: UserError for a name that does not fit, before anything is loaded."""
+    from zoo.tools.export import format_of
+
+    path = None if args.output is None else Path(args.output)
+    if path is None:
+        return Path(f'policy{format_of(args.format or "onnx").suffix}')
+    format_of(args.format, path)
+    if path.is_dir():
+        raise UserError(f'--output is {path}, a folder; name a file in it')
+    return path
+
+
+def _text(exported: Exported, card_path: Path, env_step: int) -> str:
+    """What was written, as people read it."""
+    size = exported.path.stat().st_size / 1e3
+    inputs, outputs = (', '.join(map(_port, ports)) for ports in (exported.inputs, exported.outputs))
+    return (
+        f'{exported.path}: {exported.format}, {size:,.0f} kB, policy of env step {env_step}\n'
+        f'  inputs   {inputs}\n'
+        f'  outputs  {outputs}\n'
+        f'  compared with policy.act on {exported.comparison.text()}\n'
+        f'{card_path}: model card'
+    )
+
+
+def _port(port: Port) -> str:
+    return f'{port.name} {port.dtype} [{", ".join(map(str, port.shape))}]'
+
+
+def _numbers(exported: Exported) -> dict[str, Any]:
+    """What --json prints."""
+    found = exported.comparison
+    return {
+        'file': str(exported.path),
+        'format': exported.format,
+        'inputs': [port._asdict() for port in exported.inputs],
+        'outputs': [port._asdict() for port in exported.outputs],
+        'state': exported.state,
+        'n_checked': found.n,
+        'drawn': found.drawn,
+        'error': found.error,
+        'n_differ': found.n_differ,
+        'n_tie': found.n_tie,
+        'in_bf16': found.in_bf16,
+    }

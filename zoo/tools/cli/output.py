@@ -1,0 +1,34 @@
+"""Output that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from zoo.core.streams import write_line
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object on stdout."""
+    write_line(json.dumps(value, default=str))
+
+
+def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:
+    """Rows as lines with aligned columns; the last column may be of any length."""
+    rows = list(rows)
+    widths = [
+        max((len(row[i]) for row in rows if len(row) > i + 1), default=0) for i in range(max(map(len, rows), default=0))
+    ]
+    lines = ['  '.join(f'{word:<{width}}' for word, width in zip(row, widths, strict=False)) for row in rows]
+    return '\n'.join(f'{indent}{line}'.rstrip() for line in lines)
+
+
+def watch_calls_of(args: argparse.Namespace, step_timeout: float) -> AbstractContextManager[None]:
+    """Ends calls of an env that take longer than this, in seconds, while the context lasts."""
+    from zoo.run.signals import EnvWatch, watch_calls
+
+    EnvWatch.owns_process = args.owns_process
+    return watch_calls(step_timeout)

@@ -1,0 +1,231 @@
+"""The words of the command line: commands, their options, and the nearest name for a word that is neither."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from zoo.core.errors import UserError
+from zoo.core.registry import closest
+from zoo.core.version import VERSION
+
+PROFILED = 10  # default of `zoo train --profile`, in iterations
+
+
+class Command(NamedTuple):
+    """A command: its help line, the shared options that it takes, and its module of this folder, loaded when it is chosen.
+
+    The module has `add_COMMAND(parser)`, for the options of its own, and `run_COMMAND(args)`, which returns the exit code.
+    """
+
+    summary: str
+    groups: tuple[str, ...]
+    module: str
+
+
+RUN, DATA, TEXT = ('common', 'trust', 'json'), ('common', 'json'), ('common',)
+COMMANDS = {
+    'train': Command('train a policy from a config or on an env, or continue a run', RUN, 'train'),
+    'eval': Command('evaluate a checkpoint on its env, or on another one', RUN, 'episodes'),
+    'play': Command('show a checkpoint that plays its env, in a window', RUN, 'episodes'),
+    'video': Command('write a video of a checkpoint that plays its env, without a display', RUN, 'episodes'),
+    'sweep': Command('tune a config: try many values of some keys, and find the best ones', DATA, 'sweep'),
+    'pretrain': Command('imitate demonstrations, before a run begins', DATA, 'pretrain'),
+    'runs': Command('list runs with their seeds, returns, speed and state', DATA, 'results'),
+    'plot': Command(
+        'draw curves of runs: the average over seeds with an interval, a line for each config', DATA, 'results'
+    ),
+    'compare': Command(
+        'compare runs: returns with intervals, the chance that one config is better, and what differs', DATA, 'results'
+    ),
+    'report': Command('write a page about runs: curves, numbers, settings, machine, in one HTML file', TEXT, 'results'),
+    'export': Command(
+        'write a checkpoint as a file that acts without zoo: raw observations in, actions of the env out', RUN, 'export'
+    ),
+    'list': Command('list what has a name: configs, envs, policies, ...', DATA, 'listing'),
+    'config': Command('print a resolved config and where each value comes from', DATA, 'listing'),
+    'check-env': Command("check an env's contract for some steps, time it, and say how to run it", DATA, 'listing'),
+    'bench': Command('measure on this machine: what configs learn, speed, kernels, runners', TEXT, 'bench'),
+    'convert': Command('translate a config of DI-engine, stable-baselines3, CleanRL or RLlib', DATA, 'start'),
+    'init': Command('write a commented env, policy or config to start from', TEXT, 'start'),
+    'completion': Command('print the code that makes a shell complete the words of zoo', TEXT, 'completion'),
+}
+
+OTHER_NAMES = {'tune': 'sweep', 'optimize': 'sweep', 'hpo': 'sweep'}
+"""What other libraries call a command."""
+
+EPILOG = """first steps:
+  zoo train cartpole_ppo                 a bundled config; zoo list configs shows them all
+  zoo init my_env.py                     an env of your own to start from
+  zoo train my_env.py:MyEnv              trains on it
+  zoo eval runs/MyEnv/RUN --import my_env.py    evaluates what was trained; train prints this line
+
+zoo help COMMAND shows the options of a command."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and leaves the usage to --help."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f'{message}; {self.prog} --help shows what it takes')
+
+
+def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """The parser of the whole command line. Args: chosen: commands that get their options, others only their help line."""
+    shared = _shared_options()
+    parser = _Parser(
+        'zoo',
+        description='Train and evaluate PPO and PPG policies.',
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('--version', action='version', version=f'zoo {VERSION}')
+    commands = parser.add_subparsers(metavar='COMMAND', dest='command', parser_class=_Parser)
+    for name, (summary, groups, module) in COMMANDS.items():
+        said = f'{summary[0].upper()}{summary[1:]}.'
+        command = commands.add_parser(name, parents=[shared[group] for group in groups], help=summary, description=said)
+        if name in chosen:
+            home, function = importlib.import_module(f'zoo.tools.cli.{module}'), name.replace('-', '_')
+            getattr(home, f'add_{function}')(command)
+            command.set_defaults(run=getattr(home, f'run_{function}'))
+    return parser
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command. argparse takes KEY=VALUE words only before the first option; here they may stand anywhere.
+
+    Raises: UserError with the nearest names; SystemExit after --help, --version, and where there is no word.
+    """
+    if '_ARGCOMPLETE' in os.environ:  # a shell asks for completions
+        importlib.import_module('zoo.tools.cli.completion').complete(make_parser())
+    if not words:
+        parser = make_parser([])
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    words = _command_first([*words[1:2], '--help'] if words[0] == 'help' else words)  # zoo help train: zoo train --help
+    _check_command(words)
+    parser = make_parser([word for word in words if word in COMMANDS][:1])
+    args, rest = parser.parse_known_args(_with_numbers(words))
+    if args.command is None:
+        raise UserError(
+            f'{" ".join(words)} names no command; the commands are {", ".join(COMMANDS)}; zoo help says what they do'
+        )
+    if unknown := [word for word in rest if '=' not in word or word.startswith('-') or not hasattr(args, 'overrides')]:
+        raise UserError(_unknown_words(parser, args, unknown))
+    if rest:
+        args.overrides = [*args.overrides, *rest]
+    return args
+
+
+def _shared_options() -> dict[str, _Parser]:
+    groups = {name: _Parser(add_help=False) for name in ('common', 'trust', 'json')}
+    common = groups['common']
+    common.add_argument(
+        '--import',
+        dest='imports',
+        action='append',
+        default=[],
+        metavar='MODULE',
+        help='Python module or .py file to import first, e.g. --import my_policy.py: code that registers a policy, env or part '
+        'of your own; a checkpoint may then name what is in it; may be repeated',
+    )
+    common.add_argument(
+        '--quiet', '-q', action='store_true', help='no progress, and only warnings and errors of the log'
+    )
+    common.add_argument(
+        '--log-level', choices=['debug', 'info', 'warning', 'error'], help='least level of the log on stderr (info)'
+    )
+    common.add_argument('--debug', action='store_true', help='show the traceback of an error')
+    groups['trust'].add_argument(
+        '--trust',
+        action='store_true',
+        help='let the checkpoint load all code that its config names; --import MODULE allows that of one module',
+    )
+    groups['json'].add_argument('--json', action='store_true', help='print one JSON object on stdout')
+    return groups
+
+
+def _command_first(words: Sequence[str]) -> Sequence[str]:
+    """'zoo --quiet train CONFIG' as 'zoo train --quiet CONFIG': options that commands share may stand before the command."""
+    options = {
+        option: action
+        for group in _shared_options().values()
+        for action in group._actions
+        for option in action.option_strings
+    }
+    at = 0
+    while at < len(words) and words[at].partition('=')[0] in options:
+        takes_word = options[words[at].partition('=')[0]].nargs != 0 and '=' not in words[at]
+        at += 2 if takes_word else 1
+    return [*words[at : at + 1], *words[:at], *words[at + 1 :]]
+
+
+def _check_command(words: Sequence[str]) -> None:
+    """Raises: UserError with the nearest command, or with what else the first word may mean."""
+    word = words[0]
+    if word.startswith('-') or word in COMMANDS:
+        return
+    if near := [OTHER_NAMES[word]] if word in OTHER_NAMES else closest(word, COMMANDS):
+        raise UserError(f'there is no command {word!r}; did you mean zoo {" or zoo ".join(near)}?')
+    from zoo.config.source import bundled_configs
+
+    if word in bundled_configs() or word.endswith(('.yaml', '.yml', '.py')) or ':' in word:
+        raise UserError(f'there is no command {word!r}; to train it: zoo train {word}')
+    raise UserError(f'there is no command {word!r}; the commands are {", ".join(COMMANDS)}; zoo help says what they do')
+
+
+def _with_numbers(argv: Sequence[str]) -> list[str]:
+    """Gives `--profile` its default where no number follows; argparse would take the next word, an override."""
+    followed = zip(argv, [*argv[1:], ''], strict=True)
+    return [
+        f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
+        for word, after in followed
+    ]
+
+
+def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, unknown: list[str]) -> str:
+    """A sentence about words that the command does not take: the nearest option, or the key of the config it may mean."""
+    word = next((word for word in unknown if word.startswith('-')), unknown[0])
+    name, _, value = word.partition('=')
+    said = f'zoo {args.command} does not take {word!r}'
+    options = _options_of(parser, args.command)
+    if not word.startswith('-'):
+        if 'overrides' in args:
+            return f'{said}; settings are written KEY=VALUE, e.g. policy.learn.learning_rate=1e-3'
+        return f'{said}; zoo {args.command} --help shows what it takes'
+    bare = {option.lstrip('-'): option for option in options}
+    near = [bare[each] for each in closest(name.lstrip('-'), bare)]
+    if args.command in ('train', 'sweep') and (not near or len(name) <= 6) and (meaning := _meaning_of(name, value)):
+        return f'{said}; {meaning}'
+    if near:
+        return f'{said}; did you mean {" or ".join(near)}?'
+    return f'{said}; its options are {", ".join(option for option in options if option.startswith("--"))}'
+
+
+def _options_of(parser: argparse.ArgumentParser, command: str) -> list[str]:
+    actions: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return [option for action in actions.choices[command]._actions for option in action.option_strings]
+
+
+def _meaning_of(option: str, value: str) -> str:
+    """What an option of another library is here, e.g. --learning-rate; '' if it is not known."""
+    from zoo.config.names import Here, look_up
+
+    name = option.lstrip('-').replace('-', '_')
+    found = look_up(name) or _own_key(name)
+    if isinstance(found, Here) and not found.forms and not found.note:
+        return f'settings are written KEY=VALUE: {found.path}={value or "..."}'
+    return found.sentence().rstrip('.') if found else ''
+
+
+def _own_key(name: str) -> Any:
+    """The key of zoo whose last word this is, as an entry of the table; None if there is none."""
+    from zoo.config.names import Here
+    from zoo.run.config import explain_config
+
+    keys = (row.key for row in explain_config({'env': {'id': 'CartPole-v1'}}))
+    return next((Here(key) for key in keys if name in (key, key.rpartition('.')[2])), None)

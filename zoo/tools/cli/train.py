@@ -1,0 +1,222 @@
+"""`zoo train`: a config, an env or a run to continue -> a trained policy; or several, one for each seed or value."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.core.errors import UserError
+from zoo.core.streams import write_line
+from zoo.tools.cli.choice import add_options, chosen
+from zoo.tools.cli.output import print_json
+from zoo.tools.cli.parser import PROFILED
+
+if TYPE_CHECKING:
+    from zoo.run.observers.base import TrainResult
+    from zoo.tools.sweep.batch import Member, RunOutcome
+
+
+logger = logging.getLogger('zoo')
+
+
+def add_train(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `zoo train`."""
+    add_options(parser)
+    parser.add_argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue')
+    parser.add_argument(
+        '--run',
+        '--run-dir',
+        dest='run_dir',
+        metavar='DIR',
+        help='the folder of the run; if it has a checkpoint the run continues from its newest one, so that the same command '
+        'can be started again and again; torchrun takes --run for its own --run-path: write --run-dir there',
+    )
+    parser.add_argument(
+        '--seeds',
+        type=int,
+        metavar='N',
+        help='N runs, with the seeds from that of the config on; several values of a key make several runs too: seed=0..4 '
+        'policy.learn.learning_rate=1e-3,3e-4',
+    )
+    parser.add_argument('--jobs', type=int, metavar='N', help='of several runs, those that train at a time (default 1)')
+    parser.add_argument(
+        '--profile',
+        type=int,
+        metavar='N',
+        help=f'time the parts of N iterations (default {PROFILED}) after 2 to warm up, and trace the next 3; '
+        'the run then continues',
+    )
+
+
+def run_train(args: argparse.Namespace) -> int:
+    """Trains, and prints what came of it and how to evaluate it."""
+    config = chosen(args)
+    if config is None and args.resume is None and args.run_dir is None:
+        raise UserError(
+            'zoo train got no config, no --env and no --resume; name a config (zoo list configs shows the bundled ones), '
+            'or an env: zoo train --env CartPole-v1'
+        )
+    if args.quiet and not any(text.startswith('logger.console=') for text in args.overrides):
+        args.overrides = [*args.overrides, 'logger.console=off']
+    if (several := _several(args, config)) is not None:
+        return several
+    from zoo.pipeline import serial_pipeline
+    from zoo.run.checkpoint.consent import consent_words
+    from zoo.run.signals import EnvWatch
+
+    EnvWatch.owns_process = args.owns_process
+    result = serial_pipeline(
+        config,
+        resume=args.resume,
+        overrides=args.overrides,
+        profile=args.profile,
+        trust=args.trust or args.imports,
+        run_dir=args.run_dir,
+    )
+    if os.environ.get('WORLD_SIZE', '1') != '1' and os.environ.get('RANK') != '0':
+        return 0  # rank 0 says it
+    if args.json:
+        print_json(_summary(result))
+    else:
+        early = f'it ended early: {result.stop_reason}\n' if result.stop_reason else ''
+        best, last = (f'{x:.4g}' if x is not None else '-' for x in (result.best_return, result.last_return))
+        write_line(
+            f'{result.env_step} env steps in {result.wall_s:.1f} s; return: last {last}, best {best}\n'
+            f'{early}'
+            f'run folder: {result.run_dir}\nevaluate it: zoo eval {shlex.quote(str(result.run_dir))}{consent_words()}'
+        )
+    return 0
+
+
+def _several(args: argparse.Namespace, config: Any) -> int | None:
+    """Trains the runs of --seeds and of keys with several values, and prints them; None if there is only one run."""
+    if (
+        args.seeds is None
+        and args.jobs is None
+        and not any(
+            ',' in text or '..' in text or text.startswith('seed=')
+            for text in args.overrides  # cheap; never false for several
+        )
+    ):
+        return None
+    from zoo.tools.sweep.batch import grid_of
+
+    members, fixed = grid_of(args.overrides)
+    if args.seeds is not None:
+        from zoo.run.config import resolve_config
+
+        first = resolve_config(config, [*fixed, *members[0].overrides]).seed if config is not None else 0
+        members, fixed = grid_of(args.overrides, args.seeds, first)
+    if args.seeds is None and len(members) == 1:
+        if args.jobs is not None:
+            raise UserError(f'--jobs {args.jobs} is for several runs, and this is one; add e.g. --seeds 5')
+        return None
+    for option, value in (('--resume', args.resume), ('--profile', args.profile)):
+        if value is not None:
+            raise UserError(
+                f'{option} is for one run, and these are {len(members)}; leave it out, or give one seed and value'
+            )
+    if config is None:
+        raise UserError('several runs need a config or --env; name one (zoo list configs shows the bundled ones)')
+    return _train_several(args, config, members, fixed)
+
+
+def _summary(result: TrainResult) -> dict[str, Any]:
+    return {
+        'run_dir': str(result.run_dir),
+        'env_step': result.env_step,
+        'train_iter': result.train_iter,
+        'best_return': result.best_return,
+        'last_return': result.last_return,
+        'wall_s': round(result.wall_s, 3),
+        'env_step_per_s': round(result.env_step_per_s, 1),
+        'stop_reason': result.stop_reason,
+    }
+
+
+def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Member], overrides: Sequence[str]) -> int:
+    """Trains them, with a line in the log for each that ends, and a table of all. Returns: 1 if one failed, else 0."""
+    from zoo.tools.cli.results import table
+    from zoo.tools.results.read import read_run
+    from zoo.tools.results.table import as_data, rows_of
+    from zoo.tools.sweep.batch import train_many
+
+    outcomes = train_many(
+        config,
+        members,
+        overrides,
+        jobs=1 if args.jobs is None else args.jobs,
+        run_dir=args.run_dir,
+        trust=args.trust or args.imports,
+        imports=args.imports,
+        command=_command_of(args, overrides),
+        on_end=lambda outcome, n_ended: logger.info('%d of %d: %s', n_ended, len(members), _outcome_words(outcome)),
+    )
+    folders = [outcome.run_dir for outcome in outcomes if outcome.state == 'done' and outcome.run_dir is not None]
+    rows = rows_of([read_run(folder) for folder in folders])
+    failed = [outcome for outcome in outcomes if outcome.state != 'done']  # or ended by a signal of its own
+    if args.json:
+        print_json(
+            {
+                'runs': [as_data(row) for row in rows],
+                'failed': [
+                    {
+                        'values': outcome.member.values,
+                        'reason': outcome.reason,
+                        'run_dir': outcome.run_dir and str(outcome.run_dir),
+                    }
+                    for outcome in failed
+                ],
+            }
+        )
+    else:
+        if rows:
+            write_line(table(rows))
+        for outcome in failed:
+            place = '' if outcome.run_dir is None else f'; run folder: {_shown(outcome.run_dir)}'
+            write_line(f'{outcome.state}: {outcome.member.name}: {outcome.reason}{place}')
+        if folders:
+            write_line(f'draw them: zoo plot {_common(folders)} -o curve.svg')
+    return 1 if failed else 0
+
+
+def _command_of(args: argparse.Namespace, overrides: Sequence[str]) -> list[str]:
+    """The words that train one run of a config with these overrides: what args has of several runs is left out.
+
+    Args: args: of `zoo train`, after `chosen`.
+    """
+    words = ['zoo', 'train', *([args.config] if args.config is not None else ['--env', args.env])]
+    words += ['--policy', args.policy] if args.policy is not None else []
+    words += [word for name in args.imports for word in ('--import', name)]
+    return [*words, *(['--trust'] if args.trust else []), *overrides]
+
+
+def _outcome_words(outcome: RunOutcome) -> str:
+    from zoo.tools.results.read import read_run
+    from zoo.tools.results.table import row_of
+
+    reason = f': {outcome.reason}' if outcome.reason else ''
+    if outcome.run_dir is None:
+        return f'{outcome.member.name} {outcome.state}{reason}'
+    row = row_of(read_run(outcome.run_dir))
+    returns = 'no return' if row.last is None else f'return: last {row.last:.4g}, best {row.best:.4g}'
+    return f'{outcome.member.name} {outcome.state}, {row.env_step:,} env steps, {returns}{reason}'
+
+
+def _common(folders: Sequence[Path]) -> str:
+    """The folder that holds all runs where there is nothing else in it, else their folders."""
+    parents = {folder.parent for folder in folders}
+    shown = [_shown(folder) for folder in (*parents, *folders)]
+    others = {path.parent for path in next(iter(parents)).glob('*/config.yaml')} if len(parents) == 1 else {None}
+    return shlex.join(map(str, shown[:1] if others == set(folders) else shown[len(parents) :]))
+
+
+def _shown(folder: Path) -> Path:
+    """A folder as it is named from the current one."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder

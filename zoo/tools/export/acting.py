@@ -1,0 +1,260 @@
+"""A policy as one module of tensors: raw observations (and a recurrent state) in, greedy actions of the env out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zoo.backend.executor import forward_for_acting
+from zoo.core.data import Obs
+from zoo.core.errors import UserError
+from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces, obs_dtype
+from zoo.model.cnn import in_float32
+
+if TYPE_CHECKING:
+    from zoo.policy.base import Policy
+
+BATCH = 'batch'
+"""Name of the leading dimension of every input and output; any number."""
+Tree = Any
+"""A tensor, or a nested dict of tensors."""
+
+
+class Port(NamedTuple):
+    """An input or output of an exported policy.
+
+    dtype: as numpy names it. shape: with 'batch' for the dimension that may have any size.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+def port_of_leaf(name: str, leaf: Leaf) -> Port:
+    """What an env gives or takes for a leaf of a space."""
+    return Port(name, str(env_dtype(leaf)), (BATCH, *leaf.shape))
+
+
+def port_of_tensor(name: str, x: Tensor) -> Port:
+    """x: [1, ...]."""
+    return Port(name, str(np.empty(0, numpy_dtype(x.dtype)).dtype), (BATCH, *x.shape[1:]))
+
+
+def env_dtype(leaf: Leaf) -> np.dtype[Any]:
+    """The number type of what an env gives or takes for a leaf of a space, as gymnasium has it."""
+    if isinstance(leaf, Box):
+        return np.dtype(leaf.dtype)
+    return np.dtype(np.int64 if isinstance(leaf, Discrete | MultiDiscrete) else np.int8)
+
+
+def torch_dtype(dtype: np.dtype[Any] | str) -> torch.dtype:
+    """The tensors' name of a number type of numpy."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """The inverse of `torch_dtype`."""
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+def raw_to_model(leaf: Leaf, x: Tensor) -> Tensor:
+    """Raw observations [B, ...] of a leaf as zoo holds them, in operations of tensors; see `leaf_to_array`."""
+    if isinstance(leaf, Discrete | MultiDiscrete):
+        return x - torch.as_tensor(leaf.start).reshape(leaf.shape) if np.any(leaf.start) else x
+    dtype = obs_dtype(leaf)
+    return x != 0 if dtype == torch.bool else x.to(dtype)
+
+
+def tree_leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """The tensors of nested dicts with the names that lead to each, in order."""
+    if isinstance(tree, dict):
+        for name, each in tree.items():
+            yield from tree_leaves(each, (*path, str(name)))
+    else:
+        yield path, tree
+
+
+def rebuilt(like: Tree, leaves: Iterator[Tensor]) -> Tree:
+    """Nested dicts as `like`, of other tensors."""
+    return {name: rebuilt(each, leaves) for name, each in like.items()} if isinstance(like, dict) else next(leaves)
+
+
+def nested_obs(space: Space, leaves: dict[str, Any], path: str = '') -> Any:
+    """Observations from what is at the dotted path of each leaf; entries without any are left out."""
+    if not isinstance(space, Dict):
+        return leaves[path]
+    found = {}
+    for name, each in space.spaces.items():
+        where = f'{path}.{name}' if path else name
+        if any(key == where or key.startswith(f'{where}.') for key in leaves):
+            found[name] = nested_obs(each, leaves, where)
+    return found
+
+
+def distinct(name: str, taken: Collection[str]) -> str:
+    """The name, with '_' at its end as often as others have it already."""
+    while name in taken:
+        name += '_'
+    return name
+
+
+class ActingModule(nn.Module):
+    """Raw observations as the env gives them, then the state -> actions as the env takes them, the value, the next state.
+
+    Inputs and outputs are tensors in the order of `inputs` and `outputs`. Entries of a Dict that acting does not read are no
+    inputs, nor are parts of the state that nothing changes.
+    Args: policy: of `for_export`. with_value: the critic's value [B], in return units, is an output too.
+    Attributes: state_names: of each input of the state, the output that holds the next one. initial: of each of these
+      inputs what it is at the start of an episode, [1, ...].
+    Raises: UserError if there is no value, or the policy cannot act.
+    """
+
+    def __init__(self, policy: Policy, with_value: bool = False) -> None:
+        super().__init__()
+        self._policy, self.with_value = policy, with_value
+        self.model, self.normalizers = policy._model, policy._normalizers
+        unread = () if with_value else policy._optional_obs()
+        self.leaves = {
+            path: leaf
+            for path, leaf in leaf_spaces(policy.obs_space)
+            if not any(path == name or path.startswith(f'{name}.') for name in unread)
+        }
+        self.inputs: list[Port] = []
+        for path, leaf in self.leaves.items():
+            self._add_input(port_of_leaf(_obs_name(path), leaf))
+        self.n_obs = len(self.inputs)
+        self._start: Tree = None if (first := policy._initial_state()) is None else first(1)
+        self._carried: list[tuple[str, ...]] = []
+        self._carried = self._find_carried()
+        self.initial: dict[str, Tensor] = {}
+        for names, row in self._state_rows():
+            if names in self._carried:
+                port = self._add_input(port_of_tensor('.'.join(('state', *names)), row))
+                self.initial[port.name] = row
+        self.outputs: list[Port] = []
+        self._name_outputs(n=3)
+        following = [port.name for port in self.outputs[len(self.outputs) - len(self.initial) :]]
+        self.state_names = dict(zip(self.initial, following, strict=True))
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """[B, ...] each."""
+        obs, state = self.read(tensors)
+        action, value, state = self._step(obs, state)
+        following = dict(tree_leaves(state)) if self._carried else {}
+        values = () if value is None else (value,)
+        return (*self.env_actions(action), *values, *(following[path] for path in self._carried))
+
+    def read(self, tensors: Sequence[Tensor]) -> tuple[Obs, Tree]:
+        """What the policy is given: observations as zoo holds them, and the state before the step."""
+        leaves = zip(self.leaves.items(), tensors[: self.n_obs], strict=True)
+        obs = nested_obs(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in leaves})
+        return obs, self._state_of(tensors[0].shape[0], iter(tensors[self.n_obs :]))
+
+    def env_actions(self, action: Tensor) -> list[Tensor]:
+        """What the env is given for actions of the policy, for each leaf of its space."""
+        change = self._policy._env_action()
+        return self._policy._action_map.tensors(action if change is None else change(action))
+
+    def example(self, n: int) -> tuple[Tensor, ...]:
+        """Inputs that are of their space, for n envs: the lowest index, zeros, every action allowed."""
+        return (*self._example_obs(n), *(row.repeat_interleave(n, 0) for row in self.initial.values()))
+
+    def _example_obs(self, n: int) -> list[Tensor]:
+        found = []
+        for port, leaf in zip(self.inputs, self.leaves.values(), strict=False):
+            x = torch.full((n, *leaf.shape), int(port.dtype == 'int8'), dtype=torch_dtype(port.dtype))
+            start = getattr(leaf, 'start', None)
+            found.append(x if start is None else torch.as_tensor(start).reshape(leaf.shape).expand_as(x).contiguous())
+        return found
+
+    def _add_input(self, port: Port) -> Port:
+        port = port._replace(name=distinct(port.name, [each.name for each in self.inputs]))
+        self.inputs.append(port)
+        return port
+
+    def _state_rows(self) -> list[tuple[tuple[str, ...], Tensor]]:
+        return [] if self._start is None else list(tree_leaves(self._start))
+
+    def _state_of(self, n: int, given: Iterator[Tensor]) -> Tree:
+        """The state before a step: what is given, and what never changes as it is at the start of an episode."""
+        if self._start is None:
+            return None
+        rows = (next(given) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in self._state_rows())
+        return rebuilt(self._start, rows)
+
+    @torch.no_grad()
+    def _find_carried(self) -> list[tuple[str, ...]]:
+        """The paths of what a step changes of the state; of a state that it passes through unchanged, nothing."""
+        if self._start is None:
+            return []
+        obs, before = self.read(self._example_obs(1))
+        after = dict(tree_leaves(self._step(obs, before)[2]))
+        return [path for path, x in tree_leaves(before) if after[path] is not x]
+
+    @torch.no_grad()
+    def _name_outputs(self, n: int) -> None:
+        found = self(*self.example(n))
+        if any(x.dim() == 0 or len(x) != n for x in found):
+            shapes = ', '.join(str(list(x.shape)) for x in found)
+            raise UserError(
+                f'policy {self._policy.cfg.type!r} gave {shapes} for {n} observations; its outputs must have one row each'
+            )
+        names = ['.'.join(filter(None, ('action', path))) for path, _ in leaf_spaces(self._policy.action_space)]
+        names += ['value'] if self.with_value else []
+        names += [f'next_{name}' for name in self.initial]
+        for name, x in zip(names, found, strict=True):
+            taken = [port.name for port in (*self.inputs, *self.outputs)]
+            self.outputs.append(port_of_tensor(distinct(name, taken), x[:1]))
+
+    def _step(self, obs: Obs, state: Tree) -> tuple[Tensor, Tensor | None, Tree]:
+        """The policy's action, the value if it is asked for, and the next state."""
+        output = self._policy._forward_eval(obs, state)
+        if not self.with_value:
+            return output['action'], None, output.get('state')
+        value, state = self._value(obs, state)
+        return output['action'], value, state
+
+    def _value(self, obs: Obs, state: Tree) -> tuple[Tensor, Tree]:
+        policy: Any = self._policy
+        if state is None:
+            _, _, value = policy._judge(obs, True)
+        elif hasattr(policy, '_advantages') and policy.cfg.learn.baseline != 'none':
+            output = forward_for_acting(policy._model, obs, True, state)
+            value, state = policy._advantages.in_return_units(output['value']), output['state']
+        else:
+            value = None
+        if value is None:
+            raise UserError(f'policy {policy.cfg.type!r} trains no critic, so it knows no values; leave the value out')
+        return value, state
+
+
+def for_export(policy: Policy, is_float32: bool = True) -> Policy:
+    """A copy of a policy that acts the same: on the CPU, in float32 unless that is not wanted, with tensors of its own."""
+    policy.eval_mode  # noqa: B018  (raises where the policy cannot evaluate)
+    twin: Any = copy.copy(policy)
+    twin._model, twin._normalizers = (_on_cpu(module) for module in (policy._model, policy._normalizers))
+    twin.device = torch.device('cpu')
+    if is_float32:
+        in_float32(twin._model)
+    if hasattr(policy, '_advantages'):  # it reads the statistics of the values
+        twin._advantages = copy.copy(twin._advantages)
+        twin._advantages._normalizers = twin._normalizers
+    return twin
+
+
+def _on_cpu(module: nn.Module) -> nn.Module:
+    module = copy.deepcopy(module).cpu().eval()
+    for x in (*module.parameters(), *module.buffers()):
+        x.data = x.data.clone()  # parameters may be views of one block, which would be written whole for each
+    return module
+
+
+def _obs_name(path: str) -> str:
+    """A leaf's name: its path; 'obs' of what is no Dict; 'obs_0' of the parts of a Tuple."""
+    return f'obs_{path}' if path[:1].isdigit() else path or 'obs'

@@ -1,0 +1,278 @@
+"""OutputCheck of an exported file with the policy that it is of, on random observations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from zoo.backend.executor import forward_for_acting
+from zoo.core.errors import RunError
+from zoo.core.spaces import (
+    ACTION_MASK,
+    Box,
+    Discrete,
+    Leaf,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    is_image,
+    leaf_spaces,
+    mask_space,
+)
+from zoo.model.cnn import computes_in_bf16
+from zoo.model.inputs import DictInput, NormedVector
+from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.tools.export.acting import ActingModule, env_dtype, for_export, nested_obs
+from zoo.tools.export.formats import Run
+
+if TYPE_CHECKING:
+    from zoo.policy.base import Policy
+
+LARGE = 1e6
+"""A bound beyond this counts as none: envs write the largest float where they know no bound."""
+
+
+def draw_obs(policy: Policy, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Raw observations [n, ...] by the dotted path of each leaf, in the number type of the env.
+
+    Indices, bits and numbers between bounds: uniform. Numbers without: standard normal, times the deviation and plus the mean
+    of obs_norm where the policy has it. An action mask leaves one choice at least.
+    """
+    norms = dict(_norms(policy._model))
+    found = {path: _draw(leaf, n, rng, norms.get(path)) for path, leaf in leaf_spaces(policy.obs_space)}
+    if mask_space(policy.obs_space) is not None:
+        _allow_one(policy.action_space, found[ACTION_MASK], rng)
+    return found
+
+
+def drawn_words(policy: Policy) -> str:
+    """What `draw_obs` draws, in words."""
+    bounded = [
+        _bounded(leaf) if isinstance(leaf, Box) else np.ones(1, bool) for _, leaf in leaf_spaces(policy.obs_space)
+    ]
+    if all(each.all() for each in bounded):
+        return 'uniform over the space'
+    normal = 'normal, as the statistics of obs_norm' if dict(_norms(policy._model)) else 'standard normal'
+    return f'uniform between bounds and {normal} elsewhere' if any(each.any() for each in bounded) else normal
+
+
+def _draw(leaf: Leaf, n: int, rng: np.random.Generator, norm: RunningMeanStd | None) -> np.ndarray:
+    shape, dtype = (n, *leaf.shape), env_dtype(leaf)
+    if isinstance(leaf, MultiBinary):
+        return rng.integers(2, size=shape).astype(dtype)
+    if isinstance(leaf, Discrete):
+        return leaf.start + rng.integers(leaf.n, size=shape)
+    if isinstance(leaf, MultiDiscrete):
+        nvec, start = (np.array(x, dtype=np.int64).reshape(leaf.shape) for x in (leaf.nvec, leaf.start))
+        return start + rng.integers(nvec, size=shape)
+    if dtype == np.uint8 and (leaf.low == 0).all() and (leaf.high == 255).all():
+        return rng.integers(256, size=shape, dtype=np.uint8)  # images are many bytes
+    return _draw_box(leaf, shape, rng, norm).astype(dtype)
+
+
+def _draw_box(leaf: Box, shape: tuple[int, ...], rng: np.random.Generator, norm: RunningMeanStd | None) -> np.ndarray:
+    is_bounded, low, high = _bounded(leaf), leaf.low.astype(np.float64), leaf.high.astype(np.float64)
+    if leaf.dtype[0] in 'iub':  # whole numbers, each as likely
+        drawn = np.floor(rng.uniform(np.where(is_bounded, low, 0), np.where(is_bounded, high + 1, 0), shape))
+    else:
+        drawn = rng.uniform(np.where(is_bounded, low, 0), np.where(is_bounded, high, 0), shape)
+    if not is_bounded.all():
+        mean, std = (
+            (0.0, 1.0) if norm is None else (x.numpy().reshape(leaf.shape) for x in (norm.mean, norm.var.sqrt()))
+        )
+        drawn = np.where(is_bounded, drawn, rng.standard_normal(shape) * std + mean)
+    return np.clip(np.rint(drawn) if leaf.dtype[0] in 'iub' else drawn, low, high)
+
+
+def _bounded(leaf: Box) -> np.ndarray:
+    return (np.abs(leaf.low.astype(np.float64)) <= LARGE) & (np.abs(leaf.high.astype(np.float64)) <= LARGE)
+
+
+def _norms(model: nn.Module) -> Iterator[tuple[str, RunningMeanStd]]:
+    """The statistics of observations by the dotted path of the leaf they are of, in the models of zoo."""
+    stage, only = getattr(model, 'input', None), getattr(model, 'leaf', None)
+    stages: Mapping[str, Any] = {only or '': stage}
+    if isinstance(stage, DictInput):
+        stages = {'.'.join(path): each for path, each in stage.named_stages()}
+    for path, each in stages.items():
+        norm = each.norm if isinstance(each, NormedVector) else each
+        if isinstance(norm, RunningMeanStd):
+            yield path, norm
+
+
+def _allow_one(action_space: Space, mask: np.ndarray, rng: np.random.Generator) -> None:
+    """Allows a random option of each choice of the action; see `zoo.core.action_map.forbids_all`."""
+    start, rows = 0, np.arange(len(mask))
+    for _, leaf in leaf_spaces(action_space):
+        if isinstance(leaf, MultiBinary):
+            start += int(np.prod(leaf.shape))
+        sizes = [leaf.n] if isinstance(leaf, Discrete) else getattr(leaf, 'nvec', [])
+        for n in sizes:
+            mask[rows, start + rng.integers(n, size=len(mask))] = 1
+            start += n
+
+
+N_CHECK, TOLERANCE = 1000, 1e-5
+"""Observations that are compared, and the largest difference of a number, as a share of those above 1."""
+N_STEP = 10
+"""Steps of an episode over which a policy with a memory is compared, with N_CHECK / N_STEP envs at once."""
+MAX_TIE = N_CHECK // 100
+N_IMAGE = 125
+"""Images in one batch: 1,000 would take GB in the layers of a large network."""
+Arrays = list[np.ndarray]
+
+
+class OutputCheck(NamedTuple):
+    """What an exported file and `policy.act` gave for the same random observations.
+
+    n: observations. error: largest difference of a number of actions or values, as a share of those above 1; None: all
+    outputs are choices, or a state. n_differ: observations with another choice; None: nothing is one. n_tie: of these,
+    where both choices are as good within the rounding of float32. drawn: which observations, in words. in_bf16: of a policy
+    that computes images in bfloat16 on this processor, how far from float32 it acts, in words.
+    """
+
+    n: int
+    error: float | None
+    n_differ: int | None
+    n_tie: int
+    drawn: str
+    in_bf16: str | None = None
+
+    def text(self) -> str:
+        """The result as people read it, after 'compared with policy.act on'."""
+        ties = f', {self.n_tie} of them ties within rounding' if self.n_tie else ''
+        differ = f'{self.n_differ} of the choices differ{ties}' if self.n_differ else 'no choice differs'
+        words = [] if self.n_differ is None else [differ]
+        words += [] if self.error is None else [f'largest difference {self.error:.2g}']
+        text = f'{self.n:,} random observations ({self.drawn}): {", ".join(words)}'
+        if self.in_bf16 is None:
+            return text
+        return f'{text}, in float32; in bfloat16, as policy.act computes images on this processor: {self.in_bf16}'
+
+
+def compare(policy: Policy, acting: ActingModule, run: Run, seed: int = 0) -> OutputCheck:
+    """Compares a file with a policy of `for_export`, in batches of many and of 1; where there is a memory, over episodes.
+
+    Raises: RunError if they differ.
+    """
+    rng, played = np.random.default_rng(seed), _Played(policy, acting, run)
+    if acting.initial:
+        played.play(N_CHECK // N_STEP, N_STEP, rng)
+    else:
+        leaves = [leaf for _, leaf in leaf_spaces(policy.obs_space)]
+        size = N_IMAGE if any(is_image(leaf) or len(leaf.shape) > 3 for leaf in leaves) else N_CHECK
+        for _ in range(N_CHECK // size):
+            played.play(size, 1, rng)
+    found = OutputCheck(N_CHECK, played.error, played.n_differ, played.n_tie, drawn_words(policy))
+    if not (found.error or 0.0) <= TOLERANCE or (found.n_differ or 0) > min(found.n_tie, MAX_TIE):
+        raise RunError(
+            f'the exported file acts otherwise than policy.act, so it was not kept: on {found.text()} (allowed '
+            f'{TOLERANCE:g}); if the network is your own, look for random numbers and branches on values in it'
+        )
+    return found
+
+
+def effect_of_bf16(policy: Policy, twin: Policy, seed: int = 0) -> str | None:
+    """How far a policy acts from its copy in float32 on the first steps of episodes, in words; None if it is in float32 too."""
+    if not computes_in_bf16(policy.model):
+        return None
+    own, rng, n_differ, error = for_export(policy, is_float32=False), np.random.default_rng(seed), 0, 0.0
+    for _ in range(N_CHECK // N_IMAGE):
+        obs, differs = nested_obs(policy.obs_space, draw_obs(twin, N_IMAGE, rng)), np.zeros(N_IMAGE, bool)
+        for x, y in zip(*(_leaves(each.session().act(obs)) for each in (own, twin)), strict=True):
+            if x.dtype.kind == 'f':
+                error = max(error, float(np.abs(x - y).max()))
+            else:
+                differs |= (x != y).reshape(N_IMAGE, -1).any(1)
+        n_differ += int(differs.sum())
+    words = [f'{n_differ} of {N_CHECK:,} choices differ'] if n_differ or not error else []
+    return ', '.join([*words, *([f'numbers by up to {error:.2g}'] if error else [])])
+
+
+class _Played:
+    """Plays steps with both, and keeps how far they are apart."""
+
+    def __init__(self, policy: Policy, acting: ActingModule, run: Run) -> None:
+        self._policy, self._acting, self._run = policy, acting, run
+        self.error: float | None = None
+        self.n_differ: int | None = None
+        self.n_tie = 0
+        self._n_action = len(list(leaf_spaces(policy.action_space)))
+
+    def play(self, n_env: int, n_step: int, rng: np.random.Generator) -> None:
+        """Random observations in order, of all envs and of the first one alone; half way every second episode begins anew."""
+        sessions = {n: self._policy.session() for n in (n_env, 1)}
+        start = [row.numpy() for row in self._acting.initial.values()]
+        state = [row.repeat(n_env, 0) for row in start]
+        for t in range(n_step):
+            begins = np.arange(n_env) % 2 == 0 if t and t == n_step // 2 else np.zeros(n_env, bool)
+            state = [_where(begins, row, x) for row, x in zip(start, state, strict=True)]
+            obs = draw_obs(self._policy, n_env, rng)
+            given, state_in = [obs[path] for path in self._acting.leaves], state
+            for n, session in sessions.items():
+                raw = nested_obs(self._policy.obs_space, {path: x[:n] for path, x in obs.items()})
+                inputs = [x[:n] for x in (*given, *state_in)]
+                got, action = self._run(inputs), session.act(raw, begins[:n] if t else None)
+                self._compare(got, [*_leaves(action), *self._values(raw, inputs, is_start=t == 0)], inputs)
+                state = got[len(got) - len(state) :] if n == n_env else state
+
+    def _values(self, raw: object, given: Arrays, is_start: bool) -> Arrays:
+        """The policy's values, where they are outputs. It gives those of the first step of an episode alone."""
+        if not self._acting.with_value:
+            return []
+        if is_start:
+            return [self._policy.value(raw).numpy()]
+        with torch.no_grad():
+            return [self._acting(*map(torch.from_numpy, given))[self._n_action].numpy()]
+
+    def _compare(self, got: Arrays, wanted: Arrays, given: Arrays) -> None:
+        differs = np.zeros(len(given[0]), bool)
+        for x, y in zip(got, wanted, strict=False):
+            if x.dtype != y.dtype or x.shape != y.shape:
+                raise RunError(
+                    f'the exported file gives {x.dtype} {x.shape} where policy.act gives {y.dtype} {y.shape}'
+                )
+            if x.dtype.kind == 'f':
+                apart = float((np.abs(x - y) / np.maximum(np.abs(y), 1)).max(initial=0.0))
+                if x.dtype == np.float16:  # of two neighbours the rounding may take either
+                    apart = max(apart - float(np.finfo(x.dtype).eps), 0.0) if apart == apart else apart
+                self.error = max(self.error or 0.0, np.inf if apart != apart else apart)
+            else:
+                self.n_differ = self.n_differ or 0
+                differs |= (x != y).reshape(len(x), -1).any(1)
+        if differs.any():
+            self.n_differ = (self.n_differ or 0) + int(differs.sum())
+            self.n_tie += int((differs & self._ties(got, given)).sum())
+
+    @torch.no_grad()
+    def _ties(self, got: Arrays, given: Arrays) -> np.ndarray:
+        """Where the policy itself would choose what the file does if its outputs were changed by their rounding."""
+        dist, found = getattr(self._policy, '_dist', None), np.zeros(len(given[0]), bool)
+        if dist is None:
+            return found
+        obs, state = self._acting.read([torch.from_numpy(x) for x in given])
+        logit = forward_for_acting(self._policy._model, obs, False, state)['logit']
+        width = logit.abs().clamp(1, 1 / TOLERANCE) * TOLERANCE
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(64):
+            changed = dist.mode(logit + width * (2 * torch.rand(logit.shape, generator=generator) - 1))
+            pairs = zip(self._acting.env_actions(changed), got, strict=False)
+            same = [x.numpy() == y for x, y in pairs if y.dtype.kind != 'f']
+            found |= np.logical_and.reduce([each.reshape(len(each), -1).all(1) for each in same])
+        return found
+
+
+def _leaves(action: object) -> Arrays:
+    """The arrays of an action, in the order of the leaves of its space."""
+    parts = list(action.values()) if isinstance(action, dict) else action
+    if not isinstance(parts, list | tuple):
+        return [np.asarray(action)]
+    return [leaf for part in parts for leaf in _leaves(part)]
+
+
+def _where(rows: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    return np.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)

@@ -1,0 +1,1 @@
+"""Learning from demonstrations before a run: recording them, behaviour cloning."""

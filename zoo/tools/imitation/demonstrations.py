@@ -1,0 +1,347 @@
+"""Demonstrations: what an expert saw and did, in a file .npz, a dataset of Minari, or recorded from a policy."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile, is_zipfile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.core.action_map import ActionMap
+from zoo.core.data import Obs, Timestep, leaves, map_tensors
+from zoo.core.errors import UserError, need
+from zoo.core.files import whole_file
+from zoo.core.seeding import stream
+from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces, n_lead, obs_to_tensor
+from zoo.policy.base import Policy
+from zoo.worker.evaluation_env import open_env, refuse_other_spaces
+from zoo.worker.evaluator import Evaluation, Evaluator
+
+KEYS = ('obs', 'action', 'episode_ends', 'reward', 'terminated')
+
+
+class Demonstrations(NamedTuple):
+    """Whole episodes, one after the other.
+
+    obs: [N, *O], as the env gives them, in each leaf; action: [N, *A] by the leaf's path, as the env takes them ('' where the
+    space is no Dict); episode_ends: [E] int64, rising, how many steps there are up to the end of each episode; reward: [N],
+    or None; terminated: [E] bool, the episode ended in a terminal state, not by a time limit.
+    """
+
+    obs: Obs
+    action: dict[str, np.ndarray]
+    episode_ends: np.ndarray
+    reward: np.ndarray | None = None
+    terminated: np.ndarray | None = None
+
+    @property
+    def n_step(self) -> int:
+        return int(self.episode_ends[-1])
+
+    def episodes(self) -> Iterator[slice]:
+        """The steps of each episode."""
+        start = 0
+        for end in self.episode_ends.tolist():
+            yield slice(start, end)
+            start = end
+
+    def policy_action(self, policy: Policy) -> Tensor:
+        """The actions as the policy has them: [N] or [N, K] int64, or [N, D] float32. Raises: UserError if one cannot be."""
+        space, mode = policy.action_space, policy._action_map.mode
+        parts = [_policy_part(leaf, self.action[path], path, mode) for path, leaf in leaf_spaces(space)]
+        change = policy._env_action()
+        if isinstance(space, Dict):
+            return torch.cat([part.reshape(len(part), -1).to(torch.float32) for part in parts], -1)
+        action = parts[0] if isinstance(space, Discrete) else parts[0].reshape(len(parts[0]), -1)
+        dist = getattr(policy, '_dist', None)
+        return action if change is None or dist is None else dist.from_env_action(action)
+
+
+def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
+    """The demonstrations of a file .npz, or of a dataset of Minari by its id, for the spaces of a policy.
+
+    Raises: UserError for what is not there, or not of these spaces.
+    """
+    arrays, where = _arrays_of(source)
+    unknown = [name for name in arrays if name.split('/')[0] not in KEYS]
+    missing = [name for name in ('obs', 'action', 'episode_ends') if not any(_is_of(key, name) for key in arrays)]
+    if missing or unknown:
+        problem = f'has no {" and no ".join(missing)}' if missing else f'has {", ".join(unknown)}, which is not known'
+        raise UserError(f'{where} {problem}; demonstrations hold {", ".join(KEYS)}, see docs/weights_and_demos.md')
+    ends = _counts_of(np.asarray(arrays['episode_ends']), where)
+    obs = _obs_of(arrays, policy.obs_space, where, policy._optional_obs())
+    n_step = len(next(iter(leaves(obs)))[1])
+    if ends.ndim != 1 or not len(ends) or (np.diff(ends, prepend=0) <= 0).any() or ends[-1] != n_step:
+        raise UserError(
+            f'{where} has episode_ends {ends.tolist()[:5]} for {n_step} observations, but they must rise from above 0 to that '
+            'number: how many steps there are up to the end of each episode'
+        )
+    action = {path: _action_of(arrays, path, leaf, n_step, where) for path, leaf in leaf_spaces(policy.action_space)}
+    reward, terminated = (
+        _optional(arrays, name, n, where) for name, n in (('reward', n_step), ('terminated', len(ends)))
+    )
+    return Demonstrations(obs, action, ends, reward, terminated)
+
+
+def save_demonstrations(path: str | Path, demos: Demonstrations) -> None:
+    """Writes them to a file .npz, whole or not at all. Raises: UserError if it cannot be written."""
+    arrays: dict[str, np.ndarray] = {_key('obs', name): x.cpu().numpy() for name, x in leaves(demos.obs)}
+    arrays |= {_key('action', name): x for name, x in demos.action.items()} | {'episode_ends': demos.episode_ends}
+    arrays |= {name: x for name, x in (('reward', demos.reward), ('terminated', demos.terminated)) if x is not None}
+    try:
+        with whole_file(Path(path)) as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    except OSError as error:
+        raise UserError(f'{path} cannot be written ({error.strerror}); name another file') from error
+
+
+def record_demonstrations(
+    policy: Policy, env: Any, n_episode: int = 10, seed: int = 0, *, deterministic: bool | None = None
+) -> tuple[Demonstrations, Evaluation]:
+    """Plays a policy and keeps what it saw and did; the episodes are those of `evaluate` on one env with this seed.
+
+    Args: as of `evaluate`.
+    """
+    deterministic = policy.cfg.eval.deterministic if deterministic is None else deterministic
+    with open_env(env, policy, 1) as vector:
+        refuse_other_spaces(policy, vector)
+        tape: Any = _Tape(vector, policy)
+        evaluator = Evaluator(tape, policy.eval_mode, n_episode, None, deterministic=deterministic, quiet=True)
+        evaluation = evaluator.evaluate(stream(seed, 'evaluate'))
+    assert evaluation is not None, 'nothing stops it'
+    return tape.demonstrations(), evaluation
+
+
+class _Tape:
+    """One env whose steps are kept; steps that only reset it are not."""
+
+    def __init__(self, env: Any, policy: Policy) -> None:
+        self._env = env
+        self._map = ActionMap(policy.action_space, policy._action_map.mode)
+        self._paths = [path for path, _ in leaf_spaces(policy.action_space)]
+        self._obs: list[Obs] = []
+        self._now: Obs = {}
+        self._actions: list[list[np.ndarray]] = []
+        self._rewards: list[float] = []
+        self._ends: list[int] = []
+        self._terminated: list[bool] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, seed: np.random.SeedSequence) -> Obs:
+        obs = self._env.reset(seed)
+        self._now = map_tensors(lambda x: x.clone(), obs)
+        return obs
+
+    def step(self, action: Tensor) -> Timestep:
+        timestep = self._env.step(action)
+        if timestep.is_reset is None or not bool(timestep.is_reset[0]):
+            self._obs.append(self._now)
+            self._actions.append(list(_flat(self._map(action))))
+            self._rewards.append(float(timestep.reward[0]))
+            if bool(timestep.terminated[0] | timestep.truncated[0]):
+                self._ends.append(len(self._obs))
+                self._terminated.append(bool(timestep.terminated[0]))
+        self._now = map_tensors(lambda x: x.clone(), timestep.obs)
+        return timestep
+
+    def demonstrations(self) -> Demonstrations:
+        n = self._ends[-1] if self._ends else 0  # steps of an episode that was cut off are left out
+        if not n:
+            raise UserError('no episode ended, so there is nothing to keep; set env.max_episode_steps')
+        obs = map_tensors(lambda *rows: torch.cat(rows), self._obs[0], *self._obs[1:n])
+        actions = {path: np.concatenate([row[i] for row in self._actions[:n]]) for i, path in enumerate(self._paths)}
+        return Demonstrations(
+            obs, actions, np.array(self._ends), np.array(self._rewards[:n]), np.array(self._terminated)
+        )
+
+
+def _flat(action: object) -> Iterator[np.ndarray]:
+    if isinstance(action, Mapping):
+        action = tuple(action.values())
+    if isinstance(action, tuple):
+        for part in action:
+            yield from _flat(part)
+    else:
+        yield np.array(action)
+
+
+def _arrays_of(source: str) -> tuple[dict[str, np.ndarray], str]:
+    """The arrays of a file or dataset, and how to call it in a message."""
+    path = Path(source)
+    if path.suffix == '.npz' or path.exists():
+        try:
+            if path.is_file() and not is_zipfile(path):
+                raise BadZipFile
+            with np.load(path, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}, str(path)
+        except OSError as error:
+            raise UserError(
+                f'{path} cannot be read ({error.strerror or error}); name a file of demonstrations'
+            ) from error
+        except (ValueError, BadZipFile, EOFError, zlib.error) as error:
+            raise UserError(
+                f'{path} is no file of arrays (.npz) without pickles, or was cut off; write one with numpy.savez'
+            ) from error
+    return _minari_arrays(source), f'the dataset {source}'
+
+
+def _minari_arrays(name: str) -> dict[str, np.ndarray]:
+    need('minari', 'minari', f'{name!r}, which is no file and so an id of a dataset of Minari,')
+    import minari
+
+    try:
+        dataset = minari.load_dataset(name)
+    except Exception as error:  # Minari raises errors of several kinds
+        known = ', '.join(sorted(minari.list_local_datasets())) or 'none'
+        raise UserError(
+            f'{name!r} is neither a file nor a dataset of Minari on this machine; there are: {known}; minari download {name} '
+            'gets one'
+        ) from error
+    episodes = list(dataset.iterate_episodes())
+    lengths = [len(episode.rewards) for episode in episodes]
+    arrays = {
+        'episode_ends': np.cumsum(lengths),
+        'reward': np.concatenate([episode.rewards for episode in episodes]),
+        'terminated': np.array([bool(episode.terminations[-1]) for episode in episodes]),
+    }
+    for key, trees in (('obs', [e.observations for e in episodes]), ('action', [e.actions for e in episodes])):
+        rows = [dict(_minari_leaves(tree)) for tree in trees]
+        for path in rows[0]:
+            parts = [
+                np.asarray(row[path])[:n] for row, n in zip(rows, lengths, strict=True)
+            ]  # the last obs has no action
+            arrays[_key(key, path)] = np.concatenate(parts)
+    return arrays
+
+
+def _minari_leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, tuple):
+        tree = {str(i): part for i, part in enumerate(tree)}
+    if not isinstance(tree, dict):
+        yield path, tree
+        return
+    for name, part in tree.items():
+        yield from _minari_leaves(part, f'{path}.{name}' if path else name)
+
+
+def _key(name: str, path: str) -> str:
+    return f'{name}/{path}' if path else name
+
+
+def _is_of(key: str, name: str) -> bool:
+    return key == name or key.startswith(f'{name}/')
+
+
+def _obs_of(arrays: Mapping[str, np.ndarray], space: Space, where: str, optional: Sequence[str]) -> Obs:
+    raw: Any = arrays.get('obs')
+    if isinstance(space, Dict):
+        raw = {}
+        for key, array in arrays.items():
+            if key.startswith('obs/'):
+                *parents, last = key.removeprefix('obs/').split('.')
+                at = raw
+                for name in parents:
+                    at = at.setdefault(name, {})
+                at[last] = array
+    if raw is None:
+        raise UserError(
+            f'{where} has observations with leaves but those of the env are one array; they are of another env'
+        )
+    try:
+        obs = obs_to_tensor(space, raw, optional=tuple(optional))
+    except UserError as error:
+        raise UserError(f'{where} has observations that are not of this env: {error}') from error
+    if n_lead(space, obs) != 1:
+        raise UserError(
+            f'{where} must have its observations in one row, [N, ...]; got one, or several dimensions in front'
+        )
+    return obs
+
+
+def _action_of(arrays: Mapping[str, np.ndarray], path: str, leaf: Leaf, n_step: int, where: str) -> np.ndarray:
+    key = _key('action', path)
+    if key not in arrays:
+        raise UserError(f'{where} has no {key}, which the action space of the env has; they are of another env')
+    action = np.asarray(arrays[key])
+    if action.shape != (n_step, *leaf.shape):
+        raise UserError(
+            f'{where} has {key} of shape {list(action.shape)} but {n_step} observations and an action space of shape '
+            f'{list(leaf.shape)}, which is {[n_step, *leaf.shape]}; they are of another env'
+        )
+    kind = 'f' if isinstance(leaf, Box) else 'iub'
+    if not isinstance(leaf, Box) and action.dtype.kind not in kind:
+        raise UserError(f'{where} has {key} of type {action.dtype} but the env takes {leaf}; they are of another env')
+    if outside := _outside(leaf, action):
+        raise UserError(f'{where} has {key} {outside}, outside of the action space {leaf}; they are of another env')
+    return action
+
+
+def _outside(leaf: Leaf, action: np.ndarray) -> str:
+    if isinstance(leaf, Box):
+        bad = ~np.isfinite(action) | (action < leaf.low) | (action > leaf.high)
+    else:
+        index = action - _start_of(leaf)
+        n = np.asarray(
+            getattr(leaf, 'nvec', getattr(leaf, 'n', 2)) if isinstance(leaf, Discrete | MultiDiscrete) else 2
+        )
+        bad = (index < 0) | (index >= (n if n.ndim == 0 else n.reshape(leaf.shape)))
+    return str(action[bad].flat[0]) if bad.any() else ''
+
+
+def _start_of(leaf: Leaf) -> np.ndarray:
+    start = np.asarray(getattr(leaf, 'start', 0))
+    return start if start.ndim == 0 else start.reshape(leaf.shape)
+
+
+def _counts_of(ends: np.ndarray, where: str) -> np.ndarray:
+    """episode_ends as integers. Raises: UserError for a number with a fraction, and what is no number."""
+    with np.errstate(invalid='ignore'):
+        bad = np.ones(ends.shape, dtype=bool) if ends.dtype.kind not in 'iuf' else ends != np.floor(ends)
+    bad |= ~np.isfinite(ends) if ends.dtype.kind == 'f' else False
+    if bad.any():
+        raise UserError(
+            f'{where} has episode_ends {_odd(ends, bad)} but each must be an integer: how many steps there are up to the end of '
+            'an episode'
+        )
+    return ends.astype(np.int64)
+
+
+def _odd(found: np.ndarray, bad: np.ndarray) -> str:
+    """The first value that is wrong, or the type of all."""
+    return str(found[bad].flat[0]) if found.dtype.kind in 'biuf' and bad.any() else f'of type {found.dtype}'
+
+
+def _optional(arrays: Mapping[str, np.ndarray], name: str, n: int, where: str) -> np.ndarray | None:
+    if name not in arrays:
+        return None
+    found = np.asarray(arrays[name])
+    if name == 'terminated' and (found.dtype.kind not in 'biuf' or ((found != 0) & (found != 1)).any()):
+        raise UserError(
+            f'{where} has terminated {_odd(found, (found != 0) & (found != 1))} but each must be true or false (1 or 0): whether '
+            'the episode ended in a terminal state'
+        )
+    if name == 'reward' and found.dtype.kind not in 'biuf':
+        raise UserError(f'{where} has reward of type {found.dtype}, but it must be {n} finite numbers, [{n}]')
+    if found.shape != (n,) or (name == 'reward' and not np.isfinite(found).all()):
+        raise UserError(f'{where} has {name} of shape {list(found.shape)}, but it must be {n} finite numbers, [{n}]')
+    return found.astype(np.float64 if name == 'reward' else bool)
+
+
+def _policy_part(leaf: Leaf, action: np.ndarray, path: str, mode: str) -> Tensor:
+    """A leaf's actions, of the env, as the policy has them."""
+    if not isinstance(leaf, Box):
+        return torch.from_numpy(np.ascontiguousarray(action.astype(np.int64) - _start_of(leaf)))
+    low, high = leaf.low.astype(np.float64), leaf.high.astype(np.float64)
+    action = action.astype(np.float64)
+    if mode == 'rescale':
+        bounded = np.isfinite(low) & np.isfinite(high)
+        with np.errstate(invalid='ignore'):
+            action = np.where(bounded, (action - (high + low) / 2) / ((high - low) / 2), action)
+    return torch.from_numpy(action.astype(np.float32))

@@ -1,0 +1,350 @@
+"""Behaviour cloning: a policy learns what an expert did, and its critic what that earned, before a run."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.core.data import Columns, keeps_state, map_tensors
+from zoo.core.errors import UserError
+from zoo.core.seeding import stream
+from zoo.policy.actor_critic import ActorCriticPolicy
+from zoo.policy.base import Policy
+from zoo.policy.sequences import run_model
+from zoo.run.base_config import JobConfig
+from zoo.run.build import policy_of_config
+from zoo.run.config import resolve_config
+from zoo.run.folder import RunFolder
+from zoo.run.resources import phase_threads, use_threads
+from zoo.run.result import ResultFile
+from zoo.run.signals import Interrupted, catch_signals
+from zoo.tools.imitation.demonstrations import Demonstrations, read_demonstrations
+
+EPOCH, BATCH, RATE = 100, 64, 1e-3
+HELD_OUT = 0.1  # share of the episodes that only measures
+PATIENCE = 10  # epochs without a better measure after which it ends
+GRAD_CLIP = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class Pretrained(NamedTuple):
+    """What came of it: the policy, its run folder, epochs, and of the held-out steps the mean of -log p(action) in nats
+    and the share of actions that the greedy policy takes too (None for continuous actions)."""
+
+    policy: Policy
+    run_dir: Path
+    epoch: int
+    loss: float
+    agreement: float | None
+
+
+def pretrain(
+    config: Any,
+    demos: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    epoch: int = EPOCH,
+    batch_size: int = BATCH,
+    learning_rate: float = RATE,
+    keep_std: bool = False,
+    run_dir: str | Path | None = None,
+) -> Pretrained:
+    """Trains the policy of a config on demonstrations, without an env step, and saves it as a run at env step 0.
+
+    loss = -mean(log p(action)) + mean(w (V - R)^2) / (2 var R), the second term where there are rewards: R is the discounted
+    reward to the end of the episode; w is 1, or in an episode that a time limit cut off k steps later 1 - gamma^k, since R
+    lacks the share gamma^k of what is to come.
+    Statistics of observations, rewards and returns that the config asks for are those of the demonstrations. A tenth of the
+    episodes is held out; training ends when the loss on them has not fallen for 10 epochs, and the best epoch counts.
+
+    Args:
+      config: what `serial_pipeline` takes; demos: a file .npz, or the id of a dataset of Minari.
+      epoch: passes at most; batch_size: steps, or for a policy with memory about as many in whole episodes.
+      keep_std: false: a free log_std of continuous actions is put back to what it was before, since that of an expert who
+        never errs is so small that ppo from it explores nothing and takes wild steps; greedy actions are the same.
+      run_dir: of the new run; None: as for a run.
+    Returns: Pretrained. Raises: UserError, ConfigError before anything is written; Interrupted (SystemExit, 128 + its number)
+      after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the best parameters so far saved. A second SIGINT or SIGTERM ends the
+      process at once; what it made in the folder is removed then, unless the policy is saved.
+    """
+    for name, number in (('epoch', epoch), ('batch_size', batch_size)):
+        if type(number) is not int or number < 1:
+            raise UserError(
+                f'{name} is {number!r} but must be an integer >= 1; e.g. {EPOCH if name == "epoch" else BATCH}'
+            )
+    if not 0 < learning_rate <= 1:
+        raise UserError(f'learning_rate is {learning_rate!r} but must be above 0 and at most 1; e.g. {RATE}')
+    place = None if run_dir is None else Path(run_dir)
+    if place is not None and (place / 'config.yaml').exists():
+        raise UserError(f'{place} is the folder of a run; name another one')
+    cfg = resolve_config(config, overrides)
+    policy = policy_of_config(cfg)
+    student = _Student(policy, read_demonstrations(str(demos), policy), cfg)
+    folder: RunFolder | None = None
+    with ExitStack() as undo:
+        received = undo.enter_context(
+            catch_signals(before_exit=lambda: folder.discard() if folder is not None else None)
+        )
+        folder = undo.enter_context(closing(RunFolder(cfg, None, place)))
+        undo.enter_context(_threads(cfg, policy, batch_size))
+        folder.begin()
+        file = ResultFile(folder.path)
+        try:
+            trained = _train(student, epoch, batch_size, learning_rate, lambda: bool(received))
+            if not keep_std:
+                student.restore_std()
+            policy._follow_model()
+            (folder.path / 'checkpoints').mkdir(exist_ok=True)
+            policy.save(folder.path / 'checkpoints' / 'step_0.safetensors')
+        except BaseException as error:
+            file.end_by(error, {'env_step': 0})
+            raise
+        n_epoch, loss, agreement, is_whole = trained
+        numbers = {'env_step': 0, 'pretrain_epoch': n_epoch, 'pretrain_loss': loss, 'agreement': agreement}
+        file.end('done' if is_whole else 'stopped', numbers)
+    if received:
+        _say_signalled(received[0], trained, epoch, folder.path)
+        raise Interrupted(128 + received[0])
+    return Pretrained(policy, folder.path, n_epoch, loss, agreement)
+
+
+class _Trained(NamedTuple):
+    """Epochs; loss and agreement of the best one; whether no signal ended it early."""
+
+    epoch: int
+    loss: float
+    agreement: float | None
+    is_whole: bool
+
+
+def _say_signalled(number: int, trained: _Trained, n_epoch: int, folder: Path) -> None:
+    """Logs what a signal leaves, and how to train on from it."""
+    if trained.is_whole:
+        logger.warning(
+            'signal %d came after the last epoch: all is done and saved; train on from it with init_from=%s',
+            number,
+            folder,
+        )
+        return
+    logger.warning(
+        'stopped by signal %d in epoch %d of %d; the best parameters so far, of held-out loss %.4f nats, are saved; train on '
+        'from them with init_from=%s',
+        *(number, trained.epoch, n_epoch, trained.loss, folder),
+    )
+
+
+@contextmanager
+def _threads(cfg: JobConfig, policy: Policy, batch_size: int) -> Iterator[None]:
+    """Torch has as many threads as a run would give to minibatches of this size."""
+    limit = torch.get_num_threads()
+    use_threads(cfg.policy.n_thread or phase_threads(policy, {'learn': batch_size}, limit)['learn'])
+    try:
+        yield
+    finally:
+        use_threads(limit)
+
+
+class _Student:
+    """A policy and the demonstrations as it reads them: rows, or episodes for a policy with memory."""
+
+    def __init__(self, policy: Policy, demos: Demonstrations, cfg: JobConfig) -> None:
+        if not isinstance(policy, ActorCriticPolicy):
+            raise UserError(
+                f'policy {cfg.policy.type!r} has no distribution of actions to fit; choose an actor-critic, as policy.type=ppo'
+            )
+        self.policy, self.dist, self._demos = policy, policy._dist, demos
+        device = policy.device
+        self._obs = map_tensors(lambda x: x.to(device), demos.obs)
+        self._action = demos.policy_action(policy).to(device)
+        self.dist.check_action(self._action, self._action.shape[:1])
+        self.episodes = list(demos.episodes())
+        self.has_memory = keeps_state(policy.model)
+        self._std = {
+            name: p.detach().clone() for name, p in policy.model.named_parameters() if name.endswith('.log_std')
+        }
+        self._return: Tensor | None = None
+        self._fit_statistics(cfg)
+        self._refuse_impossible()
+
+    def _fit_statistics(self, cfg: JobConfig) -> None:
+        update = getattr(self.policy.model, 'update_normalizer', None)
+        if update is not None:
+            update(self._obs, None)
+        if self._demos.reward is None or cfg.policy.learn.get('baseline') == 'none':
+            return
+        gamma, reward = cfg.policy.collect['discount_factor'], torch.as_tensor(self._demos.reward, dtype=torch.float32)
+        normalizers = self.policy._normalizers
+        if 'reward' in normalizers:
+            normalizers['reward'].update(_discounted(reward, self.episodes, gamma).to(self.policy.device))
+            reward = normalizers['reward'].rescale(reward.to(self.policy.device)).cpu()
+        self._return = _discounted(reward.flip(0), _flipped(self.episodes), gamma).flip(0).to(self.policy.device)
+        self._known = _known(self.episodes, self._demos.terminated, gamma).to(self.policy.device)
+        if 'value' in normalizers:
+            normalizers['value'].update(self._return)
+
+    @torch.no_grad()
+    def _refuse_impossible(self) -> None:
+        """Raises: UserError for an action that no policy of this kind takes where it was taken."""
+        loss = torch.cat([self.judge(batch)[0] for batch in self.batches(self.episodes, BATCH, None)])
+        bad = (~loss.isfinite()).nonzero().flatten().tolist()
+        if bad:
+            raise UserError(
+                f'{len(bad)} of {len(loss)} demonstrated actions have the probability 0, first that of step {bad[0]}: the action '
+                'mask forbids it; record actions that the env allows'
+            )
+
+    def batches(self, episodes: Sequence[slice], size: int, order: np.random.Generator | None) -> Iterator[Any]:
+        """Rows [n], or episodes [S, L] and their lengths, in a random order or as they are."""
+        if not self.has_memory:
+            rows = np.concatenate([np.arange(each.start, each.stop) for each in episodes])
+            rows = rows if order is None else order.permutation(rows)
+            yield from (torch.as_tensor(rows[i : i + size]) for i in range(0, len(rows), size))
+            return
+        which = np.arange(len(episodes)) if order is None else order.permutation(len(episodes))
+        batch: list[slice] = []
+        for i in which:
+            batch.append(episodes[i])
+            if sum(each.stop - each.start for each in batch) >= size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def judge(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """-log p [n] of the expert's actions, the weighted squared error of values or 0, whether the greedy action agrees."""
+        columns, rows = self._columns(batch)
+        method = 'compute_actor' if self._return is None else 'compute_actor_critic'
+        output = run_model(self.policy.model, method, columns)
+        index, is_there = rows
+        logit, action = output['logit'][is_there], self._action[index]
+        loss = -self.dist.log_prob(logit, action)
+        error = torch.zeros_like(loss)
+        if self._return is not None:
+            value = self.policy._advantages.in_return_units(output['value'][is_there])
+            error = (value - self._return[index]).square() * self._known[index]
+        agrees = self.dist.mode(logit) == action
+        return loss, error, (agrees if agrees.dim() == 1 else agrees.all(-1)).float()
+
+    def _columns(self, batch: Any) -> tuple[Columns, tuple[Tensor, Any]]:
+        """What the model reads; the step of each row that counts, and which rows of the output these are."""
+        if not self.has_memory:
+            index = batch.to(self._action.device)
+            return {'obs': map_tensors(lambda x: x[index], self._obs), 'return_': index}, (index, slice(None))
+        length = max(each.stop - each.start for each in batch)
+        step = torch.arange(length)
+        start, size = (torch.tensor([getattr(each, end) for each in batch]) for end in ('start', 'stop'))
+        index = (start.unsqueeze(1) + step).clamp(max=self._demos.n_step - 1)
+        is_there = start.unsqueeze(1) + step < size.unsqueeze(1)
+        columns: Any = {
+            'obs': map_tensors(lambda x: x[index.to(x.device)], self._obs),
+            'return_': index.to(self._action.device),
+            'state': self.policy.model.initial_state(len(batch)),
+            'is_first': (step == 0).expand(len(batch), -1).to(self._action.device),
+        }
+        return columns, (index[is_there].to(self._action.device), is_there.flatten().to(self._action.device))
+
+    @torch.no_grad()
+    def restore_std(self) -> None:
+        """Puts the free deviations of continuous actions back to what they were before."""
+        for name, before in self._std.items():
+            p = self.policy.model.get_parameter(name)
+            said = f'{p.exp().mean():.3g} put back to {before.exp().mean():.3g} (--keep-std keeps it)'
+            logger.info('standard deviation of actions, for a run to explore: %s', said)
+            p.copy_(before)
+
+    @property
+    def return_var(self) -> float:
+        """Of the returns; 1 where there are none, or all are alike."""
+        var = 0.0 if self._return is None else float(self._return.var(correction=0))
+        return var or 1.0
+
+    @property
+    def is_continuous(self) -> bool:
+        return self._action.is_floating_point()
+
+
+def _train(student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]) -> _Trained:
+    """Epochs until the held-out loss stops falling, or `stops` says so, within one too; leaves the best parameters in the policy."""
+    order = np.random.default_rng(stream(student.policy.seed, 'pretrain'))
+    used, held = _split(student.episodes, order)
+    model = student.policy.model
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate)
+    best, since, done, is_cut = (float('inf'), 0.0), 0, 0, False
+    kept = copy.deepcopy(model.state_dict())
+    for done in range(1, n_epoch + 1):
+        for batch in student.batches(used, batch_size, order):
+            if is_cut := stops():
+                break
+            loss, error, _ = student.judge(batch)
+            optimizer.zero_grad(set_to_none=False)
+            (loss.mean() + 0.5 * error.mean() / student.return_var).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), GRAD_CLIP)
+            optimizer.step()
+        found = _measure(student, held, batch_size)
+        if not np.isfinite(found[0]):
+            raise UserError(
+                f'the loss of epoch {done} is {found[0]}; lower --learning-rate, or look at the demonstrations'
+            )
+        agrees = '' if student.is_continuous else f', agrees with {found[1]:.1%} of the actions'
+        logger.info('epoch %d of %d: held-out loss %.4f nats%s', done, n_epoch, found[0], agrees)
+        since = 0 if found[0] < best[0] else since + 1
+        if since == 0:
+            best, kept = found, copy.deepcopy(model.state_dict())
+        if is_cut or since >= PATIENCE or done == n_epoch:
+            break
+        if is_cut := stops():
+            break
+    model.load_state_dict(kept)
+    optimizer.zero_grad(set_to_none=False)
+    return _Trained(done, best[0], None if student.is_continuous else best[1], not is_cut)
+
+
+def _split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[slice], list[slice]]:
+    """Those to learn from, and those that only measure; of a single episode the last steps are these."""
+    if len(episodes) > 1:
+        shuffled = [episodes[i] for i in order.permutation(len(episodes))]
+        n_held = max(round(HELD_OUT * len(episodes)), 1)
+        return shuffled[n_held:], shuffled[:n_held]
+    end = episodes[0].stop
+    n_held = max(round(HELD_OUT * end), 1)
+    return ([slice(0, end - n_held)], [slice(end - n_held, end)]) if end > 1 else (list(episodes), list(episodes))
+
+
+@torch.no_grad()
+def _measure(student: _Student, episodes: Sequence[slice], batch_size: int) -> tuple[float, float]:
+    """Mean loss and agreement over steps."""
+    parts = [student.judge(batch) for batch in student.batches(episodes, batch_size, None)]
+    loss, agrees = (torch.cat([part[i] for part in parts]).double().mean() for i in (0, 2))
+    return float(loss), float(agrees)
+
+
+def _discounted(reward: Tensor, episodes: Sequence[slice], gamma: float) -> Tensor:
+    """sum_t = reward_t + gamma * sum_{t-1}, from the start of each episode; [N]."""
+    found = reward.cpu().numpy().astype(np.float64)
+    for each in episodes:
+        for t in range(each.start + 1, each.stop):
+            found[t] += gamma * found[t - 1]
+    return torch.as_tensor(found, dtype=torch.float32)
+
+
+def _flipped(episodes: Sequence[slice]) -> list[slice]:
+    n = episodes[-1].stop
+    return [slice(n - each.stop, n - each.start) for each in reversed(episodes)]
+
+
+def _known(episodes: Sequence[slice], terminated: np.ndarray | None, gamma: float) -> Tensor:
+    """For each step the share of its return that lies before the end of the episode, if that was cut off there; else 1, [N]."""
+    found = torch.ones(episodes[-1].stop)
+    for i, each in enumerate(episodes):
+        if terminated is not None and not terminated[i]:
+            found[each] = 1 - gamma ** torch.arange(each.stop - each.start, 0, -1.0)
+    return found

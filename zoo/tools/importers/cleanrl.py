@@ -1,0 +1,127 @@
+"""CleanRL's scripts for PPO and PPG -> a config of zoo: their Args class or argument parser is read, never run."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from zoo.config.names import data_file
+from zoo.config.section import ConfigError
+from zoo.tools.importers.conversion import (
+    Conversion,
+    Draft,
+    defaults,
+    linear,
+    nearest_divisor,
+    rows_of,
+    translate,
+)
+from zoo.tools.importers.envs import is_image_env, put_env
+from zoo.tools.importers.files import (
+    arguments_of_parser,
+    fields_of_class,
+    literals,
+    words_of,
+)
+
+WHO = 'CleanRL'
+_TABLES = data_file('zoo.tools.importers', 'cleanrl.yaml')
+ROWS = rows_of(_TABLES['keys'])
+
+
+def is_script(tree: ast.Module) -> bool:
+    """Whether a file is a script of CleanRL for PPO or PPG: it has the arguments of one."""
+    return {'num_minibatches', 'clip_coef'} <= set(_arguments(tree))
+
+
+def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
+    """The settings that a script starts with. Args: tree: its syntax; stem: name of its file, without .py.
+
+    Raises: ConfigError with a sentence for every argument that has no counterpart.
+    """
+    arguments = _arguments(tree)
+    if not is_script(tree):
+        raise ConfigError(
+            'the file has no Args class or parser with num_minibatches and clip_coef, which the scripts of CleanRL for '
+            'PPO and PPG have; give one of those.'
+        )
+    draft = Draft()
+    is_ppg = 'e_auxiliary' in arguments
+    draft.put('policy.type', 'ppg' if is_ppg else 'ppo', 'the script')
+    translate(draft, ROWS, arguments, WHO)
+    _tell_computed(draft, tree, stem)
+    defaults(draft, ROWS, _TABLES['defaults'], arguments, WHO)
+    name = draft.given.get('env_id', draft.given.get('gym_id'))
+    if isinstance(name, str):
+        put_env(draft, name, f'env_id={name}')
+    else:
+        draft.refuse('the env is not named: give env_id a default in the script.')
+    if not draft.unreadable:
+        _put_update(draft, is_ppg)
+        _put_code(draft, words_of(tree), is_ppg)
+    return draft.finish('a script of CleanRL')
+
+
+def _arguments(tree: ast.Module) -> dict[str, Any]:
+    return literals(fields_of_class(tree, 'Args')) or literals(arguments_of_parser(tree))
+
+
+def _tell_computed(draft: Draft, tree: ast.Module, stem: str) -> None:
+    """Arguments whose defaults the script works out when it runs; its name among them is that of its file."""
+    fields, arguments = fields_of_class(tree, 'Args'), arguments_of_parser(tree)
+    for name in [x for x in fields if x not in literals(fields)] or [
+        x for x in arguments if x not in literals(arguments)
+    ]:
+        row = ROWS.get(name)
+        if name == 'exp_name' and stem:
+            draft.put('exp_name', stem, 'exp_name', 'the name of the script')
+        elif name == 'exp_name' or (row is not None and row.kind == 'out'):
+            draft.drop(name, row.note if row is not None and row.note else 'a run is named by exp_name')
+        else:
+            draft.refuse(f'{name} is worked out when the script runs; give it a plain value in the script.')
+
+
+def _put_update(draft: Draft, is_ppg: bool) -> None:
+    given = draft.given
+    n_step, n_env = draft.at('policy.collect.n_step'), draft.at('env.collector_env_num')
+    n, n_batch = n_step * n_env, given['num_minibatches']
+    size = nearest_divisor(n, max(1, n // n_batch))
+    draft.put('policy.learn.batch_size', size, f'num_minibatches={n_batch}', f'{n} samples of a rollout divided by it')
+    if is_ppg and 'num_aux_rollouts' in given:
+        rows = given['num_aux_rollouts']
+        draft.put('policy.learn.aux_batch_size', rows * n_step, f'num_aux_rollouts={rows}', f'times {n_step} steps')
+    rate = given['learning_rate']
+    is_falling = bool(given.get('anneal_lr', False))
+    old = f'learning_rate={rate}, anneal_lr={is_falling}'
+    draft.put('policy.learn.learning_rate', linear(rate) if is_falling else rate, old)
+    if given.get('target_kl') is not None:
+        kl = given['target_kl']
+        draft.put('policy.learn.target_kl', kl / 1.5, f'target_kl={kl}', 'here an update stops above 1.5 times it')
+    elif 'target_kl' in given:
+        draft.drop('target_kl=None', 'there is no limit here either')
+    decay = given.get('gae_lambda', 0.95) if given.get('gae', True) else 1.0
+    draft.put('policy.collect.gae_lambda', decay, f'gae={given.get("gae", True)}, gae_lambda={given.get("gae_lambda")}')
+    if given.get('track'):
+        draft.put('logger.sinks', ['jsonl', 'tensorboard', {'type': 'wandb'}], 'track=True')
+    elif 'track' in given:
+        draft.drop(f'track={given["track"]}', 'a run is tracked by those that logger.sinks names, none by default')
+
+
+def _put_code(draft: Draft, words: set[str], is_ppg: bool) -> None:
+    """What the script does without an argument: its wrappers, its network, its optimiser."""
+    if 'NormalizeObservation' in words:
+        draft.put('policy.model.obs_norm', True, 'the wrapper NormalizeObservation')
+    if 'NormalizeReward' in words:
+        draft.put('policy.learn.reward_norm', True, 'the wrapper NormalizeReward')
+    if 'LSTM' in words:
+        draft.put('policy.model.recurrent', {'cell': 'lstm', 'hidden_size': 128}, 'the LSTM')
+    if 'ConvSequence' in words:
+        draft.put('policy.model.encoder', 'impala', 'the network')
+    elif 'Conv2d' in words:
+        draft.put('policy.model.encoder', 'nature', 'the network')
+    if is_ppg:
+        draft.put('policy.model.arch', 'detach', 'the network', 'one trunk; the value head does not train it')
+    elif 'Conv2d' in words or is_image_env(draft):
+        draft.put('policy.model.shared_encoder', True, 'the network')
+    if is_ppg:
+        draft.put('policy.learn.value_norm', False, 'the returns as they are')

@@ -1,0 +1,265 @@
+"""Parts of a translator of another library's config: its table of keys, its draft, and its result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from zoo.config.messages import shown
+from zoo.config.names import look_up
+from zoo.config.section import ConfigError, join_path
+
+
+class Conversion(NamedTuple):
+    """A config of another library in zoo's keys, and what became of each of its keys."""
+
+    config: dict[str, Any]
+    """What `serial_pipeline` takes."""
+    became: list[tuple[str, str]]
+    """(key and value there, key and value here)"""
+    left_out: list[tuple[str, str]]
+    """(key and value there, why it has no counterpart, and what to do instead)"""
+    source: str = ''
+    """The library, and how it was recognised."""
+
+    def text(self) -> str:
+        """A line for the library, one for each key that was translated, and one for each that was left out."""
+        lines = [f'read as {self.source}'] if self.source else []
+        lines += [f'{old}  ->  {new}' for old, new in self.became]
+        lines += [f'{old}  left out: {why}' for old, why in self.left_out]
+        return '\n'.join(lines)
+
+
+class Draft:
+    """A config in the making: keys of zoo, what became what, and all problems."""
+
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {}
+        self.became: list[tuple[str, str]] = []
+        self.left_out: list[tuple[str, str]] = []
+        self.problems: list[str] = []
+        self.given: dict[str, Any] = {}
+        """The keys that the translator looks at together, by their path there."""
+        self.unreadable = False
+        """Whether a value could not be read, so that what depends on it cannot be worked out."""
+
+    def put(self, path: str, value: Any, old: str = '', note: str = '') -> None:
+        """Sets a key of zoo; `old` is the text about where it came from, '' for none."""
+        *parents, last = path.split('.')
+        inner = self.config
+        for key in parents:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+        if old:
+            self.became.append((old, f'{path}={_short(value)}' + (f' ({note})' if note else '')))
+
+    def at(self, path: str, default: Any = None) -> Any:
+        """The value of a key of zoo that was set before."""
+        inner: Any = self.config
+        for key in path.split('.'):
+            inner = inner.get(key, {}) if isinstance(inner, dict) else {}
+        return default if inner == {} else inner
+
+    def drop(self, old: str, why: str) -> None:
+        """Names a key that has no counterpart and changes nothing that is learned, or that zoo finds out without it."""
+        self.left_out.append((old, why))
+
+    def refuse(self, sentence: str) -> None:
+        """Adds a problem: the config cannot be trained as it is meant."""
+        self.problems.append(sentence)
+
+    def finish(self, source: str) -> Conversion:
+        """Raises: ConfigError with all problems, one a line."""
+        if self.problems:
+            raise ConfigError(self.problems)
+        return Conversion(self.config, self.became, self.left_out, source)
+
+
+class KeyRow(NamedTuple):
+    """What becomes of one key; the files of tables say what the kinds mean."""
+
+    kind: Literal['to', 'part', 'out', 'only']
+    here: str
+    note: str
+    page: str
+    accepted: tuple[Any, ...]
+    read: Callable[[Any], Any] | None
+    """From its value there to the one here; raises ValueError for one that cannot be read."""
+
+    def apply(self, draft: Draft, path: str, value: Any, origin: str = '') -> None:
+        """Puts, drops or refuses one key. Args: path: its path there; origin: said of a value that is a default."""
+        old = f'{path}={_short(value)}{origin}'
+        new = value
+        if self.read is not None:
+            try:
+                new = self.read(value)
+            except ValueError as error:
+                draft.unreadable = True
+                draft.refuse(f'{path} is {shown(value)}, which cannot be read: {error}; correct it.')
+                return
+        if self.kind == 'part':
+            draft.given[path] = new
+        elif self.kind == 'to':
+            draft.put(self.here, new, old, self.note)
+        elif self.kind == 'out' or any(value == item and type(value) is type(item) for item in self.accepted):
+            draft.drop(old, self.note if self.kind == 'out' else 'that is how it is here')
+        else:
+            draft.refuse(f'{path} is {shown(value)}, which has no counterpart here: {self.note}.')
+
+    def shown(self) -> str:
+        """The cell of a table about this row."""
+        if self.kind in ('to', 'part'):
+            notes = '; '.join(filter(None, (self.note, self.page)))
+            return f'`{self.here}`' + (f': {notes}' if notes else '')
+        if self.kind == 'only':
+            return f'only {" or ".join(map(repr, self.accepted))}: {self.note}'
+        return self.note
+
+
+def rows_of(table: Mapping[str, Mapping[str, Any]], **readers: Callable[[Any], Any]) -> dict[str, KeyRow]:
+    """The rows of a table from a file, by dotted path. Args: readers: those of its values that are not in READERS."""
+    found = {}
+    for path, entry in table.items():
+        kind: Any = next(kind for kind in ('to', 'part', 'out', 'only') if kind in entry)
+        note = entry['out'] if kind == 'out' else entry.get('why', entry.get('note', ''))
+        here = entry[kind] if kind in ('to', 'part') else ''
+        value, accepted = entry.get('value'), tuple(entry.get('only', ()))
+        read = _either(*value) if isinstance(value, list) else value and {**READERS, **readers}[value]
+        found[path] = KeyRow(kind, here, note, entry.get('page', ''), accepted, read)
+    return found
+
+
+def _either(if_true: Any, if_false: Any) -> Callable[[Any], Any]:
+    return lambda value: if_true if value else if_false
+
+
+def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any], who: str, path: str = '') -> None:
+    """Applies to each key of nested `data` its row; a key without one is a problem.
+
+    Args: rows: by dotted path; 'a.b.*' is for all keys of a.b without a row of their own. who: 'DI-engine', for messages.
+    """
+    for key, value in data.items():
+        where = join_path(path, str(key))
+        row = rows.get(where)
+        has_inner = any(name.startswith(f'{where}.') for name in rows)
+        if row is None and isinstance(value, Mapping) and has_inner:
+            translate(draft, rows, value, who, where)
+        elif row is not None or (path and f'{path}.*' in rows):
+            (row or rows[f'{path}.*']).apply(draft, where, value)
+        else:
+            draft.refuse(_unknown(where, value, who))
+
+
+def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
+    """Applies the library's own defaults, by dotted path, to the keys that nested `given` leaves out."""
+    for path, value in values.items():
+        inner: Any = given
+        for key in path.split('.'):
+            inner = inner.get(key, _MISSING) if isinstance(inner, Mapping) else _MISSING
+        if inner is _MISSING and (rows[path].kind != 'to' or draft.at(rows[path].here) is None):
+            rows[path].apply(draft, path, value, f" ({who}'s default)")
+
+
+_MISSING = object()
+
+
+def nearest_divisor(n: int, wanted: int) -> int:
+    """The divisor of n whose ratio to `wanted` is closest to 1, the larger of two; `wanted` for an n that no rollout has."""
+    if n > 10**12:
+        return wanted
+    divisors = [d for d in range(1, n + 1) if n % d == 0] if n <= 100_000 else _divisors(n)
+    return min(reversed(divisors), key=lambda d: max(d / wanted, wanted / d))
+
+
+def _divisors(n: int) -> list[int]:
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
+
+
+def linear(value: Any, end: float = 0.0) -> dict[str, float]:
+    """A schedule from `value` to `end` over the run."""
+    return {'start': as_number(value), 'end': end}
+
+
+def as_number(value: Any) -> float:
+    """A number, or its text, such as '1e-3'. Raises: ValueError."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (ValueError, TypeError, OverflowError):
+        number = math.nan
+    if math.isnan(number):
+        raise ValueError('it must be a number')
+    return number
+
+
+def number_or_none(value: object) -> float | None:
+    """As `as_number`; None for None. Raises: ValueError."""
+    return None if value is None else as_number(value)
+
+
+def as_count(value: object) -> int:
+    """1e6, 1000000.0 or '1e6' as an integer of 0 or more. Raises: ValueError."""
+    number = as_number(value)
+    if not number.is_integer() or number < 0:
+        raise ValueError('it must be a whole number of 0 or more')
+    return int(number)
+
+
+def as_size(value: object) -> int:
+    """As `as_count`, of 1 or more. Raises: ValueError."""
+    if as_number(value) < 1:
+        raise ValueError('it must be a whole number of 1 or more')
+    return as_count(value)
+
+
+def sizes(value: object) -> list[int]:
+    """A list of widths. Raises: ValueError."""
+    if not isinstance(value, list | tuple):
+        raise ValueError('it must be a list of whole numbers')
+    return [as_size(item) for item in value]
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A dict; {} for None. Raises: ValueError."""
+    if not isinstance(value, Mapping | None):
+        raise ValueError('it must be a dict')
+    return dict(value or {})
+
+
+def one_of(names: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """From a name, a class or an instance of it, in upper or lower case, to its entry; ValueError for another one."""
+
+    def read(value: Any) -> Any:
+        name = value if isinstance(value, str) else getattr(value, '__name__', type(value).__name__)
+        name = name.rpartition('.')[2].lower()
+        if name not in names:
+            raise ValueError(f'it must be one of {", ".join(names)}')
+        return names[name]
+
+    return read
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    'number': as_number,
+    'number_or_none': number_or_none,
+    'count': as_count,
+    'size': as_size,
+    'sizes': sizes,
+    'mapping': mapping,
+    'twice': lambda value: 2 * as_number(value),
+    'activation': one_of({**{name: name for name in ('tanh', 'relu', 'elu', 'gelu', 'silu')}, 'swish': 'silu'}),
+}
+"""Readers of values by their names in tables."""
+
+
+def _short(value: object) -> str:
+    name = getattr(value, '__name__', None) or (type(value).__name__ if callable(value) else None)
+    return name if name else shown(value, 100)
+
+
+def _unknown(path: str, value: Any, who: str) -> str:
+    found = look_up(path, inside=False)
+    if found is not None:
+        return f'{path} is {shown(value)}: {found.sentence()}'
+    return f'{path} is {shown(value)}, which is no key of {who} that this translation knows; take it out of the config.'

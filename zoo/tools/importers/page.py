@@ -1,0 +1,62 @@
+"""The tables of docs/coming_from.md: `python -m zoo.tools.importers.page docs/coming_from.md` writes them there anew."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from zoo.config.names import names
+from zoo.tools.importers import cleanrl, di_engine, rllib, sb3
+from zoo.tools.importers.conversion import KeyRow
+
+START, END = '<!-- tables: python -m zoo.tools.importers.page docs/coming_from.md -->', '<!-- end of tables -->'
+
+
+def tables() -> str:
+    """A table for each library's keys, and one for all other names that error messages know."""
+    parts = [
+        _table('DI-engine: main_config', di_engine.MAIN_ROWS),
+        _table('DI-engine: create_config', di_engine.CREATE_ROWS),
+        _pairs('DI-engine: policy.other.replay_buffer', 'key', 'here', _cells(di_engine.TABLES['replay_buffer'])),
+        _pairs('DI-engine: env types', 'type', 'env', _cells(di_engine.ENV_IDS, empty='`env.env_id` names it')),
+        _table('stable-baselines3 and rl-zoo3', sb3.ROWS),
+        _table('stable-baselines3: policy_kwargs', sb3.KWARGS_ROWS),
+        _table('CleanRL', cleanrl.ROWS),
+        _table('RLlib', rllib.ROWS),
+        _names(),
+    ]
+    return '\n'.join(parts)
+
+
+def with_tables(text: str) -> str:
+    """The page with its tables as they are now."""
+    before, _, rest = text.partition(START)
+    return f'{before}{START}\n\n{tables()}\n{END}{rest.partition(END)[2]}'
+
+
+def _table(title: str, rows: Mapping[str, KeyRow]) -> str:
+    return _pairs(title, 'there', 'here', {name: row.shown() for name, row in rows.items()})
+
+
+def _cells(names: Mapping[str, str], empty: str = '') -> dict[str, str]:
+    return {name: f'`{here}`' if here and ' ' not in here else here or empty for name, here in names.items()}
+
+
+def _names() -> str:
+    by_sentence: dict[str, list[str]] = {}
+    for name, entry in names().items():
+        by_sentence.setdefault(entry.sentence(), []).append(name)
+    rows = {'`, `'.join(same): sentence for sentence, same in by_sentence.items()}
+    return _pairs('All other names that error messages know', 'there', 'here', rows)
+
+
+def _pairs(title: str, left: str, right: str, rows: Mapping[str, str]) -> str:
+    lines = [f'### {title}', '', f'| {left} | {right} |', '|---|---|']
+    lines += [f'| `{name}` | {text.replace("|", " or ")} |' for name, text in rows.items()]
+    return '\n'.join([*lines, ''])
+
+
+if __name__ == '__main__':
+    page = Path(sys.argv[1])
+    page.write_text(with_tables(page.read_text(encoding='utf-8')), encoding='utf-8')

@@ -1,0 +1,235 @@
+"""PPO settings of RLlib, as old-style dicts, YAML files and PPOConfig chains have them -> a config of zoo; code is read, never run."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from zoo.config.messages import shown
+from zoo.config.names import data_file
+from zoo.config.section import ConfigError
+from zoo.tools.importers.conversion import (
+    Conversion,
+    Draft,
+    as_count,
+    as_number,
+    defaults,
+    mapping,
+    nearest_divisor,
+    rows_of,
+    translate,
+)
+from zoo.tools.importers.envs import put_env
+from zoo.tools.importers.files import Name, keywords_of_calls, literal, words_of
+
+WHO = 'RLlib'
+
+
+def schedule(value: Any) -> Any:
+    """A number, or [[env_step, value], ...] as points. Raises: ValueError."""
+    if isinstance(value, list | tuple):
+        if any(not isinstance(point, list | tuple) or len(point) != 2 for point in value):
+            raise ValueError('a list must be of pairs [env_step, value]')
+        return {'points': [[as_count(step), as_number(x)] for step, x in value]}
+    return as_number(value)
+
+
+_TABLES = data_file('zoo.tools.importers', 'rllib.yaml')
+ROWS = rows_of(
+    _TABLES['keys'],
+    schedule=lambda value: None if value is None else schedule(value),
+    env_kwargs=lambda value: {'kwargs': mapping(value)},
+    wall_time=lambda s: [{'type': 'wall_time', 's': as_number(s)}],
+)
+
+
+def from_rllib(settings: Any) -> Conversion:
+    """A dict of settings, {env, run, stop, config} as in a YAML file, or an object with to_dict(), as a PPOConfig.
+
+    Raises: ConfigError with a sentence for every key that has no counterpart.
+    """
+    draft = Draft()
+    if hasattr(settings, 'to_dict') and not isinstance(settings, Mapping):
+        known = {key: value for key, value in settings.to_dict().items() if key in ROWS and value is not None}
+        settings = {key: value for key, value in known.items() if key not in ('explore', 'framework')}
+        draft.drop('other keys of the PPOConfig', 'only those that this translation knows were looked at')
+    data = dict(settings)
+    if isinstance(data.get('config'), Mapping):
+        algorithm = data.pop('run', 'PPO')
+        if algorithm != 'PPO':
+            raise ConfigError(f'run is {shown(algorithm)}: only PPO is translated; give the settings of a PPO run.')
+        extra = {key: data[key] for key in ('env', 'stop') if key in data}
+        data = {**data['config'], **extra}
+    if 'stop' in data and not isinstance(data['stop'], Mapping):
+        del data['stop']
+        draft.drop('stop', 'it cannot be read without running the code; set max_env_step')
+    if isinstance(data.get('stop'), Mapping):
+        data['stop'] = {key.rpartition('/')[2]: value for key, value in data['stop'].items()}
+    draft.put('policy.type', 'ppo', 'PPO')
+    translate(draft, ROWS, data, WHO)
+    draft.given.setdefault('vf_clip_param', 10.0)
+    lambda_ = {'lambda': data['lambda_']} if 'lambda_' in data else {}
+    defaults(draft, ROWS, _TABLES['defaults'], {**data, **lambda_}, WHO)
+    name = draft.given.get('env')
+    if isinstance(name, str):
+        put_env(draft, name, f'env={name}')
+    else:
+        draft.refuse(f"env is {shown(name)}; give the id of an env, or the 'module:function' that makes one.")
+    if not draft.problems:
+        _put_rollout(draft, data)
+        _put_losses(draft)
+        _put_network(draft)
+    return draft.finish("settings of RLlib's PPO")
+
+
+def _first(draft: Draft, names: str, default: Any) -> tuple[str, Any]:
+    """The first given of some keys, as text and value."""
+    for name in names.split():
+        if draft.given.get(name) is not None:
+            return f'{name}={draft.given[name]}', draft.given[name]
+    return f"{names.split()[0]}={default} (RLlib's default)", default
+
+
+def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
+    old, n_worker = _first(draft, 'num_workers num_rollout_workers num_env_runners', 2)
+    each, n_each = _first(draft, 'num_envs_per_worker num_envs_per_env_runner', 1)
+    n_env = max(1, n_worker) * n_each
+    draft.put('env.collector_env_num', n_env, f'{old}, {each}')
+    old, n = _first(draft, 'train_batch_size train_batch_size_per_learner', 4000)
+    n_sample = math.ceil(n / n_env) * n_env
+    draft.put('policy.collect.n_sample', n_sample, old, '' if n == n_sample else f'a multiple of {n_env} envs')
+    old, size = _first(draft, 'sgd_minibatch_size minibatch_size mini_batch_size_per_learner', 128)
+    batch = nearest_divisor(n_sample, min(size, n_sample))
+    draft.put('policy.learn.batch_size', batch, old, '' if batch == size else f'a divisor of the rollout, {n_sample}')
+    if draft.at('policy.learn.epoch_per_collect') is None:
+        draft.put('policy.learn.epoch_per_collect', 30, "num_sgd_iter=30 (RLlib's default)")
+    if draft.at('policy.learn.learning_rate') is None:
+        draft.put('policy.learn.learning_rate', 5e-5, "lr=5e-05 (RLlib's default)")
+    if draft.given.get('evaluation_interval'):
+        n_iter = draft.given['evaluation_interval']
+        draft.put(
+            'policy.eval.eval_freq', n_iter * n_sample, f'evaluation_interval={n_iter}', f'{n_sample} env steps each'
+        )
+    old, n_eval = _first(draft, 'evaluation_num_workers evaluation_num_env_runners', 0)
+    if n_eval:
+        draft.put('env.evaluator_env_num', n_eval, old)
+    if 'stop.training_iteration' in draft.given:
+        n_iter = draft.given['stop.training_iteration']
+        draft.put('max_env_step', n_iter * n_sample, f'stop.training_iteration={n_iter}', f'{n_sample} env steps each')
+
+
+def _put_losses(draft: Draft) -> None:
+    given = draft.given
+    for old, path in (
+        ('lr_schedule', 'policy.learn.learning_rate'),
+        ('entropy_coeff_schedule', 'policy.learn.entropy_weight'),
+    ):
+        if given.get(old) is not None:
+            draft.put(path, given[old], old)
+    if given['vf_clip_param'] is not None and math.isfinite(given['vf_clip_param']):
+        limit = given['vf_clip_param']
+        draft.put('policy.learn.value_loss', {'type': 'error_clip', 'range': limit}, f'vf_clip_param={limit}')
+    (old, weight), (other, target) = _first(draft, 'kl_coeff', 0.2), _first(draft, 'kl_target', 0.01)
+    if given.get('use_kl_loss', True) and weight:
+        penalty = {'type': 'kl', 'weight': weight, 'target': target}
+        draft.put('policy.learn.penalties', [penalty], f'{old}, {other}')
+    norm, how = given.get('grad_clip'), given.get('grad_clip_by', 'global_norm')
+    draft.put('policy.learn.grad_clip', None if how == 'value' else norm, f'grad_clip={norm}, grad_clip_by={how}')
+    if how == 'value':
+        draft.put('policy.learn.grad_clip_value', norm, f'grad_clip={norm}, grad_clip_by={how}')
+    elif how == 'norm' and norm is not None:
+        draft.drop('grad_clip_by=norm', 'policy.learn.grad_clip limits the norm of all gradients together')
+    draft.put('policy.learn.adv_norm', 'batch', 'advantages normalised over the train batch')
+    draft.put('policy.learn.adam_eps', 1e-8, "RLlib's Adam, with torch's epsilon")
+
+
+def _put_network(draft: Draft) -> None:
+    given = draft.given
+    if given.get('observation_filter') == 'MeanStdFilter':
+        draft.put('policy.model.obs_norm', True, 'observation_filter=MeanStdFilter')
+    elif given.get('observation_filter') not in (None, 'NoFilter'):
+        draft.refuse(f"observation_filter is {shown(given['observation_filter'])}; use 'MeanStdFilter' or 'NoFilter'.")
+    if given.get('model.post_fcnet_hiddens'):
+        for name in ('actor_head', 'critic_head'):
+            sizes = list(given['model.post_fcnet_hiddens'])
+            draft.put(f'policy.model.{name}', sizes, f'model.post_fcnet_hiddens={sizes}')
+    if given.get('model.use_lstm'):
+        size = given.get('model.lstm_cell_size', 256)
+        draft.put(
+            'policy.model.recurrent', {'cell': 'lstm', 'hidden_size': size}, f'model.use_lstm, lstm_cell_size={size}'
+        )
+        n_step = draft.at('policy.collect.n_sample') // draft.at('env.collector_env_num')
+        wanted = given.get('model.max_seq_len', 20)
+        n = nearest_divisor(n_step, min(wanted, n_step))
+        draft.put('policy.learn.sequence', {'len': n}, f'model.max_seq_len={wanted}', f'a divisor of {n_step} steps')
+    if draft.at('policy.model.state_dependent_std') is None:
+        draft.drop(
+            "model.free_log_std=False (RLlib's default)",
+            'for continuous actions set policy.model.state_dependent_std=true, and env.action_mode=rescale',
+        )
+
+
+_NO_POSITIONAL = (
+    'training rollouts env_runners resources evaluation debugging reporting learners experimental api_stack exploration'
+)
+_CALLS = {'environment': ('env',), 'framework': ('framework',)} | dict.fromkeys(_NO_POSITIONAL.split(), ())
+"""Methods of a PPOConfig, with the names of their positional arguments."""
+
+
+def is_chain(tree: ast.Module) -> bool:
+    """Whether a file builds a PPOConfig, or an old-style dict for RLlib's PPO."""
+    return bool({'PPOConfig', 'PPOTrainer'} & words_of(tree))
+
+
+def settings_of(tree: ast.Module) -> dict[str, Any]:
+    """The literal settings of a file: the arguments of the PPOConfig's methods, or its dict `config`.
+
+    The criteria `stop` of RunConfig(stop=...) or tune.run(stop=...) are among them; None if they are no literals.
+    """
+    found = keywords_of_calls(tree, _CALLS)
+    for node in _assigned(tree, 'config'):
+        try:
+            value = literal(node)
+        except ValueError:
+            continue
+        found = {**value, **found} if isinstance(value, dict) else found
+    given = [
+        word.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+        if word.arg == 'stop'
+    ]
+    for node in given:
+        found.setdefault('stop', _criteria(tree, node))
+    return found
+
+
+def _assigned(tree: ast.Module, name: str) -> list[ast.expr]:
+    """The dicts and calls that a variable is set to."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    is_of = [node for node in nodes if any(getattr(target, 'id', '') == name for target in node.targets)]
+    return [node.value for node in is_of if isinstance(node.value, ast.Dict | ast.Call)]
+
+
+def _criteria(tree: ast.Module, node: ast.expr) -> dict[str, Any] | None:
+    if isinstance(node, ast.Name):
+        node = next(iter(_assigned(tree, node.id)), node)
+    if not isinstance(node, ast.Dict):
+        return None
+    try:
+        return {_key(key): literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+    except ValueError:
+        return None
+
+
+def _key(node: ast.expr) -> str:
+    """The metric of a criterion: of f'{A}/{B}' the last part; names in capitals are those of RLlib's own constants."""
+    if isinstance(node, ast.JoinedStr) and node.values:
+        node = node.values[-1]
+    if isinstance(node, ast.FormattedValue):
+        node = node.value
+    key = literal(node)
+    return str(key).lower() if isinstance(key, Name) else str(key)

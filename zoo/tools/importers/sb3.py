@@ -1,0 +1,198 @@
+"""PPO settings of stable-baselines3, as rl-zoo3's YAML files and PPO(...) calls have them -> a config of zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zoo.config.messages import shown
+from zoo.config.names import data_file
+from zoo.tools.importers.conversion import (
+    Conversion,
+    Draft,
+    as_number,
+    defaults,
+    linear,
+    mapping,
+    nearest_divisor,
+    one_of,
+    rows_of,
+    sizes,
+    translate,
+)
+from zoo.tools.importers.envs import is_image_env, put_env, put_frame_stack
+from zoo.tools.importers.files import literal_text
+
+WHO = 'stable-baselines3'
+_OPTIMIZERS = {'adam': 'adam', 'adamw': 'adamw', 'rmsprop': 'rmsprop', 'rmsproptflike': 'rmsprop', 'sgd': 'sgd'}
+_RENAMED = {'GrayScaleObservation': 'GrayscaleObservation', 'FrameStack': 'FrameStackObservation'}
+
+
+def schedule(value: Any) -> Any:
+    """A number, or 'lin_2.5e-4' as a schedule that ends at 0. Raises: ValueError."""
+    if isinstance(value, str) and value.startswith('lin_'):
+        return linear(value.removeprefix('lin_'))
+    return as_number(value)
+
+
+def _wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The class and the arguments of each wrapper. Raises: ValueError."""
+    found = []
+    items = [value] if isinstance(value, str | Mapping) else value
+    for item in items if isinstance(items, list) else [None]:
+        name, options = next(iter(item.items())) if isinstance(item, Mapping) and item else (item, None)
+        if not isinstance(name, str) or '.' not in name:
+            raise ValueError('it must be the dotted name of a class, or {name: {its arguments}}, or a list of them')
+        found.append((name, mapping(options)))
+    return found
+
+
+def _normalize(value: Any) -> dict[str, Any]:
+    """What VecNormalize normalises. Raises: ValueError."""
+    value = literal_text(value) if isinstance(value, str) else value
+    if isinstance(value, bool | None):
+        return {'norm_obs': True, 'norm_reward': True} if value else {}
+    found = {'norm_obs': True, 'norm_reward': True, **mapping(value)}
+    return {**found, 'gamma': as_number(found['gamma'])} if 'gamma' in found else found
+
+
+def _widths(value: Any) -> tuple[list[int], list[int], list[int]] | None:
+    """The widths of layers that actor and critic share (SB3 before 1.8), of the actor's, of the critic's."""
+    if value is None:
+        return None
+    items = value if isinstance(value, list | tuple) else [value]
+    own = next((item for item in items if isinstance(item, Mapping)), None)
+    if own is None:
+        return [], sizes(value), sizes(value)
+    shared = sizes([item for item in items if not isinstance(item, Mapping)])
+    return shared, sizes(own.get('pi', [])), sizes(own.get('vf', []))
+
+
+_TABLES = data_file('zoo.tools.importers', 'sb3.yaml')
+ROWS = rows_of(_TABLES['keys'], schedule=schedule, wrappers=_wrappers, normalize=_normalize)
+KWARGS_ROWS = rows_of(
+    _TABLES['policy_kwargs'],
+    widths=_widths,
+    optimizer=lambda name: {'type': one_of(_OPTIMIZERS)(name)},
+    adamw=lambda weight_decay: {'type': 'adamw', 'weight_decay': as_number(weight_decay)},
+    adam=lambda betas: {'type': 'adam', 'betas': list(betas)},
+)
+
+
+def from_sb3(block: Mapping[str, Any], env: str | None = None) -> Conversion:
+    """One block of rl-zoo3's ppo.yml, or the arguments of PPO. Args: env: the id, which is the name of the block.
+
+    Raises: ConfigError with a sentence for every key that has no counterpart.
+    """
+    draft = Draft()
+    kwargs = _kwargs(draft, block.get('policy_kwargs'))
+    name = env or block.get('env')
+    if isinstance(name, str):
+        put_env(draft, name, f'env {name}')
+    else:
+        draft.refuse(
+            "the env is not named; give the name of the block, zoo convert --name CartPole-v1, or a key 'env'."
+        )
+    draft.put('policy.type', 'ppo', 'PPO')
+    translate(draft, ROWS, block, WHO)
+    translate(draft, KWARGS_ROWS, {'policy_kwargs': kwargs}, WHO)
+    defaults(draft, ROWS, _TABLES['defaults'], block, WHO)
+    if not draft.unreadable:
+        _put_batch(draft)
+        _put_env_parts(draft)
+        _put_policy(draft)
+    return draft.finish('settings of stable-baselines3, as in rl-zoo3')
+
+
+def _kwargs(draft: Draft, value: Any) -> dict[str, Any]:
+    try:
+        found = literal_text(value) if isinstance(value, str) else value or {}
+    except ValueError:
+        found = None
+    if not isinstance(found, Mapping):
+        draft.refuse(f'policy_kwargs is {shown(value)}, which cannot be read; write dict(net_arch=[64, 64], ...).')
+        return {}
+    return dict(found)
+
+
+def _put_batch(draft: Draft) -> None:
+    wanted = draft.given['batch_size']
+    n = draft.at('policy.collect.n_step', 2048) * draft.at('env.collector_env_num', 1)
+    size = nearest_divisor(n, min(wanted, n))
+    note = '' if size == wanted else f'a divisor of the rollout, {n}; SB3 makes the last minibatch smaller'
+    draft.put('policy.learn.batch_size', size, f'batch_size={wanted}', note)
+
+
+def _put_env_parts(draft: Draft) -> None:
+    given = draft.given
+    if 'frame_stack' in given:
+        put_frame_stack(draft, given['frame_stack'], f'frame_stack={given["frame_stack"]}')
+    found: list[Any] = []
+    for name, options in given.get('env_wrapper', []):
+        if name.endswith('AtariWrapper') and is_image_env(draft):
+            draft.drop(f'env_wrapper {name}', "env.id 'atari' has what it does")
+            continue
+        *parts, last = name.split('.')
+        home = 'gymnasium.wrappers' if parts[0] in ('gym', 'gymnasium') else '.'.join(parts)
+        place = f'{home}:{_RENAMED.get(last, last)}'
+        found.append({'type': place, **options} if options else place)
+    if found:
+        draft.put('env.wrappers', found, 'env_wrapper', 'their packages must be installed')
+    chosen = given.get('normalize') or {}
+    paths = {
+        'norm_obs': 'policy.model.obs_norm',
+        'norm_reward': 'policy.learn.reward_norm',
+        'gamma': 'policy.learn.reward_norm_discount',
+    }
+    for key, value in chosen.items():
+        if key in paths:
+            draft.put(paths[key], value if key == 'gamma' else bool(value), f'normalize: {key}={value}')
+        else:
+            draft.drop(f'normalize: {key}={shown(value)}', 'observations and rewards are clipped to +-10')
+
+
+def _put_policy(draft: Draft) -> None:
+    given = draft.given
+    if (limit := given.get('clip_range_vf')) is not None:
+        draft.put('policy.learn.value_loss', {'type': 'clip', 'range': limit}, f'clip_range_vf={limit}')
+    if (kl := given.get('target_kl')) is not None:
+        draft.put('policy.learn.target_kl', kl, f'target_kl={kl}', 'both stop above 1.5 times it')
+        draft.put('policy.learn.target_kl_at', 'minibatch', f'target_kl={kl}')
+    freq = given.get('sde_sample_freq')
+    if given.get('use_sde'):
+        draft.put('policy.model.distribution', 'gsde', 'use_sde=True')
+        if freq is not None and 0 < freq < 1e9:
+            draft.put('policy.model.sde_sample_freq', int(freq), f'sde_sample_freq={freq:g}')
+    elif freq is not None:
+        draft.drop(f'sde_sample_freq={freq:g}', 'read only with use_sde')
+    if given.get('policy_kwargs.ortho_init') is False:
+        draft.drop('policy_kwargs.ortho_init=False', 'weights start orthogonal, in all networks of zoo')
+    of_images = given.get('policy') == 'CnnPolicy'
+    if given.get('policy') not in (None, 'MlpPolicy', 'CnnPolicy', 'MultiInputPolicy'):
+        draft.refuse(
+            f'policy is {shown(given["policy"])}, which has no counterpart; use MlpPolicy, CnnPolicy or MultiInputPolicy, '
+            'and for a recurrent one policy.model.recurrent in a config of zoo.'
+        )
+    if of_images:
+        draft.put('policy.model.encoder', 'nature', 'policy=CnnPolicy')
+        if draft.at('policy.model.shared_encoder') is None:
+            draft.put('policy.model.shared_encoder', True, 'policy=CnnPolicy')
+    _put_layers(draft, given.get('policy_kwargs.net_arch'), of_images)
+
+
+def _put_layers(draft: Draft, widths: tuple[list[int], list[int], list[int]] | None, of_images: bool) -> None:
+    """The widths of actor and critic: equal ones are an encoder each, others heads on the observation."""
+    if widths is None:
+        return  # two layers of 64, as here; none on images
+    shared, actor, critic = widths
+    old = f'policy_kwargs.net_arch={shared or ""} pi={actor} vf={critic}'
+    if shared and not of_images:
+        draft.put('policy.model.hidden_sizes', shared, old)
+        draft.put('policy.model.shared_encoder', True, old)
+    elif actor == critic and actor and not of_images:
+        draft.put('policy.model.hidden_sizes', actor, old)
+        return
+    elif not of_images:
+        draft.put('policy.model.encoder', 'flat', old, 'actor and critic differ')
+    draft.put('policy.model.actor_head', actor, old)
+    draft.put('policy.model.critic_head', critic, old)

@@ -1,0 +1,254 @@
+"""Pictures of one env while it steps: what its render() returns as 'rgb_array', or the frames that a family gives."""
+
+from __future__ import annotations
+
+import ctypes.util
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
+
+from zoo.core.errors import missing_extra
+from zoo.core.registry import ENV_REGISTRY
+from zoo.env.adapter import takes_keyword
+from zoo.env.config import EnvConfig
+from zoo.env.errors import EnvError, MissingExtraError, UnsupportedEnvError, locate
+from zoo.env.families.family import EnvFamily
+from zoo.env.given import GivenVectorEnv
+from zoo.env.ids import creator_of, find_source
+from zoo.env.make import env_name
+from zoo.env.make_vector import AnyVectorEnv, make_vector_env, vectorization_of
+from zoo.env.serial import SerialVectorEnv
+from zoo.env.tensor.base import TensorEnv
+
+MODE = 'rgb_array'
+FINAL_FRAME = (
+    'final_frame'  # entry of the info of a vector env that resets in the same step: [B, H, W, 3] of ended episodes
+)
+DO = "give it render_mode='rgb_array' and a method render() that returns an image [H, W, 3] of bytes"
+OPENGL = re.compile(r'mujoco\.(egl|osmesa|gl_context|FatalError)|OpenGL|EGL|OSMesa|MUJOCO_GL|GLFW|\bgl[A-Z]\w+')
+
+
+class Camera:
+    """The pictures of one env, which `make_filmed_env` gives it to.
+
+    Attributes: fps: frames per second, as the env says; None if it does not.
+    """
+
+    fps: float | None = None
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._render: Any = None  # the present state's picture, as the env returns it
+        self._last: Any = None  # that of the state which the last step reached
+
+    def attach(self, env: Any) -> Any:
+        """The vector or tensor env to use in place of this one. Raises: UnsupportedEnvError if it draws nothing."""
+        if isinstance(env, TensorEnv):
+            raise UnsupportedEnvError(_no_tensor_frames(self._name))
+        found = env
+        if isinstance(env, SerialVectorEnv):
+            single = _FilmedEnv(env.envs[0], self)
+            env.envs = [single]  # type: ignore[assignment]
+            self._render = single.render
+        else:
+            self._render = env.render
+            found = _FilmedVectorEnv(env, self)
+        fps = (env.metadata or {}).get('render_fps')
+        self.fps = float(fps) if isinstance(fps, int | float) and fps > 0 else None
+        return found
+
+    def now(self) -> np.ndarray:
+        """The picture [H, W, 3] of the present state. Raises: UnsupportedEnvError if the env gives none."""
+        with locate(f'env {self._name!r}, in render()'), _drawing(self._name):
+            return self._checked(self._render())
+
+    def reached(self) -> np.ndarray | None:
+        """The picture of the state that the last step reached, before a reset; None if that was reset unseen."""
+        return None if self._last is None else self._checked(self._last)
+
+    def take(self, image: object) -> None:
+        """Keeps what the env drew after a step."""
+        self._last = image
+
+    def draw(self) -> Any:
+        """What the env draws now, as it returns it."""
+        with _drawing(self._name):
+            return self._render()
+
+    def _checked(self, image: object) -> np.ndarray:
+        """The one picture of an answer, of one env or of a vector of one; of grey images three equal colours."""
+        found = image
+        if isinstance(found, list | tuple) and len(found) == 1:
+            found = found[0]
+        found = np.asarray(found) if isinstance(found, np.ndarray | list | tuple) else None
+        if found is not None and found.ndim == 4 and len(found) == 1:
+            found = found[0]
+        if found is not None and found.ndim == 3 and found.shape[2] == 4:
+            found = found[:, :, :3]
+        if found is not None and found.ndim == 2:
+            found = np.repeat(found[:, :, None], 3, axis=2)
+        if found is None or found.ndim != 3 or found.shape[2] != 3 or found.dtype != np.uint8 or not found.size:
+            got = type(image).__name__ if found is None else f'{found.dtype} {list(found.shape)}'
+            raise UnsupportedEnvError(
+                f'env {self._name!r} shows no picture: its render() returned {got}, wanted an image [H, W, 3] of bytes '
+                f'(uint8); {DO}.'
+            )
+        return found
+
+
+class _FilmedEnv(gymnasium.Wrapper):
+    """Draws each state that a step reaches."""
+
+    def __init__(self, env: gymnasium.Env, camera: Camera) -> None:
+        super().__init__(env)
+        self._camera = camera
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self._camera.take(self._camera.draw())
+        return result
+
+
+class _FilmedVectorEnv(gymnasium.vector.VectorWrapper):
+    """Draws each state that a step of a vector of one env reaches.
+
+    If it resets in the same step, its info must have the picture of the last state; else that is left out.
+    """
+
+    def __init__(self, env: gymnasium.vector.VectorEnv, camera: Camera) -> None:
+        super().__init__(env)
+        self._camera = camera
+        self._is_same_step = env.metadata.get('autoreset_mode') == AutoresetMode.SAME_STEP
+
+    def step(self, actions: Any) -> Any:
+        result = self.env.step(actions)
+        _, _, terminated, truncated, info = result
+        is_lost = self._is_same_step and bool(np.any(terminated) or np.any(truncated))
+        self._camera.take(info.get(FINAL_FRAME) if is_lost else self._camera.draw())
+        return result
+
+
+def make_filmed_env(cfg: EnvConfig, camera: Camera, device: str = 'cpu') -> AnyVectorEnv:
+    """A vector of one env of a config that `camera` sees.
+
+    Raises: as `make_vector_env`; UnsupportedEnvError if the env cannot be drawn, as far as that is known before a reset.
+    """
+    draw_without_display()
+    name = env_name(cfg)
+    with _needing_opengl(name):  # a module of an env may look for it
+        source, how = find_source(cfg.id), vectorization_of(cfg)
+        if isinstance(source, GivenVectorEnv) and source.env.num_envs != 1:
+            raise UnsupportedEnvError(
+                f'env {name!r} is a vector of {source.env.num_envs} envs that exists already, and one env is drawn; give '
+                'env.id a function of num_envs that makes it.'
+            )
+        changes: dict[str, Any] = {'on_error': 'raise'}
+        if how == 'async':
+            changes['vectorization'] = 'sync'
+        if not isinstance(source, EnvFamily):
+            changes['kwargs'] = {**cfg.kwargs, **_drawing_kwargs(_maker_of(source, how), cfg, name)}
+        return make_vector_env(cfg.model_copy(update=changes), 1, device=device, camera=camera)
+
+
+def draw_without_display() -> None:
+    """Where there is no display, SDL and MuJoCo draw into memory, unless the user's environment says otherwise."""
+    if has_display():
+        return
+    os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
+    logging.getLogger('OpenGL').setLevel(logging.WARNING)  # it tells of what it would be faster with
+    libraries = {'egl': 'EGL', 'osmesa': 'OSMesa'}
+    found = next((name for name, library in libraries.items() if ctypes.util.find_library(library)), None)
+    if found is not None:
+        os.environ.setdefault('MUJOCO_GL', found)
+
+
+def has_display() -> bool:
+    """Whether windows can be shown: on Linux a variable of the environment says so."""
+    return not sys.platform.startswith('linux') or any(os.environ.get(x) for x in ('DISPLAY', 'WAYLAND_DISPLAY'))
+
+
+def _maker_of(source: Any, how: str) -> Any:
+    """The class or function that makes the env."""
+    if not isinstance(source, EnvSpec):
+        return source
+    is_vector = how == 'batched' or source.entry_point is None
+    return creator_of(source.vector_entry_point if is_vector else source.entry_point)
+
+
+def _drawing_kwargs(maker: Any, cfg: EnvConfig, name: str) -> dict[str, Any]:
+    """What makes an env draw: render_mode if it takes that, and in MuJoCo the camera that follows the robot.
+
+    Raises: UnsupportedEnvError if the env says that it draws otherwise.
+    """
+    if isinstance(maker, GivenVectorEnv):
+        return {}
+    modes = getattr(maker, 'metadata', {}).get('render_modes') if isinstance(maker, type) else None
+    if modes and MODE not in modes:
+        raise UnsupportedEnvError(
+            f'env {name!r} cannot be drawn: it has the render modes {", ".join(map(str, modes)) or "(none)"}, wanted '
+            f'{MODE}; use one that has it'
+            f'{", or env.vectorization=sync" if issubclass(maker, gymnasium.vector.VectorEnv) else ""}.'
+        )
+    try:
+        if not takes_keyword(maker, 'render_mode'):
+            return {}
+    except (TypeError, ValueError):  # a callable in C
+        return {}
+    is_mujoco = isinstance(maker, type) and any(kind.__name__ == 'MujocoEnv' for kind in maker.__mro__)
+    follows = is_mujoco and not any(key.startswith('camera_') for key in cfg.kwargs)  # gymnasium's stands still
+    return {'render_mode': MODE, **({'camera_name': 'track'} if follows else {})}
+
+
+@contextmanager
+def _drawing(name: str) -> Iterator[None]:
+    """What keeps an env from drawing is said with what is needed; errors of the env's own code pass through."""
+    try:
+        with _needing_opengl(name):
+            yield
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        if 'pygame' not in str(error):
+            raise
+        raise MissingExtraError(missing_extra(f'drawing env {name!r}', 'video', 'pygame')) from error
+    except NotImplementedError as error:
+        raise UnsupportedEnvError(f'env {name!r} cannot be drawn: it has no render(); {_remedy(name)}.') from error
+
+
+@contextmanager
+def _needing_opengl(name: str) -> Iterator[None]:
+    """An OpenGL that does not work is said with what it needs."""
+    try:
+        yield
+    except EnvError:
+        raise
+    except Exception as error:
+        kind = f'{type(error).__module__}.{type(error).__name__}'
+        if not OPENGL.search(f'{kind} {error}'):
+            raise
+        raise UnsupportedEnvError(
+            f'env {name!r} draws with OpenGL, which does not work here (MUJOCO_GL={os.environ.get("MUJOCO_GL", "")}: '
+            f'{" ".join(str(error).split())[:100]}); without a display set MUJOCO_GL to egl or osmesa and install its '
+            'library, on Debian and Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6.'
+        ) from error
+
+
+def _remedy(name: str) -> str:
+    """What to do about an env without a picture: nobody changes the code of zoo's own."""
+    maker = ENV_REGISTRY.get(name) if name in ENV_REGISTRY else None
+    is_zoos = isinstance(maker, type) and maker.__module__.startswith('zoo.')
+    return 'zoo eval plays it without pictures' if is_zoos else DO
+
+
+def _no_tensor_frames(name: str) -> str:
+    game = name.partition('/')[2]
+    known = game in gymnasium.registry
+    do = f'env.id={game}' if known else 'env.id=..., an env of gymnasium with the same observations'
+    return f'env {name!r} is a tensor program, which draws nothing; name an env that does: {do}.'

@@ -1,0 +1,169 @@
+"""Plays a policy in one env that is drawn: each picture is handed on when it is taken, none is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from zoo.core.data import Obs, Timestep
+from zoo.core.errors import UserError
+from zoo.core.seeding import stream
+from zoo.env import AnyVectorEnv, EnvKwargsError, UnsupportedEnvError
+from zoo.env.make import env_name
+from zoo.env.settings import AT_END, EnvSettings
+from zoo.policy.base import Policy
+from zoo.tools.media.film import DO, Camera, make_filmed_env
+from zoo.tools.media.video import VideoFile
+from zoo.worker.evaluation_env import config_of, refuse_other_spaces
+from zoo.worker.evaluator import EpisodeCallback, Evaluation, Evaluator, check_arguments
+
+FPS = 30.0  # of envs that say none
+
+OnFrame = Callable[[np.ndarray, float], object]
+
+
+class Recording(NamedTuple):
+    """What was recorded: the episodes, the number of pictures (of each episode its length + 1), and frames per second."""
+
+    evaluation: Evaluation
+    n_frame: int
+    fps: float
+
+
+def record(
+    policy: Policy,
+    env: Any,
+    n_episode: int = 1,
+    seed: int | np.random.SeedSequence = 0,
+    *,
+    on_frame: OnFrame,
+    deterministic: bool | None = None,
+    max_step: int | None = None,
+    env_step: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    callback: EpisodeCallback | None = None,
+) -> Recording | None:
+    """Plays whole episodes in one env, one after the other, and hands on the picture of every state.
+
+    They are the episodes of `evaluate` with the same seed, where env.evaluator_env_num is 1.
+
+    Args:
+      env: as of `evaluate`, except that no vector env is taken; it must draw: render() as 'rgb_array', or a family that
+        has pictures (atari, procgen, most of envpool).
+      seed: as of `evaluate`, or the sequence that is made of it.
+      on_frame: called with each picture, [H, W, 3] of bytes, and the frames per second that the env says (else 30).
+      env_step: of the run, which env.schedule follows; None: its end.
+      stop: asked before each step.   deterministic, max_step, callback: as of `evaluate`.
+    Returns: None if `stop` said so before all episodes had ended.
+    Raises: as `evaluate`; UnsupportedEnvError or MissingExtraError if the env cannot be drawn.
+    """
+    number = 0 if isinstance(seed, np.random.SeedSequence) else seed
+    check_arguments(policy, n_episode, number, deterministic, max_step, callback)
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else stream(seed, 'evaluate')
+    deterministic = policy.cfg.eval.deterministic if deterministic is None else deterministic
+    limit = policy.cfg.eval.max_episode_steps if max_step is None else max_step
+    with closing(_Stage(policy, env, env_step)) as stage:
+        filmed: Any = _Filmed(stage.env, stage.camera, lambda image: on_frame(image, stage.fps))
+        evaluator = Evaluator(filmed, policy.eval_mode, n_episode, limit, deterministic=deterministic, quiet=True)
+        evaluation = evaluator.evaluate(sequence, stop, callback)
+        return None if evaluation is None else Recording(evaluation, filmed.n_frame, stage.fps)
+
+
+def record_video(
+    policy: Policy,
+    env: Any,
+    path: str | Path,
+    n_episode: int = 1,
+    seed: int | np.random.SeedSequence = 0,
+    *,
+    fps: float | None = None,
+    **options: Any,
+) -> Recording | None:
+    """Episodes of a policy as a video, in a file .mp4 or .gif; needs the extra video.
+
+    Args: fps: frames per second; None: as the env says, else 30; all others: as of `record`.
+    Returns: what was recorded; None if `stop` said so, in which case there is no file, as after an error.
+    Raises: as `record`; UserError or VideoError if the file cannot be written.
+    """
+    with VideoFile(path, fps) as video:
+        recording = record(policy, env, n_episode, seed, on_frame=video.add, **options)
+        if recording is None:
+            video.discard()
+            return None
+    return recording._replace(fps=video.fps or recording.fps)
+
+
+def check_drawable(env: Any, policy: Policy | None = None) -> None:
+    """Raises: UnsupportedEnvError or MissingExtraError if an env gives no picture after a reset; it is made for that."""
+    with closing(_Stage(policy, env, 0)) as stage:
+        stage.env.reset(0)
+        stage.camera.now()
+
+
+class _Stage:
+    """One env that can be drawn, with its camera. Attributes: fps: frames per second."""
+
+    def __init__(self, policy: Policy | None, env: Any, env_step: int | None) -> None:
+        if isinstance(env, AnyVectorEnv | gymnasium.vector.VectorEnv):
+            raise UserError(
+                'env is a vector env, of which no single one is drawn; give a config, an id, or what makes one'
+            )
+        cfg = env if policy is None else config_of(env, policy)
+        self.camera = Camera(env_name(cfg))
+        try:
+            self.env = make_filmed_env(cfg, self.camera, 'cpu' if policy is None else str(policy.device))
+        except EnvKwargsError as error:
+            if "'render_mode'" not in str(error):
+                raise
+            raise UnsupportedEnvError(f'env {env_name(cfg)!r} takes no argument render_mode; {DO}.') from error
+        try:
+            if policy is not None:
+                refuse_other_spaces(policy, self.env)
+            at = AT_END if policy is None or not policy.run.max_env_step else policy.run.max_env_step
+            EnvSettings(cfg).apply([self.env], at if env_step is None else env_step)
+        except BaseException:
+            self.env.close()
+            raise
+        self.fps = self.camera.fps or FPS
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class _Filmed:
+    """One env whose every state is shown once: the first of an episode before its first step, the others when reached."""
+
+    def __init__(self, env: AnyVectorEnv, camera: Camera, show: Callable[[np.ndarray], object]) -> None:
+        self._env, self._camera, self._show = env, camera, show
+        self._resets_alone = env.autoreset == 'next_step'
+        self._begins, self._is_over = True, False
+        self.n_frame = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, seed: np.random.SeedSequence) -> Obs:
+        self._begins, self._is_over = True, False
+        return self._env.reset(seed)
+
+    def step(self, action: Any) -> Timestep:
+        if self._begins:
+            self._take(self._camera.now())
+        timestep = self._env.step(action)
+        if self._is_over:  # a step that is only a reset
+            self._begins, self._is_over = True, False
+            return timestep
+        self._take(self._camera.reached())
+        ended = bool((timestep.terminated | timestep.truncated).any())
+        self._begins, self._is_over = ended and not self._resets_alone, ended and self._resets_alone
+        return timestep
+
+    def _take(self, image: np.ndarray | None) -> None:
+        if image is not None:
+            self.n_frame += 1
+            self._show(image)

@@ -1,0 +1,289 @@
+"""Pictures as a video file, .mp4 or .gif, written with the ffmpeg of the package imageio-ffmpeg, or in a window of pygame."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from zoo.core.errors import RunError, UserError, need
+from zoo.tools.media.film import has_display
+
+SUFFIXES = ('.mp4', '.gif')
+MIN_SIZE = 320  # pixels of the longer side; smaller pictures are enlarged by a whole number
+MAX_FPS, MAX_GIF_FPS = 240, 50  # programs that show GIFs slow faster ones down
+GIF_COLORS = (
+    'split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none'  # a palette per picture
+)
+CODECS = {
+    # yuv420p is what browsers play; faststart: the index comes first, so that playing starts at once
+    '.mp4': ['-c:v', 'libx264', '-preset', 'veryfast', '-crf', '20', '-pix_fmt', 'yuv420p', '-movflags', '+faststart'],
+    '.gif': ['-filter_complex', GIF_COLORS, '-loop', '0'],
+}
+PREVIEW = 'fps=10,scale=256:256:force_original_aspect_ratio=decrease:flags=area'
+PREVIEW_S = 15
+
+
+class VideoError(RunError):
+    """A video cannot be written: a full disk, or ffmpeg failed."""
+
+
+class VideoFile:
+    """A video that is written picture by picture; the file appears when the context ends without an error.
+
+    Args: path: a file .mp4 or .gif; fps: frames per second; None: as the first picture says, in a .gif 50 at most.
+    Attributes: fps: frames per second, once there is a picture; size: width and height in pixels.
+    Raises: UserError if the path is no such file, its folder is missing or the extra video is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fps: float | None = None, what: str = 'a video') -> None:
+        self.path = Path(path)
+        check_video(self.path, fps, what)
+        self.fps = fps
+        self.size = (0, 0)
+        self._partial = self.path.with_name(f'.{self.path.name}.{os.getpid()}.tmp')
+        self._process: subprocess.Popen[bytes] | None = None
+        self._shape: tuple[int, ...] | None = None
+        self._is_discarded = False
+
+    def add(self, image: np.ndarray, fps: float) -> None:
+        """Appends a picture, [H, W, 3] of bytes, all of one size. Args: fps: used if none was given.
+
+        Raises: UserError for another size than before; VideoError.
+        """
+        if self._process is None:
+            self._begin(image.shape, fps)
+        elif image.shape != self._shape:
+            raise UserError(
+                f'a picture of {_size(image.shape)} pixels came after one of {_size(self._shape)}, but all of a video have '
+                'one size; make render() of the env return one size'
+            )
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(_fitted(image).tobytes())
+        except OSError as error:
+            self._fail(error)
+
+    def discard(self) -> None:
+        """Makes the context end without a file."""
+        self._is_discarded = True
+
+    def __enter__(self) -> VideoFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if kind is None and not self._is_discarded:
+                self._finish()
+        finally:
+            self._end()
+            with suppress(OSError):
+                self._partial.unlink(missing_ok=True)
+
+    def _begin(self, shape: tuple[int, ...], fps: float) -> None:
+        self._shape = shape
+        if self.fps is None:
+            self.fps = min(fps, _most_fps(self.path))
+        height, width, _ = _fitted(np.zeros(shape, np.uint8)).shape
+        self.size = width, height
+        words = [
+            '-f',
+            'rawvideo',
+            '-pix_fmt',
+            'rgb24',
+            '-s',
+            f'{width}x{height}',
+            '-r',
+            f'{self.fps:.9g}',
+            '-i',
+            'pipe:0',
+            '-an',
+        ]
+        suffix = self.path.suffix.lower()
+        words += [*CODECS[suffix], '-threads', '2', '-fflags', '+bitexact', '-f', suffix[1:], str(self._partial)]
+        self._said = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [*_ffmpeg(), '-y', *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            start_new_session=True,  # Ctrl-C is for this process, which then removes the file
+        )
+
+    def _finish(self) -> None:
+        """Ends the video and gives it its name. Raises: VideoError."""
+        if self._process is None:
+            raise VideoError(f'{self.path} has no picture; nothing is written')
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except OSError as error:
+            self._fail(error)
+        if self._process.wait() or not self._partial.exists():
+            self._fail(None)
+        try:
+            os.replace(self._partial, self.path)
+        except OSError as error:
+            raise VideoError(f'{self.path} cannot be written ({error.strerror}); name another file') from error
+
+    def _fail(self, cause: OSError | None) -> None:
+        """Raises: VideoError with the last words of ffmpeg."""
+        assert self._process is not None
+        self._process.wait()
+        self._said.seek(0)
+        lines = self._said.read().decode(errors='replace').split('\n')
+        said = next((line.strip() for line in reversed(lines) if line.strip()), f'exit code {self._process.returncode}')
+        raise VideoError(f'{self.path} cannot be written (ffmpeg: {said[-200:]}); name another file') from cause
+
+    def _end(self) -> None:
+        """No process is left."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.kill()
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._said.close()
+
+
+def check_video(path: str | os.PathLike[str], fps: float | None = None, what: str = 'a video') -> None:
+    """Raises: UserError if `path` cannot become a video: another suffix, no folder, fps out of range, no ffmpeg."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f'{path} must end in {" or ".join(SUFFIXES)}; name the file so')
+    most = _most_fps(path)
+    if fps is not None and not 0 < fps <= most:
+        raise UserError(f'fps is {fps:g} but must be more than 0 and at most {most} for a {path.suffix} file')
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UserError(f'{path} is to be written but there is no folder {path.parent}; make it first')
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(
+            f'{path} cannot be written ({"it is a folder" if path.is_dir() else "no permission"}); name another file'
+        )
+    need('imageio_ffmpeg', 'video', what)
+
+
+def write_video(path: str | os.PathLike[str], frames: Iterable[np.ndarray], fps: float) -> int:
+    """Writes pictures [H, W, 3] of bytes as a video; returns how many. Raises: UserError, VideoError; no file is left then."""
+    n_frame = 0
+    with VideoFile(path, fps) as video:
+        for image in frames:
+            video.add(image, fps)
+            n_frame += 1
+    return n_frame
+
+
+def preview(path: str | os.PathLike[str]) -> bytes:
+    """The first seconds of a video as a small GIF, for pages that show images. Raises: VideoError."""
+    words = ['-t', str(PREVIEW_S), '-i', str(path), '-filter_complex', f'{PREVIEW},{GIF_COLORS}', '-f', 'gif', 'pipe:1']
+    done = subprocess.run([*_ffmpeg(), *words], stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True)
+    if done.returncode or not done.stdout:
+        raise VideoError(f'{path} cannot be read (ffmpeg: {done.stderr.decode(errors="replace").strip()[-200:]})')
+    return done.stdout
+
+
+def _ffmpeg() -> list[str]:
+    """The program and what holds for each call."""
+    import imageio_ffmpeg  # type: ignore[import-untyped]
+
+    return [imageio_ffmpeg.get_ffmpeg_exe(), '-loglevel', 'error', '-nostdin']
+
+
+def _fitted(image: np.ndarray) -> np.ndarray:
+    """A picture as a video takes it: not tiny, both sides even."""
+    times = max(1, math.ceil(MIN_SIZE / max(image.shape[:2])))
+    if times > 1:
+        image = image.repeat(times, axis=0).repeat(times, axis=1)
+    height, width, _ = image.shape
+    if height % 2 or width % 2:
+        image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode='edge')
+    return image
+
+
+def _size(shape: Sequence[int] | None) -> str:
+    return f'{shape[1]}x{shape[0]}' if shape else ''
+
+
+def _most_fps(path: Path) -> int:
+    return MAX_GIF_FPS if path.suffix.lower() == '.gif' else MAX_FPS
+
+
+MIN_WINDOW = 480  # pixels of the longer side; smaller pictures are enlarged by a whole number
+POLL_PER_S = 20  # looks at the keyboard while it is paused
+
+
+class Window:
+    """Shows one picture after the other; space pauses, Escape, Q and closing the window end it.
+
+    Args: title: of the window; fps: pictures per second; None: as each picture says; stop: asked while it is paused.
+    Attributes: is_closed: the user has closed it.
+    Raises: UserError if there is no display or the extra video is not installed.
+    """
+
+    def __init__(self, title: str, fps: float | None = None, stop: Callable[[], bool] = lambda: False) -> None:
+        need('pygame', 'video', 'zoo play')
+        os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
+        driver = os.environ.get('SDL_VIDEODRIVER')
+        if driver is None and not has_display():
+            raise _no_display()
+        import pygame
+
+        self._pygame, self._title, self._fps, self._stop = pygame, title, fps, stop
+        try:
+            pygame.display.init()
+        except pygame.error as error:
+            raise _no_display() from error
+        if driver is None and pygame.display.get_driver() in ('dummy', 'offscreen'):
+            pygame.display.quit()
+            raise _no_display()
+        self._clock = pygame.time.Clock()
+        self._surface: pygame.Surface | None = None
+        self._is_paused = False
+        self.is_closed = False
+
+    def show(self, image: np.ndarray, fps: float) -> None:
+        """Shows a picture, [H, W, 3] of bytes, until it is time for the next one."""
+        pygame = self._pygame
+        height, width, _ = image.shape
+        times = max(1, math.ceil(MIN_WINDOW / max(height, width)))
+        size = width * times, height * times
+        if self._surface is None or self._surface.get_size() != size:
+            self._surface = pygame.display.set_mode(size)
+            pygame.display.set_caption(self._title)
+        picture = pygame.image.frombuffer(np.ascontiguousarray(image).tobytes(), (width, height), 'RGB')
+        self._surface.blit(pygame.transform.scale(picture, size), (0, 0))
+        pygame.display.flip()
+        self._look()
+        while self._is_paused and not self.is_closed and not self._stop():
+            self._clock.tick(POLL_PER_S)
+            self._look()
+        self._clock.tick(self._fps or fps)
+
+    def close(self) -> None:
+        """Closes it; may be called again."""
+        self.is_closed = True
+        self._pygame.display.quit()
+
+    def _look(self) -> None:
+        """Reads what the user did."""
+        pygame = self._pygame
+        for event in pygame.event.get():
+            is_key = event.type == pygame.KEYDOWN
+            if event.type == pygame.QUIT or is_key and event.key in (pygame.K_ESCAPE, pygame.K_q):
+                self.is_closed = True
+            elif is_key and event.key == pygame.K_SPACE:
+                self._is_paused = not self._is_paused
+
+
+def _no_display() -> UserError:
+    return UserError('zoo play opens a window, but there is no display here; write a video: zoo video RUN -o FILE.mp4')

@@ -1,0 +1,204 @@
+"""Compares groups of runs with the first of them: what differs in their configs, returns, and the chance to be better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zoo.config.section import differing_keys, has_key, value_at
+from zoo.core.errors import UserError
+from zoo.run.config_check import without_derived_values
+from zoo.tools.results.curves import curve_points
+from zoo.tools.results.read import Run, State
+from zoo.tools.results.settings import NO_EFFECT
+from zoo.tools.results.statistics import (
+    LEVEL,
+    Stat,
+    center,
+    improvement_interval,
+    interval,
+    least_p,
+    permutation_p,
+    probability_of_improvement,
+)
+
+Points = tuple[np.ndarray, np.ndarray]
+NAMES = ('seed', 'exp_name')
+TIERS: tuple[tuple[State, ...], ...] = (('done',), ('running', 'stopped'), ('failed', 'killed'))
+"""States of runs: those of the first tier that a side has decide up to which step sides are compared."""
+ALPHA = round(1 - LEVEL, 9)  # a difference that chance alone gives more often than this is not called one
+SHORTER = 0.98  # a side whose runs end before this share of the longest is compared at its own last step too
+
+
+class Spread(NamedTuple):
+    """A number of each run of a side, their average and its 95% interval, whose ends are None of one run."""
+
+    values: tuple[float, ...]
+    center: float
+    low: float | None
+    high: float | None
+
+
+class Chance(NamedTuple):
+    """Chance that a run of a side is higher than one of the first side, .5 for no difference.
+
+    low, high: its 95% interval, None where the runs are too few: then even two sides of which one has all the higher runs
+    may be of one config. p: how often chance alone gives such a difference, or a larger one.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    p: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether chance alone hardly gives it: it is rarer than 1 in 20, and .5 is not in the interval."""
+        return self.low is not None and self.high is not None and self.p <= ALPHA and not self.low <= 0.5 <= self.high
+
+
+class LeftOut(NamedTuple):
+    """A run that ended so early that it is not compared: its folder, state, and the env step of its last point."""
+
+    path: str
+    state: State
+    env_step: int
+
+
+class Side(NamedTuple):
+    """One of the groups that are compared.
+
+    n_run: runs of it; env_step: that its runs took; speed: env steps/s of the whole run, the median of its runs; both
+    without the runs that are left out.
+    last: the metric at the last point of each run that has it, None if no run has; common: at `Comparison.common_step`, None
+    without one.
+    chance, common_chance: to beat the first side; None of that side itself, and where one of the two has no value.
+    """
+
+    label: str
+    n_run: int
+    env_step: tuple[int, ...]
+    speed: float
+    last: Spread | None
+    common: Spread | None
+    chance: Chance | None
+    common_chance: Chance | None
+
+
+class Comparison(NamedTuple):
+    """What was found.
+
+    common_step: the last env step that all finished runs reached, None if these ran about as long; differences: by the key
+    of the config, its value by the label of the sides that have it; left_out: runs that are not finished and end before that
+    step, or have no point.
+    """
+
+    metric: str
+    stat: Stat
+    sides: list[Side]
+    common_step: float | None
+    differences: dict[str, dict[str, Any]]
+    left_out: list[LeftOut] = []
+
+
+def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm') -> Comparison:
+    """Compares groups of runs with the first one.
+
+    A run that failed, was killed or stopped before the last step that all finished runs reached is left out. A side without
+    a finished run is compared by those that still run or were stopped, or else by all.
+    Args: sides: two or more groups, by their names; metric: of `resolve_metric`.
+    Raises: UserError if no run has the metric. A group without it is a side without values, of all its runs.
+    """
+    curves = {label: _curves(runs, metric) for label, runs in sides.items()}
+    if not any(curves.values()):
+        raise UserError(f'no run has a value of the metric {metric}; {way_to_values(metric)}')
+    deciding = {label: _deciding(each) for label, each in curves.items() if each}
+    step = _common_step(deciding)
+    reach = SHORTER * min(float(at[-1]) for each in deciding.values() for at, _ in each)
+    short = {
+        run.path: LeftOut(str(run.path), run.state, int(at[-1])) for run, (at, _) in _all(curves) if at[-1] < reach
+    }
+    points = {label: [point for run, point in each if run.path not in short] for label, each in curves.items()}
+    for run in (run for label, runs in sides.items() if curves[label] for run in runs):
+        if run.path not in {each.path for each, _ in _all(curves)}:  # without a point, so before its first evaluation
+            short[run.path] = LeftOut(str(run.path), run.state, int(run.env_step))
+    kept = {label: [run for run in runs if run.path not in short] for label, runs in sides.items()}
+    last = {label: [float(value[-1]) for _, value in each] for label, each in points.items()}
+    common = {label: [float(np.interp(step or 0, *point)) for point in each] for label, each in points.items()}
+    first = next(iter(sides))
+    found = [
+        Side(
+            label,
+            len(runs),
+            tuple(int(run.env_step) for run in kept[label]),
+            float(np.median([run.speed or np.nan for run in kept[label]])),
+            _spread(last[label], stat),
+            None if step is None else _spread(common[label], stat),
+            None if label == first else _chance(last[label], last[first]),
+            None if label == first or step is None else _chance(common[label], common[first]),
+        )
+        for label, runs in sides.items()
+    ]
+    configs = differences({label: runs[0].config for label, runs in kept.items()})
+    return Comparison(metric, stat, found, step, configs, list(short.values()))
+
+
+def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The settings that are not the same in all configs: by key, its value by the label of the configs that have it.
+
+    Left out are the seed, the name, and what changes no result: where a run is logged, saved and computed.
+    """
+    plain = {label: without_derived_values(dict(config)) for label, config in configs.items()}
+    keys = differing_keys([*plain.values()])
+    wholes = tuple(f'{key}.' for key in keys)  # {start: 1.0, end: 0.0} is one setting where another config has a number
+    keys = [key for key in keys if key not in NAMES and not key.startswith((*NO_EFFECT, *wholes))]
+    return {
+        key: {label: value_at(config, key) for label, config in plain.items() if has_key(config, key)} for key in keys
+    }
+
+
+def way_to_values(metric: str) -> str:
+    """What to do where no run has a value of a metric, as the end of a sentence."""
+    wait = 'let one run until its first evaluation, or ' if metric.startswith('eval/') else ''
+    other = 'collect/return_mean' if metric != 'collect/return_mean' else 'eval/return_mean'
+    return f'{wait}name another with --metric, e.g. --metric {other}'
+
+
+def _curves(runs: Sequence[Run], metric: str) -> list[tuple[Run, Points]]:
+    """The runs that have the metric, with their curves."""
+    curves = [(run, curve_points(run, metric)) for run in runs]
+    return [(run, point) for run, point in curves if len(point[0])]
+
+
+def _all(curves: Mapping[str, Sequence[tuple[Run, Points]]]) -> list[tuple[Run, Points]]:
+    return [one for each in curves.values() for one in each]
+
+
+def _deciding(curves: Sequence[tuple[Run, Points]]) -> list[Points]:
+    """The curves of the runs in the first of TIERS that has any."""
+    return next(found for tier in TIERS if (found := [point for run, point in curves if run.state in tier]))
+
+
+def _common_step(points: Mapping[str, Sequence[Points]]) -> float | None:
+    """The last step that all runs reached; None if that is where all end, some run began later, or one side has all runs."""
+    if len(points) < 2:
+        return None
+    starts, ends = ([float(at[i]) for each in points.values() for at, _ in each] for i in (0, -1))
+    return min(ends) if max(starts) <= min(ends) < SHORTER * max(ends) else None
+
+
+def _spread(values: Sequence[float], stat: Stat) -> Spread | None:
+    if not values:
+        return None
+    ends = map(float, interval(values, stat)) if len(values) > 1 else (None, None)
+    return Spread(tuple(values), float(center(values, stat)), *ends)
+
+
+def _chance(values: Sequence[float], first: Sequence[float]) -> Chance | None:
+    if not values or not first:
+        return None
+    is_few = least_p(len(values), len(first)) > ALPHA
+    low, high = (None, None) if is_few else improvement_interval(values, first)
+    return Chance(probability_of_improvement(values, first), low, high, permutation_p(values, first))

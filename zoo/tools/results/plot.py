@@ -1,0 +1,255 @@
+"""Draws curves of groups of runs: one line for each group, the average of its runs, with an interval."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from zoo.core.errors import UserError, need
+from zoo.core.files import whole_file
+from zoo.tools.results.curves import Axis, Band, band
+from zoo.tools.results.read import Run
+from zoo.tools.results.statistics import LEVEL, WORDS, Stat
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Theme = Literal['light', 'dark']
+FORMATS = ('.svg', '.png', '.pdf')
+COLORS: dict[Theme, tuple[str, ...]] = {
+    'light': ('#003ab2', '#d55e00', '#007b5a', '#b1529b', '#000000', '#994d00', '#3a9bd6'),
+    'dark': ('#5581e9', '#f18b3c', '#2fc68c', '#e09bc9', '#ffffff', '#f0e442', '#8fa0ff'),
+}
+"""Chosen so that readers who see no red, no green or no blue tell all apart, and with a contrast of 3 to their paper."""
+MARKERS = 'osD^vPX*h'  # 9 with 7 colours: 63 lines that differ, each also in print without colours
+PAPER: dict[Theme, dict[str, str]] = {
+    'light': {'paper': '#ffffff', 'ink': '#1f2328', 'rule': '#d8dce0'},
+    'dark': {'paper': '#16181c', 'ink': '#e4e6ea', 'rule': '#3a3f46'},
+}
+N_MARKER = 8  # on a line
+LINE_HEIGHT, N_LINE = 0.19, 4  # of a legend: inches of a line, and lines that the size of a figure has room for
+N_CHANGE = 3  # of the number of runs, that a legend lists
+UNITS = ((3600.0, 'hours'), (60.0, 'minutes'), (1.0, 'seconds'))
+
+
+class _Look(NamedTuple):
+    color: str
+    marker: str
+
+
+def figure(
+    groups: Mapping[str, Sequence[Run]],
+    metric: str,
+    x: Axis = 'env_step',
+    stat: Stat = 'iqm',
+    *,
+    size: tuple[float, float] = (7.2, 4.6),
+    theme: Theme = 'light',
+    title: str | None = None,
+) -> Figure:
+    """One line for each group: the average of its runs on one grid of steps, and a 95% interval, a bar at a single point.
+
+    Where not all runs of a group have values, as after the end of one, the line is dotted and the legend says how many do.
+    Args:
+      groups: runs by the label of their line; metric: of `resolve_metric`; x: 'env_step' or 'wall_s'.
+      size: width and height in inches of 100 pixels, higher where the legend has many lines; title: instead of metric and
+        env; '' for none.
+    Raises: UserError if matplotlib is not installed.
+    """
+    need('matplotlib', 'plot', 'drawing curves')
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    paper, colors = PAPER[theme], COLORS[theme]
+    with rc_context({'font.family': 'DejaVu Sans', 'font.size': 9.5, 'text.color': paper['ink']}):
+        drawn = Figure(figsize=size, dpi=100, layout='constrained', facecolor=paper['paper'])
+        FigureCanvasAgg(drawn)  # no window, and none of pyplot's state
+        axes = drawn.add_subplot()
+        curves = [band(runs, metric, x, stat) for runs in groups.values()]
+        unit, unit_words = _unit(x, curves)
+        looks = [_Look(colors[i % len(colors)], MARKERS[i % len(MARKERS)]) for i in range(len(curves))]
+        lines = {
+            _label(name, curve, unit, unit_words): _draw(axes, curve, look, unit, i / len(curves))
+            for i, (name, curve, look) in enumerate(zip(groups, curves, looks, strict=True))
+        }
+        _frame(axes, paper, f'wall time ({unit_words.strip()})' if unit_words else 'env steps', metric)
+        _write_around(drawn, axes, _head(groups, metric) if title is None else title, _caption(stat, curves), lines)
+    return drawn
+
+
+def save(drawn: Figure, path: Path) -> None:
+    """Writes a figure as .svg, .png or .pdf, whole or not at all. Raises: UserError if it cannot be written."""
+    check_path(path)
+    data = svg_text(drawn, is_file=True).encode() if path.suffix.lower() == '.svg' else _bytes(drawn, path.suffix[1:])
+    try:
+        with whole_file(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise UserError(f'{path} cannot be written ({error.strerror}); name another file with -o') from error
+
+
+def check_path(path: Path) -> None:
+    """Raises: UserError for a file that a figure cannot be written to, before anything is read."""
+    check_output(path, 'picture', FORMATS, '.svg, .png or .pdf', 'curve.svg')
+
+
+def check_output(path: Path, what: str, suffixes: Collection[str], words: str, example: str) -> None:
+    """Raises: UserError for a file of another suffix, or in no folder. Args: words: the suffixes, as people read them."""
+    if path.suffix.lower() not in suffixes:
+        raise UserError(f'the {what} is to be {path}, but its name must end in {words}; e.g. -o {example}')
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        problem = 'that is a folder' if path.is_dir() else f'there is no folder {path.parent}; make it first'
+        raise UserError(f'the {what} is to be {path}, but {problem}; name a file with -o, e.g. -o {example}')
+
+
+def svg_text(drawn: Figure, salt: str = 'zoo', is_file: bool = False) -> str:
+    """A figure as the text of an `<svg>` element, the same one each time.
+
+    Args: salt: makes the ids of elements differ from those of another figure in the same page; is_file: with XML's head.
+    """
+    from matplotlib import rc_context
+
+    with rc_context({'svg.hashsalt': salt, 'svg.fonttype': 'path'}):
+        text = _bytes(drawn, 'svg', metadata={'Date': None}).decode()
+    return text if is_file else text[text.index('<svg') :]
+
+
+def _bytes(drawn: Figure, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    drawn.savefig(file, format=kind.lower(), dpi=200, **options)
+    return file.getvalue()
+
+
+def _draw(axes: Axes, curve: Band, look: _Look, unit: float, shift: float) -> Any:
+    """One line with its interval; where not all runs have values it is dotted. Returns: what the legend shows.
+
+    The interval is a shade, or a bar where the line is a single point.
+    """
+    from matplotlib.lines import Line2D
+
+    at, marked = curve.steps / unit, _marked(curve.steps, shift)
+    line: dict[str, Any] = {'color': look.color, 'marker': look.marker, 'markersize': 5, 'markeredgewidth': 0}
+    for part, n_run in curve.parts():
+        style: dict[str, Any] = (
+            {'linestyle': '-', 'linewidth': 1.8} if n_run == curve.n_with else {'linestyle': ':', 'linewidth': 1.4}
+        )
+        marks = np.flatnonzero(marked[part]).tolist() if part.stop - part.start > 1 else [0]
+        axes.plot(at[part], curve.center[part], markevery=marks, **line, **style)
+        if n_run > 1 and part.stop - part.start == 1:  # a shade of one step has no width
+            low, high = curve.low[part], curve.high[part]
+            axes.vlines(at[part], low, high, color=look.color, linewidth=1.4)
+            axes.plot(np.repeat(at[part], 2), [*low, *high], '_', color=look.color, markersize=9, markeredgewidth=1.4)
+        else:
+            axes.fill_between(at[part], curve.low[part], curve.high[part], color=look.color, alpha=0.18, linewidth=0)
+    return Line2D([], [], linewidth=1.8, **line) if len(at) else Line2D([], [], linestyle='none')
+
+
+def _marked(steps: np.ndarray, shift: float) -> np.ndarray:
+    """Where a line has markers, [n] bool: at the first point in each of N_MARKER stretches, which `shift` moves."""
+    width = (steps[-1] - steps[0]) / N_MARKER if len(steps) else 0
+    stretch = np.floor((steps - steps[:1]) / (width or 1) + shift)
+    return np.diff(stretch, prepend=-1) > 0
+
+
+def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> None:
+    """Axes with their words, and lines to read values by."""
+    axes.set_facecolor('none')
+    axes.grid(True, color=paper['rule'], linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.02)
+    for side in ('top', 'right'):
+        axes.spines[side].set_visible(False)
+    for side in ('left', 'bottom'):
+        axes.spines[side].set_color(paper['rule'])
+    axes.tick_params(colors=paper['ink'], length=0)
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+    axes.yaxis.set_major_formatter(lambda value, _: short(value))
+    axes.set_xlabel(x_words, color=paper['ink'])
+    axes.set_ylabel(y_words, color=paper['ink'], parse_math=False)
+
+
+def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Mapping[str, Any]) -> None:
+    """Title above the axes; below them a line for each group and what the shades are."""
+    wide = drawn.get_figwidth()
+    width, width_small = int(wide * 13), int(wide * 16)  # characters that fit
+    if head:
+        axes.set_title('\n'.join(wrap(head, width)), loc='left', fontsize=11, parse_math=False)
+    labels = ['\n'.join(wrap(label, width - 8)) for label in lines]
+    n_column = 2 if len(labels) > 3 and max(map(len, labels)) < width // 2 - 8 else 1
+    legend = drawn.legend(
+        list(lines.values()),
+        labels,
+        loc='outside lower left',
+        frameon=False,
+        ncols=n_column,
+        title='\n'.join(wrap(caption, width_small)),
+        title_fontsize=8,
+        alignment='left',
+    )
+    n_line = sum(label.count('\n') + 1 for label in labels) / n_column
+    drawn.set_figheight(drawn.get_figheight() + LINE_HEIGHT * max(0, n_line - N_LINE))
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _label(name: str, curve: Band, unit: float, unit_words: str) -> str:
+    """A line of the legend: 'cartpole_ppo: 5 runs, 4 from 50k on'."""
+    runs = 'run' if curve.n_with == 1 else 'runs'
+    if not curve.n_with:
+        return f'{name}: no run has this metric'
+    changes = [(n_run, curve.steps[part.start] / unit) for part, n_run in curve.parts() if n_run]
+    changes = changes[1:] if changes[0][0] == curve.n_with else changes
+    words = [f'{curve.n_with} {runs}']
+    if len(changes) <= N_CHANGE:
+        words += [f'{n_run} from {short(at, 3)}{unit_words} on' for n_run, at in changes]
+    elif whole := [part for part, n_run in curve.parts() if n_run == curve.n_with]:
+        first, last = (short(curve.steps[at] / unit, 3) for at in (whole[0].start, whole[-1].stop - 1))
+        words.append(f'all of them from {first} to {last}{unit_words}')
+    else:
+        words.append(f'at most {max(n_run for n_run, _ in changes)} at one time')
+    if curve.n_without:
+        words.append(f'{curve.n_without} more without this metric')
+    return f'{name}: {", ".join(words)}'
+
+
+def _head(groups: Mapping[str, Sequence[Run]], metric: str) -> str:
+    envs = dict.fromkeys(run.env_id for runs in groups.values() for run in runs)
+    return f'{metric} on {", ".join(envs)}'
+
+
+def _caption(stat: Stat, curves: Sequence[Band]) -> str:
+    """What line and shade are."""
+    words = [f'line: {WORDS[stat]} of runs']
+    lengths = [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]
+    if lengths:
+        kinds = {'shade': max(lengths) > 1, 'bar': min(lengths) == 1}
+        words.append(
+            f'{" or ".join(kind for kind, is_drawn in kinds.items() if is_drawn)}: {LEVEL:.0%} bootstrap interval over runs'
+        )
+    if any(n_run < curve.n_with for curve in curves for _, n_run in curve.parts()):
+        words.append('dotted: not all runs have values there')
+    return '; '.join(words)
+
+
+def _unit(x: Axis, curves: Sequence[Band]) -> tuple[float, str]:
+    """What steps are divided by, and the unit that this gives, in words after a number: ' hours', or '' of env steps."""
+    if x == 'env_step':
+        return 1.0, ''
+    longest = max((float(curve.steps[-1]) for curve in curves if len(curve.steps)), default=0.0)
+    unit, name = next(((unit, name) for unit, name in UNITS if longest >= 3 * unit), UNITS[-1])
+    return unit, f' {name}'
+
+
+def short(value: float, n_digit: int = 4) -> str:
+    """A number as axes show it: 950, 20k, 1.5M."""
+    for size, letter in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
+        if abs(value) >= size:
+            return f'{value / size:.{n_digit}g}{letter}'
+    return f'{value:.{n_digit}g}'

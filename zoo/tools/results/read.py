@@ -1,0 +1,351 @@
+"""Runs as data: the config, metrics and state of a run folder, runs by the words of a command, and groups by config."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from zoo.config.section import value_at
+from zoo.config.yaml_io import config_of_yaml
+from zoo.core.errors import UserError
+from zoo.core.registry import closest
+from zoo.run.base_config import LoggerConfig
+from zoo.run.config_check import without_derived_values
+from zoo.run.folder import is_locked
+
+State = Literal['running', 'done', 'stopped', 'failed', 'killed']
+ENDS: tuple[State, ...] = ('done', 'stopped', 'failed')
+CONFIG, METRICS, RESULT = 'config.yaml', 'metrics.jsonl', 'result.json'
+DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
+EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
+OF_ONE_RUN = ('seed', 'logger', 'checkpoint', 'cluster', 'policy.device', 'policy.n_thread', 'keep_freed_memory')
+"""Keys in which runs of one group may differ: the seed, and where and how a run is computed and written."""
+
+
+class Run:
+    """What a run left in its folder, as it was when it was read.
+
+    Attributes:
+      path: the run folder; config: as config.yaml has it; result: of result.json, {} without one.
+      columns: each metric by its name, float64 [n_line], NaN where a line of the log lacks it; 'env_step' and 'wall_s' are
+        always there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: dict[str, Any],
+        columns: dict[str, np.ndarray],
+        result: dict[str, Any] | None = None,
+        state: State = 'done',
+    ) -> None:
+        self.path, self.config, self.columns = path, config, columns
+        self.result, self.state = result or {}, state
+
+    def __repr__(self) -> str:
+        return f'Run({str(self.path)!r}, {self.label}, seed {self.seed}, {self.state} at env step {self.env_step})'
+
+    @property
+    def exp_name(self) -> str:
+        return str(self.config.get('exp_name', self.path.name))
+
+    label = exp_name
+
+    @property
+    def policy_type(self) -> str:
+        return str(value_at(self.config, 'policy.type') or '')
+
+    @cached_property
+    def env_id(self) -> str:
+        """The id of its env, with the game of a family: 'CartPole-v1', 'atari:pong'."""
+        env = self.config['env']
+        return f'{env.get("id", "")}:{env["game"]}' if env.get('game') else str(env.get('id', ''))
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.get('seed', 0))
+
+    @property
+    def env_step(self) -> int:
+        """Of its end, as far as it is known: of its last line while it runs."""
+        return int(max(_number_or_0(self.result.get('env_step')), _last(self.columns['env_step'])))
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that it trained, evaluations and all else included, as far as they are known; 0.0 if they are not."""
+        return max(_number_or_0(self.result.get('wall_s')), _last(self.columns['wall_s']), 0.0)
+
+    @property
+    def speed(self) -> float | None:
+        """Env steps per second of wall_s; None if that is not known."""
+        return self.env_step / self.wall_s if self.wall_s > 0 else None
+
+    def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """Env steps [n] and values [n] of the lines that have the metric. Raises: UserError with close names if none has."""
+        if metric not in self.columns:
+            resolve_metric([self], metric)
+        values = self.columns[metric]
+        there = ~np.isnan(values)
+        return self.columns['env_step'][there], values[there]
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
+    folder = _folder_of(Path(path))
+    try:
+        config = config_of_yaml(folder / CONFIG)
+    except OSError as error:
+        raise UserError(
+            f'{folder / CONFIG} cannot be read ({error.strerror}); name a folder that a run wrote'
+        ) from error
+    if not all(isinstance(config.get(section), dict) for section in ('env', 'policy')):
+        raise UserError(
+            f'{folder / CONFIG} is no config of a run: it has no env or no policy; name a folder that a run wrote'
+        )
+    seed, max_step = config.get('seed', 0), config.get('max_env_step', 0)
+    if not isinstance(seed, int) or not isinstance(max_step, int):
+        raise UserError(
+            f'{folder / CONFIG} is no config of a run: seed is {seed!r} and max_env_step {max_step!r}; both must be integers'
+        )
+    result, columns = _json(folder / RESULT), _columns(folder / METRICS)
+    return Run(folder, config, columns, result, _state(folder, config, columns, result))
+
+
+def _state(folder: Path, config: dict[str, Any], columns: dict[str, np.ndarray], result: dict[str, Any]) -> State:
+    """Of a run without result.json, by an older zoo: done if it is at its last rollout or reached its stop_value."""
+    if is_locked(folder):
+        return 'running'
+    if result:
+        state = result.get('state')
+        return next((known for known in ENDS if known == state), 'killed')
+    last = columns['env_step'][-1] if len(columns['env_step']) else 0.0
+    rollout = value_at(config, 'policy.collect.n_sample') or 0
+    stop_value, best = value_at(config, 'policy.eval.stop_value'), columns.get('eval/return_mean')
+    has_stopped = stop_value is not None and best is not None and bool((best >= stop_value).any())
+    return 'done' if has_stopped or last + rollout > config.get('max_env_step', 0) else 'stopped'
+
+
+def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The run folders that paths name or hold, at any depth, without doubles, sorted by their names, which begin with the time.
+
+    Raises: UserError for a path that names and holds none, with names that are close to it.
+    """
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        inside = [path] if (path / CONFIG).is_file() else [file.parent for file in path.rglob(CONFIG)]
+        inside = inside or ([_folder_of(path)] if path.is_file() else [])
+        if not inside:
+            raise UserError(_no_run(path))
+        for folder in inside:
+            found.setdefault(folder.resolve(), folder)  # one run may be named in two ways
+    return sorted(found.values(), key=lambda folder: (folder.name, str(folder)))
+
+
+def resolve_metric(runs: Sequence[Run], name: str | None = None) -> str:
+    """The metric of this name, or the mean return of evaluations, or of training where there were none.
+
+    Raises: UserError if no run has it, with the names that are close.
+    """
+    known = {metric: None for run in runs for metric in run.columns}
+    if name is None:
+        name = next((metric for metric in DEFAULT_METRICS if metric in known), None)
+        if name is None:
+            raise UserError(
+                f'{"this run has" if len(runs) == 1 else "these runs have"} no return in the log yet; choose another metric: '
+                f'{", ".join(sorted(known)) or "there is none"}'
+            )
+    if name not in known:
+        near = closest(name, known)
+        guess = f'did you mean {" or ".join(near)}?' if near else f'there are {", ".join(sorted(known))}'
+        raise UserError(f'no run has the metric {name!r}; {guess}')
+    return name
+
+
+def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
+    """Runs that differ in nothing but the seed, and how they were computed and written, by a label.
+
+    The label is exp_name, with 'key=value' of the keys `by`, and of those in which groups of one name differ.
+    """
+    found: dict[str, list[Run]] = {}
+    flats: dict[str, dict[str, str]] = {}
+    for run in runs:
+        flat = _flat(run)
+        identity = json.dumps([run.exp_name, flat], sort_keys=True)
+        flats[identity] = flat
+        found.setdefault(identity, []).append(run)
+    values: dict[tuple[str, str], set[str]] = {}  # by name and key
+    for identity, members in found.items():
+        for key, text in flats[identity].items():
+            values.setdefault((members[0].exp_name, key), set()).add(text)
+    labels: dict[str, list[str]] = {}  # identities by label
+    for identity, members in found.items():
+        name = members[0].exp_name
+        keys = [key for key in flats[identity] if len(values[name, key]) > 1]
+        label = _label(name, flats[identity], list(dict.fromkeys([*by, *keys])))
+        labels.setdefault(label, []).append(identity)
+    return {
+        label: sum((found[identity] for identity in same), [])
+        for first, identities in labels.items()
+        for label, same in _told_apart(first, {identity: flats[identity] for identity in identities}).items()
+    }
+
+
+def _told_apart(label: str, flats: dict[str, dict[str, str]]) -> dict[str, list[str]]:
+    """Identities of one label, by labels with the values of keys that only some of them have.
+
+    A key without a value (null, false, an empty list) tells nothing: another version of zoo may have no such key.
+    """
+    shared = set.intersection(*map(set, flats.values()))
+    found: dict[str, list[str]] = {}
+    for identity, flat in flats.items():
+        own = [key for key, text in flat.items() if key not in shared and text not in EMPTY]
+        found.setdefault(_label(label, flat, own), []).append(identity)
+    return found
+
+
+def _label(name: str, flat: dict[str, str], keys: Sequence[str]) -> str:
+    """A name with the values of keys, which go by their last part where no other key has the same one."""
+    last = [key.rpartition('.')[2] for key in keys]
+    short = (part if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True))
+    return ' '.join([name, *(f'{word}={flat.get(key)}' for word, key in zip(short, keys, strict=True))])
+
+
+def _flat(run: Run) -> dict[str, str]:
+    """The config by dotted keys, values as texts, without what runs of one group may differ in, and what is derived."""
+    is_whole = {'max_env_step', 'policy', 'env'} <= run.config.keys()
+    config = without_derived_values(run.config) if is_whole else run.config  # a schedule's length is max_env_step's
+    return {
+        key: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        for key, value in _leaves(config, '')
+        if key != 'exp_name' and not any(key == own or key.startswith(f'{own}.') for own in OF_ONE_RUN)
+    }
+
+
+def _leaves(section: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f'{prefix}{key}.')
+        else:
+            yield f'{prefix}{key}', value
+
+
+def _folder_of(path: Path) -> Path:
+    """The run folder that a path is, or lies in. Raises: UserError if there is none."""
+    for folder in (path, *list(path.parents)[:2]):
+        if (folder / CONFIG).is_file() and (folder == path or path.is_file()):
+            return folder
+    raise UserError(_no_run(path))
+
+
+def _no_run(path: Path) -> str:
+    """Where there is no run, and what is close to it."""
+    if path.is_dir():
+        inside = sorted(file.parent for file in path.rglob(CONFIG))
+        if not inside:
+            return f'no run at {path}: neither it nor a folder in it has a {CONFIG}; name the folder of a run, or train one'
+        return f'{path} is no run but holds {len(inside)}; name one of them, e.g. {inside[-1]}'
+    missing = next(part for part in (*reversed(path.parents), path) if not part.exists() or part == path)
+    near = closest(missing.name, _names_in(missing.parent))
+    words = ' or '.join(str(missing.parent / name) for name in near)
+    return f'no run at {path}; ' + (f'did you mean {words}?' if words else f'there is nothing at {missing}')
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return [child.name for child in folder.iterdir() if child.is_dir()]
+    except OSError:
+        return []
+
+
+def _columns(path: Path) -> dict[str, np.ndarray]:
+    rows = list(_rows(path))
+    names = dict.fromkeys(['env_step', 'wall_s', *(name for row in rows for name in row)])
+    return {name: np.array([_number(row.get(name)) for row in rows], dtype=np.float64) for name in names}
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log; one that is not whole, of a run that is writing it or was killed, ends it."""
+    try:
+        with open(path, encoding='utf-8', errors='replace') as file:
+            for line in file:
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    return
+                if isinstance(row, dict):
+                    yield row
+    except OSError:  # it has no line yet, or cannot be read
+        return
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else float('nan')
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _number_or_0(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        return 0.0
+    return float(value)
+
+
+def _last(column: np.ndarray) -> float:
+    """The last number of a column, 0.0 if it has none."""
+    known = column[np.isfinite(column)]
+    return float(known[-1]) if len(known) else 0.0
+
+
+def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
+    """The runs of words that are run folders, folders that hold some, or names of experiments in the folder `runs`.
+
+    Raises: UserError as `find_runs`.
+    """
+    root = Path(LoggerConfig().root)
+    paths = [root / word if not Path(word).exists() and (root / word).is_dir() else Path(word) for word in words]
+    return [read_run(path) for path in find_runs(paths)]
+
+
+def sides_of(words: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run]]:
+    """The groups of runs to compare, by their labels.
+
+    Of two words each is a side of its own (or several, where it holds runs of several configs), also if both are runs of
+    the same config. Of more words, or one folder, the runs are grouped by their config.
+    Raises: UserError for fewer than two groups; as `named_runs`.
+    """
+    parts = [[word] for word in words] if len(words) == 2 else [words]
+    sides = [(label, part[0], runs) for part in parts for label, runs in groups(named_runs(part)).items()]
+    labels = [label for label, _, _ in sides]
+    found = {f'{label} ({word})' if labels.count(label) > 1 else label: runs for label, word, runs in sides}
+    if len(found) < 2:
+        label, _, runs = sides[0]
+        what = 'the one run is' if len(runs) == 1 else f'all {len(runs)} runs are'
+        raise UserError(
+            f'{what} of one config, {label}; name two to compare, e.g. zoo compare runs/cartpole_ppo runs/cartpole_ppg'
+        )
+    return found
+
+
+def check_same_env(runs: Iterable[Run], allow: bool = False) -> None:
+    """Raises: UserError if runs are of different envs, whose returns say nothing about each other, unless `allow`."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        first.setdefault(run.env_id, run)
+    if len(first) > 1 and not allow:
+        (env, run), (other_env, other), *_ = first.items()
+        raise UserError(
+            f'{run.path} is of the env {env} but {other.path} of {other_env}, and returns of different envs do not compare; '
+            'name runs of one env, or add --allow-different-envs'
+        )

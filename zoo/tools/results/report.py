@@ -1,0 +1,272 @@
+"""`zoo report`: runs as one HTML page to send to somebody, which needs no network, no script and no other file."""
+
+from __future__ import annotations
+
+import importlib.resources
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from zoo.config.section import differing_keys
+from zoo.core.errors import UserError
+from zoo.core.files import whole_file
+from zoo.core.version import VERSION
+from zoo.tools.results.curves import Axis
+from zoo.tools.results.plot import check_output
+from zoo.tools.results.read import Run, groups, resolve_metric
+from zoo.tools.results.report_figures import (
+    N_COLOR,
+    Figure,
+    Video,
+    main_figure,
+    more_figures,
+    newest_video,
+    palette,
+    read_video,
+    step_of,
+)
+from zoo.tools.results.report_numbers import (
+    PARTS,
+    GroupNumbers,
+    duration,
+    has_all_times,
+    number,
+    numbers_of,
+    seeds,
+    spread,
+    steps,
+    time_shares,
+)
+from zoo.tools.results.report_repeat import commands, needs_of, started_by
+from zoo.tools.results.settings import changed_settings, env_name, has_defaults
+from zoo.tools.results.statistics import LEVEL, WORDS, Stat
+
+logger = logging.getLogger(__name__)
+
+RETURNS = {
+    'eval/return_mean': 'mean return of the greedy policy in an evaluation',
+    'collect/return_mean': 'mean return of recent training episodes',
+}
+STATES = {
+    'running': ('is still running', 'are still running'),
+    'stopped': ('was stopped before its end', 'were stopped before their end'),
+    'failed': ('failed', 'failed'),
+    'killed': ('was killed', 'were killed'),
+}
+"""What is said of a run, and of several, in a state other than 'done'."""
+Groups = Mapping[str, Sequence[Run]]
+
+
+def report(
+    runs: Sequence[Run],
+    metric: str | None = None,
+    *,
+    x: Axis = 'env_step',
+    stat: Stat = 'iqm',
+    title: str | None = None,
+    video: Path | None = None,
+) -> str:
+    """The page about some runs.
+
+    Runs that differ only in their seed are one group; each env has a figure with the curves of its groups.
+    Args:
+      metric: whose curves and last values are shown; None: the return of evaluations, or else of training.
+      title: heading of the page; video: a film to show, instead of the newest ones in the folders of the runs.
+    Raises: UserError if matplotlib is not installed, no run has the metric, or the video cannot be shown.
+    """
+    grouped = _short_labels(groups(runs))
+    runs = [run for group in grouped.values() for run in group]
+    videos = [(video.name, read_video(video))] if video is not None else _found_videos(grouped)
+    if metric is not None or any(name in run.columns for run in runs for name in RETURNS):
+        metric = resolve_metric(runs, metric)
+    numbers, needs = numbers_of(grouped, metric, stat), needs_of(runs)
+    configs = [group[0].config for group in grouped.values()]
+    settings, differing = changed_settings(configs), differing_keys(configs)
+    between = [s for s in settings if any(key == s.key or key.startswith(f'{s.key}.') for key in differing)]
+    source = importlib.resources.files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8')
+    template = _environment().from_string(source)
+    return template.render(
+        title=_title(grouped) if title is None else title,
+        palette=Markup(palette()),
+        date=f'{date.today():%d %B %Y}'.lstrip('0'),
+        policies=list(dict.fromkeys(run.policy_type for run in runs)),
+        lead=f'{_lead(grouped)} {_how_good(numbers, metric, stat)}',
+        states=list(_state_sentences(runs, with_reasons=False)),
+        groups=numbers,
+        tiles=_tiles(numbers[0], metric),
+        metric_name=_short_name(metric),
+        curves=[] if metric is None else list(_curves(grouped, metric, x, stat)),
+        videos=videos,
+        reasons=_state_sentences(runs, with_reasons=True),
+        unknown=list(dict.fromkeys(config['policy']['type'] for config in configs if not has_defaults(config))),
+        between=between,
+        alike=[setting for setting in settings if setting not in between],
+        speeds=list(_speeds(numbers)),
+        facts=_facts(runs),
+        started=list(dict.fromkeys(line for run in runs if (line := started_by(run)))),
+        needs=needs,
+        configs=commands(grouped, needs),
+        stat_words=WORDS[stat],
+        is_return=metric in RETURNS,
+    )
+
+
+def write_report(path: Path, page: str) -> None:
+    """Writes a page, whole or not at all. Raises: UserError if it cannot be written."""
+    try:
+        with whole_file(path) as file:
+            file.write(page.encode(errors='replace'))  # a folder's name may be no text
+    except OSError as error:
+        raise UserError(f'{path} cannot be written ({error.strerror}); name another file with -o') from error
+
+
+def check_page_path(path: Path) -> None:
+    """Raises: UserError for a file that a page cannot be written to, before anything is read."""
+    check_output(path, 'report', ('.html', '.htm'), '.html', 'report.html')
+
+
+def _environment() -> jinja2.Environment:
+    """Templates that escape every text, refuse a name that is not given, and write numbers as the page has them."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= dict(duration=duration, number=number, seeds=seeds, spread=spread, steps=steps)
+    environment.globals |= dict(
+        duration=duration, steps=steps, n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION
+    )
+    return environment
+
+
+def _title(grouped: Groups) -> str:
+    names, envs = list(dict.fromkeys(run.exp_name for runs in grouped.values() for run in runs)), _envs(grouped)
+    return f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(envs)}'
+
+
+def _lead(grouped: Groups) -> str:
+    """The first sentence of the summary, after the names of the policies."""
+    runs = [run for each in grouped.values() for run in each]
+    count, each = (f'{len(runs)} runs', ' each') if len(runs) > 1 else ('one run', '')
+    walls = [run.wall_s for run in runs if run.wall_s > 0]
+    took = f', in {spread(walls, duration)}' if walls else ''
+    n_step = spread([run.env_step for run in runs], lambda x: f'{x:,.0f}')
+    return f'was trained on {_and(_envs(grouped))} in {count} with {seeds(runs)}, for {n_step} env steps{took}{each}.'
+
+
+def _how_good(numbers: Sequence[GroupNumbers], metric: str | None, stat: Stat) -> str:
+    """A sentence with the last value of the metric, of the highest group where there are several."""
+    known = [group for group in numbers if group.last is not None]
+    if metric is None or not known:
+        return 'No return is known yet: no episode has ended, or none was evaluated.'
+    group = max(known, key=lambda group: group.last or 0.0)
+    words, ends = RETURNS.get(metric, metric), _ends(group)
+    value = f'{number(group.last)}{f" ({WORDS[stat]} of {group.n_with} runs, {ends})" if ends else ""}'
+    if len(numbers) == 1:
+        return f'The {words} is {value} at the end.'
+    if len({group.runs[0].run.env_id for group in numbers}) > 1:
+        return ''  # returns of different envs do not compare
+    return f'The highest {words} at the end is that of {group.label}: {value}.'
+
+
+def _ends(group: GroupNumbers) -> str:
+    return f'{LEVEL:.0%} interval {number(group.low)} to {number(group.high)}' if group.n_with > 1 else ''
+
+
+def _tiles(group: GroupNumbers, metric: str | None) -> list[tuple[str, str, str]]:
+    """The main numbers of one config, which are shown large: a name, the number and a note."""
+    runs = [row.run for row in group.runs]
+    several = len(runs) > 1
+    speeds, walls = sorted(run.speed for run in runs if run.speed is not None), sorted(run.wall_s for run in runs)
+    return [
+        (f'{_short_name(metric)} at the end', number(group.last), _ends(group)),
+        ('Highest', number(group.highest), 'of any evaluation' if metric == 'eval/return_mean' else ''),
+        ('Env steps', steps(max(run.env_step for run in runs)), 'of the longest run' if several else ''),
+        ('Time', duration(walls[len(runs) // 2]), 'of a run, median' if several else ''),
+        ('Speed', steps(speeds[len(speeds) // 2]) if speeds else '–', 'env steps per second'),
+    ]
+
+
+def _curves(
+    grouped: Groups, metric: str, x: Axis, stat: Stat
+) -> Iterator[tuple[str, Figure, list[tuple[str, Markup]]]]:
+    """Each env with the curves of the metric, and small ones of other metrics."""
+    labels = list(grouped)
+    for i, env in enumerate(_envs(grouped)):
+        of_env = {label: runs for label, runs in grouped.items() if env_name(runs[0].config) == env}
+        colors = [labels.index(label) for label in of_env]  # the same in all figures and tables
+        rules = of_env, colors, metric, x, stat, f'env-{i}'
+        yield env, main_figure(*rules), more_figures(*rules)
+
+
+def _state_sentences(runs: Sequence[Run], with_reasons: bool) -> Iterator[str]:
+    """Sentences on runs that are not done; or, with reasons, on runs that have said why they ended."""
+    found: dict[tuple[tuple[str, str], str], int] = defaultdict(int)
+    for run in runs:
+        reason = str(run.result.get('error') or run.result.get('stop_reason') or '') if with_reasons else ''
+        if reason if with_reasons else run.state != 'done':
+            found[STATES.get(run.state, ('ended early', 'ended early')), reason] += 1
+    for (what, reason), n in found.items():
+        who = f'{n} of {len(runs)} runs' if n < len(runs) else f'All {n} runs'
+        yield f'{who if len(runs) > 1 else "The run"} {what[n > 1]}{": " if reason else ""}{reason}.'
+
+
+def _speeds(numbers: Sequence[GroupNumbers]) -> Iterator[tuple[int, str, str, dict[str, float], bool]]:
+    """Of each group that has one, its number and label, its speed, the parts of its time, and whether a time is missing."""
+    for i, group in enumerate(numbers):
+        runs = [row.run for row in group.runs]
+        if speeds := [run.speed for run in runs if run.speed is not None]:
+            yield i, group.label, spread(speeds, steps), time_shares(runs), not all(map(has_all_times, runs))
+
+
+def _facts(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Versions, machines and commits, as the runs recorded them."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for run in runs:
+        versions, machine, commit = (run.result.get(name) for name in ('versions', 'machine', 'commit'))
+        if isinstance(versions, dict) and versions:
+            found['versions'][', '.join(f'{name} {value}' for name, value in versions.items())] = None
+        if isinstance(machine, dict) and machine:
+            words = (f'{value} cores' if name == 'cores' else f'{value}' for name, value in machine.items())
+            found['machine'][', '.join(words)] = None
+        if commit:
+            found['git commit'][str(commit)] = None
+    return {name: list(words) for name, words in found.items()}
+
+
+def _short_labels(grouped: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
+    """Labels without the name of the experiment where all have the same: 'learning_rate=0.001'."""
+    names = {run.exp_name for runs in grouped.values() for run in runs}
+    if len(grouped) == 1 or len(names) > 1:
+        return dict(grouped)
+    return {label.removeprefix(f'{next(iter(names))} '): runs for label, runs in grouped.items()}
+
+
+def _short_name(metric: str | None) -> str:
+    return 'Return' if metric is None or metric in RETURNS else metric
+
+
+def _envs(grouped: Groups) -> list[str]:
+    return list(dict.fromkeys(env_name(runs[0].config) for runs in grouped.values()))
+
+
+def _and(names: Sequence[str]) -> str:
+    *first, last = names
+    return f'{", ".join(first)} and {last}' if first else last
+
+
+def _found_videos(grouped: Groups) -> list[tuple[str, Video]]:
+    """For each config the newest film of a run, with words; one that a page cannot hold is left out, and the log says so."""
+    found = []
+    for label, runs in grouped.items():
+        for run, path in [(run, path) for run in runs if (path := newest_video(run)) is not None][:1]:
+            at = step_of(path)
+            words = f'{label}, seed {run.seed}{"" if at is None else f", after {at:,} env steps"}'
+            try:
+                found.append((words, read_video(path)))
+            except UserError as error:
+                logger.warning('%s; the report is without it', error)
+    return found

@@ -1,0 +1,196 @@
+"""Curves and films inside a report: SVG for wide and narrow screens in the colours of light and dark ones, and videos."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+
+from zoo.core.errors import UserError
+from zoo.tools.results.curves import Axis
+from zoo.tools.results.plot import COLORS, MARKERS, PAPER, Theme, figure, svg_text
+from zoo.tools.results.read import Run
+from zoo.tools.results.statistics import Stat
+
+WIDE, NARROW, SMALL = (10.4, 4.4), (3.7, 3.9), (3.5, 2.3)
+"""Sizes in inches. The text of a figure is as large as that of the page where it is shown in its own width."""
+MORE = {
+    'eval/success_rate': 'Share of episodes with success',
+    'eval/return_mean': 'Return in evaluations',
+    'collect/return_mean': 'Return in training',
+    'eval/episode_len_mean': 'Length of an episode in evaluations',
+    'learn/entropy': 'Entropy of the policy',
+    'learn/approx_kl': 'Change of the policy in an update (KL)',
+    'learn/explained_variance': 'Share of the return that the value function explains',
+    'learn/value_loss': 'Loss of the value function',
+    'time/env_step_per_s': 'Env steps per second',
+}
+"""Other curves that say how a run went, by importance."""
+N_MORE = 6
+N_COLOR = len(COLORS['light'])
+MARKS = {'o': '●', 's': '■', 'D': '◆', '^': '▲', 'v': '▼', 'P': '✚', 'X': '✖', '*': '★', 'h': '⬢'}
+"""The markers of matplotlib as text."""
+
+KINDS = {
+    '.mp4': ('video/mp4', b'ftyp', 4),
+    '.webm': ('video/webm', b'\x1a\x45\xdf\xa3', 0),
+    '.gif': ('image/gif', b'GIF8', 0),
+}
+"""By the end of a file's name: its type, the bytes that such a file has near its beginning, and where."""
+MAX_BYTE = 32 << 20  # larger pages are refused by many mail servers, and slow on a phone
+
+Groups = Mapping[str, Sequence[Run]]
+
+
+def palette() -> str:
+    """The colours of curves as variables of CSS, one block for light and one for dark screens."""
+    themes: tuple[Theme, Theme] = ('light', 'dark')
+    light, dark = (''.join(f'--{name}: {color};' for name, color in _colors(theme).items()) for theme in themes)
+    return f':root {{ {light} }} @media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}'
+
+
+class Video(NamedTuple):
+    """A film. kind: its type, as 'video/mp4'; data: its bytes."""
+
+    kind: str
+    data: bytes
+
+    @property
+    def source(self) -> str:
+        """The address of its data, inside the page."""
+        return f'data:{self.kind};base64,{base64.b64encode(self.data).decode()}'
+
+
+class Figure(NamedTuple):
+    """The curve of a metric, twice: a page shows the one that fits its width. Below it is the legend, as text.
+
+    keys: of each line the number of its colour, its marker and its label.
+    """
+
+    wide: Markup
+    narrow: Markup
+    keys: list[tuple[int, str, str]]
+    caption: str
+
+
+def main_figure(groups: Groups, colors: Sequence[int], metric: str, x: Axis, stat: Stat, name: str) -> Figure:
+    """The figure of a metric. Args: colors: the number of the colour of each group; name: begins the ids of its elements."""
+    words = f'{metric} of {len(groups)} {"config" if len(groups) == 1 else "configs"} over {_X_WORDS[x]}'
+    wide, narrow = (
+        _draw(groups, colors, metric, x, stat, size, f'{name}-{kind}', words)
+        for kind, size in (('wide', WIDE), ('narrow', NARROW))
+    )
+    marks = [MARKS[MARKERS[i % len(MARKERS)]] for i in range(len(colors))]
+    keys = list(zip((color % N_COLOR for color in colors), marks, wide.labels, strict=True))
+    has_several = any(len(runs) > 1 for runs in groups.values())
+    return Figure(wide.svg, narrow.svg, keys, wide.caption[:1].upper() + wide.caption[1:] if has_several else '')
+
+
+def more_figures(
+    groups: Groups, colors: Sequence[int], shown: str, x: Axis, stat: Stat, name: str
+) -> list[tuple[str, Markup]]:
+    """Small curves of what else is known, each with a title, without the metric that is shown already."""
+    runs = [run for group in groups.values() for run in group]
+    known = [metric for metric in MORE if metric != shown and any(_is_curve(run, metric) for run in runs)]
+    found = []
+    for i, metric in enumerate(known[:N_MORE]):
+        words = f'{metric} over {_X_WORDS[x]}'
+        drawn = _draw(groups, colors, metric, x, stat, SMALL, f'{name}-more-{i}', words, y_words='')
+        found.append((MORE[metric], drawn.svg))
+    return found
+
+
+def read_video(path: Path) -> Video:
+    """A film from a file. Raises: UserError if it is none that browsers show, or too large for a page."""
+    if path.suffix.lower() not in KINDS:
+        raise UserError(f'the video {path} must end in {", ".join(KINDS)}, which browsers show; convert it')
+    try:
+        n_byte = path.stat().st_size
+        data = path.read_bytes() if n_byte <= MAX_BYTE else b''
+    except OSError as error:
+        raise UserError(f'the video {path} cannot be read ({error.strerror}); name another file') from error
+    if n_byte > MAX_BYTE:
+        raise UserError(
+            f'the video {path} has {n_byte / 2**20:.0f} MB but a page takes {MAX_BYTE >> 20} MB; make a shorter one'
+        )
+    kind, mark, at = KINDS[path.suffix.lower()]
+    if data[at : at + len(mark)] != mark:
+        raise UserError(f'the video {path} is no {kind.rpartition("/")[2]} file; name another file')
+    return Video(kind, data)
+
+
+def newest_video(run: Run) -> Path | None:
+    """The film of the highest env step in the folder `videos` of a run; None if there is none."""
+    files = [path for path in sorted(run.path.glob('videos/*')) if _is_film(path)]
+    return max(files, key=lambda path: (step_of(path) or 0, path.name), default=None)
+
+
+def step_of(path: Path) -> int | None:
+    """The env step in a name such as step_40670.mp4."""
+    found = re.search(r'step_0*(\d+)', path.stem)
+    return int(found[1]) if found else None
+
+
+class _Drawn(NamedTuple):
+    """A figure without its legend, and the texts of that: a line for each group, and what lines and shades are."""
+
+    svg: Markup
+    labels: list[str]
+    caption: str
+
+
+_X_WORDS: dict[Axis, str] = {'env_step': 'env steps', 'wall_s': 'wall time'}
+
+
+def _is_curve(run: Run, metric: str) -> bool:
+    return int(np.isfinite(run.columns.get(metric, np.empty(0))).sum()) > 1
+
+
+def _draw(
+    groups: Groups,
+    colors: Sequence[int],
+    metric: str,
+    x: Axis,
+    stat: Stat,
+    size: tuple[float, float],
+    name: str,
+    words: str,
+    y_words: str | None = None,
+) -> _Drawn:
+    """Args: name: of its ids, which differ from those of other figures; words: for those who cannot see it."""
+    drawn = figure(groups, metric, x, stat, size=size, title='')
+    [legend] = drawn.legends
+    labels = [' '.join(text.get_text().split()) for text in legend.get_texts()]
+    caption = ' '.join(legend.get_title().get_text().split())
+    legend.remove()  # text of the page has every letter and wraps
+    drawn.set_size_inches(*size)
+    if y_words is not None:
+        drawn.axes[0].set_ylabel(y_words)
+    return _Drawn(_inline(svg_text(drawn, salt=name), colors, name, words), labels, caption)
+
+
+def _inline(svg: str, colors: Sequence[int], name: str, words: str) -> Markup:
+    """An SVG as a part of a page: with colours of the page, ids of its own, and words."""
+    svg = re.sub(r'<metadata>.*?</metadata>', '', svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|="#|url\(#)', rf'\g<1>{name}-', svg)  # ids, and what refers to them
+    for i, color in enumerate(COLORS['light'][: len(colors)]):
+        svg = svg.replace(color, f'var(--line-{colors[i] % N_COLOR})')
+    for part, color in PAPER['light'].items():
+        svg = svg.replace(color, f'var(--plot-{part})')
+    head = Markup('<svg role="img" aria-label="{}" ').format(words)
+    return Markup(re.sub(r'<svg\s', lambda _: head, svg, count=1))
+
+
+def _colors(theme: Theme) -> dict[str, str]:
+    """The colours of a theme by the variables of CSS that they become."""
+    lines = {f'line-{i}': color for i, color in enumerate(COLORS[theme])}
+    return lines | {f'plot-{name}': color for name, color in PAPER[theme].items()}
+
+
+def _is_film(path: Path) -> bool:
+    return path.suffix.lower() in KINDS and not path.name.startswith('.') and path.is_file()  # '.': being written

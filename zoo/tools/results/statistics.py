@@ -1,0 +1,183 @@
+"""Averages over runs, and how far they would vary with other seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from zoo.core.errors import UserError
+
+Stat = Literal['iqm', 'mean', 'median']
+STATS: tuple[Stat, ...] = get_args(Stat)
+WORDS: dict[Stat, str] = {'iqm': 'interquartile mean', 'mean': 'mean', 'median': 'median'}
+
+N_DRAW, LEVEL, SEED = 5_000, 0.95, 0  # of the bootstrap: draws, share of them inside the interval, seed
+N_AT_ONCE = 1 << 22  # numbers drawn at a time: 32 MB
+N_SPLIT = 200_000  # ways to part runs that are all counted: 10 against 10 have 184,756
+
+
+def iqm(values: ArrayLike, axis: int = 0) -> np.ndarray:
+    """Interquartile mean: of the middle half of the values, those on the quartiles counted in part.
+
+    With n values sorted, n/4 (a fraction included) is cut from either end: of 5 the weights are 0, .75, 1, .75, 0.
+    One outlier of five runs does not move it, and it varies less than the median.
+    Raises: UserError for no value, NaN or an infinite number; `center` leaves NaN out.
+    Source: Agarwal et al. 2021, arXiv:2108.13264, sec. 4.3. Departs: fractions instead of rounding down, for few runs.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=axis)
+    if not ordered.size or not np.isfinite(ordered).all():
+        raise UserError(
+            f'iqm got {_kind(ordered)} but averages finite numbers, one or more; `center` leaves out runs of NaN'
+        )
+    n = ordered.shape[axis]
+    position = np.arange(n)
+    weight = np.clip(np.minimum(position + 1, 3 * n / 4) - np.maximum(position, n / 4), 0, None)
+    return np.average(ordered, axis=axis, weights=weight)
+
+
+_FUNCTIONS: dict[Stat, Callable[..., Any]] = {'iqm': iqm, 'mean': np.mean, 'median': np.median}
+
+
+def center(values: ArrayLike, stat: Stat = 'iqm') -> np.ndarray:
+    """The average of runs.
+
+    Args: values: [n_run, ...]; NaN: the run has no value there, and the others are averaged.
+    Returns: [...], NaN where no run has a value. Raises: UserError for no run, or an infinite number.
+    """
+    columns, shape = _columns(values)
+    found = np.full(columns.shape[1], np.nan)
+    for where, present in _alike(columns):
+        found[where] = _FUNCTIONS[stat](present, axis=0)
+    return found.reshape(shape)
+
+
+def interval(
+    values: ArrayLike, stat: Stat = 'iqm', *, n_draw: int = N_DRAW, level: float = LEVEL, seed: int = SEED
+) -> tuple[np.ndarray, np.ndarray]:
+    """Percentile bootstrap of an average of runs: where it would lie with other seeds, in `level` of all cases.
+
+    Whole runs are drawn with replacement, as many as there are, and the average of each draw is taken. With fewer than
+    some 10 runs it is a rough interval; with one run it has no width.
+    Args: values: [n_run, ...], NaN as for `center`; level: in (0, 1); seed: the same one gives the same interval.
+    Returns: lower and upper ends, each [...], NaN as for `center`. Raises: UserError for no run, an infinite number, a level
+      outside of (0, 1), or n_draw below 1.
+    Source: Agarwal et al. 2021, arXiv:2108.13264, sec. 4.1.
+    """
+    _check_draws(n_draw, level)
+    columns, shape = _columns(values)
+    low, high = np.full((2, columns.shape[1]), np.nan)
+    for where, present in _alike(columns):
+        drawn = _draws(len(present), n_draw, np.random.default_rng(seed))
+        n_column = max(1, N_AT_ONCE // drawn.size)
+        for at in range(0, len(where), n_column):
+            part = where[at : at + n_column]
+            averages = _FUNCTIONS[stat](present[drawn, at : at + n_column], axis=1)  # [n_draw, n_run, n] -> [n_draw, n]
+            low[part], high[part] = np.quantile(averages, _ends(level), axis=0)
+    return low.reshape(shape), high.reshape(shape)
+
+
+def probability_of_improvement(a: Sequence[float], b: Sequence[float]) -> float:
+    """Chance that a run of `a` is higher than one of `b`: the share of pairs in which it is, ties counted as halves.
+
+    Args: a, b: [n_run] each. Raises: UserError for no run, or NaN: leave out runs without a value. Source: Agarwal et al. 2021, arXiv:2108.13264, sec. 4.3.
+    """
+    return float(_wins(a, b).mean())
+
+
+def improvement_interval(
+    a: Sequence[float], b: Sequence[float], *, n_draw: int = N_DRAW, level: float = LEVEL, seed: int = SEED
+) -> tuple[float, float]:
+    """Percentile bootstrap of `probability_of_improvement`: runs of both sides are drawn anew. Args, Raises: as `interval`."""
+    _check_draws(n_draw, level)
+    wins, rng = _wins(a, b), np.random.default_rng(seed)
+    rows, cols = (_draws(n, n_draw, rng) for n in wins.shape)
+    shares = [wins[np.ix_(row, col)].mean() for row, col in zip(rows, cols, strict=True)]
+    low, high = np.quantile(shares, _ends(level))
+    return float(low), float(high)
+
+
+def permutation_p(a: Sequence[float], b: Sequence[float], *, n_draw: int = 20_000, seed: int = SEED) -> float:
+    """How often chance alone gives such a `probability_of_improvement`, or one farther from .5: a two-sided p value.
+
+    It is the share of all ways to part the runs into two sides of these sizes, or of n_draw random ones where these are more
+    than N_SPLIT. 3 runs against 3 have 20 ways: p is .1 or more, see `least_p`.
+    Args, Raises: as `probability_of_improvement`.
+    Source: the rank-sum test, Mann and Whitney 1947, with the exact distribution under permutation, ties included.
+    """
+    n, n_all = len(_wins(a, b)), len(a) + len(b)
+    pooled = np.concatenate([np.asarray(x, dtype=np.float64) for x in (a, b)])
+    ranks = _wins(pooled, pooled).sum(axis=1)  # one side's sum is its wins over the other, and n^2 / 2 among themselves
+    if math.comb(n_all, n) <= N_SPLIT:
+        splits = np.array(list(combinations(range(n_all), n)))
+        sums, n_more = ranks[splits].sum(axis=1), 0
+    else:
+        rng = np.random.default_rng(seed)
+        sums, n_more = np.array([ranks[rng.permutation(n_all)[:n]].sum() for _ in range(n_draw)]), 1  # and this split
+    middle = n * n_all / 2
+    n_far = int(np.sum(np.abs(sums - middle) >= abs(ranks[:n].sum() - middle) - 1e-9))
+    return (n_far + n_more) / (len(sums) + n_more)
+
+
+def least_p(n_a: int, n_b: int) -> float:
+    """The lowest `permutation_p` of so many runs: that of two sides of which one has all the higher runs."""
+    return min(1.0, 2 / math.comb(n_a + n_b, n_a))
+
+
+def _columns(values: ArrayLike) -> tuple[np.ndarray, tuple[int, ...]]:
+    """[n_run, ...] as [n_run, n], and the shape that results have. Raises: UserError for no run, or an infinite number."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 0 or len(array) == 0:
+        raise UserError(f'values have the shape {array.shape} but must be [n_run, ...] with one run or more')
+    if np.isinf(array).any():
+        raise UserError(
+            f'values hold {_kind(array)} but must be finite numbers, or NaN for a run that is to be left out; change them to NaN'
+        )
+    return array.reshape(len(array), -1), array.shape[1:]
+
+
+def _check_draws(n_draw: int, level: float) -> None:
+    if n_draw < 1 or not 0 < level < 1:
+        raise UserError(f'n_draw is {n_draw} and level {level} but they must be >= 1 and in (0, 1); e.g. 5000 and 0.95')
+
+
+def _kind(array: np.ndarray) -> str:
+    """What is wrong with numbers of which not all are finite, or there are none."""
+    if not array.size:
+        return 'no number'
+    n_nan, n_inf = int(np.isnan(array).sum()), int(np.isinf(array).sum())
+    return f'{n_inf} infinite of {array.size} numbers' if n_inf else f'{n_nan} NaN of {array.size} numbers'
+
+
+def _alike(columns: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Indices of columns in which the same runs have values, and these values; columns without any are left out."""
+    has_value, kind = np.unique(~np.isnan(columns), axis=1, return_inverse=True)
+    for i in range(has_value.shape[1]):
+        if has_value[:, i].any():
+            where = np.flatnonzero(kind.ravel() == i)
+            yield where, columns[np.ix_(has_value[:, i], where)]
+
+
+def _draws(n_run: int, n_draw: int, rng: np.random.Generator) -> np.ndarray:
+    """Which runs each draw takes, [n_draw, n_run]."""
+    return rng.integers(n_run, size=(n_draw, n_run))
+
+
+def _ends(level: float) -> list[float]:
+    return [(1 - level) / 2, (1 + level) / 2]
+
+
+def _wins(a: ArrayLike, b: ArrayLike) -> np.ndarray:
+    """[len(a), len(b)]: 1 where a is higher, 1/2 where both are equal."""
+    runs, others = (np.asarray(x, dtype=np.float64) for x in (a, b))
+    for name, x in (('a', runs), ('b', others)):
+        if x.ndim != 1 or not len(x) or np.isnan(x).any():
+            problem = f'the shape {list(x.shape)}' if x.ndim != 1 else _kind(x)
+            raise UserError(
+                f'{name} has {problem} but must be [n_run] numbers, one or more; leave out runs without a value'
+            )
+    return np.greater.outer(runs, others) + 0.5 * np.equal.outer(runs, others)

@@ -1,0 +1,115 @@
+"""The table of `zoo runs`: a line for each run, with what it reached and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from zoo.tools.results.read import DEFAULT_METRICS, METRICS, Run, groups
+
+Order = Literal['time', 'return', 'steps', 'name']
+HEADS = ('run', 'config', 'policy', 'env', 'seed', 'env steps', 'last', 'best', 'steps/s', 'state')
+LABEL = 60  # letters of a label that a terminal shows, more where labels would look alike
+
+
+class RunRow(NamedTuple):
+    """What the table says of a run. label: exp_name, and what tells its config from others of that name. last, best: mean
+    returns of evaluations, of training where there were none; None: no return yet. speed: env steps per second, evaluations
+    included; time: of its last line, seconds since 1970."""
+
+    path: Path
+    exp_name: str
+    label: str
+    policy: str
+    env: str
+    seed: int
+    env_step: int
+    last: float | None
+    best: float | None
+    speed: float | None
+    state: str
+    reason: str
+    time: float
+
+
+def rows_of(runs: Sequence[Run]) -> list[RunRow]:
+    """The rows of runs, with labels that tell their configs apart."""
+    labels = {run.path: label for label, members in groups(runs).items() for run in members}
+    return [row_of(run, labels[run.path]) for run in runs]
+
+
+def row_of(run: Run, label: str | None = None) -> RunRow:
+    """The row of one run. Args: label: exp_name without one."""
+    metric = next((name for name in DEFAULT_METRICS if name in run.columns), None)
+    values = run.curve(metric)[1].tolist() if metric is not None else []
+    last, best = (values[-1], max(values)) if values else (None, None)
+    reason = str(run.result.get('error') or run.result.get('stop_reason') or '')
+    names = run.exp_name, label or run.exp_name, run.policy_type, run.env_id, run.seed
+    return RunRow(run.path, *names, run.env_step, last, best, run.speed, run.state, reason, _time(run.path))
+
+
+def sorted_rows(rows: Sequence[RunRow], order: Order = 'time') -> list[RunRow]:
+    """Rows in an order: the oldest first, the highest last return first, the longest first, or by name and seed."""
+    keys: dict[str, Callable[[RunRow], Any]] = {
+        'time': lambda row: row.time,
+        'return': lambda row: (row.last is None, -(row.last or 0.0)),
+        'steps': lambda row: -row.env_step,
+        'name': lambda row: (row.exp_name, row.seed, row.path.name),
+    }
+    return sorted(rows, key=keys[order])
+
+
+def as_texts(rows: Sequence[RunRow], n_letter: int | None = None) -> list[tuple[str, ...]]:
+    """Rows as the words of HEADS.
+
+    Args: n_letter: longer labels are cut in the middle, to so many letters, or more where two would look alike; None: not.
+    """
+    texts = [as_text(row) for row in rows]
+    if n_letter is None:
+        return texts
+    labels = {row.label for row in rows}
+    while len({_cut(label, n_letter) for label in labels}) < len(labels):
+        n_letter += 10
+    return [(run, _cut(label, n_letter), *rest) for run, label, *rest in texts]
+
+
+def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
+    """A row as the words of HEADS. Args: root: folder to which paths are shown relative; the current one without it."""
+    root = root or Path.cwd()
+    path = row.path.absolute()
+    shown = path.relative_to(root) if path.is_relative_to(root) else path
+    numbers = (
+        f'{row.env_step:,}',
+        _number(row.last),
+        _number(row.best),
+        '-' if row.speed is None else f'{row.speed:,.0f}',
+    )
+    state = f'{row.state}: {row.reason}' if row.reason else row.state
+    return (str(shown), row.label, row.policy, row.env, str(row.seed), *numbers, state)
+
+
+def as_data(row: RunRow) -> dict[str, Any]:
+    """A row for programs."""
+    when = datetime.fromtimestamp(row.time).isoformat(timespec='seconds')
+    return {**row._asdict(), 'path': str(row.path), 'time': when}
+
+
+def _cut(label: str, n: int) -> str:
+    """A label of at most n letters, with its beginning and its end."""
+    half = (n - 1) // 2
+    return label if len(label) <= n else f'{label[: n - 1 - half]}…{label[-half:]}'
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return '-'
+    return f'{value:.4g}' if abs(value) < 10_000 else f'{value:,.0f}'
+
+
+def _time(path: Path) -> float:
+    for file in (path / METRICS, path):
+        if file.exists():
+            return file.stat().st_mtime
+    return 0.0

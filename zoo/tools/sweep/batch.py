@@ -1,0 +1,337 @@
+"""Several runs of one command, a grid of seeds and values: each in a process of its own; one that fails ends no other."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import math
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from zoo.config.section import ConfigError
+from zoo.config.source import parse_value, split_override
+from zoo.core.errors import UserError
+from zoo.core.processes import end_words
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint.consent import Trust
+from zoo.run.config import resolve_config
+from zoo.run.folder import refuse_other_configs
+from zoo.run.signals import Interrupted, catch_signals
+from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
+from zoo.tools.sweep.spaces import parts_of_text
+
+if TYPE_CHECKING:
+    from zoo.run.observers.base import RunView
+
+MAX_RUN = 1_000
+MAX_NAME = 100  # characters of the name of a folder
+_RANGE = re.compile(r'(-?\d+)\.\.(-?\d+)')
+_NEARLY_RANGE = re.compile(r'(\d+)(?:\.{3,}|-|:)(\d+)')  # of seeds, as others write it
+TEXT_KEYS = ('exp_name', 'logger.root')
+"""Keys whose value is one text, commas included."""
+
+
+class Member(NamedTuple):
+    """One run of a grid.
+
+    values: the keys that have several values, with the value of this run; name: of its folder, 'seed0_batch_size=64'.
+    """
+
+    values: dict[str, str]
+    name: str
+
+    @property
+    def overrides(self) -> list[str]:
+        """The values as overrides."""
+        return [f'{key}={text}' for key, text in self.values.items()]
+
+
+def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0) -> tuple[list[Member], list[str]]:
+    """All combinations of the values that keys have, seeds last; and the overrides that have one value.
+
+    Args: texts: overrides, of which the last one of a key counts; '1..5' and 'a,b' are several values, but for commas inside
+      of brackets or quotes; seeds: that many, from first_seed on.
+    Returns: one member without values where nothing has several. Raises: ConfigError, also for a key with several values twice,
+      which may be meant together; UserError.
+    """
+    several: dict[str, list[str]] = {}
+    fixed: list[str] = []
+    for text in texts:
+        key, raw = split_override(text)
+        values = [raw] if key in TEXT_KEYS else _values(key, raw)
+        if len(values) == 1:
+            several.pop(key, None)
+            fixed.append(f'{key}={values[0]}')
+        elif key in several:
+            raise ConfigError(f'{key} has several values twice; give them once.')
+        else:
+            fixed = [one for one in fixed if split_override(one)[0] != key]
+            several[key] = values
+    _add_seeds(several, fixed, seeds, first_seed)
+    n_run = math.prod(map(len, several.values()))
+    if n_run > MAX_RUN:
+        raise UserError(
+            f'these values make {n_run:,} runs but at most {MAX_RUN:,} are trained by one command; give fewer'
+        )
+    keys = sorted(several, key=lambda key: key == 'seed')
+    chosen = itertools.product(*(several[key] for key in keys))
+    return _with_own_names([_member(dict(zip(keys, values, strict=True))) for values in chosen]), fixed
+
+
+def _with_own_names(members: list[Member]) -> list[Member]:
+    """Members whose names differ, also where a file system ignores case, and are short enough for one."""
+    n_use = Counter(member.name.casefold() for member in members)
+    return [
+        member._replace(name=f'{member.name[:MAX_NAME]}-{_digest(member)}')
+        if n_use[member.name.casefold()] > 1 or len(member.name) > MAX_NAME
+        else member
+        for member in members
+    ]
+
+
+def _digest(member: Member) -> str:
+    return hashlib.sha256(repr(sorted(member.values.items())).encode()).hexdigest()[:8]
+
+
+def _add_seeds(several: dict[str, list[str]], fixed: list[str], seeds: int | None, first_seed: int) -> None:
+    if seeds is None:
+        return
+    if 'seed' in several:
+        raise UserError(f'--seeds {seeds} and seed={",".join(several["seed"])} both name seeds; give one of them')
+    if seeds < 1:
+        raise UserError(f'--seeds is {seeds} but must be 1 or more; e.g. --seeds 5')
+    fixed[:] = [text for text in fixed if split_override(text)[0] != 'seed']
+    several['seed'] = [str(first_seed + i) for i in range(seeds)]
+
+
+def _values(key: str, raw: str) -> list[str]:
+    """The values of a text. Raises: ConfigError for a list or range that has none, or one of them twice."""
+    if found := _RANGE.fullmatch(raw):
+        low, high = map(int, found.groups())
+        if high < low:
+            raise ConfigError(f'{key}={raw} counts down, which has no values; write {key}={high}..{low}.')
+        if high - low >= MAX_RUN:
+            raise ConfigError(
+                f'{key}={raw} has {high - low + 1:,} values; at most {MAX_RUN:,} runs are trained by one command.'
+            )
+        return [str(i) for i in range(low, high + 1)]
+    if key == 'seed' and (found := _NEARLY_RANGE.fullmatch(raw)):
+        raise ConfigError(f'{key}={raw} is no range; write {key}={found[1]}..{found[2]}.')
+    values = [part.strip() for part in parts_of_text(raw)]
+    if len(values) > 1 and not all(values):
+        there = ','.join(value for value in values if value)
+        raise ConfigError(f'{key}={raw} has an empty value; there are no spaces around commas: {key}={there}.')
+    _refuse_equal(key, raw, values)
+    return values
+
+
+def _refuse_equal(key: str, raw: str, values: list[str]) -> None:
+    """Raises: ConfigError for a value that is there twice, maybe written in two ways: 1e-3,0.001."""
+    if len(values) == 1:
+        return
+    first: dict[str, str] = {}  # as it is written, by its meaning
+    pairs = [(first.setdefault(_meaning(value), value), value) for value in values]
+    if len(first) < len(values):
+        ways = ', '.join(f'{one} and {other} are equal' for one, other in pairs if one != other)
+        raise ConfigError(
+            f'{key}={raw} has a value twice{f" ({ways})" if ways else ""}; write {key}={",".join(first.values())}.'
+        )
+
+
+def _meaning(text: str) -> str:
+    """A text that is the same for all ways to write one value."""
+    value = parse_value(text)
+    if value == text:
+        with suppress(ValueError):  # YAML takes 00 for a text, a key that is a number does not
+            value = float(text)
+    return repr(_plain_number(value))
+
+
+def _plain_number(value: object) -> object:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return [_plain_number(part) for part in value] if isinstance(value, list) else value
+
+
+def _member(values: dict[str, str]) -> Member:
+    words = [f'{key.rpartition(".")[2]}={text}' for key, text in values.items() if key != 'seed']
+    name = '_'.join([f'seed{values["seed"]}' if 'seed' in values else '', *words]).strip('_')
+    return Member(values, re.sub(r'[^\w.=+-]+', '-', name))
+
+
+State = Literal['done', 'failed', 'stopped', 'waiting']
+QUIET = 'logger.console=off'  # lines of several runs would mix
+logger = logging.getLogger(__name__)
+
+
+class RunOutcome(NamedTuple):
+    """What came of one run. reason: why it failed, or ended early; run_dir: its folder, None if it did not begin."""
+
+    member: Member
+    state: State
+    run_dir: Path | None = None
+    reason: str = ''
+
+
+class Task(NamedTuple):
+    """What the process of a run is given. command: that repeats it, () if it is not known; note: a file for its folder."""
+
+    source: Any
+    overrides: tuple[str, ...]
+    trust: Trust
+    run_dir: Path | None
+    name: str
+    command: tuple[str, ...]
+    note: Path
+
+
+class _NoteFolder:
+    """A callback that writes the folder of a run into a file, for the process that started this one."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def on_start(self, job: RunView) -> None:
+        with suppress(OSError):  # it only serves a message
+            self._file.write_text(str(job.run_dir), encoding='utf-8')
+
+
+def train_many(
+    source: Any,
+    members: Sequence[Member],
+    overrides: Sequence[str] = (),
+    *,
+    jobs: int = 1,
+    run_dir: str | os.PathLike[str] | None = None,
+    trust: Trust = (),
+    imports: Sequence[str] = (),
+    command: Sequence[str] = (),
+    on_end: Callable[[RunOutcome, int], None] | None = None,
+) -> list[RunOutcome]:
+    """Trains the runs of a grid, `jobs` at a time, each with one torch thread.
+
+    Args:
+      source: what `serial_pipeline` takes as a config; members: of `grid_of`; overrides: of all runs.
+      run_dir: holds the folder of each run, by its name; the same call then continues what has not ended. None: each run has
+        a new folder below logger.root.
+      command: words that train one run, 'zoo', 'train', config and overrides; with those of the run it is kept in its
+        result.json.
+      on_end: called with each outcome and how many runs have ended.
+    Returns: outcomes in the order of members. Raises: ConfigError or UserError before anything starts, also if a folder of
+      run_dir has a run of another config; Interrupted after a signal, once all runs have saved.
+    """
+    _check(source, members, overrides, jobs)
+    folders = [None if run_dir is None else Path(run_dir) / (member.name or 'run') for member in members]
+    refuse_other_configs(source, [[*overrides, *member.overrides] for member in members], folders)
+    outcomes = [RunOutcome(member, 'waiting') for member in members]
+    logger.info('%d runs, %d at a time', len(members), min(jobs, len(members)))
+    say_if_too_many(min(jobs, len(members)))
+    team, waiting = Team(_train_one, imports), list(range(len(members)))
+    with tempfile.TemporaryDirectory() as notes, catch_signals() as received, team.follow_signals():
+        tasks = [
+            _task(source, member, overrides, trust, folder, command, Path(notes) / str(i))
+            for i, (member, folder) in enumerate(zip(members, folders, strict=True))
+        ]
+        while team.members or (waiting and not received):
+            while waiting and not received and len(team.members) < jobs:
+                team.start((i := waiting.pop(0), tasks[i]))
+            for ended in team.ended() if team.members else ():
+                i = ended.task[0]
+                outcomes[i] = _outcome(members[i], tasks[i], ended, received)
+                if on_end is not None:
+                    on_end(outcomes[i], sum(outcome.state != 'waiting' for outcome in outcomes))
+    if received:
+        _tell_how_to_continue(outcomes, run_dir)
+        raise Interrupted(128 + received[0])
+    return outcomes
+
+
+def _check(source: Any, members: Sequence[Member], overrides: Sequence[str], jobs: int) -> None:
+    if type(jobs) is not int or jobs < 1:
+        raise UserError(f'jobs is {jobs!r} but must be an integer >= 1, the runs that train at a time; e.g. 2')
+    if int(os.environ.get('WORLD_SIZE') or 1) > 1:
+        raise UserError(
+            'several seeds or values are runs of their own, and torchrun started this one; leave torchrun out'
+        )
+    problems: dict[str, None] = {}
+    for member in members:
+        try:
+            resolve_config(source, [*overrides, *member.overrides])
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+    if problems:
+        raise ConfigError([*problems, *_one_value(members, list(problems))])
+
+
+def _one_value(members: Sequence[Member], problems: Sequence[str]) -> Iterator[str]:
+    """How to write a list, for keys that must be one and have several values."""
+    for key in members[0].values:
+        texts = list(dict.fromkeys(member.values[key] for member in members))
+        if key != 'seed' and any(problem.startswith(f'{key} ') and 'a list' in problem for problem in problems):
+            yield f'{key}={",".join(texts)} is {len(texts)} values, for a run each; one list of them is {key}=[{",".join(texts)}].'
+
+
+def _task(
+    source: Any,
+    member: Member,
+    overrides: Sequence[str],
+    trust: Trust,
+    folder: Path | None,
+    command: Sequence[str],
+    note: Path,
+) -> Task:
+    place = () if folder is None else ('--run-dir', str(folder))
+    words = (*command, *member.overrides, *place) if command else ()
+    return Task(source, (*overrides, *member.overrides, QUIET), trust, folder, member.name, words, note)
+
+
+def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
+    """Trains one run; returns its folder, and why it ended early."""
+    task = work[1]
+    if received:
+        raise Interrupted(128 + received[0])
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(logging.Formatter(f'zoo: {task.name}: %(message)s' if task.name else 'zoo: %(message)s'))
+    zoo = logging.getLogger('zoo')
+    zoo.setLevel(max(zoo.getEffectiveLevel(), logging.WARNING))
+    logging.getLogger('zoo.run.signals').setLevel(logging.ERROR)  # the first process says it for all
+    if task.command:
+        sys.argv = list(task.command)  # this process has that run alone; it was given the words of its parent
+    listeners = [_NoteFolder(task.note)]
+    result = serial_pipeline(
+        task.source, overrides=task.overrides, trust=task.trust, run_dir=task.run_dir, callbacks=listeners
+    )
+    return str(result.run_dir), result.stop_reason
+
+
+def _outcome(member: Member, task: Task, ended: Ended, received: Sequence[int]) -> RunOutcome:
+    if ended.value is not None:
+        run_dir, reason = ended.value
+        return RunOutcome(member, 'done', Path(run_dir), reason)
+    folder = Path(task.note.read_text(encoding='utf-8')) if task.note.exists() else None
+    if ended.error is not None:
+        return RunOutcome(member, 'failed', folder, str(ended.error))
+    if ended.exitcode > 128:
+        return RunOutcome(member, 'stopped', folder, f'by signal {received[0] if received else ended.exitcode - 128}')
+    if received and ended.exitcode == -signal.SIGTERM:  # of `Team.stop`, while the process still started
+        return RunOutcome(member, 'stopped', folder, f'by signal {received[0]} before it began')
+    return RunOutcome(member, 'failed', folder, f'its process {end_words(ended.exitcode)}')
+
+
+def _tell_how_to_continue(outcomes: Sequence[RunOutcome], run_dir: str | os.PathLike[str] | None) -> None:
+    n_done = sum(outcome.state == 'done' for outcome in outcomes)
+    way = (
+        'the same command continues the others'
+        if run_dir is not None
+        else 'zoo runs shows the others, zoo train --resume RUN continues one; with --run-dir DIR the same command would'
+    )
+    logger.warning('stopped with %d of %d runs done; %s', n_done, len(outcomes), way)

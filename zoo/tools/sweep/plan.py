@@ -1,0 +1,192 @@
+"""The plan of a sweep: its config, spaces and rules, all checked before anything starts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from zoo.config.section import Config, ConfigError
+from zoo.config.yaml_io import storable
+from zoo.core.errors import UserError
+from zoo.run.base_config import JobConfig
+from zoo.run.config import resolve_config
+from zoo.run.config_check import without_derived_values
+from zoo.tools.sweep.score import METRICS, Metric, Score
+from zoo.tools.sweep.spaces import Space, default_spaces, split_spaces
+
+Sampler = Literal['tpe', 'random', 'grid']
+Pruner = Literal['median', 'halving']
+N_TRIAL = 20
+MAX_POINTS = 10_000  # trials of a grid
+MAX_TRIES = 100  # combinations that are looked at for one in which a value is accepted
+FIXED = ('seed', 'exp_name', 'logger', 'checkpoint', 'max_env_step', 'policy.eval')
+"""Keys and sections that may have no space: they are the sweep's own, or decide how a trial is measured."""
+
+
+class Plan(NamedTuple):
+    """A checked sweep."""
+
+    source: Any
+    overrides: tuple[str, ...]
+    spaces: dict[str, Space]
+    score: Score
+    name: str
+    folder: Path
+    storage: Path
+    n_trial: int
+    n_seed: int
+    seed: int
+    sampler: Sampler
+    pruner: Pruner | None
+    eval_freq: int
+    identity: dict[str, Any]
+    """What must be equal in all processes that share a storage."""
+
+    def resolve(self, values: dict[str, str]) -> Config:
+        """The config of a trial. Raises: ConfigError if these values do not go together."""
+        return resolve_config(self.source, self.overrides_of(values))
+
+    def overrides_of(self, values: dict[str, str]) -> list[str]:
+        """The overrides of a trial: those of the sweep, then its values by key."""
+        return [*self.overrides, *(f'{key}={value}' for key, value in values.items())]
+
+    def grid(self) -> list[dict[str, str]]:
+        """Every combination of the values of a grid."""
+        columns = [space.grid() for space in self.spaces.values()]
+        return [dict(zip(self.spaces, values, strict=True)) for values in itertools.product(*columns)]
+
+
+def make_plan(
+    source: Any,
+    texts: Sequence[str],
+    *,
+    n: int | None = None,
+    seeds: int = 1,
+    metric: Metric | None = None,
+    sampler: Sampler = 'tpe',
+    pruner: Pruner | None = 'median',
+    storage: str | None = None,
+    name: str | None = None,
+) -> Plan:
+    """A plan of what `zoo.tools.sweep.sweep` takes. Raises: UserError, or ConfigError with a sentence for every problem."""
+    _check_words(n, seeds, metric, sampler, pruner)
+    spaces, fixed = split_spaces(texts)
+    cfg = resolve_config(source, fixed)
+    spaces = spaces or _default_spaces(source, fixed, cfg)
+    problems = [*_refused_keys(spaces), *_grid_problems(spaces, sampler)]
+    if problems := problems or list(_refused_values(source, fixed, spaces)):
+        raise ConfigError(problems)
+    stop_value = cfg.policy.eval.stop_value
+    if metric == 'steps' and stop_value is None:
+        raise UserError(
+            'metric steps counts env steps until policy.eval.stop_value, which the config does not set; set it, e.g. '
+            'policy.eval.stop_value=475, or choose another metric: best, last, auc'
+        )
+    chosen = metric or ('best' if stop_value is None else 'steps')
+    name = name or f'{cfg.exp_name}_sweep'
+    resolve_config(source, [*fixed, f'exp_name={name}'])  # it must name a folder
+    folder = Path(cfg.logger.root).absolute() / name
+    n_point = math.prod(len(space.grid()) for space in spaces.values()) if sampler == 'grid' else None
+    n_trial = min(n or n_point, n_point) if n_point else n or N_TRIAL
+    config = {
+        key: value
+        for key, value in storable(without_derived_values(cfg.to_dict())).items()
+        if key not in ('logger', 'exp_name', 'checkpoint')
+    }
+    identity = {
+        'config': config,
+        'spaces': {key: str(space) for key, space in spaces.items()},
+        'metric': chosen,
+        'seeds': seeds,
+    }
+    score = Score(chosen, stop_value, cfg.max_env_step)
+    file = Path(storage).absolute() if storage else folder / 'journal.log'
+    rules = sampler, pruner, cfg.policy.eval.eval_freq, identity
+    return Plan(source, tuple(fixed), spaces, score, name, folder, file, n_trial, seeds, cfg.seed, *rules)
+
+
+def _check_words(n: int | None, seeds: int, metric: str | None, sampler: str, pruner: str | None) -> None:
+    for word, number in (('n', 1 if n is None else n), ('seeds', seeds)):
+        if type(number) is not int or number < 1:
+            raise UserError(
+                f'{word} is {number!r} but must be an integer >= 1; e.g. {word}={N_TRIAL if word == "n" else 3}'
+            )
+    closed = ('metric', metric, METRICS), ('sampler', sampler, get_args(Sampler)), ('pruner', pruner, get_args(Pruner))
+    for word, value, known in closed:
+        if value not in known and not (value is None and word != 'sampler'):
+            raise UserError(f'{word} is {value!r} but must be one of {", ".join(known)}')
+
+
+def _default_spaces(source: Any, fixed: list[str], cfg: JobConfig) -> dict[str, Space]:
+    """The default spaces of the policy, without those of keys that it lacks, or of which the config refuses a value."""
+    spaces = split_spaces([f'{key}={text}' for key, text in default_spaces(cfg).items()])[0]
+    taken = {key: space for key, space in spaces.items() if not list(_refused_values(source, fixed, {key: space}))}
+    if not taken:
+        raise UserError(
+            'the sweep got no space, and the policy has none of the keys of the default spaces; give one, e.g. '
+            "'policy.learn.learning_rate=log(1e-4,1e-2)'"
+        )
+    return taken
+
+
+def _refused_keys(spaces: dict[str, Space]) -> list[str]:
+    return [
+        f'{key} can have no space: it is the same in all trials of a sweep; '
+        + ('choose the number of seeds with --seeds' if key == 'seed' else f'write {key}={space.probes()[0]}')
+        for key, space in spaces.items()
+        if any(key == fixed or key.startswith(f'{fixed}.') for fixed in FIXED)
+    ]
+
+
+def _grid_problems(spaces: dict[str, Space], sampler: Sampler) -> list[str]:
+    if sampler != 'grid':
+        return [
+            f'{key}={space} has a number of points, which only the sampler grid takes; leave it out, or add --sampler grid'
+            for key, space in spaces.items()
+            if space.n_point
+        ]
+    problems = [
+        f'{key}={space} has no number of points, which the sampler grid needs; write {space.kind}('
+        f'{str(space)[len(space.kind) + 1 : -1]},5), or choice(...)'
+        for key, space in spaces.items()
+        if space.kind in ('log', 'uniform') and not space.n_point
+    ]
+    n_point = math.prod(len(space.grid()) for space in spaces.values())
+    if n_point > MAX_POINTS:
+        problems.append(
+            f'the grid has {n_point:,} points, at most {MAX_POINTS:,} can be tried; use the sampler random or tpe'
+        )
+    return problems
+
+
+def _refused_values(source: Any, fixed: list[str], spaces: dict[str, Space]) -> list[str]:
+    """A sentence for every value of `probes` that the config refuses, whatever values the other keys have."""
+    problems = []
+    for key, space in spaces.items():
+        for value in space.probes():
+            if found := _refusal(source, fixed, spaces, key, value):
+                whole = (
+                    ' (a space of integers is int(LOW,HIGH))'
+                    if 'integer' in found[0] and space.kind != 'choice'
+                    else ''
+                )
+                problems.append(f'{key}={space}: {found[0]}{whole}')
+                break
+    return problems
+
+
+def _refusal(source: Any, fixed: list[str], spaces: dict[str, Space], key: str, value: str) -> list[str]:
+    """What the config says of a value; [] if it is accepted alone, or with some values of the other keys."""
+    others = [[f'{other}={text}' for text in space.probes()] for other, space in spaces.items() if other != key]
+    first: list[str] = []
+    for texts in itertools.islice(itertools.chain([()], itertools.product(*others)), MAX_TRIES):
+        try:
+            resolve_config(source, [*fixed, *texts, f'{key}={value}'])
+        except ConfigError as error:
+            first = first or error.problems
+        else:
+            return []
+    return first

@@ -1,0 +1,155 @@
+"""Processes of one command on this machine, each with one torch thread, that end with it and save when it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+from typing import Any, NamedTuple
+
+from zoo.core.errors import RunError, UserError, env_failure, show_error
+from zoo.core.processes import die_with_parent
+from zoo.run.result import n_core
+from zoo.run.signals import catch_signals
+
+logger = logging.getLogger(__name__)
+MAX_TEXT = 4_000  # characters of an error: a pipe that nobody reads yet holds 64 KB, and its sender waits
+Work = Callable[[Any, list[int]], Any]
+"""What a process does: given a task and the list of signals that it received; what it returns is sent back."""
+
+
+def say_if_too_many(n_process: int) -> None:
+    """Logs a hint where there are more processes than processor cores."""
+    if n_process > (n := n_core()):
+        cores = 'one processor core' if n == 1 else f'{n} processor cores'
+        logger.info('%d processes share %s, and gain no speed by it; use --jobs %d', n_process, cores, n)
+
+
+class Ended(NamedTuple):
+    """A process that ended: its task, exit code, and what it returned or could not do."""
+
+    task: Any
+    exitcode: int
+    value: Any
+    error: Exception | None
+
+
+class Team:
+    """The processes, and the ends of pipes on which they answer.
+
+    Args: work: a function of a module; imports: modules or files that each process imports first.
+    """
+
+    def __init__(self, work: Work, imports: Sequence[str]) -> None:
+        self._context = multiprocessing.get_context('spawn')
+        self._work, self._imports = work, list(imports)
+        self._level = logging.getLogger().getEffectiveLevel()
+        self.members: dict[Any, tuple[Any, Connection]] = {}
+
+    def start(self, task: Any) -> None:
+        """Starts a process with a task. Raises: UserError if the task cannot be sent."""
+        try:
+            pickle.dumps(task)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise UserError(
+                f'the config cannot be sent to other processes ({error}); write it into a file, or use jobs=1'
+            ) from error
+        here, there = self._context.Pipe(duplex=False)
+        is_main = threading.current_thread() is threading.main_thread()
+        args = self._work, task, self._imports, self._level, there, os.getpid(), is_main
+        process = self._context.Process(target=_run, args=args)
+        process.start()
+        there.close()
+        self.members[process] = task, here
+
+    def ended(self) -> list[Ended]:
+        """Waits until a process ends; those that did."""
+        connection.wait([process.sentinel for process in self.members])
+        return [self._end(process) for process in list(self.members) if not process.is_alive()]
+
+    def stop(self) -> None:
+        """Asks all processes to save and end."""
+        for process in list(self.members):
+            process.terminate()
+
+    @contextmanager
+    def follow_signals(self) -> Iterator[None]:
+        """The signals of this process go to the others too: they are no part of its process group."""
+        handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        is_main = threading.current_thread() is threading.main_thread()
+
+        def handler(number: int, frame: FrameType | None) -> None:
+            self.stop()
+            before = handlers[number]
+            if callable(before):
+                before(number, frame)
+
+        for number in handlers if is_main else ():
+            signal.signal(number, handler)
+        try:
+            yield
+        finally:
+            self.stop()
+            for number, before in handlers.items() if is_main else ():
+                signal.signal(number, before)
+
+    def _end(self, process: SpawnProcess) -> Ended:
+        task, pipe = self.members.pop(process)
+        value, error = None, None
+        with pipe:
+            try:
+                kind, found = pipe.recv()
+                value, error = (found, None) if kind == 'value' else (None, found)
+            except EOFError:
+                pass
+        process.join()
+        return Ended(task, process.exitcode or 0, value, error)
+
+
+def _run(
+    work: Work,
+    task: Any,
+    imports: Sequence[str],
+    level: int,
+    pipe: Connection,
+    parent_pid: int,
+    is_main_thread: bool,
+) -> None:
+    """The whole life of a process."""
+    if hasattr(os, 'setpgrp'):
+        os.setpgrp()  # Ctrl-C reaches the first process alone, which tells the others once
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    die_with_parent(parent_pid, is_main_thread, lambda seconds: bool(connection.wait([parent.sentinel], seconds)))
+    import torch
+
+    torch.set_num_threads(1)
+    logging.basicConfig(level=level, format='zoo: %(message)s', stream=sys.stderr)
+    try:
+        with catch_signals() as received:
+            from zoo.config.source import import_module_or_file
+
+            for name in imports:
+                import_module_or_file(name)
+            value = work(task, received)
+    except (UserError, RunError) as error:
+        plain = UserError if isinstance(error, UserError) else RunError  # its subclasses may not survive the pipe
+        pipe.send(('error', plain(str(error)[:MAX_TEXT])))
+        sys.exit(1)
+    except Exception as error:
+        failure = env_failure(error)  # in words, if the env raised it; else it was not expected, and is shown whole
+        if failure is None:
+            logging.getLogger(__name__).exception('this was not expected')
+        pipe.send(('error', RunError((failure or show_error(error))[:MAX_TEXT])))
+        sys.exit(1)
+    pipe.send(('value', value))

@@ -1,0 +1,257 @@
+"""Spaces of a sweep, as texts such as 'log(1e-4,1e-2)', and the default ones of each policy."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from zoo.config.messages import shown
+from zoo.config.section import ConfigError, value_at
+from zoo.config.source import split_override
+from zoo.core.registry import POLICY_REGISTRY, closest
+from zoo.run.base_config import JobConfig
+
+Kind = Literal['log', 'uniform', 'int', 'choice']
+KINDS: tuple[Kind, ...] = ('log', 'uniform', 'int', 'choice')
+FORMS = 'log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH), choice(A,B,...) or {A,B,...}'
+DIGITS = 4  # significant ones of a sampled float: more say nothing, and a table with them is hard to read
+MAX_GRID = 1000  # values of one key
+_CALL = re.compile(r'([A-Za-z_]\w*)\s*\((.*)\)')
+_OTHER_NAMES = {'loguniform': 'log', 'log_uniform': 'log', 'randint': 'int', 'range': 'int', 'float': 'uniform'}
+
+
+class Space(NamedTuple):
+    """The values that one key may take.
+
+    Numbers lie in [low, high], both included; `n_point` of them make a grid (log and uniform). Choices are texts, as in an
+    override.
+    """
+
+    kind: Kind
+    low: float = 0.0
+    high: float = 0.0
+    choices: tuple[str, ...] = ()
+    n_point: int | None = None
+
+    def __str__(self) -> str:
+        if self.kind == 'choice':
+            return f'choice({",".join(self.choices)})'
+        ends = [_short(self.low), _short(self.high), *([str(self.n_point)] if self.n_point else [])]
+        return f'{self.kind}({",".join(ends)})'
+
+    def text(self, value: float | str) -> str:
+        """A value of the space as an override has it, floats with 4 significant digits and never outside of the space."""
+        if self.kind == 'choice':
+            return str(value)
+        if self.kind == 'int':
+            return str(int(value))
+        near = float(f'{value:.{DIGITS}g}')
+        return repr(near if self.low <= near <= self.high else float(value))
+
+    def probes(self) -> list[str]:
+        """Values to check before a sweep: all choices; both ends and a number between them, which is no integer."""
+        if self.kind == 'choice':
+            return list(self.choices)
+        between = [] if self.kind == 'int' else [self._between(0.618)]
+        return list(dict.fromkeys(map(self.text, [self.low, self.high, *between])))
+
+    def grid(self) -> list[str]:
+        """All values of a grid; [] if a number of points is needed and not given."""
+        if self.kind == 'choice':
+            return list(self.choices)
+        if self.kind == 'int':
+            return [str(i) for i in range(int(self.low), int(self.high) + 1)]
+        n_point = self.n_point or 0
+        return list(dict.fromkeys(self.text(self._between(i / max(n_point - 1, 1))) for i in range(n_point)))
+
+    def distribution(self, distributions: Any) -> Any:
+        """As optuna has it. Args: distributions: the module `optuna.distributions`."""
+        if self.kind == 'choice':
+            return distributions.CategoricalDistribution(self.choices)
+        if self.kind == 'int':
+            return distributions.IntDistribution(int(self.low), int(self.high))
+        return distributions.FloatDistribution(self.low, self.high, log=self.kind == 'log')
+
+    def _between(self, share: float) -> float:
+        if self.kind == 'log':
+            return math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
+        return self.low + share * (self.high - self.low)
+
+
+def split_spaces(texts: Sequence[str]) -> tuple[dict[str, Space], list[str]]:
+    """Spaces by key, and the other texts, which are overrides. Raises: ConfigError with a sentence for every problem."""
+    spaces, fixed, problems, seen = {}, [], [], set()
+    for text in texts:
+        try:
+            key, raw = split_override(text)
+            if (space := parse_space(key, raw)) is None:
+                fixed.append(text)
+            else:
+                spaces[key] = space
+            if key in seen:
+                raise ConfigError(
+                    f'{key} is given twice; give it once (a shell makes several words of {{A,B}}: put it in quotes)'
+                )
+            seen.add(key)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return spaces, fixed
+
+
+def parse_space(key: str, raw: str) -> Space | None:
+    """The space that a text describes; None if it is a plain value. Raises: ConfigError if it only looks like a space."""
+    if raw.startswith('{') and raw.endswith('}') and not any(':' in part for part in parts_of_text(raw[1:-1])):
+        return _choice(key, raw, raw[1:-1])
+    if found := _CALL.fullmatch(raw):
+        kind, inner = found.groups()
+        if kind == 'choice':
+            return _choice(key, raw, inner)
+        if kind in KINDS:
+            return _numbers(key, raw, kind, inner)
+        meant = [_OTHER_NAMES[kind]] if kind in _OTHER_NAMES else closest(kind, KINDS)
+        guess = f'did you mean {meant[0]}? ' if meant else ''
+        raise ConfigError(f'{key}={shown(raw)[1:-1]}: there is no space {kind!r}; {guess}the spaces are {FORMS}')
+    if re.match(r'(log|uniform|int|choice)\s*\(', raw) or raw.startswith('{') != raw.endswith('}'):
+        raise ConfigError(f'{key}={raw} is cut off: its brackets do not match; the spaces are {FORMS}')
+    return None
+
+
+def _choice(key: str, raw: str, inner: str) -> Space:
+    choices = tuple(part.strip() for part in parts_of_text(inner))
+    if not all(choices) or len(set(choices)) < 2:
+        raise ConfigError(f'{key}={raw} has no two values to choose from; write e.g. choice(64,128)')
+    return Space('choice', choices=tuple(dict.fromkeys(choices)))
+
+
+def _numbers(key: str, raw: str, kind: Kind, inner: str) -> Space:
+    texts = [part.strip() for part in parts_of_text(inner)]
+    numbers = [_number(text) for text in texts]
+    n_most = 2 if kind == 'int' else 3
+    if not 2 <= len(numbers) <= n_most or None in numbers:
+        third = '' if kind == 'int' else ', or three where the last is the number of points of a grid'
+        raise ConfigError(f'{key}={raw} must have two numbers{third}; e.g. {_example(kind)}')
+    low, high, *rest = (float(number) for number in numbers if number is not None)
+    if low >= high:
+        swapped = f'; write {kind}({texts[1]},{texts[0]})' if low > high else f'; for one value write {key}={texts[0]}'
+        raise ConfigError(
+            f'{key}={raw} has the low end {texts[0]}, which is not below the high end {texts[1]}{swapped}'
+        )
+    if kind == 'log' and low <= 0:
+        raise ConfigError(
+            f'{key}={raw} has the low end {texts[0]}, which has no logarithm; give one above 0, or write uniform({inner})'
+        )
+    if kind == 'int' and not (low.is_integer() and high.is_integer()):
+        raise ConfigError(f'{key}={raw} must have two integers; e.g. int(1,10), or write uniform({inner})')
+    if rest and not (rest[0].is_integer() and 2 <= rest[0] <= MAX_GRID):
+        raise ConfigError(f'{key}={raw} has {texts[2]} points; give an integer from 2 to {MAX_GRID}')
+    return Space(kind, low, high, n_point=int(rest[0]) if rest else None)
+
+
+def _short(number: float) -> str:
+    return f'{number:g}' if float(f'{number:g}') == number else repr(number)
+
+
+def _example(kind: Kind) -> str:
+    return {'log': 'log(1e-4,1e-2)', 'uniform': 'uniform(.1,.4)', 'int': 'int(1,10)'}[kind]
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def parts_of_text(text: str) -> list[str]:
+    """Split at the commas that stand outside of brackets and quotes."""
+    parts, depth, quote = [''], 0, ''
+    for letter in text:
+        if quote:
+            quote = '' if letter == quote else quote
+        elif letter in '\'"':
+            quote = letter
+        depth += (letter in '([{') - (letter in ')]}') if not quote else 0
+        if letter == ',' and depth == 0 and not quote:
+            parts.append('')
+        else:
+            parts[-1] += letter
+    return parts
+
+
+RATE, ENTROPY = 'policy.learn.learning_rate', 'policy.learn.entropy_weight'
+CLIP, LAMBDA = 'policy.learn.clip_ratio', 'policy.collect.gae_lambda'
+_STEP = {RATE: 'log(1e-5,1e-2)', ENTROPY: 'log(1e-5,.1)'}
+_PPO = {RATE: _STEP[RATE], CLIP: 'uniform(.1,.4)', ENTROPY: _STEP[ENTROPY], LAMBDA: 'uniform(.8,1)'}
+_PPG = {**_PPO, 'policy.learn.aux_train_epoch': 'int(1,9)', 'policy.learn.aux_bc_weight': 'log(.1,10)'}
+_EWMA = {'policy.learn.proximal.decay': 'uniform(.7,.99)'}
+_REUSE = {'buffer.update_per_collect': 'int(1,16)'}
+_GAMMA = {'policy.collect.discount_factor': 'uniform(.95,.999)'}
+_A2C = {**_STEP, LAMBDA: 'uniform(.8,1)', **_GAMMA}
+DEFAULT_SPACES: dict[str, dict[str, str]] = {
+    'ppo': _PPO,
+    'ppo_offpolicy': {**_PPO, **_REUSE},
+    'ppo_ewma': {**_PPO, **_EWMA},
+    'ppo_ewma_offpolicy': {**_PPO, **_EWMA, **_REUSE},
+    'spo': {**_PPO, 'policy.learn.epoch_per_collect': 'int(1,10)'},
+    'ppg': _PPG,
+    'ppg_offpolicy': {
+        **_PPG,
+        'policy.learn.aux_train_epoch': 'int(1,3)',
+        'buffer.policy.update_per_collect': 'int(1,16)',
+        'buffer.value.update_per_collect': 'int(1,16)',
+    },
+    'ppg_ewma': {**_PPG, **_EWMA},
+    'ppg_reloaded': {**_PPG, 'policy.learn.aux_train_epoch': 'int(1,3)', 'policy.learn.aux_freq': 'choice(1,2,4,8)'},
+    'dna': {
+        **_STEP,
+        LAMBDA: 'uniform(.6,1)',
+        'policy.learn.actor_epoch_per_collect': 'int(1,4)',
+        'policy.learn.critic_epoch_per_collect': 'int(1,4)',
+        'policy.learn.aux_train_epoch': 'int(1,4)',
+    },
+    'a2c': _A2C,
+    'impala': _A2C,
+    'pg': {**_STEP, **_GAMMA},
+    'dqn': {
+        RATE: _STEP[RATE],
+        **_GAMMA,
+        'policy.learn.target_freq': 'choice(50,100,200,500,1000)',
+        'policy.collect.n_return': 'choice(1,3)',
+    },
+}
+"""By policy.type. A policy of the user's has those of the nearest bundled class that it is derived from, else those of ppo."""
+_WITHOUT_CLIP = ('a2c', 'none', 'awr', 'dpo')  # surrogates that read no clip_ratio
+_WITHOUT_LAMBDA = ('returns', 'n_step')  # estimators that read no gae_lambda
+
+
+def default_spaces(cfg: JobConfig) -> dict[str, str]:
+    """The spaces for the policy of a config, as texts by key, without keys that have no effect with its other values."""
+    spaces = DEFAULT_SPACES[_bundled(cfg.policy.type)]
+    return {key: text for key, text in spaces.items() if _has_effect(cfg, key)}
+
+
+def _bundled(name: str) -> str:
+    """The name of the nearest bundled policy that a policy is, or is derived from; 'ppo' if there is none."""
+    names = {POLICY_REGISTRY.get(one): one for one in DEFAULT_SPACES}
+    return next((names[one] for one in POLICY_REGISTRY.get(name).__mro__ if one in names), 'ppo')
+
+
+def _has_effect(cfg: JobConfig, key: str) -> bool:
+    if key == CLIP:
+        return (
+            _type_of(cfg, 'policy.learn.surrogate') not in _WITHOUT_CLIP and cfg.policy.learn.get('policy_loss') != 'kl'
+        )
+    if key == LAMBDA:
+        return _type_of(cfg, 'policy.collect.estimator') not in _WITHOUT_LAMBDA
+    return True
+
+
+def _type_of(cfg: JobConfig, key: str) -> str | None:
+    """The name of a part, given by its name or as {type: name, its options}."""
+    value = value_at(cfg, key)
+    return value.get('type') if isinstance(value, dict) else value

@@ -1,0 +1,357 @@
+"""Trials of a sweep in an Optuna journal, a file that several processes and machines append to, and which of them still live."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from zoo.core.errors import UserError, missing_extra
+from zoo.tools.sweep.plan import Plan
+
+if TYPE_CHECKING:
+    import optuna
+
+BEAT_S = 15.0  # seconds between two signs of life
+LOST_S = 300.0  # seconds without one after which a process of another host counts as lost
+
+
+def this_process() -> dict[str, Any]:
+    """The host, pid and start time of this process, which no other process shares."""
+    return {'host': socket.gethostname(), 'pid': os.getpid(), 'start': _start_of(os.getpid())}
+
+
+@contextmanager
+def beating(folder: Path) -> Iterator[None]:
+    """Gives signs of life while the context lasts: a thread sets the time of a file of this process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file, end = _file(folder, this_process()), threading.Event()
+    file.touch()
+
+    def beat() -> None:
+        while not end.wait(BEAT_S):
+            with suppress(OSError):  # a disk that is away for a while
+                file.touch()
+
+    thread = threading.Thread(target=beat, name='signs of life', daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        with suppress(OSError):
+            file.unlink()
+            folder.rmdir()  # if it is empty
+
+
+def is_lost(owner: Mapping[str, Any], folder: Path) -> bool:
+    """Whether the process has ended: on this host the system knows, of another one its file is LOST_S old or gone.
+
+    The file's age is counted by the clock of the disk that holds it, which all hosts share.
+    """
+    if owner['host'] == socket.gethostname():
+        return _start_of(owner['pid']) != owner['start']
+    now = folder / f'now-{socket.gethostname()}-{os.getpid()}'
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        now.touch()
+        return now.stat().st_mtime - _file(folder, owner).stat().st_mtime > LOST_S
+    except FileNotFoundError:
+        return True
+    finally:
+        with suppress(OSError):
+            now.unlink(missing_ok=True)
+
+
+def _file(folder: Path, owner: Mapping[str, Any]) -> Path:
+    return (
+        folder / f'{owner["host"]}-{owner["pid"]}-{owner["start"].replace("/", "_").replace(" ", "_").replace(":", "")}'
+    )
+
+
+def _start_of(pid: int) -> str:
+    """When a process of this host started, as a text to compare; '' if it has ended, or waits for its parent to see that."""
+    stat = Path(f'/proc/{pid}/stat')
+    if stat.parent.parent.joinpath('self').exists():  # Linux
+        try:
+            state, *rest = stat.read_text().rpartition(')')[2].split()
+            boot = Path('/proc/sys/kernel/random/boot_id').read_text().strip()
+        except OSError:
+            return ''
+        return '' if state in 'ZX' else f'{boot}/{rest[18]}'  # field 22 of proc(5), in ticks since boot
+    words = ['ps', '-o', 'lstart=', '-p', str(pid)]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+
+
+STUDY = 'zoo'
+MAX_LINE = 1_000_000  # bytes of a line of the journal
+LOST = 'its process ended in the middle'
+N_ATTEMPT = 3  # times that values are tried whose process ends in the middle
+State = Literal['complete', 'pruned', 'refused', 'failed', 'lost', 'stopped', 'running']
+COUNTED: tuple[State, ...] = ('complete', 'pruned', 'refused', 'failed')
+"""States of a trial that is done. A lost one (its process ended) or a stopped one (by the user) is tried again."""
+logger = logging.getLogger(__name__)
+
+
+class TrialOutcome(NamedTuple):
+    """What came of a trial."""
+
+    state: State
+    value: float | None = None
+    runs: list[dict[str, Any]] = []  # noqa: RUF012
+    reason: str = ''
+
+
+class TrialRow(NamedTuple):
+    """One trial: what was tried, and what came of it."""
+
+    number: int
+    state: State
+    value: float | None
+    values: dict[str, str]
+    runs: list[dict[str, Any]]
+    reason: str
+
+
+class SweepResult(NamedTuple):
+    """A sweep so far: its trials, the best ones first; the best one if any is complete, its config; trials not done."""
+
+    plan: Plan
+    rows: list[TrialRow]
+    best: TrialRow | None
+    best_file: Path | None
+    n_left: int
+
+
+class Study:
+    """The trials of a plan. Raises: UserError if the storage cannot be written, or holds another sweep."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._optuna = plan, load_optuna()
+        self._beats = plan.storage.with_name(f'{plan.storage.name}.workers')
+        self._me = this_process()
+        try:
+            plan.storage.parent.mkdir(parents=True, exist_ok=True)
+            with open(plan.storage, 'ab'):
+                pass
+        except OSError as error:
+            raise UserError(
+                f'the storage {plan.storage} cannot be written ({error.strerror}); make that possible, or choose another '
+                'file with --storage'
+            ) from error
+        _check_journal(plan.storage)
+        with self._alone():
+            self._mend()
+            self._study = self._open()
+
+    @property
+    def beats(self) -> Path:
+        """The folder where the processes of this storage give signs of life."""
+        return self._beats
+
+    def rows(self) -> list[TrialRow]:
+        """All trials in order of their numbers."""
+        return [self._row(trial) for trial in self._study.get_trials(deepcopy=False)]
+
+    def n_left(self) -> int:
+        """Trials that are not done."""
+        return max(self._plan.n_trial - sum(row.state in COUNTED for row in self.rows()), 0)
+
+    def next_trial(self) -> Any:
+        """A new optuna.Trial with its values, owned by this process; None if all are done or being worked on.
+
+        Only one process at a time chooses: none tries what another one has, or more than the plan's number.
+        """
+        with self._alone():
+            self._mark_lost()
+            trials = self._study.get_trials(deepcopy=False)
+            rows = [self._row(trial) for trial in trials]
+            if sum(row.state in (*COUNTED, 'running') for row in rows) >= self._plan.n_trial:
+                return None
+            again, n_attempt = _to_try_again(trials, rows)
+            given = again.params if again is not None else self._grid_point(rows)
+            if given is None:
+                return None
+            self._study.sampler, self._study.pruner = self._sampler(given, len(trials)), self._pruner()
+            distributions = self._optuna.distributions
+            trial = self._study.ask({k: space.distribution(distributions) for k, space in self._plan.spaces.items()})
+            trial.set_user_attr('owner', self._me)
+            if again is not None:
+                trial.set_user_attr('again', again.number)
+                trial.set_user_attr('attempt', n_attempt)
+            return trial
+
+    def mark_lost(self) -> None:
+        """Ends the trials whose process has ended; they are tried again."""
+        with self._alone():
+            self._mark_lost()
+
+    def end(self, trial: optuna.trial.FrozenTrial, outcome: TrialOutcome) -> None:
+        """Writes what came of a trial of this process."""
+        states = self._optuna.trial.TrialState
+        state = {'complete': states.COMPLETE, 'stopped': states.FAIL}.get(outcome.state, states.PRUNED)
+        try:
+            for key in ('state', 'runs', 'reason'):
+                trial.set_user_attr(key, getattr(outcome, key))
+            value = outcome.value if outcome.state == 'complete' else None
+            self._study.tell(trial, value, state=state)
+        except self._optuna.exceptions.UpdateFinishedTrialError:
+            logger.warning('trial %d: another process took it for lost meanwhile; it is tried again', trial.number)
+
+    def values_of(self, params: Mapping[str, Any]) -> dict[str, str]:
+        """The values of a trial as overrides have them, by key."""
+        return {key: space.text(params[key]) for key, space in self._plan.spaces.items() if key in params}
+
+    def _mark_lost(self) -> None:
+        for trial in self._study.get_trials(deepcopy=False):
+            owner = trial.user_attrs.get('owner')
+            if trial.state.name == 'RUNNING' and (owner is None or is_lost(owner, self._beats)):
+                logger.warning('trial %d: its process ended in the middle', trial.number)
+                self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
+
+    def _open(self) -> Any:
+        journal = self._optuna.storages.journal
+        backend = journal.JournalFileBackend(str(self._plan.storage), lock_obj=self._lock(''))
+        storage = self._optuna.storages.JournalStorage(backend)
+        if any(study.study_name != STUDY for study in storage.get_all_studies()):
+            raise UserError(
+                f'the storage {self._plan.storage} holds a study of another program; choose another file with --storage'
+            )
+        direction = 'minimize' if self._plan.score.minimises else 'maximize'
+        study = self._optuna.create_study(storage=storage, study_name=STUDY, direction=direction, load_if_exists=True)
+        kept = study.user_attrs.get('sweep')
+        wanted = json.loads(json.dumps(self._plan.identity))  # as the journal gives it back
+        if kept is None:
+            study.set_user_attr('sweep', wanted)
+        elif differences := list(_differences(kept, wanted)):
+            raise UserError(
+                f'the storage {self._plan.storage} holds another sweep: {"; ".join(differences[:3])}; use the same words to '
+                'continue that one, or choose another --name or --storage'
+            )
+        return study
+
+    def _mend(self) -> None:
+        """Removes the last line of the journal if it was cut off: by a full disk, a power cut."""
+        lock = self._lock('')
+        lock.acquire()
+        try:
+            with open(self._plan.storage, 'rb+') as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - MAX_LINE, 0))
+                tail = file.read()
+                if tail and not tail.endswith(b'\n'):
+                    file.truncate(size - len(tail) + tail.rfind(b'\n') + 1)
+        finally:
+            lock.release()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        lock = self._lock('.ask')
+        lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _lock(self, suffix: str) -> Any:
+        journal, path = self._optuna.storages.journal, f'{self._plan.storage}{suffix}'
+        # symbolic links are safe on older network file systems too; Windows lets few users make them
+        return (journal.JournalFileOpenLock if sys.platform == 'win32' or suffix else journal.JournalFileSymlinkLock)(
+            path
+        )
+
+    def _sampler(self, given: Mapping[str, Any], n_trial: int) -> Any:
+        """A sampler whose draws depend on the seed and the number of trials, so that each process draws other values."""
+        samplers, seed = self._optuna.samplers, (self._plan.seed * 100_003 + n_trial) % 2**32
+        sampler = samplers.RandomSampler(seed=seed)
+        if self._plan.sampler == 'tpe':
+            n_first = max(4, min(10, self._plan.n_trial // 3))
+            sampler = samplers.TPESampler(n_startup_trials=n_first, constant_liar=True, seed=seed)
+        return samplers.PartialFixedSampler(dict(given), sampler) if given else sampler
+
+    def _pruner(self) -> Any:
+        pruners, n_evaluation = self._optuna.pruners, self._plan.score.max_step // self._plan.eval_freq
+        if self._plan.pruner == 'median':
+            return pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=max(1, n_evaluation // 5))
+        if self._plan.pruner == 'halving':
+            return pruners.SuccessiveHalvingPruner(min_resource=max(1, n_evaluation // 9), reduction_factor=3)
+        return pruners.NopPruner()
+
+    def _grid_point(self, rows: list[TrialRow]) -> dict[str, Any] | None:
+        """The first point of the grid that nobody has tried, as parameters; {} without a grid, None if there is none."""
+        if self._plan.sampler != 'grid':
+            return {}
+        tried = [row.values for row in rows if row.state in (*COUNTED, 'running')]
+        point = next((point for point in self._plan.grid() if point not in tried), None)
+        kinds = {'int': int, 'choice': str}
+        return point and {key: kinds.get(self._plan.spaces[key].kind, float)(text) for key, text in point.items()}
+
+    def _row(self, trial: optuna.trial.FrozenTrial) -> TrialRow:
+        attrs, state, reason = (
+            trial.user_attrs,
+            trial.user_attrs.get('state', 'lost'),
+            trial.user_attrs.get('reason', ''),
+        )
+        if trial.state.name == 'RUNNING':
+            state = 'running'
+        elif state == 'lost':
+            n_attempt = attrs.get('attempt', 1)
+            state, reason = ('lost', LOST) if n_attempt < N_ATTEMPT else ('failed', f'{LOST}, {n_attempt} times')
+        value = trial.value if state == 'complete' else None
+        return TrialRow(trial.number, state, value, self.values_of(trial.params), attrs.get('runs', []), reason)
+
+
+def load_optuna() -> Any:
+    """The package optuna, quiet. Raises: UserError if it is not installed."""
+    try:
+        optuna = importlib.import_module('optuna')
+    except ModuleNotFoundError as error:
+        if error.name != 'optuna':
+            raise
+        raise UserError(missing_extra('a sweep', 'sweep')) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings('ignore', category=optuna.exceptions.ExperimentalWarning)
+    return optuna
+
+
+def _to_try_again(trials: list[Any], rows: list[TrialRow]) -> tuple[Any, int]:
+    """The first trial without an outcome that nobody tries again so far, and the attempt that it then is; else None."""
+    followed = {trial.user_attrs.get('again') for trial in trials}
+    for trial, row in zip(trials, rows, strict=True):
+        if row.state in ('lost', 'stopped') and row.number not in followed and trial.params:
+            return trial, trial.user_attrs.get('attempt', 1) + (row.state == 'lost')
+    return None, 1
+
+
+def _check_journal(path: Path) -> None:
+    """Raises: UserError if the file holds something else than a journal."""
+    try:
+        with open(path, 'rb') as file:
+            first = file.readline()
+            is_journal = not first.strip() or 'op_code' in json.loads(first)
+    except (ValueError, TypeError):
+        is_journal = False
+    if not is_journal:
+        raise UserError(f'the storage {path} is no journal of a sweep; choose another file with --storage')
+
+
+def _differences(kept: Any, wanted: Any, path: str = '') -> Iterator[str]:
+    """Sentences about what two identities do not share."""
+    if isinstance(kept, dict) and isinstance(wanted, dict):
+        for key in {**kept, **wanted}:
+            where = key if not path or path in ('config', 'spaces') else f'{path}.{key}'
+            yield from _differences(kept.get(key), wanted.get(key), where)
+    elif kept != wanted:
+        there, here = ('nothing' if x is None else x for x in (kept, wanted))
+        yield f'it has {path}={there}, and this one {here}'

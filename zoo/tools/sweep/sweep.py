@@ -1,0 +1,265 @@
+"""A sweep from its config and spaces to its best config: trials in this process or several, each a run for every seed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from zoo.config.section import ConfigError
+from zoo.core.errors import RunError, UserError, env_failure, show_error
+from zoo.core.processes import end_words
+from zoo.pipeline import serial_pipeline
+from zoo.run.signals import Interrupted, catch_signals
+from zoo.tools.sweep.plan import Plan, Pruner, Sampler, make_plan
+from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
+from zoo.tools.sweep.score import Curve, Metric
+from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, beating
+from zoo.tools.sweep.table import result_of
+from zoo.worker.evaluator import Evaluation
+
+logger = logging.getLogger(__name__)
+
+
+def sweep(
+    config: Any,
+    texts: Sequence[str] = (),
+    *,
+    n: int | None = None,
+    seeds: int = 1,
+    jobs: int = 1,
+    metric: Metric | None = None,
+    sampler: Sampler = 'tpe',
+    pruner: Pruner | None = 'median',
+    storage: str | None = None,
+    name: str | None = None,
+    imports: Sequence[str] = (),
+) -> SweepResult:
+    """Trains a config with sampled values of some keys, and finds the best ones.
+
+    The same call continues a sweep that was ended in any way. Several processes, also on machines that share a disk, may
+    make the same call at once: together they do n trials.
+
+    Args:
+      config: what `serial_pipeline` takes.
+      texts: 'key=value' overrides of all trials, and 'key=space' with a space of `zoo.tools.sweep.spaces`; without a space, those
+        of DEFAULT_SPACES for the policy of the config.
+      n: trials that are complete, pruned, refused or failed at the end; 20, or all points of a grid.
+      seeds: runs of a trial, with the seeds of the config and after.
+      jobs: processes, each with one torch thread; 1: this process.
+      metric: what is compared, see METRICS; by default steps if policy.eval.stop_value is set, else best.
+      sampler: tpe learns from the trials before, random does not, grid tries all combinations.
+      pruner: ends trials that are worse than the median of the others at the same step, or by successive halving.
+      storage: the journal, a file; by default <logger.root>/<name>/journal.log.
+      name: of the folder; by default <exp_name>_sweep.
+      imports: modules or files that the processes import first.
+    Returns: SweepResult. Raises: UserError, ConfigError before anything starts; Interrupted after a signal, with all saved.
+    """
+    if type(jobs) is not int or jobs < 1:
+        raise UserError(f'jobs is {jobs!r} but must be an integer >= 1, the processes on this machine; e.g. 2')
+    if int(os.environ.get('WORLD_SIZE') or 1) > 1:
+        raise UserError('a sweep starts its own processes, and torchrun started this one; run it without torchrun')
+    rules: dict[str, Any] = dict(n=n, seeds=seeds, metric=metric, sampler=sampler, pruner=pruner)
+    plan = make_plan(config, texts, **rules, storage=storage, name=name)
+    study = Study(plan)
+    n_done = plan.n_trial - study.n_left()
+    logger.info('sweep %s: %d of %d trials are done; storage: %s', plan.name, n_done, plan.n_trial, plan.storage)
+    with catch_signals() as received:
+        if jobs == 1:
+            work(plan, study, received)
+        elif study.n_left():
+            say_if_too_many(min(jobs, study.n_left()))
+            run_workers(plan, study, min(jobs, study.n_left()), received, imports)
+    study.mark_lost()
+    if received:
+        _tell_how_to_continue(plan, study)
+        raise Interrupted(128 + received[0])
+    return result_of(plan, study)
+
+
+def _tell_how_to_continue(plan: Plan, study: Study) -> None:
+    n_done = plan.n_trial - study.n_left()
+    result_of(plan, study)
+    logger.warning(
+        'the sweep was stopped with %d of %d trials done; the same command continues it (storage: %s)',
+        n_done,
+        plan.n_trial,
+        plan.storage,
+    )
+
+
+MAX_FAILED = 3  # trials that fail before any other one is done: then all would
+MAX_RESTART = 20  # processes that are started in place of others
+
+
+def work(plan: Plan, study: Study, received: list[int]) -> None:
+    """Runs trials in this process until none is left to take, or a signal was received; that of a run is added there.
+
+    Raises: RunError if the first trials all fail.
+    """
+    with _quiet(), beating(study.beats):
+        while not received and (trial := study.next_trial()) is not None:
+            try:
+                outcome = run_trial(plan, trial, study.values_of(trial.params))
+            except Interrupted as interrupted:
+                assert isinstance(interrupted.code, int), 'it is 128 + the signal'
+                study.end(trial, TrialOutcome('stopped', reason=f'by signal {interrupted.code - 128}'))
+                received.append(interrupted.code - 128)
+                return
+            except BaseException as error:
+                study.end(trial, TrialOutcome('stopped', reason=f'by {type(error).__name__}'))
+                raise
+            study.end(trial, outcome)
+            _tell(plan, study, trial.number)
+            _refuse_failures(study)
+
+
+def run_workers(plan: Plan, study: Study, jobs: int, received: list[int], imports: Sequence[str]) -> None:
+    """Runs trials in as many processes; one that is killed is replaced. Raises: UserError or RunError of a process."""
+    team = Team(_run_worker, imports)
+    n_restart, failure = 0, None
+    with team.follow_signals():
+        for _ in range(jobs):
+            team.start(plan)
+        while team.members:
+            for ended in team.ended():
+                failure = failure or _failure(ended)
+                if failure is not None:
+                    team.stop()
+                elif ended.exitcode < 0 and not received and n_restart < MAX_RESTART and study.n_left():
+                    logger.warning('a process of the sweep %s; another one takes its place', end_words(ended.exitcode))
+                    n_restart += 1
+                    team.start(plan)
+    if failure is not None:
+        raise failure
+
+
+def _failure(ended: Ended) -> Exception | None:
+    if ended.error is None and ended.exitcode > 0:
+        return RunError(f'a process of the sweep ended with exit code {ended.exitcode}; its error is shown above')
+    return ended.error
+
+
+def _run_worker(plan: Plan, received: list[int]) -> None:
+    work(plan, Study(plan), received)
+
+
+def _tell(plan: Plan, study: Study, number: int) -> None:
+    rows = study.rows()
+    row, n_done = rows[number], sum(row.state in COUNTED for row in rows)
+    values = ' '.join(f'{key.rpartition(".")[2]}={text}' for key, text in row.values.items())
+    found = plan.score.words(row.value) if row.value is not None else row.reason
+    logger.info('%d of %d: trial %d %s (%s); %s', n_done, plan.n_trial, number, row.state, found, values)
+
+
+def _refuse_failures(study: Study) -> None:
+    done = [row for row in study.rows() if row.state in COUNTED]
+    if len(done) >= MAX_FAILED and all(row.state in ('failed', 'refused') for row in done):
+        raise RunError(
+            f'the first {len(done)} trials all failed, the last one so: {done[-1].reason}; mend that, and begin again with '
+            'another --name or --storage'
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Of the runs only warnings are logged, and not how to continue one of them: the sweep does that."""
+    level = logging.getLogger('zoo').getEffectiveLevel()
+    wanted = {'zoo': max(level, logging.WARNING), 'zoo.tools.sweep': level}
+    wanted |= dict.fromkeys(('zoo.pipeline', 'zoo.run.signals'), max(level, logging.ERROR))
+    before = {name: logging.getLogger(name).level for name in wanted}
+    for name, new in wanted.items():
+        logging.getLogger(name).setLevel(new)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            logging.getLogger(name).setLevel(old)
+
+
+MAX_REASON = 300  # characters
+
+
+def run_trial(plan: Plan, trial: Any, values: dict[str, str]) -> TrialOutcome:
+    """Trains, and reports each evaluation to the pruner.
+
+    A config that is refused and a run that fails are outcomes. Raises: Interrupted after a signal, UserError for what
+    would fail in every trial, such as a folder that cannot be written.
+    """
+    try:
+        plan.resolve(values)
+        return _Runs(plan, trial, values).outcome()
+    except ConfigError as error:
+        return TrialOutcome('refused', reason=' '.join(error.problems)[:MAX_REASON])
+    except Exception as error:
+        if not isinstance(error, RuntimeError | MemoryError) and env_failure(error) is None:
+            raise
+        return TrialOutcome('failed', reason=show_error(error, MAX_REASON))
+
+
+class _Runs:
+    """The runs of a trial, one after the other."""
+
+    def __init__(self, plan: Plan, trial: Any, values: dict[str, str]) -> None:
+        self._plan, self._trial, self._values = plan, trial, values
+        self._n_evaluation = plan.score.max_step // plan.eval_freq + 1  # of a run, one at its end included
+        self._curves: list[Curve] = []
+        self._reported, self._is_pruned = -1, False
+
+    def outcome(self) -> TrialOutcome:
+        """Runs all seeds, or as many as the pruner lets it."""
+        runs: list[dict[str, Any]] = []
+        for k in range(self._plan.n_seed):
+            self._curves.append(Curve([], []))
+            runs.append(self._run(k))
+            if self._is_pruned:
+                return TrialOutcome(
+                    'pruned', runs=runs, reason=f'after {sum(run["env_step"] for run in runs):,} env steps'
+                )
+            self._report_rest(k)
+        value = self._plan.score.of(self._curves)
+        if not math.isfinite(value):
+            return TrialOutcome('failed', runs=runs, reason=f'its value is {value}')
+        return TrialOutcome('complete', value, runs)
+
+    def _run(self, k: int) -> dict[str, Any]:
+        plan, seed, curve = self._plan, self._plan.seed + k, self._curves[k]
+        place = [f'logger.root={plan.folder}', f'exp_name=trial_{self._trial.number:03d}_seed_{seed}', f'seed={seed}']
+        overrides = [*plan.overrides_of(self._values), *place, 'logger.console=off']
+        result = serial_pipeline(plan.source, overrides=overrides, on_evaluation=self._on_evaluation)
+        return {
+            'seed': seed,
+            'run_dir': str(result.run_dir),
+            'env_step': result.env_step,
+            'solved_at': curve.solved_at(plan.score.stop_value),
+            'best_return': max(curve.returns),
+            'last_return': curve.returns[-1],
+            'wall_s': round(result.wall_s, 3),
+        }
+
+    def _on_evaluation(self, env_step: int, evaluation: Evaluation) -> str | None:
+        k = len(self._curves) - 1
+        self._curves[k].steps.append(env_step)
+        self._curves[k].returns.append(evaluation.return_mean)
+        return 'stop' if self._report(k, env_step // self._plan.eval_freq) else None
+
+    def _report(self, k: int, n_evaluation: int) -> bool:
+        """Tells the pruner the value so far; returns whether the trial is to end. Trials are compared at equal steps."""
+        step = k * self._n_evaluation + min(n_evaluation, self._n_evaluation - 1)
+        if step <= self._reported:  # the last evaluation of a run may share the step of the one before
+            return False
+        self._reported = step
+        self._trial.report(self._plan.score.of(self._curves), step)
+        self._is_pruned |= self._plan.pruner is not None and bool(self._trial.should_prune())
+        return self._is_pruned
+
+    def _report_rest(self, k: int) -> None:
+        """Reports the value of a run that ended early at its later steps too: slower trials are compared with it there."""
+        value = self._plan.score.of(self._curves)
+        last = (k + 1) * self._n_evaluation - 1
+        for step in range(self._reported + 1, last + 1):
+            self._trial.report(value, step)
+        self._reported = last

@@ -1,0 +1,273 @@
+"""The envs' own numbers: entries of infos as columns of a rollout, and as numbers of an episode (logger.info_keys)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.config.messages import shown
+from zoo.core.data import StepRow
+from zoo.core.registry import closest
+from zoo.env.errors import BROKEN, BrokenContractError, EnvContractError
+from zoo.env.infos import FINAL_INFO, OWN_KEYS, end_infos, other_shape_error, step_values
+
+COLUMN = 'info/{}'  # of an entry, among the columns of a transition
+logger = logging.getLogger(__name__)
+
+
+class InfoBlock:
+    """Chosen entries of the infos of T steps of B envs, in memory that is reused.
+
+    Args: keys: the entries, see `VectorEnv.watch`; name: of the env, for messages.
+    """
+
+    def __init__(self, keys: Sequence[str], n_step: int, n_env: int, name: str = '') -> None:
+        self._keys, self._n_step, self.n_env, self.name = tuple(keys), n_step, n_env, name
+        self._columns: dict[str, np.ndarray] = {}
+
+    def begin(self) -> None:
+        """Called before each rollout."""
+        for column in self._columns.values():
+            column.fill(np.nan)
+
+    def write(self, t: int, info: dict[str, Any], is_reset: np.ndarray | None) -> None:
+        """Keeps what the info of the vector has of step t. is_reset: [B] bool, rows that are no step, see `Timestep`.
+
+        Raises: EnvContractError for an entry that had another shape before.
+        """
+        for key in self._keys:
+            found = step_values(info, key, self.n_env)
+            if found is not None:
+                values, given = found
+                given = given if is_reset is None else given & ~is_reset
+                if key not in self._columns:
+                    self._columns[key] = np.full((self._n_step, *values.shape), np.nan, dtype=np.float32)
+                column = self._columns[key]
+                if values.shape[1:] != column.shape[2:]:
+                    broken = other_shape_error(key, values.shape[1:], 'of the steps before', column.shape[2:])
+                    raise _error(self.name, f'step {t + 1} of a rollout', broken)
+                column[t, given] = values[given]
+
+    def column(self, key: str) -> np.ndarray | None:
+        """[T, B, ...] f32 of an entry, nan where a step had none; None if no step ever had it."""
+        return self._columns.get(key)
+
+
+class InfoColumns(Protocol):
+    """The entries of a group of envs."""
+
+    @property
+    def n_env(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def column(self, key: str) -> np.ndarray | None: ...
+
+
+def joined_infos(blocks: Sequence[InfoColumns], keys: Sequence[str], n_step: int) -> dict[str, Tensor]:
+    """{key: [T, B, ...] f32} of all groups of envs together, copies; nan where a step had none.
+
+    Raises: EnvContractError for an entry that has another shape in another group.
+    """
+    found: dict[str, Tensor] = {}
+    for key in keys:
+        parts = [block.column(key) for block in blocks]
+        shape = next((part.shape[2:] for part in parts if part is not None), ())
+        for block, part in zip(blocks, parts, strict=True):
+            if part is not None and part.shape[2:] != shape:
+                broken = other_shape_error(key, part.shape[2:], 'of the other envs', shape)
+                raise _error(block.name, f'{block.n_env} envs of a group', broken)
+        missing = (np.full((n_step, block.n_env, *shape), np.nan, dtype=np.float32) for block in blocks)
+        whole = [empty if part is None else part for part, empty in zip(parts, missing, strict=True)]
+        found[key] = torch.from_numpy(np.concatenate(whole, 1))
+    return found
+
+
+def _error(name: str, where: str, broken: BrokenContractError) -> EnvContractError:
+    got, wanted, do = broken.args
+    return EnvContractError(f'env {name!r}, {where}: {got}, wanted {wanted}; {do}.')
+
+
+def warn_of_missing(columns: dict[str, Tensor]) -> None:
+    """Says which entries no step of a rollout had."""
+    if never := [key for key, column in columns.items() if bool(column.isnan().all())]:
+        logger.warning(
+            'env.info_columns has %s, but no step of the first rollout had a number of that name in its info: the column is '
+            'nan there; correct the name, or read it only where it is given',
+            ', '.join(map(repr, never)),
+        )
+
+
+NOT_THE_ENVS = {
+    'TimeLimit.truncated', 'action_mask', 'episode', 'final_info', 'final_obs', 'final_observation', 'terminal_observation',
+    'elapsed_step', 'env_id', 'players.env_id', 'reset_mask', 'terminated', 'truncated', 'done',
+    'lives', 'frame_number', 'episode_frame_number', 'level_seed', 'prev_level_seed',
+}  # fmt: skip
+"""Entries of an info that wrappers and vectors write, which 'auto' leaves out; and counters of Atari and Procgen, which tell
+nothing of how well an episode went, and are already those of the next one."""
+SUCCESS = 'is_success', 'success'  # the first that is there is the success rate
+MOST_KEYS = 64  # that 'auto' takes; an env whose infos have ever new keys would fill the log
+N_MISSED = 20  # episodes after which a key that no info has is worth a warning
+
+
+@dataclass(frozen=True)
+class InfoKeys:
+    """Which numbers of the infos are kept: of an episode's last info, and of each step's, whose mean is kept."""
+
+    last: tuple[str, ...] | Literal['auto'] = 'auto'  # auto: all numbers and bools
+    step: tuple[str, ...] = ()
+    told: set[tuple[str, str]] = field(default_factory=set, compare=False)  # (option, key) that a reader has warned of
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self.last or self.step)
+
+
+ALL_NUMBERS, NO_NUMBERS = InfoKeys(), InfoKeys(())
+_WITHOUT_NUMBERS = OWN_KEYS - {FINAL_INFO}  # entries of a vector's info
+
+
+class InfoReader:
+    """Reads the numbers of episodes from the infos of one vector of envs, step by step.
+
+    Args: n_env, autoreset: of the vector.
+    Attributes: reads_all: it must be told of every step, also of one whose info is empty.
+    """
+
+    def __init__(self, keys: InfoKeys, n_env: int, autoreset: str) -> None:
+        self._keys, self._n_env, self._autoreset = keys, n_env, autoreset
+        self.reads_all = bool(keys.step) or keys.last not in ('auto', ())
+        self._is_default = keys == ALL_NUMBERS
+        self._seen: set[str] = set()
+        self._n_end, self._has_warned, self._is_full = 0, False, False
+        self.restart()
+
+    def restart(self) -> None:
+        """All envs begin new episodes."""
+        self._sums = {key: np.zeros(self._n_env) for key in self._keys.step}
+        self._counts = {key: np.zeros(self._n_env, dtype=np.int64) for key in self._keys.step}
+
+    def read(
+        self, info: Mapping[str, Any], ended: np.ndarray, is_reset: np.ndarray | None = None
+    ) -> dict[int, dict[str, float]]:
+        """Takes the info of a step; returns the numbers of the episodes that ended in it, by index of the env.
+
+        Args: ended: [B] bool, episodes that ended; is_reset: [B] bool, rows that are no step of an episode.
+        """
+        if self._keys.step:
+            self._add(info, is_reset)
+        index = ended.nonzero()[0]
+        if not len(index):
+            return {}
+        lasts = end_infos(info, index, self._autoreset) if self._keys.last else [{} for _ in index]
+        found = {i: self._chosen(last) | self.means(i) for i, last in zip(index.tolist(), lasts, strict=True)}
+        for key in self._keys.step:
+            self._sums[key][index], self._counts[key][index] = 0.0, 0
+        broken = info.get(BROKEN)
+        found = found if broken is None else {i: numbers for i, numbers in found.items() if not broken[i]}
+        self._n_end += len(found)
+        if self._n_end >= N_MISSED and not self._has_warned:
+            self._warn_of_missing(lasts[-1])
+        return found
+
+    def read_row(self, info: Mapping[str, Any], row: StepRow) -> Collection[dict[str, float]]:
+        """Like `read`, of a step whose other results are in this row of a `StepBlock`."""
+        if self._is_default and info.keys() <= _WITHOUT_NUMBERS:  # costs less than to read it
+            return ()
+        ended = row.terminated | row.truncated if row.raw_end is None else row.raw_end
+        return self.read(info, ended, row.is_reset).values()
+
+    def _add(self, info: Mapping[str, Any], is_reset: np.ndarray | None) -> None:
+        for key in self._keys.step:
+            found = step_values(info, key, self._n_env)
+            if found is None or found[0].ndim != 1:
+                continue
+            values, given = found
+            rows = given if is_reset is None else given & ~is_reset
+            self._sums[key][rows] += values[rows]
+            self._counts[key][rows] += 1
+
+    def means(self, i: int) -> dict[str, float]:
+        """The means over the steps of env i's episode so far: all that is known of one that is cut off now."""
+        found = {key: float(self._sums[key][i] / n) for key in self._keys.step if (n := self._counts[key][i])}
+        self._seen.update(found)
+        return found
+
+    def _chosen(self, last: Mapping[str, Any]) -> dict[str, float]:
+        if self._keys.last == 'auto':
+            names = [key for key in last if key not in NOT_THE_ENVS and (key in self._seen or self._take(key))]
+        else:
+            names = [key for key in self._keys.last if key in last]
+            self._seen.update(names)
+        return {key: float(last[key]) for key in names}
+
+    def _take(self, key: str) -> bool:
+        """Whether a key that is new is kept from now on."""
+        if len(self._seen) < MOST_KEYS:
+            self._seen.add(key)
+            return True
+        if not self._is_full:
+            self._is_full = True
+            logger.warning(
+                'the infos of episodes have more than %d numbers; the first are logged. Name those that matter in '
+                'logger.info_keys, or switch them off by logger.info_keys=[]',
+                MOST_KEYS,
+            )
+        return False
+
+    def _warn_of_missing(self, last: Mapping[str, Any]) -> None:
+        self._has_warned = True
+        there = sorted(key for key in last if key not in NOT_THE_ENVS)
+        named = {'info_keys': () if self._keys.last == 'auto' else self._keys.last, 'info_step_keys': self._keys.step}
+        for option, keys in named.items():
+            for key in keys:
+                if key in self._seen or (option, key) in self._keys.told:
+                    continue
+                self._keys.told.add((option, key))
+                close = closest(key, there)
+                hint = (
+                    f'did you mean {shown(close[0])}?' if close else f'numbers there are: {", ".join(there) or "none"}'
+                )
+                logger.warning(
+                    'logger.%s has %r but none of the first %d episodes had a number of that name in its info; %s',
+                    option,
+                    key,
+                    self._n_end,
+                    hint,
+                )
+
+
+class InfoTally:
+    """The numbers of the last 100 episodes that had them, by key."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, deque[float]] = {}
+
+    def add(self, episodes: Iterable[Mapping[str, float]]) -> None:
+        """Takes the numbers of episodes that ended."""
+        for numbers in episodes:
+            for key, value in numbers.items():
+                if not math.isnan(value):  # an env's way to say that it has none
+                    self.values.setdefault(key, deque(maxlen=100)).append(value)
+
+    def metrics(self) -> dict[str, float]:
+        """Means by name as the log has them, without the group's name: info/<key>_mean, and success_rate."""
+        means = {key: sum(values) / len(values) for key, values in self.values.items()}
+        found = {f'info/{key}_mean': mean for key, mean in means.items()}
+        rate = success_of(means)
+        return found if rate is None else found | {'success_rate': rate}
+
+
+def success_of(means: Mapping[str, float]) -> float | None:
+    """The success rate among means of info keys; None if there is none."""
+    return next((means[key] for key in SUCCESS if key in means), None)
