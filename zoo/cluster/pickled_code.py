@@ -17,6 +17,7 @@ import torch
 from gymnasium.envs.registration import load_env_creator
 
 import zoo.core.registry as registries
+from zoo.config.section import call_that_made
 from zoo.config.source import files_run
 from zoo.config.user_code import is_in_file, load_home, split_name
 from zoo.core.errors import UserError, show_error
@@ -196,9 +197,11 @@ def _pickler() -> Any:
     import cloudpickle  # type: ignore[import-untyped]  # which gymnasium brings
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """cloudpickle's, for which a registry is that of the other process, not a copy."""
+        """cloudpickle's, for which a registry, or a section that zoo makes, is that of the other process, not a copy."""
 
         def reducer_override(self, obj: object) -> Any:
+            if (call := call_that_made(obj)) is not None:
+                return call
             if isinstance(obj, Registry):
                 name = next((name for name, value in vars(registries).items() if value is obj), None)
                 if name is not None:

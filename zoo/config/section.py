@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, Optional, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional, TypeVar, get_args
 
 from easydict import EasyDict
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -15,6 +16,11 @@ from pydantic.fields import FieldInfo
 from zoo.config.messages import RESERVED, bad_value, missing_value, printable, shown, unknown_key
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
 
 class ConfigError(UserError):
@@ -28,7 +34,11 @@ class ConfigError(UserError):
         return type(self), (self.problems,)
 
 
-class Section(BaseModel):
+class _SectionType(ModelMetaclass):
+    """The type of all section classes, by which `pickle` finds how they are pickled."""
+
+
+class Section(BaseModel, metaclass=_SectionType):
     """One section of the config: typed, ranged fields, each with a one-line description; unknown keys are refused.
 
     A section of a run is read as a dict, too: `cfg.learn['batch_size']`, `cfg.learn.get('my_key', 0)`, `{**cfg.learn}`.
@@ -82,7 +92,7 @@ class Section(BaseModel):
         return plain(self) == plain(other) if isinstance(other, Mapping) else super().__eq__(other)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _restored_section, (_origin(type(self)), dict(self.items()), self.model_fields_set)
+        return _restored_section, (type(self), dict(self.items()), self.model_fields_set)
 
     if not TYPE_CHECKING:
 
@@ -128,30 +138,21 @@ Keyed = Mapping[str, Any] | Section
 
 
 def made_by(function: Callable[..., type[S]], args: tuple[Any, ...], section_cls: type[S]) -> type[S]:
-    """The section class, whose objects are pickled with this call that makes it: its module does not have it."""
+    """The section class, which is pickled as this call that makes it: its module does not have it."""
     setattr(section_cls, '_made_by', (function, args))  # noqa: B010  # to pydantic it is no field
     return section_cls
 
 
-class _Made(NamedTuple):
-    """The call that makes a section class."""
-
-    function: Callable[..., type[Section]]
-    args: tuple[Any, ...]
+def call_that_made(item: object) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """The call that `made_by` was told of a section class; None for any other object."""
+    return vars(item).get('_made_by') if isinstance(item, _SectionType) else None
 
 
-def _origin(item: Any) -> Any:
-    """For a section class that a function made the call of it, as a pickle may hold it; anything else as it is."""
-    made = vars(item).get('_made_by') if isinstance(item, type) else None
-    return item if made is None else _Made(made[0], tuple(map(_origin, made[1])))
+copyreg.pickle(_SectionType, lambda section_cls: call_that_made(section_cls) or section_cls.__qualname__)  # type: ignore[arg-type]
 
 
-def _remade(origin: Any) -> Any:
-    return origin.function(*map(_remade, origin.args)) if isinstance(origin, _Made) else origin
-
-
-def _restored_section(origin: Any, values: dict[str, Any], given: set[str]) -> Section:
-    return _remade(origin).model_construct(given, **values)
+def _restored_section(section_cls: type[Section], values: dict[str, Any], given: set[str]) -> Section:
+    return section_cls.model_construct(given, **values)
 
 
 def frozen(section_cls: type[S], data: Any) -> S:
