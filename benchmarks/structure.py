@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))  # the zoo that is traced is the one beside this file, whichever is installed
@@ -180,70 +180,87 @@ LEFT_OUT = {
 """Files that the reading path leaves out, with the reason."""
 
 
-def traced_path(policy: str = 'ppo') -> list[str]:
-    """Files of zoo/ with code that runs between the first env.step and the change of the parameters, in reading order."""
-    return list(traced_functions(policy))
+class Traced(NamedTuple):
+    """What of a file runs: {function: its lines}, what a function holds being part of it, and the lines that are executed."""
+
+    functions: dict[str, int]
+    executed: set[int]
 
 
-def traced_functions(policy: str = 'ppo') -> dict[str, dict[str, int]]:
-    """{file of `traced_path`: {function that runs: its lines}}, in reading order; what a function holds is part of it.
+PATHS: dict[str, dict[str, Any]] = {
+    'ppo': {},
+    'ppg': {'learn': {'aux_freq': 1, 'aux_batch_size': 16, 'aux_train_epoch': 1}},
+    'dqn': {},
+    'lstm': {'type': 'ppo', 'model': {'recurrent': {'cell': 'lstm'}}, 'learn': {'sequence': {'len': 8}}},
+}
+"""What is traced, by what differs of the section `policy`."""
+
+
+def traced_path(run: str = 'ppo') -> dict[str, Traced]:
+    """Files of zoo/ with code that runs between the first env.step and the change of the parameters, in reading order.
 
     One eager iteration of a small CartPole run is traced: the functions on the stack when the env steps, and all that
     are entered from then until the first `FlatAdam.step` returns (for 'ppg': until that of the auxiliary phase does).
-    Functions of modules in LEFT_OUT are not counted.
+    Files in LEFT_OUT are not counted. Args: run: a name of PATHS.
     """
     import tempfile
 
+    from zoo.config.section import plain
     from zoo.rl_utils.optimizer import FlatAdam
     from zoo.run.config import resolve_config
     from zoo.run.job import SerialJob
 
     adam_step = inspect.unwrap(FlatAdam.step).__code__
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, Traced] = {}
     window = {'open': False, 'closed': False}
-    is_ppg = policy == 'ppg'
 
-    def note(frame: FrameType | None) -> None:
-        name = frame.f_code.co_filename if frame is not None else ''
-        if name.startswith(f'{REPO}/zoo/'):
-            code = frame.f_code
-            functions = found.setdefault(str(Path(name).relative_to(REPO)), {})
-            name = getattr(code, 'co_qualname', code.co_name)  # Python 3.10 has no qualified names
-            if '<' not in name:
-                functions[name] = len(inspect.getsourcelines(code)[0])
-
-    def watch(frame: FrameType, event: str, _: object) -> None:
+    def note(frame: FrameType) -> None:
         code = frame.f_code
-        if event == 'call' and not window['closed']:
-            if not window['open'] and code.co_name == 'step' and 'gymnasium' in code.co_filename:
-                window['open'] = True
-                stack = []
-                while frame is not None:
-                    stack.append(frame)
-                    frame = frame.f_back
-                for each in reversed(stack):
-                    note(each)
-            elif window['open']:
-                note(frame)
-        elif event == 'return' and code is adam_step:
-            window['closed'] = not is_ppg or any(name.endswith('rl_utils/ppg.py') for name in found)
+        if code.co_filename.startswith(f'{REPO}/zoo/'):
+            traced = found.setdefault(str(Path(code.co_filename).relative_to(REPO)), Traced({}, set()))
+            traced.executed.add(frame.f_lineno)
+            name = getattr(code, 'co_qualname', code.co_name)  # Python 3.10 has no qualified names
+            if '<' not in name and name not in traced.functions:
+                traced.functions[name] = len(inspect.getsourcelines(code)[0])
 
-    learn = {'batch_size': 16, 'executor': 'eager'}
-    if is_ppg:
-        learn |= {'aux_freq': 1, 'aux_batch_size': 16, 'aux_train_epoch': 1}
+    def watch(frame: FrameType, event: str, _: object) -> Any:
+        code = frame.f_code
+        if event == 'call' and not window['open'] and code.co_name == 'step' and 'gymnasium' in code.co_filename:
+            window['open'] = True
+            stack = [frame]
+            while (below := stack[-1].f_back) is not None:
+                stack.append(below)
+            for each in reversed(stack):
+                note(each)
+                each.f_trace = watch
+        elif event in ('call', 'line') and window['open'] and not window['closed']:
+            if event == 'line':
+                note(frame)
+        elif event == 'return' and code is adam_step and window['open']:
+            window['closed'] |= run != 'ppg' or any(name.endswith('rl_utils/ppg.py') for name in found)
+        return watch
+
+    changes = PATHS[run]
     with tempfile.TemporaryDirectory() as folder:
+        policy = {'type': run, **changes, 'collect': {'n_step': 8}, 'eval': {'n_episode': 1}}
+        policy['learn'] = {'batch_size': 16, **changes.get('learn', {})}
+        if run != 'dqn':
+            policy['learn']['executor'] = 'eager'
         config = {
             'env': {'id': 'CartPole-v1', 'collector_env_num': 2, 'evaluator_env_num': 1},
-            'policy': {'type': policy, 'learn': learn, 'collect': {'n_step': 8}, 'eval': {'n_episode': 1}},
+            'policy': policy,
             'logger': {'root': folder, 'console': 'off', 'tensorboard': False},
         }
-        with SerialJob(resolve_config(config)) as job:
-            sys.setprofile(watch)
+        if run == 'dqn':
+            config['buffer'] = {'type': 'replay', 'n_sample': 16}
+        with SerialJob(resolve_config(plain(config))) as job:
+            before = sys.gettrace()
+            sys.settrace(watch)
             try:
                 job.iteration()
             finally:
-                sys.setprofile(None)
-    return {name: functions for name, functions in found.items() if name not in LEFT_OUT}
+                sys.settrace(before)
+    return {name: traced for name, traced in found.items() if name not in LEFT_OUT and traced.functions}
 
 
 def n_line(name: str) -> int:
@@ -252,16 +269,24 @@ def n_line(name: str) -> int:
 
 
 def report_path() -> None:
-    paths = {policy: traced_functions(policy) for policy in ('ppo', 'ppg')}
-    ppo = paths['ppo']
-    n_run = sum(sum(functions.values()) for functions in ppo.values())
-    print(
-        f'reading path of ppo: {len(ppo)} files, {sum(map(n_line, ppo))} lines, {n_run} of them in functions that run'
-    )
-    for name, functions in ppo.items():
-        print(f'  {n_line(name):>4} {sum(functions.values()):>4} {name}: {", ".join(functions)}')
-    more = [name for name in paths['ppg'] if name not in ppo]
-    print(f'ppg adds {len(more)} files, {sum(map(n_line, more))} lines: {", ".join(more)}')
+    paths = {run: traced_path(run) for run in PATHS}
+    for run, path in paths.items():
+        n_run, n_executed = (
+            sum(sum(x.functions.values()) for x in path.values()),
+            sum(len(x.executed) for x in path.values()),
+        )
+        print(
+            f'reading path of {run}: {len(path)} files, {sum(map(n_line, path))} lines, {n_run} of them in functions that '
+            f'run, {n_executed} executed'
+        )
+        if run == 'ppo':
+            for name, x in path.items():
+                print(
+                    f'  {n_line(name):>4} {sum(x.functions.values()):>4} {len(x.executed):>4} {name}: {", ".join(x.functions)}'
+                )
+        more = [name for name in path if name not in paths['ppo']]
+        if more:
+            print(f'  adds {len(more)} files, {sum(map(n_line, more))} lines: {", ".join(more)}')
     print(f'left out: {"; ".join(f"{name} ({why})" for name, why in LEFT_OUT.items())}')
 
 

@@ -122,7 +122,7 @@ def _run(words: list[str], folder: Path, env: dict[str, str] | None = None) -> s
 def test_reading_path_is_the_traced_one() -> None:
     page = (ROOT / 'CONTRIBUTING.md').read_text()
     listed = re.findall(r'`(zoo/[^`]*)`', page[page.index('<!-- path -->') : page.index('<!-- /path -->')])
-    assert listed == traced_path('ppo')
+    assert listed == list(traced_path('ppo'))
 
 
 def test_docs_index_lists_every_page() -> None:
