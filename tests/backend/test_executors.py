@@ -1034,7 +1034,7 @@ def test_parameters_that_are_frozen_in_the_middle_of_a_run_stay() -> None:
     policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=N_STEP), learn=dict(batch_size=N, executor='native'))
     policy.learn_mode.forward(samples_of(policy))
     encoder = policy._model.actor_encoder.requires_grad_(False)
-    policy._optimizers = policy._make_optimizers()
+    policy.optimizers = policy._make_optimizers()
     before = [p.clone() for p in encoder.parameters()]
     policy.learn_mode.forward(samples_of(policy))
     assert all(torch.equal(p, q) for p, q in zip(encoder.parameters(), before, strict=True))

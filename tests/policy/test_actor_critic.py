@@ -116,7 +116,7 @@ def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
         for _ in range(80):
             job.iteration()
         first = torch.ones(1, 1) if 'onstant' in str(env['id']) else torch.zeros(1, 1)
-        return job.policy._advantages.in_return_units(job.policy._compute_critic(first)).item()
+        return job.policy.samples.in_return_units(job.policy.compute_critic(first)).item()
 
 
 @pytest.mark.slow

@@ -117,8 +117,8 @@ def test_state_dict_of_a_trained_policy_is_no_view_of_the_next_one() -> None:
     a, b = make_policy(OBS, TWO_ACTIONS), make_policy(OBS, TWO_ACTIONS, seed=1)
     b.load_state_dict(a.state_dict())
     with torch.no_grad():
-        a._optimizers['all'].param.add_(1)
-    assert torch.equal(b._optimizers['all'].param + 1, a._optimizers['all'].param)
+        a.optimizers['all'].param.add_(1)
+    assert torch.equal(b.optimizers['all'].param + 1, a.optimizers['all'].param)
     assert torch.equal(a._model.policy_head.bias, torch.ones(2))  # the parameters are still views of the flat buffer
 
 

@@ -41,7 +41,7 @@ class Marked:
         return {**transition, 'number': number, 'pair': pair, 'flag': timestep.terminated, 'part': {'deep': number}}
 
     def _forward_learn(self: Any, batch: Any) -> Metrics:
-        cfg, optimizers = self.cfg.learn, [self._optimizers['all']]
+        cfg, optimizers = self.cfg.learn, [self.optimizers['all']]
         return self._train_policy_epochs(
             batch, cfg.epoch_per_collect, self.own_step, optimizers, cfg.value_weight
         ).metrics

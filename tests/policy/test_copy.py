@@ -81,15 +81,15 @@ def test_parameters_of_a_copy_are_views_of_its_own_optimisers(way: str) -> None:
     policy = running('ppg', TWO_ACTIONS, 'eager')
     other = WAYS[way](policy)
     before = parameters(policy)
-    for optimizer in other._optimizers.values():
+    for optimizer in other.optimizers.values():
         with torch.no_grad():
             optimizer.param.fill_(0.5)
     assert all((p == 0.5).all() for p in other._model.parameters())
     assert not differing(parameters(policy), before)
     # the auxiliary phase moves the same parameters, with moments of its own
     for name in ('actor', 'critic'):
-        assert other._optimizers[name].param is other._optimizers[f'aux_{name}'].param
-        assert other._optimizers[name].exp_avg is not other._optimizers[f'aux_{name}'].exp_avg
+        assert other.optimizers[name].param is other.optimizers[f'aux_{name}'].param
+        assert other.optimizers[name].exp_avg is not other.optimizers[f'aux_{name}'].exp_avg
 
 
 @pytest.mark.parametrize('way', WAYS)

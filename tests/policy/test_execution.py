@@ -72,6 +72,6 @@ def test_intrinsic_reward_that_cannot_share_is_refused_with_several_ranks() -> N
 def test_optimisers_and_running_statistics_of_a_policy_are_told() -> None:
     policy = on_two_ranks(reward_norm=True, value_norm=True)
     ranks = policy.run.ranks
-    assert all(optimizer.ranks is ranks for optimizer in policy._optimizers.values())
+    assert all(optimizer.ranks is ranks for optimizer in policy.optimizers.values())
     assert all(policy._normalizers[name].ranks is ranks for name in ('reward', 'value'))
-    assert make_policy(OBS, ONE_NUMBER)._optimizers['all'].ranks.size == 1
+    assert make_policy(OBS, ONE_NUMBER).optimizers['all'].ranks.size == 1

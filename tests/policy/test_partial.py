@@ -40,10 +40,10 @@ def test_optimiser_begins_anew_and_still_moves_what_was_loaded() -> None:
     old, new = policy_of(), policy_of()
     new.load_state_dict(old.state_dict(), strict=False)
     before = new.value(ROWS)
-    for optimizer in new._optimizers.values():
+    for optimizer in new.optimizers.values():
         optimizer.zero_grad()
     new.evaluate_actions(ROWS, torch.zeros(6).long()).value.sum().backward()
-    for optimizer in new._optimizers.values():
+    for optimizer in new.optimizers.values():
         optimizer.step(None)
     assert not torch.equal(new.value(ROWS), before)
 
@@ -72,7 +72,7 @@ def test_copies_of_the_network_begin_anew_from_what_was_loaded(kind: str, learn:
         p.data.add_(0.5)
     new.load_state_dict(old.state_dict(), strict=False)
     expected = dict(old.model.named_parameters())
-    kept = new._optimizers['actor' if kind == 'ppg_ewma' else 'all'].averaged if not learn else new._regrowth._initial
+    kept = new.optimizers['actor' if kind == 'ppg_ewma' else 'all'].averaged if not learn else new._regrowth._initial
     assert len(kept) > 4 and all(torch.equal(x, expected[name]) for name, x in kept.items())
 
 

@@ -91,7 +91,7 @@ def test_proximal_recent_moves_further_on_old_samples() -> None:
 def test_ewma_is_the_debiased_average_of_the_steps() -> None:
     """decay .5, three steps: weights .125 .25 .5 1 of the start and the three, over 1.875."""
     policy = ppo(dict(proximal={'type': 'ewma', 'decay': 0.5}, executor='eager'))
-    optimizer, path = policy._optimizers['all'], []
+    optimizer, path = policy.optimizers['all'], []
     samples = samples_of(policy)
     path.append(optimizer.param.clone())
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_the_average_begins_anew_after_an_auxiliary_phase() -> None:
         OBS, TWO_ACTIONS, type='ppg', learn=dict(proximal='ewma', batch_size=N, aux_freq=1, aux_batch_size=N)
     )
     policy.learn_mode.forward(samples_of(policy))
-    actor = policy._optimizers['actor']
+    actor = policy.optimizers['actor']
     assert not torch.equal(actor.buffers['average'], actor.param)
     policy.learn_mode.learn_aux()
     assert torch.equal(actor.buffers['average'], actor.param)
@@ -202,7 +202,7 @@ def test_a_penalty_with_target_moves_its_weight_once_an_update_and_is_in_checkpo
     assert metrics['kl_weight'].item() == pytest.approx(0.3) and metrics['penalty_kl'] > 0
     other = ppo(learn)
     other.load_state_dict(policy.state_dict())
-    assert other._objective.weights == [pytest.approx(0.3)]
+    assert other.objective.weights == [pytest.approx(0.3)]
     samples = samples_of(policy, 1)
     policy.learn_mode.forward(clone(samples))
     other.learn_mode.forward(clone(samples))
@@ -379,7 +379,7 @@ def test_one_step_moves_the_policy_and_the_rate_follows_it() -> None:
     after = policy._model.compute_actor(samples['obs']).detach()
     want = (before.softmax(-1) * (before.log_softmax(-1) - after.log_softmax(-1))).sum(-1).mean()
     torch.testing.assert_close(metrics['update_kl'], want)
-    assert want > 1e-8 and policy._rates.state_dict()['learning_rate'] == pytest.approx(1e-2 / 1.5)
+    assert want > 1e-8 and policy.rates.state_dict()['learning_rate'] == pytest.approx(1e-2 / 1.5)
 
 
 def test_exploration_is_no_change_of_the_policy() -> None:
@@ -402,7 +402,7 @@ def test_the_rate_follows_each_draw_of_a_round() -> None:
 def test_plasticity_begins_the_average_anew() -> None:
     policy = ppo(dict(proximal='ewma', plasticity={'type': 'shrink_perturb', 'every': 1, 'shrink': 0.5}))
     policy.learn_mode.forward(samples_of(policy))
-    optimizer = policy._optimizers['all']
+    optimizer = policy.optimizers['all']
     assert torch.equal(optimizer.buffers['average'], optimizer.param)
 
 

@@ -56,7 +56,7 @@ def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
 
 
 def moments(policy: Policy, *names: str) -> dict[str, Any]:
-    return copy.deepcopy({name: policy._optimizers[name].state_dict() for name in names})
+    return copy.deepcopy({name: policy.optimizers[name].state_dict() for name in names})
 
 
 def log_p(policy: Policy, model: Any, obs: Tensor) -> Any:
@@ -157,7 +157,7 @@ def test_auxiliary_phase_moves_all_parts(arch: str) -> None:
 def test_moments_of_the_phases_are_their_own(arch: str) -> None:
     policy = ppg(dict(aux_batch_size=N // 2), arch)
     mine, aux = (['actor'], ['aux_actor']) if arch == 'shared' else (['actor', 'critic'], ['aux_actor', 'aux_critic'])
-    assert list(policy._optimizers) == mine + aux
+    assert list(policy.optimizers) == mine + aux
     assert not any(x.any() for x in flat(moments(policy, *aux)).values() if isinstance(x, Tensor))
     to_the_phase(policy, 2)
     assert not any(x.any() for x in flat(moments(policy, *aux)).values() if isinstance(x, Tensor))
@@ -165,7 +165,7 @@ def test_moments_of_the_phases_are_their_own(arch: str) -> None:
     policy.learn_mode.learn_aux()
     assert not differing(before, moments(policy, *mine))
     # 2 x N rows in minibatches of N / 2
-    assert [policy._optimizers[name].step_count.item() for name in mine + aux] == [2] * len(mine) + [4] * len(aux)
+    assert [policy.optimizers[name].step_count.item() for name in mine + aux] == [2] * len(mine) + [4] * len(aux)
     before = moments(policy, *aux)
     to_the_phase(policy, 1)
     assert not differing(before, moments(policy, *aux))
@@ -374,7 +374,7 @@ def test_aux_learning_rate_is_a_schedule_of_its_own() -> None:
         metrics = policy.learn_mode.forward(samples_of(policy))
         policy.learn_mode.learn_aux()
         assert (metrics['learning_rate'].item(), metrics['aux_learning_rate'].item()) == pytest.approx((lr, aux_lr))
-        got = [policy._optimizers[name].lr for name in ('actor', 'critic', 'aux_actor', 'aux_critic')]
+        got = [policy.optimizers[name].lr for name in ('actor', 'critic', 'aux_actor', 'aux_critic')]
         assert got == pytest.approx([lr, lr, aux_lr, aux_lr])
 
 
@@ -384,7 +384,7 @@ def test_aux_learning_rate_follows_learning_rate_where_it_is_not_given() -> None
     metrics = policy.learn_mode.forward(samples_of(policy))
     policy.learn_mode.learn_aux()
     assert metrics['aux_learning_rate'].item() == pytest.approx(0.5e-3)
-    assert policy._optimizers['aux_actor'].lr == pytest.approx(0.5e-3)
+    assert policy.optimizers['aux_actor'].lr == pytest.approx(0.5e-3)
 
 
 def test_aux_learning_rate_scales_the_step_of_the_auxiliary_phase_alone() -> None:
@@ -468,7 +468,7 @@ def test_target_kl_stops_the_policy_phase_and_not_the_value_phase() -> None:
     metrics = policy.learn_mode.forward(samples_of(policy))
     # the first minibatch has KL 0, the second that of an Adam step of .1: their mean is above 1.5e-4
     assert metrics['n_epoch'].item() == 1 and metrics['kl'].item() > 1.5e-4
-    assert policy._optimizers['actor'].step_count == 2 and policy._optimizers['critic'].step_count == 10
+    assert policy.optimizers['actor'].step_count == 2 and policy.optimizers['critic'].step_count == 10
 
 
 def test_value_norm_learns_returns_far_from_zero_in_both_phases() -> None:
@@ -493,7 +493,7 @@ def test_grad_clip_holds_in_all_phases(grad_clip: float | None) -> None:
     metrics = policy.learn_mode.forward(samples) | policy.learn_mode.learn_aux()
     assert metrics['value_grad_norm'] > 1 and metrics['aux_grad_norm'] > 1  # as they were before the limit
     for name in ('actor', 'critic', 'aux_actor', 'aux_critic'):  # Adam's first moment is (1 - .9) * gradient
-        norm = policy._optimizers[name].exp_avg.norm().item()
+        norm = policy.optimizers[name].exp_avg.norm().item()
         assert norm == pytest.approx(0.001, rel=1e-3) if grad_clip else norm > 0.0011
 
 
@@ -590,7 +590,7 @@ def test_non_finite_gradients_of_the_auxiliary_phase_are_skipped_and_counted() -
     policy.learn_mode.forward({'policy': bad})
     before = parameters(policy)
     policy.learn_mode.learn_aux()  # one epoch of two minibatches, one of which has the row
-    assert [policy._optimizers[name].n_skipped for name in ('aux_actor', 'aux_critic')] == [1, 1]
+    assert [policy.optimizers[name].n_skipped for name in ('aux_actor', 'aux_critic')] == [1, 1]
     assert all(p.isfinite().all() for p in parameters(policy).values()) and differing(before, parameters(policy))
     assert policy.learn_mode.forward(samples_of(policy, 2))['skipped_step'].item() == 2
 

@@ -104,7 +104,7 @@ def test_recompute_adv_uses_the_critic_as_it_is_before_each_epoch() -> None:
     torch.testing.assert_close(parameters(twice), parameters(once))
     stale = ppo(dict(epoch_per_collect=2))
     stale.learn_mode.forward(stale.collect_mode.get_train_sample(rollout))
-    assert (stale._optimizers['all'].param - once._optimizers['all'].param).abs().max() > 1e-4
+    assert (stale.optimizers['all'].param - once.optimizers['all'].param).abs().max() > 1e-4
 
 
 def test_target_kl_stops_the_epochs_and_says_so() -> None:
@@ -187,7 +187,7 @@ def test_value_norm_learns_returns_far_from_zero_in_their_unit() -> None:
     samples['return_'] = 500 + 20 * samples['obs'][:, 0]
     policy.learn_mode.forward(samples)
     # with steps of .01 an output of 500 would take the critic far more than 60 of them
-    got = policy._advantages.in_return_units(policy._compute_critic(samples['obs']))
+    got = policy.samples.in_return_units(policy.compute_critic(samples['obs']))
     assert (got - samples['return_']).abs().mean().item() < 5
     assert policy._normalizers['value'].mean.item() == pytest.approx(samples['return_'].mean().item(), rel=1e-5)
 
@@ -196,7 +196,7 @@ def test_value_norm_compares_values_in_the_unit_of_the_critic() -> None:
     policy = ppo(dict(value_norm=True))
     policy._normalizers['value'].update(torch.tensor([47.0, 53.0]))  # mean 50, deviation 3
     samples = samples_of(policy)
-    targets = policy._advantages.targets(samples)
+    targets = policy.samples.targets(samples)
     for name in ('value', 'return_'):
         torch.testing.assert_close(targets[name], (samples[name] - 50) / 3)
     assert torch.equal(targets['adv'], samples['adv'])
@@ -229,7 +229,7 @@ def test_value_clip_with_value_norm_is_around_the_output_of_the_critic() -> None
     samples['return_'] = 500 + 20 * samples['obs'][:, 0]
     policy._update_value_statistics(samples)
     now = policy._model.compute_critic(samples['obs']).detach()
-    torch.testing.assert_close(policy._advantages.targets(samples)['value'], now, atol=1e-6, rtol=0)
+    torch.testing.assert_close(policy.samples.targets(samples)['value'], now, atol=1e-6, rtol=0)
 
 
 def test_value_clip_holds_the_critic_near_its_old_values() -> None:
@@ -265,7 +265,7 @@ def test_grad_clip_limits_the_global_norm(grad_clip: float | None, want: float |
     norm = policy.learn_mode.forward(samples)['grad_norm'].item()
     assert norm > 0.1
     # Adam's first moment after one step is (1 - .9) * gradient
-    momentum = policy._optimizers['all'].exp_avg.norm().item()
+    momentum = policy.optimizers['all'].exp_avg.norm().item()
     assert momentum == pytest.approx(0.1 * (norm if want is None else want), rel=1e-3)
 
 
@@ -307,7 +307,7 @@ def test_schedules_move_with_env_steps() -> None:
     for env_step, share in ((0, 1.0), (500, 0.5), (250, 0.75)):
         policy.learn_mode.set_env_step(env_step)
         metrics = policy.learn_mode.forward(samples)
-        assert policy._optimizers['all'].lr == pytest.approx(1e-3 * share)
+        assert policy.optimizers['all'].lr == pytest.approx(1e-3 * share)
         assert metrics['learning_rate'].item() == pytest.approx(1e-3 * share)
         assert metrics['clip_ratio'].item() == pytest.approx(0.2 + 0.2 * share)
         assert metrics['entropy_weight'].item() == pytest.approx(0.1 * share)

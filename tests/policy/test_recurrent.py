@@ -269,7 +269,7 @@ def test_update_on_sequences_is_that_of_a_loop_over_time(mode: str, length: int)
         torch.testing.assert_close(x[valid].double(), hand[valid].detach(), rtol=1e-6, atol=1e-6)
     metrics = policy.learn_mode.forward(samples)
     assert metrics['approx_kl'].abs() < 1e-6 and metrics['clipfrac'] == 0
-    optimizer = policy._optimizers['all']
+    optimizer = policy.optimizers['all']
     for name, x in optimizer.cut(optimizer.grad).items():
         if name in grads:
             torch.testing.assert_close(x, grads[name], rtol=1e-6, atol=1e-6)
@@ -438,7 +438,7 @@ def test_ppg_trains_its_three_phases_on_sequences() -> None:
     assert policy.learn_mode.train_iter() == 3 and metrics['approx_kl'].abs() < 1e-6
     assert aux['aux_kl_before'].abs() < 1e-9 and aux['aux_kl_after'] < 1e-9
     for group in ('aux_actor', 'aux_critic'):
-        optimizer = policy._optimizers[group]
+        optimizer = policy.optimizers[group]
         for name, x in optimizer.cut(optimizer.grad).items():
             torch.testing.assert_close(x, grads[name], rtol=1e-5, atol=1e-6)
     close(collector)

@@ -20,7 +20,7 @@ def test_value_of_before_the_update_is_the_critics_output_with_and_without_a_bas
     policy = ppo(learn, collect=dict(n_step=N_STEP, estimator=estimator))
     samples = samples_of(policy)
     assert bool(samples['value'].any()) == (baseline == 'critic')
-    assert policy._compute_critic(samples['obs']).abs().max() > 1e-3
+    assert policy.compute_critic(samples['obs']).abs().max() > 1e-3
     assert policy.learn_mode.forward(samples)['penalty_value_drift'] == pytest.approx(0, abs=1e-10)
 
 

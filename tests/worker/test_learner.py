@@ -144,7 +144,7 @@ def test_train_runs_the_auxiliary_phase_between_the_batches_of_a_round() -> None
         by_hand.learn_mode.forward(samples)
         found.append(by_hand.learn_mode.learn_aux())
     assert [bool(m) for m in found] == [False, True, False, True, False]
-    assert torch.equal(policy._optimizers['actor'].param, by_hand._optimizers['actor'].param)
+    assert torch.equal(policy.optimizers['actor'].param, by_hand.optimizers['actor'].param)
     torch.testing.assert_close(metrics['aux_kl_after'], (found[1]['aux_kl_after'] + found[3]['aux_kl_after']) / 2)
 
 

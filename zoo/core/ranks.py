@@ -5,6 +5,7 @@ One process alone has the ranks `ALONE`. Every rank makes the same calls in the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import torch
@@ -100,3 +101,24 @@ def merged_moments(n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor
 def mean_over(x: Tensor, ranks: Ranks) -> Tensor:
     """The mean of the ranks' tensors, a new one; of one rank its own."""
     return x if ranks.size == 1 else ranks.sum_(x.detach().clone(memory_format=torch.contiguous_format)) / ranks.size
+
+
+def weight_scale(valid: Tensor, ranks: Ranks) -> Tensor:
+    """What weights [...] are to be multiplied by so that their mean over the rows of all ranks is 1, 0-dim."""
+    if ranks.size == 1:
+        return valid.numel() / valid.sum().clamp(min=1)
+    total = ranks.sum_(
+        torch.stack((valid.new_tensor(valid.numel(), dtype=torch.float64), valid.sum(dtype=torch.float64)))
+    )
+    return (total[0] / total[1].clamp(min=1)).to(valid.dtype)
+
+
+def mean_of_rows(
+    mean: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, weight: Tensor | None, ranks: Ranks
+) -> Tensor:
+    """The mean of rows x [N] by weights [N] (None: all 1) over all ranks, 0-dim. Args: mean: what takes it on one rank."""
+    if ranks.size == 1:
+        return mean(x, weight)
+    weight = torch.ones_like(x) if weight is None else weight
+    total = ranks.sum_(torch.stack(((x * weight).sum(), weight.sum())).double())
+    return total[0] / total[1].clamp(min=1)

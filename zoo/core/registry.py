@@ -285,6 +285,7 @@ INTRINSIC_REGISTRY: Registry[Any] = Registry(
     'intrinsic reward', 'zoo.intrinsic_rewards', ('zoo.policy.options.intrinsic',)
 )
 PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.options.plasticity',))
+OPTION_REGISTRY: Registry[Any] = Registry('update option', 'zoo.update_options')
 PIPELINE_REGISTRY: Registry[Any] = Registry('pipeline', 'zoo.pipelines', ('zoo.run.job',))
 SINK_REGISTRY: Registry[Any] = Registry(
     'sink',
@@ -313,6 +314,7 @@ PARTS: dict[str, Registry[Any]] = {
     'policy.learn.phase': PHASE_REGISTRY,
     'policy.learn.intrinsic': INTRINSIC_REGISTRY,
     'policy.learn.plasticity': PLASTICITY_REGISTRY,
+    'policy.learn.options': OPTION_REGISTRY,
     'policy.collect.estimator': ESTIMATOR_REGISTRY,
     'policy.collect.exploration': EXPLORATION_REGISTRY,
     'pipeline': PIPELINE_REGISTRY,

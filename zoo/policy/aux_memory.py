@@ -37,9 +37,15 @@ class AuxMemory:
         self.oldest = 0  # of a full ring, the batch whose place the next one takes
         self._block: dict[str, Any] = {}
         self._n, self._n_filled = 0, 0  # rows (or sequences), and batches
+        self.n_new = 0  # batches since the last auxiliary phase
         self._is_loaded = False  # what it holds is of a checkpoint, and nothing was appended since
 
     def __len__(self) -> int:
+        """Batches since the last auxiliary phase."""
+        return self.n_new
+
+    @property
+    def n_row(self) -> int:
         """Rows kept, or sequences."""
         return self._n
 
@@ -79,6 +85,14 @@ class AuxMemory:
             self._overwrite(part)
         else:
             self._take(part, 1, first_leaf(part).device)
+        # what a ring has dropped counts, what a memory has dropped with another form of samples does not
+        self.n_new = self.n_new + 1 if self._is_ring else self._n_filled
+
+    def end_phase(self) -> None:
+        """An auxiliary phase is over: a ring keeps its rows."""
+        self.n_new = 0
+        if not self._is_ring:
+            self.clear()
 
     def columns(self) -> dict[str, Any]:
         """The rows kept, [M] each, as views where they lie; valid until the next `append`."""

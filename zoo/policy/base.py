@@ -132,6 +132,8 @@ class Policy(ABC):
     """Whether `_forward_learn` writes the column 'priority' into its batch, which buffers with alpha > 0 draw by."""
     draws_apart: ClassVar[bool] = False
     """Whether `_forward_learn` also takes {'policy': batch, 'value': batch}, or one of these, from buffer 'multi'."""
+    calls_learn_aux: ClassVar[bool] = False
+    """Whether `_forward_learn` calls `learn_aux` itself; of other policies it is called after each batch."""
     _collect_iter = 0
     """Rollouts before the present one."""
     _first_env = 0
@@ -374,15 +376,16 @@ class Policy(ABC):
         return self.cfg.learn.batch_size
 
     def learn_aux(self) -> Metrics:
-        """The auxiliary phase, where a policy has one."""
+        """The auxiliary phase, where a policy has one: metrics; {} while it is not due."""
         return {}
 
     @property
     def learn_mode(self) -> LearnMode:
         """The learner's view."""
         self._need('learn')
+        has_aux = type(self).learn_aux is not Policy.learn_aux
         return LearnMode(
-            self._forward_learn,
+            self._forward_with_aux if has_aux and not self.calls_learn_aux else self._forward_learn,
             self.learn_aux,
             self._monitor_vars_learn,
             self._set_env_step,
@@ -390,7 +393,11 @@ class Policy(ABC):
             self._get_batch_size,
             self._state_dict_learn,
             self._load_state_dict_learn,
+            has_aux,
         )
+
+    def _forward_with_aux(self, batch: Columns) -> Metrics:
+        return {**self._forward_learn(batch), **self.learn_aux()}
 
     @property
     def collect_mode(self) -> CollectMode:

@@ -15,10 +15,6 @@ from zoo.policy.sequences import SequenceConfig, sequence_problem
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.exploration import exploration_problem
 
-NEEDS_CRITIC = ('gae', 'n_step', 'vtrace')
-"""Estimators that stand a value of the critic in for what comes after a step."""
-STAYS_NEAR_NOTHING = ('none', 'a2c', 'awr', 'cispo')
-"""Surrogates whose gradient stops nowhere, however far the policy moves."""
 NO_PLAIN_GAIN = ('a2c', 'awr', 'cispo')
 """Surrogates that are not ratio * adv where they are not clipped, so that a bound dual_clip * adv means nothing."""
 NO_CLIP_RATIO = ('dpo', 'none', 'a2c', 'awr')
@@ -39,9 +35,7 @@ def action_problem(dist: ActionDist, action_mode: str) -> str:
     )
 
 
-def memory_problem(
-    cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequence[str], batch_size: int, recomputes: bool
-) -> str:
+def memory_problem(cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequence[str], batch_size: int) -> str:
     """Of a recurrent state and the sequences that train it. cfg: the resolved section `policy`; fields: modes built."""
     is_given = plain(cfg.learn.sequence) != plain(SequenceConfig())
     if not has_state and is_given:
@@ -51,11 +45,6 @@ def memory_problem(
         )
     if not has_state:
         return ''
-    if 'learn' in fields and recomputes:
-        return (
-            'policy.learn.recompute_adv is true but the model has a recurrent state, whose rollouts are cut into '
-            'sequences; use recompute_adv=false'
-        )
     only_acts = not {'learn', 'collect'} & set(fields)
     return '' if only_acts else sequence_problem(cfg.learn.sequence, cfg.collect.n_step, batch_size)
 
@@ -76,13 +65,6 @@ def parts_problem(
             f'policy.learn.value_loss is {value_loss!r}, for a critic that predicts a distribution of returns, but a model '
             f'({given_model}) was given; use another value loss, or let policy.model name the model'
         )
-    if learn.baseline == 'none' and estimator in NEEDS_CRITIC:
-        return (
-            f"policy.learn.baseline is 'none' but policy.collect.estimator is {estimator!r}, which takes the critic's "
-            "values for what follows a step; use estimator 'returns', or baseline 'critic'"
-        )
-    if learn.baseline == 'none' and learn.get('recompute_adv'):
-        return "policy.learn.recompute_adv is true but baseline is 'none': no critic enters the advantages; use false"
     if estimator == 'vtrace' and not learn.get('recompute_adv'):
         return (
             "policy.collect.estimator is 'vtrace', whose ratios are 1 where advantages are computed once: it would be gae; "
@@ -93,7 +75,7 @@ def parts_problem(
             f'policy.collect.temperature is {cfg.collect.temperature:g} and exploration is {named!r}, but only one of them can '
             "say what actions are drawn from; leave one out (temperature 1, or exploration 'sample')"
         )
-    if problem := _proximal_problem(cfg, objective) or _exploration_problem(cfg, objective):
+    if problem := _exploration_problem(cfg, objective):
         return problem
     if problem := _value_drift_problem(cfg, objective, given_model):
         return problem
@@ -106,11 +88,6 @@ def parts_problem(
         return (
             'policy.learn.target_kl_at is given but target_kl is null: nothing stops early; give target_kl, e.g. 0.02'
         )
-    if learn.target_kl_at == 'minibatch' and learn.accumulate > 1:
-        return (
-            f"policy.learn.target_kl_at is 'minibatch' but accumulate is {learn.accumulate}: no minibatch makes a step of "
-            "its own; use target_kl_at 'epoch', or accumulate 1"
-        )
     return precision_problem(learn.precision, device) or exploration_problem(explore, dist)
 
 
@@ -119,22 +96,6 @@ def exploration_of(collect: Any) -> Any:
     if collect.get('temperature', 1.0) == 1.0:
         return collect.exploration
     return {'type': 'temperature', 'temperature': collect.temperature}
-
-
-def _surrogate_of(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
-    """The surrogate as the config says it."""
-    return "policy_loss 'kl'" if cfg.learn.get('policy_loss') == 'kl' else f'surrogate {objective.surrogate.name!r}'
-
-
-def _proximal_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
-    if objective.proximal == 'behaviour' or objective.surrogate.name not in STAYS_NEAR_NOTHING:
-        return ''
-    if name_of(cfg.learn.proximal) != objective.proximal:
-        return ''  # that of a correction, whose ratios weigh the samples of every surrogate
-    return (
-        f'policy.learn.proximal is {objective.proximal!r} but {_surrogate_of(cfg, objective)} keeps no step near '
-        "that policy; use proximal 'behaviour', or a surrogate with a clip, such as clip or spo"
-    )
 
 
 def _exploration_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
@@ -184,7 +145,7 @@ def unread_problem(
     in_value = in_value or value_loss.name not in (*NO_VALUE_CLIP_RATIO, 'clip')
     if surrogate in NO_CLIP_RATIO and not in_value and _is_set(learn.clip_ratio, default.learn.clip_ratio):
         return (
-            f'policy.learn.clip_ratio is {learn.clip_ratio} but neither {_surrogate_of(cfg, objective)} nor value_loss '
+            f'policy.learn.clip_ratio is {learn.clip_ratio} but neither {objective.surrogate_said} nor value_loss '
             f"{value_loss.name!r} reads it; leave clip_ratio out, or use surrogate 'clip'"
         )
     optimizer = learn.optimizer if isinstance(learn.optimizer, dict) else {'type': learn.optimizer}

@@ -21,6 +21,7 @@ from zoo.core.registry import (
     EXPLORATION_REGISTRY,
     INTRINSIC_REGISTRY,
     OPTIMIZER_REGISTRY,
+    OPTION_REGISTRY,
     PENALTY_REGISTRY,
     PLASTICITY_REGISTRY,
     PROXIMAL_REGISTRY,
@@ -187,6 +188,9 @@ class PartsConfig(LearnConfig):
     plasticity: part_of(PLASTICITY_REGISTRY, 'policy.learn.plasticity') | None = Field(  # type: ignore[valid-type]
         None,
         description='what keeps the networks able to learn, by name or as {type: name, its options}; null: nothing',
+    )
+    options: parts_of(OPTION_REGISTRY, 'policy.learn.options') = Field(  # type: ignore[valid-type]
+        [], description='further update options, your own, each a name or {type: name, its options}'
     )
 
 

@@ -39,17 +39,6 @@ def join_model(model: nn.Module, ranks: Ranks) -> None:
             module.ranks = ranks
 
 
-def set_intrinsic_ranks(part: object, ranks: Ranks) -> None:
-    """An intrinsic reward learns from the rows of all ranks. Raises: UserError for one that cannot."""
-    if hasattr(part, 'set_ranks'):
-        part.set_ranks(ranks)
-    elif ranks.size > 1:
-        raise UserError(
-            f'policy.learn.intrinsic is a {type(part).__name__}, which has no set_ranks() and so cannot learn on '
-            f'{ranks.size} ranks; write one, see zoo.policy.options.intrinsic, or use one process'
-        )
-
-
 class Execution:
     """The executor that a wish leads to. A copy or an unpickled one chooses anew, and takes another if it has to.
 

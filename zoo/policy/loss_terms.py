@@ -7,40 +7,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zoo.config.components import make_part, name_of
-from zoo.config.schedule import adaptive_rate, schedule_value
+from zoo.config.schedule import schedule_value
 from zoo.core.errors import UserError
-from zoo.core.ranks import ALONE, Ranks, mean_over
-from zoo.core.registry import PENALTY_REGISTRY, PROXIMAL_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
+from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.policy.config import ActorCriticLearnConfig, LearnConfig, PenaltyConfig
 from zoo.policy.gradient_steps import MSE, AuxNumbers, PolicyNumbers, ValueNumbers, n_output_of
-from zoo.policy.options.off_policy_correction import proximal_of
 
 logger = logging.getLogger(__name__)
 
 
 class Rates(dict[str, float]):
-    """Present values by name.
+    """Present values of schedules by name.
 
     Args: cfg: the resolved section `policy.learn`; names: its fields that move.
     """
 
     def __init__(self, cfg: LearnConfig, names: Sequence[str]) -> None:
         super().__init__()
-        self._cfg, self._names, self._warned = cfg, names, False
-        found = {name: adaptive_rate(cfg[name]) for name in names}
-        self._rules = {name: rule for name, rule in found.items() if rule is not None}
-        self._adapted = {name: rule.start for name, rule in self._rules.items()}
-
-    @property
-    def follow_kl(self) -> bool:
-        """Whether any of them follows the KL of updates."""
-        return bool(self._rules)
+        self.names = tuple(names)
+        self._cfg, self._warned = cfg, False
 
     def set_env_step(self, env_step: int) -> None:
         """Takes the values at an env step."""
-        for name in self._names:
+        for name in self.names:
             self[name] = schedule_value(self._cfg[name], env_step)
-        self.refresh()
         if self['learning_rate'] == 0 and not self._warned:
             self._warned = True
             logger.warning(
@@ -49,28 +39,7 @@ class Rates(dict[str, float]):
                 env_step,
             )
 
-    def refresh(self) -> None:
-        """Takes what `adapt` has moved: called as an update begins."""
-        self.update(self._adapted)
 
-    def adapt(self, kl: float) -> None:
-        """Moves what follows the KL, after an update that had this one; it counts from the next update on."""
-        for name, rule in self._rules.items():
-            self._adapted[name] = rule.next(self._adapted[name], kl)
-
-    def state_dict(self) -> dict[str, float]:
-        """What the KL has moved, and where it began."""
-        return {**self._adapted, **{f'{name}_start': rule.start for name, rule in self._rules.items()}}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
-        for name, rule in self._rules.items():
-            if state.get(f'{name}_start') == rule.start:
-                self._adapted[name] = min(max(state[name], rule.min), rule.max)
-
-
-GROWS, SHRINKS, BAND = 1.5, 0.5, 2.0
-"""Factors of a weight with a target where the penalty is off by more than the third; RLlib's, after arXiv:1707.06347, sec. 4."""
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
 """Value losses and penalties that do not read the stored value; of one's own it is not known."""
 MIN_CLIP = 1e-6  # a schedule may end at 0, the loss needs a range
@@ -80,23 +49,31 @@ class Objective:
     """The losses of a policy, and their numbers at an env step.
 
     Args: cfg: the resolved section `policy.learn`.
+    Attributes: fixed: numbers of the steps on the policy that do not move; options set some of them; weights: of the
+      penalties at present; common: the options that all penalties have; surrogate_said: as the config says it.
     """
 
     def __init__(self, cfg: ActorCriticLearnConfig) -> None:
-        self._cfg = cfg
         surrogate, penalties = _policy_specs(cfg)
         self.surrogate = make_part(SURROGATE_REGISTRY, surrogate)
+        is_kl = cfg.get('policy_loss') == 'kl'
+        self.surrogate_said = "policy_loss 'kl'" if is_kl else f'surrogate {self.surrogate.name!r}'
         self.value_loss = make_part(VALUE_LOSS_REGISTRY, _value_loss_spec(cfg))
         self.penalties = tuple(make_part(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
-        self._common = [_common_of(spec) for spec in penalties]
+        self.common = [_common_of(spec) for spec in penalties]
         if len(names := [penalty.name for penalty in self.penalties]) != len(set(names)):
             raise UserError(
                 f'policy.learn.penalties has {", ".join(names)} but each may be there once; drop the others'
             )
-        self.weights = [schedule_value(common.weight, 0) for common in self._common]
-        proximal = make_part(PROXIMAL_REGISTRY, proximal_of(cfg))
-        self.proximal: str = proximal.name
-        self._rho_max = dict(proximal.options).get('rho_max')
+        self.weights = [schedule_value(common.weight, 0) for common in self.common]
+        self.fixed = PolicyNumbers(
+            dual_clip=cfg.dual_clip,
+            grad_clip=cfg.grad_clip,
+            surrogate=self.surrogate,
+            value_loss=self.value_loss,
+            penalties=self.penalties,
+            precision=cfg.precision,
+        )
 
     @property
     def parts(self) -> list[Any]:
@@ -122,76 +99,32 @@ class Objective:
 
     def set_env_step(self, env_step: int) -> None:
         """Weights without a target follow their schedules."""
-        for i, common in enumerate(self._common):
+        for i, common in enumerate(self.common):
             if common.target is None:
                 self.weights[i] = schedule_value(common.weight, env_step)
 
-    def adapt(self, last: Mapping[str, Any], ranks: Ranks = ALONE) -> None:
-        """Weights with a target follow the penalties of the last pass of an update, on all ranks. Waits for the device."""
-        for i, (penalty, common) in enumerate(zip(self.penalties, self._common, strict=True)):
-            if common.target is None:
-                continue
-            found, weight = float(mean_over(last[f'penalty_{penalty.name}'], ranks)), self.weights[i]
-            if found > BAND * common.target:
-                weight *= GROWS
-            elif found < common.target / BAND:
-                weight *= SHRINKS
-            self.weights[i] = min(max(weight, common.min_weight), common.max_weight)
-
-    def policy_numbers(self, rates: Mapping[str, float], value_weight: float, measure_kl: bool) -> PolicyNumbers:
+    def policy_numbers(self, rates: Mapping[str, float], value_weight: float) -> PolicyNumbers:
         """The numbers of a step on the policy. rates: clip_ratio and entropy_weight at present."""
-        cfg = self._cfg
-        return PolicyNumbers(
-            max(rates['clip_ratio'], MIN_CLIP),
-            rates['entropy_weight'],
-            cfg.dual_clip,
-            cfg.grad_clip,
-            measure_kl,
-            value_weight,
-            self.surrogate,
-            self.value_loss,
-            self.penalties,
-            tuple(self.weights),
-            self.proximal,
-            cfg.precision,
-            self._rho_max,
+        return self.fixed._replace(
+            clip_ratio=max(rates['clip_ratio'], MIN_CLIP),
+            entropy_weight=rates['entropy_weight'],
+            value_weight=value_weight,
+            penalty_weights=tuple(self.weights),
         )
 
     def value_numbers(self, rates: Mapping[str, float], value_weight: float) -> ValueNumbers:
         """The numbers of a step of the critic alone."""
-        cfg = self._cfg
-        return ValueNumbers(
-            max(rates['clip_ratio'], MIN_CLIP), cfg.grad_clip, self.value_loss, value_weight, cfg.precision
-        )
+        clip_ratio, fixed = max(rates['clip_ratio'], MIN_CLIP), self.fixed
+        return ValueNumbers(clip_ratio, fixed.grad_clip, self.value_loss, value_weight, fixed.precision)
 
     def aux_numbers(self, bc_weight: float, value_weight: float) -> AuxNumbers:
         """The numbers of a step of an auxiliary phase."""
         value_loss = self.value_loss if self.n_value > 1 else MSE
-        return AuxNumbers(bc_weight, self._cfg.grad_clip, value_loss, value_weight, self._cfg.precision)
+        return AuxNumbers(bc_weight, self.fixed.grad_clip, value_loss, value_weight, self.fixed.precision)
 
     def metrics(self) -> dict[str, float]:
         """The weights of the penalties."""
         return {f'{penalty.name}_weight': weight for penalty, weight in zip(self.penalties, self.weights, strict=True)}
-
-    @property
-    def follows_target(self) -> bool:
-        """Whether a weight follows its penalty."""
-        return any(common.target is not None for common in self._common)
-
-    def state_dict(self) -> dict[str, float]:
-        """The weights that a target moves, by penalty, and where they began."""
-        state: dict[str, float] = {}
-        for penalty, weight, common in zip(self.penalties, self.weights, self._common, strict=True):
-            if common.target is not None:
-                state |= {penalty.name: weight, f'{penalty.name}_start': schedule_value(common.weight, 0)}
-        return state
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
-        for i, (penalty, common) in enumerate(zip(self.penalties, self._common, strict=True)):
-            is_same = state.get(f'{penalty.name}_start') == schedule_value(common.weight, 0)
-            if common.target is not None and is_same:
-                self.weights[i] = min(max(state[penalty.name], common.min_weight), common.max_weight)
 
 
 def _policy_specs(cfg: ActorCriticLearnConfig) -> tuple[Any, list[Any]]:

@@ -16,13 +16,14 @@ class LearnMode(NamedTuple):
     """What a learner is given."""
 
     forward: Callable[[Any], Metrics]  # a `Sample` [N], or {'policy': .., 'value': ..} of such
-    learn_aux: Callable[[], Metrics]
+    learn_aux: Callable[[], Metrics]  # the auxiliary phase, if it is due; `forward` has done it
     monitor_vars: Callable[[], list[str]]
     set_env_step: Callable[[int], None]
     train_iter: Callable[[], int]
     get_batch_size: Callable[[], int | dict[str, int] | None]  # None: all samples at once
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[dict[str, Any]], None]
+    has_aux: bool = False  # metrics of an auxiliary phase come besides those that monitor_vars names
 
 
 class Start(Protocol):

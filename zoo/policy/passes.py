@@ -1,4 +1,4 @@
-"""Passes of gradient steps over a batch: the order of its entries, the stop at target_kl, the count of steps.
+"""Passes of gradient steps over a batch: the order of its entries, the count of steps.
 
 A draw takes (columns, n_pass, generator) and returns (order, weight): order [n_pass, n] int64 on the generator's device,
 indices of entries, n of them in each pass; weight [n] f32 or None: a factor of the loss of each entry, None: 1.
@@ -6,21 +6,21 @@ indices of entries, n of them in each pass; weight [n] f32 or None: a factor of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from zoo.backend.executor import Executor, Numbers, Pass, Step
+from zoo.backend.executor import Numbers, Pass, Step
 from zoo.config.components import make_part
 from zoo.core.data import Columns, Metrics, send
 from zoo.core.errors import UserError
-from zoo.core.ranks import ALONE, Ranks, mean_over
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import DRAW_REGISTRY
 from zoo.core.seeding import reseed, torch_generator
-from zoo.policy.execution import ModelMode
+from zoo.policy.execution import Execution, ModelMode
 from zoo.policy.metrics import summaries
 from zoo.policy.sequences import length_of, n_entry
 from zoo.rl_utils.check import check_pair, check_returned
@@ -28,7 +28,9 @@ from zoo.rl_utils.optimizer import FlatOptimizer
 
 if TYPE_CHECKING:
     from zoo.policy.config import ActorCriticLearnConfig  # which names the draws that are registered here
+    from zoo.policy.samples import Samples
 
+P = TypeVar('P', bound='Passes')
 Drawn = tuple[Tensor, Tensor | None]
 _FLOOR = 1e-6
 """Of a priority, as a share of the largest one: every entry may come, and a batch without advantages is drawn evenly."""
@@ -106,88 +108,74 @@ def check_drawn(drawn: object, n_pass: int, n: int) -> Drawn:
     return order, weight
 
 
-KL_FACTOR = 1.5  # of target_kl, at which an update stops
-
-
 class Trained(NamedTuple):
     """What passes over a batch found.
 
-    metrics: means over all steps (of ratio_max the largest); n_epoch: passes, the last maybe a part of one.
+    metrics: means over all steps (of ratio_max the largest); n_pass: passes, the last maybe a part of one.
     steps: each metric of all steps, [n]; n_last: how many of them the last pass had.
-    total_loss: see zoo.policy.metrics; None of steps that are not zoo's own.
     """
 
     metrics: Metrics
-    n_epoch: int
+    n_pass: int
     steps: Metrics
     n_last: int
-    total_loss: Tensor | None = None
 
     def last(self) -> Metrics:
         """Means over the steps of the last pass."""
         return {name: x[-self.n_last :].mean() for name, x in self.steps.items()}
 
 
-class Epochs:
-    """Trains on a batch for some passes, in minibatches, until `target_kl` stops it.
+class Passes:
+    """Passes of gradient steps over a batch, in minibatches.
 
     The order of an update's passes is a function of the seed, the rank and the steps before it.
-    Args: cfg: the resolved section `policy.learn`; mode: of the model that the steps move; device: where they run; ranks:
-      that take the steps together, each with minibatches of its own.
+    Args: cfg: the resolved section `policy.learn`; samples: say what steps read; mode: of the model that the steps move;
+      execution: what runs them; ranks: that take the steps together, each with minibatches of its own.
     Attributes: train_iter: steps so far.
     """
 
     def __init__(
-        self, cfg: ActorCriticLearnConfig, mode: ModelMode, seed: int, device: torch.device, ranks: Ranks = ALONE
+        self,
+        cfg: ActorCriticLearnConfig,
+        samples: Samples,
+        mode: ModelMode,
+        execution: Execution,
+        seed: int,
+        device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self._cfg, self._mode, self._seed, self._device, self._ranks = cfg, mode, seed, device, ranks
+        self._cfg, self._samples, self._mode, self._execution = cfg, samples, mode, execution
+        self._seed, self._device, self._ranks = seed, device, ranks
         self._draw = make_part(DRAW_REGISTRY, cfg.draw)
         self._generator = torch_generator(seed, 'learn', device)
         self.train_iter = 0
 
+    @classmethod
+    def like(cls: type[P], other: Passes) -> P:
+        """Passes of this class with all that others have."""
+        new = cls.__new__(cls)
+        vars(new).update(vars(other))
+        return new
+
     def run(
         self,
-        executor: Executor,
         step: Step,
         optimizers: Sequence[FlatOptimizer],
         numbers: Numbers,
-        n_epoch: int,
-        columns: Columns,
-        renew: Callable[[], Columns] | None = None,
+        n_pass: int,
+        batch: Columns,
         batch_size: int | None = None,
     ) -> Trained:
-        """Up to n_epoch passes over columns [N], in minibatches of batch_size samples (None: all of them).
-
-        Args: renew: gives the columns anew before each pass but the first; None: they stay the same.
-        """
-        target_kl, by_minibatch = self._cfg.target_kl, self._cfg.target_kl_at == 'minibatch'
-        at_once = target_kl is None and renew is None
-        found: list[Metrics] = []
-        n_done, n_last, is_over = 0, 0, False
+        """Up to n_pass passes over a batch [N], in minibatches of batch_size samples (None: all of them)."""
         self._reseed()
-        while n_done < n_epoch and not is_over:
-            if n_done and renew is not None:
-                columns = renew()
-            data, n_last = self._pass(columns, n_epoch if at_once else 1, batch_size), 0
-            for piece in _minibatches(data) if target_kl is not None and by_minibatch else [data]:
-                found.append(self.steps(executor, step, optimizers, piece, numbers))
-                n_last += len(next(iter(found[-1].values())))
-                is_over = target_kl is not None and 'kl' in found[-1] and self._is_beyond(found[-1]['kl'], target_kl)
-                if is_over:
-                    break
-            n_done += len(data.order)
-        metrics = (
-            found[0] if len(found) == 1 else {name: torch.cat([each[name] for each in found]) for name in found[0]}
-        )
-        n_last //= len(data.order)  # steps of the last pass, or of what it came to
-        return Trained(summaries(metrics), n_done, metrics, n_last)
+        data = self._pass(self._samples.read_by_steps(batch), n_pass, batch_size)
+        found = self.steps(step, optimizers, data, numbers)
+        return Trained(summaries(found), n_pass, found, len(next(iter(found.values()))) // n_pass)
 
-    def steps(
-        self, executor: Executor, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers
-    ) -> Metrics:
-        """Passes of gradient steps, which see the model in training mode; all else sees it in eval mode."""
+    def steps(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
+        """Gradient steps, which see the model in training mode; all else sees it in eval mode."""
         with self._mode.steps(self._seed, self.train_iter):
-            found = executor.run(step, optimizers, data, numbers)
+            found = self._execution.executor.run(step, optimizers, data, numbers)
         self.train_iter += len(next(iter(found.values())))
         return found
 
@@ -197,19 +185,8 @@ class Epochs:
         orders = [torch.randperm(n, generator=generator, device=generator.device) for _ in range(n_pass)]
         return send(torch.stack(orders), device)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The counter, which all random orders follow."""
-        return {'train_iter': self.train_iter}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies a `state_dict` in."""
-        self.train_iter = state['train_iter']
-
     def _reseed(self) -> torch.Generator:
         return reseed(self._generator, self._seed, 'learn', self._ranks.rank, self.train_iter)
-
-    def _is_beyond(self, kl: Tensor, target: float) -> bool:
-        return bool(mean_over(kl.mean(), self._ranks) > KL_FACTOR * target)
 
     def _pass(self, columns: Columns, n_pass: int, batch_size: int | None) -> Pass:
         order, weight = check_drawn(self._draw(columns, n_pass, self._generator), n_pass, n_entry(columns))
@@ -226,10 +203,3 @@ def weighted(columns: Columns, weight: Tensor) -> Tensor:
     like = columns['adv' if 'adv' in columns else 'return_']
     rows = weight.view(-1, *(1,) * (like.dim() - 1)).expand_as(like)
     return rows * columns['weight'] if 'weight' in columns else rows.contiguous()
-
-
-def _minibatches(data: Pass) -> list[Pass]:
-    return [
-        data._replace(order=data.order[:, i : i + data.batch_size])
-        for i in range(0, data.order.shape[1], data.batch_size)
-    ]

@@ -150,6 +150,7 @@ class PPGPolicy(ActorCriticPolicy):
     cfg: PPGConfig
     config: ClassVar[type[PolicyConfig]] = PPGConfig
     draws_apart: ClassVar[bool] = True
+    calls_learn_aux: ClassVar[bool] = True
     policy_step: ClassVar[Any] = staticmethod(policy_step)
     value_step: ClassVar[Any] = staticmethod(value_step)
     joint_step: ClassVar[Any] = staticmethod(ppo_step)
@@ -184,7 +185,7 @@ class PPGPolicy(ActorCriticPolicy):
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
         cfg = self.cfg
-        if self._has_state and 'learn' in self._fields:
+        if self.has_state and self.learns:
             yield sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.aux_batch_size, 'aux_batch_size')
 
     @property
@@ -195,7 +196,6 @@ class PPGPolicy(ActorCriticPolicy):
         cfg = self.cfg.learn
         self._memory = AuxMemory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, is_ring=cfg.aux_window is not None)
         self._phase = make_part(PHASE_REGISTRY, cfg.phase)()
-        self._policy_phase = 0  # since the last auxiliary phase
         self._warn_if_short()
         super()._init_learn()
 
@@ -223,9 +223,7 @@ class PPGPolicy(ActorCriticPolicy):
     def _set_env_step(self, env_step: int) -> None:
         super()._set_env_step(env_step)
         own = self.cfg.learn.aux_learning_rate
-        self._rates['aux_learning_rate'] = (
-            self._rates['learning_rate'] if own is None else schedule_value(own, env_step)
-        )
+        self.rates['aux_learning_rate'] = self.rates['learning_rate'] if own is None else schedule_value(own, env_step)
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Parameters of actor and critic lie in buffers of their own, so that one's momentum never moves the other."""
@@ -246,45 +244,51 @@ class PPGPolicy(ActorCriticPolicy):
         return self._overlap * (n_step + n_aux * (cfg.aux_window or cfg.aux_freq) / cfg.aux_freq / cfg.aux_batch_size)
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        """Policy phase and value phase, over one batch or over {'policy': batch, 'value': batch}, or one of them."""
-        if are_parts(batch):
-            parts = {name: self._corrected(part) for name, part in batch.items()}
-        else:
-            parts = dict.fromkeys(('policy', 'value'), self._corrected(batch))
-        if self._joint and are_parts(batch):
+        """A policy phase, a value phase, and when it is due the auxiliary phase (Cobbe et al. 2021, algorithm 1).
+
+        Args: batch: for both phases, or {'policy': batch, 'value': batch}, or one of these.
+        """
+        parts = self._begin_parts(batch)
+        metrics: Metrics = {}
+        if 'policy' in parts:
+            metrics |= self._policy_phase(parts['policy'])
+            self._memory.append(parts['policy'])
+        if 'value' in parts:
+            metrics |= self._value_phase(parts['value'])
+        if not self._joint and metrics.keys() >= {'total_loss', 'value_loss'}:
+            metrics['total_loss'] = metrics['total_loss'] + self._value_weight * metrics['value_loss']
+        metrics |= self._end_update(next(iter(parts.values())))
+        if len(self._memory) >= self.cfg.learn.aux_freq:  # N_pi; more after a resume with a smaller one
+            metrics |= self.learn_aux()
+        return metrics
+
+    def _policy_phase(self, batch: Columns) -> Metrics:
+        """E_pi passes of the policy over a batch; a joint network learns values in them, too."""
+        cfg, optimizers = self.cfg.learn, [self.optimizers['actor']]
+        weight = 0.5 if cfg.value_weight is None else cfg.value_weight
+        return self._train_policy(batch, cfg.actor_epoch_per_collect, self._policy_step, optimizers, weight)
+
+    def _value_phase(self, batch: Columns) -> Metrics:
+        """E_V passes of the critic over a batch."""
+        cfg = self.cfg.learn
+        fit = {'explained_variance': explained_variance(batch)}
+        if self._joint:
+            return fit
+        numbers = self.objective.value_numbers(self.rates, self._value_weight)
+        n_pass, size = cfg.critic_epoch_per_collect, cfg.critic_batch_size or cfg.batch_size
+        trained = self.passes.run(self.value_step, [self.optimizers['critic']], numbers, n_pass, batch, size)
+        return fit | trained.metrics
+
+    def _begin_parts(self, batch: Columns) -> dict[str, Columns]:
+        """The batches of the policy phase and of the value phase."""
+        if not are_parts(batch):
+            return dict.fromkeys(('policy', 'value'), self._begin_update(batch))
+        if self._joint:
             raise UserError(
                 'policy and value were drawn apart, but actor and critic of this '
                 f"{type(self._model).__name__} learn together; use buffer.type 'replay' or 'rollout'"
             )
-        cfg = self.cfg.learn
-        self._set_learning_rates()
-        metrics: Metrics = {}
-        if 'value' in parts:
-            metrics['explained_variance'] = explained_variance(parts['value'])
-            self._update_value_statistics(parts['value'])
-        n_epoch = 0
-        if 'policy' in parts:
-            losses, n_epoch = self._train_policy(parts['policy'])
-            metrics |= losses
-            self._memory.append(parts['policy'])
-            # what a ring has dropped counts, what a memory has dropped with another form of samples does not
-            self._policy_phase = self._memory.n_filled if cfg.aux_window is None else self._policy_phase + 1
-        if 'value' in parts and not self._joint:
-            metrics |= (found := self._train_value(parts['value']))
-            if 'total_loss' in metrics:
-                metrics['total_loss'] = metrics['total_loss'] + self._value_weight * found['value_loss']
-        metrics |= self._after_update(parts['policy'] if 'policy' in parts else parts['value'])
-        metrics = {**self._learner_metrics(n_epoch), **metrics}
-        if 'policy' not in parts:
-            del metrics['n_epoch']  # of the policy phase; a 0 would enter the mean over the batches of a round
-        return metrics
-
-    def _train_policy(self, batch: Columns) -> tuple[Metrics, int]:
-        """The policy phase: E_pi passes over a batch; -> mean metrics, passes."""
-        cfg, optimizers = self.cfg.learn, [self._optimizers['actor']]
-        weight = 0.5 if cfg.value_weight is None else cfg.value_weight
-        trained = self._train_policy_epochs(batch, cfg.actor_epoch_per_collect, self._policy_step, optimizers, weight)
-        return self._metrics_of(batch, trained), trained.n_epoch
+        return {name: self._begin_update(batch[name], name) for name in ('policy', 'value') if name in batch}
 
     @property
     def _policy_step(self) -> Any:
@@ -298,13 +302,6 @@ class PPGPolicy(ActorCriticPolicy):
         cfg, joint = self.cfg.learn, 0.5 if self._joint else 1.0
         weight = joint if cfg.value_weight is None else cfg.value_weight
         return {'value_weight': weight, 'aux_bc_weight': cfg.aux_bc_weight}
-
-    def _train_value(self, batch: Columns) -> Metrics:
-        """The value phase: E_V passes over a batch."""
-        cfg, optimizers = self.cfg.learn, [self._optimizers['critic']]
-        numbers = self._objective.value_numbers(self._rates, self._value_weight)
-        size = cfg.critic_batch_size or cfg.batch_size
-        return self._train(batch, cfg.critic_epoch_per_collect, self.value_step, optimizers, numbers, size).metrics
 
     @property
     def _value_weight(self) -> float:
@@ -320,28 +317,26 @@ class PPGPolicy(ActorCriticPolicy):
         minibatch (0 but for rounding), aux_kl_after after the last, over all rows.
         """
         cfg = self.cfg.learn
-        if self._policy_phase < cfg.aux_freq:
+        if len(self._memory) < cfg.aux_freq:
             return {}
         names = ('aux_actor', 'aux_critic') if self._phase.moves_critic else ('aux_actor',)
-        optimizers = [self._optimizers[name] for name in names if name in self._optimizers]
+        optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
         for optimizer in optimizers:
-            optimizer.lr = self._rates['aux_learning_rate']
-        columns, n, device = self._aux_columns(), len(self._memory), self._memory.device
-        order = self._epochs.permutations(cfg.aux_train_epoch, n, device)
+            optimizer.lr = self.rates['aux_learning_rate']
+        columns, n, device = self._aux_columns(), self._memory.n_row, self._memory.device
+        order = self.passes.permutations(cfg.aux_train_epoch, n, device)
         n_cell = sum(x.numel() for _, x in leaves(columns['obs']))
         gather = device == self.device and n_cell <= CRITIC_CELLS
         n_row = max(cfg.aux_batch_size // length_of(columns), 1)  # or sequences
         data = Pass(columns, order, n_row, self.device, gather=gather)
-        numbers = self._objective.aux_numbers(cfg.aux_bc_weight, self._value_weight)
-        metrics = self._epochs.steps(self._executor, self._phase.step, optimizers, data, numbers)
+        numbers = self.objective.aux_numbers(cfg.aux_bc_weight, self._value_weight)
+        metrics = self.passes.steps(self._phase.step, optimizers, data, numbers)
         for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
             optimizer.count_skipped(cfg.nonfinite_limit)
         kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])
-        if cfg.aux_window is None:
-            self._memory.clear()
-        self._policy_phase = 0
-        if self._objective.proximal == 'ewma':  # arXiv:2110.00641, sec. 3.3: the phase moved the policy
-            self._optimizers['actor'].reset_average()
+        self._memory.end_phase()
+        for option in self.options:
+            option.policy_moved()
         means = {name: x.mean() for name, x in metrics.items()}
         return {**means, 'aux_kl_before': kl_before, 'aux_kl_after': kl_after}
 
@@ -352,9 +347,8 @@ class PPGPolicy(ActorCriticPolicy):
         if self._phase.target == 'critic':
             values = [run_model(self._model, 'compute_critic', rows)['value'] for _, rows in self._pieces()]
             columns['return_'] = torch.cat(values).to(device).view_as(columns['return_'])
-        elif self.cfg.learn.value_norm:
-            statistics = self._normalizers['value']
-            columns['return_'] = statistics.standardize(columns['return_'].to(self.device)).to(device)
+        else:
+            columns['return_'] = self.samples.units.standardize(columns['return_'].to(self.device)).to(device)
         logits = [run_model(self._model, 'compute_actor', rows)['logit'] for _, rows in self._pieces()]
         logit = torch.cat(logits).to(device)
         return {**columns, 'logit': logit.view(*columns['return_'].shape, -1)}
@@ -373,7 +367,7 @@ class PPGPolicy(ActorCriticPolicy):
         """All rows (or sequences) kept, in order, in pieces of about a minibatch."""
         columns = self._memory.columns()
         n_row = max(self.cfg.learn.aux_batch_size // length_of(columns), 1)
-        for start in range(0, len(self._memory), n_row):
+        for start in range(0, self._memory.n_row, n_row):
             at = slice(start, start + n_row)
             yield at, map_tensors(lambda x: x[at].to(self.device), columns)  # noqa: B023
 
@@ -388,30 +382,31 @@ class PPGPolicy(ActorCriticPolicy):
         memory = self._memory
         is_ring = self.cfg.learn.aux_window is not None
         kept = {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if is_ring else {}
-        return {**super()._state_dict_learn(), 'policy_phase': self._policy_phase, **kept}
+        return {**super()._state_dict_learn(), 'policy_phase': len(memory), **kept}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state)
-        self._policy_phase = state['policy_phase']
+        self._memory.n_new = state['policy_phase']
         self._ring = state.get('aux_filled', 0), state.get('aux_oldest', 0)
 
     def memory_state_dict(self) -> dict[str, Any]:
         return self._memory.state_dict()
 
     def load_memory_state_dict(self, state: dict[str, Any]) -> None:
-        if self._policy_phase and not state:
+        memory = self._memory
+        if len(memory) and not state:
             logger.warning(
                 'the checkpoint has no auxiliary memory: what was kept of %d policy phases is lost, and the '
                 'next auxiliary phase comes as many later',
-                self._policy_phase,
+                len(memory),
             )
-            self._policy_phase = 0
-        self._policy_phase = min(self._policy_phase, self.cfg.learn.aux_freq - 1)  # aux_freq may be less than it was
+            memory.n_new = 0
+        memory.n_new = min(memory.n_new, self.cfg.learn.aux_freq - 1)  # aux_freq may be less than it was
         if self.cfg.learn.aux_window is not None:
             n_filled, oldest = self._ring
-            self._memory.load_state_dict(state, n_filled or self._policy_phase, self.device, oldest)
+            memory.load_state_dict(state, n_filled or len(memory), self.device, oldest)
             return
-        if state and not self._policy_phase:  # it is 1 now: each phase starts from an empty memory
+        if state and not len(memory):  # aux_freq is 1 now: each phase starts from an empty memory
             logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
             state = {}
-        self._memory.load_state_dict(state, self._policy_phase, self.device)
+        memory.load_state_dict(state, len(memory), self.device)

@@ -63,15 +63,12 @@ class PPOPolicy(ActorCriticPolicy):
         return self._overlap * n_pass / self._batch_size
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        cfg, optimizers = self.cfg.learn, list(self._optimizers.values())
-        self._set_learning_rates()
-        batch = self._corrected(batch)
-        fit = explained_variance(batch)
-        self._update_value_statistics(batch)
-        value_weight = self._coefficients()['value_weight']
-        trained = self._train_policy_epochs(batch, cfg.epoch_per_collect, self.step, optimizers, value_weight)
-        found = {**self._metrics_of(batch, trained), 'explained_variance': fit, **self._after_update(batch)}
-        return {**found, **self._learner_metrics(trained.n_epoch)}
+        """Passes over a rollout, each in minibatches (Schulman et al. 2017, algorithm 1)."""
+        batch = self._begin_update(batch)
+        weight, optimizers = self._coefficients()['value_weight'], list(self.optimizers.values())
+        metrics = self._train_policy(batch, self.cfg.learn.epoch_per_collect, self.step, optimizers, weight)
+        metrics['explained_variance'] = explained_variance(batch)
+        return metrics | self._end_update(batch)
 
     def _coefficients(self) -> dict[str, float]:
         cfg = self.cfg.learn

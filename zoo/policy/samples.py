@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from zoo.config.components import make_part
 from zoo.core.data import (
     Columns,
     Obs,
@@ -22,15 +21,11 @@ from zoo.core.data import (
     map_tensors,
     split_rows,
 )
-from zoo.core.errors import UserError
-from zoo.core.ranks import ALONE, Ranks
-from zoo.core.registry import ESTIMATOR_REGISTRY
+from zoo.core.ranks import ALONE, Ranks, weight_scale
 from zoo.policy.config import ActorCriticPolicyConfig
-from zoo.policy.options.off_policy_correction import estimator_of
-from zoo.policy.sequences import cut, once, rows_of, states_before
+from zoo.policy.options.base import Estimated, UpdateOption
 from zoo.rl_utils.estimators import check_estimate
-from zoo.rl_utils.gae import discounted_sum, gae_data, normalize_advantage
-from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.rl_utils.gae import gae_data, normalize_advantage
 
 CRITIC_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
 TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
@@ -55,53 +50,6 @@ def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
     """Weights [T, B] of mean 1 over all ranks: rows that only reset an env have 0, the others are equal."""
     valid = (~is_reset).to(torch.float32)
     return valid * weight_scale(valid, ranks)
-
-
-def weight_scale(valid: Tensor, ranks: Ranks = ALONE) -> Tensor:
-    """What weights [...] are to be multiplied by so that their mean over the rows of all ranks is 1, 0-dim."""
-    if ranks.size == 1:
-        return valid.numel() / valid.sum().clamp(min=1)
-    total = ranks.sum_(
-        torch.stack((valid.new_tensor(valid.numel(), dtype=torch.float64), valid.sum(dtype=torch.float64)))
-    )
-    return (total[0] / total[1].clamp(min=1)).to(valid.dtype)
-
-
-def whole_episodes(traj_flag: Tensor, weight: Tensor | None, ranks: Ranks = ALONE) -> Tensor:
-    """Weights [T, B] that leave out steps whose episode goes on after the rollout; the others have mean 1 over all ranks.
-
-    Without a critic nothing is known of what comes after. An episode that a time limit ends has the return it has.
-    Args: traj_flag: [T, B], the episode ends with the step; weight: [T, B] of the rows so far; None: 1.
-    """
-    known = (traj_flag.flip(0).to(torch.int32).cumsum(0).flip(0) > 0).to(torch.float32)
-    kept = known if weight is None else known * weight
-    return kept * weight_scale(kept, ranks)
-
-
-def refuse_no_episode(weight: Tensor | None, ranks: Ranks = ALONE) -> None:
-    """Raises: UserError if no row of the rollout has a weight, on any rank: no episode ended in it."""
-    if weight is not None and not any(ranks.gather(bool(weight.any()))):
-        raise UserError(
-            f"policy.collect.batch_mode is 'episode' but no episode ended within a rollout of {weight.shape[0]} steps in each "
-            f'of {weight.shape[1]} envs, so there is nothing to learn from; raise policy.collect.n_step above the length of '
-            'the episodes, limit that by env.max_episode_steps, or use fragment'
-        )
-
-
-def scaled_reward(
-    data: Transition, weight: Tensor | None, carry: Tensor | None, gamma: float, statistics: RunningMeanStd
-) -> tuple[Tensor, Tensor]:
-    """Rewards over the running deviation of each env's discounted sum, which restarts with each episode.
-
-    Args: carry: the sums [B] that the rollout before ended with; None: at the start of all episodes.
-    Returns: rewards [T, B]; the next carry. The statistics are updated.
-    """
-    reward, end = data['reward'], data['traj_flag']
-    if carry is None or carry.shape != reward.shape[1:]:
-        carry = torch.zeros_like(reward[0])
-    total = discounted_sum(reward, end, carry, gamma)
-    statistics.update(total.flatten(), None if weight is None else weight.flatten())
-    return statistics.rescale(reward), gamma * total[-1] * (1 - end[-1].to(reward.dtype))
 
 
 def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
@@ -147,155 +95,103 @@ def in_pieces(critic: Critic, obs: Obs, state: State = None) -> Tensor:
     return torch.cat([critic(*part) for part in parts])
 
 
-NO_INPUT = frozenset(
-    ('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'is_repeat', 'intrinsic_adv')
-)  # columns that no step reads
+NO_INPUT = frozenset(('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'is_repeat', 'intrinsic_adv'))
+"""Columns of samples that no gradient step reads."""
 
 
-class Advantages:
-    """Values, advantages and returns in their units: rewards scaled, values normalised, an intrinsic reward added.
+class ReturnUnits:
+    """Units of a critic that predicts returns as they are."""
 
-    Args: cfg: the resolved section `policy`; normalizers: 'reward' and 'value', where cfg.learn has these options;
-      reads_old_value: a loss compares the critic's output with what it was before; ranks: over whose rows moments and weights are taken.
-    Attributes: intrinsic: of INTRINSIC_REGISTRY, or None.
+    def restore(self, output: Tensor) -> Tensor:
+        """Outputs of the critic as returns."""
+        return output
+
+    def standardize(self, return_: Tensor) -> Tensor:
+        """Returns as outputs of the critic."""
+        return return_
+
+
+class Samples:
+    """Makes samples of rollouts, and what a gradient step reads of samples.
+
+    Args: cfg: the resolved section `policy`; estimator: of ESTIMATOR_REGISTRY; ranks: over whose rows weights are taken.
+    Attributes, which options replace:
+      options: in order, asked for more columns and for their share of the advantages.
+      units: of the critic's output; `units.restore` gives returns.
+      reference: what advantages compare returns with, [T, B], from the critic's values in return units.
+      scaled_reward: (transition, weight [T, B] or None) -> rewards [T, B] as advantages count them.
+      estimator: (gae_data, gamma, lambda (, log_ratio)) -> (advantages, returns), [T, B] each.
+      entries: (columns [T, B, ...], rollout) -> rows [N, ...], or sequences.
+      inputs: functions of columns that a step reads, each called on the last one's result.
     """
 
-    def __init__(
-        self,
-        cfg: ActorCriticPolicyConfig,
-        normalizers: Mapping[str, RunningMeanStd],
-        reads_old_value: bool,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        self._cfg, self._normalizers, self._reads_old_value, self._ranks = cfg, normalizers, reads_old_value, ranks
-        self._estimator = make_part(ESTIMATOR_REGISTRY, estimator_of(cfg))
-        self._reward_sum: Tensor | None = None
-        self.intrinsic: Any = None
-
-    def reset(self) -> None:
-        """All envs begin new episodes."""
-        self._reward_sum = None
-
-    def forget(self, envs: slice) -> None:
-        """These of the envs begin new episodes."""
-        if self._reward_sum is not None:
-            self._reward_sum[envs] = 0
-        if hasattr(self.intrinsic, 'forget'):  # one of your own need not have it
-            self.intrinsic.forget(envs)
+    def __init__(self, cfg: ActorCriticPolicyConfig, estimator: Callable[..., Any], ranks: Ranks = ALONE) -> None:
+        self._discount, self._ranks = (cfg.collect.discount_factor, cfg.collect.gae_lambda), ranks
+        self.options: Sequence[UpdateOption] = ()
+        self.units: Any = ReturnUnits()
+        self.reference: Callable[[Tensor], Tensor] = ReturnUnits().restore
+        self.scaled_reward: Callable[[Transition, Tensor | None], Tensor] = given_reward
+        self.estimator = estimator
+        self.entries: Callable[[dict[str, Any], Rollout], Sample] = as_rows
+        self.inputs: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
+        if cfg.learn.adv_norm == 'batch':
+            self.inputs.append(self._normalized)
 
     @torch.no_grad()
-    def samples(self, rollout: Rollout, critic: Critic, keeps_transitions: bool) -> Sample:
+    def of_rollout(self, rollout: Rollout, critic: Critic) -> Sample:
         """A rollout as rows [N], t-major, or for a model with a recurrent state as sequences [S].
 
-        Args: critic: see `rollout_values`; keeps_transitions: the samples also hold what `recomputed` needs.
+        Args: critic: see `rollout_values`.
         """
-        cfg, data = self._cfg, rollout.data
+        data = rollout.data
         weight = valid_weight(data['is_reset'], self._ranks) if 'is_reset' in data else None
-        reward = self._scaled(data, weight)
+        reward = self.scaled_reward(data, weight)
         outputs = rollout_values(rollout, critic)
-        if cfg.learn.baseline == 'none' or cfg.collect.batch_mode == 'episode':
-            weight = whole_episodes(data['traj_flag'], weight, self._ranks)
-        if cfg.collect.batch_mode == 'episode':
-            refuse_no_episode(weight, self._ranks)
-        ends = data['done'], data['traj_flag']
-        found = self._estimate(outputs, reward, *ends)
-        kept = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}
-        samples: dict[str, Any] = {**kept, **found, **self._clip_centre(outputs[0])}
-        if self.intrinsic is not None:
-            samples['intrinsic_adv'] = self.intrinsic.advantage(rollout)
-            samples['adv'] = samples['adv'] + samples['intrinsic_adv']
+        columns: dict[str, Any] = {name: x for name, x in data.items() if name not in TRANSITION_ONLY}
+        columns |= self.estimate(outputs, reward, data['done'], data['traj_flag'])
         if weight is not None:
-            samples['weight'] = weight
-        if 'state' in data:
-            before = states_before(data['state'], rollout.state)
-            return cut(samples, before, data['is_first'], cfg.learn.sequence)
-        if keeps_transitions:
-            samples |= {'reward': reward, 'done': ends[0], 'traj_flag': ends[1], 'next_obs': rollout.next_obs()}
-        return map_tensors(lambda x: x.flatten(0, 1), samples)  # [T, B] -> [N]
+            columns['weight'] = weight
+        for option in self.options:
+            columns |= option.add_columns(rollout, Estimated(reward, outputs[0], weight))
+            columns['adv'] = option.advantage(columns)
+        return self.entries(columns, rollout)
 
-    @torch.no_grad()
-    def recomputed(self, batch: Columns, critic: Critic, log_ratio: Tensor | None = None) -> dict[str, Any]:
-        """A batch with values, advantages and returns of the critic as it is now (arXiv:2006.05990, sec. 3.5).
-
-        Args: log_ratio: [N], log p_now - log p_behaviour, for estimators that weigh samples by it.
-        """
-        n_step = self._cfg.collect.n_step
-        outputs = critic(batch['obs']).view(n_step, -1), critic(batch['next_obs']).view(n_step, -1)
-        reward, done, traj_flag = (batch[key].view(n_step, -1) for key in ('reward', 'done', 'traj_flag'))
-        ratio = None if log_ratio is None else log_ratio.view(n_step, -1)
-        found = self._estimate(outputs, reward, done, traj_flag, ratio)
-        found |= self._clip_centre(outputs[0])
-        if 'intrinsic_adv' in batch:
-            found['adv'] = found['adv'] + batch['intrinsic_adv'].view(n_step, -1)
-        return {**batch, **{name: x.flatten() for name, x in found.items()}}
-
-    @torch.no_grad()
-    def targets(self, batch: Columns) -> dict[str, Tensor]:
-        """What a step reads: values in the unit of the critic's output, advantages of the batch normalised.
-
-        'value' is the critic's output before the first step where a loss reads it, see `_clip_centre`.
-        """
-        cfg = self._cfg.learn
-        columns = {name: x for name, x in batch.items() if name not in NO_INPUT}
-        if cfg.value_norm:
-            for key in ('value', 'return_'):
-                columns[key] = self._normalizers['value'].standardize(columns[key])
-        if 'value_output' in columns:
-            columns['value'] = columns.pop('value_output')
-        if cfg.adv_norm == 'batch':
-            adv, weight = columns['adv'], columns.get('weight')
-            weight = None if weight is None else weight.flatten()
-            columns['adv'] = normalize_advantage(adv.flatten(), weight, self._ranks).view_as(adv)
-        return columns
-
-    def in_return_units(self, value: Tensor) -> Tensor:
-        """Outputs of the critic as returns."""
-        return self._normalizers['value'].restore(value) if self._cfg.learn.value_norm else value
-
-    def update_statistics(self, batch: Columns) -> None:
-        """Takes the returns of a batch into the statistics of value_norm, where that is on."""
-        if self._cfg.learn.value_norm:
-            rows = rows_of(batch)
-            self._normalizers['value'].update(rows['return_'], once(rows))
-
-    def _scaled(self, data: Transition, weight: Tensor | None) -> Tensor:
-        cfg = self._cfg
-        if not cfg.learn.reward_norm:
-            return data['reward']
-        gamma = cfg.learn.reward_norm_discount
-        gamma = cfg.collect.discount_factor if gamma is None else gamma
-        statistics = self._normalizers['reward']
-        reward, self._reward_sum = scaled_reward(data, weight, self._reward_sum, gamma, statistics)
-        return reward
-
-    def _estimate(
-        self,
-        outputs: tuple[Tensor, Tensor],
-        reward: Tensor,
-        done: Tensor,
-        traj_flag: Tensor,
-        log_ratio: Tensor | None = None,
+    def estimate(
+        self, outputs: tuple[Tensor, Tensor], reward: Tensor, done: Tensor, traj_flag: Tensor, *log_ratio: Tensor
     ) -> dict[str, Tensor]:
-        """value, adv and return_, [T, B] each, in return units. outputs: of the critic for rows and their successors."""
-        collect = self._cfg.collect
-        value, next_value = map(self.in_return_units, outputs)
-        if self._cfg.learn.baseline == 'none':
-            value, next_value = torch.zeros_like(value), torch.zeros_like(value)
+        """value, adv and return_, [T, B] each, in return units.
+
+        Args: outputs: of the critic for rows and their true successors; log_ratio: for estimators that weigh rows by it.
+        """
+        value, next_value = (self.reference(self.units.restore(x)) for x in outputs)
         data = gae_data(value, next_value, reward, done, traj_flag)
-        numbers = collect.discount_factor, collect.gae_lambda
-        found = self._estimator(data, *numbers) if log_ratio is None else self._estimator(data, *numbers, log_ratio)
+        found = self.estimator(data, *self._discount, *log_ratio)
         check_estimate(found, value)
         return {'value': value, 'adv': found[0], 'return_': found[1]}
 
-    def _clip_centre(self, output: Tensor) -> dict[str, Tensor]:
-        """The column 'value_output' of the samples, where a loss needs it: what the critic put out, in its own unit.
+    @torch.no_grad()
+    def read_by_steps(self, batch: Columns) -> dict[str, Any]:
+        """The columns of a batch that a step reads: values in the unit of the critic's output, which 'value' is."""
+        columns = {name: x for name, x in batch.items() if name not in NO_INPUT}
+        for change in self.inputs:
+            columns = change(columns)
+        if 'value_output' in columns:
+            columns['value'] = columns.pop('value_output')
+        return columns
 
-        A value clip limits how far gradient steps move the critic's output, so its centre is the output that was there
-        before the first of them, also in later draws from a buffer. The column 'value' cannot give it back: it is in
-        return units, and the statistics that lead back move with the samples' own returns before the first step.
-        (They do so before it, so that the critic's new outputs are read by the statistics that it learned them in.)
-        Without a baseline that column is 0.
-        """
-        learn = self._cfg.learn
-        is_apart = learn.value_norm or learn.baseline == 'none'
-        return {'value_output': output} if is_apart and self._reads_old_value else {}
+    def _normalized(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """With advantages normalised over the whole batch."""
+        adv, weight = columns['adv'], columns.get('weight')
+        weight = None if weight is None else weight.flatten()
+        return {**columns, 'adv': normalize_advantage(adv.flatten(), weight, self._ranks).view_as(adv)}
+
+
+def given_reward(data: Transition, weight: Tensor | None) -> Tensor:
+    """The rewards of a rollout as they are."""
+    return data['reward']
+
+
+def as_rows(columns: dict[str, Any], rollout: Rollout) -> Sample:
+    """[T, B, ...] -> [N, ...], t-major."""
+    rows: Sample = map_tensors(lambda x: x.flatten(0, 1), columns)
+    return rows

@@ -16,7 +16,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.config.section import Section
-from zoo.core.data import Columns, Obs, Sample, State, Timestep, begins_of, first_leaf, map_tensors, replace_rows
+from zoo.core.data import (
+    Columns,
+    Obs,
+    Rollout,
+    Sample,
+    State,
+    Timestep,
+    begins_of,
+    first_leaf,
+    map_tensors,
+    replace_rows,
+)
 
 C = TypeVar('C', bound=Columns)
 STATE_COLUMNS = frozenset(('state', 'is_first', 'is_burned'))
@@ -107,6 +118,12 @@ def cut(samples: Columns, state: State, is_first: Tensor, cfg: SequenceConfig) -
     if cfg.burn_in:
         columns['is_burned'] = is_burned.repeat_interleave(n_env)
     return columns
+
+
+def as_sequences(columns: dict[str, Any], rollout: Rollout, cfg: SequenceConfig) -> Sample:
+    """Columns [T, B, ...] of a rollout with recurrent states as sequences. cfg: the resolved section."""
+    before = states_before(rollout.data['state'], rollout.state)
+    return cut(columns, before, rollout.data['is_first'], cfg)
 
 
 def length_of(columns: Columns) -> int:

@@ -54,10 +54,8 @@ class Learner:
         if hasattr(self._buffer, 'set_env_step'):  # for its schedules, where it has any
             self._buffer.set_env_step(env_step)
         metrics: list[Metrics] = []
-        aux: list[Metrics] = []
         for batch in self._buffer.batches():
             metrics.append(self._mode.forward(batch))
-            aux.append(self._mode.learn_aux())  # nothing, unless the policy has an auxiliary phase and it is due
             self._check_names(batch, metrics[-1])
             n = _n_sample(batch)
             if isinstance(n, Tensor):  # is added later: no wait for the device
@@ -65,7 +63,7 @@ class Learner:
             else:
                 self._n_sample += n
         values: dict[str, list[Tensor]] = {}
-        for each in metrics + aux:
+        for each in metrics:
             for name, value in each.items():
                 values.setdefault(name, []).append(value)
         return {name: v[0] if len(v) == 1 else summary(name, torch.stack(v)) for name, v in values.items()}
@@ -78,7 +76,7 @@ class Learner:
         if isinstance(parts, dict) and batch.keys() < parts.keys():
             return
         wanted = set(self._mode.monitor_vars())
-        if metrics.keys() != wanted:
+        if not (metrics.keys() >= wanted if self._mode.has_aux else metrics.keys() == wanted):
             raise ValueError(
                 f'_forward_learn returned the metrics {sorted(metrics)} but _monitor_vars_learn names '
                 f'{sorted(wanted)}; make the two agree'

@@ -187,13 +187,13 @@ def test_vtrace_is_computed_once_unless_each_pass_shall(
 ) -> None:
     """As the update begins, and with recompute_adv before each of the other 3 passes; always of the ratio to then."""
     policy = ppo(dict(correction='vtrace', epoch_per_collect=4, recompute_adv=recompute_adv, learning_rate=0.05))
-    recomputed, ratios = policy._advantages.recomputed, []
+    recomputed, ratios = policy.samples.recomputed, []
 
     def spy(batch: Any, critic: Any, log_ratio: Tensor) -> Any:
         ratios.append(log_ratio)
         return recomputed(batch, critic, log_ratio)
 
-    monkeypatch.setattr(policy._advantages, 'recomputed', spy)
+    monkeypatch.setattr(policy.samples, 'recomputed', spy)
     policy.learn_mode.forward(samples_of(policy))
     sizes = [x.abs().max().item() for x in ratios]
     assert len(sizes) == n_call and sizes[0] < 1e-5 and all(size > 0.01 for size in sizes[1:])
@@ -211,8 +211,8 @@ def test_old_samples_have_the_ratio_of_the_present_policy() -> None:
         now = policy._dist.log_prob(policy._model.compute_actor(obs.flatten(0, 1)), data['action'].flatten())
         then = policy._dist.log_prob(data['logit'].flatten(0, 1), data['action'].flatten())
         rho = (now - then).exp().clamp(max=1).view(N_STEP, N_ENV)
-        value = policy._compute_critic(obs.flatten(0, 1)).view(N_STEP, N_ENV)
-        after = policy._compute_critic(rollout.next_obs().flatten(0, 1)).view(N_STEP, N_ENV)
+        value = policy.compute_critic(obs.flatten(0, 1)).view(N_STEP, N_ENV)
+        after = policy.compute_critic(rollout.next_obs().flatten(0, 1)).view(N_STEP, N_ENV)
     assert rho.min() < 0.9
     trace, want = torch.zeros(N_ENV), []
     for t in reversed(range(N_STEP)):

@@ -61,7 +61,7 @@ def test_rmsprop_by_config_moves_by_ten_rates_at_first() -> None:
     policy = a2c(optimizer='rmsprop', learning_rate=1e-3, grad_clip=None)
     samples, before = samples_of(policy), parameters(policy)
     policy.learn_mode.forward(samples)
-    optimizer, after = policy._optimizers['all'], parameters(policy)
+    optimizer, after = policy.optimizers['all'], parameters(policy)
     grad = optimizer.grad.clone()
     moved = torch.cat([(before[name] - after[name]).flatten() for name in optimizer.names])
     assert grad.abs().max().item() > 0.01

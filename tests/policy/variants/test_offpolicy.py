@@ -137,7 +137,7 @@ def test_staleness_is_zero_where_no_samples_are_kept(name: str) -> None:
 
 
 def steps(policy: Policy) -> dict[str, int]:
-    return {name: int(optimizer.step_count) for name, optimizer in policy._optimizers.items()}
+    return {name: int(optimizer.step_count) for name, optimizer in policy.optimizers.items()}
 
 
 def test_both_parts_have_their_own_draws_and_reuse() -> None:

@@ -233,7 +233,7 @@ def test_on_gradient_with_a_policy_that_shows_none_is_refused(tmp_path: Path) ->
 def test_on_gradient_that_no_step_calls_is_refused_after_the_first_round(tmp_path: Path) -> None:
     class OwnStep(POLICY_REGISTRY.get('ppo')):  # type: ignore[misc]
         def _forward_learn(self, batch: Any) -> Any:
-            optimizer = self._optimizers['all']
+            optimizer = self.optimizers['all']
             optimizer.zero_grad()
             self._model.compute_actor_critic(batch['obs'])['value'].mean().backward()
             optimizer.step()

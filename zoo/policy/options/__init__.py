@@ -1,1 +1,61 @@
-"""Options of an update, which a plain policy leaves off."""
+"""Options of an update, which a plain policy leaves off: which ones a config names, and the order in which they act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from zoo.config.components import make_part, name_of
+from zoo.config.schedule import adaptive_rate
+from zoo.core.registry import CORRECTION_REGISTRY, OPTION_REGISTRY
+from zoo.policy.options.base import Owner, UpdateOption
+
+_BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
+    ('whole_episodes', 'IgnoreDone', lambda policy: policy.cfg.learn.ignore_done),
+    ('whole_episodes', 'NoBaseline', lambda policy: policy.cfg.learn.baseline == 'none'),
+    ('whole_episodes', 'WholeEpisodes', lambda policy: policy.cfg.collect.batch_mode == 'episode'),
+    ('off_policy_correction', 'ValueTrace', lambda policy: getattr(_correction(policy), 'estimator', None) is not None),
+    ('normalization', 'RewardNorm', lambda policy: policy.cfg.learn.reward_norm),
+    ('normalization', 'ValueNorm', lambda policy: policy.cfg.learn.value_norm),
+    ('intrinsic', 'IntrinsicReward', lambda policy: policy.cfg.learn.intrinsic is not None and policy.explores),
+    ('off_policy_correction', 'RecentPolicy', lambda policy: _proximal(policy) == 'recent'),
+    ('off_policy_correction', 'AveragedPolicy', lambda policy: _proximal(policy) == 'ewma'),
+    ('passes', 'EarlyStop', lambda policy: policy.cfg.learn.target_kl is not None),
+    ('passes', 'RecomputedAdvantages', lambda policy: policy.cfg.learn.get('recompute_adv', False)),
+    ('adaptive', 'KLFollower', lambda policy: policy.learns and _follows_kl(policy)),
+    ('plasticity', 'Plasticity', lambda policy: policy.learns and policy.cfg.learn.plasticity is not None),
+)
+"""(module, class, whether a policy has it), in the order in which they act.
+
+V-trace comes before value_norm, whose statistics take its returns; what measures the KL of an update before plasticity,
+which moves the policy.
+"""
+
+
+def options_of(policy: Owner) -> tuple[UpdateOption, ...]:
+    """The options that a policy's config names: the built-in ones, then those of `policy.learn.options`."""
+    found = [
+        getattr(import_module(f'zoo.policy.options.{module}'), name)()
+        for module, name, is_chosen in _BUILT_IN
+        if is_chosen(policy)
+    ]
+    return (*found, *(make_part(OPTION_REGISTRY, spec) for spec in policy.cfg.learn.options))
+
+
+def _correction(policy: Owner) -> Any:
+    """What the correction stands for; None: there is none."""
+    spec = policy.cfg.learn.correction
+    return None if name_of(spec) == 'none' else make_part(CORRECTION_REGISTRY, spec)()
+
+
+def _proximal(policy: Owner) -> str:
+    """The name of the proximal policy, that of a correction first."""
+    meant = getattr(_correction(policy), 'proximal', None)
+    return name_of(policy.cfg.learn.proximal if meant is None else meant)
+
+
+def _follows_kl(policy: Owner) -> bool:
+    """Whether a rate or the weight of a penalty follows the KL of updates."""
+    rates = [policy.cfg.learn[name] for name in policy.rates.names]
+    return any(map(adaptive_rate, rates)) or any(each.target is not None for each in policy.objective.common)

@@ -9,15 +9,17 @@ It reads whole rollouts, so the policy may have a recurrent state and its sample
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
+from zoo.config.components import make_part
 from zoo.config.section import Section
-from zoo.core.data import Metrics, Obs, Rollout, leaves, map_tensors, split_rows
+from zoo.core.data import Columns, Metrics, Obs, Rollout, leaves, map_tensors, split_rows
+from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import INTRINSIC_REGISTRY
 from zoo.core.seeding import reseed, stream, torch_generator
@@ -25,6 +27,7 @@ from zoo.core.spaces import Space, empty_obs
 from zoo.model.encoder import Inherited, build_encoder, checked_spec
 from zoo.model.inputs import make_input
 from zoo.model.layers import Layers, ValueHead, Width
+from zoo.policy.options.base import Estimated, Owner, UpdateOption
 from zoo.rl_utils.gae import discounted_sum, gae_data, gae_return
 from zoo.rl_utils.init import orthogonal
 from zoo.rl_utils.normalizer import RunningMeanStd
@@ -35,6 +38,50 @@ NONFINITE_LIMIT = 10  # gradient steps in a row that may be skipped
 ENCODER = 'policy.learn.intrinsic.encoder'
 Share = Annotated[float, Field(ge=0, le=1)]
 EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(lambda spec: checked_spec(spec, ENCODER))]
+
+
+class IntrinsicReward(UpdateOption):
+    """Adds the advantages of an intrinsic reward, and lets it learn after each update."""
+
+    def attach(self, policy: Owner) -> None:
+        given = policy.cfg.learn.intrinsic
+        self.part = make_part(INTRINSIC_REGISTRY, given, policy.obs_space, policy.device, policy.seed)
+        self.names = tuple(self.part.names)
+        set_ranks(self.part, policy.run.ranks)
+
+    def add_columns(self, rollout: Rollout, estimated: Estimated) -> dict[str, Any]:
+        return {'intrinsic_adv': self.part.advantage(rollout)}
+
+    def advantage(self, columns: Mapping[str, Any]) -> Tensor:
+        total: Tensor = columns['adv'] + columns['intrinsic_adv']
+        return total
+
+    def after_update(self, batch: Columns) -> Metrics:
+        found: Metrics = self.part.update()
+        return found
+
+    def forget(self, envs: slice) -> None:
+        if hasattr(self.part, 'forget'):  # one of your own need not have it
+            self.part.forget(envs)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self.part.state_dict()
+        return {'intrinsic': state} if state else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if 'intrinsic' in state:
+            self.part.load_state_dict(state['intrinsic'])
+
+
+def set_ranks(part: object, ranks: Ranks) -> None:
+    """An intrinsic reward learns from the rows of all ranks. Raises: UserError for one that cannot."""
+    if hasattr(part, 'set_ranks'):
+        part.set_ranks(ranks)
+    elif ranks.size > 1:
+        raise UserError(
+            f'policy.learn.intrinsic is a {type(part).__name__}, which has no set_ranks() and so cannot learn on '
+            f'{ranks.size} ranks; write one, see zoo.policy.options.intrinsic, or use one process'
+        )
 
 
 class RNDConfig(Section):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from zoo.config.components import make_part, name_of
 from zoo.config.section import Keyed, value_at
+from zoo.core.data import Columns, Rollout
 from zoo.core.errors import UserError
-from zoo.core.registry import CORRECTION_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
+from zoo.core.registry import CORRECTION_REGISTRY, ESTIMATOR_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
+from zoo.policy.options.base import Estimated, Owner, UpdateOption
+from zoo.policy.options.passes import recomputed, transition_columns
 
 RhoMax = Annotated[
     Annotated[float, Field(ge=1)] | None,
@@ -141,33 +144,86 @@ def estimator_of(cfg: Keyed) -> Any:
     return meant
 
 
-def correction_problem(cfg: Keyed, has_state: bool, n_draw: int | None) -> str:
-    """What a correction cannot go with, as a sentence; '' where all is well.
+STAYS_NEAR_NOTHING = ('none', 'a2c', 'awr', 'cispo')
+"""Surrogates whose gradient stops nowhere, however far the policy moves."""
 
-    Args: cfg: the resolved section `policy`; n_draw: see `RunInfo`.
-    """
-    learn = cfg['learn']
-    meant, start = correction_of(learn), f'policy.learn.correction is {name_of(learn.correction)!r}'
-    if meant.proximal is not None and learn.target_kl is not None:
-        return (
-            f'{start} but target_kl is {learn.target_kl:g}, which limits the KL from the policy that acted: the age of '
-            'samples would count as a change of the policy; use target_kl null'
+
+class ProximalPolicy(UpdateOption):
+    """Base of what weighs samples by their ratio to a policy that is nearer than the one that acted."""
+
+    def problems(self, policy: Owner) -> Iterator[str]:
+        learn, objective = policy.cfg.learn, policy.objective
+        if name_of(learn.correction) != 'none':  # whose ratios weigh the samples of every surrogate
+            if learn.target_kl is not None:
+                yield (
+                    f'policy.learn.correction is {name_of(learn.correction)!r} but target_kl is {learn.target_kl:g}, which limits '
+                    'the KL from the policy that acted: the age of samples would count as a change of the policy; use target_kl '
+                    'null'
+                )
+        elif objective.surrogate.name in STAYS_NEAR_NOTHING:
+            yield (
+                f'policy.learn.proximal is {name_of(learn.proximal)!r} but {objective.surrogate_said} keeps no step near '
+                "that policy; use proximal 'behaviour', or a surrogate with a clip, such as clip or spo"
+            )
+
+    def attach(self, policy: Owner) -> None:
+        self._policy = policy
+        part = make_part(PROXIMAL_REGISTRY, proximal_of(policy.cfg.learn))
+        policy.objective.fixed = policy.objective.fixed._replace(
+            proximal=part.name, rho_max=dict(part.options).get('rho_max')
         )
-    if meant.estimator is None:
-        return ''
-    if n_draw is not None:
-        return (
-            f'{start}, which follows the steps of whole rollouts, but the buffer yields random draws; use correction '
-            "'decoupled', or buffer.type 'rollout'"
-        )
-    if has_state:
-        return (
-            f'{start} but the model has a recurrent state, whose rollouts are cut into sequences; use correction '
-            "'decoupled', or leave policy.model.recurrent out"
-        )
-    if learn.baseline == 'none':
-        return f"{start} but baseline is 'none': no critic enters the advantages; use correction 'none'"
-    return ''
+
+
+class RecentPolicy(ProximalPolicy):
+    """Proximal policy 'recent': samples have the logits of the policy as the update began."""
+
+    def before_update(self, batch: Columns) -> Columns:
+        return {**batch, 'logit_proximal': self._policy.logit_of(batch)}
+
+
+class AveragedPolicy(ProximalPolicy):
+    """Proximal policy 'ewma': the optimiser of the policy keeps an average of its parameters, by which steps weigh samples."""
+
+    def mechanics(self) -> Mapping[str, Any]:
+        return {'average_decay': make_part(PROXIMAL_REGISTRY, self._policy.cfg.learn.proximal)()}
+
+    def policy_moved(self) -> None:
+        next(iter(self._policy.optimizers.values())).reset_average()  # of the first one, whose average steps read
+
+    def model_replaced(self) -> None:
+        for optimizer in self._policy.optimizers.values():
+            optimizer.reset_average()
+
+
+class ValueTrace(UpdateOption):
+    """Advantages and returns of whole rollouts, weighed by the ratios of the present policy to the one that acted."""
+
+    phase: ClassVar[Literal['policy', 'value', 'all']] = 'all'
+
+    def problems(self, policy: Owner) -> Iterator[str]:
+        start = f'policy.learn.correction is {name_of(policy.cfg.learn.correction)!r}'
+        if policy.run.n_draw is not None:
+            yield (
+                f'{start}, which follows the steps of whole rollouts, but the buffer yields random draws; use correction '
+                "'decoupled', or buffer.type 'rollout'"
+            )
+        if policy.has_state:
+            yield (
+                f'{start} but the model has a recurrent state, whose rollouts are cut into sequences; use correction '
+                "'decoupled', or leave policy.model.recurrent out"
+            )
+        if policy.cfg.learn.baseline == 'none':
+            yield f"{start} but baseline is 'none': no critic enters the advantages; use correction 'none'"
+
+    def attach(self, policy: Owner) -> None:
+        self._policy = policy
+        policy.samples.estimator = make_part(ESTIMATOR_REGISTRY, estimator_of(policy.cfg))
+
+    def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
+        return transition_columns(rollout, estimated)
+
+    def before_update(self, batch: Columns) -> Columns:
+        return recomputed(self._policy, batch, by_ratios=True)
 
 
 def correction_problems(config: dict[str, Any]) -> Iterator[str]:

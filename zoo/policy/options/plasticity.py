@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from zoo.config.components import make_part
+from zoo.core.data import Columns, Metrics
 from zoo.core.errors import UserError
 from zoo.core.registry import PLASTICITY_REGISTRY, Part
 from zoo.core.seeding import reseed, torch_generator
+from zoo.policy.options.base import Owner, UpdateOption
+
+
+class Plasticity(UpdateOption):
+    """Changes the parameters after updates."""
+
+    def problems(self, policy: Owner) -> Iterator[str]:
+        part = make_part(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
+        if problem := plasticity_problem(
+            part, [name for name, p in policy.model.named_parameters() if p.requires_grad]
+        ):
+            yield problem
+
+    def attach(self, policy: Owner) -> None:
+        part = make_part(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
+        self._policy, self.regrowth = policy, Regrowth(part, policy.model, policy.seed)
+
+    def after_update(self, batch: Columns) -> Metrics:
+        if self.regrowth.after_update():
+            for option in self._policy.options:
+                option.policy_moved()
+        return {}
+
+    def model_replaced(self) -> None:
+        self.regrowth.begin()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {'plasticity': self.regrowth.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if 'plasticity' in state:
+            self.regrowth.load_state_dict(state['plasticity'])
 
 
 class Regrowth:

@@ -92,19 +92,14 @@ class PGPolicy(ActorCriticPolicy):
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         return {'actor': self._make_optimizer(actor_parameters(self._model, self.obs_space))}
 
-    def _compute_critic(self, obs: Obs, state: State = None) -> Tensor:
+    def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         first = first_leaf(obs)
         return first.new_zeros(len(first)).float()
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        optimizers = list(self._optimizers.values())
-        self._set_learning_rates()
-        trained = self._train_policy_epochs(batch, 1, type(self).step, optimizers, value_weight=0.0)
-        return {
-            **self._metrics_of(batch, trained),
-            **self._after_update(batch),
-            **self._learner_metrics(trained.n_epoch),
-        }
+        batch = self._begin_update(batch)
+        metrics = self._train_policy(batch, 1, type(self).step, list(self.optimizers.values()), value_weight=0.0)
+        return metrics | self._end_update(batch)
 
     def _monitor_vars_learn(self) -> list[str]:
         return [name for name in super()._monitor_vars_learn() if name not in ('value_loss', 'explained_variance')]

@@ -71,7 +71,7 @@ def facts_of(cfg: JobConfig, policy: Policy) -> Facts:
     """The facts of a run. Args: cfg: its resolved config."""
     learn = cfg.policy.learn
     scales = any(learn.get(name, False) for name in ('value_norm', 'reward_norm'))
-    objective, model = getattr(policy, '_objective', None), getattr(policy, '_model', None)
+    objective, model = getattr(policy, 'objective', None), getattr(policy, '_model', None)
     return Facts(
         cfg.max_env_step,
         cfg.env.collector_env_num,

@@ -224,9 +224,9 @@ class ActingModule(nn.Module):
         policy: Any = self._policy
         if state is None:
             _, _, value = policy._judge(obs, True)
-        elif hasattr(policy, '_advantages') and policy.cfg.learn.baseline != 'none':
+        elif hasattr(policy, 'samples') and policy.cfg.learn.baseline != 'none':
             output = forward_for_acting(policy._model, obs, True, state)
-            value, state = policy._advantages.in_return_units(output['value']), output['state']
+            value, state = policy.samples.units.restore(output['value']), output['state']
         else:
             value = None
         if value is None:
@@ -242,9 +242,9 @@ def for_export(policy: Policy, is_float32: bool = True) -> Policy:
     twin.device = torch.device('cpu')
     if is_float32:
         in_float32(twin._model)
-    if hasattr(policy, '_advantages'):  # it reads the statistics of the values
-        twin._advantages = copy.copy(twin._advantages)
-        twin._advantages._normalizers = twin._normalizers
+    if 'value' in twin._normalizers and hasattr(twin, 'samples'):  # by which values are read
+        twin.samples = copy.copy(twin.samples)
+        twin.samples.units = twin._normalizers['value']
     return twin
 
 

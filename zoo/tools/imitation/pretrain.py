@@ -229,7 +229,7 @@ class _Student:
         loss = -self.dist.log_prob(logit, action)
         error = torch.zeros_like(loss)
         if self._return is not None:
-            value = self.policy._advantages.in_return_units(output['value'][is_there])
+            value = self.policy.samples.units.restore(output['value'][is_there])
             error = (value - self._return[index]).square() * self._known[index]
         agrees = self.dist.mode(logit) == action
         return loss, error, (agrees if agrees.dim() == 1 else agrees.all(-1)).float()

@@ -1,0 +1,127 @@
+"""Options that follow how far an update moves the policy: adaptive learning rates, and weights of penalties with a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.config.schedule import KLAdaptive, adaptive_rate, schedule_value
+from zoo.core.data import Columns, Metrics
+from zoo.core.ranks import mean_of_rows, mean_over
+from zoo.policy.options.base import Owner, UpdateOption
+from zoo.rl_utils.ppo import weighted_mean
+
+GROWS, SHRINKS, BAND = 1.5, 0.5, 2.0
+"""Factors of a weight with a target where the penalty is off by more than the third; RLlib's, after arXiv:1707.06347, sec. 4."""
+
+
+class KLFollower(UpdateOption):
+    """Measures KL(before || after) of an update; rates and weights that follow it count from the next update on."""
+
+    names = ('update_kl',)
+
+    def attach(self, policy: Owner) -> None:
+        self._policy = policy
+        self.rates = AdaptedRates(adaptive_rates(policy))
+        self._weights = TargetWeights(policy.objective)
+        self._before: Tensor | None = None
+
+    def set_env_step(self, env_step: int) -> None:
+        self._policy.rates.update(self.rates.values)
+
+    def begin_update(self) -> None:
+        self._policy.rates.update(self.rates.values)
+
+    def before_update(self, batch: Columns) -> Columns:
+        self._before = self._policy.logit_of(batch)
+        return batch
+
+    def after_passes(self, batch: Columns, trained: Any) -> Metrics:
+        kl = self._kl_of_update(batch)
+        self.rates.adapt(float(kl))
+        self._weights.adapt({**trained.last(), 'penalty_kl': kl}, self._policy.run.ranks)
+        return {'update_kl': kl}
+
+    @torch.no_grad()
+    def _kl_of_update(self, batch: Columns) -> Tensor:
+        """The mean KL(before || now) over the batches of all ranks."""
+        assert self._before is not None
+        policy, weight = self._policy, batch.get('weight')
+        before, now = (x.flatten(0, x.dim() - 2) for x in (self._before, policy.logit_of(batch)))
+        weight = None if weight is None else weight.flatten()
+        return mean_of_rows(weighted_mean, policy.dist.kl(before, now), weight, policy.run.ranks)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {'penalty_weight': self._weights.state_dict(), 'adaptive_rate': self.rates.state_dict()}
+        return {name: x for name, x in state.items() if x}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._weights.load_state_dict(state.get('penalty_weight', {}))
+        self.rates.load_state_dict(state.get('adaptive_rate', {}))
+
+
+def adaptive_rates(policy: Owner) -> dict[str, KLAdaptive]:
+    """The rates of a policy that follow the KL of its updates, by name."""
+    found = {name: adaptive_rate(policy.cfg.learn[name]) for name in policy.rates.names}
+    return {name: rule for name, rule in found.items() if rule is not None}
+
+
+class AdaptedRates:
+    """Learning rates that follow the KL of updates. Args: rules: by name, see `adaptive_rates`."""
+
+    def __init__(self, rules: Mapping[str, KLAdaptive]) -> None:
+        self._rules = rules
+        self.values = {name: rule.start for name, rule in rules.items()}
+
+    def adapt(self, kl: float) -> None:
+        """Moves them after an update that had this KL."""
+        for name, rule in self._rules.items():
+            self.values[name] = rule.next(self.values[name], kl)
+
+    def state_dict(self) -> dict[str, float]:
+        """What the KL has moved, and where it began."""
+        return {**self.values, **{f'{name}_start': rule.start for name, rule in self._rules.items()}}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
+        for name, rule in self._rules.items():
+            if state.get(f'{name}_start') == rule.start:
+                self.values[name] = min(max(state[name], rule.min), rule.max)
+
+
+class TargetWeights:
+    """Weights of penalties with a target. Args: objective: see `zoo.policy.loss_terms.Objective`; its weights are moved."""
+
+    def __init__(self, objective: Any) -> None:
+        self._weights = objective.weights
+        self._moving = [
+            (i, penalty.name, common)
+            for i, (penalty, common) in enumerate(zip(objective.penalties, objective.common, strict=True))
+            if common.target is not None
+        ]
+
+    def adapt(self, last: Mapping[str, Tensor], ranks: Any) -> None:
+        """They follow the penalties of the last pass of an update, on all ranks. Waits for the device."""
+        for i, name, common in self._moving:
+            found, weight = float(mean_over(last[f'penalty_{name}'], ranks)), self._weights[i]
+            if found > BAND * common.target:
+                weight *= GROWS
+            elif found < common.target / BAND:
+                weight *= SHRINKS
+            self._weights[i] = min(max(weight, common.min_weight), common.max_weight)
+
+    def state_dict(self) -> dict[str, float]:
+        """The weights by penalty, and where they began."""
+        state: dict[str, float] = {}
+        for i, name, common in self._moving:
+            state |= {name: self._weights[i], f'{name}_start': schedule_value(common.weight, 0)}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
+        for i, name, common in self._moving:
+            if state.get(f'{name}_start') == schedule_value(common.weight, 0):
+                self._weights[i] = min(max(state[name], common.min_weight), common.max_weight)

@@ -1,0 +1,151 @@
+"""Update options: objects that the config adds to an update, each in one file with its section, checks and state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from zoo.core.data import Columns, Metrics, Obs, Rollout, RunInfo, State, Transition
+from zoo.core.spaces import Space
+
+
+class Estimated(NamedTuple):
+    """What the samples of a rollout are made from, [T, B] each.
+
+    reward: as advantages count it; output: of the critic, in its own unit; weight: of the rows; None: all 1.
+    """
+
+    reward: Tensor
+    output: Tensor
+    weight: Tensor | None
+
+
+class Owner(Protocol):
+    """What an option may use of its policy.
+
+    samples: `zoo.policy.samples.Samples`; objective, rates: see zoo.policy.loss_terms; passes: `zoo.policy.passes.Passes`;
+      optimizers: by name, there once the learn mode is; normalizers: modules with running statistics, by name, which go
+      into checkpoints.
+    """
+
+    run: RunInfo
+    obs_space: Space
+    device: torch.device
+    seed: int
+    samples: Any
+    rates: Any
+    passes: Any
+    optimizers: dict[str, Any]
+    options: tuple[UpdateOption, ...]
+
+    @property
+    def cfg(self) -> Any: ...
+
+    @property
+    def objective(self) -> Any: ...
+
+    @property
+    def dist(self) -> Any: ...
+
+    @property
+    def has_state(self) -> bool: ...
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def normalizers(self) -> Any: ...
+
+    @property
+    def learns(self) -> bool:
+        """Whether it has the learn mode."""
+
+    @property
+    def explores(self) -> bool:
+        """Whether it has the learn mode or the collect mode."""
+
+    def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
+        """Outputs of the critic [N], without gradient."""
+
+    def logit_of(self, batch: Columns) -> Tensor:
+        """Logits of the policy as it is now, in the shape of the batch's."""
+
+
+class UpdateOption:
+    """Something that the config adds to an update. Every method here does nothing; a plain policy has no option.
+
+    Write a subclass and register it with `@OPTION_REGISTRY.register(name)`: `policy.learn.options: [name]` adds it, and its
+    class attribute `config`, a Section, declares its keys. It is constructed as `cls(section)`.
+    Attributes: phase: whose batches `before_update` is given, where policy and value have draws of their own; names: of
+      the metrics that it adds.
+    """
+
+    phase: ClassVar[Literal['policy', 'value', 'all']] = 'policy'
+    names: tuple[str, ...] = ()
+
+    def problems(self, policy: Owner) -> Iterator[str]:
+        """A sentence for each setting that it does not go with; it names both, and the remedy."""
+        yield from ()
+
+    def attach(self, policy: Owner) -> None:
+        """Called once, before the modes are built; it may replace slots of `policy.samples` and `policy.objective`."""
+
+    def mechanics(self) -> Mapping[str, Any]:
+        """Keywords of `FlatOptimizer.configure` for every optimiser."""
+        return {}
+
+    def attach_learn(self, policy: Owner) -> None:
+        """Called once, when the learn mode is built: optimisers and passes are there."""
+
+    def set_env_step(self, env_step: int) -> None:
+        """Takes the values of its schedules."""
+
+    def process_transition(self, transition: Transition) -> Transition:
+        """What is remembered of a rollout, [T, B, ...]."""
+        return transition
+
+    def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
+        """Columns [T, B, ...] that the samples have in addition."""
+        return {}
+
+    def advantage(self, columns: Mapping[str, Any]) -> Tensor:
+        """The advantages, from columns that have 'adv' and what `add_columns` gave; after each estimate."""
+        adv: Tensor = columns['adv']
+        return adv
+
+    def begin_update(self) -> None:
+        """An update begins."""
+
+    def before_update(self, batch: Columns) -> Columns:
+        """The batch as the update reads it."""
+        return batch
+
+    def after_passes(self, batch: Columns, trained: Any) -> Metrics:
+        """The passes on the policy are done: metrics. trained: `zoo.policy.passes.Trained`."""
+        return {}
+
+    def after_update(self, batch: Columns) -> Metrics:
+        """All passes of the update are done: metrics."""
+        return {}
+
+    def policy_moved(self) -> None:
+        """Something other than the passes of an update moved the policy: an auxiliary phase, or plasticity."""
+
+    def model_replaced(self) -> None:
+        """The model was given other parameters: what is kept as a copy of them begins anew from these."""
+
+    def forget(self, envs: slice) -> None:
+        """These envs begin new episodes."""
+
+    def forget_all(self) -> None:
+        """All envs were reset between two rollouts, and there may be another number of them."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its entries of the policy's learn state, by a name of its own; empty: it keeps nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copies a policy's learn state in, as far as it is its own; older states may lack it."""

@@ -1,0 +1,100 @@
+"""Options 'value_norm' and 'reward_norm': running statistics of returns and rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from zoo.core.data import Columns, Rollout, Transition
+from zoo.policy.options.base import Estimated, Owner, UpdateOption
+from zoo.policy.sequences import once, rows_of
+from zoo.rl_utils.gae import discounted_sum
+from zoo.rl_utils.normalizer import RunningMeanStd
+
+
+class RewardNorm(UpdateOption):
+    """Rewards over the running deviation of their discounted sum, clipped to +-10."""
+
+    def attach(self, policy: Owner) -> None:
+        learn, collect = policy.cfg.learn, policy.cfg.collect
+        self._statistics = policy.normalizers['reward'] = _statistics(policy)
+        self._gamma = learn.reward_norm_discount
+        if self._gamma is None:
+            self._gamma = collect.discount_factor
+        self._carry: Tensor | None = None
+        policy.samples.scaled_reward = self.scaled
+
+    def scaled(self, data: Transition, weight: Tensor | None) -> Tensor:
+        """Rewards [T, B] of a rollout; the statistics are updated."""
+        reward, self._carry = scaled_reward(data, weight, self._carry, self._gamma, self._statistics)
+        return reward
+
+    def forget(self, envs: slice) -> None:
+        if self._carry is not None:
+            self._carry[envs] = 0
+
+    def forget_all(self) -> None:
+        self._carry = None
+
+
+def scaled_reward(
+    data: Transition, weight: Tensor | None, carry: Tensor | None, gamma: float, statistics: RunningMeanStd
+) -> tuple[Tensor, Tensor]:
+    """Rewards over the running deviation of each env's discounted sum, which restarts with each episode.
+
+    Args: carry: the sums [B] that the rollout before ended with; None: at the start of all episodes.
+    Returns: rewards [T, B]; the next carry. The statistics are updated.
+    """
+    reward, end = data['reward'], data['traj_flag']
+    if carry is None or carry.shape != reward.shape[1:]:
+        carry = torch.zeros_like(reward[0])
+    total = discounted_sum(reward, end, carry, gamma)
+    statistics.update(total.flatten(), None if weight is None else weight.flatten())
+    return statistics.rescale(reward), gamma * total[-1] * (1 - end[-1].to(reward.dtype))
+
+
+class ValueNorm(UpdateOption):
+    """The critic predicts returns normalised by their running mean and deviation.
+
+    The statistics take the returns of a batch before its first step, so that the critic's new outputs are read by the
+    statistics that it learned them in.
+    """
+
+    phase: ClassVar[Literal['policy', 'value', 'all']] = 'value'
+
+    def attach(self, policy: Owner) -> None:
+        self._statistics = policy.samples.units = policy.normalizers['value'] = _statistics(policy)
+        self._keeps_output = policy.objective.reads_old_value
+        policy.samples.inputs.append(self.in_units_of_critic)
+
+    def in_units_of_critic(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """What a step reads: 'value' and 'return_' in the unit of the critic's output."""
+        return columns | {key: self._statistics.standardize(columns[key]) for key in ('value', 'return_')}
+
+    def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
+        return kept_output(estimated) if self._keeps_output else {}
+
+    def before_update(self, batch: Columns) -> Columns:
+        rows = rows_of(batch)
+        self._statistics.update(rows['return_'], once(rows))
+        return batch
+
+
+def kept_output(estimated: Estimated) -> dict[str, Tensor]:
+    """The column 'value_output': what the critic put out, in its own unit, for losses that compare with it.
+
+    A value clip limits how far gradient steps move the critic's output, so its centre is the output that was there before
+    the first of them, also in later draws from a buffer. The column 'value' cannot give it back: it is in return units,
+    and the statistics that lead back move with the samples' own returns before the first step. Without a baseline that
+    column is 0.
+    """
+    return {'value_output': estimated.output}
+
+
+def _statistics(policy: Owner) -> RunningMeanStd:
+    found = RunningMeanStd().to(policy.device)
+    found.ranks = policy.run.ranks
+    return found

@@ -1,0 +1,140 @@
+"""Options of the passes over a batch: 'target_kl', which stops them, and 'recompute_adv', which renews advantages between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.backend.executor import Numbers, Pass, Step
+from zoo.core.data import Columns, Metrics, Rollout
+from zoo.core.ranks import mean_over
+from zoo.policy.metrics import summaries
+from zoo.policy.options.base import Estimated, Owner, UpdateOption
+from zoo.policy.passes import Passes, Trained
+from zoo.rl_utils.optimizer import FlatOptimizer
+
+KL_FACTOR = 1.5  # of target_kl, at which an update stops
+
+
+class InterruptedPasses(Passes):
+    """Passes one after the other, between which something is looked at or made anew."""
+
+    renew: Callable[[Columns], Columns] | None = None
+
+    def run(
+        self,
+        step: Step,
+        optimizers: Sequence[FlatOptimizer],
+        numbers: Numbers,
+        n_pass: int,
+        batch: Columns,
+        batch_size: int | None = None,
+    ) -> Trained:
+        target_kl, by_minibatch = self._cfg.target_kl, self._cfg.target_kl_at == 'minibatch'
+        found: list[Metrics] = []
+        n_done, n_last, is_over = 0, 0, False
+        columns = self._samples.read_by_steps(batch)
+        self._reseed()
+        while n_done < n_pass and not is_over:
+            if n_done and self.renew is not None:
+                columns = self._samples.read_by_steps(self.renew(batch))
+            data, n_last = self._pass(columns, 1, batch_size), 0
+            for piece in _minibatches(data) if target_kl is not None and by_minibatch else [data]:
+                found.append(self.steps(step, optimizers, piece, numbers))
+                n_last += len(next(iter(found[-1].values())))
+                is_over = target_kl is not None and 'kl' in found[-1] and self._is_beyond(found[-1]['kl'], target_kl)
+                if is_over:
+                    break
+            n_done += 1
+        metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
+        return Trained(summaries(metrics), n_done, metrics, n_last)
+
+    def _is_beyond(self, kl: Tensor, target: float) -> bool:
+        return bool(mean_over(kl.mean(), self._ranks) > KL_FACTOR * target)
+
+
+def _minibatches(data: Pass) -> list[Pass]:
+    return [
+        data._replace(order=data.order[:, i : i + data.batch_size])
+        for i in range(0, data.order.shape[1], data.batch_size)
+    ]
+
+
+class EarlyStop(UpdateOption):
+    """Passes end once KL(old || new) exceeds 1.5 times `policy.learn.target_kl`."""
+
+    def problems(self, policy: Owner) -> Iterator[str]:
+        learn = policy.cfg.learn
+        if learn.target_kl_at == 'minibatch' and learn.accumulate > 1:
+            yield (
+                f"policy.learn.target_kl_at is 'minibatch' but accumulate is {learn.accumulate}: no minibatch makes a step of "
+                "its own; use target_kl_at 'epoch', or accumulate 1"
+            )
+
+    def attach_learn(self, policy: Owner) -> None:
+        policy.passes = InterruptedPasses.like(policy.passes)
+        policy.objective.fixed = policy.objective.fixed._replace(measure_kl=True)
+
+
+class RecomputedAdvantages(UpdateOption):
+    """Values, advantages and returns are computed again before every pass but the first (arXiv:2006.05990, sec. 3.5)."""
+
+    def problems(self, policy: Owner) -> Iterator[str]:
+        learn = policy.cfg.learn
+        if learn.baseline == 'none':
+            yield "policy.learn.recompute_adv is true but baseline is 'none': no critic enters the advantages; use false"
+        if policy.has_state and policy.learns:
+            yield (
+                'policy.learn.recompute_adv is true but the model has a recurrent state, whose rollouts are cut into '
+                'sequences; use recompute_adv=false'
+            )
+
+    def attach(self, policy: Owner) -> None:
+        self._policy = policy
+        self._by_ratios = policy.samples.estimator.name == 'vtrace'
+
+    def attach_learn(self, policy: Owner) -> None:
+        policy.passes = InterruptedPasses.like(policy.passes)
+        policy.passes.renew = self.renewed
+
+    def renewed(self, batch: Columns) -> Columns:
+        """The batch with values, advantages and returns of the critic as it is now."""
+        return recomputed(self._policy, batch, self._by_ratios)
+
+    def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
+        return transition_columns(rollout, estimated)
+
+
+def transition_columns(rollout: Rollout, estimated: Estimated) -> dict[str, Any]:
+    """What `recomputed` needs, [T, B, ...]."""
+    ends = {name: rollout.data[name] for name in ('done', 'traj_flag')}
+    return {'reward': estimated.reward, **ends, 'next_obs': rollout.next_obs()}
+
+
+@torch.no_grad()
+def recomputed(policy: Owner, batch: Columns, by_ratios: bool = False) -> dict[str, Any]:
+    """A batch of a whole rollout with values, advantages and returns of the critic as it is now.
+
+    Args: by_ratios: the estimator weighs rows by log p_now - log p_behaviour.
+    """
+    n_step, samples = policy.cfg.collect.n_step, policy.samples
+
+    def by_step(x: Tensor) -> Tensor:
+        return x.view(n_step, -1)
+
+    outputs = by_step(policy.compute_critic(batch['obs'])), by_step(policy.compute_critic(batch['next_obs']))
+    log_ratio = []
+    if by_ratios:
+        now, then = (policy.dist.log_prob(x, batch['action']) for x in (policy.logit_of(batch), batch['logit']))
+        log_ratio = [by_step(now - then)]
+    ends = (by_step(batch[key]) for key in ('reward', 'done', 'traj_flag'))
+    found = samples.estimate(outputs, *ends, *log_ratio)
+    if 'value_output' in batch:
+        found['value_output'] = outputs[0]
+    columns = {name: x.flatten() for name, x in found.items()}
+    for option in samples.options:
+        columns['adv'] = option.advantage({**batch, **columns})
+    return {**batch, **columns}

@@ -1,0 +1,80 @@
+"""Options `policy.collect.batch_mode: episode` and `policy.learn.baseline: none`: learning from whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.config.components import name_of
+from zoo.core.data import Rollout
+from zoo.core.errors import UserError
+from zoo.core.ranks import ALONE, Ranks, weight_scale
+from zoo.policy.options.base import Estimated, Owner, UpdateOption
+from zoo.policy.options.normalization import kept_output
+
+NEEDS_CRITIC = ('gae', 'n_step', 'vtrace')
+"""Estimators that stand a value of the critic in for what comes after a step."""
+
+
+class NoBaseline(UpdateOption):
+    """Advantages compare returns with nothing; without a critic nothing is known of what comes after a rollout."""
+
+    def problems(self, policy: Owner) -> Iterator[str]:
+        estimator = name_of(policy.cfg.collect.estimator)
+        if estimator in NEEDS_CRITIC:
+            yield (
+                f"policy.learn.baseline is 'none' but policy.collect.estimator is {estimator!r}, which takes the critic's "
+                "values for what follows a step; use estimator 'returns', or baseline 'critic'"
+            )
+
+    def attach(self, policy: Owner) -> None:
+        self._ranks = policy.run.ranks
+        self._keeps_output = policy.objective.reads_old_value
+        policy.samples.reference = torch.zeros_like
+
+    def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
+        weight = whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)
+        return {'weight': weight, **(kept_output(estimated) if self._keeps_output else {})}
+
+
+class WholeEpisodes(UpdateOption):
+    """Steps whose episode goes on after the rollout have weight 0."""
+
+    def attach(self, policy: Owner) -> None:
+        self._ranks = policy.run.ranks
+
+    def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
+        weight = whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)
+        refuse_no_episode(weight, self._ranks)
+        return {'weight': weight}
+
+
+def whole_episodes(traj_flag: Tensor, weight: Tensor | None, ranks: Ranks = ALONE) -> Tensor:
+    """Weights [T, B] that leave out steps whose episode goes on after the rollout; the others have mean 1 over all ranks.
+
+    An episode that a time limit ends has the return it has.
+    Args: traj_flag: [T, B], the episode ends with the step; weight: [T, B] of the rows so far; None: 1.
+    """
+    known = (traj_flag.flip(0).to(torch.int32).cumsum(0).flip(0) > 0).to(torch.float32)
+    kept = known if weight is None else known * weight
+    return kept * weight_scale(kept, ranks)
+
+
+def refuse_no_episode(weight: Tensor, ranks: Ranks = ALONE) -> None:
+    """Raises: UserError if no row of the rollout has a weight, on any rank: no episode ended in it."""
+    if not any(ranks.gather(bool(weight.any()))):
+        raise UserError(
+            f"policy.collect.batch_mode is 'episode' but no episode ended within a rollout of {weight.shape[0]} steps in each "
+            f'of {weight.shape[1]} envs, so there is nothing to learn from; raise policy.collect.n_step above the length of '
+            'the episodes, limit that by env.max_episode_steps, or use fragment'
+        )
+
+
+class IgnoreDone(UpdateOption):
+    """Terminal states are bootstrapped through, too (`policy.learn.ignore_done`)."""
+
+    def process_transition(self, transition: Any) -> Any:
+        return {**transition, 'done': torch.zeros_like(transition['done'])}
