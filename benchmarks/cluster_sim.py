@@ -155,7 +155,7 @@ def measure_here(work: Work) -> dict[str, Any]:
         put_s = (time.perf_counter() - start) / 100
         per_step = (learn / (job.train_iter - n_before)) if job.train_iter > n_before else 0.0
         n_obs = int(np.prod(job.policy.obs_space.shape))
-        n_logit = job.policy._dist.n_param
+        n_logit = job.policy.dist.n_param
         job.close()
     return {
         'collect_s': float(np.mean(collect)),

@@ -214,7 +214,7 @@ def test_a_penalty_of_weight_zero_may_be_infinite() -> None:
     samples = samples_of(policy)
     samples['logit'][0, 0] = -torch.inf
     samples['action'][0] = 1
-    policy._model.dist = policy._dist
+    policy._model.dist = policy.dist
     policy.learn_mode.forward(samples)
     assert all(p.isfinite().all() for p in policy._model.parameters())
 

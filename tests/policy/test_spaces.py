@@ -71,15 +71,15 @@ def test_ratio_is_one_before_the_first_step(
     model = {} if recurrent is None else dict(recurrent=dict(cell=recurrent, hidden_size=16))
     learn = dict(executor=executor) | ({} if recurrent is None else dict(sequence=dict(len=8)))
     policy, rollout = rollout_of(config_of(action, distribution, model=model, learn=learn, masked=masked))
-    assert policy._dist.name == ('composite' if action in ('dict', 'tuple') else distribution)
+    assert policy.dist.name == ('composite' if action in ('dict', 'tuple') else distribution)
     samples = policy.collect_mode.get_train_sample(rollout)
     with torch.no_grad():
         logit = run_model(policy._model, 'compute_actor_critic', samples)['logit']
     rows = rows_of(samples)
-    log_ratio = policy._dist.log_prob(logit, rows['action']) - policy._dist.log_prob(rows['logit'], rows['action'])
+    log_ratio = policy.dist.log_prob(logit, rows['action']) - policy.dist.log_prob(rows['logit'], rows['action'])
     assert log_ratio.isfinite().all() and log_ratio.shape == (64,)
     assert log_ratio.abs().max() < (1e-6 if executor == 'eager' else 5e-6)  # C and torch add in another order
-    assert policy._dist.entropy(logit).isfinite().all()
+    assert policy.dist.entropy(logit).isfinite().all()
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_gradient_of_forbidden_choices_is_exactly_zero(action: str) -> None:
     handle = policy._model.policy_head.register_forward_hook(keep)
     logit = policy._model.compute_actor(samples['obs'])
     handle.remove()
-    dist, old = policy._dist, samples['logit'].roll(0)
+    dist, old = policy.dist, samples['logit'].roll(0)
     log_ratio = dist.log_prob(logit, samples['action']) - dist.log_prob(old, samples['action'])
     ((log_ratio.exp() * samples['adv']) + dist.entropy(logit) + dist.kl(old, logit)).sum().backward()
     (output,) = raw
@@ -189,7 +189,7 @@ def test_multi_discrete_of_one_entry_trains_as_discrete() -> None:
 @pytest.mark.parametrize('distribution', ['squashed_gaussian', 'beta'])
 def test_bounded_distributions_act_within_the_bounds_and_refuse_rescaling(distribution: str) -> None:
     policy, rollout = rollout_of(config_of('box_2d', distribution))
-    action = policy._dist.env_action(rollout.data['action'])
+    action = policy.dist.env_action(rollout.data['action'])
     space = policy.action_space
     low, high = (torch.as_tensor(x.ravel()) for x in (space.low, space.high))
     assert ((action > low - 1e-6) & (action < high + 1e-6)).all() and action.std() > 0.1

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from zoo.config.messages import shown
-from zoo.config.section import Section
+from zoo.config.section import Keyed, Section
 
+logger = logging.getLogger(__name__)
 ATTRIBUTE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
 Rate = Annotated[float, Field(ge=0)]
 
@@ -208,3 +211,27 @@ def _section(schedule: Any) -> Any:
     if 'points' in schedule:
         return Points.model_validate(dict(schedule))
     return (KLAdaptive if 'kl_target' in schedule else Linear).model_validate(dict(schedule))
+
+
+class Rates(dict[str, float]):
+    """Present values of schedules by name.
+
+    Args: cfg: the resolved section `policy.learn`; names: its fields that move.
+    """
+
+    def __init__(self, cfg: Keyed, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        self._cfg, self._warned = cfg, False
+
+    def set_env_step(self, env_step: int) -> None:
+        """Takes the values at an env step."""
+        for name in self.names:
+            self[name] = schedule_value(self._cfg[name], env_step)
+        if self['learning_rate'] == 0 and not self._warned:
+            self._warned = True
+            logger.warning(
+                'policy.learn.learning_rate is 0 from env step %d on: nothing more is learned; resume with '
+                'another, e.g. policy.learn.learning_rate=1e-4',
+                env_step,
+            )

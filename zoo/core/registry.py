@@ -273,7 +273,15 @@ PENALTY_REGISTRY: Registry[Any] = Registry('penalty', 'zoo.penalties', ('zoo.rl_
 ESTIMATOR_REGISTRY: Registry[Any] = Registry('estimator', 'zoo.estimators', ('zoo.rl_utils.estimators',))
 OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zoo.rl_utils.optimizers',))
 EXPLORATION_REGISTRY: Registry[Any] = Registry('exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',))
-DRAW_REGISTRY: Registry[Any] = Registry('draw', 'zoo.draws', ('zoo.policy.passes',))
+DRAW_REGISTRY: Registry[Any] = Registry(
+    'draw',
+    'zoo.draws',
+    {
+        'in_order': 'zoo.policy.options.draws',
+        'prioritized': 'zoo.policy.options.draws',
+        'shuffle': 'zoo.policy.passes',
+    },
+)
 PROXIMAL_REGISTRY: Registry[Any] = Registry(
     'proximal policy', 'zoo.proximal_policies', ('zoo.policy.options.off_policy_correction',)
 )

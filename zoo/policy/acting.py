@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,10 @@ class NetworkPolicy(Policy):
     The model is in eval mode, except during gradient steps, see `ModelMode`.
     """
 
+    nothing_left: ClassVar[str] = (
+        'policy.learn.freeze leaves nothing to train of the actor, which is all that policy {!r} trains; freeze fewer'
+    )
+    """What to say where all parameters of an optimiser are frozen."""
     _acts_with_value = False
     """Whether acting also gives the critic's value."""
     _collect_step, _env_step = 0, 0
@@ -75,13 +79,14 @@ class NetworkPolicy(Policy):
         return 'vac'
 
     def _build(self) -> None:
-        self._dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
-        self._has_state = keeps_state(self._model)
+        self.dist: ActionDist = getattr(self._model, 'dist', None) or make_dist(self.action_space)
+        self.has_state = keeps_state(self._model)
+        self.normalizers = self._normalizers
         join_model(self._model, self.run.ranks)
         self._mode = ModelMode(self._model, self.device)
 
     def _init_collect(self) -> None:
-        self._noise = Noise(self._dist, self.cfg.collect.n_step, self.seed, self.device)
+        self._noise = Noise(self.dist, self.cfg.collect.n_step, self.seed, self.device)
 
     def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
         super()._begin_rollout(collect_iter, env_step)
@@ -97,19 +102,11 @@ class NetworkPolicy(Policy):
         """The optimiser that the config names, over named parameters. Raises: UserError if none of them is to be trained."""
         cfg, named = self.cfg.learn, list(named)
         if not any(p.requires_grad for _, p in named):
-            raise UserError(self._nothing_left)
+            raise UserError(self.nothing_left.format(self.cfg.type))
         eps = () if cfg.get('adam_eps') is None else (cfg['adam_eps'],)  # of sections that have it
         optimizer: FlatOptimizer = make_part(OPTIMIZER_REGISTRY, cfg['optimizer'])(named, *eps)
         optimizer.ranks = self.run.ranks
         return optimizer
-
-    @property
-    def _nothing_left(self) -> str:
-        """What to say where all parameters of an optimiser are frozen."""
-        return (
-            'policy.learn.freeze leaves nothing to train of the actor, which is all that policy '
-            f'{self.cfg.type!r} trains; freeze fewer'
-        )
 
     def _behaviour(self, logit: Tensor) -> Tensor:
         """The logits of the policy that acts and explores, from those of the network."""
@@ -128,7 +125,7 @@ class NetworkPolicy(Policy):
         output = forward_for_acting(self._model, self._on_device(obs), self._acts_with_value, state)
         output['logit'] = self._behaviour(output['logit'])
         noise = self._noise.row(len(output['logit']), first)
-        return {'action': self._dist.sample(output['logit'], noise), **output}
+        return {'action': self.dist.sample(output['logit'], noise), **output}
 
     def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
         if self._acts_by_itself:
@@ -147,16 +144,16 @@ class NetworkPolicy(Policy):
     @torch.inference_mode()
     def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
         output = forward_for_acting(self._model, self._on_device(obs), False, state)
-        return {'action': self._dist.mode(output.pop('logit')), **output}
+        return {'action': self.dist.mode(output.pop('logit')), **output}
 
     @torch.inference_mode()
     def _forward_sample(self, obs: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
         output = forward_for_acting(self._model, self._on_device(obs), False, state)
         logit = self._stochastic(output.pop('logit'))
-        return {'action': self._dist.sample(logit, self._dist.noise((len(logit),), generator, self.device)), **output}
+        return {'action': self.dist.sample(logit, self.dist.noise((len(logit),), generator, self.device)), **output}
 
     def _env_action(self) -> Callable[[Tensor], Tensor] | None:
-        return self._dist.env_action if self._dist.is_bounded else None
+        return self.dist.env_action if self.dist.is_bounded else None
 
     def _on_device(self, obs: Obs) -> Obs:
         return obs if first_leaf(obs).device == self.device else map_tensors(lambda x: send(x, self.device), obs)

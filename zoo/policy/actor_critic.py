@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.choose import Named, Wish, env_compiler, executor_label
-from zoo.backend.executor import Acting, Compile, Step, forward_for_acting
+from zoo.backend.executor import Acting, Step, forward_for_acting
 from zoo.config.components import make_part, name_of
+from zoo.config.schedule import Rates
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.registry import ESTIMATOR_REGISTRY, EXPLORATION_REGISTRY
@@ -23,14 +25,13 @@ from zoo.policy.checks import action_problem, exploration_of, memory_problem, pa
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution
 from zoo.policy.gradient_steps import clips_values
-from zoo.policy.loss_terms import Objective, Rates
+from zoo.policy.loss_terms import Objective
 from zoo.policy.metrics import adv_abs_max, total_loss
 from zoo.policy.options import options_of
 from zoo.policy.options.base import UpdateOption
 from zoo.policy.passes import Passes
 from zoo.policy.samples import Samples, in_pieces
 from zoo.policy.sequences import (
-    as_sequences,
     first_rows,
     length_of,
     n_copy,
@@ -61,6 +62,7 @@ class ActorCriticPolicy(NetworkPolicy):
     scheduled: ClassVar[tuple[str, ...]] = ('learning_rate', 'clip_ratio', 'entropy_weight')
     """Fields of cfg.learn that follow the env steps; their present values are in `rates`, and are logged."""
     announces_gradients: ClassVar[bool] = True
+    nothing_left: ClassVar[str] = NOTHING_LEFT
 
     @abstractmethod
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
@@ -100,24 +102,28 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def _build(self) -> None:
         cfg = self.cfg
+        self.learns = 'learn' in self._fields
+        self.explores = self.learns or 'collect' in self._fields
         self._explore = make_part(EXPLORATION_REGISTRY, exploration_of(cfg.collect))
         super()._build()
         own_rate = () if cfg.learn.critic_learning_rate is None else ('critic_learning_rate',)
         self.rates = Rates(cfg.learn, (*self.scheduled, *own_rate))
         self.samples = Samples(cfg, make_part(ESTIMATOR_REGISTRY, cfg.collect.estimator), self.run.ranks)
         if self.has_state:
-            self.samples.entries = partial(as_sequences, cfg=cfg.learn.sequence)
+            self.sequence_len, self.sequence_stride = cfg.learn.sequence.len, stride_of(cfg.learn.sequence)
+            self.samples.cut_into(cfg.learn.sequence)
         self.options: tuple[UpdateOption, ...] = options_of(self)
         self.samples.options = self.options
         if self.learns:
             self._mode.warn_of_difference()
-        probe(self._model, self.obs_space, self._dist, self.device)
+        probe(self._model, self.obs_space, self.dist, self.device)
         self._acts_with_value = self.has_state or bool(getattr(self._model, 'one_trunk', False))
         if problem := next(filter(None, self._problems()), None):
             raise UserError(problem)
         for option in self.options:
             option.attach(self)
-        self._execution = Execution(self._model, self._dist, self.device, self._wish())
+        self._execution = Execution(self._model, self.dist, self.device, self._wish())
+        self.compile_env = env_compiler(self._execution.wish, self.device)
 
     def _wish(self) -> Wish:
         """What is asked of the executor: of a policy that only evaluates, nothing."""
@@ -146,61 +152,23 @@ class ActorCriticPolicy(NetworkPolicy):
         if problem := unread_problem(self.cfg, defaults, self.objective, self.run.n_draw, self.has_state):
             raise UserError(problem)
         if self.given_model is None and isinstance(self._model, Networks):
-            if problem := unread_option(self.cfg.model, self._dist, self.action_space):
+            if problem := unread_option(self.cfg.model, self.dist, self.action_space):
                 raise UserError(problem)
 
     def _problems(self) -> Iterator[str]:
         """What does not fit together, each as a sentence, '' where all is well."""
-        yield action_problem(self._dist, self._action_map.mode)
+        yield action_problem(self.dist, self._action_map.mode)
         for option in self.options:
             yield from option.problems(self)
-        yield parts_problem(self.cfg, self.objective, self.given_model, self._explore, self._dist, self.device)
+        yield parts_problem(self.cfg, self.objective, self.given_model, self._explore, self.dist, self.device)
         yield memory_problem(self.cfg, self.has_state, self._fields, self._batch_size)
-
-    @property
-    def dist(self) -> ActionDist:
-        """The distribution of the actions."""
-        return self._dist
-
-    @property
-    def has_state(self) -> bool:
-        """Whether the model has a recurrent state."""
-        return self._has_state
-
-    @property
-    def learns(self) -> bool:
-        """Whether it has the learn mode."""
-        return 'learn' in self._fields
-
-    @property
-    def explores(self) -> bool:
-        """Whether it has the learn mode or the collect mode."""
-        return self.learns or 'collect' in self._fields
-
-    @property
-    def normalizers(self) -> nn.ModuleDict:
-        """Modules with running statistics, by name."""
-        found: nn.ModuleDict = self._normalizers
-        return found
 
     @property
     def executor_name(self) -> str:
         return executor_label(self._execution.executor)
 
-    @property
-    def sequence_len(self) -> int:
-        return self.cfg.learn.sequence.len if self.has_state else 1
-
-    @property
-    def sequence_stride(self) -> int:
-        return stride_of(self.cfg.learn.sequence) if self.has_state else 1
-
-    @property
-    def compile_env(self) -> Compile | None:
-        return env_compiler(self._execution.wish, self.device)
-
     def _behaviour(self, logit: Tensor) -> Tensor:
-        return logit if self._explore.name == 'sample' else self._explore(self._dist, logit)
+        return logit if self._explore.name == 'sample' else self._explore(self.dist, logit)
 
     def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
         if self._acts_by_itself:
@@ -213,7 +181,7 @@ class ActorCriticPolicy(NetworkPolicy):
     def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:
         has_value = with_value and self.cfg.learn.baseline != 'none'
         output = forward_for_acting(self._model, self._on_device(obs), has_value)
-        return self._dist, output['logit'], self.samples.units.restore(output['value']) if has_value else None
+        return self.dist, output['logit'], self.samples.units.restore(output['value']) if has_value else None
 
     def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Timestep) -> Transition:
         transition = super()._process_transition(obs, output, timestep)
@@ -251,7 +219,8 @@ class ActorCriticPolicy(NetworkPolicy):
         if cfg.get('freeze') and steps_apart and not reached(self._model, self.obs_space, 'compute_actor'):
             raise UserError(NOTHING_LEFT)
         self.objective.fixed = self.objective.fixed._replace(measure_kl=self._kl_is_cheap)
-        self.passes = Passes(cfg, self.samples, self._mode, self._execution, self.seed, self.device, self.run.ranks)
+        training = partial(self._mode.steps, self.seed) if self._mode.differs else nullcontext
+        self.passes = Passes(cfg, self.samples, self._execution, self.seed, self.device, self.run.ranks, training)
         for option in self.options:
             option.attach_learn(self)
         self._set_env_step(0)
@@ -268,10 +237,6 @@ class ActorCriticPolicy(NetworkPolicy):
             accumulate=cfg.accumulate, grad_clip_value=cfg.grad_clip_value, precision=cfg.precision, **own
         )
         return optimizer
-
-    @property
-    def _nothing_left(self) -> str:
-        return NOTHING_LEFT
 
     def _set_env_step(self, env_step: int) -> None:
         super()._set_env_step(env_step)

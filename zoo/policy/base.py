@@ -134,6 +134,10 @@ class Policy(ABC):
     """Whether `_forward_learn` also takes {'policy': batch, 'value': batch}, or one of these, from buffer 'multi'."""
     calls_learn_aux: ClassVar[bool] = False
     """Whether `_forward_learn` calls `learn_aux` itself; of other policies it is called after each batch."""
+    sequence_len, sequence_stride = 1, 1
+    """Steps in one entry of the samples, more than 1 for a model with a recurrent state; from the start of one to the next."""
+    compile_env: Compile | None = None
+    """What compiles the step of envs that are tensor programs, where this run is worth it."""
     _collect_iter = 0
     """Rollouts before the present one."""
     _first_env = 0
@@ -289,21 +293,6 @@ class Policy(ABC):
     def executor_name(self) -> str:
         """What runs the updates, for the records of a run."""
         return 'eager'
-
-    @property
-    def sequence_len(self) -> int:
-        """Steps in one entry of the samples: 1, or for a model with a recurrent state those of a sequence."""
-        return 1
-
-    @property
-    def sequence_stride(self) -> int:
-        """Steps of an env from the start of one entry of the samples to that of the next."""
-        return 1
-
-    @property
-    def compile_env(self) -> Compile | None:
-        """What compiles the step of envs that are tensor programs, where this run is worth it."""
-        return None
 
     def _optional_obs(self) -> tuple[str, ...]:
         """Entries of a Dict observation that acting does not read."""

@@ -71,13 +71,13 @@ class ModelMode:
 
     So that actions, values and evaluations depend on the observation alone, and acting leaves running statistics as they
     are. Modules that were given in eval mode stay in it during the steps too.
-    Args: device: where the model is.
+    Args: device: where the model is. Attributes: differs: the modes are not the same.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._model, self._device = model, device
         self._kept = [module for module in model.modules() if not trains_in_steps(module)]
-        self._differs = any(module not in self._kept and _may_differ(module) for module in model.modules())
+        self.differs = any(module not in self._kept and _may_differ(module) for module in model.modules())
         for module in model.modules():
             if module.training:
                 setattr(module, _MARK, True)
@@ -86,7 +86,7 @@ class ModelMode:
     @contextmanager
     def steps(self, seed: int, train_iter: int) -> Iterator[None]:
         """The context of gradient steps. What the model draws at random in it, such as dropout, depends on these two."""
-        if not self._differs:  # the modes are the same, and to change it takes 0.1 ms, as long as a small update
+        if not self.differs:  # the modes are the same, and to change it takes 0.1 ms, as long as a small update
             yield
             return
         own = stream(seed, 'model steps', train_iter)

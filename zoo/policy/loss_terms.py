@@ -1,44 +1,16 @@
-"""Terms of an actor-critic's loss: the components that the config names, and the numbers that move between updates."""
+"""Terms of an actor-critic's loss: the components that the config names, and their numbers at an env step."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from zoo.config.components import make_part, name_of
 from zoo.config.schedule import schedule_value
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
-from zoo.policy.config import ActorCriticLearnConfig, LearnConfig, PenaltyConfig
+from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
 from zoo.policy.gradient_steps import MSE, AuxNumbers, PolicyNumbers, ValueNumbers, n_output_of
-
-logger = logging.getLogger(__name__)
-
-
-class Rates(dict[str, float]):
-    """Present values of schedules by name.
-
-    Args: cfg: the resolved section `policy.learn`; names: its fields that move.
-    """
-
-    def __init__(self, cfg: LearnConfig, names: Sequence[str]) -> None:
-        super().__init__()
-        self.names = tuple(names)
-        self._cfg, self._warned = cfg, False
-
-    def set_env_step(self, env_step: int) -> None:
-        """Takes the values at an env step."""
-        for name in self.names:
-            self[name] = schedule_value(self._cfg[name], env_step)
-        if self['learning_rate'] == 0 and not self._warned:
-            self._warned = True
-            logger.warning(
-                'policy.learn.learning_rate is 0 from env step %d on: nothing more is learned; resume with '
-                'another, e.g. policy.learn.learning_rate=1e-4',
-                env_step,
-            )
-
 
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
 """Value losses and penalties that do not read the stored value; of one's own it is not known."""

@@ -359,7 +359,7 @@ class PPGPolicy(ActorCriticPolicy):
         total = torch.zeros((), device=self.device)
         for at, rows in self._pieces():
             logit = run_model(self._model, 'compute_actor', rows)['logit']
-            kl = self._dist.kl(logit_old[at].to(self.device).view_as(logit), logit)
+            kl = self.dist.kl(logit_old[at].to(self.device).view_as(logit), logit)
             total += (kl * rows['weight'].flatten() if 'weight' in rows else kl).sum()
         return total / self._memory.columns()['return_'].numel()
 

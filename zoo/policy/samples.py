@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from zoo.core.data import (
 from zoo.core.ranks import ALONE, Ranks, weight_scale
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.options.base import Estimated, UpdateOption
+from zoo.policy.sequences import SequenceConfig, as_sequences
 from zoo.rl_utils.estimators import check_estimate
 from zoo.rl_utils.gae import gae_data, normalize_advantage
 
@@ -122,6 +124,7 @@ class Samples:
       scaled_reward: (transition, weight [T, B] or None) -> rewards [T, B] as advantages count them.
       estimator: (gae_data, gamma, lambda (, log_ratio)) -> (advantages, returns), [T, B] each.
       entries: (columns [T, B, ...], rollout) -> rows [N, ...], or sequences.
+      entry_len: steps in an entry, 1 for rows.
       inputs: functions of columns that a step reads, each called on the last one's result.
     """
 
@@ -133,9 +136,14 @@ class Samples:
         self.scaled_reward: Callable[[Transition, Tensor | None], Tensor] = given_reward
         self.estimator = estimator
         self.entries: Callable[[dict[str, Any], Rollout], Sample] = as_rows
+        self.entry_len = 1
         self.inputs: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
         if cfg.learn.adv_norm == 'batch':
             self.inputs.append(self._normalized)
+
+    def cut_into(self, sequences: SequenceConfig) -> None:
+        """Entries are sequences from now on. Args: sequences: the resolved section `policy.learn.sequence`."""
+        self.entries, self.entry_len = partial(as_sequences, cfg=sequences), sequences.len
 
     @torch.no_grad()
     def of_rollout(self, rollout: Rollout, critic: Critic) -> Sample:

@@ -106,7 +106,7 @@ def test_impala_step_is_the_papers_policy_gradient() -> None:
     policy = plain('impala', learn)
     samples = policy.collect_mode.get_train_sample(steps([1.0, 2.0, 3.0], [0.25, 0.8, 0.9]))
     before = parameters(policy)
-    log_p = policy._dist.log_prob(policy._model.compute_actor(samples['obs']), samples['action'])
+    log_p = policy.dist.log_prob(policy._model.compute_actor(samples['obs']), samples['action'])
     head = dict(policy._model.named_parameters())['policy_head.bias']
     (grad,) = torch.autograd.grad((torch.tensor([1.185764, 1.371528, 1.388889]) * log_p).mean(), [head])
     policy.learn_mode.forward(samples)
@@ -208,8 +208,8 @@ def test_old_samples_have_the_ratio_of_the_present_policy() -> None:
     samples = policy.collect_mode.get_train_sample(rollout)
     data, obs = rollout.data, rollout.data['obs']
     with torch.no_grad():
-        now = policy._dist.log_prob(policy._model.compute_actor(obs.flatten(0, 1)), data['action'].flatten())
-        then = policy._dist.log_prob(data['logit'].flatten(0, 1), data['action'].flatten())
+        now = policy.dist.log_prob(policy._model.compute_actor(obs.flatten(0, 1)), data['action'].flatten())
+        then = policy.dist.log_prob(data['logit'].flatten(0, 1), data['action'].flatten())
         rho = (now - then).exp().clamp(max=1).view(N_STEP, N_ENV)
         value = policy.compute_critic(obs.flatten(0, 1)).view(N_STEP, N_ENV)
         after = policy.compute_critic(rollout.next_obs().flatten(0, 1)).view(N_STEP, N_ENV)

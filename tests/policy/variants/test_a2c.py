@@ -45,7 +45,7 @@ def test_a2c_descends_minus_the_mean_of_advantage_times_log_probability(space: A
     policy = a2c(space, optimizer='sgd', learning_rate=1.0, grad_clip=None, value_weight=0.0, entropy_weight=0.0)
     samples, before = samples_of(policy), parameters(policy)
     logit = policy._model.compute_actor(samples['obs'])
-    loss = -(samples['adv'] * policy._dist.log_prob(logit, samples['action'])).mean()
+    loss = -(samples['adv'] * policy.dist.log_prob(logit, samples['action'])).mean()
     named = {name: p for name, p in policy._model.named_parameters() if p.requires_grad}
     grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     policy.learn_mode.forward(samples)

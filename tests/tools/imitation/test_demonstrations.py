@@ -91,7 +91,7 @@ def test_actions_of_the_env_become_those_of_the_policy_and_back(mode: str, distr
     path = write(tmp_path / 'a.npz', **arrays(obs=np.zeros((6, 3), np.float32), action=low_high))
     action = read_demonstrations(path, policy).policy_action(policy)
     np.testing.assert_allclose(policy.env_action(action), low_high, atol=5e-4)  # squashed ones stay off the bounds
-    assert policy._dist.log_prob(policy.distribution(np.zeros((6, 3), np.float32)).param, action).isfinite().all()
+    assert policy.dist.log_prob(policy.distribution(np.zeros((6, 3), np.float32)).param, action).isfinite().all()
 
 
 @pytest.mark.parametrize('action', ACTION_SPACES)

@@ -26,9 +26,10 @@ class Estimated(NamedTuple):
 class Owner(Protocol):
     """What an option may use of its policy.
 
-    samples: `zoo.policy.samples.Samples`; objective, rates: see zoo.policy.loss_terms; passes: `zoo.policy.passes.Passes`;
-      optimizers: by name, there once the learn mode is; normalizers: modules with running statistics, by name, which go
-      into checkpoints.
+    samples: `zoo.policy.samples.Samples`; objective: see zoo.policy.loss_terms; rates: see zoo.config.schedule; passes:
+      `zoo.policy.passes.Passes`; optimizers: by name, there once the learn mode is; normalizers: modules with running
+      statistics, by name, which go into checkpoints; has_state: the model has a recurrent state; learns, explores: it has
+      the learn mode; that or the collect mode.
     """
 
     run: RunInfo
@@ -40,6 +41,11 @@ class Owner(Protocol):
     passes: Any
     optimizers: dict[str, Any]
     options: tuple[UpdateOption, ...]
+    dist: Any
+    has_state: bool
+    normalizers: Any
+    learns: bool
+    explores: bool
 
     @property
     def cfg(self) -> Any: ...
@@ -48,24 +54,7 @@ class Owner(Protocol):
     def objective(self) -> Any: ...
 
     @property
-    def dist(self) -> Any: ...
-
-    @property
-    def has_state(self) -> bool: ...
-
-    @property
     def model(self) -> Any: ...
-
-    @property
-    def normalizers(self) -> Any: ...
-
-    @property
-    def learns(self) -> bool:
-        """Whether it has the learn mode."""
-
-    @property
-    def explores(self) -> bool:
-        """Whether it has the learn mode or the collect mode."""
 
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         """Outputs of the critic [N], without gradient."""

@@ -188,14 +188,14 @@ class DQNPolicy(NetworkPolicy):
 
     def _build(self) -> None:
         super()._build()
-        self._dist = Categorical(n_choice_of(self._model, self.action_space))  # whatever the model's own may be
+        self.dist = Categorical(n_choice_of(self._model, self.action_space))  # whatever the model's own may be
 
     def check_fields(self) -> None:
         check_n_return(self.cfg.collect)
 
     def _behaviour(self, logit: Tensor, env_step: int | None = None) -> Tensor:
         eps = schedule_value(self.cfg.collect.eps, self._collect_step if env_step is None else env_step)
-        return epsilon_greedy(self._dist, logit, epsilon=eps)
+        return epsilon_greedy(self.dist, logit, epsilon=eps)
 
     def _stochastic(self, logit: Tensor) -> Tensor:
         """With the epsilon that its schedule ends with."""

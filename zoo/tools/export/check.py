@@ -251,7 +251,7 @@ class _Played:
     @torch.no_grad()
     def _ties(self, got: Arrays, given: Arrays) -> np.ndarray:
         """Where the policy itself would choose what the file does if its outputs were changed by their rounding."""
-        dist, found = getattr(self._policy, '_dist', None), np.zeros(len(given[0]), bool)
+        dist, found = getattr(self._policy, 'dist', None), np.zeros(len(given[0]), bool)
         if dist is None:
             return found
         obs, state = self._acting.read([torch.from_numpy(x) for x in given])

@@ -161,7 +161,7 @@ class _Student:
             raise UserError(
                 f'policy {cfg.policy.type!r} has no distribution of actions to fit; choose an actor-critic, as policy.type=ppo'
             )
-        self.policy, self.dist, self._demos = policy, policy._dist, demos
+        self.policy, self.dist, self._demos = policy, policy.dist, demos
         device = policy.device
         self._obs = map_tensors(lambda x: x.to(device), demos.obs)
         self._action = demos.policy_action(policy).to(device)
