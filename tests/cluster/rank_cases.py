@@ -31,7 +31,6 @@ from zoo.policy.sequences import length_of, n_entry
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector
-from zoo.worker.rows import LocalRows
 
 HANG_S = 5.0  # that ranks wait for each other where one hangs; they meet in it too, on a busy machine
 SIZE, SEED, N_ENV, N_STEP, BATCH_SIZE = 2, 3, 4, 64, 64  # envs and samples of a minibatch: of one rank
@@ -110,7 +109,7 @@ def trained(case: Case, ranks: Ranks = ALONE, n_part: int = 1) -> dict[str, Tens
     policy = make_policy(case, ranks, n_part)
     firsts = [N_ENV * (ranks.rank + i) for i in range(n_part)]
     envs = [make_vector_env({'id': case.env}, N_ENV, first=first) for first in firsts]
-    collector = Collector(LocalRows(envs, policy.collect_mode, first=firsts[0]), policy.collect_mode)
+    collector = Collector(envs, policy.collect_mode, first=firsts[0])
     collector.reset(stream(SEED, 'test'))
     for _ in range(case.n_rollout):
         samples = policy.collect_mode.get_train_sample(collector.collect())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import torch
 from tests.cluster.test_scheduler import RUN, FaultyEngine
 from zoo.cluster.config import lag_problems
 from zoo.cluster.messages import Parcel
-from zoo.cluster.remote_collector import RemoteRows, Shape
+from zoo.cluster.remote_collector import RemoteCollector, Shape
 from zoo.cluster.scheduler import Orders
 from zoo.cluster.weights import WeightLayout
 from zoo.core.spaces import Box
 from zoo.env.errors import EnvContractError, EnvError, Restarts
+from zoo.worker.collector import Steps
 
 T, B = 2, 2
 
@@ -46,20 +48,27 @@ class RowsEngine(FaultyEngine):
         return {0: ('a', 1), 1: ('b', 2)}
 
 
-def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10) -> RemoteRows:
+def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10) -> RemoteCollector:
     orders = Orders(engine, RUN, 2, 0, max_lag)  # type: ignore[arg-type]
     layout, shape = (
         WeightLayout({'w': torch.zeros(4)}),
         Shape(2, B, T, Box(np.full(1, -99.0, np.float32), np.full(1, 99.0, np.float32)), ('speed',), 'x'),
     )
-    rows = RemoteRows(engine, orders, layout, shape, max_lag, Restarts(limit))  # type: ignore[arg-type]
+    envs: Any = [SimpleNamespace(n_env=B)] * 2
+    mode: Any = SimpleNamespace(n_step=T, reset=lambda: None)
+    rows = RemoteCollector(envs, mode, engine, orders, layout, shape, max_lag, Restarts(limit))  # type: ignore[arg-type]
     rows.reset(np.random.SeedSequence([1, 2]))
     return rows
 
 
+def steps_of(rows: RemoteCollector, collect_iter: int, env_step: int) -> Steps:
+    rows.collect_iter, rows.env_step = collect_iter, env_step
+    return rows.steps()
+
+
 def test_rows_stand_where_the_envs_of_their_runner_are() -> None:
     rows = made(RowsEngine(2))
-    steps = rows.collect(0, 0)
+    steps = steps_of(rows, 0, 0)
     assert rows.block.steps.reward.tolist() == [[0, 0, 10, 10], [1, 1, 11, 11]]
     assert rows.block.obs[..., 0].tolist() == [[0, 0, 10, 10], [1, 1, 11, 11], [2, 2, 12, 12]]
     assert rows.block.steps.terminated.tolist() == [[False] * 4, [False, False, True, True]]
@@ -70,7 +79,7 @@ def test_rows_stand_where_the_envs_of_their_runner_are() -> None:
 
 
 def test_episodes_are_told_in_the_order_of_one_process_and_missing_infos_are_nan() -> None:
-    steps = made(RowsEngine(2)).collect(0, 0)
+    steps = steps_of(made(RowsEngine(2)), 0, 0)
     assert [numbers['a'] for _, numbers in steps.episodes] == [0.0, 1.0, 0.1, 1.1]
     assert steps.infos['speed'].isnan().tolist() == [[True, True, False, False]] * 2
 
@@ -79,14 +88,14 @@ def test_an_info_of_another_shape_in_another_runner_is_refused() -> None:
     engine = RowsEngine(2)
     engine.info_shape = (3,)
     with pytest.raises(EnvContractError, match='speed'):
-        made(engine).collect(0, 0)
+        steps_of(made(engine), 0, 0)
 
 
 def test_the_block_is_allocated_once() -> None:
     rows = made(RowsEngine(2))
-    first = rows.collect(0, 0)
+    first = steps_of(rows, 0, 0)
     block, action = rows.block, first.output['action']
-    assert rows.collect(1, 8).output['action'] is action and rows.block is block
+    assert steps_of(rows, 1, 8).output['action'] is action and rows.block is block
 
 
 @pytest.mark.parametrize(('max_lag', 'versions'), [(0, [0, 1, 2]), (1, [0, 0, 1, 2]), (2, [None] * 5)])
@@ -94,7 +103,7 @@ def test_what_runners_are_asked_and_with_which_weights(max_lag: int, versions: l
     engine = RowsEngine(2)
     rows = made(engine, max_lag)
     for i in range(3):
-        rows.collect(i, 8 * i)
+        steps_of(rows, i, 8 * i)
     asked = [order for order in engine.asked if order.group == 0]
     assert [order.collect_iter for order in asked] == list(range(len(versions)))
     assert [order.version for order in asked] == versions
@@ -104,7 +113,7 @@ def test_what_runners_are_asked_and_with_which_weights(max_lag: int, versions: l
 
 def test_metrics_are_of_the_rollouts_since_the_last_call() -> None:
     rows = made(RowsEngine(2), 1)
-    rows.collect(0, 0), rows.collect(1, 8)
+    steps_of(rows, 0, 0), steps_of(rows, 1, 8)
     found = rows.metrics()
     assert found['cluster/runner'] == 2 and found['cluster/restart'] == 0 and found['cluster/discarded_step'] == 0
     assert found['time/runner_env_s'] == 1.0 and found['time/runner_act_s'] == 2.0
@@ -117,11 +126,11 @@ def test_envs_made_anew_in_runners_count_for_the_run() -> None:
     engine = RowsEngine(2)
     engine.n_restart = 3  # of each runner so far
     rows = made(engine, limit=6)
-    rows.collect(0, 0), rows.collect(1, 8)
+    steps_of(rows, 0, 0), steps_of(rows, 1, 8)
     assert rows._restarts.count == 6
     engine.n_restart = 4
     with pytest.raises(EnvError, match='envs were made anew 7 times, wanted at most 6 times'):
-        rows.collect(2, 16)
+        steps_of(rows, 2, 16)
 
 
 @pytest.mark.parametrize(

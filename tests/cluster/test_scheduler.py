@@ -102,7 +102,7 @@ class FaultyEngine:
 
 
 def play(engine: FaultyEngine, orders: Orders, n_runner: int, max_lag: int, n_rollout: int) -> list[Any]:
-    """Rollouts as `RemoteRows` asks for them; [(group, collect_iter, lag, is_fresh, token, length)] of those that are used."""
+    """Rollouts as `RemoteCollector` asks for them; [(group, collect_iter, lag, is_fresh, token, length)] of those that are used."""
     used: list[Any] = []
     asked_to = -1
 

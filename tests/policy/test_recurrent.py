@@ -121,7 +121,7 @@ def make(
 
 
 def close(collector: Collector) -> None:
-    for group in collector.source.groups:
+    for group in collector.groups:
         group.env.close()
 
 

@@ -115,8 +115,8 @@ def test_second_rollout_goes_on_where_the_first_ended(env: dict[str, Any]) -> No
     assert torch.equal(torch.cat([h[1] for h in halves]), whole.data['traj_flag'])
     assert torch.equal(halves[0][2], halves[1][0][0]) and torch.equal(halves[1][2], whole.last_obs)
     assert once.env_step == twice.env_step and list(once.episodes.returns) == list(twice.episodes.returns)
-    once.source.groups[0].env.close()
-    twice.source.groups[0].env.close()
+    once.groups[0].env.close()
+    twice.groups[0].env.close()
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_rows_are_copies_of_what_the_env_returned() -> None:
         collector = make_collector(env, 4)
         rollout = collector.collect()
         obs, last = rollout.data['obs'].clone(), rollout.last_obs.clone()
-        collector.source.groups[0].env.step(torch.zeros(2, dtype=torch.int64))
-        collector.source.groups[0].env.reset(3)
+        collector.groups[0].env.step(torch.zeros(2, dtype=torch.int64))
+        collector.groups[0].env.reset(3)
         assert torch.equal(rollout.data['obs'], obs) and torch.equal(rollout.last_obs, last)
         assert obs[:, 0, 0].tolist() == [0.0, 1.0, 2.0, 3.0] and last.tolist() == [[4.0], [4.0]]
 
@@ -217,7 +217,7 @@ def test_raw_action_is_kept_and_a_clipped_copy_is_sent() -> None:
     collector = make_collector({**SAME_STEP, 'kwargs': {'action': 'box'}}, 40, model=dict(log_std_init=1.0))
     rollout = collector.collect()
     assert rollout.data['action'].abs().max() > 1.5  # the bounds are +-1
-    sent = np.concatenate([env.unwrapped.last_action for env in collector.source.groups[0].env._env.envs])
+    sent = np.concatenate([env.unwrapped.last_action for env in collector.groups[0].env._env.envs])
     np.testing.assert_array_equal(sent, rollout.data['action'][-1].flatten().clamp(-1, 1).numpy())
     mu, sigma = rollout.data['logit'].chunk(2, -1)
     z = (rollout.data['action'] - mu) / sigma
@@ -259,7 +259,7 @@ def test_second_reset_leaves_no_old_observations_in_what_a_policy_is_shown() -> 
 
 def test_acting_begins_a_rollout_when_its_first_row_is_there() -> None:
     collector = make_collector(SAME_STEP, 3)
-    group, seen = collector.source.groups[0], []
+    group, seen = collector.groups[0], []
     begin = group.acting.begin
     group.acting.begin = lambda: (seen.append(group.block.obs[0, 0].item()), begin())  # type: ignore[method-assign]
     collector.collect()

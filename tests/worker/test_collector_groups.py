@@ -25,8 +25,7 @@ from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, VectorEnv, make_en
 from zoo.policy.ppo import PPOPolicy
 from zoo.run.config import resolve_config, resolve_policy
 from zoo.run.job import SerialJob
-from zoo.worker.collector import Collector
-from zoo.worker.rows import EnvGroup
+from zoo.worker.collector import Collector, EnvGroup
 
 CARTPOLE = dict(id='CartPole-v1', collector_env_num=6)
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec('envpool') is None, reason='the extra envpool is missing')
@@ -71,7 +70,7 @@ def clone(rollout: Any) -> dict[str, Any]:
 @pytest.mark.parametrize('env', KINDS)
 def test_groups_collect_what_one_group_collects(env: dict[str, Any], n_group: int) -> None:
     (whole, one), (parts, several) = collect(1, env), collect(n_group, env)
-    assert len(one.source.groups) == 1 and len(several.source.groups) == n_group
+    assert len(one.groups) == 1 and len(several.groups) == n_group
     assert sum(data['traj_flag'].sum() for data in whole) > 3  # some episodes ended, in the middle of blocks
     for got, want in zip(parts, whole, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)  # products of 2, 3 and 6 rows: other rounding
@@ -192,7 +191,7 @@ def test_native_executor_collects_what_the_eager_one_collects(
         cfg = dict(collect=dict(n_step=8), learn=dict(executor=name), model=dict(shared_encoder=shared_encoder))
         policy = PPOPolicy(resolve_policy(cfg), groups[0].obs_space, groups[0].action_space)
         collector = Collector(groups, policy.collect_mode)
-        assert policy._executor.name == name and isinstance(collector.source.groups[-1].acting, ForwardActing) == (
+        assert policy._executor.name == name and isinstance(collector.groups[-1].acting, ForwardActing) == (
             name == 'eager'
         )
         collector.reset(stream(0, 'test'))

@@ -96,7 +96,7 @@ def test_named_keys_alone_are_kept() -> None:
 
 def test_without_keys_nothing_is_kept_or_asked_of_the_envs() -> None:
     collector = collect(FORMS['sync same_step'], InfoKeys(()))
-    assert collector.episodes.infos.values == {} and collector.source.groups[0].numbers is None
+    assert collector.episodes.infos.values == {} and collector.groups[0]._observers == []
     assert play(FORMS['sync same_step'], InfoKeys(())).infos == {}
 
 
@@ -217,7 +217,7 @@ def test_parameters_are_the_same_bits_with_and_without_them(tmp_path: Path) -> N
 def test_two_groups_of_envs_fill_one_tally() -> None:
     env = {**FORMS['async same_step'], 'collector_group_num': 2}
     collector = collect(env, InfoKeys(), 3, 4)
-    assert len(collector.source.groups) == 2
+    assert len(collector.groups) == 2
     assert len(collector.episodes.infos.values['steps']) == collector.episodes.n_episode == 16  # 4 of each env
 
 

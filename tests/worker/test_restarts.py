@@ -137,7 +137,7 @@ def test_rows_of_the_broken_episode_are_no_samples(how: str, mode: str, file: st
     data = collector.collect().data  # the new episode goes on, and is a whole one
     assert rows(data['is_reset']) == ([] if mode != 'next_step' else [2, 8])
     assert set(collector.episodes.lengths) == {5}
-    collector.source.groups[0].env.close()
+    collector.groups[0].env.close()
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_recurrent_state_begins_anew_after_the_break(how: str, mode: str, file: 
     sample = collector._mode.get_train_sample(rollout)  # 3 sequences of 4 rows
     assert (sample['weight'].flatten() == 0).nonzero().flatten().tolist() == INVALID[mode]
     assert sample['is_first'].flatten().nonzero().flatten().tolist() == FIRST[mode]
-    collector.source.groups[0].env.close()
+    collector.groups[0].env.close()
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_worker_that_fails_in_any_way_is_made_anew(fault: str, file: str, caplog
     }[fault]
     assert f'index {failed}' in warning and what in warning
     assert warning.endswith('it is made anew (1 of at most 10 restarts)')
-    collector.source.groups[0].env.close()
+    collector.groups[0].env.close()
 
 
 @pytest.mark.long
@@ -222,7 +222,7 @@ def test_worker_that_fails_in_any_way_is_made_anew(fault: str, file: str, caplog
 def test_first_reset_that_fails_is_made_anew(how: str, mode: str, file: str) -> None:
     collector = make_collector(file, how, mode, n_step=-1, n_reset=1)
     assert collector.collect().data['obs'].flatten().tolist()[:5] == [0, 1, 2, 3, 4]
-    collector.source.groups[0].env.close()
+    collector.groups[0].env.close()
 
 
 @pytest.mark.long
@@ -243,7 +243,7 @@ def test_reset_that_fails_leaves_the_complete_episode_before(
     begin = 6 if has_reset_row else 5
     assert data['obs'].flatten().tolist()[begin : begin + 5] == [0, 1, 2, 3, 4]
     assert list(collector.episodes.returns) == [5.0, 5.0] and collector.env_step == (10 if has_reset_row else 12)
-    collector.source.groups[0].env.close()
+    collector.groups[0].env.close()
 
 
 @pytest.mark.slow
@@ -255,7 +255,7 @@ def test_reset_row_that_fails_first_in_a_rollout_leaves_the_episode_before(how: 
     data = collector.collect().data
     assert rows(data['is_reset']) == [0] and data['obs'].flatten().tolist() == [12, *range(11)]
     assert list(collector.episodes.returns) == [12.0] and not Path(file).exists()
-    collector.source.groups[0].env.close()
+    collector.groups[0].env.close()
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ def test_worker_that_dies_in_a_reset_takes_the_step_before_with_it(file: str) ->
     """In mode same_step the reset is part of the step that ended the episode, and nobody knows what that returned."""
     collector = make_collector(file, 'async', 'same_step', n_step=-1, n_reset=2, fault='kill')
     assert rows(collector.collect().data['is_reset']) == [0, 1, 2, 3, 4]
-    collector.source.groups[0].env.close()
+    collector.groups[0].env.close()
 
 
 class OneEpisodeEnv(FailingEnv):

@@ -27,8 +27,9 @@ from zoo.core.spaces import Leaf, Space, map_spaces, obs_dtype
 from zoo.env.attributes import EnvCommand, sendable
 from zoo.env.errors import EnvError, Restarts
 from zoo.policy.base import Policy
+from zoo.policy.modes import CollectMode
+from zoo.worker.collector import Collector, EnvGroup, Steps
 from zoo.worker.infos import InfoKeys, joined_infos
-from zoo.worker.rows import Steps
 
 
 class RemoteEnvs:
@@ -98,23 +99,32 @@ class Shape(NamedTuple):
     reader: torch.device | None = None
 
 
-class RemoteRows:
+class RemoteCollector(Collector):
     """Asks runners for rollouts and puts their rows into one block, of which each runner has its envs.
 
     max_lag 0: the weights are published, and the rollout is waited for. 1: it was asked before the last update, with the
     weights of then, so that it is collected during that update. More: runners run ahead, each with the newest weights
     that it has as it begins a rollout.
 
-    Args: orders: over the engine; layout: of the weights that acting needs; restarts: counts the envs made anew.
+    Args: mode: of the policy that learns; orders: over the engine; layout: of the weights that acting needs; restarts:
+      counts the envs made anew.
     """
 
     def __init__(
-        self, engine: Engine, orders: Orders, layout: WeightLayout, shape: Shape, max_lag: int, restarts: Restarts
+        self,
+        envs: Sequence[RemoteEnvs],
+        mode: CollectMode,
+        engine: Engine,
+        orders: Orders,
+        layout: WeightLayout,
+        shape: Shape,
+        max_lag: int,
+        restarts: Restarts,
     ) -> None:
-        self.n_env, self.env_time = shape.n_runner * shape.n_env, 0.0
+        super().__init__(envs, mode)  # type: ignore[arg-type]  # which step elsewhere
+        self._env_time = 0.0
         self._engine, self._orders, self._layout, self._shape = engine, orders, layout, shape
         self._max_lag, self._restarts = max_lag, restarts
-        self._block: StepBlock | None = None
         self._whole: dict[str, Tensor] = {}  # memory for all envs, by the name of a parcel's block
         self._asked_to = -1  # the last rollout that was asked
         self._seed: tuple[int, ...] | None = None  # of the reset that comes before the next one
@@ -123,12 +133,15 @@ class RemoteRows:
         self._begin_metrics()
 
     @property
-    def block(self) -> StepBlock:
-        """The last rollout's rows."""
-        assert self._block is not None, 'there is a rollout'
-        return self._block
+    def env_time(self) -> float:
+        """Seconds of waiting for runners so far."""
+        return self._env_time
 
-    def reset(self, seed: np.random.SeedSequence) -> None:
+    def _make_groups(self, envs: Sequence[object], infos: InfoKeys, first: int) -> list[EnvGroup]:
+        """None here: the block is made of the first rollout that comes."""
+        return []
+
+    def _reset_envs(self, seed: np.random.SeedSequence) -> None:
         """New episodes in all envs, before the next rollout. Raises: UserError where runners are ahead of the run."""
         if not self._orders.is_idle:
             raise UserError(
@@ -137,9 +150,9 @@ class RemoteRows:
             )
         self._seed, self._asked_to = entropy_of(seed), -1
 
-    def collect(self, collect_iter: int, env_step: int) -> Steps:
-        """The rollout of all runners."""
-        start = perf_counter()
+    def steps(self) -> Steps:
+        """Fills the block with the rollout of all runners."""
+        start, collect_iter, env_step = perf_counter(), self.collect_iter, self.env_step
         if collect_iter > self._asked_to:
             self._ask(collect_iter, collect_iter, env_step)
         if self._max_lag > 1:
@@ -169,7 +182,7 @@ class RemoteRows:
             (t, envs + self._envs_of(parcel.group).start, obs) for parcel in parcels for t, envs, obs in parcel.finals
         ]
         self._times['n'] += 1
-        self.env_time += perf_counter() - start
+        self._env_time += perf_counter() - start
         joined = joined_infos(
             [_Columns(infos[group], self._shape.n_env, self._shape.name) for group in sorted(infos)],
             self._shape.info_columns,
@@ -219,10 +232,10 @@ class RemoteRows:
 
     def _place(self, parcel: Parcel, envs: slice) -> dict[str, np.ndarray]:
         """Copies the blocks of a runner to where its envs are; returns those of infos, which need not be there always."""
-        if self._block is None:
-            self._block = self._new_block(parcel)
-            self._whole |= {f'obs.{path}' if path else 'obs': x for path, x in leaves(self._block.obs)}
-            columns = {name: x for name, x in self._block.columns().items() if name != 'obs'}
+        if not self._whole:
+            self.block = self._new_block(parcel)
+            self._whole |= {f'obs.{path}' if path else 'obs': x for path, x in leaves(self.block.obs)}
+            columns = {name: x for name, x in self.block.columns().items() if name != 'obs'}
             self._whole |= {f'steps.{path}': x for path, x in leaves(columns)}
         infos = {}
         for name, rows in parcel.blocks.items():
@@ -282,8 +295,8 @@ def start_runners(
     infos: InfoKeys,
     restarts: Restarts,
     rank: int = 0,
-) -> tuple[RemoteRows, list[RemoteEnvs]]:
-    """Starts the runners of one learner. Returns: what takes the place of rows and envs in its process.
+) -> tuple[RemoteCollector, list[RemoteEnvs]]:
+    """Starts the runners of one learner. Returns: what takes the place of collector and envs in its process.
 
     Args: cfg: of this learner, resolved; policy: whose weights they act with, complete; env: name and spaces of the training
       envs; restarts: counts the envs that runners make anew; rank: of the learner.
@@ -306,10 +319,10 @@ def start_runners(
     timeout, limit, start_s = cluster.runner_timeout, cluster.restart_limit, cluster.start_timeout
     orders = Orders(engine, run_id, n_runner, cfg.seed, cluster.max_lag, timeout, limit, start_s)
     reader = policy.device if policy.device.type == 'cuda' else None
-    n_step, columns = policy.collect_mode.n_step, tuple(cfg.env.info_columns)
-    shape = Shape(n_runner, n_env, n_step, env[1], columns, env[0], reader)
-    rows = RemoteRows(engine, orders, layout, shape, cluster.max_lag, restarts)
-    return rows, [RemoteEnvs(engine, orders, group, n_env, env[0], env[1:]) for group in range(n_runner)]
+    mode = policy.collect_mode
+    shape = Shape(n_runner, n_env, mode.n_step, env[1], tuple(cfg.env.info_columns), env[0], reader)
+    envs = [RemoteEnvs(engine, orders, group, n_env, env[0], env[1:]) for group in range(n_runner)]
+    return RemoteCollector(envs, mode, engine, orders, layout, shape, cluster.max_lag, restarts), envs
 
 
 def _placed(cluster: ClusterConfig, n_runner: int, n_env: int, pids: Mapping[int, tuple[str, int]]) -> str:

@@ -22,7 +22,7 @@ from zoo.core.errors import UserError
 from zoo.env import make_env_groups
 from zoo.env.attributes import EnvCommand
 from zoo.env.errors import Restarts
-from zoo.worker.rows import LocalRows, Steps
+from zoo.worker.collector import Collector, Steps
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,7 @@ class Runner:
                 )
             place(named_tensors(self._policy.model), spec.placements)
             self._layout = WeightLayout(self._policy.acting_state())
-            self._mode = self._policy.collect_mode
-            self._rows = LocalRows(self._envs, self._mode, cargo.infos, spec.first)
+            self._collector = Collector(self._envs, self._policy.collect_mode, cargo.infos, spec.first)
             self._undo = undo.pop_all()
         self._version, self._load_s, self._has_reset = -1, 0.0, False
 
@@ -102,9 +101,10 @@ class Runner:
             return Parcel(*key, {}, [], [], {}, self.host, self.pid, order.attempt)
         with _threads(self._spec.n_thread):
             self._prepare(order)
-            start, before = perf_counter(), self._rows.env_time
-            steps = self._rows.collect(order.collect_iter, order.env_step)
-            env_s = self._rows.env_time - before
+            start, before = perf_counter(), self._collector.env_time
+            self._collector.collect_iter, self._collector.env_step = order.collect_iter, order.env_step
+            steps = self._collector.steps()
+            env_s = self._collector.env_time - before
             time = {'load': self._load_s, 'env': env_s, 'act': perf_counter() - start - env_s}
             return self._parcel(order, steps, time)
 
@@ -127,19 +127,27 @@ class Runner:
         if order.reset_options is not None:
             self.set_reset_options(dict(order.reset_options))
         if order.reset_seed is not None:
-            self._rows.reset(np.random.SeedSequence(list(order.reset_seed)))
-            self._mode.reset()
+            self._collector.reset(np.random.SeedSequence(list(order.reset_seed)))
             self._has_reset = True
 
     def _parcel(self, order: Order, steps: Steps, time: dict[str, float]) -> Parcel:
-        block = self._rows.block
+        block = self._collector.block
         columns = {name: tree for name, tree in block.columns().items() if name != 'obs'}
         blocks = {**dict(flat(block.obs, 'obs')), **dict(flat(columns, 'steps')), **dict(flat(steps.output, 'output'))}
         blocks |= {} if steps.state is None else dict(flat(steps.state, 'state'))
         blocks |= {f'info.{key}': x.numpy() for key, x in steps.infos.items()}
         key = order.run_id, order.group, order.collect_iter, self._version
         where = self.host, self.pid, order.attempt, self._restarts.count
-        return Parcel(*key, blocks, self._rows.finals(), list(steps.episodes), time, *where)
+        return Parcel(*key, blocks, finals_of(self._collector), list(steps.episodes), time, *where)
+
+
+def finals_of(collector: Collector) -> list[tuple[int, np.ndarray, Any]]:
+    """`StepBlock.finals` of all groups, with the indices of the envs among all of them."""
+    found, start = [], 0
+    for group in collector.groups:
+        found += [(t, envs + start, obs) for t, envs, obs in group.block.finals]
+        start += group.env.n_env
+    return found
 
 
 @contextmanager

@@ -50,7 +50,6 @@ from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_se
 from zoo.worker.evaluator import Evaluator
 from zoo.worker.infos import InfoKeys
 from zoo.worker.learner import Learner
-from zoo.worker.rows import LocalRows
 
 MAIN = ''  # name of the main evaluation among those of policy.eval.sets
 
@@ -120,19 +119,18 @@ def make_parts(
     )
     if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else they may draw unequally often, and wait for ever
         buffer.set_ranks(ranks)
-    rows: Any
     if engine is None:
-        rows = LocalRows(envs, policy.collect_mode, infos, first or 0)
+        collector = Collector(envs, policy.collect_mode, infos, first or 0)
     else:
         from zoo.cluster.remote_collector import start_runners
 
         with may_be_given_up() if ranks.size == 1 else nullcontext():  # other ranks would wait for this one
-            rows, envs = start_runners(engine, run_id, cfg, policy, kind, infos, restarts, ranks.rank)
+            collector, envs = start_runners(engine, run_id, cfg, policy, kind, infos, restarts, ranks.rank)
     return Parts(
         envs,
         policy,
         buffer,
-        Collector(rows, policy.collect_mode),
+        collector,
         Learner(policy.learn_mode, buffer),
         evaluators.pop(MAIN),
         evaluators,

@@ -1,22 +1,239 @@
-"""Collector: rows of envs and the collect mode of a policy -> rollouts, with the returns of the episodes that ended."""
+"""Collector: a policy acts in envs for n_step steps -> rollouts, with the returns of the episodes that ended."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import Rollout, leaves, map_tensors
+from zoo.backend.executor import Acting
+from zoo.core.data import Fetch, Rollout, StepBlock, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
 from zoo.policy.modes import CollectMode
-from zoo.worker.infos import COLUMN, NO_NUMBERS, InfoKeys, InfoTally, warn_of_missing
-from zoo.worker.rows import LocalRows, Rows, Steps
+from zoo.worker.infos import COLUMN, NO_NUMBERS, InfoKeys, InfoTally, RowObserver, row_observers, warn_of_missing
+
+if TYPE_CHECKING:
+    from zoo.backend.recurrent import EpisodicActing
+
+
+class Steps(NamedTuple):
+    """What n_step steps of all envs gave, besides what is in the block.
+
+    output: of acting, [T, B, ...] each; state: the recurrent state before row 0, [B, ...], or None.
+    infos: {entry: [T, B, ...] f32} of env.info_columns.   episodes: (t, the env's own numbers), in order of time.
+    fresh: envs that begin new episodes with row 0, since those before were lost.
+    """
+
+    output: dict[str, Any]
+    state: Any
+    infos: dict[str, Tensor]
+    episodes: Sequence[tuple[int, dict[str, float]]]
+    fresh: Sequence[slice] = ()
+
+
+class Collector:
+    """Makes rollouts of n_step steps of B envs, in blocks [T, B] that are allocated once and reused.
+
+    The policy's outputs and what the steps returned are written where they stay. What of it is remembered is up to the
+    policy's `process_transition`: the collector knows no algorithm. A rollout is valid until the next call of
+    `collect` or `reset`.
+
+    Args: envs: of one kind; several groups take turns (double-buffered sampling), so that the policy acts for one (on a
+        GPU, or while envs step asynchronously) as another steps.
+      infos: which of the envs' own numbers are kept of each episode, in `episodes.infos`.
+      first: index of the first env over all envs of the run.
+    Attributes: block: the last rollout's rows.
+    """
+
+    def __init__(
+        self, envs: Sequence[AnyVectorEnv], mode: CollectMode, infos: InfoKeys = NO_NUMBERS, first: int = 0
+    ) -> None:
+        self._mode, self._n_step, self.n_env = mode, mode.n_step, sum(env.n_env for env in envs)
+        self.env_step, self.collect_iter = 0, 0
+        self.time = {'env': 0.0, 'act': 0.0}
+        self.episodes = EpisodeTracker(self.n_env)
+        self.groups = self._make_groups(envs, infos, first)
+
+    def reset(self, seed: np.random.SeedSequence) -> None:
+        """Starts new episodes in all envs."""
+        self._reset_envs(seed)
+        self._mode.reset()
+        self.episodes.reset()
+
+    @torch.no_grad()
+    def collect(self) -> Rollout:
+        """Takes n_step steps in every env."""
+        start, before = perf_counter(), self.env_time
+        rollout = self._rollout(self.steps())
+        env_time = self.env_time - before
+        self.time['env'] += env_time
+        self.time['act'] += perf_counter() - start - env_time
+        return rollout
+
+    @torch.no_grad()
+    def steps(self) -> Steps:
+        """Fills the block with n_step steps of every env."""
+        groups, last = self.groups, self._n_step - 1
+        self.block.restart()
+        self._numbers.clear()
+        self._mode.begin(self.collect_iter, self.env_step)
+        for group in groups:
+            group.begin()
+        state = joined([group.acting.state for group in groups], 0)
+        for group in groups:
+            group.act(0)
+        for t in range(self._n_step):
+            for group in groups:
+                group.step(t)
+                if t < last:
+                    group.act(t + 1)
+        for group in groups:
+            group.env.check()
+        output = joined([group.acting.output for group in groups], 1)
+        return Steps(output, state, self._info_columns(), self._numbers)
+
+    @property
+    def env_time(self) -> float:
+        """Seconds in the envs so far; of asynchronous envs, the time spent waiting for them."""
+        return sum(group.env_time for group in self.groups)
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of its own for the log, by whole names, of the rollouts since the last call; here none."""
+        return {}
+
+    def _make_groups(self, envs: Sequence[AnyVectorEnv], infos: InfoKeys, first: int) -> list[EnvGroup]:
+        """The envs, each vector of them with its part of the block."""
+        self.block = envs[0].block(self._n_step, self.n_env)
+        self._numbers: list[tuple[int, dict[str, float]]] = []  # of the episodes that end in a rollout
+        each, self._info_columns = row_observers(envs, infos, self._n_step, self._numbers)
+        starts = np.cumsum([0, *(env.n_env for env in envs)]).tolist()
+        return [
+            EnvGroup(env, self.block.part(start, start + env.n_env), self._mode, first + start, observers)
+            for env, start, observers in zip(envs, starts, each, strict=False)
+        ]
+
+    def _reset_envs(self, seed: np.random.SeedSequence) -> None:
+        for group in self.groups:
+            group.reset(seed)
+
+    def _rollout(self, found: Steps) -> Rollout:
+        for envs in found.fresh:
+            self.episodes.drop(envs)
+            self._mode.forget(envs)
+        obs, steps, infos = self.block.obs, self.block.steps, found.infos
+        end, is_reset = steps.terminated | steps.truncated, steps.is_reset
+        is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
+        n_step = self.episodes.record(
+            steps.reward if steps.raw_reward is None else steps.raw_reward,
+            end if steps.raw_end is None else steps.raw_end,
+            is_reset,
+            is_broken,
+        )
+        if found.episodes:
+            self.episodes.infos.add(numbers for _, numbers in found.episodes)
+        if is_reset is not None and is_broken is not None:
+            mark_broken(is_reset, end, is_broken)
+        if infos and self.collect_iter == 0:
+            warn_of_missing(infos)
+        steps = steps._replace(info=infos)
+        transition = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), found.output, steps)
+        data: Any = {**transition, **{COLUMN.format(key): x for key, x in infos.items()}} if infos else transition
+        lead = (self._n_step, self.n_env)
+        for path, x in leaves(data):
+            if x.shape[:2] != lead:
+                raise ValueError(
+                    f'_process_transition gave {path!r} of shape {tuple(x.shape)} but it must begin with {lead}, the '
+                    'steps and envs of the rollout'
+                )
+        self.env_step += n_step  # only now: if the policy's code fails above, what is saved is without this rollout
+        self.collect_iter += 1
+        last_obs, next_obs = map_tensors(lambda x: x[-1], obs), steps.next_obs
+        if next_obs is not None and end.device.type == 'cpu':  # elsewhere a shape may not depend on the data
+            index = end.nonzero()
+            final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
+            return Rollout(data, last_obs, final_obs, index, state=found.state)
+        return Rollout(data, last_obs, *self.block.final(), next_obs, found.state)
+
+
+class EnvGroup:
+    """Envs that step together; takes each step in two halves, between which another group has its turn.
+
+    Args: first: index of its first env over all envs of the run; observers: what is kept of the infos of its steps.
+    Attributes: env_time: seconds in the env so far; of asynchronous envs, the time spent waiting for them.
+    """
+
+    def __init__(
+        self,
+        env: AnyVectorEnv,
+        block: StepBlock,
+        mode: CollectMode,
+        first: int = 0,
+        observers: Sequence[RowObserver] = (),
+    ) -> None:
+        self.env, self.block, self._env_action = env, block, mode.env_action
+        acting = mode.start(block.obs, first)
+        self.acting: Acting | EpisodicActing = acting
+        self._observers, self._every = observers, [each for each in observers if each.reads_all]
+        self._restarts = [each.restart for each in observers]
+        if acting.state is not None:
+            from zoo.backend.recurrent import EpisodicActing
+
+            self.acting = EpisodicActing(acting, block.steps)
+            self._restarts.append(self.acting.restart_all)
+        self._on_device = first_leaf(block.obs).device.type == 'cuda'
+        self.env_time = 0.0
+        self._fetch = Fetch()
+        self._action: Any = None
+
+    def reset(self, seed: np.random.SeedSequence) -> None:
+        """Starts new episodes; a recurrent state is that of new episodes too."""
+        map_tensors(lambda block, x: block[-1].copy_(x), self.block.obs, self.env.reset(seed))
+        for restart in self._restarts:
+            restart()
+
+    def begin(self) -> None:
+        """Called before each rollout."""
+        self.acting.begin()
+        for observer in self._observers:
+            observer.begin()
+
+    def act(self, t: int) -> None:
+        """Begins step t: acts, and where envs step asynchronously sends them the actions."""
+        self._action = self.acting.step(t)
+        if self._env_action is not None:
+            self._action = self._env_action(self._action)
+        if not self._on_device and self._action.is_cuda:
+            self._action = self._fetch.start(self._action)
+        if self.env.steps_async:
+            self._send()
+
+    def step(self, t: int) -> None:
+        """Ends step t: the envs have taken it."""
+        if not self.env.steps_async:
+            self._send()
+        start = perf_counter()
+        info = self.env.receive(self.block, t)
+        self.env_time += perf_counter() - start
+        for observer in self._observers if info else self._every:
+            observer.see(t, info or {}, self.block.rows[t])
+
+    def _send(self) -> None:
+        action = self._action if isinstance(self._action, Tensor) else self._action()
+        start = perf_counter()
+        self.env.send(action)
+        self.env_time += perf_counter() - start
+
+
+def joined(trees: Sequence[Any], dim: int) -> Any:
+    """The outputs or states of the groups as those of all envs: one, or concatenated along the dimension of the envs."""
+    if len(trees) == 1 or trees[0] is None:
+        return trees[0]
+    return map_tensors(lambda *parts: torch.cat(parts, dim), *trees)
 
 
 class EpisodeTracker:
@@ -88,106 +305,3 @@ def _last(sums: np.ndarray, t: np.ndarray, b: np.ndarray) -> np.ndarray:
     last = np.zeros_like(sums[-1])
     last[b] = sums[t, b]  # of several ends the last is kept
     return last
-
-
-class Collector:
-    """Makes rollouts of n_step steps of B envs, in blocks [T, B] that are allocated once and reused.
-
-    The policy's outputs and what the steps returned are written where they stay. What of it is remembered is up to the
-    policy's `process_transition`: the collector knows no algorithm. A rollout is valid until the next call of
-    `collect` or `reset`.
-
-    Args: source: where the rows come from; or the envs, in groups, see `LocalRows`.
-      infos: which of the envs' own numbers are kept of each episode, in `episodes.infos`; for a list of envs.
-    """
-
-    def __init__(self, source: Rows | Sequence[AnyVectorEnv], mode: CollectMode, infos: InfoKeys = NO_NUMBERS) -> None:
-        is_list = isinstance(source, Sequence)
-        self.source: Rows = LocalRows(source, mode, infos) if is_list else cast('Rows', source)  # type: ignore[arg-type]
-        self._mode, self._n_step, self._n_env = mode, mode.n_step, self.source.n_env
-        self.env_step = 0
-        self.collect_iter = 0
-        self.time = {'env': 0.0, 'act': 0.0}
-        self.episodes = EpisodeTracker(self._n_env)
-
-    def reset(self, seed: np.random.SeedSequence) -> None:
-        """Starts new episodes in all envs."""
-        self.source.reset(seed)
-        self._mode.reset()
-        self.episodes.reset()
-
-    @torch.no_grad()
-    def collect(self) -> Rollout:
-        """Takes n_step steps in every env."""
-        start, before = perf_counter(), self.source.env_time
-        rollout = self._rollout(self.source.collect(self.collect_iter, self.env_step))
-        env_time = self.source.env_time - before
-        self.time['env'] += env_time
-        self.time['act'] += perf_counter() - start - env_time
-        return rollout
-
-    def reward_metrics(self) -> dict[str, Tensor | float]:
-        """Mean, deviation, least and greatest reward of an env step in the last rollout, before any scaling."""
-        steps = self.source.block.steps
-        reward = steps.reward if steps.raw_reward is None else steps.raw_reward
-        if reward.device.type != 'cpu':  # where a shape may not depend on the data
-            (least, greatest), wide = reward.aminmax(), reward.double()
-            return {
-                'reward_mean': wide.mean(),
-                'reward_std': wide.std(correction=0),
-                'reward_min': least,
-                'reward_max': greatest,
-            }
-        x = reward.numpy().ravel() if steps.is_reset is None else reward.numpy()[~steps.is_reset.numpy()]
-        if not x.size:
-            return {}
-        mean = float(x.sum(dtype=np.float64)) / x.size
-        off = x.astype(np.float64) - mean
-        return {
-            'reward_mean': mean,
-            'reward_std': math.sqrt(
-                float(np.square(off, out=off).sum()) / x.size
-            ),  # a dot product would wake BLAS's threads
-            'reward_min': float(x.min()),
-            'reward_max': float(x.max()),
-        }
-
-    def _rollout(self, found: Steps) -> Rollout:
-        for envs in found.fresh:
-            self.episodes.drop(envs)
-            self._mode.forget(envs)
-        block, infos = self.source.block, found.infos
-        obs, steps = block.obs, block.steps
-        end = steps.terminated | steps.truncated
-        is_reset = steps.is_reset
-        is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
-        n_step = self.episodes.record(
-            steps.reward if steps.raw_reward is None else steps.raw_reward,
-            end if steps.raw_end is None else steps.raw_end,
-            is_reset,
-            is_broken,
-        )
-        if found.episodes:
-            self.episodes.infos.add(numbers for _, numbers in found.episodes)
-        if is_reset is not None and is_broken is not None:
-            mark_broken(is_reset, end, is_broken)
-        if infos and self.collect_iter == 0:
-            warn_of_missing(infos)
-        steps = steps._replace(info=infos) if infos else steps
-        transition = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), found.output, steps)
-        data: Any = {**transition, **{COLUMN.format(key): x for key, x in infos.items()}} if infos else transition
-        lead = (self._n_step, self._n_env)
-        for path, x in leaves(data):
-            if x.shape[:2] != lead:
-                raise ValueError(
-                    f'_process_transition gave {path!r} of shape {tuple(x.shape)} but it must begin with {lead}, the '
-                    'steps and envs of the rollout'
-                )
-        self.env_step += n_step  # only now: if the policy's code fails above, what is saved is without this rollout
-        self.collect_iter += 1
-        last_obs, next_obs = map_tensors(lambda x: x[-1], obs), steps.next_obs
-        if next_obs is not None and end.device.type == 'cpu':  # elsewhere a shape may not depend on the data
-            index = end.nonzero()
-            final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
-            return Rollout(data, last_obs, final_obs, index, state=found.state)
-        return Rollout(data, last_obs, *block.final(), next_obs, found.state)

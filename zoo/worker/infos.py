@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from zoo.config.messages import shown
 from zoo.core.data import StepRow
 from zoo.core.registry import closest
+from zoo.env import AnyVectorEnv
 from zoo.env.errors import BROKEN, BrokenContractError, EnvContractError
 from zoo.env.infos import FINAL_INFO, OWN_KEYS, end_infos, other_shape_error, step_values
 
@@ -23,11 +25,30 @@ COLUMN = 'info/{}'  # of an entry, among the columns of a transition
 logger = logging.getLogger(__name__)
 
 
+class RowObserver(Protocol):
+    """Is shown the info of each step of a vector of envs, with the row of a `StepBlock` that has its other results."""
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether it must see every step, also one whose info is empty."""
+
+    def begin(self) -> None:
+        """A rollout begins."""
+
+    def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
+        """Step t of the rollout was taken."""
+
+    def restart(self) -> None:
+        """All envs begin new episodes."""
+
+
 class InfoBlock:
-    """Chosen entries of the infos of T steps of B envs, in memory that is reused.
+    """Row observer: chosen entries of the infos of T steps of B envs, in memory that is reused.
 
     Args: keys: the entries, see `VectorEnv.watch`; name: of the env, for messages.
     """
+
+    reads_all = False
 
     def __init__(self, keys: Sequence[str], n_step: int, n_env: int, name: str = '') -> None:
         self._keys, self._n_step, self.n_env, self.name = tuple(keys), n_step, n_env, name
@@ -38,11 +59,12 @@ class InfoBlock:
         for column in self._columns.values():
             column.fill(np.nan)
 
-    def write(self, t: int, info: dict[str, Any], is_reset: np.ndarray | None) -> None:
-        """Keeps what the info of the vector has of step t. is_reset: [B] bool, rows that are no step, see `Timestep`.
+    def restart(self) -> None:
+        """Nothing: the rows of a rollout are those of its episodes, wherever they began."""
 
-        Raises: EnvContractError for an entry that had another shape before.
-        """
+    def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
+        """Keeps what the info of the vector has of step t. Raises: EnvContractError for an entry that had another shape before."""
+        is_reset = row.is_reset
         for key in self._keys:
             found = step_values(info, key, self.n_env)
             if found is not None:
@@ -147,7 +169,6 @@ class InfoReader:
     def __init__(self, keys: InfoKeys, n_env: int, autoreset: str) -> None:
         self._keys, self._n_env, self._autoreset = keys, n_env, autoreset
         self.reads_all = bool(keys.step) or keys.last not in ('auto', ())
-        self._is_default = keys == ALL_NUMBERS
         self._seen: set[str] = set()
         self._n_end, self._has_warned, self._is_full = 0, False, False
         self.restart()
@@ -179,13 +200,6 @@ class InfoReader:
         if self._n_end >= N_MISSED and not self._has_warned:
             self._warn_of_missing(lasts[-1])
         return found
-
-    def read_row(self, info: Mapping[str, Any], row: StepRow) -> Collection[dict[str, float]]:
-        """Like `read`, of a step whose other results are in this row of a `StepBlock`."""
-        if self._is_default and info.keys() <= _WITHOUT_NUMBERS:  # costs less than to read it
-            return ()
-        ended = row.terminated | row.truncated if row.raw_end is None else row.raw_end
-        return self.read(info, ended, row.is_reset).values()
 
     def _add(self, info: Mapping[str, Any], is_reset: np.ndarray | None) -> None:
         for key in self._keys.step:
@@ -245,6 +259,48 @@ class InfoReader:
                     self._n_end,
                     hint,
                 )
+
+
+class EpisodeNumbers(InfoReader):
+    """Row observer: the numbers of the episodes that end in a rollout. Args: found: gets (t, numbers) of each of them."""
+
+    def __init__(self, keys: InfoKeys, n_env: int, autoreset: str, found: list[tuple[int, dict[str, float]]]) -> None:
+        super().__init__(keys, n_env, autoreset)
+        self._is_default, self._found = keys == ALL_NUMBERS, found
+
+    def begin(self) -> None:
+        """Nothing: episodes do not end with a rollout."""
+
+    def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
+        """Adds the numbers of the episodes that ended in step t."""
+        if self._is_default and info.keys() <= _WITHOUT_NUMBERS:  # costs less than to read it
+            return
+        ended = row.terminated | row.truncated if row.raw_end is None else row.raw_end
+        self._found += [(t, numbers) for numbers in self.read(info, ended, row.is_reset).values()]
+
+
+def row_observers(
+    envs: Sequence[AnyVectorEnv], infos: InfoKeys, n_step: int, found: list[tuple[int, dict[str, float]]]
+) -> tuple[list[list[RowObserver]], Callable[[], dict[str, Tensor]]]:
+    """What is kept of the infos of envs: the observers of each vector of them, and what gives the columns of a rollout.
+
+    Args: infos: which numbers of episodes are kept; found: gets them, see `EpisodeNumbers`.
+    """
+    observers: list[list[RowObserver]] = []
+    blocks: list[InfoBlock] = []
+    for env in envs:
+        if infos.step:
+            env.watch(infos.step)
+        mine: list[RowObserver] = []
+        if env.info_columns:
+            blocks.append(InfoBlock(env.info_columns, n_step, env.n_env, env.name))
+            mine.append(blocks[-1])
+        if infos.wanted and not env.is_tensor_program:  # which has no infos
+            mine.append(EpisodeNumbers(infos, env.n_env, env.autoreset, found))
+        observers.append(mine)
+    if not blocks:
+        return observers, dict
+    return observers, partial(joined_infos, blocks, envs[0].info_columns, n_step)
 
 
 class InfoTally:

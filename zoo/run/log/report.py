@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
+from zoo.core.data import Timestep
 from zoo.run.build import Parts
 from zoo.run.data_parallel import Agreement
 from zoo.run.log.logger import Logger
@@ -89,9 +93,9 @@ class Report:
             row |= {f'collect/return_{name}': value for name, value in _statistics(returns).items()}
             row['collect/episode_len_mean'] = sum(lengths) / len(lengths)
         row |= {f'collect/{name}': value for name, value in infos.metrics().items()}
-        rewards = self._agreement.metrics(collector.reward_metrics())
+        rewards = self._agreement.metrics(reward_metrics(collector.block.steps))
         row |= {f'collect/{name}': value for name, value in rewards.items()}
-        row |= collector.source.metrics()  # of runners, where there are any
+        row |= collector.metrics()  # of runners, where there are any
         seconds = {**collector.time, **self._timer.seconds}
         total = max(sum(seconds.values()), 1e-9)
         row['time/env_step_per_s'] = self.env_step_per_s
@@ -99,6 +103,26 @@ class Report:
         (before, n_before), self._last = self._last, (self.clocks(), collector.collect_iter)
         n_round = max(collector.collect_iter - n_before, 1)  # since the last line
         return row | {f'time/{name}_s': x / n_round for name, x in self._last[0].since(before).seconds.items()}
+
+
+def reward_metrics(steps: Timestep) -> dict[str, Tensor | float]:
+    """Mean, deviation, least and greatest reward of an env step in the last rollout, before any scaling."""
+    reward = steps.reward if steps.raw_reward is None else steps.raw_reward
+    if reward.device.type != 'cpu':  # where a shape may not depend on the data
+        (least, greatest), wide = reward.aminmax(), reward.double()
+        return {
+            'reward_mean': wide.mean(),
+            'reward_std': wide.std(correction=0),
+            'reward_min': least,
+            'reward_max': greatest,
+        }
+    x = reward.numpy().ravel() if steps.is_reset is None else reward.numpy()[~steps.is_reset.numpy()]
+    if not x.size:
+        return {}
+    mean = float(x.sum(dtype=np.float64)) / x.size
+    off = x.astype(np.float64) - mean
+    deviation = math.sqrt(float(np.square(off, out=off).sum()) / x.size)  # a dot product would wake BLAS's threads
+    return {'reward_mean': mean, 'reward_std': deviation, 'reward_min': float(x.min()), 'reward_max': float(x.max())}
 
 
 def _statistics(values: Sequence[float]) -> dict[str, float]:

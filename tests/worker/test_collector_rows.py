@@ -1,4 +1,4 @@
-"""Rows of envs of this process: what they give beside the block, and what acting is told."""
+"""Rows that a collector steps: what they give beside the block, and what acting is told."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from zoo.cluster.runner import finals_of
 from zoo.core.seeding import stream
 from zoo.env import make_env_groups
 from zoo.policy.ppo import PPOPolicy
 from zoo.run.config import resolve_config
 from zoo.worker.collector import Collector
-from zoo.worker.rows import LocalRows
 
 ENV = {'id': 'CartPole-v1', 'collector_env_num': 4, 'collector_group_num': 2, 'vectorization': 'sync'}
 
 
 @pytest.fixture(name='made')
-def _made() -> Iterator[tuple[LocalRows, list[Any], Any]]:
+def _made() -> Iterator[tuple[Collector, list[Any], Any]]:
     cfg = resolve_config(
         {'env': ENV, 'policy': {'type': 'ppo', 'collect': {'n_sample': 128}, 'learn': {'batch_size': 128}}}
     )
@@ -31,32 +31,33 @@ def _made() -> Iterator[tuple[LocalRows, list[Any], Any]]:
         begin=lambda *args: (told.append(args), own.begin(*args))[1],
         start=lambda obs, first=0: (told.append(first), own.start(obs, first))[1],
     )
-    yield LocalRows(envs, mode, first=8), told, mode
+    yield Collector(envs, mode, first=8), told, mode
     for env in envs:
         env.close()
 
 
 def test_acting_is_told_the_first_env_of_each_group_and_which_rollout_begins(made: Any) -> None:
-    rows, told, _ = made
-    rows.reset(stream(0, 'collect', 0))
-    rows.collect(5, 640)
+    collector, told, _ = made
+    collector.reset(stream(0, 'collect', 0))
+    collector.collect_iter, collector.env_step = 5, 640
+    collector.steps()
     assert told == [8, 10, (5, 640)]
 
 
 def test_finals_of_groups_are_counted_over_all_envs(made: Any) -> None:
-    rows, _, _ = made
-    rows.reset(stream(0, 'collect', 0))
-    rows.collect(0, 0)
-    steps = rows.block.steps
+    collector, _, _ = made
+    collector.reset(stream(0, 'collect', 0))
+    collector.steps()
+    steps = collector.block.steps
     ended = (steps.terminated | steps.truncated).nonzero().tolist()
-    assert ended and sorted([t, b] for t, envs, _ in rows.finals() for b in envs.tolist()) == ended
+    assert ended and sorted([t, b] for t, envs, _ in finals_of(collector) for b in envs.tolist()) == ended
     assert {b for _, b in ended} & {2, 3}  # also of the second group
 
 
 def test_envs_whose_episodes_were_lost_leave_the_statistics(made: Any) -> None:
-    rows, _, mode = made
+    collector, _, mode = made
     forgotten: list[slice] = []
-    collector = Collector(rows, mode._replace(forget=forgotten.append))
+    collector._mode = mode._replace(forget=forgotten.append)
     collector.reset(stream(0, 'collect', 0))
     collector.collect()
     before, n_reset = collector.episodes._length.copy(), collector.episodes.n_reset
@@ -64,8 +65,8 @@ def test_envs_whose_episodes_were_lost_leave_the_statistics(made: Any) -> None:
     collector.episodes.drop(slice(2, 4))
     assert collector.episodes._length.tolist() == [*before[:2], 0, 0]
     assert collector.episodes._return[2:].tolist() == [0.0, 0.0] and collector.episodes.n_reset == n_reset + 2
-    inner = rows.collect
-    rows.collect = lambda *args: inner(*args)._replace(fresh=[slice(0, 2)])
+    inner = collector.steps
+    collector.steps = lambda: inner()._replace(fresh=[slice(0, 2)])
     collector.collect()
     assert forgotten == [slice(0, 2)]
     assert np.all(collector.episodes._length <= 64)

@@ -1,0 +1,57 @@
+"""Acting of models with a recurrent state, which begins again wherever an episode does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.backend.executor import Acting
+from zoo.core.data import State, Timestep
+
+
+class EpisodicActing:
+    """Acting that sees in the rows of its envs where episodes begin, and gives these envs a new state.
+
+    Args: acting: of a model with a state; steps: the rows [T, B] that its envs write.
+    """
+
+    def __init__(self, acting: Acting, steps: Timestep) -> None:
+        self._acting, self._steps = acting, steps
+        self._is_new = True  # all envs begin episodes with the next row
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """As `Acting.output`."""
+        return self._acting.output
+
+    @property
+    def state(self) -> State:
+        """As `Acting.state`."""
+        return self._acting.state
+
+    def begin(self) -> None:
+        """Called before each rollout; row 0 follows the last row of the rollout before."""
+        self._acting.begin()
+        if not self._is_new:
+            self._acting.restart(self._begins(-1))
+        self._is_new = False
+
+    def step(self, t: int) -> Tensor:
+        """Acts on row t and returns the action [B, ...]."""
+        if t:
+            self._acting.restart(self._begins(t - 1))
+        return self._acting.step(t)
+
+    def restart_all(self) -> None:
+        """All envs were reset."""
+        self._acting.restart(torch.ones(self._steps.reward.shape[1], dtype=torch.bool))
+        self._is_new = True
+
+    def _begins(self, t: int) -> Tensor:
+        """[B] bool: an episode begins with the row after t."""
+        steps = self._steps
+        if steps.begins is not None:
+            return steps.begins[t]
+        return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
