@@ -10,7 +10,8 @@ import pytest
 from gymnasium.spaces import MultiDiscrete
 
 from zoo.env.config import EnvConfig
-from zoo.env.make_vector import QuickMultiDiscrete, make_vector_env, quicken
+from zoo.env.make_vector import make_vector_env, quicken
+from zoo.env.vector import QuickMultiDiscrete
 
 SPACES = [
     MultiDiscrete([2, 2, 2]),

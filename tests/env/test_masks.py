@@ -14,10 +14,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 import zoo.core.spaces as plain
 from tests.envs import LimitEnv, LimitVectorEnv
-from zoo.core.spaces import mask_space
+from zoo.core.spaces import mask_size, mask_space
 from zoo.env import EnvConfig, EnvContractError, EnvError, UnsupportedEnvError, VectorEnv, make_env, make_vector_env
 from zoo.env.errors import BrokenContractError
-from zoo.env.masks import ChoiceCheck, flat_mask, mask_size
+from zoo.env.masks import ChoiceCheck, flat_mask
 
 MODES = ['same_step', 'next_step', 'disabled']
 HYBRID = plain.Dict(

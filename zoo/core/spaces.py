@@ -127,6 +127,12 @@ def n_values(leaf: Leaf) -> tuple[int, ...]:
     return leaf.nvec if isinstance(leaf, MultiDiscrete) else ()
 
 
+def mask_size(space: Space) -> int:
+    """Bits of an action mask: n of Discrete, the sum of nvec, the entries of MultiBinary, 0 of Box; of a Dict their sum."""
+    leaves = [leaf for _, leaf in leaf_spaces(space)]
+    return sum(int(np.prod(leaf.shape)) if isinstance(leaf, MultiBinary) else sum(n_values(leaf)) for leaf in leaves)
+
+
 def leaf_spaces(space: Space, path: str = '') -> Iterator[tuple[str, Leaf]]:
     """The leaves of a space with their dotted paths, in order; the path of a space that is no Dict is ''."""
     if isinstance(space, Dict):

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from zoo.env.ids import known_ids
     from zoo.env.inspection.check import check_env
     from zoo.env.inspection.inspect import EnvReport, inspect_env
+    from zoo.env.interface import AnyVectorEnv
     from zoo.env.make import make_env
     from zoo.env.make_vector import make_env_groups, make_vector_env
     from zoo.env.tensor import classic
     from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, TensorEnv
     from zoo.env.tensor.vector import TensorVectorEnv, make_tensor_env
     from zoo.env.toy import bricks, memory, targets
-    from zoo.env.vector import AnyVectorEnv, VectorEnv
+    from zoo.env.vector import VectorEnv
 
 _HOME = {
     name: f'{module}:' if module.endswith(f'.{name}') else module
@@ -50,6 +51,7 @@ _HOME = {
         'zoo.env.ids': 'known_ids',
         'zoo.env.inspection.check': 'check_env',
         'zoo.env.inspection.inspect': 'EnvReport inspect_env',
+        'zoo.env.interface': 'AnyVectorEnv',
         'zoo.env.make': 'make_env',
         'zoo.env.make_vector': 'make_env_groups make_vector_env',
         'zoo.env.tensor.base': 'TENSOR_ENV_REGISTRY TensorEnv',
@@ -58,7 +60,7 @@ _HOME = {
         'zoo.env.toy.bricks': 'bricks',
         'zoo.env.toy.memory': 'memory',
         'zoo.env.toy.targets': 'targets',
-        'zoo.env.vector': 'AnyVectorEnv VectorEnv',
+        'zoo.env.vector': 'VectorEnv',
     }.items()
     for name in names.split()
 }

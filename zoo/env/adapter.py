@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
 from zoo.core.action_map import Action
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, n_values
@@ -195,6 +196,47 @@ def takes_keyword(function: Callable[..., object], keyword: str) -> bool:
     """Whether `function` can be called with this keyword argument."""
     parameters = inspect.signature(function).parameters.values()
     return any(p.kind is p.VAR_KEYWORD or (p.name == keyword and p.kind is not p.POSITIONAL_ONLY) for p in parameters)
+
+
+def creator_of(entry_point: object) -> Callable[..., Any]:
+    """The class or function of an entry point of gymnasium's, which may be text. Raises: ImportError, AttributeError."""
+    creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    return creator
+
+
+def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:
+    """The method action_masks (as sb3-contrib calls it) of an env or of one of its wrappers."""
+    while not callable(method := getattr(env, 'action_masks', None)):
+        if not isinstance(env, gymnasium.Wrapper):
+            return None
+        env = env.env
+    return method
+
+
+def check_limits(env: object, n_env: int, n_step: int | None, training: bool, name: str) -> None:
+    """Checks the numbers against the limits of an env or its class, the attributes max_num_envs and max_horizon.
+
+    Args: n_step: env.max_episode_steps.
+    Raises: UnsupportedEnvError if n_env envs, or episodes of n_step steps, are more than it supports.
+    """
+    most = limit_of(env, 'max_num_envs')
+    if most is not None and n_env > most:
+        key = 'env.collector_env_num' if training else 'env.evaluator_env_num'
+        raise UnsupportedEnvError(
+            f'{key} is {n_env} but {name!r} supports {most} envs at most, its max_num_envs; use {most} or fewer.'
+        )
+    most = limit_of(env, 'max_horizon')
+    if most is not None and n_step is not None and n_step > most:
+        raise UnsupportedEnvError(
+            f'env.max_episode_steps is {n_step} but {name!r} supports episodes of {most} steps at most, '
+            f'its max_horizon; use {most} or fewer, or leave it out.'
+        )
+
+
+def limit_of(env: object, attribute: str) -> int | None:
+    """A limit that an env or its class gives, None if it gives none."""
+    value = getattr(env if isinstance(env, type) else getattr(env, 'unwrapped', env), attribute, None)
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def gymnasium_space(space: Space) -> gymnasium.Space:

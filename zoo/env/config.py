@@ -10,8 +10,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from zoo.config.schedule import schedule_problem
 from zoo.config.section import ConfigError, Section, section_problems
 from zoo.config.user_code import absolute_name, names_code, with_absolute_names
-from zoo.env.masks import MaskSource
 
+MaskSource = Literal['auto', 'off', 'obs', 'info', 'method']
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -160,6 +160,14 @@ def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:
     if problems := section_problems(EnvConfig, data, 'env', ()):
         raise ConfigError(problems)
     return EnvConfig.model_validate(data)
+
+
+def wrapper_fields(cfg: EnvConfig) -> list[str]:
+    """The config fields that need a wrapper around each single env."""
+    fields = {'action_mask': cfg.action_mask in ('info', 'method'), 'window': cfg.window is not None}
+    fields |= {'action_bins': cfg.action_bins is not None}
+    fields |= {'prev_action': cfg.prev_action, 'prev_reward': cfg.prev_reward, 'wrappers': bool(cfg.wrappers)}
+    return [f'env.{name}' for name, is_set in fields.items() if is_set]
 
 
 def own_copy(value: Any) -> Any:

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from zoo.core.action_map import Action, Actions
 from zoo.core.errors import RunError, UserError, show_error
+from zoo.core.spaces import ACTION_MASK
 
 CONSTRUCTION_CALLS = 10.0  # how many times as long as a step the construction of an env may take
 
@@ -245,6 +246,8 @@ def _close(place: str, close: Callable[[], object]) -> None:
 
 BROKEN = 'broken'  # key of the infos of a vector env: [B] bool, the env failed in this step and was made anew
 CONSTRUCTION, RESET = 'its construction', 'its reset'  # when an env that is made anew may fail again
+RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
+RAW_REWARD, RAW_END = 'raw_reward', 'raw_end'
 N_WARNING = 10  # restarts that are told one by one; then every hundredth is
 
 
@@ -506,3 +509,12 @@ def wrong_shape_error(place: Place, lead: tuple[int, ...], returned: Mapping[str
     what = next(what for what, values in returned.items() if np.shape(values) != lead)
     got = f'step returned {what} of shape {np.shape(returned[what])}'
     return place.error(None, got, str(lead), f'return one {"float" if what == "rewards" else "bool"} for each env')
+
+
+def lost_mask_error(name: str, call: str) -> UnsupportedEnvError:
+    """The error for masks that env.action_mask=auto should find, but which are in the info of a whole vector."""
+    return UnsupportedEnvError(
+        f'env {name!r}: the info of {call} has {ACTION_MASK!r}, but of envs that step as one batch only an '
+        f'entry {ACTION_MASK!r} of the observations is read; give them one, or use env.vectorization=sync if '
+        'that env can be made alone, or env.action_mask=off.'
+    )

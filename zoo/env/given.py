@@ -6,7 +6,6 @@ import inspect
 import pickle
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,21 +15,13 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.config.section import ConfigError
 from zoo.core.errors import show_error
-from zoo.env.adapter import takes_keyword
+from zoo.env.adapter import check_limits, creator_of, takes_keyword
 from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
-from zoo.env.families.family import EnvFamily, EnvRequest
-from zoo.env.ids import creator_of
+from zoo.env.families.family import EnvRequest, OwnVector
 
 VectorEnv = gymnasium.vector.VectorEnv
 LIST_WORDS = ('list', 'sequence', 'iterable', 'tuple', 'ndarray')
 MAKE_DO = 'give a function of num_envs that makes one, env.id=lambda num_envs: ...'
-
-
-@dataclass(frozen=True)
-class OwnVector(EnvFamily):
-    """A family of one kind of env, made by a callable that takes num_envs. Whether it takes one seed, the env shows."""
-
-    is_given: bool = False  # one vector env that exists: its number of envs is what it is
 
 
 class GivenVectorEnv:
@@ -227,29 +218,3 @@ def _of_spec(spec: EnvSpec) -> OwnVector:
         return gymnasium.make_vec(spec, num_envs, vectorization_mode='vector_entry_point', **given)
 
     return OwnVector(_maker(make, creator_of(spec.vector_entry_point)))
-
-
-def check_limits(env: object, n_env: int, n_step: int | None, training: bool, name: str) -> None:
-    """Checks the numbers against the limits of an env or its class, the attributes max_num_envs and max_horizon.
-
-    Args: n_step: env.max_episode_steps.
-    Raises: UnsupportedEnvError if n_env envs, or episodes of n_step steps, are more than it supports.
-    """
-    most = limit_of(env, 'max_num_envs')
-    if most is not None and n_env > most:
-        key = 'env.collector_env_num' if training else 'env.evaluator_env_num'
-        raise UnsupportedEnvError(
-            f'{key} is {n_env} but {name!r} supports {most} envs at most, its max_num_envs; use {most} or fewer.'
-        )
-    most = limit_of(env, 'max_horizon')
-    if most is not None and n_step is not None and n_step > most:
-        raise UnsupportedEnvError(
-            f'env.max_episode_steps is {n_step} but {name!r} supports episodes of {most} steps at most, '
-            f'its max_horizon; use {most} or fewer, or leave it out.'
-        )
-
-
-def limit_of(env: object, attribute: str) -> int | None:
-    """A limit that an env or its class gives, None if it gives none."""
-    value = getattr(env if isinstance(env, type) else getattr(env, 'unwrapped', env), attribute, None)
-    return value if isinstance(value, int) and value > 0 else None

@@ -13,12 +13,13 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 
 from zoo.config.section import ConfigError
 from zoo.config.user_code import absolute_name, is_in_file, lacks, load_home, member, shown_name, split_name
 from zoo.core.errors import missing_extra
 from zoo.core.registry import ENV_REGISTRY, closest
+from zoo.env.adapter import creator_of
 from zoo.env.errors import UnknownEnvError
 from zoo.env.families.family import EnvFamily
 
@@ -38,12 +39,6 @@ PACKAGES = {
 def known_ids() -> list[str]:
     """Registered names, then the ids that gymnasium knows."""
     return [*ENV_REGISTRY.names(), *sorted(gymnasium.registry)]
-
-
-def creator_of(entry_point: object) -> Callable[..., Any]:
-    """The class or function of an entry point of gymnasium's, which may be text. Raises: ImportError, AttributeError."""
-    creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    return creator
 
 
 def find_source(env_id: str | Callable[..., Any]) -> Source:

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.env.errors import BROKEN, BrokenContractError
-from zoo.env.families.family import RAW_END, RAW_REWARD
+from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError
 
 FINAL_OBS, FINAL_INFO = 'final_obs', 'final_info'  # keys of gymnasium's infos
 OWN_KEYS = {FINAL_OBS, FINAL_INFO, BROKEN, RAW_REWARD, RAW_END}  # of the vector, of no env

@@ -18,9 +18,9 @@ from gymnasium.vector import AutoresetMode
 from zoo.config.section import ConfigError
 from zoo.config.user_code import shown_name
 from zoo.core.errors import missing_extra
-from zoo.core.spaces import ACTION_MASK
-from zoo.env.adapter import OldGymEnv, check_methods, env_spaces
-from zoo.env.config import EnvConfig, env_config, own_copy
+from zoo.core.spaces import ACTION_MASK, mask_size
+from zoo.env.adapter import OldGymEnv, check_limits, check_methods, creator_of, env_spaces, limit_of, mask_method
+from zoo.env.config import EnvConfig, MaskSource, env_config, own_copy, wrapper_fields
 from zoo.env.errors import (
     EnvKwargsError,
     MissingExtraError,
@@ -31,10 +31,7 @@ from zoo.env.errors import (
     made_at,
 )
 from zoo.env.families.family import EnvFamily, no_games
-from zoo.env.given import check_limits, check_one_vector, limit_of, own_vector
-from zoo.env.ids import Source, creator_of, find_source, versions_of
-from zoo.env.masks import MaskSource, mask_size
-from zoo.env.wrappers import apply_wrappers, mask_method, wrap_env, wrapper_problems
+from zoo.env.ids import Source, find_source, versions_of
 
 MakeEnv = Callable[[], gymnasium.Env]
 
@@ -125,6 +122,10 @@ class EnvMaker:
             self._is_first = False
         if self._source is None:
             self._source = self._find_mask_source(env, name)
+        if not wrapper_fields(self._cfg) and self._source not in ('info', 'method'):
+            return env
+        from zoo.env.wrappers import wrap_env
+
         return wrap_env(env, self._cfg, self._source, name)
 
     def _find_mask_source(self, env: gymnasium.Env, name: str) -> MaskSource:
@@ -155,12 +156,17 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
         raise UnsupportedEnvError(f'env {name!r} is available as a vector only; use make_vector_env(cfg, 1).')
     env = _make_gymnasium(source, cfg) if isinstance(source, EnvSpec) else _call(source, cfg)
     if not isinstance(env, gymnasium.Env):
+        from zoo.env.given import check_one_vector
+
         check_one_vector(env, name)
         env = OldGymEnv(env, name)
     n_step = cfg.max_episode_steps or limit_of(env, 'max_horizon')
     if n_step is not None:
         env = _limit(env, n_step, replace=cfg.max_episode_steps is not None)
-    env = apply_wrappers(env, cfg.wrappers, name)
+    if cfg.wrappers:
+        from zoo.env.wrappers import apply_wrappers
+
+        env = apply_wrappers(env, cfg.wrappers, name)
     env_spaces(env, name)
     check_methods(env, name)
     return env
@@ -194,6 +200,10 @@ def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> Sourc
         return source
     if game is not None:
         raise UnknownEnvError(no_games(str(env_id), game))
+    if isinstance(source, EnvSpec) and source.entry_point is not None:
+        return source
+    from zoo.env.given import own_vector  # a registered id that makes single envs needs no look at its maker
+
     return own_vector(source) or source
 
 
@@ -208,8 +218,11 @@ def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
         source = find_env(cfg.id, cfg.game)
         if isinstance(source, EnvFamily):
             source.read_options(cfg.kwargs)
-    if problems := list(wrapper_problems(cfg.wrappers)):
-        raise ConfigError(problems)
+    if cfg.wrappers:
+        from zoo.env.wrappers import wrapper_problems
+
+        if problems := list(wrapper_problems(cfg.wrappers)):
+            raise ConfigError(problems)
 
 
 def _call(creator: Callable[..., Any], cfg: EnvConfig) -> Any:

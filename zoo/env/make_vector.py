@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import gymnasium
-import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import AutoresetMode
+from torch import Tensor
 
-from zoo.env.config import EnvConfig, env_config, own_copy
-from zoo.env.errors import EnvContractError, Restarts, UnsupportedEnvError, locate, made_at
-from zoo.env.families.family import EnvFamily, EnvRequest
-from zoo.env.given import OwnVector, takes_one_seed
-from zoo.env.ids import Source, creator_of
-from zoo.env.make import EnvMaker, env_name, find_env, raise_bad_kwargs, raise_missing_extra
-from zoo.env.serial import SerialVectorEnv
-from zoo.env.settings import EnvSettings
-from zoo.env.vector import AnyVectorEnv, VectorEnv, autoreset_name
-from zoo.env.wrappers import wrapper_fields
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Space, mask_size, mask_space, obs_dtype
+from zoo.env.adapter import convert_space, creator_of
+from zoo.env.config import EnvConfig, env_config, own_copy, wrapper_fields
+from zoo.env.errors import RAW, EnvContractError, Place, Restarts, UnsupportedEnvError, locate, made_at
+from zoo.env.families.family import EnvFamily, EnvRequest, OwnVector
+from zoo.env.interface import AnyVectorEnv, autoreset_name
+from zoo.env.make import EnvMaker, Source, env_name, find_env, raise_bad_kwargs, raise_missing_extra
+from zoo.env.vector import ArrayReader, NextStep, QuickMultiDiscrete, RowRule, VectorEnv, copied_index
 
 if TYPE_CHECKING:
     from zoo.env.tensor.vector import TensorEnv
@@ -31,25 +29,90 @@ if TYPE_CHECKING:
     MadeEnv = gymnasium.vector.VectorEnv | TensorEnv
 
 
-class QuickMultiDiscrete(MultiDiscrete):
-    """A MultiDiscrete that looks at arrays of its own number type more quickly; all else is the same."""
-
-    def __init__(self, space: MultiDiscrete) -> None:
-        vars(self).update(vars(space))  # its random stream too
-        self._last = self.start + (self.nvec - 1)
-
-    def contains(self, x: object) -> bool:
-        """Whether x is an array [B] of actions that the space has."""
-        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self.shape:
-            return not np.count_nonzero((x < self.start) | (x > self._last))
-        return super().contains(x)
-
-
 def quicken(env: gymnasium.vector.VectorEnv) -> None:
     """Gives a batched env an action space that is quicker to look at, if it has one of that kind."""
     space = vars(env).get('action_space')  # a property of a user's own class stays as it is
     if type(space) is MultiDiscrete:
         env.action_space = QuickMultiDiscrete(space)
+
+
+def vector_env(
+    env: gymnasium.vector.VectorEnv,
+    cfg: EnvConfig,
+    name: str,
+    one_seed: bool = False,
+    device: str = 'cpu',
+    first: int = 0,
+    kind: type[VectorEnv] = VectorEnv,
+) -> VectorEnv:
+    """A gymnasium vector env as zoo steps it: its rows are read, checked and completed as its spaces and the config need.
+
+    Args:
+      env: any that says its autoreset mode in its metadata. If its class says `steps_async`, `step_async` begins a step
+        that continues asynchronously, and `step_wait` ends it.
+      one_seed: its reset takes one int rather than one for each env.   device: of the policy, which reads the rows.
+      first: index of its first env, where it is one of several groups.   kind: `VectorEnv` or a subclass.
+    """
+    raw_space = convert_space(env.single_observation_space, 'observation', name)
+    action_space = convert_space(env.single_action_space, 'action', name)
+    obs_space = raw_space
+    if isinstance(raw_space, Dict) or cfg.action_mask == 'obs':
+        from zoo.env.masks import masked_space
+
+        obs_space = masked_space(raw_space, action_space, cfg.action_mask, name)
+    place, has_masks = Place(name), mask_space(obs_space) is not None
+    if isinstance(obs_space, Box) and obs_dtype(obs_space) == torch.float32:
+        reader = ArrayReader(obs_space, env.num_envs, '', place)
+    else:
+        from zoo.env.observations import obs_reader
+
+        raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
+        raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
+        reader = obs_reader(obs_space, env.num_envs, place, raw_mask_shape)
+    to_env: Callable[[Tensor], Any] = copied_index
+    if not isinstance(action_space, Discrete) or action_space.start:
+        from zoo.core.action_map import ActionMap
+
+        to_env = ActionMap(action_space, cfg.action_mode)
+    return kind(
+        env,
+        place,
+        (obs_space, action_space),
+        reader,
+        to_env,
+        _row_rules(env, cfg, place, action_space, has_masks),
+        one_seed=one_seed,
+        device=torch.device(device) if device.startswith('cuda') else None,
+        first=first,
+        timeout=cfg.step_timeout,
+        info_columns=cfg.info_columns,
+        refuses_masks=cfg.action_mask == 'auto' and not has_masks and mask_size(action_space) > 0,
+    )
+
+
+def _row_rules(
+    env: gymnasium.vector.VectorEnv, cfg: EnvConfig, place: Place, action_space: Space, has_masks: bool
+) -> list[RowRule]:
+    """In the order in which they see a row: autoreset, raw rewards, masks, episodes that broke off."""
+    mode = autoreset_name(env.metadata.get('autoreset_mode'))
+    is_next, has_raw, restarts = mode == 'next_step', bool(env.metadata.get(RAW)), cfg.on_error == 'restart'
+    if is_next and not (has_raw or has_masks or restarts):
+        return [NextStep()]
+    from zoo.env import row_rules  # few batched envs need them
+
+    resets: dict[str, type[RowRule]] = {
+        'next_step': NextStep,
+        'same_step': row_rules.SameStep,
+        'disabled': row_rules.Disabled,
+    }
+    rules: list[RowRule] = [resets[mode]()]
+    if has_raw:
+        rules.append(row_rules.RawRewards())
+    if has_masks:
+        rules.append(row_rules.Masks(action_space, place, is_next))
+    if restarts:
+        rules.append(row_rules.BrokenEpisodes(is_next))
+    return rules
 
 
 class EnvCamera(Protocol):
@@ -83,6 +146,7 @@ def make_vector_env(
     source = find_env(cfg.id, cfg.game)
     how = _vectorization(cfg, source)
     env: MadeEnv
+    kind = VectorEnv
     if isinstance(source, EnvFamily):
         is_filmed = camera is not None
         request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device, is_filmed)
@@ -93,11 +157,13 @@ def make_vector_env(
         with locate(made_at(name)):
             env = _make_batched(cfg, source, n_env)
     else:
-        env = _make_single_envs(
+        env, kind = _make_single_envs(
             cfg, how, n_env, n_env if first is None else cfg.collector_env_num, training, name, restarts
         )
     one_seed = source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
     if isinstance(source, OwnVector):
+        from zoo.env.given import takes_one_seed
+
         assert isinstance(env, gymnasium.vector.VectorEnv)
         one_seed = takes_one_seed(env)
     if camera is not None:
@@ -107,8 +173,7 @@ def make_vector_env(
             undo.pop_all()
     vector: AnyVectorEnv
     if isinstance(env, gymnasium.vector.VectorEnv):
-        reader = torch.device(device) if device.startswith('cuda') else None
-        vector = VectorEnv(env, cfg, name, one_seed, reader, first or 0)
+        vector = vector_env(env, cfg, name, one_seed, device, first or 0, kind)
     else:
         from zoo.env.tensor.vector import TensorVectorEnv
 
@@ -126,27 +191,32 @@ def make_vector_env(
             raise UnsupportedEnvError(
                 f"env.autoreset is {cfg.autoreset!r} but the batched {name!r} does {vector.autoreset!r}; use 'auto'{sync}."
             )
-        EnvSettings(cfg).apply([vector], 0)
+        if cfg.schedule or cfg.reset_options:
+            from zoo.env.settings import EnvSettings
+
+            EnvSettings(cfg).apply([vector], 0)
         undo.pop_all()
     return vector
 
 
 def _make_single_envs(
     cfg: EnvConfig, how: str, n_env: int, n_all: int, training: bool, name: str, restarts: Restarts | None
-) -> gymnasium.vector.VectorEnv:
-    """Envs that are made alone and step in turn or in processes. n_all: how many all groups have."""
+) -> tuple[gymnasium.vector.VectorEnv, type[VectorEnv]]:
+    """Envs that are made alone and step in turn or in processes, and their kind. n_all: how many all groups have."""
     mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
     if cfg.on_error == 'raise':
         restarts = None
     elif restarts is None:
         restarts = Restarts(cfg.max_restarts)
     if how == 'sync':
+        from zoo.env.serial import SerialVectorEnv, SingleEnvs  # a batched env needs neither these nor processes
+
         makers = [EnvMaker(cfg, None, n_all, training)] * n_env
-        return SerialVectorEnv(makers, mode, name, restarts, cfg.step_timeout)
-    from zoo.env.workers import WorkerVectorEnv  # a run whose envs step in turn needs no processes
+        return SerialVectorEnv(makers, mode, name, restarts, cfg.step_timeout), SingleEnvs
+    from zoo.env.workers import WorkerEnvs, WorkerVectorEnv
 
     makers = [EnvMaker(cfg, cfg.step_timeout, n_all, training)] * n_env
-    return WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts)
+    return WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts), WorkerEnvs
 
 
 def make_env_groups(

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
 import numpy as np
 
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces, mask_size
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError, show_value
 
-MaskSource = Literal['auto', 'off', 'obs', 'info', 'method']
 WHAT = 'the action mask'
-
-
-def mask_size(space: Space) -> int:
-    """Bits of a mask: n of Discrete, the sum of nvec, the entries of MultiBinary, 0 of Box; of a Dict their sum."""
-    return sum(stop - start for _, start, stop, _ in _groups(space))
 
 
 def _groups(space: Space) -> Iterator[tuple[str, int, int, bool]]:
@@ -42,7 +35,7 @@ def choice_slices(space: Space) -> list[slice]:
     return [slice(start, stop) for _, start, stop, must_choose in _groups(space) if must_choose]
 
 
-def masked_space(obs_space: Space, action_space: Space, source: MaskSource, name: str) -> Space:
+def masked_space(obs_space: Space, action_space: Space, source: str, name: str) -> Space:
     """The observation space, its entry 'action_mask' made a MultiBinary of `mask_size` bits; with 'off', a Box.
 
     Raises: UnsupportedEnvError if the entry is no mask of these actions, or is missing with 'obs'.

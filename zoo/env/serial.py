@@ -43,6 +43,7 @@ from zoo.env.errors import (
     seeds_of,
 )
 from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched, numbers_of, watched_of
+from zoo.env.vector import VectorEnv
 
 
 class SerialVectorEnv(SyncVectorEnv):
@@ -53,7 +54,6 @@ class SerialVectorEnv(SyncVectorEnv):
     Attributes: failed_index: the env whose reset or step raised, or returned what no env may.
     """
 
-    closes_in_time = True
     failed_index: int | None = None
 
     def __init__(
@@ -219,6 +219,24 @@ class SerialVectorEnv(SyncVectorEnv):
             self.failed_index = None
             raise
         return self._observations
+
+
+class SingleEnvs(VectorEnv):
+    """Envs that zoo makes one by one and steps in turn or in processes: they take commands, and close in time."""
+
+    def watch(self, keys: Sequence[str]) -> None:
+        super().watch(keys)
+        self._env.watch(self.watched)  # type: ignore[attr-defined]
+
+    def command(self, command: EnvCommand) -> list[Any]:
+        found: list[Any] = self._env.command(command)  # type: ignore[attr-defined]
+        return found
+
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        self._env.set_reset_options(options)  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self._env.close()
 
 
 def _make(env_fn: Callable[[], gymnasium.Env], where: str) -> gymnasium.Env:

@@ -13,7 +13,7 @@ from zoo.core.errors import UserError, place_of, show_error
 from zoo.env.attributes import EnvCommand
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, EnvSettingError
-from zoo.env.vector import AnyVectorEnv
+from zoo.env.interface import AnyVectorEnv
 
 Which = Literal['both', 'training', 'evaluation']
 AT_END = 1 << 53  # env step of an evaluation without a run: schedules have their last values

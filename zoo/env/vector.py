@@ -1,173 +1,164 @@
-"""A vector of envs that returns Timesteps, for any library, vectorization and autoreset mode."""
+"""B envs of one gymnasium vector env, stepped on the CPU: what they return is read, checked, and written to a block."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode
+from gymnasium.spaces import MultiDiscrete
 from torch import Tensor
 
-from zoo.core.action_map import ActionMap, Actions
-from zoo.core.data import BlockField, Obs, StepBlock, StepRow, Timestep, map_tensors
-from zoo.core.spaces import ACTION_MASK, Dict, Leaf, Space, map_spaces, mask_space, obs_dtype
-from zoo.env.adapter import convert_space
+from zoo.core.data import BlockField, Obs, StepBlock, StepRow, map_tensors
+from zoo.core.seeding import child_seeds
+from zoo.core.spaces import ACTION_MASK, Leaf, Raw, Space, map_spaces, obs_dtype
 from zoo.env.attributes import EnvCommand, apply
-from zoo.env.config import EnvConfig
 from zoo.env.errors import (
-    BROKEN,
     CALLS,
-    EnvError,
     Place,
     UnsupportedEnvError,
+    bad_obs,
     close_in_time,
     flag_array,
+    lost_mask_error,
     n_action,
     not_finite_error,
+    of_entry,
     raise_if_contract,
     wrong_shape_error,
 )
-from zoo.env.families.family import RAW, RAW_END, RAW_REWARD
-from zoo.env.masks import ChoiceCheck, mask_size, masked_space
-from zoo.env.observations import obs_reader
+from zoo.env.interface import AnyVectorEnv, autoreset_name
 
 BOOL = np.dtype(bool)
-Autoreset = Literal['same_step', 'next_step', 'disabled']
 
 
-class AnyVectorEnv(ABC):
-    """B envs that step together: tensors in, Timesteps out.
+class RowRule:
+    """Something that envs or the config add to the rows of a block, such as an autoreset mode; see `zoo.env.row_rules`.
 
-    Attributes: n_env: B. steps_async: `send` begins a step that continues while other code runs. watched, info_columns:
-      entries of single envs' infos, see `watch` and env.info_columns.
+    Attributes: columns: the optional fields of Timestep that it writes.
     """
 
-    name: str
-    n_env: int
-    obs_space: Space
-    action_space: Space
-    autoreset: Autoreset
-    is_tensor_program: ClassVar[bool] = False  # written in PyTorch: it has no infos, and steps on the policy's device
-    steps_async: bool = False
-    watched: tuple[str, ...] = ()
-    info_columns: tuple[str, ...] = ()
+    columns: tuple[BlockField, ...] = ()
 
-    @abstractmethod
-    def reset(self, seed: np.random.SeedSequence | int) -> Obs:
-        """Start new episodes; returns their first observations [B, *O]. The same seed gives the same episodes."""
+    def on_reset(self, obs: Any) -> None:
+        """Called with the first observations of all envs."""
 
-    @abstractmethod
-    def step(self, action: Tensor) -> Timestep:
-        """One step. action: as the policy made it, see `ActionMap`; the env is given a mapped copy.
+    def on_write(self, row: StepRow) -> None:
+        """Called when a row was written, before its values are checked."""
 
-        Raises: EnvContractError if an env returns what no step may, such as an observation of another shape; EnvError if a
-          worker died or hung. What the env itself raises passes through, with a note.
+    def on_step(self, env: VectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
+        """Called when row t was written and checked; info: of the vector env."""
+
+
+class NextStep(RowRule):
+    """Autoreset as of most batched envs: an ended episode is reset by the next step, whose row is no transition."""
+
+    columns = ('is_reset',)
+    _ended: np.ndarray | bool = False
+
+    def on_reset(self, obs: Any) -> None:
+        self._ended = False
+
+    def on_write(self, row: StepRow) -> None:
+        row.is_reset[:] = self._ended
+        if np.count_nonzero(self._ended):  # nothing was earned or ended in such a row
+            row.reward[self._ended], row.terminated[self._ended], row.truncated[self._ended] = 0.0, False, False
+
+    def on_step(self, env: VectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
+        self._ended = block.rows[t].terminated | block.rows[t].truncated
+
+
+class ArrayReader:
+    """Reads observations of one leaf as float32; the readers of other kinds, and of Dict spaces, are subclasses."""
+
+    def __init__(self, space: Leaf, n_env: int, path: str, place: Place) -> None:
+        self._shape = n_env, *space.shape
+        self._raw_shape: tuple[int, ...] = space.shape  # of one env, as the env gives it
+        self._path, self._place = path, place
+
+    def read(self, raw: Raw) -> Obs:
+        """What the envs returned, or what some of them did, in zoo's dtype; without a copy where it has it already."""
+        return np.asarray(raw, dtype=np.float32)
+
+    def misfit(self, obs: Obs) -> tuple[str, str] | None:
+        """(got, wanted) if the observations of all envs have a wrong shape."""
+        if obs.shape == self._shape:
+            return None
+        return f'observations{of_entry(self._path)} of shape {obs.shape}', str(self._shape)
+
+    def write(self, row: Obs, obs: Obs) -> None:
+        """Copies the observations of all envs to a row of a block."""
+        row[...] = obs
+
+    def check(self, obs: Obs, sent: Raw = None, index: np.ndarray | None = None) -> None:
+        """Raises: EnvError that names the first env whose values cannot be.
+
+        Args: sent: the actions that led to them; index: which envs they are of, None: all.
         """
+        if np.count_nonzero(np.isfinite(obs)) != obs.size:
+            raise not_finite_error(self._place, f'observation{of_entry(self._path)}', obs, sent, index)
 
-    @abstractmethod
-    def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
-        """Storage for n_step steps of `receive`, or for those of n_env envs, of which these are a part."""
+    def take(self, row: Obs, index: np.ndarray) -> Obs:
+        """A copy of the observations of some envs."""
+        return row[index]
 
-    @abstractmethod
-    def send(self, action: Tensor) -> None:
-        """Begins a step, which `receive` ends. Takes and raises as `step`."""
+    def final(self, raw: Raw, index: np.ndarray) -> Obs:
+        """The last observations of some envs: raw is one array for all, or an array of objects (gymnasium)."""
+        rows = raw[index]
+        return self.stack(list(rows), index) if rows.dtype == object else self.read(rows)
 
-    @abstractmethod
-    def receive(self, block: StepBlock, t: int) -> dict[str, Any] | None:
-        """Writes what the step returns into row t of a block; returns the info of the vector env, see `zoo.env.infos`."""
-
-    @abstractmethod
-    def watch(self, keys: Sequence[str]) -> None:
-        """Entries of single envs' infos that the info of every step has from now on. Raises: UnsupportedEnvError."""
-
-    @abstractmethod
-    def command(self, command: EnvCommand) -> list[Any]:
-        """What each env gives for a command; where all step as one batch, what that gives, one value.
-
-        Raises: UserError, see `zoo.env.attributes.apply`.
-        """
-
-    @abstractmethod
-    def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        """The options of all resets from now on. Raises: UnsupportedEnvError if the envs take none."""
-
-    def check(self) -> None:
-        """Called once per rollout. Raises: EnvContractError for values that no step looked at when it was made."""
-
-    def compile(self, compile: Callable[..., Any]) -> None:
-        """Compiles the step of tensor programs into one program; of other envs there is nothing to compile."""
-
-    def close(self) -> None:
-        """End the envs and their processes; one that raises or hangs is a warning. May be called again."""
+    def stack(self, rows: Sequence[Raw], index: np.ndarray) -> Obs:
+        """The same of one array for each of some envs, which nothing has looked at yet."""
+        for i, row in zip(index, rows, strict=True):
+            if row is None or np.shape(row) != self._raw_shape:
+                raise self._place.error(int(i), *bad_obs(row, self._raw_shape, self._path))
+        return self.read(np.stack(rows))
 
 
 class VectorEnv(AnyVectorEnv):
-    """B envs of any library on the CPU; every observation and reward is known to be finite."""
+    """B envs of any library on the CPU; every observation and reward is known to be finite.
+
+    Attributes: reader: of the observations. sent: the actions of the last step, as the envs were given them.
+      watches_calls: that a call does not return is for the watch on calls to see.
+    """
+
+    watches_calls: ClassVar[bool] = True
 
     def __init__(
         self,
         env: gymnasium.vector.VectorEnv,
-        cfg: EnvConfig,
-        name: str,
+        place: Place,
+        spaces: tuple[Space, Space],
+        reader: ArrayReader,
+        to_env: Callable[[Tensor], Any],
+        rules: Sequence[RowRule],
         one_seed: bool = False,
-        reader: torch.device | None = None,
+        device: torch.device | None = None,
         first: int = 0,
+        timeout: float = 60.0,
+        info_columns: Sequence[str] = (),
+        refuses_masks: bool = False,
     ) -> None:
-        """
+        """As `make_vector.vector_env` makes it.
+
         Args:
-          env: any gymnasium vector env that says its autoreset mode in its metadata. If its class says `steps_async`,
-            `step_async` begins a step that continues asynchronously, and `step_wait` ends it.
-          one_seed: its reset takes one int rather than one for each env.   reader: see `StepBlock`.
-          first: index of its first env, where it is one of several groups.
+          place: its name and step, which the reader shares. spaces: of observations and actions. to_env: makes a copy of
+            the policy's actions, as the envs take them. refuses_masks: that an info has masks is an error.
         """
-        self.name = name
+        self.name, self._place = place.name, place
         self.n_env: int = env.num_envs
-        raw_space = convert_space(env.single_observation_space, 'observation', name)
-        self.action_space = convert_space(env.single_action_space, 'action', name)
-        self.obs_space = masked_space(raw_space, self.action_space, cfg.action_mask, name)
+        self.obs_space, self.action_space = spaces
         self.autoreset = autoreset_name(env.metadata.get('autoreset_mode'))
-        self._env = env
-        self._one_seed = one_seed
-        self._to_env = ActionMap(self.action_space, cfg.action_mode)
-        self._place = Place(name)
-        raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
-        raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
-        self._reader: Any = obs_reader(self.obs_space, self.n_env, self._place, raw_mask_shape)
-        self._choices = ChoiceCheck(self.action_space) if mask_space(self.obs_space) is not None else None
-        self._finds_masks = cfg.action_mask == 'auto' and self._choices is None and mask_size(self.action_space) > 0
-        self._has_raw = bool(env.metadata.get(RAW))
-        self._device, self._first = reader, first
+        self.reader, self._to_env, self._rules = reader, to_env, rules
+        self._env, self._one_seed, self._device, self._first = env, one_seed, device, first
+        self._refuses_masks = refuses_masks
         self.steps_async: bool = vars(type(env)).get('steps_async', False)  # a subclass may have a step of its own
-        self._called = None if getattr(env, 'keeps_deadlines', False) else self._place.of  # for the watch on calls
-        self._closes_in_time, self._timeout = getattr(env, 'closes_in_time', False), cfg.step_timeout
-        self._restarts = cfg.on_error == 'restart'
-        self._ended = np.zeros(self.n_env, dtype=bool)
-        self.info_columns = tuple(cfg.info_columns)
+        self._called = place.of if self.watches_calls else None
+        self._timeout = timeout
+        self.info_columns = tuple(info_columns)
         self.watch(self.info_columns)
-
-    def watch(self, keys: Sequence[str]) -> None:
-        new = tuple(dict.fromkeys([*self.watched, *keys]))
-        if new != self.watched and hasattr(self._env, 'watch'):  # batched envs gather all entries anyway
-            self._env.watch(new)
-        self.watched = new
-
-    def command(self, command: EnvCommand) -> list[Any]:
-        if hasattr(self._env, 'command'):
-            found: list[Any] = self._env.command(command)
-            return found
-        return [apply(self._env, command)]
-
-    def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        if not hasattr(self._env, 'set_reset_options'):
-            raise UnsupportedEnvError(
-                f'env.reset_options is set but {self.name!r} steps all its envs at once and resets them itself; use '
-                'env.vectorization=sync where that env can be made alone, or env.kwargs.'
-            )
-        self._env.set_reset_options(options)
 
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
         """Start new episodes; returns their first observations.
@@ -176,200 +167,129 @@ class VectorEnv(AnyVectorEnv):
           seed: env i (counted over all groups) is seeded from the i-th child of this sequence, the same whenever it is
             called; a batched env, which draws for all its envs together, from the child of the first of them.
         """
-        seeds = _child_seeds(seed, self._first, self.n_env)
-        self._ended = np.zeros(self.n_env, dtype=bool)
+        seeds = child_seeds(seed, self._first, self.n_env)
         self._place.step = 0
         try:
-            raw, info = self._reset_envs(seed=seeds[0] if self._one_seed else seeds)
-            obs = self._reader.read(raw)
-            if ACTION_MASK in info:
-                self._refuse_lost_mask('reset')
+            obs, info = self.reset_envs('reset', seed=seeds[0] if self._one_seed else seeds)
+            self._check_info(info, 'reset')
         except (Exception, SystemExit) as error:
             raise_if_contract(error, self._env, self.name, self._place.step)
             raise
-        self._check_shape(obs, 'reset')
-        self._reader.check(obs)
-        if self._choices is not None:
-            self._check_mask(obs[ACTION_MASK])
+        self.reader.check(obs)
+        for rule in self._rules:
+            rule.on_reset(obs)
         return map_tensors(torch.from_numpy, obs)
-
-    def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
-        def like(leaf: Leaf) -> Tensor:
-            return torch.empty((n_env or self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
-
-        also: list[BlockField] = ['is_reset'] if self.autoreset == 'next_step' or self._restarts else []
-        also += ['begins'] if self._restarts else []
-        also += ['raw_reward', 'raw_end'] if self._has_raw else []
-        return StepBlock(n_step, map_spaces(like, self.obs_space), also, arrays=True, reader=self._device)
-
-    def step(self, action: Tensor) -> Timestep:
-        """One step, in tensors of its own."""
-        block = self.block(1)
-        self.send(action)
-        info = self.receive(block, 0)
-        final_obs = final_index = None
-        for _, index, obs in block.finals:
-            final_obs, final_index = map_tensors(torch.from_numpy, obs), torch.from_numpy(index)
-        row: dict[str, Any] = {name: map_tensors(lambda x: x[0], tree) for name, tree in block.columns().items()}
-        return Timestep(**row, final_obs=final_obs, final_index=final_index, info=info)
 
     def send(self, action: Tensor) -> None:
         self._place.step += 1
-        self._sent = self._to_env(action)
+        self.sent = self._to_env(action)
         if self.steps_async:
             try:
-                self._env.step_async(self._sent)  # type: ignore[attr-defined]
+                self._env.step_async(self.sent)  # type: ignore[attr-defined]
             except (Exception, SystemExit) as error:
                 self._explain(error)
                 raise
 
     def receive(self, block: StepBlock, t: int) -> dict[str, Any]:
         try:
-            return self._write(block, t, self._sent)
+            return self._receive(block, t)
         except (Exception, SystemExit) as error:
             self._explain(error)
             raise
 
-    def _explain(self, error: BaseException) -> None:
-        if n_action(self._sent) == self.n_env:  # else the caller is to blame
-            raise_if_contract(error, self._env, self.name, self._place.step)
-
-    def close(self) -> None:
-        if self._closes_in_time:
-            self._env.close()
-        else:
-            close_in_time({f'env {self.name!r}': self._env.close}, self._timeout)
-
-    def _reset_envs(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        CALLS.place = self._called
-        try:
-            return self._env.reset(**kwargs)
-        finally:
-            CALLS.place = CALLS.index = None
-            CALLS.count += 1
-
-    def _write(self, block: StepBlock, t: int, sent: Actions) -> dict[str, Any]:
-        CALLS.place = self._called
-        try:
-            returned = self._env.step_wait() if self.steps_async else self._env.step(sent)  # type: ignore[attr-defined]
-        finally:
-            CALLS.place = CALLS.index = None
-            CALLS.count += 1
+    def _receive(self, block: StepBlock, t: int) -> dict[str, Any]:
+        returned = self._call(self._env.step_wait) if self.steps_async else self._call(self._env.step, self.sent)  # type: ignore[attr-defined]
         raw, env_reward, terminated, truncated, info = returned
-        row, obs, reward = block.rows[t], self._reader.read(raw), np.asarray(env_reward)
-        self._check_shape(obs, 'step')
-        if not reward.shape == np.shape(terminated) == np.shape(truncated) == self._ended.shape:
-            returned = {'rewards': reward, 'terminated': terminated, 'truncated': truncated}
-            raise wrong_shape_error(self._place, self._ended.shape, returned)
-        self._reader.write(row.obs, obs)
-        row.reward[:] = reward
+        row, obs, reward = block.rows[t], self._read(raw, 'step'), np.asarray(env_reward)
+        if not reward.shape == np.shape(terminated) == np.shape(truncated) == row.reward.shape:
+            given = {'rewards': reward, 'terminated': terminated, 'truncated': truncated}
+            raise wrong_shape_error(self._place, row.reward.shape, given)
         if getattr(terminated, 'dtype', None) is not BOOL or getattr(truncated, 'dtype', None) is not BOOL:
-            terminated, truncated = (
-                flag_array(self._place, what, flags)
-                for what, flags in (('terminated', terminated), ('truncated', truncated))
-            )
-        row.terminated[:], row.truncated[:] = terminated, truncated
-        if row.is_reset is not None:
-            row.is_reset[:] = self._ended
-            if np.count_nonzero(self._ended):  # such a row is no transition: nothing was earned or ended in it
-                row.reward[self._ended], row.terminated[self._ended], row.truncated[self._ended] = 0.0, False, False
-        self._reader.check(row.obs, sent)
+            terminated = flag_array(self._place, 'terminated', terminated)
+            truncated = flag_array(self._place, 'truncated', truncated)
+        self.reader.write(row.obs, obs)
+        row.reward[:], row.terminated[:], row.truncated[:] = reward, terminated, truncated
+        for rule in self._rules:
+            rule.on_write(row)
+        self.reader.check(row.obs, self.sent)
         if np.count_nonzero(np.isfinite(row.reward)) != self.n_env:
-            raise not_finite_error(self._place, 'reward', row.reward, sent)
-        if row.raw_reward is not None:
-            self._write_raw(row, info)
-        ended = row.terminated | row.truncated
-        if self.autoreset == 'next_step':
-            self._ended = ended
-        elif np.count_nonzero(ended):
-            index = ended.nonzero()[0]
-            block.finals.append((t, index, self._begin_next(row, ended, index, info, sent)))
-        if self._choices is not None:
-            self._check_mask(row.obs[ACTION_MASK], ended if self.autoreset == 'next_step' else None)
-        elif ACTION_MASK in info:
-            self._refuse_lost_mask('step')
-        if row.begins is not None:
-            row.begins[:] = ended if self.autoreset != 'next_step' else row.is_reset
-            if BROKEN in info:  # the row is no transition, and the trajectory ends with it
-                broken = info[BROKEN]
-                row.begins[broken] = row.is_reset[broken] = row.truncated[broken] = True
+            raise not_finite_error(self._place, 'reward', row.reward, self.sent)
+        for rule in self._rules:
+            rule.on_step(self, block, t, info)
+        self._check_info(info, 'step')
         return info
 
-    def _begin_next(
-        self, row: StepRow, ended: np.ndarray, index: np.ndarray, info: dict[str, Any], sent: Actions
-    ) -> Any:
-        """The true last observations [K, *O] of the episodes that ended, with the first of the next ones in the row."""
-        if self.autoreset == 'same_step':
-            final = self._reader.final(info['final_obs'], index)
-            self._reader.check(final, sent, index)
-        else:
-            final = self._reader.take(row.obs, index)
-            raw, _ = self._reset_envs(options={'reset_mask': ended})
-            obs = self._reader.read(raw)
-            self._check_shape(obs, 'step')
-            self._reader.write(row.obs, obs)
-            self._reader.check(row.obs, sent)
-        if self._choices is not None:
-            self._check_mask(final[ACTION_MASK], np.ones(len(index), dtype=bool))
-        return final
+    def reset_envs(self, call: str, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """The first observations of new episodes, and the info. call: who wants them, for errors."""
+        raw, info = self._call(self._env.reset, **kwargs)
+        return self._read(raw, call), info
 
-    def _check_mask(self, mask: np.ndarray, ended: np.ndarray | None = None) -> None:
-        """Raises if an env leaves nothing to choose. At the end of an episode, where nobody acts, all becomes true."""
-        assert self._choices is not None
-        empty = self._choices.empty(mask)
-        if ended is not None and np.count_nonzero(empty):
-            mask[empty & ended] = True
-            empty &= ~ended
-        if np.count_nonzero(empty):
-            index = int(np.flatnonzero(empty)[0])
-            raise self._place.error(index, *self._choices.fault(mask[index]))
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls the code of the envs, in sight of the watch on calls."""
+        CALLS.place = self._called
+        try:
+            return method(*args, **kwargs)
+        finally:
+            CALLS.place = CALLS.index = None
+            CALLS.count += 1
 
-    def _refuse_lost_mask(self, call: str) -> None:
-        """Raises if masks that env.action_mask=auto should find are in an info; that of a whole vector is not read."""
-        if self._finds_masks:
-            raise UnsupportedEnvError(
-                f'env {self.name!r}: the info of {call} has {ACTION_MASK!r}, but of envs that step as one batch only an '
-                f'entry {ACTION_MASK!r} of the observations is read; give them one, or use env.vectorization=sync if '
-                'that env can be made alone, or env.action_mask=off.'
-            )
-
-    def _write_raw(self, row: StepRow, info: dict[str, Any]) -> None:
-        """The game's own rewards and ends, none of them in rows that are only a reset."""
-        row.raw_reward[:], row.raw_end[:] = info[RAW_REWARD], info[RAW_END]
-        if row.is_reset is not None:
-            row.raw_reward[row.is_reset], row.raw_end[row.is_reset] = 0.0, False
-
-    def _check_shape(self, obs: Any, call: str) -> None:
-        fault = self._reader.misfit(obs)
-        if fault is not None:
+    def _read(self, raw: Any, call: str) -> Any:
+        obs = self.reader.read(raw)
+        if fault := self.reader.misfit(obs):
             got, wanted = fault
             do = 'make them fit its single_observation_space'
             raise self._place.error(None, f'{call} returned {got}', wanted, do)
+        return obs
 
+    def _check_info(self, info: dict[str, Any], call: str) -> None:
+        if ACTION_MASK in info and self._refuses_masks:
+            raise lost_mask_error(self.name, call)
 
-AUTORESET_NAMES: dict[object, Autoreset] = {
-    AutoresetMode.SAME_STEP: 'same_step',
-    AutoresetMode.NEXT_STEP: 'next_step',
-    AutoresetMode.DISABLED: 'disabled',
-}
+    def _explain(self, error: BaseException) -> None:
+        if n_action(self.sent) == self.n_env:  # else the caller is to blame
+            raise_if_contract(error, self._env, self.name, self._place.step)
 
+    def check(self) -> None:
+        """Nothing to do: every step looks at its values."""
 
-def autoreset_name(mode: object) -> Autoreset:
-    """The config's name of gymnasium's autoreset mode. Raises: EnvError."""
-    if mode not in AUTORESET_NAMES:
-        raise EnvError(
-            f"metadata['autoreset_mode'] of the vector env is {mode!r}; "
-            'set it to one of gymnasium.vector.AutoresetMode.'
+    def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
+        def like(leaf: Leaf) -> Tensor:
+            return torch.empty((n_env or self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
+
+        also = [name for rule in self._rules for name in rule.columns]
+        return StepBlock(n_step, map_spaces(like, self.obs_space), also, arrays=True, reader=self._device)
+
+    def watch(self, keys: Sequence[str]) -> None:
+        self.watched = tuple(dict.fromkeys([*self.watched, *keys]))  # batched envs gather all entries anyway
+
+    def command(self, command: EnvCommand) -> list[Any]:
+        return [apply(self._env, command)]
+
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        raise UnsupportedEnvError(
+            f'env.reset_options is set but {self.name!r} steps all its envs at once and resets them itself; use '
+            'env.vectorization=sync where that env can be made alone, or env.kwargs.'
         )
-    return AUTORESET_NAMES[mode]
+
+    def close(self) -> None:
+        close_in_time({f'env {self.name!r}': self._env.close}, self._timeout)
 
 
-def _child_seeds(seed: np.random.SeedSequence | int, first: int, n: int) -> list[int]:
-    """One 31-bit int (some simulators take no more) for each of `n` children of a seed sequence, from `first` on."""
-    parent = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    # spawn() would count up, and give other children the next time
-    children = (
-        np.random.SeedSequence(parent.entropy, spawn_key=(*parent.spawn_key, i), pool_size=parent.pool_size)
-        for i in range(first, first + n)
-    )
-    return [int(child.generate_state(1)[0]) >> 1 for child in children]
+def copied_index(action: Tensor) -> np.ndarray:
+    """Choices [B] as an env takes them where they count from 0: a copy, since the policy writes the next ones over them."""
+    array = action.detach().cpu().numpy()
+    return array.astype(array.dtype if array.dtype.kind == 'f' else np.int64)  # an env may refuse floats, if it is told
+
+
+class QuickMultiDiscrete(MultiDiscrete):
+    """A MultiDiscrete that looks at arrays of its own number type more quickly; all else is the same."""
+
+    def __init__(self, space: MultiDiscrete) -> None:
+        vars(self).update(vars(space))  # its random stream too
+        self._last = self.start + (self.nvec - 1)
+
+    def contains(self, x: object) -> bool:
+        """Whether x is an array [B] of actions that the space has."""
+        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self.shape:
+            return not np.count_nonzero((x < self.start) | (x > self._last))
+        return super().contains(x)

@@ -47,6 +47,7 @@ from zoo.env.errors import (
     seeds_of,
 )
 from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched
+from zoo.env.serial import SingleEnvs
 from zoo.env.worker_process import Raised, WorkerPlace, run_worker
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
@@ -55,6 +56,12 @@ MAX_WAIT = 1e6  # seconds; a system counts them in milliseconds, of 31 bits
 Fault = Raised | Literal['late', 'dead']
 
 logger = logging.getLogger(__name__)
+
+
+class WorkerEnvs(SingleEnvs):
+    """Envs in processes, of which each call has a deadline of its own."""
+
+    watches_calls = False
 
 
 class WorkerVectorEnv(gymnasium.vector.VectorEnv):
@@ -66,7 +73,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
     Attributes: failed_index: the env whose reset or step raised, or returned what no env may. processes: of the envs.
     """
 
-    steps_async = closes_in_time = keeps_deadlines = True
+    steps_async = True
     failed_index: int | None = None
 
     def __init__(

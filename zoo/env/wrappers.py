@@ -14,11 +14,11 @@ from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code, shown_name
 from zoo.core.action_map import Action
 from zoo.core.errors import show_error
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space
-from zoo.env.adapter import env_spaces, gymnasium_space
-from zoo.env.config import EnvConfig
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, mask_size
+from zoo.env.adapter import env_spaces, gymnasium_space, mask_method
+from zoo.env.config import EnvConfig, MaskSource
 from zoo.env.errors import RAW_ERRORS, BrokenContractError, UnsupportedEnvError, as_flag, check_obs, raised_at
-from zoo.env.masks import WHAT, MaskSource, flat_mask, mask_size, no_mask_error
+from zoo.env.masks import WHAT, flat_mask, no_mask_error
 
 
 class BinsEnv(gymnasium.ActionWrapper):
@@ -169,14 +169,6 @@ def wrap_env(env: gymnasium.Env, cfg: EnvConfig, source: MaskSource, name: str) 
     return env
 
 
-def wrapper_fields(cfg: EnvConfig) -> list[str]:
-    """The config fields that need a wrapper around each single env."""
-    fields = {'action_mask': cfg.action_mask in ('info', 'method'), 'window': cfg.window is not None}
-    fields |= {'action_bins': cfg.action_bins is not None}
-    fields |= {'prev_action': cfg.prev_action, 'prev_reward': cfg.prev_reward, 'wrappers': bool(cfg.wrappers)}
-    return [f'env.{name}' for name, is_set in fields.items() if is_set]
-
-
 class _Entries:
     """Adds entries to observations: to those of a Dict, or beside the entry 'obs' that the observation becomes."""
 
@@ -241,15 +233,6 @@ class MaskEnv(gymnasium.Wrapper):
         if as_flag('terminated', terminated) or as_flag('truncated', truncated):
             return np.ones(self._n, np.int8)
         raise BrokenContractError(f'the info of {call} has no {ACTION_MASK!r}', f'{WHAT} of {self._n} bits', MASK_DO)
-
-
-def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:
-    """The method action_masks (as sb3-contrib calls it) of an env or of one of its wrappers."""
-    while not callable(method := getattr(env, 'action_masks', None)):
-        if not isinstance(env, gymnasium.Wrapper):
-            return None
-        env = env.env
-    return method
 
 
 class PrevEnv(gymnasium.Wrapper):

@@ -14,12 +14,13 @@ from zoo.config.section import ConfigError, Keyed, fields_of, join_path, plain, 
 from zoo.config.source import parse_value, split_override
 from zoo.core.errors import UserError
 from zoo.core.spaces import Space, leaf_spaces
-from zoo.env import AnyVectorEnv, EnvConfig, UnknownEnvError, VectorEnv, make_vector_env
+from zoo.env import AnyVectorEnv, EnvConfig, UnknownEnvError, make_vector_env
 from zoo.env.adapter import OldGymEnv
 from zoo.env.config import env_config
 from zoo.env.errors import EnvSettingError
 from zoo.env.given import takes_one_seed
 from zoo.env.make import check_source
+from zoo.env.make_vector import vector_env
 from zoo.env.settings import AT_END, EnvSettings
 from zoo.policy.base import Policy
 
@@ -150,7 +151,7 @@ def open_env(env: object, policy: Policy, n_episode: int) -> Iterator[AnyVectorE
     elif isinstance(env, gymnasium.vector.VectorEnv):
         kind = type(env.unwrapped)
         section = env_config({'id': kind.__qualname__, 'action_mode': policy._action_map.mode})
-        yield VectorEnv(env, section, f'{kind.__module__}:{kind.__qualname__}', one_seed=takes_one_seed(env))
+        yield vector_env(env, section, f'{kind.__module__}:{kind.__qualname__}', one_seed=takes_one_seed(env))
     else:
         cfg = config_of(env, policy)
         device = str(policy.device)

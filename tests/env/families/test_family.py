@@ -27,7 +27,8 @@ from zoo.env import (
     make_env,
     make_vector_env,
 )
-from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, import_extra
+from zoo.env.errors import RAW, RAW_END, RAW_REWARD
+from zoo.env.families.family import ActionCheck, import_extra
 from zoo.env.make import env_name, find_env
 from zoo.env.workers import WorkerVectorEnv
 

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from zoo.config.section import Section
 from zoo.core.registry import ENV_REGISTRY
-from zoo.env.errors import EnvError, location_of
-from zoo.env.families.family import RAW, RAW_END, RAW_REWARD, ActionCheck, EnvRequest, env_family, import_extra
+from zoo.env.errors import RAW, RAW_END, RAW_REWARD, EnvError, location_of
+from zoo.env.families.family import ActionCheck, EnvRequest, env_family, import_extra
 
 EXTRA = 'atari'  # ale-py; its licence is GPL-2, so it is installed on request only
 MAX_FRAMES = 108_000  # of one episode, half an hour at 60 frames a second

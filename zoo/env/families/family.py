@@ -19,8 +19,6 @@ from zoo.env.errors import EnvError, MissingExtraError, UnknownEnvError, locatio
 if TYPE_CHECKING:
     from zoo.env.tensor.base import TensorEnv
 
-RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
-RAW_REWARD, RAW_END = 'raw_reward', 'raw_end'
 MAX_LISTED = 20  # games that an error names one by one
 
 
@@ -66,6 +64,13 @@ class EnvFamily:
         if self.options is None:
             return None
         return validate(self.options, kwargs, 'env.kwargs', [f'env.{key}' for key in EnvConfig.model_fields])
+
+
+@dataclass(frozen=True)
+class OwnVector(EnvFamily):
+    """A family of one kind of env, made by a callable that takes num_envs. Whether it takes one seed, the env shows."""
+
+    is_given: bool = False  # one vector env that exists: its number of envs is what it is
 
 
 def env_family(

@@ -20,8 +20,19 @@ from numpy.typing import ArrayLike
 
 from zoo.core.action_map import Action, ActionMap
 from zoo.core.errors import UserError
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, mask_space
-from zoo.env.adapter import env_spaces, takes_keyword
+from zoo.core.spaces import (
+    ACTION_MASK,
+    Box,
+    Dict,
+    Discrete,
+    Leaf,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    mask_size,
+    mask_space,
+)
+from zoo.env.adapter import env_spaces, mask_method, takes_keyword
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import (
     CALLS,
@@ -56,8 +67,7 @@ from zoo.env.inspection.family import (
 )
 from zoo.env.make import env_name, find_env, make_env
 from zoo.env.make_vector import make_vector_env
-from zoo.env.masks import ChoiceCheck, flat_mask, mask_size, masked_space
-from zoo.env.wrappers import mask_method
+from zoo.env.masks import ChoiceCheck, flat_mask, masked_space
 
 logger = logging.getLogger(__name__)
 

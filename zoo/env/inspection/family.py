@@ -13,13 +13,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from zoo.core.data import Obs, leaves, map_tensors
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaf_spaces, mask_space
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaf_spaces, mask_size, mask_space
 from zoo.env.config import EnvConfig
 from zoo.env.errors import location_of, show_value
-from zoo.env.given import OwnVector
+from zoo.env.families.family import OwnVector
+from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import find_env
-from zoo.env.masks import mask_size
-from zoo.env.vector import AnyVectorEnv
 
 INNER = ('env', '_env', 'venv')
 """Where a wrapper keeps what it wraps: gymnasium's and old gym's; zoo's adapters; those of SB3's vector envs."""

@@ -27,6 +27,7 @@ from zoo.core.spaces import (
     Space,
     empty_obs,
     leaf_spaces,
+    mask_size,
     mask_space,
 )
 from zoo.env.adapter import space_fault
@@ -43,11 +44,11 @@ from zoo.env.errors import (
     of_entry,
 )
 from zoo.env.families.family import EnvRequest, env_family
+from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import raise_kwargs_error
-from zoo.env.masks import choice_slices, mask_size
+from zoo.env.masks import choice_slices
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, leaves, rebuild
 from zoo.env.tensor.program import Carry, Compile, CompiledProgram, Fresh, StepOutcome, StepProgram
-from zoo.env.vector import AnyVectorEnv
 
 BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes that are begun at once, for several steps
 BLOCK_STEPS = 64  # at most

@@ -12,10 +12,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 import zoo.core.spaces as plain
 from zoo.core.action_map import Action
 from zoo.core.registry import ENV_REGISTRY, closest
-from zoo.core.spaces import ACTION_MASK, Space
+from zoo.core.spaces import ACTION_MASK, Space, mask_size
 from zoo.env.adapter import convert_space
 from zoo.env.errors import EnvError, EnvKwargsError
-from zoo.env.masks import choice_slices, mask_size
+from zoo.env.masks import choice_slices
 
 
 def random_mask(space: Space, rng: np.random.Generator) -> np.ndarray:

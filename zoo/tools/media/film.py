@@ -18,14 +18,15 @@ from gymnasium.vector import AutoresetMode
 
 from zoo.core.errors import missing_extra
 from zoo.core.registry import ENV_REGISTRY
-from zoo.env.adapter import takes_keyword
+from zoo.env.adapter import creator_of, takes_keyword
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, UnsupportedEnvError, locate
 from zoo.env.families.family import EnvFamily
 from zoo.env.given import GivenVectorEnv
-from zoo.env.ids import creator_of, find_source
+from zoo.env.ids import find_source
+from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import env_name
-from zoo.env.make_vector import AnyVectorEnv, make_vector_env, vectorization_of
+from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.serial import SerialVectorEnv
 from zoo.env.tensor.base import TensorEnv
 

@@ -1,0 +1,107 @@
+"""The interface of every vector of envs, whatever it steps: one step of B envs is a Timestep, or a row of a block."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from zoo.core.data import Obs, StepBlock, Timestep, map_tensors
+from zoo.core.spaces import Space
+from zoo.env.attributes import EnvCommand
+from zoo.env.errors import EnvError
+
+Autoreset = Literal['same_step', 'next_step', 'disabled']
+AUTORESET_NAMES: dict[object, Autoreset] = {
+    AutoresetMode.SAME_STEP: 'same_step',
+    AutoresetMode.NEXT_STEP: 'next_step',
+    AutoresetMode.DISABLED: 'disabled',
+}
+
+
+def autoreset_name(mode: object) -> Autoreset:
+    """The config's name of gymnasium's autoreset mode. Raises: EnvError."""
+    if mode not in AUTORESET_NAMES:
+        raise EnvError(
+            f"metadata['autoreset_mode'] of the vector env is {mode!r}; "
+            'set it to one of gymnasium.vector.AutoresetMode.'
+        )
+    return AUTORESET_NAMES[mode]
+
+
+class AnyVectorEnv(ABC):
+    """B envs that step together: tensors in, Timesteps out.
+
+    Attributes: n_env: B. steps_async: `send` begins a step that continues while other code runs. watched, info_columns:
+      entries of single envs' infos, see `watch` and env.info_columns.
+    """
+
+    name: str
+    n_env: int
+    obs_space: Space
+    action_space: Space
+    autoreset: Autoreset
+    is_tensor_program: ClassVar[bool] = False  # written in PyTorch: it has no infos, and steps on the policy's device
+    steps_async: bool = False
+    watched: tuple[str, ...] = ()
+    info_columns: tuple[str, ...] = ()
+
+    @abstractmethod
+    def reset(self, seed: np.random.SeedSequence | int) -> Obs:
+        """Start new episodes; returns their first observations [B, *O]. The same seed gives the same episodes."""
+
+    def step(self, action: Tensor) -> Timestep:
+        """One step. action: as the policy made it, see `ActionMap`; the env is given a mapped copy.
+
+        Raises: EnvContractError if an env returns what no step may, such as an observation of another shape; EnvError if a
+          worker died or hung. What the env itself raises passes through, with a note.
+        """
+        block = self.block(1)
+        self.send(action)
+        info = self.receive(block, 0) or {}
+        final_obs = final_index = None
+        for _, index, obs in block.finals:
+            final_obs, final_index = map_tensors(torch.from_numpy, obs), torch.from_numpy(index)
+        row: dict[str, Any] = {name: map_tensors(lambda x: x[0], tree) for name, tree in block.columns().items()}
+        return Timestep(**row, final_obs=final_obs, final_index=final_index, info=info)
+
+    @abstractmethod
+    def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
+        """Storage for n_step steps of `receive`, or for those of n_env envs, of which these are a part."""
+
+    @abstractmethod
+    def send(self, action: Tensor) -> None:
+        """Begins a step, which `receive` ends. Takes and raises as `step`."""
+
+    @abstractmethod
+    def receive(self, block: StepBlock, t: int) -> dict[str, Any] | None:
+        """Writes what the step returns into row t of a block; returns the info of the vector env, see `zoo.env.infos`."""
+
+    @abstractmethod
+    def watch(self, keys: Sequence[str]) -> None:
+        """Entries of single envs' infos that the info of every step has from now on. Raises: UnsupportedEnvError."""
+
+    @abstractmethod
+    def command(self, command: EnvCommand) -> list[Any]:
+        """What each env gives for a command; where all step as one batch, what that gives, one value.
+
+        Raises: UserError, see `zoo.env.attributes.apply`.
+        """
+
+    @abstractmethod
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        """The options of all resets from now on. Raises: UnsupportedEnvError if the envs take none."""
+
+    def check(self) -> None:
+        """Called once per rollout. Raises: EnvContractError for values that no step looked at when it was made."""
+
+    def compile(self, compile: Callable[..., Any]) -> None:
+        """Compiles the step of tensor programs into one program; of other envs there is nothing to compile."""
+
+    def close(self) -> None:
+        """End the envs and their processes; one that raises or hangs is a warning. May be called again."""
