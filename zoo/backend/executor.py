@@ -40,7 +40,9 @@ class Numbers(Protocol):
 
 
 Step = Callable[[Any, ActionDist, Any, Any, Any], Metrics]
-"""A gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics, see zoo.policy.gradient_steps."""
+"""A gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics; zoo's own are `SplitStep`s."""
+Found = dict[str, Any]
+"""What a step found, by name: tensors, or (nested) dicts of tensors."""
 Forward = Callable[[Obs, State], dict[str, Any]]
 """(obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and the next 'state' where the model has one."""
 Compile = Callable[[Callable[..., Sequence[Tensor]], str], Callable[..., Sequence[Tensor]]]
@@ -50,7 +52,31 @@ Explore = Callable[[ActionDist, Tensor], Tensor]
 DrawNoise = Callable[[int], Tensor]
 """Number of envs B -> noise for the T steps of a rollout, [T, B, ...]."""
 
+KEPT_ROWS = 1 << 14  # whose numbers wait for their metrics at most
 ALIGNMENT = 64  # bytes, of all memory that torch allocates on a CPU
+
+
+class SplitStep:
+    """A gradient step in three parts, so that what needs no single minibatch is done for many. Called, it does all for one.
+
+    prepare: (distribution, columns) -> columns; once for passes over them. Raises: ValueError if shapes do not fit.
+    take: as a `Step`; moves the parameters and returns what `summarise` reads, of shapes that are equal for equal minibatches.
+    summarise: (what n steps found, [n, ...] each, distribution, numbers) -> metrics [n]; or of one step, [...], 0-dim ones.
+    """
+
+    def __init__(
+        self,
+        take: Callable[..., Found],
+        prepare: Callable[[ActionDist, Columns], Columns] = lambda dist, columns: columns,
+        summarise: Callable[..., Metrics] = lambda found, dist, numbers: found,
+    ) -> None:
+        self.take, self.prepare, self.summarise = take, prepare, summarise
+
+    def __call__(
+        self, model: nn.Module, dist: ActionDist, optimizers: Sequence[object], minibatch: Columns, numbers: Numbers
+    ) -> Metrics:
+        found = self.take(model, dist, optimizers, self.prepare(dist, minibatch), numbers)
+        return self.summarise(found, dist, numbers)
 
 
 class Pass(NamedTuple):
@@ -75,6 +101,11 @@ class Pass(NamedTuple):
     def n_step(self) -> int:
         """How many minibatches there are."""
         return self.order.shape[0] * -(-self.order.shape[1] // self.batch_size)
+
+    @property
+    def n_kept(self) -> int:
+        """Of how many minibatches, all of one size, metrics may be found at once."""
+        return 1 if self.order.shape[1] % self.batch_size else max(KEPT_ROWS // self.batch_size, 1)
 
 
 class Acting(Protocol):
@@ -129,8 +160,16 @@ class Eager:
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
         begin_pass(optimizers, data)
-        found = [step(self._model, self._dist, optimizers, each, numbers) for each in minibatches(data)]
-        return stacked(found)
+        split = step if isinstance(step, SplitStep) else SplitStep(step)
+        data = data._replace(columns=split.prepare(self._dist, data.columns))
+        taken: list[Found] = []
+        found: list[Metrics] = []
+        for i, minibatch in enumerate(minibatches(data), 1):
+            taken.append(split.take(self._model, self._dist, optimizers, minibatch, numbers))
+            if i % data.n_kept == 0 or i == data.n_step:
+                found.append(split.summarise(stacked(taken), self._dist, numbers))
+                taken = []
+        return found[0] if len(found) == 1 else {name: torch.cat([x[name] for x in found]) for name in found[0]}
 
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         return None
@@ -171,9 +210,9 @@ def _one_pass(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
     yield from unbind_rows(blocks)
 
 
-def stacked(found: Sequence[Metrics]) -> Metrics:
-    """{name: 0-dim} of each step -> {name: [n_step]}."""
-    return {name: torch.stack([metrics[name] for metrics in found]) for name in found[0]}
+def stacked(found: Sequence[Found]) -> Found:
+    """What each step found, as tensors of all steps: {name: [...]} -> {name: [n_step, ...]}."""
+    return map_tensors(lambda *x: torch.stack(x), *found)
 
 
 def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = None) -> dict[str, Any]:

@@ -97,6 +97,8 @@ class Sample(TypedDict, total=False):
 class Minibatch(Sample, total=False):
     """Rows of a Sample as a step reads them: values and returns in the unit of the critic's output, adv normalised."""
 
+    log_old: Tensor  # [N], log-probability of the action by `logit`
+
 
 class AuxMinibatch(TypedDict, total=False):
     """Rows of PPG's auxiliary phase; `logit` is that of the policy as the phase began."""

@@ -267,8 +267,24 @@ DISTRIBUTION_REGISTRY: Registry[Any] = Registry(
         'squashed_gaussian': 'zoo.rl_utils.distributions.gaussian',
     },
 )
-SURROGATE_REGISTRY: Registry[Any] = Registry('surrogate', 'zoo.surrogates', ('zoo.rl_utils.surrogates',))
-VALUE_LOSS_REGISTRY: Registry[Any] = Registry('value loss', 'zoo.value_losses', ('zoo.rl_utils.value_losses',))
+SURROGATE_REGISTRY: Registry[Any] = Registry(
+    'surrogate',
+    'zoo.surrogates',
+    {
+        'clip': 'zoo.rl_utils.ppo',
+        **dict.fromkeys(
+            ('a2c', 'asymmetric_clip', 'awr', 'cispo', 'dpo', 'none', 'rollback', 'spo'), 'zoo.rl_utils.surrogates'
+        ),
+    },
+)
+VALUE_LOSS_REGISTRY: Registry[Any] = Registry(
+    'value loss',
+    'zoo.value_losses',
+    {
+        'mse': 'zoo.rl_utils.ppo',
+        **dict.fromkeys(('clip', 'error_clip', 'hl_gauss', 'huber', 'two_hot'), 'zoo.rl_utils.value_losses'),
+    },
+)
 PENALTY_REGISTRY: Registry[Any] = Registry('penalty', 'zoo.penalties', ('zoo.rl_utils.penalties',))
 ESTIMATOR_REGISTRY: Registry[Any] = Registry('estimator', 'zoo.estimators', ('zoo.rl_utils.estimators',))
 OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zoo.rl_utils.optimizers',))

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper
+from typing import NamedTuple, Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
+from zoo.backend.executor import Found, SplitStep
 from zoo.backend.precision import UpdatePrecision, in_precision
 from zoo.backend.trace import replaced
 from zoo.core.data import AuxMinibatch, Columns, Metrics, Minibatch
 from zoo.core.registry import Part
 from zoo.policy.hooks import gradient_ready
 from zoo.policy.sequences import rows_of, run_model
-from zoo.rl_utils import surrogates, value_losses
-from zoo.rl_utils.check import check_shape, wide
+from zoo.rl_utils import kernels, surrogates, value_losses
+from zoo.rl_utils.check import Number, check_shape
 from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.losses import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
 from zoo.rl_utils.optimizer import backward
-from zoo.rl_utils.ppg import ppg_data, ppg_joint_error, ppg_joint_loss
-from zoo.rl_utils.ppo import (
-    MAX_LOG_RATIO,
-    Number,
-    policy_error_terms,
-    ppo_policy_data,
-    ppo_value_data,
-    ppo_value_error,
-    weighted_mean,
-)
+from zoo.rl_utils.ppg import joint_loss, ppg_data, ppg_joint_error, ppg_joint_loss
+from zoo.rl_utils.ppo import clipfrac, mean_of, policy_loss, ratio_of, valid, value_loss_of, weighted_mean
 
-F = TypeVar('F', bound=Callable[..., Any])
 CLIP = Part('surrogate', 'clip', surrogates.clip)
 MSE = Part('value loss', 'mse', value_losses.mse)
 VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
@@ -81,14 +75,74 @@ class AuxNumbers(NamedTuple):
 StepNumbers = PolicyNumbers | ValueNumbers | AuxNumbers
 
 
-def step_kind(kind: str) -> Callable[[F], F]:
-    """Marks a step function with the name under which executors other than the eager one know it."""
+class GradientStep(SplitStep):
+    """A step of zoo's own.
 
-    def mark(step: F) -> F:
-        step.kind, step.kind_of = kind, step  # type: ignore[attr-defined]  # functools.wraps copies the first alone
-        return step
+    Attributes: kind: the name under which executors other than the eager one know it; kind_of: the step itself, which of
+      a function that wraps it is another.
+    """
 
-    return mark
+    __name__: str
+
+    def __init__(
+        self, take: Callable[..., Found], kind: str, prepare: Callable[[ActionDist, Columns], Columns]
+    ) -> None:
+        super().__init__(take, prepare, _summary)
+        update_wrapper(self, take)
+        self.kind, self.kind_of = kind, self
+
+    def __reduce__(self) -> str:
+        return self.kind_of.__name__  # pickled by its name, as functions are
+
+
+def checked(dist: ActionDist, columns: Columns) -> Columns:
+    """Columns of one number for each sample, which have one shape: a [N, 1] against [N] would broadcast to [N, N]."""
+    lead = columns['logit'].shape[:-1] if 'logit' in columns else columns['return_'].shape
+    for name in ('adv', 'return_', 'value', 'weight'):
+        check_shape(name, columns.get(name), 'logit_new without its last dimension', lead)
+    return columns
+
+
+@torch.no_grad()
+def with_log_old(dist: ActionDist, columns: Columns) -> Columns:
+    """`checked` columns, and where formulas read it log p_old(action) of each sample."""
+    checked(dist, columns)
+    if kernels.reach(columns['logit']):
+        return columns
+    return {**columns, 'log_old': dist.log_prob(columns['logit'], columns['action'])}
+
+
+@torch.no_grad()
+def _summary(found: Found, dist: ActionDist, numbers: PolicyNumbers) -> Metrics:
+    rows = found.pop('rows', None)
+    return found if rows is None else found | _of_rows(rows, dist, numbers)
+
+
+def _of_rows(rows: Mapping[str, Tensor], dist: ActionDist, numbers: PolicyNumbers) -> Metrics:
+    """Metrics of one minibatch, or of several at once: approx_kl, clipfrac, and what is asked for of entropy, kl, ratio_max.
+
+    Args: rows: log_ratio [..., N], and where they are needed log_old_ratio, if the ratio is to another policy than that
+      of the samples; weight; and logit [..., N, P], if the loss has no entropy.
+    """
+    log_ratio, weight = rows['log_ratio'], rows.get('weight')
+    high = dict(getattr(numbers.surrogate, 'options', ())).get('high', numbers.clip_ratio)  # of an asymmetric clip
+    old_ratio, metrics = rows.get('log_old_ratio', log_ratio), {}
+    if 'logit' in rows:
+        entropy = dist.entropy(rows['logit'])
+        metrics['entropy'] = (entropy if weight is None else entropy * weight).mean(-1)
+    metrics['approx_kl'] = weighted_mean(-old_ratio, weight)
+    metrics['clipfrac'] = clipfrac(log_ratio, weight, numbers.clip_ratio, high)
+    return metrics | _of_ratios(old_ratio, weight) if numbers.measure_kl else metrics
+
+
+def step_kind(
+    kind: str, prepare: Callable[[ActionDist, Columns], Columns] = checked
+) -> Callable[[Callable[..., Found]], GradientStep]:
+    """Makes a step of a function, with the name under which executors other than the eager one know it.
+
+    The function returns 0-dim tensors, and where the metrics of rows are still to be found 'rows', see `_of_rows`.
+    """
+    return lambda take: GradientStep(take, kind, prepare)
 
 
 class Optimizer(Protocol):
@@ -105,10 +159,10 @@ class Optimizer(Protocol):
         """One step with the accumulated gradient, limited to a norm of grad_clip; returns the norm before that."""
 
 
-@step_kind('PPO')
+@step_kind('PPO', with_log_old)
 def ppo_step(
     model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
-) -> Metrics:
+) -> Found:
     """One step on policy_loss + value_weight * value_loss - entropy_weight * entropy.
 
     Args:
@@ -126,10 +180,10 @@ def ppo_step(
     return {**metrics, **of_value, 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
 
 
-@step_kind('POLICY')
+@step_kind('POLICY', with_log_old)
 def policy_step(
     model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
-) -> Metrics:
+) -> Found:
     """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
     proximal = _proximal_logit(model, optimizers, minibatch, numbers)
     output, minibatch = _output(model, 'compute_actor', minibatch, numbers), rows_of(minibatch)
@@ -140,7 +194,7 @@ def policy_step(
 @step_kind('VALUE')
 def value_step(
     model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: ValueNumbers
-) -> Metrics:
+) -> Found:
     """One step of the critic alone on value_loss; returns value_loss (, value_clipfrac) and value_grad_norm."""
     method = 'compute_critic' if n_output_of(numbers.value_loss) == 1 else 'compute_critic_output'
     output, minibatch = _output(model, method, minibatch, numbers), rows_of(minibatch)
@@ -170,7 +224,7 @@ def aux_step(
     if 'value_logit' in output:
         value_loss = _distribution_error(output['value_logit'], minibatch, numbers)
     else:
-        value_loss = ppo_value_error(ppo_value_data(output['value'], return_, return_, weight), use_value_clip=False)
+        value_loss = _squared_error(output['value'], return_, weight)
     loss = joint.auxiliary_loss + value_loss * numbers.value_weight
     loss = _add(loss, numbers.bc_weight, joint.behavioral_cloning_loss)
     return {
@@ -204,8 +258,17 @@ def _joint_output(
     """What `compute_aux` gives, the minibatch as rows, and the losses that all auxiliary phases have."""
     output, minibatch = _output(model, 'compute_aux', minibatch, numbers), rows_of(minibatch)
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
-    data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
-    return output, minibatch, ppg_joint_error(data, use_value_clip=False, dist=dist)
+    if kernels.reach(output['logit']):
+        data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
+        return output, minibatch, ppg_joint_error(data, use_value_clip=False, dist=dist)
+    losses = joint_loss(dist, output['logit'], minibatch['logit'], output['aux_value'], return_, weight)
+    return output, minibatch, losses
+
+
+def _squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Tensor:
+    if kernels.reach(value):
+        return ppo_value_error(ppo_value_data(value, return_, return_, weight), use_value_clip=False)
+    return value_loss_of(value, return_, weight)
 
 
 def _output(model: nn.Module, method: str, minibatch: Columns, numbers: StepNumbers) -> dict[str, Tensor]:
@@ -228,30 +291,66 @@ def _proximal_logit(
 
 def _policy_loss(
     dist: ActionDist, output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers, proximal: Tensor | None
-) -> tuple[Tensor, Metrics]:
-    logit, logit_old, action = output['logit'], minibatch['logit'], minibatch['action']
-    weight, surrogate = minibatch.get('weight', None), numbers.surrogate
-    losses, info, log_ratio = policy_error_terms(
+) -> tuple[Tensor, Found]:
+    """The loss, the metrics policy_loss, penalty_<name>, and 'rows' or what a kernel finds of them."""
+    weight = minibatch.get('weight', None)
+    terms = _by_kernel if kernels.reach(output['logit']) else _by_formula
+    loss, metrics = terms(dist, output['logit'], minibatch, numbers, proximal)
+    for penalty, factor in zip(numbers.penalties, numbers.penalty_weights, strict=True):
+        found = penalty(dist, output, minibatch)
+        check_shape(f'what the penalty {penalty.name!r} returned', found, 'adv', minibatch['adv'].shape)
+        mean = mean_of(found, weight)
+        loss = _add(loss, factor, mean)
+        metrics[f'penalty_{penalty.name}'] = mean.detach()
+    return loss, metrics
+
+
+def _by_formula(
+    dist: ActionDist, logit: Tensor, minibatch: Minibatch, numbers: PolicyNumbers, proximal: Tensor | None
+) -> tuple[Tensor, Found]:
+    """policy_loss - entropy_weight * entropy, and the metrics."""
+    action, weight = minibatch['action'], minibatch.get('weight', None)
+    log_new, log_old = dist.log_prob(logit, action), minibatch['log_old']
+    log_near, importance, surrogate = log_old, None, numbers.surrogate
+    if proximal is not None:
+        log_near = dist.log_prob(proximal, action)
+        importance = surrogates.importance_of(log_new, log_old, log_near, weight, numbers.rho_max)
+    if surrogate != CLIP or numbers.dual_clip is not None or importance is not None:
+        surrogate = surrogates.with_options(surrogate, numbers.dual_clip, importance)
+    else:
+        surrogate = surrogates.clip
+    loss, log_ratio = policy_loss(log_new, log_near, minibatch['adv'], weight, numbers.clip_ratio, surrogate)
+    rows, metrics = {'log_ratio': log_ratio}, {'policy_loss': loss.detach()}
+    if proximal is not None:
+        rows['log_old_ratio'] = valid(log_new.detach() - log_old, weight)
+    if weight is not None:
+        rows['weight'] = weight
+    if isinstance(numbers.entropy_weight, Tensor) or numbers.entropy_weight:
+        entropy = mean_of(dist.entropy(logit), weight)
+        loss, metrics['entropy'] = loss - numbers.entropy_weight * entropy, entropy.detach()
+    else:
+        rows['logit'] = logit.detach()
+    return loss, {**metrics, 'rows': rows}
+
+
+def _by_kernel(
+    dist: ActionDist, logit: Tensor, minibatch: Minibatch, numbers: PolicyNumbers, proximal: Tensor | None
+) -> tuple[Tensor, Found]:
+    """As `_by_formula`, by a kernel where there is one for the case; that leaves no numbers of single rows."""
+    logit_old, action, weight = minibatch['logit'], minibatch['action'], minibatch.get('weight', None)
+    losses, info = ppo_policy_error(
         ppo_policy_data(logit, logit_old, action, minibatch['adv'], weight),
         numbers.clip_ratio,
         numbers.dual_clip,
         dist=dist,
-        surrogate=surrogates.clip if surrogate == CLIP else surrogate,
+        surrogate=numbers.surrogate,
         logit_proximal=proximal,
         rho_max=numbers.rho_max,
     )
     loss = _add(losses.policy_loss, -numbers.entropy_weight, losses.entropy_loss)
     metrics = {'policy_loss': losses.policy_loss.detach(), 'entropy': losses.entropy_loss.detach(), **info._asdict()}
-    for penalty, factor in zip(numbers.penalties, numbers.penalty_weights, strict=True):
-        rows = penalty(dist, output, minibatch)
-        check_shape(f'what the penalty {penalty.name!r} returned', rows, 'adv', minibatch['adv'].shape)
-        mean = (rows if weight is None else rows * weight).mean()
-        loss = _add(loss, factor, mean)
-        metrics[f'penalty_{penalty.name}'] = mean.detach()
     if numbers.measure_kl:
-        metrics |= _of_ratios(
-            _log_ratio(dist, logit, logit_old, action, weight) if log_ratio is None else log_ratio, weight
-        )
+        metrics |= _of_ratios(_log_ratio(dist, logit, logit_old, action, weight), weight)
     return loss, metrics
 
 
@@ -263,8 +362,11 @@ def _value_loss(
         error = _distribution_error(output['value_logit'], minibatch, numbers)
         return error, {'value_loss': error.detach()}
     loss, return_, weight = numbers.value_loss, minibatch['return_'], minibatch.get('weight', None)
+    if loss == MSE:
+        error = _squared_error(output['value'], return_, weight)
+        return error, {'value_loss': error.detach()}
     data = ppo_value_data(output['value'], minibatch['value'], return_, weight)
-    error = ppo_value_error(data, numbers.clip_ratio, loss == VALUE_CLIP, None if loss in (MSE, VALUE_CLIP) else loss)
+    error = ppo_value_error(data, numbers.clip_ratio, loss == VALUE_CLIP, None if loss == VALUE_CLIP else loss)
     metrics = {'value_loss': error.detach()}
     if clips_values(loss):
         metrics['value_clipfrac'] = _value_clipfrac(data, loss, numbers.clip_ratio)
@@ -281,7 +383,7 @@ def _value_clipfrac(data: ppo_value_data, loss: Part, clip_ratio: Number) -> Ten
     """Share of rows beyond the range of the loss: V further than it from V_old, or (R - V)^2 larger."""
     limit = dict(loss.options).get('range')
     limit = clip_ratio if limit is None else limit
-    value = wide(data.value_new)
+    value = data.value_new
     distance = (value - data.value_old).abs() if loss.name == 'clip' else (value - data.return_).square()
     return weighted_mean((distance > limit).to(value.dtype), data.weight)
 
@@ -314,13 +416,12 @@ def _descend(optimizers: Sequence[Optimizer], loss: Tensor, grad_clip: Number | 
 
 @torch.no_grad()
 def _log_ratio(dist: ActionDist, new: Tensor, old: Tensor, action: Tensor, weight: Tensor | None) -> Tensor:
-    log_ratio = dist.log_prob(new, action) - dist.log_prob(old, action)
-    return log_ratio if weight is None else torch.where(weight != 0, log_ratio, 0.0)  # where the ratio may overflow
+    return valid(dist.log_prob(new, action) - dist.log_prob(old, action), weight)
 
 
 @torch.no_grad()
 def _of_ratios(log_ratio: Tensor, weight: Tensor | None) -> Metrics:
     """The metrics kl and ratio_max of the rows with a weight."""
-    ratio = log_ratio.clamp(max=MAX_LOG_RATIO).exp()
+    ratio = ratio_of(log_ratio)
     kl = weighted_mean(ratio - 1 - log_ratio, weight)
-    return {'kl': kl, 'ratio_max': (ratio if weight is None else torch.where(weight != 0, ratio, 0.0)).max()}
+    return {'kl': kl, 'ratio_max': valid(ratio, weight).amax(-1)}

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from zoo.rl_utils.distributions.composite import Composite
     from zoo.rl_utils.distributions.gaussian import Gaussian, SquashedGaussian
     from zoo.rl_utils.distributions.gsde import GSDE
-    from zoo.rl_utils.normalizer import RunningMeanStd
-    from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer, NonFiniteGradientError
-    from zoo.rl_utils.ppg import ppg_data, ppg_joint_error, ppg_joint_loss
-    from zoo.rl_utils.ppo import (
+    from zoo.rl_utils.losses import (
         ppo_data,
         ppo_error,
         ppo_error_continuous,
@@ -31,6 +28,9 @@ if TYPE_CHECKING:
         ppo_value_data,
         ppo_value_error,
     )
+    from zoo.rl_utils.normalizer import RunningMeanStd
+    from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer, NonFiniteGradientError
+    from zoo.rl_utils.ppg import ppg_data, ppg_joint_error, ppg_joint_loss
     from zoo.rl_utils.q_learning import q_error, q_target
 
 __all__ = [
@@ -83,7 +83,7 @@ _HOME = {
     'zoo.rl_utils.normalizer': 'RunningMeanStd',
     'zoo.rl_utils.optimizer': 'FlatAdam FlatOptimizer NonFiniteGradientError',
     'zoo.rl_utils.ppg': 'ppg_data ppg_joint_error ppg_joint_loss',
-    'zoo.rl_utils.ppo': (
+    'zoo.rl_utils.losses': (
         'ppo_data ppo_error ppo_error_continuous ppo_info ppo_loss ppo_policy_data '
         'ppo_policy_error ppo_policy_error_continuous ppo_policy_loss ppo_value_data '
         'ppo_value_error '

@@ -16,6 +16,7 @@ from zoo.core.errors import UserError
 
 Number = float | Tensor
 """A number, or a 0-dim tensor."""
+EACH_SAMPLE = 'one number for each sample'
 
 
 def check_shape(name: str, tensor: Tensor | None, other: str, shape: torch.Size) -> None:

@@ -10,7 +10,8 @@ from torch import Tensor
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import check_clip_ratio, check_shape, check_values
 from zoo.rl_utils.distribution import ActionDist, Logit, check_policies, from_logits
-from zoo.rl_utils.ppo import ppo_value_data, ppo_value_error
+from zoo.rl_utils.losses import ppo_value_data, ppo_value_error
+from zoo.rl_utils.ppo import mean_of, value_loss_of
 
 
 class ppg_data(NamedTuple):
@@ -64,6 +65,13 @@ def ppg_joint_error(
     kernel = kernels.ENABLED and kernels.find('ppg_joint_error', new, old, *values, dist=dist, numbers=(clip_ratio,))
     if kernel:
         return ppg_joint_loss(*kernel(dist, new, old, *values, clip_ratio if use_value_clip else None))
-    kl = dist.kl(old.detach(), new)
-    cloning_loss = kl.mean() if data.weight is None else (kl * data.weight.detach()).mean()
+    weight = None if data.weight is None else data.weight.detach()
+    cloning_loss = mean_of(dist.kl(old.detach(), new), weight)
     return ppg_joint_loss(ppo_value_error(values, clip_ratio, use_value_clip), cloning_loss)
+
+
+def joint_loss(
+    dist: ActionDist, new: Tensor, old: Tensor, value: Tensor, return_: Tensor, weight: Tensor | None
+) -> ppg_joint_loss:
+    """The formulas of `ppg_joint_error` for rows whose value is not clipped; nothing is checked, no kernel looked for."""
+    return ppg_joint_loss(value_loss_of(value, return_, weight), mean_of(dist.kl(old, new), weight))

@@ -1,340 +1,125 @@
-"""Losses of proximal policy optimisation, for every action distribution."""
+"""Formulas of proximal policy optimisation, for every action distribution: the losses of a gradient step, and its metrics.
+
+Nothing is checked here, and no kernel is looked for: that is what the public functions of zoo.rl_utils.losses do. All tensors
+are of rows, [N], unless a dimension is named; weights have mean 1 over the whole batch, None is 1 everywhere.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from zoo.rl_utils import kernels, surrogates, value_losses
-from zoo.rl_utils.check import (
-    Number as Number,
-)
-from zoo.rl_utils.check import (
-    check_clip_ratio,
-    check_floating,
-    check_returned,
-    check_shape,
-    check_values,
-    wide,
-)
-from zoo.rl_utils.distribution import ActionDist, Logit, check_policies, from_logits
+from zoo.core.lazy import lazy_names
+from zoo.core.registry import SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
+from zoo.rl_utils.check import Number as Number
 
-EACH_SAMPLE = 'one number for each sample'
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    dict.fromkeys(
+        (
+            'KLType',
+            'ppo_data',
+            'ppo_error',
+            'ppo_error_continuous',
+            'ppo_info',
+            'ppo_loss',
+            'ppo_policy_data',
+            'ppo_policy_error',
+            'ppo_policy_error_continuous',
+            'ppo_policy_loss',
+            'ppo_value_data',
+            'ppo_value_error',
+        ),
+        'zoo.rl_utils.losses',
+    ),
+)
 MIN_WEIGHT = 1e-30  # of all rows together: a mean over rows without weight is then 0, not NaN
-KLType = Literal['k1', 'k2', 'k3']
 MAX_LOG_RATIO = 88.0
 """Of a probability ratio: e^88 is float32's largest; one beyond it has that value, and no gradient."""
-LOG_MAX_IMPORTANCE = math.log(100.0)
-"""Of p_new / p_behaviour where the loss has a proximal policy (Hilton et al. 2022, arXiv:2110.00641, released code)."""
 
 
-class ppo_data(NamedTuple):
-    """Inputs of `ppo_error`; see `ppo_policy_error` and `ppo_value_error` for shapes."""
+@SURROGATE_REGISTRY.register('clip')
+def clip(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
+    """PPO's clipped gain: no reward for a ratio outside [1 - clip_ratio, 1 + clip_ratio].
 
-    logit_new: Logit
-    logit_old: Logit
-    action: Tensor
-    value_new: Tensor
-    value_old: Tensor
-    adv: Tensor
-    return_: Tensor
-    weight: Tensor | None = None
-    logit_pretrained: Logit | None = None
-
-
-class ppo_policy_data(NamedTuple):
-    """Inputs of `ppo_policy_error`; see there."""
-
-    logit_new: Logit
-    logit_old: Logit
-    action: Tensor
-    adv: Tensor
-    weight: Tensor | None = None
-    logit_pretrained: Logit | None = None
-
-
-class ppo_value_data(NamedTuple):
-    """Inputs of `ppo_value_error`; see there."""
-
-    value_new: Tensor
-    value_old: Tensor
-    return_: Tensor
-    weight: Tensor | None = None
-
-
-class ppo_loss(NamedTuple):
-    """0-dim tensors with gradient. Callers minimise policy_loss + a * value_loss - b * entropy_loss + c * kl_div."""
-
-    policy_loss: Tensor
-    value_loss: Tensor
-    entropy_loss: Tensor
-    kl_div: Tensor
-
-
-class ppo_policy_loss(NamedTuple):
-    """The policy's part of `ppo_loss`."""
-
-    policy_loss: Tensor
-    entropy_loss: Tensor
-    kl_div: Tensor
-
-
-class ppo_info(NamedTuple):
-    """0-dim tensors without gradient: mean of log p_old - log p_new, and the share of ratios outside the clip range.
-
-    With weights they are weighted means, sum(weight * x) / sum(weight), so that the share is in [0, 1]; 0 if all are 0.
+    gain = min(r A, clamp(r, 1 - c, 1 + c) A);   slope = r A, and 0 where the ratio is outside and going on would pay
+    Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7.
     """
+    gain = ratio * adv
+    bound = ratio.detach().clamp(1 - clip_ratio, 1 + clip_ratio) * adv  # type: ignore[arg-type]  # 0-dim tensors too
+    return torch.where(gain > bound, bound, gain)  # min() halves the gradient between equals, in 20 operations
 
-    approx_kl: Tensor
-    clipfrac: Tensor
 
+@VALUE_LOSS_REGISTRY.register('mse')
+def mse(value: Tensor, return_: Tensor, value_old: Tensor | None, clip_ratio: Number | None) -> Tensor:
+    """Half the squared error.
 
-def ppo_error(
-    data: ppo_data,
-    clip_ratio: Number = 0.2,
-    use_value_clip: bool = True,
-    dual_clip: Number | None = None,
-    kl_type: KLType = 'k1',
-    dist: ActionDist | None = None,
-) -> tuple[ppo_loss, ppo_info]:
-    """The whole PPO loss: `ppo_policy_error` and `ppo_value_error` over one batch.
-
-    Returns: (ppo_loss, ppo_info). Raises and Source: as the two parts; values and adv have one shape.
+    error = 0.5 (R - V)^2;   d error / d V = V - R
     """
-    policy, info = ppo_policy_error(
-        ppo_policy_data(data.logit_new, data.logit_old, data.action, data.adv, data.weight, data.logit_pretrained),
-        clip_ratio,
-        dual_clip,
-        kl_type=kl_type,
-        dist=dist,
-    )
-    check_shape('value_new', data.value_new, 'adv', data.adv.shape)
-    value_data = ppo_value_data(data.value_new, data.value_old, data.return_, data.weight)
-    value_loss = ppo_value_error(value_data, clip_ratio, use_value_clip)
-    return ppo_loss(policy.policy_loss, value_loss, policy.entropy_loss, policy.kl_div), info
+    return 0.5 * (return_ - value).square()
 
 
-def ppo_policy_error(
-    data: ppo_policy_data,
-    clip_ratio: Number = 0.2,
-    dual_clip: Number | None = None,
-    entropy_bonus: bool = True,
-    kl_type: KLType = 'k1',
-    dist: ActionDist | None = None,
-    surrogate: Callable[..., Tensor] = surrogates.clip,
-    logit_proximal: Logit | None = None,
-    rho_max: Number | None = None,
-) -> tuple[ppo_policy_loss, ppo_info]:
-    """Clipped surrogate loss of a batch, or that of another surrogate.
-
-    ratio       = p_new(action) / p_old(action)
-    surrogate   = min(ratio * adv, clip(ratio, 1 - clip_ratio, 1 + clip_ratio) * adv)
-    surrogate   = max(surrogate, dual_clip * adv)   where adv < 0, if dual_clip is given
-    policy_loss = -mean(surrogate * weight),   entropy_loss = +mean(entropy * weight)
-
-    With logit_proximal the ratio is p_new / p_proximal and the surrogate is multiplied by p_proximal / p_old (decoupled
-    clip: how far a step may go is independent of how old the samples are); p_new / p_old counts as at most 100, and
-    p_proximal / p_old as at most rho_max.
-
-    Args:
-      data.logit_new, logit_old, logit_pretrained: [..., A] (categorical), or {'mu', 'sigma'} of [..., D] (Gaussian);
-        with `dist`: [..., P].
-      data.action: [...] integer index in [0, A), or [..., D]: the raw action that was drawn, never a clipped copy.
-      data.adv: [...]; data.weight: [...], mean 1 over the whole batch; None is 1 everywhere. Plain means: not divided
-        by its sum. A row of weight 0 has no influence as long as it is finite.
-      clip_ratio: > 0; infinity: no clipping. dual_clip: > 1. Either may be a 0-dim tensor, which is not checked.
-      entropy_bonus: False leaves entropy_loss a zero.
-      kl_type: estimator of KL(new || pretrained) from the drawn actions, used only with logit_pretrained (else kl_div
-        is a zero).
-      dist: the distribution that the logits are flat parameters of; None: found from what the logits are.
-      surrogate: (log_ratio, ratio, adv, clip_ratio) -> gain, elementwise; see zoo.rl_utils.surrogates.
-      logit_proximal: as logit_old; None: the old policy itself. rho_max: >= 1, None: no such bound.
-    Returns: (ppo_policy_loss, ppo_info); the losses have a gradient in logit_new alone.
-    Raises: ValueError if shapes differ (names both), a tensor is empty or has a wrong kind of dtype, an action lies
-      outside [0, A) (checked on CPU; on a GPU only if ZOO_DEBUG=1, since that waits for it), clip_ratio <= 0,
-      dual_clip <= 1 or kl_type is unknown.
-    Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7; dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5;
-      k1, k2, k3: J. Schulman, joschu.net/blog/kl-approx.html; proximal policy: arXiv:2110.00641, eq. 3.
-    """
-    options = clip_ratio, dual_clip, entropy_bonus, kl_type, dist, surrogate, logit_proximal, rho_max
-    return policy_error_terms(data, *options)[:2]
-
-
-def policy_error_terms(
-    data: ppo_policy_data,
-    clip_ratio: Number = 0.2,
-    dual_clip: Number | None = None,
-    entropy_bonus: bool = True,
-    kl_type: KLType = 'k1',
-    dist: ActionDist | None = None,
-    surrogate: Callable[..., Tensor] = surrogates.clip,
-    logit_proximal: Logit | None = None,
-    rho_max: Number | None = None,
-) -> tuple[ppo_policy_loss, ppo_info, Tensor | None]:
-    """As `ppo_policy_error`, and log p_new - log p_old of each row without gradient: 0 in rows without weight.
-
-    It is None where a kernel computed the loss, which leaves no numbers of single rows.
-    """
-    logits: Sequence[Any] = (data.logit_new, data.logit_old, data.logit_pretrained, logit_proximal)
-    if dist is None:
-        dist, *logits = from_logits(*logits)
-    new, old, pretrained, proximal = logits
-    action, adv, weight = data.action, data.adv, _detach(data.weight)
-    lead = check_policies(dist, new, old, pretrained)
-    check_shape('adv', adv, 'logit_new without its last dimension', lead)
-    check_shape('weight', weight, 'adv', adv.shape)
-    check_floating('adv', adv)
-    dist.check_action(action, lead)
-    check_clip_ratio(clip_ratio)
-    if dual_clip is not None and not isinstance(dual_clip, Tensor) and not dual_clip > 1:
-        raise ValueError(f'dual_clip is {dual_clip} but must be above 1 (3 to 5 is usual); None turns it off')
-    if kl_type not in ('k1', 'k2', 'k3'):
-        raise ValueError(f"kl_type is {kl_type!r}; use 'k1', 'k2' or 'k3'")
-    numbers = (clip_ratio, dual_clip)
-    kernel = (
-        kernels.ENABLED
-        and proximal is None
-        and kernels.find('ppo_policy_error', new, old, action, adv, weight, dist=dist, numbers=numbers, part=surrogate)
-    )
-    if kernel:
-        policy_loss, entropy_loss, *info = kernel(dist, new, old, action, adv, weight, *numbers, surrogate)
-        log_ratio = None
-    else:
-        policy_loss, *info, log_ratio = _surrogate_error(
-            dist, new, old, proximal, action, adv, weight, *numbers, surrogate, rho_max
-        )
-        entropy_loss = _mean(dist.entropy(new), weight) if entropy_bonus else None
-    if not entropy_bonus:
-        entropy_loss = adv.new_zeros(())
-    kl_div = adv.new_zeros(())
-    if pretrained is not None:
-        kl_div = _sampled_kl(dist.log_prob(pretrained.detach(), action) - dist.log_prob(new, action), weight, kl_type)
-    return ppo_policy_loss(policy_loss, entropy_loss, kl_div), ppo_info(*info), log_ratio
-
-
-def ppo_value_error(
-    data: ppo_value_data,
-    clip_ratio: Number = 0.2,
-    use_value_clip: bool = True,
-    value_loss: Callable[..., Tensor] | None = None,
-) -> Tensor:
-    """Squared value error, optionally clipped around the old prediction, or another value loss.
-
-    clipped:   0.5 * mean(max((R - V)^2, (R - V_clip)^2) * weight),
-               V_clip = V_old + clamp(V - V_old, -clip_ratio, clip_ratio)
-    unclipped: 0.5 * mean((R - V)^2 * weight)
-
-    Args: data.value_new, value_old, return_: [...], equal shapes and units; data.weight: as in `ppo_policy_error`.
-      clip_ratio: > 0, in their unit. value_loss: (value, return_, value_old, clip_ratio) -> error, elementwise, in place
-      of the two above; see zoo.rl_utils.value_losses.
-    Returns: 0-dim tensor with a gradient in value_new alone.
-    Raises: ValueError if two shapes differ (a [N, 1] against [N] would broadcast to [N, N]), a tensor is empty or not
-      floating, or clip_ratio <= 0.
-    Source: Schulman et al. 2017, arXiv:1707.06347, eq. 9; the clip is that of OpenAI baselines' ppo2.
-    """
-    check_values(*data)
-    check_clip_ratio(clip_ratio)
-    kernel = kernels.ENABLED and value_loss is None and kernels.find('ppo_value_error', *data, numbers=(clip_ratio,))
-    if kernel:
-        return kernel(*data, clip_ratio if use_value_clip else None)
-    value_loss = value_loss or (value_losses.clip if use_value_clip else value_losses.mse)
-    value, value_old, return_ = wide(data.value_new), data.value_old.detach(), wide(data.return_.detach())
-    error = value_loss(value, return_, value_old, clip_ratio)
-    check_returned('the value loss', error, value.shape, EACH_SAMPLE, value)
-    return _mean(error, _detach(data.weight))
-
-
-ppo_error_continuous = ppo_error
-"""`ppo_error`; the head's output {'mu', 'sigma'} already says that the actions are continuous."""
-
-
-def ppo_policy_error_continuous(
-    data: ppo_policy_data,
-    clip_ratio: Number = 0.2,
-    dual_clip: Number | None = None,
-    kl_type: KLType = 'k1',
-    *,
-    entropy_bonus: bool = True,
-    dist: ActionDist | None = None,
-) -> tuple[ppo_policy_loss, ppo_info]:
-    """`ppo_policy_error` with the arguments in DI-engine's order: its function of this name has kl_type as the fourth.
-
-    The head's output {'mu', 'sigma'} already says that the actions are continuous. Args, Returns, Raises: as there.
-    """
-    return ppo_policy_error(data, clip_ratio, dual_clip, entropy_bonus, kl_type, dist)
-
-
-def _surrogate_error(
-    dist: ActionDist,
-    new: Tensor,
-    old: Tensor,
-    proximal: Tensor | None,
-    action: Tensor,
+def policy_loss(
+    log_new: Tensor,
+    log_old: Tensor,
     adv: Tensor,
     weight: Tensor | None,
     clip_ratio: Number,
-    dual_clip: Number | None,
-    surrogate: Callable[..., Tensor],
-    rho_max: Number | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """policy_loss, and without gradient approx_kl, clipfrac and log p_new - log p_old of each row."""
-    log_new, log_old = dist.log_prob(new, action), dist.log_prob(old.detach(), action)
-    log_proximal = log_old if proximal is None else dist.log_prob(proximal.detach(), action)
-    log_ratio, adv = log_new - log_proximal, wide(adv.detach())
-    if weight is not None:
-        log_ratio = torch.where(weight != 0, log_ratio, 0.0)  # in a row without weight the ratio may overflow
+    surrogate: Callable[..., Tensor] = clip,
+) -> tuple[Tensor, Tensor]:
+    """Surrogate loss of a minibatch, 0-dim, and log_ratio of its rows without gradient: 0 in rows without weight.
+
+    log_ratio   = log p_new(action) - log p_old(action)
+    policy_loss = -mean(surrogate(log_ratio, exp(log_ratio), adv, clip_ratio) * weight)
+
+    Args: log_old, adv: without gradient, in float32 at least. surrogate: see zoo.rl_utils.surrogates.
+    Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7.
+    """
+    log_ratio = valid(log_new - log_old, weight)
     ratio = log_ratio.masked_fill(log_ratio > MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # clamp has no gradient at NaN
-    gain = surrogate(log_ratio, ratio, adv, clip_ratio)
-    check_returned('the surrogate', gain, adv.shape, EACH_SAMPLE, log_ratio)
-    if proximal is not None:
-        gain = gain * _importance(log_new, log_old, log_proximal, weight, rho_max)
-    if dual_clip is not None:
-        gain = torch.where(adv < 0, torch.max(gain, dual_clip * adv), gain)
-    with torch.no_grad():
-        high = dict(getattr(surrogate, 'options', ())).get('high', clip_ratio)  # of an asymmetric clip
-        bounded = ratio.clamp(min=1 - clip_ratio).clamp(max=1 + high)  # one by one: both may be tensors
-        outside = (bounded != ratio).to(ratio.dtype)
-        outside = torch.where(ratio.isnan(), ratio, outside)
-        log_old_ratio = log_ratio if proximal is None else log_new - log_old
-        if weight is not None and proximal is not None:
-            log_old_ratio = torch.where(weight != 0, log_old_ratio, 0.0)
-        approx_kl, clipfrac = weighted_mean(-log_old_ratio, weight), weighted_mean(outside, weight)
-    return -_mean(gain, weight), approx_kl, clipfrac, log_old_ratio.detach()
+    return -mean_of(surrogate(log_ratio, ratio, adv, clip_ratio), weight), log_ratio.detach()
 
 
-@torch.no_grad()
-def _importance(
-    log_new: Tensor, log_old: Tensor, log_proximal: Tensor, weight: Tensor | None, rho_max: Number | None
+def value_loss_of(
+    value: Tensor,
+    return_: Tensor,
+    weight: Tensor | None = None,
+    value_loss: Callable[..., Tensor] = mse,
+    value_old: Tensor | None = None,
+    clip_ratio: Number | None = None,
 ) -> Tensor:
-    """p_proximal / p_old, with p_old raised to where p_new / p_old is 100, and limited to rho_max."""
-    log_importance = log_proximal - torch.max(log_old, log_new - LOG_MAX_IMPORTANCE)
-    if weight is not None:
-        log_importance = torch.where(weight != 0, log_importance, 0.0)
-    importance = log_importance.clamp(max=MAX_LOG_RATIO).exp()
-    return importance if rho_max is None else importance.clamp(max=rho_max)
+    """mean(value_loss(value, return_, value_old, clip_ratio) * weight), 0-dim.
+
+    Args: value: of the critic, in the unit of the others. value_loss: see zoo.rl_utils.value_losses.
+    """
+    return mean_of(value_loss(value, return_, value_old, clip_ratio), weight)
 
 
-def _sampled_kl(log_r: Tensor, weight: Tensor | None, kl_type: KLType) -> Tensor:
-    """KL(p || q) estimated from actions drawn from p, log_r = log q - log p."""
-    if weight is not None:
-        log_r = torch.where(weight != 0, log_r, 0.0)
-    if kl_type == 'k1':
-        return _mean(-log_r, weight)
-    return _mean(0.5 * log_r.square() if kl_type == 'k2' else log_r.exp() - 1 - log_r, weight)
+def valid(x: Tensor, weight: Tensor | None) -> Tensor:
+    """x, and 0 in rows without weight, where a probability ratio may overflow."""
+    return x if weight is None else torch.where(weight != 0, x, 0.0)
 
 
-def weighted_mean(x: Tensor, weight: Tensor | None) -> Tensor:
-    """sum(weight * x) / sum(weight) of x, weight [...] as a 0-dim tensor, for metrics; 0 where all weights are 0."""
-    return x.mean() if weight is None else (x * weight).sum() / weight.sum(dtype=x.dtype).clamp(min=MIN_WEIGHT)
-
-
-def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
+def mean_of(x: Tensor, weight: Tensor | None) -> Tensor:
+    """mean(x * weight), 0-dim: a plain mean, not divided by the sum of the weights."""
     return x.mean() if weight is None else (x * weight).mean()
 
 
-def _detach(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.detach()
+def weighted_mean(x: Tensor, weight: Tensor | None) -> Tensor:
+    """sum(weight * x) / sum(weight) of x, weight [..., N] -> [...], for metrics; 0 where all weights are 0."""
+    return x.mean(-1) if weight is None else (x * weight).sum(-1) / weight.sum(-1, dtype=x.dtype).clamp(min=MIN_WEIGHT)
+
+
+def clipfrac(log_ratio: Tensor, weight: Tensor | None, clip_ratio: Number, high: Number) -> Tensor:
+    """Share of rows whose ratio is outside [1 - clip_ratio, 1 + high]: log_ratio [..., N] -> [...]."""
+    ratio = ratio_of(log_ratio)
+    bounded = ratio.clamp(min=1 - clip_ratio).clamp(max=1 + high)  # one by one: both may be tensors
+    outside = torch.where(ratio.isnan(), ratio, (bounded != ratio).to(ratio.dtype))
+    return weighted_mean(outside, weight)
+
+
+def ratio_of(log_ratio: Tensor) -> Tensor:
+    """exp(log_ratio) without overflow, for metrics."""
+    return log_ratio.clamp(max=MAX_LOG_RATIO).exp()

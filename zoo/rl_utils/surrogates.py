@@ -11,6 +11,7 @@ clip_ratio, and the slope d gain / d log p_new. At r = 1 the slope of all but 'a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -18,18 +19,12 @@ from pydantic import Field
 from torch import Tensor
 
 from zoo.core.registry import SURROGATE_REGISTRY
-from zoo.rl_utils.check import Number
+from zoo.rl_utils.check import EACH_SAMPLE, Number, check_returned
+from zoo.rl_utils.ppo import MAX_LOG_RATIO, valid
+from zoo.rl_utils.ppo import clip as clip
 
-
-@SURROGATE_REGISTRY.register('clip')
-def clip(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
-    """PPO's clipped gain: no reward for a ratio outside [1 - clip_ratio, 1 + clip_ratio].
-
-    gain = min(r A, clamp(r, 1 - c, 1 + c) A);   slope = r A, and 0 where the ratio is outside and going on would pay
-    Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7.
-    """
-    clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)  # type: ignore[arg-type]  # 0-dim tensors too
-    return torch.min(ratio * adv, clipped * adv)
+LOG_MAX_IMPORTANCE = math.log(100.0)
+"""Of p_new / p_behaviour where the loss has a proximal policy (Hilton et al. 2022, arXiv:2110.00641, released code)."""
 
 
 @SURROGATE_REGISTRY.register('asymmetric_clip')
@@ -160,3 +155,30 @@ def awr(
     """
     weight = (adv / temperature).clamp(max=math.log(max_weight)).exp()
     return weight * log_ratio
+
+
+def with_options(
+    surrogate: Callable[..., Tensor], dual_clip: Number | None = None, importance: Tensor | None = None
+) -> Callable[..., Tensor]:
+    """A surrogate, which may be somebody's own, whose gains are looked at, weighed, and bounded from below.
+
+    gain = surrogate(..) * importance;   gain = max(gain, dual_clip * adv) where adv < 0
+    """
+
+    def gain_of(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
+        gain = surrogate(log_ratio, ratio, adv, clip_ratio)
+        check_returned('the surrogate', gain, adv.shape, EACH_SAMPLE, log_ratio)
+        gain = gain if importance is None else gain * importance
+        return gain if dual_clip is None else torch.where(adv < 0, torch.max(gain, dual_clip * adv), gain)
+
+    return gain_of
+
+
+@torch.no_grad()
+def importance_of(
+    log_new: Tensor, log_old: Tensor, log_proximal: Tensor, weight: Tensor | None, rho_max: Number | None
+) -> Tensor:
+    """p_proximal / p_old, with p_old raised to where p_new / p_old is 100, and limited to rho_max."""
+    log_importance = valid(log_proximal - torch.max(log_old, log_new - LOG_MAX_IMPORTANCE), weight)
+    importance = log_importance.clamp(max=MAX_LOG_RATIO).exp()
+    return importance if rho_max is None else importance.clamp(max=rho_max)

@@ -9,6 +9,7 @@ Below V is the value, R the return.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -18,18 +19,21 @@ from torch import Tensor
 
 from zoo.core.errors import UserError
 from zoo.core.registry import VALUE_LOSS_REGISTRY
-from zoo.rl_utils.check import Number, wide
+from zoo.rl_utils.check import EACH_SAMPLE, Number, check_returned, wide
+from zoo.rl_utils.ppo import mse as mse
 
 Range = Annotated[float, Field(gt=0)]
 
 
-@VALUE_LOSS_REGISTRY.register('mse')
-def mse(value: Tensor, return_: Tensor, value_old: Tensor | None, clip_ratio: Number) -> Tensor:
-    """Half the squared error.
+def checked(value_loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A value loss, which may be somebody's own, whose errors are looked at."""
 
-    error = 0.5 (R - V)^2;   d error / d V = V - R
-    """
-    return 0.5 * (return_ - value).square()
+    def error_of(value: Tensor, return_: Tensor, value_old: Tensor | None, clip_ratio: Number) -> Tensor:
+        error = value_loss(value, return_, value_old, clip_ratio)
+        check_returned('the value loss', error, value.shape, EACH_SAMPLE, value)
+        return error
+
+    return error_of
 
 
 @VALUE_LOSS_REGISTRY.register('huber')

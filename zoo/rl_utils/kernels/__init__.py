@@ -69,6 +69,11 @@ def find(
     return _loaded[op][0] if _load(op, str(first.device), nvec) else None
 
 
+def reach(x: Tensor) -> bool:
+    """Whether a kernel may be found for tensors where this one is: else formulas can be called without a look."""
+    return ENABLED and not _disabled and (x.is_cuda or MODE == 'interpret')
+
+
 @contextmanager
 def disabled() -> Iterator[None]:
     """Inside, every op uses its reference: a compiler that traces one can fuse it with the operations around it."""
