@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.choose import Named, Wish, env_compiler, executor_label
+from zoo.backend.choose import env_compiler, executor_label
 from zoo.backend.executor import Acting, Step, forward_for_acting
-from zoo.config.components import make_part, name_of
+from zoo.config.components import make_part
 from zoo.config.schedule import Rates
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, map_tensors
 from zoo.core.errors import UserError
@@ -23,7 +23,7 @@ from zoo.model.check import probe, reached, unread_option
 from zoo.policy.acting import NetworkPolicy
 from zoo.policy.checks import action_problem, exploration_of, memory_problem, parts_problem, unread_problem
 from zoo.policy.config import ActorCriticPolicyConfig
-from zoo.policy.execution import Execution
+from zoo.policy.execution import Execution, wish_for
 from zoo.policy.gradient_steps import clips_values
 from zoo.policy.loss_terms import Objective
 from zoo.policy.metrics import adv_abs_max, total_loss
@@ -62,6 +62,8 @@ class ActorCriticPolicy(NetworkPolicy):
     scheduled: ClassVar[tuple[str, ...]] = ('learning_rate', 'clip_ratio', 'entropy_weight')
     """Fields of cfg.learn that follow the env steps; their present values are in `rates`, and are logged."""
     announces_gradients: ClassVar[bool] = True
+    has_critic = True
+    """Whether it trains a critic."""
     nothing_left: ClassVar[str] = NOTHING_LEFT
 
     @abstractmethod
@@ -122,30 +124,9 @@ class ActorCriticPolicy(NetworkPolicy):
             raise UserError(problem)
         for option in self.options:
             option.attach(self)
-        self._execution = Execution(self._model, self.dist, self.device, self._wish())
-        self.compile_env = env_compiler(self._execution.wish, self.device)
-
-    def _wish(self) -> Wish:
-        """What is asked of the executor: of a policy that only evaluates, nothing."""
-        cfg, run, objective = self.cfg.learn, self.run, self.objective
-        n_step = None if run.max_env_step is None else run.max_env_step * self._steps_per_env_step()
-        if not self.explores:
-            return Wish('eager', cfg.compile, n_step)
-        parts = [
-            *objective.parts,
-            Named('proximal policy', objective.fixed.proximal),
-            Named('optimizer', name_of(cfg.optimizer)),
-        ]
-        options = {
-            'accumulate': cfg.accumulate != 1,
-            'grad_clip_value': cfg.grad_clip_value,
-            'precision': cfg.precision != 'fp32',
-        }
-        parts += [Named('option', f'policy.learn.{name}') for name, is_set in options.items() if is_set]
-        is_summed = f'gradients are summed over {run.ranks.size} ranks' if run.ranks.size > 1 else ''
-        why = ' and '.join(filter(None, (run.eager_only, is_summed)))
-        exploration = name_of(exploration_of(self.cfg.collect))
-        return Wish(cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=why, exploration=exploration)
+        wish = wish_for(self, self._explore.name, self._steps_per_env_step())
+        self._execution = Execution(self._model, self.dist, self.device, wish)
+        self.compile_env = env_compiler(wish, self.device)
 
     def check_fields(self) -> None:
         defaults = type(self).config()
@@ -160,7 +141,7 @@ class ActorCriticPolicy(NetworkPolicy):
         yield action_problem(self.dist, self._action_map.mode)
         for option in self.options:
             yield from option.problems(self)
-        yield parts_problem(self.cfg, self.objective, self.given_model, self._explore, self.dist, self.device)
+        yield parts_problem(self.cfg, self.objective, self.given_model, self._explore, self.dist)
         yield memory_problem(self.cfg, self.has_state, self._fields, self._batch_size)
 
     @property
@@ -179,7 +160,7 @@ class ActorCriticPolicy(NetworkPolicy):
         return acting or super()._start_acting(obs, first)
 
     def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:
-        has_value = with_value and self.cfg.learn.baseline != 'none'
+        has_value = with_value and self.has_critic
         output = forward_for_acting(self._model, self._on_device(obs), has_value)
         return self.dist, output['logit'], self.samples.units.restore(output['value']) if has_value else None
 
@@ -230,12 +211,8 @@ class ActorCriticPolicy(NetworkPolicy):
             option.model_replaced()
 
     def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> FlatOptimizer:
-        cfg = self.cfg.learn
         optimizer = super()._make_optimizer(named)
-        own = {name: x for option in self.options for name, x in option.mechanics().items()}
-        optimizer.configure(
-            accumulate=cfg.accumulate, grad_clip_value=cfg.grad_clip_value, precision=cfg.precision, **own
-        )
+        optimizer.configure(**{name: x for option in self.options for name, x in option.mechanics().items()})
         return optimizer
 
     def _set_env_step(self, env_step: int) -> None:
@@ -302,9 +279,6 @@ class ActorCriticPolicy(NetworkPolicy):
         if update := getattr(self._model, 'update_normalizer', None):  # a model need not keep any
             update(rows['obs'], once(rows))
         found: Metrics = {}
-        if self.objective.n_value > 1:
-            return_ = self.samples.read_by_steps(batch)['return_']
-            found['return_outside'] = self.objective.value_loss.is_outside(return_).float().mean()
         for option in self.options:
             found |= option.after_update(batch)
         return found | self._learner_metrics()

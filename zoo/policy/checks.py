@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from zoo.backend.precision import precision_problem
 from zoo.config.components import name_of
 from zoo.config.section import plain
 from zoo.policy.config import ActorCriticPolicyConfig
@@ -55,7 +52,6 @@ def parts_problem(
     given_model: str | None,
     explore: Any,
     dist: ActionDist,
-    device: torch.device,
 ) -> str:
     """Of the parts that the config names. cfg: the resolved section `policy`; given_model: class of a model given."""
     learn, estimator = cfg.learn, name_of(cfg.collect.estimator)
@@ -88,7 +84,7 @@ def parts_problem(
         return (
             'policy.learn.target_kl_at is given but target_kl is null: nothing stops early; give target_kl, e.g. 0.02'
         )
-    return precision_problem(learn.precision, device) or exploration_problem(explore, dist)
+    return exploration_problem(explore, dist)
 
 
 def exploration_of(collect: Any) -> Any:

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from zoo.backend.choose import Wish, choose_executor
+from zoo.backend.choose import Named, Wish, choose_executor
+from zoo.config.components import name_of
 from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks
 from zoo.core.seeding import stream
+from zoo.policy.options.base import Owner
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -37,6 +39,20 @@ def join_model(model: nn.Module, ranks: Ranks) -> None:
     for module in model.modules():
         if isinstance(module, RunningMeanStd):
             module.ranks = ranks
+
+
+def wish_for(policy: Owner, exploration: str, step_per_env_step: float) -> Wish:
+    """What a policy asks of the executor, given its gradient steps per env step; of one that only evaluates, nothing."""
+    cfg, run = policy.cfg.learn, policy.run
+    n_step = None if run.max_env_step is None else run.max_env_step * step_per_env_step
+    if not policy.explores:
+        return Wish('eager', cfg.compile, n_step)
+    own = [part for option in policy.options for part in option.parts]
+    parts = sorted([*own, Named('optimizer', name_of(cfg.optimizer))], key=lambda part: part.kind == 'option')
+    parts = [*policy.objective.parts, *parts]
+    is_summed = f'gradients are summed over {run.ranks.size} ranks' if run.ranks.size > 1 else ''
+    why = ' and '.join(filter(None, (run.eager_only, is_summed)))
+    return Wish(cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=why, exploration=exploration)
 
 
 class Execution:

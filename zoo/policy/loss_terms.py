@@ -44,7 +44,6 @@ class Objective:
             surrogate=self.surrogate,
             value_loss=self.value_loss,
             penalties=self.penalties,
-            precision=cfg.precision,
         )
 
     @property
@@ -65,9 +64,8 @@ class Objective:
 
     @property
     def names(self) -> list[str]:
-        """Of the metrics: each penalty's mean and weight; the share of returns outside of a histogram of them."""
-        names = [name for penalty in self.penalties for name in (f'penalty_{penalty.name}', f'{penalty.name}_weight')]
-        return names + (['return_outside'] if self.n_value > 1 else [])
+        """Of the metrics: each penalty's mean and weight."""
+        return [name for penalty in self.penalties for name in (f'penalty_{penalty.name}', f'{penalty.name}_weight')]
 
     def set_env_step(self, env_step: int) -> None:
         """Weights without a target follow their schedules."""

@@ -23,6 +23,8 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('off_policy_correction', 'AveragedPolicy', lambda policy: _proximal(policy) == 'ewma'),
     ('passes', 'EarlyStop', lambda policy: policy.cfg.learn.target_kl is not None),
     ('passes', 'RecomputedAdvantages', lambda policy: policy.cfg.learn.get('recompute_adv', False)),
+    ('mechanics', 'OptimizerMechanics', lambda policy: _has_mechanics(policy.cfg.learn)),
+    ('histogram', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'KLFollower', lambda policy: policy.learns and _follows_kl(policy)),
     ('plasticity', 'Plasticity', lambda policy: policy.learns and policy.cfg.learn.plasticity is not None),
 )
@@ -41,6 +43,10 @@ def options_of(policy: Owner) -> tuple[UpdateOption, ...]:
         if is_chosen(policy)
     ]
     return (*found, *(make_part(OPTION_REGISTRY, spec) for spec in policy.cfg.learn.options))
+
+
+def _has_mechanics(learn: Any) -> bool:
+    return learn.accumulate != 1 or learn.grad_clip_value is not None or learn.precision != 'fp32'
 
 
 def _correction(policy: Owner) -> Any:

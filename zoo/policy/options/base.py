@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -43,6 +43,7 @@ class Owner(Protocol):
     options: tuple[UpdateOption, ...]
     dist: Any
     has_state: bool
+    has_critic: bool
     normalizers: Any
     learns: bool
     explores: bool
@@ -74,6 +75,7 @@ class UpdateOption:
 
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'policy'
     names: tuple[str, ...] = ()
+    parts: Sequence[Any] = ()
 
     def problems(self, policy: Owner) -> Iterator[str]:
         """A sentence for each setting that it does not go with; it names both, and the remedy."""

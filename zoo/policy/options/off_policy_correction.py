@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from zoo.backend.choose import Named
 from zoo.config.components import make_part, name_of
 from zoo.config.section import Keyed, value_at
 from zoo.core.data import Columns, Rollout
@@ -169,6 +170,7 @@ class ProximalPolicy(UpdateOption):
     def attach(self, policy: Owner) -> None:
         self._policy = policy
         part = make_part(PROXIMAL_REGISTRY, proximal_of(policy.cfg.learn))
+        self.parts = [Named('proximal policy', part.name)]
         policy.objective.fixed = policy.objective.fixed._replace(
             proximal=part.name, rho_max=dict(part.options).get('rho_max')
         )

@@ -34,6 +34,7 @@ class NoBaseline(UpdateOption):
         self._ranks = policy.run.ranks
         self._keeps_output = policy.objective.reads_old_value
         policy.samples.reference = torch.zeros_like
+        policy.has_critic = False
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
         weight = whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)

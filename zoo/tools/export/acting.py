@@ -224,7 +224,7 @@ class ActingModule(nn.Module):
         policy: Any = self._policy
         if state is None:
             _, _, value = policy._judge(obs, True)
-        elif hasattr(policy, 'samples') and policy.cfg.learn.baseline != 'none':
+        elif getattr(policy, 'has_critic', False):
             output = forward_for_acting(policy._model, obs, True, state)
             value, state = policy.samples.units.restore(output['value']), output['state']
         else:
