@@ -36,8 +36,6 @@ from zoo.policy.sequences import (
     length_of,
     n_copy,
     n_entry,
-    once,
-    rows_of,
     run_model,
     stride_of,
 )
@@ -275,9 +273,9 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def _end_update(self, batch: Columns) -> Metrics:
         """What follows the gradient steps of an update: statistics of observations, what options do; metrics of the whole."""
-        rows = rows_of(batch)
         if update := getattr(self._model, 'update_normalizer', None):  # a model need not keep any
-            update(rows['obs'], once(rows))
+            rows, weight = self.samples.rows_once(batch)
+            update(rows['obs'], weight)
         found: Metrics = {}
         for option in self.options:
             found |= option.after_update(batch)

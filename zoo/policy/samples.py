@@ -25,7 +25,7 @@ from zoo.core.data import (
 from zoo.core.ranks import ALONE, Ranks, weight_scale
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.options.base import Estimated, UpdateOption
-from zoo.policy.sequences import SequenceConfig, as_sequences
+from zoo.policy.sequences import SequenceConfig, as_sequences, rows_once
 from zoo.rl_utils.estimators import check_estimate
 from zoo.rl_utils.gae import gae_data, normalize_advantage
 
@@ -51,7 +51,12 @@ def ends_of(timestep: Timestep) -> Transition:
 def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
     """Weights [T, B] of mean 1 over all ranks: rows that only reset an env have 0, the others are equal."""
     valid = (~is_reset).to(torch.float32)
-    return valid * weight_scale(valid, ranks)
+    return valid * (rows_by_weight(valid) if ranks is ALONE else weight_scale(valid, ranks))
+
+
+def rows_by_weight(valid: Tensor) -> Tensor:
+    """What weights [...] are to be multiplied by so that their mean is 1, 0-dim."""
+    return valid.numel() / valid.sum().clamp(min=1)
 
 
 def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
@@ -125,6 +130,7 @@ class Samples:
       estimator: (gae_data, gamma, lambda (, log_ratio)) -> (advantages, returns), [T, B] each.
       entries: (columns [T, B, ...], rollout) -> rows [N, ...], or sequences.
       entry_len: steps in an entry, 1 for rows.
+      rows_once: batch -> its rows, and the weights [N] by which statistics count every row once; None: all alike.
       inputs: functions of columns that a step reads, each called on the last one's result.
     """
 
@@ -137,13 +143,14 @@ class Samples:
         self.estimator = estimator
         self.entries: Callable[[dict[str, Any], Rollout], Sample] = as_rows
         self.entry_len = 1
+        self.rows_once: Callable[[Columns], tuple[Columns, Tensor | None]] = as_they_are
         self.inputs: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
         if cfg.learn.adv_norm == 'batch':
             self.inputs.append(self._normalized)
 
     def cut_into(self, sequences: SequenceConfig) -> None:
         """Entries are sequences from now on. Args: sequences: the resolved section `policy.learn.sequence`."""
-        self.entries, self.entry_len = partial(as_sequences, cfg=sequences), sequences.len
+        self.entries, self.entry_len, self.rows_once = partial(as_sequences, cfg=sequences), sequences.len, rows_once
 
     @torch.no_grad()
     def of_rollout(self, rollout: Rollout, critic: Critic) -> Sample:
@@ -203,3 +210,8 @@ def as_rows(columns: dict[str, Any], rollout: Rollout) -> Sample:
     """[T, B, ...] -> [N, ...], t-major."""
     rows: Sample = map_tensors(lambda x: x.flatten(0, 1), columns)
     return rows
+
+
+def as_they_are(batch: Columns) -> tuple[Columns, Tensor | None]:
+    """The rows of a batch of rows, and their weights."""
+    return batch, batch.get('weight', None)

@@ -149,6 +149,12 @@ def rows_of(columns: C) -> C:
     return rows
 
 
+def rows_once(batch: C) -> tuple[C, Tensor | None]:
+    """The rows of a batch of sequences, and the weights by which statistics count each once."""
+    rows = rows_of(batch)
+    return rows, once(rows)
+
+
 def run_model(model: nn.Module, method: str, columns: Columns) -> dict[str, Tensor]:
     """What a method of a model computes from a batch, by name ('logit', 'value', ..), as rows in the order of `rows_of`.
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from zoo.core.data import Columns, Rollout, Transition
 from zoo.policy.options.base import Estimated, Owner, UpdateOption
-from zoo.policy.sequences import once, rows_of
 from zoo.rl_utils.gae import discounted_sum
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -66,6 +65,7 @@ class ValueNorm(UpdateOption):
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'value'
 
     def attach(self, policy: Owner) -> None:
+        self._samples = policy.samples
         self._statistics = policy.samples.units = policy.normalizers['value'] = _statistics(policy)
         self._keeps_output = policy.objective.reads_old_value
         policy.samples.inputs.append(self.in_units_of_critic)
@@ -78,8 +78,8 @@ class ValueNorm(UpdateOption):
         return kept_output(estimated) if self._keeps_output else {}
 
     def before_update(self, batch: Columns) -> Columns:
-        rows = rows_of(batch)
-        self._statistics.update(rows['return_'], once(rows))
+        rows, weight = self._samples.rows_once(batch)
+        self._statistics.update(rows['return_'], weight)
         return batch
 
 
