@@ -73,8 +73,6 @@ def parts_problem(
         )
     if problem := _exploration_problem(cfg, objective):
         return problem
-    if problem := _value_drift_problem(cfg, objective, given_model):
-        return problem
     if learn.dual_clip is not None and objective.surrogate.name in NO_PLAIN_GAIN:
         return (
             f'policy.learn.dual_clip is {learn.dual_clip:g} but surrogate {objective.surrogate.name!r} is not the ratio times '
@@ -107,17 +105,6 @@ def _exploration_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
     return (
         f'{what} but policy.collect.exploration is {name!r}: its KL is that from the policy that acted, so exploration would '
         f"count as a change of the policy; use exploration 'sample', or {drop}"
-    )
-
-
-def _value_drift_problem(cfg: ActorCriticPolicyConfig, objective: Any, given_model: str | None) -> str:
-    """Of ppg; a policy without a critic refuses the penalty itself, and of a model given the first step finds out."""
-    is_apart = 'aux_freq' in cfg.learn and given_model is None and cfg.model.get('arch') in ('dual', 'detach')
-    if not is_apart or all(penalty.name != 'value_drift' for penalty in objective.penalties):
-        return ''
-    return (
-        f"policy.learn.penalties has 'value_drift' but policy.model.arch is {cfg.model.arch!r}, which trains the critic in "
-        "steps of its own; leave the penalty out, or use arch 'shared'"
     )
 
 

@@ -187,6 +187,15 @@ class PPGPolicy(ActorCriticPolicy):
         cfg = self.cfg
         if self.has_state and self.learns:
             yield sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.aux_batch_size, 'aux_batch_size')
+        is_apart = self.given_model is None and cfg.model.get('arch') in (
+            'dual',
+            'detach',
+        )  # of a model given the first step finds out
+        if is_apart and any(penalty.name == 'value_drift' for penalty in self.objective.penalties):
+            yield (
+                f"policy.learn.penalties has 'value_drift' but policy.model.arch is {cfg.model['arch']!r}, which trains the "
+                "critic in steps of its own; leave the penalty out, or use arch 'shared'"
+            )
 
     @property
     def _joint(self) -> bool:
