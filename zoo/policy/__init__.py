@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from zoo.policy.acting import NetworkPolicy
     from zoo.policy.base import Policy
     from zoo.policy.config import CollectConfig, EvalConfig, LearnConfig, PolicyConfig
+    from zoo.policy.options.base import UpdateOption
     from zoo.policy.ppg import PPGCollectConfig, PPGConfig, PPGLearnConfig, PPGPolicy
     from zoo.policy.ppo import PPOCollectConfig, PPOConfig, PPOLearnConfig, PPOPolicy
     from zoo.policy.variants.a2c import A2CCollectConfig, A2CConfig, A2CLearnConfig, A2CPolicy
@@ -50,6 +51,7 @@ __all__ = [
     'PolicyConfig',
     'Schedule',
     'ScheduleOrZero',
+    'UpdateOption',
     'schedule_value',
 ]
 
@@ -58,6 +60,7 @@ _HOME = {
     'zoo.policy.acting': 'NetworkPolicy',
     'zoo.policy.base': 'Policy',
     'zoo.policy.config': 'CollectConfig EvalConfig LearnConfig PolicyConfig',
+    'zoo.policy.options.base': 'UpdateOption',
     'zoo.policy.ppg': 'PPGCollectConfig PPGConfig PPGLearnConfig PPGPolicy',
     'zoo.policy.ppo': 'PPOCollectConfig PPOConfig PPOLearnConfig PPOPolicy',
     'zoo.policy.variants.a2c': 'A2CCollectConfig A2CConfig A2CLearnConfig A2CPolicy',
