@@ -1,8 +1,4 @@
-"""Passes of gradient steps over a batch: the order of its entries, the count of steps.
-
-A draw takes (columns, n_pass, generator) and returns (order, weight): order [n_pass, n] int64 on the generator's device,
-indices of entries, n of them in each pass; weight [n] f32 or None: a factor of the loss of each entry, None: 1.
-"""
+"""Passes of gradient steps over a batch: the order of its entries, the count of steps."""
 
 from __future__ import annotations
 
@@ -28,11 +24,10 @@ if TYPE_CHECKING:
     from zoo.policy.samples import Samples
 
 P = TypeVar('P', bound='Passes')
-Drawn = tuple[Tensor, Tensor | None]
 
 
 @DRAW_REGISTRY.register('shuffle')
-def shuffle(columns: Columns, n_pass: int, generator: torch.Generator) -> Drawn:
+def shuffle(columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
     """Every entry once in each pass, in a random order."""
     n, device = len(first_leaf(columns)), generator.device
     return torch.stack([torch.randperm(n, generator=generator, device=device) for _ in range(n_pass)]), None

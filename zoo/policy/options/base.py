@@ -23,6 +23,17 @@ class Estimated(NamedTuple):
     weight: Tensor | None
 
 
+def kept_output(estimated: Estimated) -> dict[str, Tensor]:
+    """The column 'value_output': what the critic put out, in its own unit, for losses that compare with it.
+
+    A value clip limits how far gradient steps move the critic's output, so its centre is the output that was there before
+    the first of them, also in later draws from a buffer. The column 'value' cannot give it back: it is in return units,
+    and the statistics that lead back move with the samples' own returns before the first step. Without a baseline that
+    column is 0.
+    """
+    return {'value_output': estimated.output}
+
+
 class Owner(Protocol):
     """What an option may use of its policy.
 

@@ -1,4 +1,8 @@
-"""Draws of minibatches other than 'shuffle': in order, by priority, and the check of one of your own."""
+"""Draws of minibatches other than 'shuffle': in order, by priority, and the check of one of your own.
+
+A draw takes (columns, n_pass, generator) and returns (order, weight): order [n_pass, n] int64 on the generator's device,
+indices of entries, n of them in each pass; weight [n] f32 or None: a factor of the loss of each entry, None: 1.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from torch import Tensor
 from zoo.core.data import Columns, first_leaf, send
 from zoo.core.errors import UserError
 from zoo.core.registry import DRAW_REGISTRY
-from zoo.policy.passes import Drawn
 from zoo.rl_utils.check import check_pair, check_returned
 
+Drawn = tuple[Tensor, Tensor | None]
 _FLOOR = 1e-6
 """Of a priority, as a share of the largest one: every entry may come, and a batch without advantages is drawn evenly."""
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.data import Columns, Rollout, Transition
-from zoo.policy.options.base import Estimated, Owner, UpdateOption
+from zoo.policy.options.base import Estimated, Owner, UpdateOption, kept_output
 from zoo.rl_utils.gae import discounted_sum
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -81,17 +81,6 @@ class ValueNorm(UpdateOption):
         rows, weight = self._samples.rows_once(batch)
         self._statistics.update(rows['return_'], weight)
         return batch
-
-
-def kept_output(estimated: Estimated) -> dict[str, Tensor]:
-    """The column 'value_output': what the critic put out, in its own unit, for losses that compare with it.
-
-    A value clip limits how far gradient steps move the critic's output, so its centre is the output that was there before
-    the first of them, also in later draws from a buffer. The column 'value' cannot give it back: it is in return units,
-    and the statistics that lead back move with the samples' own returns before the first step. Without a baseline that
-    column is 0.
-    """
-    return {'value_output': estimated.output}
 
 
 def _statistics(policy: Owner) -> RunningMeanStd:

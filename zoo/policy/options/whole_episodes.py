@@ -12,8 +12,7 @@ from zoo.config.components import name_of
 from zoo.core.data import Rollout
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, weight_scale
-from zoo.policy.options.base import Estimated, Owner, UpdateOption
-from zoo.policy.options.normalization import kept_output
+from zoo.policy.options.base import Estimated, Owner, UpdateOption, kept_output
 
 NEEDS_CRITIC = ('gae', 'n_step', 'vtrace')
 """Estimators that stand a value of the critic in for what comes after a step."""
