@@ -56,7 +56,7 @@ def as_trained(policy: Any) -> Any:
     for name, module in policy.model.named_modules():
         if isinstance(module, nn.Linear) and name.startswith('policy_head'):
             module.weight.mul_(GAIN)
-    for module in (*policy.model.modules(), *policy._normalizers.modules()):
+    for module in (*policy.model.modules(), *policy.normalizers.modules()):
         if isinstance(module, RunningMeanStd):
             module.update(3 + 2 * torch.randn(100, *module.mean.shape, generator=generator))
     return policy

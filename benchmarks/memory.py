@@ -94,9 +94,8 @@ def train(args: argparse.Namespace, n_rollout: int) -> float:
         samples['obs'].random_(generator=generator)
         for name in ('adv', 'return_'):
             samples[name].normal_(generator=generator)
-        policy.learn_mode.forward(samples)
-        metrics = policy.learn_mode.learn_aux()
-    assert metrics, 'the auxiliary phase has come'
+        metrics = policy.learn_mode.forward(samples)
+    assert 'auxiliary_loss' in metrics, 'the auxiliary phase has come'
     return status_mb('RssFile', 'RssShmem')
 
 

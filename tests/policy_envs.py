@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,16 @@ def job_config(root: Any, env_id: Any = 'tests.envs:limit_env', **sections: Any)
         ),
     )
     return _merged(base, sections)
+
+
+@contextmanager
+def phase_held_back(policy: Any) -> Iterator[None]:
+    """Within this context `forward` begins no auxiliary phase; after it `policy.learn_mode.learn_aux()` does, when it is due."""
+    policy.learn_aux = dict
+    try:
+        yield
+    finally:
+        del policy.learn_aux
 
 
 def clone(samples: Any) -> Any:

@@ -26,7 +26,7 @@ from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import reseed, stream
 from zoo.env import make_vector_env
 from zoo.policy.hooks import gradient_ready, listening
-from zoo.policy.passes import Epochs
+from zoo.policy.passes import Passes
 from zoo.policy.sequences import length_of, n_entry
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
@@ -114,7 +114,6 @@ def trained(case: Case, ranks: Ranks = ALONE, n_part: int = 1) -> dict[str, Tens
     for _ in range(case.n_rollout):
         samples = policy.collect_mode.get_train_sample(collector.collect())
         metrics = policy.learn_mode.forward(samples)
-        metrics = metrics | policy.learn_mode.learn_aux()
     for env in envs:
         env.close()
     state = {path: torch.as_tensor(x).detach().clone() for path, x in leaves(policy.state_dict())}
@@ -130,43 +129,43 @@ def in_one_process(case: Case) -> dict[str, Tensor]:
 @contextmanager
 def stratified() -> Iterator[None]:
     """Within this context one process takes minibatches that are those of SIZE ranks, one after the other."""
-    own = Epochs._reseed, Epochs._pass, Epochs.permutations
+    own = Passes._reseed, Passes._pass, Passes.permutations
 
-    def orders_of(epochs: Epochs, n_pass: int, n: int) -> list[Tensor]:
-        """Of each rank, [n_pass, n // SIZE]: as `Epochs` draws them."""
+    def orders_of(passes: Passes, n_pass: int, n: int) -> list[Tensor]:
+        """Of each rank, [n_pass, n // SIZE]: as `Passes` draws them."""
         return [
             torch.stack([torch.randperm(n // SIZE, generator=generator) for _ in range(n_pass)])
-            for generator in epochs.generators  # type: ignore[attr-defined]
+            for generator in passes.generators  # type: ignore[attr-defined]
         ]
 
-    def reseeded(epochs: Epochs) -> None:
-        epochs.generators = [  # type: ignore[attr-defined]
-            reseed(torch.Generator(), SEED, 'learn', rank, epochs.train_iter) for rank in range(SIZE)
+    def reseeded(passes: Passes) -> None:
+        passes.generators = [  # type: ignore[attr-defined]
+            reseed(torch.Generator(), SEED, 'learn', rank, passes.train_iter) for rank in range(SIZE)
         ]
 
-    def one_pass(epochs: Epochs, columns: Any, n_pass: int, batch_size: int | None) -> Any:
+    def one_pass(passes: Passes, columns: Any, n_pass: int, batch_size: int | None) -> Any:
         n, length = n_entry(columns), length_of(columns)
         n_row = n if batch_size is None else batch_size // length
-        order = together(orders_of(epochs, n_pass, n), n, n_row // SIZE)
-        epochs._draw = lambda columns, n_pass, generator: (order, None)
-        return own[1](epochs, columns, n_pass, batch_size)
+        order = together(orders_of(passes, n_pass, n), n, n_row // SIZE)
+        passes._draw = lambda columns, n_pass, generator: (order, None)
+        return own[1](passes, columns, n_pass, batch_size)
 
-    def permutations(epochs: Epochs, n_pass: int, n: int, device: torch.device) -> Tensor:
-        reseeded(epochs)
-        n_rollout = entries_of_a_rollout(epochs, n)
-        n_row = BATCH_SIZE // epochs.length  # type: ignore[attr-defined]
-        return together(orders_of(epochs, n_pass, n), n_rollout, n_row)
+    def permutations(passes: Passes, n_pass: int, n: int, device: torch.device) -> Tensor:
+        reseeded(passes)
+        n_rollout = entries_of_a_rollout(passes, n)
+        n_row = BATCH_SIZE // passes.length  # type: ignore[attr-defined]
+        return together(orders_of(passes, n_pass, n), n_rollout, n_row)
 
-    def entries_of_a_rollout(epochs: Epochs, n: int) -> int:
-        length = epochs._cfg.sequence.len if n < SIZE * N_ENV * N_STEP else 1
-        epochs.length = length  # type: ignore[attr-defined]
+    def entries_of_a_rollout(passes: Passes, n: int) -> int:
+        length = passes._cfg.sequence.len if n < SIZE * N_ENV * N_STEP else 1
+        passes.length = length  # type: ignore[attr-defined]
         return SIZE * N_ENV * N_STEP // length
 
-    Epochs._reseed, Epochs._pass, Epochs.permutations = reseeded, one_pass, permutations  # type: ignore
+    Passes._reseed, Passes._pass, Passes.permutations = reseeded, one_pass, permutations  # type: ignore
     try:
         yield
     finally:
-        Epochs._reseed, Epochs._pass, Epochs.permutations = own  # type: ignore[method-assign]
+        Passes._reseed, Passes._pass, Passes.permutations = own  # type: ignore[method-assign]
 
 
 def together(orders: list[Tensor], n_rollout: int, n_row: int) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from zoo.core.data import RunInfo
-from zoo.core.ranks import ALONE, mean_over, merged_moments
+from zoo.core.ranks import ALONE, mean_over, merged_moments, weight_scale
 
 
 def test_alone_gives_back_what_it_is_given() -> None:
@@ -44,3 +44,9 @@ def test_merged_moments_are_those_of_all_rows(sizes: tuple[int, ...]) -> None:
         torch.testing.assert_close(var, rows.var(0, correction=0), rtol=0, atol=1e-11)
     else:
         assert not mean.any() and not var.any()
+
+
+def test_weight_scale_makes_the_mean_1_and_keeps_zeros() -> None:
+    valid = torch.tensor([0.0, 1.0, 1.0, 0.0])
+    assert (valid * weight_scale(valid)).tolist() == [0, 2, 2, 0]
+    assert weight_scale(torch.zeros(3)).item() == 3  # there is nothing to scale

@@ -116,7 +116,7 @@ def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
         for _ in range(80):
             job.iteration()
         first = torch.ones(1, 1) if 'onstant' in str(env['id']) else torch.zeros(1, 1)
-        return job.policy.samples.in_return_units(job.policy.compute_critic(first)).item()
+        return job.policy.samples.units.restore(job.policy.compute_critic(first)).item()
 
 
 @pytest.mark.slow
@@ -168,122 +168,6 @@ def test_samples_are_t_major() -> None:
     policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=4), enable_field=['collect'])
     samples = policy.collect_mode.get_train_sample(collect(policy, MODES['sync same_step'], n_env=3))
     assert samples['obs'].flatten().tolist() == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
-
-
-def test_ignore_done_bootstraps_terminal_states_like_truncated_ones() -> None:
-    policy = make_policy(
-        OBS,
-        TWO_ACTIONS,
-        network=HandModel(lambda s: 10 + s),
-        enable_field=['collect'],
-        learn=dict(ignore_done=True),
-        collect=dict(n_step=5, discount_factor=0.9, gae_lambda=0.5),
-    )
-    samples = policy.collect_mode.get_train_sample(
-        collect(policy, {**MODES['sync same_step'], 'kwargs': {'end': 'terminated'}}, 1)
-    )
-    torch.testing.assert_close(samples['adv'], torch.tensor(EPISODE['truncated']))
-
-
-def test_value_norm_gives_samples_in_return_units() -> None:
-    policy = make_policy(
-        OBS,
-        TWO_ACTIONS,
-        network=HandModel(lambda s: s),
-        enable_field=['collect'],
-        learn=dict(value_norm=True),
-        collect=dict(n_step=5, discount_factor=0.9, gae_lambda=0.0),
-    )
-    policy._normalizers['value'].update(torch.tensor([47.0, 53.0]))  # mean 50, deviation 3
-    samples = policy.collect_mode.get_train_sample(collect(policy, MODES['sync same_step'], 1))
-    value = torch.tensor([50.0, 53.0, 56.0, 59.0, 62.0])
-    torch.testing.assert_close(samples['value'], value)
-    torch.testing.assert_close(
-        samples['return_'], 1 + 0.9 * (value + 3)
-    )  # the successor of 62 is 65, by the final observation
-
-
-def scaled_rewards(policy: Policy, reward: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """Rewards [T, B] as the policy scales them: with V = 0 and lambda = 0 the advantage is the reward."""
-    n_step, n_env = reward.shape
-    data = {
-        'obs': torch.zeros(n_step, n_env, 1),
-        'action': torch.zeros(n_step, n_env, dtype=torch.int64),
-        'logit': torch.zeros(n_step, n_env, 2),
-        'reward': reward,
-        'done': end,
-        'traj_flag': end,
-    }
-    rollout = Rollout(data, torch.zeros(n_env, 1), torch.zeros(0, 1), torch.zeros(0, 2, dtype=torch.int64))
-    return policy.collect_mode.get_train_sample(rollout)['adv'].view(n_step, n_env)
-
-
-def reward_policy(n_step: int, **learn: Any) -> Policy:
-    return make_policy(
-        OBS,
-        TWO_ACTIONS,
-        network=HandModel(torch.zeros_like),
-        enable_field=['collect'],
-        learn=dict(reward_norm=True, **learn),
-        collect=dict(n_step=n_step, discount_factor=0.9, gae_lambda=0.0),
-    )
-
-
-@pytest.mark.parametrize('given, gamma', [(None, 0.9), (0.2, 0.2)])
-def test_reward_norm_divides_by_the_deviation_of_running_discounted_sums(given: float | None, gamma: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    policy = reward_policy(6, reward_norm_discount=given)
-    total, seen = [0.0, 0.0], []
-    for _ in range(3):  # the sums run on from one rollout to the next
-        reward = torch.randn(6, 2, generator=generator) + 1
-        end = torch.rand(6, 2, generator=generator) < 0.3
-        for t in range(6):
-            for b in range(2):
-                total[b] = gamma * total[b] + float(reward[t, b])
-                seen.append(total[b])
-                if end[t, b]:
-                    total[b] = 0.0
-        got = scaled_rewards(policy, reward, end)
-        torch.testing.assert_close(got, reward / torch.tensor(seen).std(correction=0))
-    assert abs(float(torch.tensor(seen).std(correction=0)) - 1) > 0.05  # else the division would not show
-
-
-def test_reward_norm_clips_at_ten() -> None:
-    reward = torch.zeros(400, 1)
-    reward[
-        200
-    ] = (
-        -1000.0
-    )  # alone among 400: sum of squares 1000^2 / (1 - .81), deviation about 115, so -8.7 unclipped at gamma .9
-    policy = make_policy(
-        OBS,
-        TWO_ACTIONS,
-        network=HandModel(torch.zeros_like),
-        enable_field=['collect'],
-        learn=dict(reward_norm=True),
-        collect=dict(n_step=400, discount_factor=0.0, gae_lambda=0.0),
-    )
-    # gamma 0: deviation 1000 * sqrt(1/400 * 399/400) = 49.9, so -20 unclipped
-    assert scaled_rewards(policy, reward, torch.zeros(400, 1, dtype=torch.bool))[200].item() == -10.0
-
-
-def test_rewards_of_reset_rows_enter_no_statistic() -> None:
-    policy = make_policy(
-        OBS,
-        TWO_ACTIONS,
-        network=HandModel(torch.zeros_like),
-        enable_field=['collect'],
-        learn=dict(reward_norm=True),
-        collect=dict(n_step=13, discount_factor=0.9, gae_lambda=0.0),
-    )
-    env = dict(id='tests.policy_envs:Garbage-v0', vectorization='batched')
-    policy.collect_mode.get_train_sample(collect(policy, env, 1))
-    sums = [1.0, 1.9, 2.71, 3.439, 4.0951]  # of one episode
-    want = torch.tensor(sums * 2 + sums[:1], dtype=torch.float64)
-    stats = policy._normalizers['reward']
-    assert stats.count.item() == 11
-    torch.testing.assert_close(stats.var, want.var(correction=0), rtol=1e-6, atol=0)  # the sums are float32
-    torch.testing.assert_close(stats.mean, want.mean(), rtol=1e-6, atol=0)
 
 
 def test_collect_only_policy_collects_and_makes_samples() -> None:
@@ -346,13 +230,13 @@ def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode
     """With one trunk the critic sees what follows a trace alone; dense successors stand in for final observations."""
     learn, model = dict(value_norm=True, executor='eager'), dict(shared_encoder=n_trunk == 1)
     policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=learn, model=model)
-    policy._normalizers['value'].update(torch.tensor([47.0, 53.0]))
+    policy.normalizers['value'].update(torch.tensor([47.0, 53.0]))
     rollout, n_row = collect(policy, MODES[mode]), []
     handle = policy._model.value_head.register_forward_hook(lambda module, args, value: n_row.append(len(value)))
     found = policy.collect_mode.get_train_sample(rollout)
     assert n_row == [2 + len(rollout.final_obs) + (n_trunk - 1) * 26]
     handle.remove()
-    value = policy._normalizers['value'].restore(policy._model.compute_critic(rollout.data['obs']))
+    value = policy.normalizers['value'].restore(policy._model.compute_critic(rollout.data['obs']))
     torch.testing.assert_close(found['value'], value.flatten())
     dense = Rollout(rollout.data, rollout.last_obs, rollout.final_obs[:0], rollout.final_index[:0], rollout.next_obs())
     again = policy.collect_mode.get_train_sample(dense)

@@ -50,7 +50,7 @@ def joined(parts: list[dict[str, Tensor]], *keys: str) -> dict[str, Tensor]:
 
 def assert_holds(memory: AuxMemory, want: dict[str, Tensor]) -> None:
     got = all_rows(memory)
-    assert got.keys() == want.keys() and len(memory) == len(want['return_'])
+    assert got.keys() == want.keys() and memory.n_row == len(want['return_'])
     for key, x in want.items():
         assert got[key].dtype == x.dtype and torch.equal(got[key], x), key
 
@@ -97,7 +97,7 @@ def test_append_copies_and_later_phases_use_the_same_block(where: MemoryLocation
         memory.append(part(i))
         if i % 2:
             memory.clear()
-            assert len(memory) == 0 and memory.state_dict() == {}
+            assert memory.n_row == 0 and memory.state_dict() == {}
     assert memory._block['obs'].data_ptr() == place
 
 
@@ -135,7 +135,7 @@ def test_empty_state_empties_the_memory() -> None:
     memory = AuxMemory(2, 'cpu')
     memory.append(part(0))
     memory.load_state_dict({}, 0, CPU)
-    assert len(memory) == 0 and memory.state_dict() == {}
+    assert memory.n_row == 0 and memory.state_dict() == {}
     memory.append(part(1))
     memory.append(part(2))
     assert_holds(memory, joined([part(1), part(2)], 'obs', 'return_'))
@@ -256,7 +256,7 @@ def test_full_disk_is_named_with_the_first_batch(small_disk: Path, monkeypatch: 
         "TMPDIR to a folder with more, or use aux_memory 'cpu'"
     )
     assert isinstance(caught.value.__cause__, OSError) and list(small_disk.iterdir()) == []
-    assert len(memory) == 0 and memory.state_dict() == {}  # and a checkpoint of now is whole
+    assert len(memory) == memory.n_row == 0 and memory.state_dict() == {}  # and a checkpoint of now is whole
 
 
 LIMITED = """
@@ -288,7 +288,7 @@ def test_a_full_ring_has_the_newest_batches(where: MemoryLocation) -> None:
         memory.append(part(seed))
     got = all_rows(memory)
     want = joined([part(seed) for seed in (3, 4, 2)], 'obs', 'return_')  # batches 3 and 4 took the places of 0 and 1
-    assert len(memory) == 18 and memory.n_filled == 3
+    assert memory.n_row == 18 and memory.n_filled == 3
     assert torch.equal(got['obs'], want['obs']) and torch.equal(got['return_'], want['return_'])
 
 
@@ -296,7 +296,7 @@ def test_a_batch_of_another_size_begins_a_ring_anew() -> None:
     memory = AuxMemory(2, 'device', is_ring=True)
     for seed, n in enumerate((6, 6, 4)):
         memory.append(part(seed, n))
-    assert len(memory) == 4 and torch.equal(all_rows(memory)['return_'], part(2, 4)['return_'])
+    assert memory.n_row == 4 and torch.equal(all_rows(memory)['return_'], part(2, 4)['return_'])
 
 
 def test_a_ring_goes_on_from_a_checkpoint() -> None:
@@ -329,4 +329,4 @@ def test_ring_of_another_size_takes_the_newest_batches_and_goes_on(n_part: int, 
 def test_smaller_ring_begins_empty_where_batches_had_several_sizes(caplog: pytest.LogCaptureFixture) -> None:
     memory = AuxMemory(2, 'device', is_ring=True)
     memory.load_state_dict(joined([part(0, 6), part(1, 5), part(2, 5)], 'obs', 'return_'), 3, CPU)
-    assert len(memory) == 0 and 'begins empty' in caplog.text
+    assert memory.n_row == 0 and 'begins empty' in caplog.text

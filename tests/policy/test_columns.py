@@ -42,16 +42,15 @@ class Marked:
 
     def _forward_learn(self: Any, batch: Any) -> Metrics:
         cfg, optimizers = self.cfg.learn, [self.optimizers['all']]
-        return self._train_policy_epochs(
-            batch, cfg.epoch_per_collect, self.own_step, optimizers, cfg.value_weight
-        ).metrics
+        return self._train_policy(batch, cfg.epoch_per_collect, self.own_step, optimizers, cfg.value_weight)
 
     def own_step(self, model: Any, dist: Any, optimizers: Any, minibatch: dict[str, Tensor], numbers: Any) -> Metrics:
         self.seen.append(minibatch)
         return ppo_step(model, dist, optimizers, minibatch, numbers)
 
     def _monitor_vars_learn(self) -> list[str]:
-        return ['policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'value_loss', 'grad_norm']
+        names = ['policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'value_loss', 'grad_norm']
+        return [*names, 'kl', 'ratio_max', 'n_epoch', 'adv_abs_max']
 
 
 class MarkedPPO(Marked, PPOPolicy):
@@ -89,7 +88,7 @@ def check_rows(seen: list[dict[str, Any]]) -> None:
 def test_added_columns_reach_the_step_with_their_rows(executor: str) -> None:
     """'native' does not know the step and runs it eagerly."""
     policy, collector = job(MarkedPPO, executor)
-    assert policy._executor.name == executor
+    assert policy.executor_name.startswith(executor)
     learner = Learner(policy.learn_mode, buffer := RolloutBuffer())
     for rollout in range(2):
         samples = policy.collect_mode.get_train_sample(collector.collect())

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policy_envs import differing
+from tests.policy_envs import differing, phase_held_back
 from zoo.config.section import Config, fields_of
 from zoo.core.data import leaves
 from zoo.core.errors import UserError
@@ -77,7 +77,8 @@ def test_modes_are_named_tuples_of_functions(name: str) -> None:
         fields = mode._asdict()
         optional = {'initial_state', 'env_action'}  # none without a recurrent state, and for unbounded actions
         assert all(fields[field] is None for field in optional & fields.keys())
-        assert all(callable(value) for field, value in fields.items() if field not in {'n_step', *optional})
+        numbers = {'n_step', 'has_aux'}
+        assert all(callable(value) for field, value in fields.items() if field not in numbers | optional)
     assert policy.collect_mode.n_step == N_STEP
     assert policy.default_model() in MODEL_REGISTRY
 
@@ -143,7 +144,6 @@ def test_state_goes_through_a_checkpoint_and_continues_the_same(name: str, env: 
     assert other.learn_mode.train_iter() == policy.learn_mode.train_iter() > 0
     for p in (policy, other):  # the next updates are the same too, a phase between some of them as well
         for _ in range(N_UPDATE):
-            p.learn_mode.learn_aux()
             p.learn_mode.forward(first)
     assert not differing(other.state_dict(), policy.state_dict())
     assert not differing(other.memory_state_dict(), policy.memory_state_dict())
@@ -156,7 +156,8 @@ def test_auxiliary_phase_counts_its_steps_and_gives_metrics_of_its_own(name: str
     samples = policy.collect_mode.get_train_sample(collector.collect())
     given: list[dict[str, Tensor]] = []
     for _ in range(N_UPDATE):
-        policy.learn_mode.forward(samples)
+        with phase_held_back(policy):
+            assert policy.learn_mode.forward(samples).keys() == set(policy.learn_mode.monitor_vars())
         before = policy.learn_mode.train_iter()
         given.append(policy.learn_mode.learn_aux())
         assert (policy.learn_mode.train_iter() > before) == bool(given[-1])
@@ -179,10 +180,11 @@ def test_policies_that_draw_apart_learn_from_both_parts_or_one(name: str, env: s
         assert isinstance(sizes, int) and sizes >= 1
         return
     samples = policy.collect_mode.get_train_sample(collector.collect())
-    given = [
-        policy.learn_mode.forward({part: samples for part in parts}).keys()
-        for parts in (list(sizes), *([part] for part in sizes))
-    ]
+    with phase_held_back(policy):
+        given = [
+            policy.learn_mode.forward({part: samples for part in parts}).keys()
+            for parts in (list(sizes), *([part] for part in sizes))
+        ]
     wanted = set(policy.learn_mode.monitor_vars())
     assert given[0] == wanted and all(one < wanted for one in given[1:]) and set().union(*given[1:]) == wanted
 

@@ -14,7 +14,8 @@ from zoo.core.data import RunInfo
 from zoo.core.errors import UserError
 from zoo.core.ranks import Alone
 from zoo.core.spaces import Box
-from zoo.policy.execution import join_model, set_intrinsic_ranks
+from zoo.policy.execution import join_model
+from zoo.policy.options.intrinsic import set_ranks
 from zoo.policy.ppo import PPOPolicy
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -64,14 +65,14 @@ def test_batch_norm_that_trains_is_refused_and_in_eval_mode_it_is_not() -> None:
 
 
 def test_intrinsic_reward_that_cannot_share_is_refused_with_several_ranks() -> None:
-    set_intrinsic_ranks(object(), Alone())
+    set_ranks(object(), Alone())
     with pytest.raises(UserError, match=r'is a object, which has no set_ranks\(\) and so cannot learn on 2 ranks'):
-        set_intrinsic_ranks(object(), TwoRanks())
+        set_ranks(object(), TwoRanks())
 
 
 def test_optimisers_and_running_statistics_of_a_policy_are_told() -> None:
     policy = on_two_ranks(reward_norm=True, value_norm=True)
     ranks = policy.run.ranks
     assert all(optimizer.ranks is ranks for optimizer in policy.optimizers.values())
-    assert all(policy._normalizers[name].ranks is ranks for name in ('reward', 'value'))
+    assert all(policy.normalizers[name].ranks is ranks for name in ('reward', 'value'))
     assert make_policy(OBS, ONE_NUMBER).optimizers['all'].ranks.size == 1

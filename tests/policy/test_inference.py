@@ -100,7 +100,7 @@ def test_evaluate_actions_has_a_gradient_and_the_others_have_none() -> None:
 
 def test_value_is_in_the_unit_of_returns_where_the_critic_has_another() -> None:
     policy = policy_of(learn={'value_norm': True})
-    policy._normalizers['value'].update(torch.tensor([90.0, 110.0]))  # mean 100, standard deviation 10
+    policy.normalizers['value'].update(torch.tensor([90.0, 110.0]))  # mean 100, standard deviation 10
     with torch.no_grad():
         inner = policy.model.compute_critic(torch.from_numpy(ROWS))
     torch.testing.assert_close(policy.value(ROWS), inner * 10 + 100, rtol=1e-3, atol=1e-2)

@@ -72,7 +72,11 @@ def test_copies_of_the_network_begin_anew_from_what_was_loaded(kind: str, learn:
         p.data.add_(0.5)
     new.load_state_dict(old.state_dict(), strict=False)
     expected = dict(old.model.named_parameters())
-    kept = new.optimizers['actor' if kind == 'ppg_ewma' else 'all'].averaged if not learn else new._regrowth._initial
+    kept = (
+        new.optimizers['actor' if kind == 'ppg_ewma' else 'all'].averaged
+        if not learn
+        else new.state_dict()['learn']['plasticity']['initial']
+    )
     assert len(kept) > 4 and all(torch.equal(x, expected[name]) for name, x in kept.items())
 
 

@@ -12,7 +12,18 @@ from torch import Tensor
 from tests.policy.test_actor_critic import MODES, collect
 from tests.policy.test_actor_critic import OBS as ONE_NUMBER_OBS
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, random_rollout, samples_of
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, flat, job_config, joined, make_policy, take
+from tests.policy_envs import (
+    ONE_NUMBER,
+    TWO_ACTIONS,
+    clone,
+    differing,
+    flat,
+    job_config,
+    joined,
+    make_policy,
+    phase_held_back,
+    take,
+)
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig
@@ -44,9 +55,10 @@ def ppg(learn: dict[str, Any] | None = None, arch: str = 'dual', **kwargs: Any) 
 def to_the_phase(policy: Policy, n: int) -> list[dict[str, Tensor]]:
     """n rollouts and their updates, with no auxiliary phase after the last one yet; returns the samples."""
     found = []
-    for seed in range(n):
-        found.append(clone(samples_of(policy, seed)))
-        policy.learn_mode.forward(found[-1])
+    with phase_held_back(policy):
+        for seed in range(n):
+            found.append(clone(samples_of(policy, seed)))
+            policy.learn_mode.forward(found[-1])
     return found
 
 
@@ -179,7 +191,7 @@ def test_ratio_is_one_at_the_first_minibatch_of_every_rollout(arch: str, space: 
     for seed in range(4):
         metrics = policy.learn_mode.forward(clone(samples_of(policy, seed)))
         assert metrics['approx_kl'].abs().item() < 1e-6 and metrics['clipfrac'].item() == 0
-        assert bool(policy.learn_mode.learn_aux()) == (seed % 2 == 1)
+        assert ('auxiliary_loss' in metrics) == (seed % 2 == 1)
 
 
 # --- when the auxiliary phase comes, and what it is given ---
@@ -202,24 +214,22 @@ def test_auxiliary_phase_comes_every_aux_freq_policy_phases(arch: str, per_rollo
     )
     want = 0
     for rollout in range(1, 10):
-        policy.learn_mode.forward(samples_of(policy, rollout))
-        want += per_rollout
+        metrics = policy.learn_mode.forward(samples_of(policy, rollout))
+        is_due = rollout % 3 == 0
+        assert ('auxiliary_loss' in metrics) == is_due
+        want += per_rollout + (2 * 96 // 24 if is_due else 0)  # epochs x kept rows / minibatch
         assert policy.learn_mode.train_iter() == want
-        metrics = policy.learn_mode.learn_aux()
-        assert bool(metrics) == (rollout % 3 == 0)
-        want += 2 * 96 // 24 if metrics else 0  # epochs x kept rows / minibatch
+        assert policy.learn_mode.learn_aux() == {} and policy._memory.n_row == rollout % 3 * N
         assert policy.learn_mode.train_iter() == want
-        assert policy.learn_mode.learn_aux() == {} and len(policy._memory) == rollout % 3 * N
 
 
 def test_value_only_batches_are_no_policy_phases() -> None:
     policy = ppg(dict(aux_freq=1))
     samples = samples_of(policy)
     for _ in range(3):
-        policy.learn_mode.forward({'value': samples})
-        assert policy.learn_mode.learn_aux() == {} and len(policy._memory) == 0
-    policy.learn_mode.forward({'policy': samples})
-    assert policy.learn_mode.learn_aux()
+        assert 'auxiliary_loss' not in policy.learn_mode.forward({'value': samples})
+        assert policy.learn_mode.learn_aux() == {} and len(policy._memory) == policy._memory.n_row == 0
+    assert 'auxiliary_loss' in policy.learn_mode.forward({'policy': samples})
 
 
 def seen_by_aux_steps(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
@@ -267,8 +277,9 @@ def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
         kept = []
         for i in range(3):
             kept.append(clone(samples_of(policy, 3 * phase + i)))
-            policy.learn_mode.forward(kept[-1])
-        model, stats = copy.deepcopy(policy._model), copy.deepcopy(policy._normalizers)
+            with phase_held_back(policy):
+                policy.learn_mode.forward(kept[-1])
+        model, stats = copy.deepcopy(policy._model), copy.deepcopy(policy.normalizers)
         metrics = policy.learn_mode.learn_aux()
         want = in_order({key: torch.cat([x[key] for x in kept]) for key in ('obs', 'return_')})
         with torch.no_grad():
@@ -300,7 +311,7 @@ def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
         seen.clear()
 
 
-def test_memory_that_is_never_emptied_is_an_error() -> None:
+def test_memory_that_a_subclass_never_empties_is_an_error() -> None:
     policy = ppg(dict(aux_freq=2))
     with pytest.raises(RuntimeError, match=r'2 batches already; call learn_aux\(\) after each'):
         to_the_phase(policy, 3)
@@ -349,7 +360,8 @@ def test_cloning_holds_the_policy_that_the_auxiliary_phase_would_move(tmp_path: 
             for _ in range(3):
                 job.iteration()
             policy = job.policy
-            policy.learn_mode.forward(policy.collect_mode.get_train_sample(job._collector.collect()))
+            with phase_held_back(policy):
+                policy.learn_mode.forward(policy.collect_mode.get_train_sample(job._collector.collect()))
             before[bc_weight] = parameters(policy)
             metrics = policy.learn_mode.learn_aux()
         assert metrics['aux_kl_before'].abs() < 1e-6
@@ -372,7 +384,6 @@ def test_aux_learning_rate_is_a_schedule_of_its_own() -> None:
     for env_step, lr, aux_lr in ((0, 1e-3, 4e-3), (500, 0.5e-3, 3e-3), (1000, 0.0, 2e-3)):
         policy.learn_mode.set_env_step(env_step)
         metrics = policy.learn_mode.forward(samples_of(policy))
-        policy.learn_mode.learn_aux()
         assert (metrics['learning_rate'].item(), metrics['aux_learning_rate'].item()) == pytest.approx((lr, aux_lr))
         got = [policy.optimizers[name].lr for name in ('actor', 'critic', 'aux_actor', 'aux_critic')]
         assert got == pytest.approx([lr, lr, aux_lr, aux_lr])
@@ -382,7 +393,6 @@ def test_aux_learning_rate_follows_learning_rate_where_it_is_not_given() -> None
     policy = ppg(dict(learning_rate={'start': 1e-3, 'end': 0.0, 'over': 1000}, aux_freq=1))
     policy.learn_mode.set_env_step(500)
     metrics = policy.learn_mode.forward(samples_of(policy))
-    policy.learn_mode.learn_aux()
     assert metrics['aux_learning_rate'].item() == pytest.approx(0.5e-3)
     assert policy.optimizers['aux_actor'].lr == pytest.approx(0.5e-3)
 
@@ -475,13 +485,12 @@ def test_value_norm_learns_returns_far_from_zero_in_both_phases() -> None:
     policy = ppg(dict(value_norm=True, aux_freq=1, aux_train_epoch=60))
     samples = samples_of(policy)
     samples['return_'] = 500 + 20 * samples['obs'][:, 0]
-    policy.learn_mode.forward(samples)
-    policy.learn_mode.learn_aux()
+    assert 'auxiliary_loss' in policy.learn_mode.forward(samples)
     # with steps of .01 an output of 500 would take a head far more than 60 of them
     with torch.no_grad():
         output = policy._model.compute_aux(samples['obs'])
     for name in ('value', 'aux_value'):
-        value = policy._normalizers['value'].restore(output[name])
+        value = policy.normalizers['value'].restore(output[name])
         assert (value - samples['return_']).abs().mean().item() < 8, name
 
 
@@ -490,7 +499,7 @@ def test_grad_clip_holds_in_all_phases(grad_clip: float | None) -> None:
     policy = ppg(dict(grad_clip=grad_clip, aux_freq=1))
     samples = samples_of(policy)
     samples['return_'] += 10
-    metrics = policy.learn_mode.forward(samples) | policy.learn_mode.learn_aux()
+    metrics = policy.learn_mode.forward(samples)
     assert metrics['value_grad_norm'] > 1 and metrics['aux_grad_norm'] > 1  # as they were before the limit
     for name in ('actor', 'critic', 'aux_actor', 'aux_critic'):  # Adam's first moment is (1 - .9) * gradient
         norm = policy.optimizers[name].exp_avg.norm().item()
@@ -555,7 +564,7 @@ def test_rows_of_weight_zero_change_nothing_in_any_phase() -> None:
         if garbage:
             for key, value in (('obs', 50.0), ('adv', 1e4), ('return_', -1e4), ('value', 1e3)):
                 batch[key][1::2] = value
-        metrics = policy.learn_mode.forward(batch) | policy.learn_mode.learn_aux()
+        metrics = policy.learn_mode.forward(batch)
         found.append(parameters(policy) | metrics)
     assert metrics['aux_kl_after'] > 1e-3  # else it would not show there
     for name, value in found[0].items():
@@ -574,7 +583,6 @@ def test_reset_rows_of_real_rollouts_reach_the_auxiliary_phase_with_weight_zero(
     )
     seen = seen_by_aux_steps(policy, monkeypatch)
     policy.learn_mode.forward(policy.collect_mode.get_train_sample(collect(policy, MODES['sync next_step'])))
-    policy.learn_mode.learn_aux()
     # 2 envs of 12 rows, of which the sixth and the twelfth are resets: 20 of 24 count
     assert sorted(seen[0]['weight'].tolist()) == pytest.approx([0.0] * 4 + [1.2] * 20)
 
@@ -587,7 +595,8 @@ def test_non_finite_gradients_of_the_auxiliary_phase_are_skipped_and_counted() -
     policy.learn_mode.forward(samples_of(policy))
     bad = samples_of(policy, 1)
     bad['return_'][3] = torch.nan
-    policy.learn_mode.forward({'policy': bad})
+    with phase_held_back(policy):
+        policy.learn_mode.forward({'policy': bad})
     before = parameters(policy)
     policy.learn_mode.learn_aux()  # one epoch of two minibatches, one of which has the row
     assert [policy.optimizers[name].n_skipped for name in ('aux_actor', 'aux_critic')] == [1, 1]
@@ -599,9 +608,8 @@ def test_non_finite_gradient_of_the_auxiliary_phase_names_what_broke() -> None:
     policy = ppg(dict(aux_freq=1, nonfinite_limit=1))
     bad = samples_of(policy)
     bad['return_'][0] = torch.inf
-    policy.learn_mode.forward({'policy': bad})
     with pytest.raises(NonFiniteGradientError, match='actor_encoder|aux_head'):
-        policy.learn_mode.learn_aux()
+        policy.learn_mode.forward({'policy': bad})
 
 
 def test_model_without_an_auxiliary_pass_is_refused() -> None:
@@ -640,8 +648,7 @@ def test_state_in_the_middle_of_a_phase_goes_on_the_same(arch: str, where: str) 
     other.load_state_dict(copy.deepcopy(one.state_dict()))
     other.load_memory_state_dict(copy.deepcopy(one.memory_state_dict()))
     for policy in (one, other):
-        policy.learn_mode.forward(samples_of(ppg(), 7))
-        assert policy.learn_mode.learn_aux()
+        assert 'auxiliary_loss' in policy.learn_mode.forward(samples_of(ppg(), 7))
         policy.learn_mode.forward(samples_of(ppg(), 8))
     assert not differing(one.state_dict(), other.state_dict())
     assert not differing(one.memory_state_dict(), other.memory_state_dict())
@@ -654,8 +661,7 @@ def test_state_without_the_memory_begins_a_new_count_and_says_so(caplog: pytest.
     other.load_memory_state_dict({})
     assert 'no auxiliary memory: what was kept of 2 policy phases is lost' in caplog.text
     for i in range(1, 4):
-        other.learn_mode.forward(samples_of(other, i))
-        assert bool(other.learn_mode.learn_aux()) == (i == 3)
+        assert ('auxiliary_loss' in other.learn_mode.forward(samples_of(other, i))) == (i == 3)
 
 
 def test_state_right_after_a_phase_needs_no_memory(caplog: pytest.LogCaptureFixture) -> None:
@@ -673,11 +679,10 @@ def test_shorter_phases_after_a_resume_begin_with_the_next_one(monkeypatch: pyte
     other.load_state_dict(one.state_dict())
     other.load_memory_state_dict(one.memory_state_dict())
     seen = seen_by_aux_steps(other, monkeypatch)
-    other.learn_mode.forward(samples_of(other, 3))
-    assert other.learn_mode.learn_aux() and len(joined(seen)['obs']) == 4 * N  # nothing that was kept is lost
+    assert 'auxiliary_loss' in other.learn_mode.forward(samples_of(other, 3))
+    assert len(joined(seen)['obs']) == 4 * N  # nothing that was kept is lost
     for i in range(4):
-        other.learn_mode.forward(samples_of(other, i))
-        assert bool(other.learn_mode.learn_aux()) == (i % 2 == 1)
+        assert ('auxiliary_loss' in other.learn_mode.forward(samples_of(other, i))) == (i % 2 == 1)
 
 
 def test_phases_of_one_rollout_after_a_resume_train_on_that_rollout_alone(
@@ -689,8 +694,8 @@ def test_phases_of_one_rollout_after_a_resume_train_on_that_rollout_alone(
     other.load_memory_state_dict(one.memory_state_dict())
     assert 'aux_freq is 1: the auxiliary memory of the checkpoint is not used' in caplog.text
     seen = seen_by_aux_steps(other, monkeypatch)
-    other.learn_mode.forward(samples_of(other, 3))
-    assert other.learn_mode.learn_aux() and len(joined(seen)['obs']) == N
+    assert 'auxiliary_loss' in other.learn_mode.forward(samples_of(other, 3))
+    assert len(joined(seen)['obs']) == N
 
 
 # --- learning ---
@@ -757,8 +762,7 @@ def test_learning_changes_no_sample() -> None:
     policy = ppg(dict(adv_norm='batch', value_norm=True, aux_freq=1), model=dict(obs_norm=True))
     samples = samples_of(policy)
     before = clone(samples)
-    policy.learn_mode.forward(samples)
-    policy.learn_mode.learn_aux()
+    assert 'auxiliary_loss' in policy.learn_mode.forward(samples)
     assert not differing(before, samples)
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tests.policy.test_ppo import N_STEP, N, ppo, samples_of
-from zoo.policy.samples import weight_scale
 
 
 @pytest.mark.parametrize('value_norm', [False, True])
@@ -27,9 +25,3 @@ def test_value_of_before_the_update_is_the_critics_output_with_and_without_a_bas
 def test_no_output_is_kept_that_no_loss_reads() -> None:
     policy = ppo(dict(baseline='none'), collect=dict(n_step=N_STEP, estimator='returns'))
     assert 'value_output' not in samples_of(policy)
-
-
-def test_weight_scale_makes_the_mean_1_and_keeps_zeros() -> None:
-    valid = torch.tensor([0.0, 1.0, 1.0, 0.0])
-    assert (valid * weight_scale(valid)).tolist() == [0, 2, 2, 0]
-    assert weight_scale(torch.zeros(3)).item() == 3  # there is nothing to scale

@@ -86,7 +86,6 @@ def test_what_acting_and_evaluation_compute_depends_on_the_observation_alone(lay
     policy = policy_with(model, kind)
     learned = samples_of(policy)
     policy.learn_mode.forward(learned)
-    policy.learn_mode.learn_aux()
     before, row = copy.deepcopy(model.state_dict()), torch.randn(1, 2)
     found = [policy.eval_mode.forward(row.expand(n, 2), None)['action'][0] for n in (1, 4, 4, 64)]
     assert len(set(map(int, found))) == 1
@@ -105,8 +104,7 @@ def test_gradient_steps_see_the_model_in_training_mode(layer: str, kind: str) ->
     model.trunk[1].register_forward_hook(lambda module, *_: seen.append((module.training, torch.is_grad_enabled())))
     policy = policy_with(model, kind)
     samples = samples_of(policy)
-    policy.learn_mode.forward(samples)
-    assert policy.learn_mode.learn_aux() or kind == 'ppo'
+    assert ('auxiliary_loss' in policy.learn_mode.forward(samples)) == (kind == 'ppg')
     assert {True, False} == {is_step for _, is_step in seen}
     assert all(in_training == is_step for in_training, is_step in seen)
     if layer == 'batch_norm':  # the statistics came from the samples
@@ -165,7 +163,6 @@ def test_a_run_does_not_depend_on_the_global_random_stream_nor_moves_it(
         before = torch.get_rng_state()
         for i in range(2):
             policy.learn_mode.forward(samples_of(policy, i))
-            policy.learn_mode.learn_aux()
         assert torch.equal(torch.get_rng_state(), before)
         found.append(policy.state_dict())
     assert not differing(*found)

@@ -43,7 +43,6 @@ def learn(policy: Policy, n: int) -> None:
         collector = Collector([env], policy.collect_mode)
         collector.reset(stream(i, 'test'))
         policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
-        policy.learn_mode.learn_aux()
 
 
 def parameters(policy: Policy) -> list[torch.Tensor]:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from tests.policy.test_ppo import N_ENV, N_STEP, OBS, N, parameters, ppo, random_rollout, samples_of
-from tests.policy_envs import TWO_ACTIONS, clone, job_config, make_policy
+from tests.policy_envs import TWO_ACTIONS, clone, job_config, make_policy, phase_held_back
 from zoo.core.data import Rollout, RunInfo
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import EnvConfig
 from zoo.pipeline import serial_pipeline
-from zoo.policy.options.off_policy_correction import correction_problems
+from zoo.policy.options.off_policy_correction import ValueTrace, correction_problems
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error
 from zoo.run.config import resolve_config, resolve_policy
 from zoo.worker.evaluator import evaluate
@@ -58,6 +58,12 @@ def plain(kind: str, learn: dict[str, Any], n_step: int = 3, **kwargs: Any) -> A
     return policy
 
 
+def corrected_by(policy: Any, samples: Any) -> Any:
+    """The samples as an update of a policy with correction vtrace reads them."""
+    (option,) = (option for option in policy.options if isinstance(option, ValueTrace))
+    return option.before_update(samples)
+
+
 # --- by hand ---
 
 
@@ -90,7 +96,7 @@ def test_vtrace_by_hand(kind: str) -> None:
     """
     policy = plain(kind, dict(correction='vtrace', **({} if kind == 'ppg' else dict(epoch_per_collect=1))))
     samples = policy.collect_mode.get_train_sample(steps([1.0, 2.0, 3.0], [0.25, 0.8, 0.9]))
-    corrected = policy._corrected(samples)
+    corrected = corrected_by(policy, samples)
     trace = [1.185764, 1.371528, 1.388889]
     assert corrected['return_'].tolist() == pytest.approx([1 + x for x in trace], rel=1e-5)
     metrics = policy.learn_mode.forward(samples)
@@ -149,7 +155,7 @@ def test_correction_of_fresh_samples_changes_nothing(correction: Any, learn: dic
 def test_vtrace_of_fresh_samples_has_the_returns_of_gae() -> None:
     policy = ppo(dict(correction='vtrace'))
     samples = samples_of(policy)
-    corrected = policy._corrected(samples)
+    corrected = corrected_by(policy, samples)
     for name in ('adv', 'return_', 'value'):
         torch.testing.assert_close(corrected[name], samples[name], rtol=1e-5, atol=1e-6)
 
@@ -161,7 +167,6 @@ def test_correction_of_fresh_samples_changes_nothing_in_ppg(correction: str) -> 
         learn = dict(correction=each, batch_size=N // 2, aux_freq=1, aux_batch_size=N, learning_rate=0.01)
         policy = make_policy(OBS, TWO_ACTIONS, type='ppg', learn=learn, collect=dict(n_step=N_STEP))
         policy.learn_mode.forward(samples_of(policy))
-        policy.learn_mode.learn_aux()
         found.append(parameters(policy))
     for name, x in found[0].items():
         torch.testing.assert_close(found[1][name], x, rtol=1e-4, atol=2e-5)
@@ -187,14 +192,14 @@ def test_vtrace_is_computed_once_unless_each_pass_shall(
 ) -> None:
     """As the update begins, and with recompute_adv before each of the other 3 passes; always of the ratio to then."""
     policy = ppo(dict(correction='vtrace', epoch_per_collect=4, recompute_adv=recompute_adv, learning_rate=0.05))
-    recomputed, ratios = policy.samples.recomputed, []
+    samples, estimate, ratios = samples_of(policy), policy.samples.estimate, []
 
-    def spy(batch: Any, critic: Any, log_ratio: Tensor) -> Any:
+    def spy(outputs: Any, reward: Tensor, done: Tensor, traj_flag: Tensor, log_ratio: Tensor) -> Any:
         ratios.append(log_ratio)
-        return recomputed(batch, critic, log_ratio)
+        return estimate(outputs, reward, done, traj_flag, log_ratio)
 
-    monkeypatch.setattr(policy.samples, 'recomputed', spy)
-    policy.learn_mode.forward(samples_of(policy))
+    monkeypatch.setattr(policy.samples, 'estimate', spy)
+    policy.learn_mode.forward(samples)
     sizes = [x.abs().max().item() for x in ratios]
     assert len(sizes) == n_call and sizes[0] < 1e-5 and all(size > 0.01 for size in sizes[1:])
 
@@ -220,7 +225,7 @@ def test_old_samples_have_the_ratio_of_the_present_policy() -> None:
         delta = data['reward'][t] + 0.9 * after[t] * (1.0 - data['done'][t].float()) - value[t]
         trace = rho[t] * (delta + 0.9 * 0.8 * going * trace)
         want.append(trace + value[t])
-    found = policy._corrected(samples)['return_'].view(N_STEP, N_ENV)
+    found = corrected_by(policy, samples)['return_'].view(N_STEP, N_ENV)
     torch.testing.assert_close(found, torch.stack(want[::-1]), rtol=1e-4, atol=1e-5)
     assert (found - samples['return_'].view(N_STEP, N_ENV)).abs().max() > 0.01
 
@@ -297,7 +302,8 @@ def test_decoupled_works_in_all_actor_critics(kind: str) -> None:
         policy = make_policy(OBS, TWO_ACTIONS, type=kind, learn=learn, collect=collect)
         samples = samples_of(policy)
         samples['logit'] = samples['logit'] + torch.tensor([0.5, -0.5])
-        metrics = policy.learn_mode.forward(clone(samples))
+        with phase_held_back(policy):
+            metrics = policy.learn_mode.forward(clone(samples))
         assert metrics.keys() == set(policy.learn_mode.monitor_vars())
         found.append(parameters(policy)['policy_head.weight'])
     assert not torch.allclose(*found, rtol=0, atol=1e-6)

@@ -56,7 +56,7 @@ def test_draw_of_a_whole_fresh_rollout_is_learned_from_as_on_policy(on_policy: s
     learner = Learner(other.learn_mode, buffer)
     for seed in range(4):
         samples = samples_of(one, seed)
-        metrics = one.learn_mode.forward(samples) | one.learn_mode.learn_aux()
+        metrics = one.learn_mode.forward(samples)
         buffer.push(samples)
         drawn = learner.train(0)
         assert drawn.keys() - metrics.keys() == (

@@ -62,10 +62,10 @@ def test_statistics_that_the_config_asks_for_are_those_of_the_demonstrations() -
     one = student('cartpole_ppo', demos, *words, 'policy.collect.discount_factor=0.9')
     np.testing.assert_allclose(one.policy.model.input.mean, demos.obs.double().mean(0), rtol=1e-6)
     so_far = np.array([sum(0.9**k for k in range(t + 1)) for _ in range(3) for t in range(20)])  # R <- .9 R + 1
-    np.testing.assert_allclose(one.policy._normalizers['reward'].var, so_far.var(), rtol=1e-5)
+    np.testing.assert_allclose(one.policy.normalizers['reward'].var, so_far.var(), rtol=1e-5)
     to_go = np.array([sum(0.9**k for k in range(20 - t)) for _ in range(3) for t in range(20)]) / so_far.std()
     np.testing.assert_allclose(one._return, to_go, rtol=1e-5)
-    np.testing.assert_allclose(one.policy._normalizers['value'].mean, to_go.mean(), rtol=1e-5)
+    np.testing.assert_allclose(one.policy.normalizers['value'].mean, to_go.mean(), rtol=1e-5)
 
 
 def test_policy_with_memory_reads_whole_episodes_from_their_start() -> None:

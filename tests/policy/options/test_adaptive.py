@@ -1,0 +1,144 @@
+"""Rates and weights that follow how far an update moved the policy, against rules worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.policy.test_loss_terms import objective
+from tests.policy.test_ppo import N_STEP, OBS, parameters, ppo, samples_of
+from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy
+from zoo.core.ranks import ALONE
+from zoo.policy.options.adaptive import TargetWeights
+
+
+def test_the_weight_follows_its_target_as_published() -> None:
+    """RLlib: KL above 2 targets x1.5, below half a target x0.5, else as it is."""
+    found = objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01}])
+    moving = TargetWeights(found)
+    for kl, weight in ((0.021, 0.3), (0.015, 0.3), (0.004, 0.15), (0.0201, 0.225), (0.0051, 0.225)):
+        moving.adapt({'penalty_kl': torch.tensor(kl)}, ALONE)
+        assert found.weights[0] == pytest.approx(weight)
+
+
+def test_the_weight_stays_within_its_limits() -> None:
+    found = objective(penalties=[{'type': 'kl', 'weight': 1.0, 'target': 0.01, 'min_weight': 0.5, 'max_weight': 2.0}])
+    moving = TargetWeights(found)
+    for kl, weight in (
+        (1.0, 1.5),
+        (1.0, 2.0),
+        (1.0, 2.0),
+        (0.0, 1.0),
+        (0.0, 0.5),
+        (0.0, 0.5),
+    ):
+        moving.adapt({'penalty_kl': torch.tensor(kl)}, ALONE)
+        assert found.weights[0] == pytest.approx(weight)
+
+
+def test_a_resume_has_the_weight_that_the_run_had() -> None:
+    penalties = [{'type': 'kl', 'weight': 0.2, 'target': 0.01}, 'value_drift']
+    first, other = objective(penalties=penalties), objective(penalties=penalties)
+    moving = TargetWeights(first)
+    moving.adapt({'penalty_kl': torch.tensor(1.0)}, ALONE)
+    TargetWeights(other).load_state_dict(moving.state_dict())
+    assert first.weights == [pytest.approx(0.3), 1.0] and other.weights == first.weights
+
+
+def test_a_resume_with_other_numbers_takes_them() -> None:
+    def adapted(**numbers: float) -> list[float]:
+        first = TargetWeights(objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01}]))
+        first.adapt({'penalty_kl': torch.tensor(1.0)}, ALONE)
+        other = objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01, **numbers}])
+        TargetWeights(other).load_state_dict(first.state_dict())
+        return other.weights
+
+    assert adapted() == [pytest.approx(0.3)]
+    assert adapted(max_weight=0.25) == [0.25]
+    assert adapted(weight=0.1) == [0.1]
+
+
+def test_a_weight_without_target_follows_its_schedule() -> None:
+    found = objective(penalties=[{'type': 'kl', 'weight': {'start': 1.0, 'end': 0.0, 'over': 100}}])
+    for env_step, weight in ((0, 1.0), (25, 0.75), (100, 0.0)):
+        found.set_env_step(env_step)
+        TargetWeights(found).adapt({'penalty_kl': torch.tensor(1.0)}, ALONE)  # moves nothing without a target
+        assert found.weights == [weight]
+
+
+class TwoRanks:
+    """Of two ranks the one whose fellow always has 0.3 of everything."""
+
+    rank, size = 0, 2
+
+    def sum_(self, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(0.3)
+
+
+def test_weight_with_a_target_follows_the_mean_over_all_ranks() -> None:
+    """The own .05 is below half of the target .2 and would halve the weight; the mean .175 is within the band."""
+    penalties = [{'type': 'reverse_kl', 'weight': 1.0, 'target': 0.2}]
+    own = torch.tensor(0.05)
+    weights = []
+    for ranks in (ALONE, TwoRanks()):
+        part = objective(penalties=penalties)
+        TargetWeights(part).adapt({'penalty_reverse_kl': own}, ranks)
+        weights += part.weights
+    assert weights == [0.5, 1.0] and own == torch.tensor(0.05)
+
+
+def test_a_penalty_with_target_moves_its_weight_once_an_update_and_is_in_checkpoints() -> None:
+    """A first update with a large rate leaves KL far above the target."""
+    learn = dict(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 1e-6}], learning_rate=0.1, epoch_per_collect=2)
+    policy = ppo(learn)
+    metrics = policy.learn_mode.forward(samples_of(policy))
+    assert metrics['kl_weight'].item() == pytest.approx(0.3) and metrics['penalty_kl'] > 0
+    other = ppo(learn)
+    other.load_state_dict(policy.state_dict())
+    assert other.objective.weights == [pytest.approx(0.3)]
+    samples = samples_of(policy, 1)
+    policy.learn_mode.forward(clone(samples))
+    other.learn_mode.forward(clone(samples))
+    assert not differing(parameters(policy), parameters(other))
+
+
+def test_the_rate_falls_after_a_large_kl_and_resumes() -> None:
+    """KL far above 2 targets: 1e-2 / 1.5."""
+    learn = dict(learning_rate={'start': 1e-2, 'kl_target': 1e-9}, epoch_per_collect=2)
+    policy = ppo(learn)
+    policy.learn_mode.forward(samples_of(policy))
+    other = ppo(learn)
+    other.load_state_dict(policy.state_dict())
+    for each in (policy, other):
+        each.learn_mode.set_env_step(100)
+        metrics = each.learn_mode.forward(samples_of(each, 1))
+        assert metrics['learning_rate'].item() == pytest.approx(1e-2 / 1.5)
+
+
+def test_one_step_moves_the_policy_and_the_rate_follows_it() -> None:
+    """A KL that is measured before each step would be 0 here, and the rate would rise for ever."""
+    policy = ppo(dict(learning_rate={'start': 1e-2, 'kl_target': 1e-9}, batch_size=None, epoch_per_collect=1))
+    samples = samples_of(policy)
+    before = policy._model.compute_actor(samples['obs']).detach()
+    metrics = policy.learn_mode.forward(clone(samples))
+    after = policy._model.compute_actor(samples['obs']).detach()
+    want = (before.softmax(-1) * (before.log_softmax(-1) - after.log_softmax(-1))).sum(-1).mean()
+    torch.testing.assert_close(metrics['update_kl'], want)
+    assert want > 1e-8 and policy.state_dict()['learn']['adaptive_rate']['learning_rate'] == pytest.approx(1e-2 / 1.5)
+
+
+def test_exploration_is_no_change_of_the_policy() -> None:
+    explore = {'type': 'temperature', 'temperature': 3.0}
+    learn = dict(learning_rate={'start': 1e-12, 'kl_target': 0.01, 'min': 1e-13}, proximal='recent')
+    policy = ppo(learn, collect=dict(n_step=N_STEP, exploration=explore))
+    assert policy.learn_mode.forward(samples_of(policy))['update_kl'] < 1e-9
+
+
+def test_the_rate_follows_each_draw_of_a_round() -> None:
+    policy = make_policy(
+        OBS, TWO_ACTIONS, type='ppo_offpolicy', learn=dict(learning_rate={'start': 1e-3, 'kl_target': 1e3})
+    )
+    samples, rates = samples_of(policy), []
+    for _ in range(3):
+        rates.append(policy.learn_mode.forward(clone(samples))['learning_rate'].item())
+    assert rates == pytest.approx([1e-3, 1.5e-3, 2.25e-3])
