@@ -14,6 +14,7 @@ from tests.forked import run_python
 from zoo import POLICY_REGISTRY, load_policy, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.policy import Policy, PolicyConfig
+from zoo.run.checkpoint.file import load_checkpoint
 
 EXAMPLES = Path(__file__).parents[1] / 'examples'
 QUIET = ['logger.console=off', 'logger.tensorboard=false']
@@ -32,6 +33,7 @@ SHORT = {  # overrides that leave one rollout or a few, with every kind of updat
     'dqn.py': ['max_env_step=1_000'],
     'my_surrogate.py': ['max_env_step=2_048'],
     'my_advantage.py': ['max_env_step=2_048'],
+    'my_option.py': ['max_env_step=2_048'],
     'policy_gradient.py': ['max_env_step=8_192'],
     'random_policy.py': ['max_env_step=1_024'],
     'own_updates.py': ['max_env_step=2_048'],
@@ -182,6 +184,27 @@ def test_run_of_own_code_is_resumed_with_consent_to_its_module(name: str, tmp_pa
     more = ['--import', str(EXAMPLES / name), 'max_env_step=12_288', 'logger.console=off', '--json']
     second = json.loads(run('-m', 'zoo', 'train', '--resume', first['run_dir'], *more, cwd=tmp_path))
     assert second['env_step'] > first['env_step']
+
+
+@pytest.mark.long
+def test_my_option_has_its_key_and_metric_and_its_state_is_resumed(tmp_path: Path) -> None:
+    own = ['--import', str(EXAMPLES / 'my_option.py'), '--json']
+    short = ['policy.learn.options=[{type: centering, rate: 1.0}]', 'policy.collect.n_step=64', 'logger.freq=1']
+    first = train('my_option.py', *short, 'max_env_step=1_536', cwd=tmp_path)
+    run('-m', 'zoo', 'train', '--resume', first['run_dir'], 'max_env_step=2_048', *own, cwd=tmp_path)
+    means = [line['learn/reward_mean'] for line in lines_of(first) if 'learn/reward_mean' in line]
+    path = Path(first['run_dir']) / 'checkpoints' / 'step_000002048.safetensors'
+    state = load_checkpoint(path).state['policy']['learn']['centering']
+    # rollouts of 8 x 64 steps: 3, and one more; with a rate of 1 the mean is that of the newest one
+    assert len(means) == state['n_rollout'] == 4 and means[-1] == pytest.approx(state['mean'].item())
+    assert len(set(means)) == 4 and all(-16.3 < mean < 0 for mean in means)  # Pendulum's bounds of a reward
+
+
+def test_my_option_refuses_another_rule_for_rewards(tmp_path: Path) -> None:
+    words = ['-m', 'zoo', 'train', str(EXAMPLES / 'my_option.py'), *QUIET, 'policy.learn.reward_norm=true']
+    done = run_python(*words, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "option 'centering' and policy.learn.reward_norm both say how rewards count" in done.stderr
 
 
 class RandomPolicy(Policy):

@@ -48,5 +48,5 @@ def test_merged_moments_are_those_of_all_rows(sizes: tuple[int, ...]) -> None:
 
 def test_weight_scale_makes_the_mean_1_and_keeps_zeros() -> None:
     valid = torch.tensor([0.0, 1.0, 1.0, 0.0])
-    assert (valid * weight_scale(valid)).tolist() == [0, 2, 2, 0]
-    assert weight_scale(torch.zeros(3)).item() == 3  # there is nothing to scale
+    assert (valid * weight_scale(valid, ALONE)).tolist() == [0, 2, 2, 0]
+    assert weight_scale(torch.zeros(3), ALONE).item() == 3  # there is nothing to scale

@@ -15,6 +15,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy
+from zoo.policy.ppo import PPOPolicy
 from zoo.worker.learner import Learner
 
 OBS = Box(torch.zeros(1).numpy(), torch.full((1,), torch.inf).numpy())
@@ -100,11 +101,14 @@ def test_train_refuses_metrics_that_are_not_those_named() -> None:
 
 
 def test_train_runs_the_auxiliary_phase_after_the_updates() -> None:
-    policy, samples = policy_and_samples()
-    buffer = RolloutBuffer()
+    class Phasic(PPOPolicy):
+        def learn_aux(self) -> dict[str, torch.Tensor]:
+            return {'aux_at': torch.tensor(self.learn_mode.train_iter())}
+
+    plain, samples = policy_and_samples()
+    policy, buffer = Phasic(plain.cfg, OBS, TWO_ACTIONS), RolloutBuffer()
     buffer.push(samples)
-    mode = policy.learn_mode._replace(learn_aux=lambda: {'aux_at': torch.tensor(policy.learn_mode.train_iter())})
-    assert Learner(mode, buffer).train(0)['aux_at'] == 6
+    assert Learner(policy.learn_mode, buffer).train(0)['aux_at'] == 6
 
 
 def ppg_and_samples(**learn: object) -> tuple[Policy, dict[str, Any]]:

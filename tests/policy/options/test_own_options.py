@@ -1,0 +1,129 @@
+"""Options of one's own, which `policy.learn.options` names: keys, checks, columns, metrics, state, and none without it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from tests.policy.test_ppo import parameters, ppo, samples_of
+from tests.policy_envs import differing
+from zoo.config.section import ConfigError, Section
+from zoo.core.data import Columns, Metrics, Rollout
+from zoo.core.errors import UserError
+from zoo.core.registry import OPTION_REGISTRY
+from zoo.policy.options.base import Estimated, Owner, UpdateOption
+from zoo.policy.options.normalization import RewardNorm
+from zoo.run.config import resolve_policy
+
+
+class ScaledConfig(Section):
+    factor: float = Field(2.0, gt=0, description='factor of the advantages')
+
+
+@OPTION_REGISTRY.register('scaled_of_test', force=True)
+class Scaled(UpdateOption):
+    """Multiplies advantages by factor^k in the k-th update, k from 0; adds their sign as a column."""
+
+    config = ScaledConfig
+    names = ('advantage_scale',)
+
+    def __init__(self, cfg: Any) -> None:
+        self.factor, self.n_update = cfg.factor, 0
+
+    def problems(self, policy: Owner) -> Iterator[str]:
+        if policy.cfg.learn.adv_norm == 'batch':
+            yield "option 'scaled_of_test' has no effect with adv_norm 'batch'; use 'off'"
+
+    def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
+        return {'reward_sign': estimated.reward.sign()}
+
+    def before_update(self, batch: Columns) -> Columns:
+        return {**batch, 'adv': batch['adv'] * self.factor**self.n_update}
+
+    def after_update(self, batch: Columns) -> Metrics:
+        self.n_update += 1
+        return {'advantage_scale': torch.tensor(self.factor ** (self.n_update - 1))}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {'scaled_of_test': {'n_update': self.n_update}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.n_update = state.get('scaled_of_test', {}).get('n_update', 0)
+
+
+THREE = {'type': 'scaled_of_test', 'factor': 3.0}
+
+
+def scaled(**learn: Any) -> Any:
+    return ppo(dict(options=[THREE], **learn))
+
+
+def test_a_plain_policy_has_no_options() -> None:
+    assert ppo().options == ()
+
+
+def test_own_option_has_its_keys_or_their_defaults_and_comes_after_the_built_in_ones() -> None:
+    for spec, factor in ((THREE, 3.0), ('scaled_of_test', 2.0)):
+        built_in, own = ppo(dict(options=[spec], reward_norm=True)).options
+        assert isinstance(built_in, RewardNorm) and isinstance(own, Scaled) and own.factor == factor
+
+
+@pytest.mark.parametrize(
+    ('spec', 'words'),
+    [
+        ('scaled_of_tests', "did you mean 'scaled_of_test'"),
+        ({**THREE, 'facto': 1.0}, r'policy.learn.options.*facto'),
+        ({**THREE, 'factor': -1.0}, r'policy.learn.options.*factor'),
+    ],
+)
+def test_own_option_of_another_name_or_key_is_refused_at_the_door(spec: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        resolve_policy({'type': 'ppo', 'learn': {'options': [spec]}})
+
+
+def test_problem_of_an_own_option_is_the_error() -> None:
+    with pytest.raises(UserError, match=r"^option 'scaled_of_test' has no effect with adv_norm 'batch'; use 'off'$"):
+        scaled(adv_norm='batch')
+
+
+def test_column_of_an_own_option_is_in_the_samples() -> None:
+    samples = samples_of(scaled())
+    assert samples['reward_sign'].shape == samples['adv'].shape and samples['reward_sign'].abs().eq(1).all()
+
+
+def test_batch_of_an_own_option_is_what_the_update_learns_from() -> None:
+    """The second update has 3 times the advantages; the first ones as they are."""
+    plain, own = ppo(), scaled()
+    for k in range(2):
+        samples = samples_of(plain, k)
+        metrics = own.learn_mode.forward(samples)
+        plain.learn_mode.forward({**samples, 'adv': samples['adv'] * 3.0**k})
+        assert metrics.keys() == set(own.learn_mode.monitor_vars()) and metrics['advantage_scale'] == 3.0**k
+    assert not differing(parameters(plain), parameters(own))
+
+
+@pytest.mark.parametrize('way', ['state', 'deepcopy'])
+def test_own_option_continues_the_same_after_a_resume_and_in_a_copy(way: str) -> None:
+    policy = scaled()
+    policy.learn_mode.forward(samples_of(policy))
+    if way == 'state':
+        other = scaled()
+        other.load_state_dict(copy.deepcopy(policy.state_dict()))
+    else:
+        other = copy.deepcopy(policy)
+    samples: dict[str, Tensor] = samples_of(policy, 1)
+    found = [each.learn_mode.forward(samples)['advantage_scale'].item() for each in (policy, other)]
+    assert found == [3.0, 3.0] and not differing(policy.state_dict(), other.state_dict())
+
+
+def test_own_option_begins_with_a_state_that_lacks_it() -> None:
+    plain, own = ppo(), scaled()
+    plain.learn_mode.forward(samples_of(plain))
+    own.load_state_dict(plain.state_dict())
+    assert own.options[0].n_update == 0 and not differing(parameters(plain), parameters(own))
