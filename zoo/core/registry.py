@@ -286,7 +286,11 @@ VALUE_LOSS_REGISTRY: Registry[Any] = Registry(
     },
 )
 PENALTY_REGISTRY: Registry[Any] = Registry('penalty', 'zoo.penalties', ('zoo.rl_utils.penalties',))
-ESTIMATOR_REGISTRY: Registry[Any] = Registry('estimator', 'zoo.estimators', ('zoo.rl_utils.estimators',))
+ESTIMATOR_REGISTRY: Registry[Any] = Registry(
+    'estimator',
+    'zoo.estimators',
+    {'gae': 'zoo.rl_utils.gae', **dict.fromkeys(('n_step', 'returns', 'vtrace'), 'zoo.rl_utils.estimators')},
+)
 OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zoo.rl_utils.optimizers',))
 EXPLORATION_REGISTRY: Registry[Any] = Registry('exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',))
 DRAW_REGISTRY: Registry[Any] = Registry(

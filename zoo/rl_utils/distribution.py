@@ -50,9 +50,15 @@ class ActionDist(ABC):
     """Whether 'auto' may choose it; else it is used only where it is named."""
     reads: tuple[str, ...] | None = None
     """Fields of the model that `of_space` and `make_head` take from their options; None: not declared."""
+    is_bounded: bool = False
+    """Whether `env_action` changes actions: they then lie within the bounds of the space already."""
     n_mask: int = 0
     parts: Sequence[ActionDist] = ()
     """The distributions that a composite one is made of, side by side; () for any other."""
+
+    def __init_subclass__(cls) -> None:
+        if 'is_bounded' not in vars(cls):
+            cls.is_bounded = cls.env_action is not ActionDist.env_action
 
     def __init__(self, n_param: int, n_action: int, n_noise: int | None = None) -> None:
         self.n_param, self.n_action = n_param, n_action
@@ -110,11 +116,6 @@ class ActionDist(ABC):
         if not self.n_mask:
             raise UserError(f'actions of a {self.name} distribution take no mask; set env.action_mask=off')
         return param.masked_fill(~mask, -torch.inf)
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether `env_action` changes actions: they then lie within the bounds of the space already."""
-        return type(self).env_action is not ActionDist.env_action
 
     def env_action(self, action: Tensor) -> Tensor:
         """The action as the env's space has it, where the distribution is over something else; before any clipping."""

@@ -16,33 +16,16 @@ from torch import Tensor
 
 from zoo.core.registry import ESTIMATOR_REGISTRY
 from zoo.rl_utils.check import check_pair, check_returned, check_shape, wide
+from zoo.rl_utils.gae import check_data, gae_data, gae_estimate, linear_scan
 from zoo.rl_utils.gae import gae as gae_advantage
-from zoo.rl_utils.gae import gae_data, gae_return, linear_scan
 
 Estimate = tuple[Tensor, Tensor]
-Lambda = Annotated[float, Field(ge=0, le=1)]
 
 
-@ESTIMATOR_REGISTRY.register('gae')
-def gae(
-    data: gae_data,
-    gamma: float,
-    lambda_: float,
-    *,
-    value_lambda: Annotated[
-        Lambda | None,
-        Field(description='lambda of the returns that the critic learns (DNA: 0.95 beside 0.8); null: gae_lambda'),
-    ] = None,
-) -> Estimate:
-    """Generalised advantages; the critic's returns may have a lambda of their own.
-
-    adv = gae(lambda_),   return_ = gae(value_lambda) + V
-    Source: Schulman et al. 2016, arXiv:1506.02438; two lambdas: Aitchison and Sweetser 2022 (DNA), arXiv:2206.10027.
-    """
-    if value_lambda is None or value_lambda == lambda_:
-        found = gae_return(data, gamma, lambda_)
-        return found.adv, found.return_
-    return gae_advantage(data, gamma, lambda_), gae_return(data, gamma, value_lambda).return_
+def gae(data: gae_data, gamma: float, lambda_: float, *, value_lambda: float | None = None) -> Estimate:
+    """`gae_estimate`, the registered estimator 'gae', of inputs that are checked."""
+    check_data(data, gamma, lambda_)
+    return gae_estimate(data, gamma, lambda_, value_lambda=value_lambda)
 
 
 @ESTIMATOR_REGISTRY.register('n_step')

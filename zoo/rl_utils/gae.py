@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from zoo.core.ranks import ALONE, Ranks
+from zoo.core.registry import ESTIMATOR_REGISTRY
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import check_floating, check_not_empty, check_shape, wide
+
+Lambda = Annotated[float, Field(ge=0, le=1)]
 
 
 class gae_data(NamedTuple):
@@ -51,9 +55,9 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
       or gamma, lambda_ leave [0, 1].
     Source: Schulman et al. 2016, arXiv:1506.02438, sec. 3. Departs: the trace is cut at rollout ends.
     """
-    _check(data, gamma, lambda_)
+    check_data(data, gamma, lambda_)
     kernel = kernels.ENABLED and kernels.find('gae', *data)
-    return kernel(*data, gamma, lambda_, False)[0] if kernel else _advantage(data, gamma, lambda_)
+    return kernel(*data, gamma, lambda_, False)[0] if kernel else advantage_of(data, gamma, lambda_)
 
 
 @torch.no_grad()
@@ -66,16 +70,46 @@ def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> ga
     Args and Raises: as `gae`.
     Returns: gae_result, new tensors without gradient in the dtype of value; inputs are unchanged.
     """
-    _check(data, gamma, lambda_)
+    check_data(data, gamma, lambda_)
     kernel = kernels.ENABLED and kernels.find('gae', *data)
     if kernel:
         return gae_result(*kernel(*data, gamma, lambda_, True))
-    adv = _advantage(data, gamma, lambda_)
+    adv = advantage_of(data, gamma, lambda_)
     std, mean = torch.std_mean(adv, correction=0)
     return gae_result(adv, adv + data.value, mean, std)
 
 
-def _advantage(data: gae_data, gamma: float, lambda_: float) -> Tensor:
+@ESTIMATOR_REGISTRY.register('gae')
+@torch.no_grad()
+def gae_estimate(
+    data: gae_data,
+    gamma: float,
+    lambda_: float,
+    *,
+    value_lambda: Annotated[
+        Lambda | None,
+        Field(description='lambda of the returns that the critic learns (DNA: 0.95 beside 0.8); null: gae_lambda'),
+    ] = None,
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantages; the critic's returns may have a lambda of their own. Nothing is checked.
+
+    adv = gae(lambda_),   return_ = gae(value_lambda) + V
+    Source: Schulman et al. 2016, arXiv:1506.02438; two lambdas: Aitchison and Sweetser 2022 (DNA), arXiv:2206.10027.
+    """
+    estimate = gae_return if kernels.reach(data.value) else _estimate
+    adv, return_, *_ = estimate(data, gamma, lambda_)
+    if value_lambda is not None:
+        return_ = estimate(data, gamma, value_lambda)[1]
+    return adv, return_
+
+
+def _estimate(data: gae_data, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
+    adv = advantage_of(data, gamma, lambda_)
+    return adv, adv + data.value
+
+
+def advantage_of(data: gae_data, gamma: float, lambda_: float) -> Tensor:
+    """The formula of `gae`; nothing is checked."""
     value, next_value, reward, done, traj_flag = data
     dtype, value = value.dtype, wide(value)
     if traj_flag is None:
@@ -157,7 +191,8 @@ def _normalized_over(ranks: Ranks, adv: Tensor, weight: Tensor | None) -> Tensor
     return ((x - mean.unsqueeze(-1)) / (var.sqrt().unsqueeze(-1) + 1e-8)).to(adv.dtype)
 
 
-def _check(data: gae_data, gamma: float, lambda_: float) -> None:
+def check_data(data: gae_data, gamma: float, lambda_: float) -> None:
+    """Raises: ValueError, see `gae`."""
     value, next_value, reward, done, traj_flag = data
     check_shape('next_value', next_value, 'value', value.shape)
     if reward.shape != value.shape and not (value.dim() == 3 and reward.shape == value.shape[:2]):

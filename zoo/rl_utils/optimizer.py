@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -16,6 +16,8 @@ from zoo.rl_utils.check import Number
 from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, Mechanics, UpdateRule, first_values, limited, moved
 
 Own = TypeVar('Own', bound='FlatOptimizer')
+GradHook = Callable[[Sequence[Any], Tensor], None]
+"""(optimisers, loss) -> nothing; may change the gradients of the optimisers in place."""
 
 
 class AdamRates(NamedTuple):
@@ -39,7 +41,8 @@ class FlatOptimizer:
     Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views
       of one buffer.
     Attributes: ranks: over which it takes the mean of the gradients of a step, before all limits; is_plain: whether there is
-      nothing around the rule: all of `mechanics` is off.
+      nothing around the rule: all of `mechanics` is off; grad_hooks: called by gradient steps between their backward pass
+      and the step of the optimisers, see zoo.policy.hooks.
     Raises: ValueError if no parameter requires a gradient.
     """
 
@@ -47,7 +50,8 @@ class FlatOptimizer:
         self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float = 1e-3
     ) -> None:
         self.lr, self.rule, self.mechanics, self.is_plain = lr, rule, Mechanics(), True
-        self.ranks: Ranks = ALONE
+        self.grad_hooks: list[GradHook] = []
+        self.ranks = ALONE
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
             raise ValueError(
@@ -102,6 +106,16 @@ class FlatOptimizer:
             raise ValueError(problem)
         self.is_plain = self.mechanics == Mechanics()
         self._begin_anew()
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that take each step together."""
+        return self._ranks
+
+    @ranks.setter
+    def ranks(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._before_step = [self._share_for_step] if ranks.size > 1 else []
 
     @property
     def grad_clip_value(self) -> float | None:
@@ -170,6 +184,7 @@ class FlatOptimizer:
         """
         other = copy(self)
         other.mechanics = self.mechanics._replace(average_decay=None)
+        other.ranks = self.ranks
         other.is_plain = other.mechanics == Mechanics()
         other._begin_anew()
         return other
@@ -187,6 +202,10 @@ class FlatOptimizer:
             self.ranks.sum_(self.grad).div_(self.ranks.size)
             self._is_shared = True
 
+    def _share_for_step(self) -> None:
+        self.share_gradient()
+        self._is_shared = False
+
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
         """One step with the gradient, its global norm limited to grad_clip; where it accumulates, at each k-th call.
@@ -194,7 +213,8 @@ class FlatOptimizer:
         Returns: the norm before all limits, 0-dim; when it is not finite the step was skipped. Before the k-th call that
           of the mean so far.
         """
-        self.share_gradient()
+        for before in self._before_step:
+            before()
         n_gathered, moves = self.upcoming
         grad, norm = limited(self.grad, grad_clip, self.mechanics, self.divisor(n_gathered, self.scaled_by))
         if moves:
@@ -230,7 +250,7 @@ class FlatOptimizer:
 
     def note_step(self, norm: Tensor) -> None:
         """Notes the norm of the gradient of a step taken, or of several ([n]), for `count_skipped`."""
-        self._norms.append(norm.reshape(-1))
+        self._norms.append(norm)
 
     def count_skipped(self, limit: int) -> int:
         """How many steps were skipped so far. Waits for the device, so call it once per rollout.
@@ -238,7 +258,8 @@ class FlatOptimizer:
         Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; names the first
           such parameter. With a loss scale only once that cannot be lowered any more.
         """
-        for finite in torch.cat(self._norms).isfinite().tolist() if self._norms else []:
+        norms = [norm.reshape(-1) for norm in self._norms]
+        for finite in torch.cat(norms).isfinite().tolist() if norms else []:
             self.n_skipped += not finite
             self._n_in_row = 0 if finite else self._n_in_row + 1
         self._norms.clear()
@@ -294,6 +315,9 @@ class FlatAdam(FlatOptimizer):
         eps: float = 1e-5,
     ) -> None:
         self._betas, self._eps = betas, eps
+        self._fixed: dict[str, Any] = dict(
+            beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=0.0, amsgrad=False, maximize=False
+        )
         super().__init__(named_parameters, AdamRule(betas, eps), lr)
 
     @property
@@ -316,31 +340,16 @@ class FlatAdam(FlatOptimizer):
         """As `FlatOptimizer.step`."""
         if not self.is_plain:
             return super().step(grad_clip)
-        self.share_gradient()
-        self._is_shared = False
+        for before in self._before_step:
+            before()
         norm = torch.linalg.vector_norm(self.grad)
         bad = (norm * 0).nan_to_num_(nan=1.0).float()  # 0, or 1 where the norm is infinite or NaN
         scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0).float()
-        step_count = self._kept['step_count']
-        step_count.add_(1)
+        step_count = self.step_count.add_(1)
+        moments = [self.exp_avg], [self.exp_avg_sq]
         # what torch.optim.Adam(fused=True) calls, without its search for devices and types: 20 us
-        torch._fused_adam_(
-            [self.param],
-            [self.grad],
-            [self._kept['exp_avg']],
-            [self._kept['exp_avg_sq']],
-            [],
-            [step_count],
-            lr=self.lr,
-            beta1=self._betas[0],
-            beta2=self._betas[1],
-            weight_decay=0.0,
-            eps=self._eps,
-            amsgrad=False,
-            maximize=False,
-            grad_scale=scale,
-            found_inf=bad,
-        )
+        numbers = {**self._fixed, 'lr': self.lr, 'grad_scale': scale, 'found_inf': bad}
+        torch._fused_adam_([self.param], [self.grad], *moments, [], [step_count], **numbers)
         step_count.sub_(bad)
         self.note_step(norm)
         return norm

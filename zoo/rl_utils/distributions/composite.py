@@ -47,6 +47,7 @@ class Composite(ActionDist):
         self._n_action = [part.n_action or 1 for part in self.parts]
         self._n_noise = [part.n_noise for part in self.parts]
         super().__init__(sum(self._n_param), sum(self._n_action), sum(self._n_noise))
+        self.is_bounded = any(part.is_bounded for part in self.parts)
         self.n_mask = sum(part.n_mask for part in self.parts)
         read = [part.reads for part in self.parts]
         self.reads = None if None in read else tuple(name for each in read for name in each or ())
@@ -110,10 +111,6 @@ class Composite(ActionDist):
             return super().masked(param, mask)
         masks = iter(mask.split([part.n_mask for part in self.parts if part.n_mask], -1))
         return torch.cat([part.masked(p, next(masks)) if part.n_mask else p for part, p in self._params(param)], -1)
-
-    @property
-    def is_bounded(self) -> bool:
-        return any(part.is_bounded for part in self.parts)
 
     def env_action(self, action: Tensor) -> Tensor:
         actions = zip(self.parts, action.split(self._n_action, -1), strict=True)
