@@ -33,6 +33,7 @@ from zoo.policy.passes import Passes
 from zoo.policy.samples import Samples, in_pieces
 from zoo.policy.sequences import (
     first_rows,
+    forward_sequences,
     length_of,
     n_copy,
     n_entry,
@@ -46,6 +47,7 @@ NOTHING_LEFT = (
     'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its own '
     'here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'
 )
+MIN_CLIP = 1e-6
 
 
 class ActorCriticPolicy(NetworkPolicy):
@@ -112,6 +114,7 @@ class ActorCriticPolicy(NetworkPolicy):
         if self.has_state:
             self.sequence_len, self.sequence_stride = cfg.learn.sequence.len, stride_of(cfg.learn.sequence)
             self.samples.cut_into(cfg.learn.sequence)
+            self.objective.fixed = self.objective.fixed._replace(forward=forward_sequences)
         self.options: tuple[UpdateOption, ...] = options_of(self)
         self.samples.options = self.options
         if self.learns:
@@ -216,7 +219,6 @@ class ActorCriticPolicy(NetworkPolicy):
     def _set_env_step(self, env_step: int) -> None:
         super()._set_env_step(env_step)
         self.rates.set_env_step(env_step)
-        self.objective.set_env_step(env_step)
         for option in self.options:
             option.set_env_step(env_step)
 
@@ -257,11 +259,18 @@ class ActorCriticPolicy(NetworkPolicy):
             optimizer.lr = self.rates.get('critic_learning_rate', rate) if name == 'critic' else rate
         return batch
 
+    @property
+    def _clip_ratio(self) -> float:
+        """That of the loss, which needs a range, where the schedule may end at 0."""
+        return max(self.rates['clip_ratio'], MIN_CLIP)
+
     def _train_policy(
         self, batch: Columns, n_pass: int, step: Step, optimizers: Sequence[FlatOptimizer], value_weight: float
     ) -> Metrics:
         """Passes of a step on the policy; their metrics."""
-        numbers = self.objective.policy_numbers(self.rates, value_weight)
+        numbers = self.objective.fixed._replace(
+            clip_ratio=self._clip_ratio, entropy_weight=self.rates['entropy_weight'], value_weight=value_weight
+        )
         trained = self.passes.run(step, optimizers, numbers, n_pass, batch, self.cfg.learn.batch_size)
         n_epoch = torch.tensor(trained.n_pass, dtype=torch.float64)
         metrics = {**trained.metrics, 'n_epoch': n_epoch, 'adv_abs_max': adv_abs_max(batch)}
@@ -294,13 +303,13 @@ class ActorCriticPolicy(NetworkPolicy):
     def _learner_metrics(self) -> Metrics:
         """How the update went as a whole, and the values of the schedules. Waits for the device, once a batch."""
         n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self.optimizers.values())
-        numbers = {'skipped_step': n_skipped, **self.rates, **self.objective.metrics()}
+        numbers = {'skipped_step': n_skipped, **self.rates}
         numbers |= self._coefficients()
         return dict(zip(numbers, torch.tensor([*numbers.values()], dtype=torch.float64).unbind(), strict=True))
 
     def _monitor_vars_learn(self) -> list[str]:
         names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance']
-        names += ['n_epoch', 'skipped_step', *self.rates.names, *self.objective.names]
+        names += ['n_epoch', 'skipped_step', *self.rates.names]
         names += [name for option in self.options for name in option.names]
         names += ['adv_abs_max', *self._coefficients(), *(['total_loss'] if hasattr(self._policy_step, 'kind') else [])]
         is_clipped = clips_values(self.objective.value_loss) and hasattr(self._value_step, 'kind')

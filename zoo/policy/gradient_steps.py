@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,7 @@ from zoo.backend.precision import UpdatePrecision, in_precision
 from zoo.backend.trace import replaced
 from zoo.core.data import AuxMinibatch, Columns, Metrics, Minibatch
 from zoo.core.registry import Part
-from zoo.policy.hooks import gradient_ready
-from zoo.policy.sequences import rows_of, run_model
+from zoo.policy import hooks
 from zoo.rl_utils import kernels, surrogates, value_losses
 from zoo.rl_utils.check import Number, check_shape
 from zoo.rl_utils.distribution import ActionDist
@@ -24,9 +23,18 @@ from zoo.rl_utils.optimizer import backward
 from zoo.rl_utils.ppg import joint_loss, ppg_data, ppg_joint_error, ppg_joint_loss
 from zoo.rl_utils.ppo import clipfrac, mean_of, policy_loss, ratio_of, valid, value_loss_of, weighted_mean
 
+M = TypeVar('M', bound=Columns)
 CLIP = Part('surrogate', 'clip', surrogates.clip)
 MSE = Part('value loss', 'mse', value_losses.mse)
 VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
+
+
+def forward_rows(model: nn.Module, method: str, minibatch: M) -> tuple[dict[str, Tensor], M]:
+    """What a method of the model computes from a minibatch of rows, by name ('logit', 'value', ..), and the rows."""
+    found = getattr(model, method)(minibatch['obs'])
+    if isinstance(found, dict):
+        return found, minibatch
+    return {'logit' if method == 'compute_actor' else 'value': found}, minibatch
 
 
 class PolicyNumbers(NamedTuple):
@@ -34,7 +42,7 @@ class PolicyNumbers(NamedTuple):
 
     surrogate, value_loss, penalties: see zoo.core.registry.PARTS; penalty_weights: the factor of each penalty.
     proximal: 'behaviour'; 'recent': column 'logit_proximal' has its logits; 'ewma': it is the first optimiser's average.
-    rho_max: bound of p_proximal / p_old.
+    rho_max: bound of p_proximal / p_old; forward: as `forward_rows`, or of sequences.
     """
 
     clip_ratio: Number = 0.2
@@ -50,6 +58,7 @@ class PolicyNumbers(NamedTuple):
     proximal: str = 'behaviour'
     precision: UpdatePrecision = 'fp32'
     rho_max: Number | None = None
+    forward: Callable[..., Any] = forward_rows
 
 
 class ValueNumbers(NamedTuple):
@@ -60,6 +69,7 @@ class ValueNumbers(NamedTuple):
     value_loss: Callable[..., Tensor] = MSE
     value_weight: Number = 1.0
     precision: UpdatePrecision = 'fp32'
+    forward: Callable[..., Any] = forward_rows
 
 
 class AuxNumbers(NamedTuple):
@@ -70,6 +80,7 @@ class AuxNumbers(NamedTuple):
     value_loss: Callable[..., Tensor] = MSE  # of a critic that predicts a distribution; else it is the squared error
     value_weight: Number = 1.0  # factor of aux_value_loss
     precision: UpdatePrecision = 'fp32'
+    forward: Callable[..., Any] = forward_rows
 
 
 StepNumbers = PolicyNumbers | ValueNumbers | AuxNumbers
@@ -173,7 +184,7 @@ def ppo_step(
       penalty_<name> of each penalty, and value_clipfrac where the value loss is clipped.
     """
     proximal = _proximal_logit(model, optimizers, minibatch, numbers)
-    output, minibatch = _output(model, 'compute_actor_critic', minibatch, numbers), rows_of(minibatch)
+    output, minibatch = _forward(model, 'compute_actor_critic', minibatch, numbers)
     loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
     value_loss, of_value = _value_loss(output, minibatch, numbers)
     loss = _add(loss, numbers.value_weight, value_loss)
@@ -186,7 +197,7 @@ def policy_step(
 ) -> Found:
     """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
     proximal = _proximal_logit(model, optimizers, minibatch, numbers)
-    output, minibatch = _output(model, 'compute_actor', minibatch, numbers), rows_of(minibatch)
+    output, minibatch = _forward(model, 'compute_actor', minibatch, numbers)
     loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
     return {**metrics, 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
 
@@ -197,7 +208,7 @@ def value_step(
 ) -> Found:
     """One step of the critic alone on value_loss; returns value_loss (, value_clipfrac) and value_grad_norm."""
     method = 'compute_critic' if n_output_of(numbers.value_loss) == 1 else 'compute_critic_output'
-    output, minibatch = _output(model, method, minibatch, numbers), rows_of(minibatch)
+    output, minibatch = _forward(model, method, minibatch, numbers)
     value_loss, metrics = _value_loss(output, minibatch, numbers)
     loss = value_loss * numbers.value_weight
     return {**metrics, 'value_grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
@@ -256,7 +267,7 @@ def _joint_output(
     model: nn.Module, dist: ActionDist, minibatch: AuxMinibatch, numbers: AuxNumbers
 ) -> tuple[dict[str, Tensor], AuxMinibatch, ppg_joint_loss]:
     """What `compute_aux` gives, the minibatch as rows, and the losses that all auxiliary phases have."""
-    output, minibatch = _output(model, 'compute_aux', minibatch, numbers), rows_of(minibatch)
+    output, minibatch = _forward(model, 'compute_aux', minibatch, numbers)
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if kernels.reach(output['logit']):
         data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
@@ -271,28 +282,28 @@ def _squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Ten
     return value_loss_of(value, return_, weight)
 
 
-def _output(model: nn.Module, method: str, minibatch: Columns, numbers: StepNumbers) -> dict[str, Tensor]:
-    """What a method of the model computes from a minibatch, as rows, in the precision of the numbers."""
+def _forward(model: nn.Module, method: str, minibatch: Columns, numbers: StepNumbers) -> tuple[dict[str, Tensor], Any]:
+    """What a method of the model computes from a minibatch, in the precision of the numbers; and the rows of it."""
     model = model if numbers.precision == 'fp32' else in_precision(model, numbers.precision)
-    return run_model(model, method, minibatch)
+    return numbers.forward(model, method, minibatch)
 
 
 def _proximal_logit(
     model: nn.Module, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
 ) -> Tensor | None:
-    """Logits [N, P] of the policy that the loss keeps near, as rows; None: that of the samples."""
-    if numbers.proximal == 'behaviour':
+    """Logits [N, P] of the average of the policy, as rows; None: the loss keeps near another one."""
+    if numbers.proximal in ('behaviour', 'recent'):
         return None
-    if numbers.proximal == 'recent':
-        return rows_of(minibatch)['logit_proximal']  # type: ignore[typeddict-item]
     with torch.no_grad(), replaced(model, optimizers[0].averaged):
-        return _output(model, 'compute_actor', minibatch, numbers)['logit']
+        return _forward(model, 'compute_actor', minibatch, numbers)[0]['logit']
 
 
 def _policy_loss(
     dist: ActionDist, output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers, proximal: Tensor | None
 ) -> tuple[Tensor, Found]:
     """The loss, the metrics policy_loss, penalty_<name>, and 'rows' or what a kernel finds of them."""
+    if 'logit_proximal' in minibatch:  # of the policy as the update began
+        proximal = minibatch['logit_proximal']  # type: ignore[typeddict-item]
     weight = minibatch.get('weight', None)
     terms = _by_kernel if kernels.reach(output['logit']) else _by_formula
     loss, metrics = terms(dist, output['logit'], minibatch, numbers, proximal)
@@ -409,7 +420,8 @@ def _descend(optimizers: Sequence[Optimizer], loss: Tensor, grad_clip: Number | 
     for optimizer in optimizers:
         optimizer.zero_grad()
     backward(loss, optimizers)
-    gradient_ready(optimizers, loss)
+    if hooks.listener is not None:
+        hooks.gradient_ready(optimizers, loss)
     norms = [optimizer.step(grad_clip) for optimizer in optimizers]
     return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
 

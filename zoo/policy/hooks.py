@@ -19,12 +19,12 @@ from zoo.rl_utils.optimizer import FlatOptimizer
 Listener = Callable[[Sequence[Any], Tensor], None]
 """(optimisers, loss) -> nothing; may change the gradients of the optimisers in place."""
 
-_listener: Listener | None = None
+listener: Listener | None = None
 
 
 def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
     """Says that the gradient of `loss` (0-dim) is in the flat buffers `grad` of the optimisers, which step next."""
-    if _listener is None or not all(optimizer.upcoming[1] for optimizer in _gathering(optimizers)):
+    if listener is None or not all(optimizer.upcoming[1] for optimizer in _gathering(optimizers)):
         return  # an optimiser that waits for more gradients does not step next
     divided = []
     for optimizer in _gathering(optimizers):
@@ -34,7 +34,7 @@ def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
             optimizer.grad.div_(divisor)
             divided.append((optimizer.grad, divisor))
     try:
-        _listener(optimizers, loss.detach())
+        listener(optimizers, loss.detach())
     finally:
         for grad, divisor in divided:  # the optimiser's own step divides
             grad.mul_(divisor)
@@ -46,11 +46,11 @@ def _gathering(optimizers: Sequence[Any]) -> list[Any]:
 
 
 @contextmanager
-def listening(listener: Listener | None) -> Iterator[None]:
-    """Within this context every gradient is shown to the listener; None: to nobody."""
-    global _listener
-    before, _listener = _listener, listener
+def listening(new: Listener | None) -> Iterator[None]:
+    """Within this context every gradient is shown to a listener; None: to nobody."""
+    global listener
+    before, listener = listener, new
     try:
         yield
     finally:
-        _listener = before
+        listener = before

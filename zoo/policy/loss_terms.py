@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from zoo.config.components import make_part, name_of
@@ -10,19 +9,18 @@ from zoo.config.schedule import schedule_value
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
-from zoo.policy.gradient_steps import MSE, AuxNumbers, PolicyNumbers, ValueNumbers, n_output_of
+from zoo.policy.gradient_steps import MSE, PolicyNumbers, n_output_of
 
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
 """Value losses and penalties that do not read the stored value; of one's own it is not known."""
-MIN_CLIP = 1e-6  # a schedule may end at 0, the loss needs a range
 
 
 class Objective:
     """The losses of a policy, and their numbers at an env step.
 
     Args: cfg: the resolved section `policy.learn`.
-    Attributes: fixed: numbers of the steps on the policy that do not move; options set some of them; weights: of the
-      penalties at present; common: the options that all penalties have; surrogate_said: as the config says it.
+    Attributes: fixed: numbers of the steps on the policy that stay during an update; options set some of them; common: the
+      options that all penalties have; surrogate_said: as the config says it.
     """
 
     def __init__(self, cfg: ActorCriticLearnConfig) -> None:
@@ -37,13 +35,13 @@ class Objective:
             raise UserError(
                 f'policy.learn.penalties has {", ".join(names)} but each may be there once; drop the others'
             )
-        self.weights = [schedule_value(common.weight, 0) for common in self.common]
         self.fixed = PolicyNumbers(
             dual_clip=cfg.dual_clip,
             grad_clip=cfg.grad_clip,
             surrogate=self.surrogate,
             value_loss=self.value_loss,
             penalties=self.penalties,
+            penalty_weights=tuple(schedule_value(common.weight, 0) for common in self.common),
         )
 
     @property
@@ -62,39 +60,10 @@ class Objective:
         parts = [self.value_loss, *self.penalties]
         return any(part.name not in KEEP_NO_OLD_VALUE for part in parts)
 
-    @property
-    def names(self) -> list[str]:
-        """Of the metrics: each penalty's mean and weight."""
-        return [name for penalty in self.penalties for name in (f'penalty_{penalty.name}', f'{penalty.name}_weight')]
-
-    def set_env_step(self, env_step: int) -> None:
-        """Weights without a target follow their schedules."""
-        for i, common in enumerate(self.common):
-            if common.target is None:
-                self.weights[i] = schedule_value(common.weight, env_step)
-
-    def policy_numbers(self, rates: Mapping[str, float], value_weight: float) -> PolicyNumbers:
-        """The numbers of a step on the policy. rates: clip_ratio and entropy_weight at present."""
-        return self.fixed._replace(
-            clip_ratio=max(rates['clip_ratio'], MIN_CLIP),
-            entropy_weight=rates['entropy_weight'],
-            value_weight=value_weight,
-            penalty_weights=tuple(self.weights),
-        )
-
-    def value_numbers(self, rates: Mapping[str, float], value_weight: float) -> ValueNumbers:
-        """The numbers of a step of the critic alone."""
-        clip_ratio, fixed = max(rates['clip_ratio'], MIN_CLIP), self.fixed
-        return ValueNumbers(clip_ratio, fixed.grad_clip, self.value_loss, value_weight, fixed.precision)
-
-    def aux_numbers(self, bc_weight: float, value_weight: float) -> AuxNumbers:
-        """The numbers of a step of an auxiliary phase."""
-        value_loss = self.value_loss if self.n_value > 1 else MSE
-        return AuxNumbers(bc_weight, self.fixed.grad_clip, value_loss, value_weight, self.fixed.precision)
-
-    def metrics(self) -> dict[str, float]:
-        """The weights of the penalties."""
-        return {f'{penalty.name}_weight': weight for penalty, weight in zip(self.penalties, self.weights, strict=True)}
+    def set_weight(self, i: int, weight: float) -> None:
+        """Gives one of the penalties another weight."""
+        weights = self.fixed.penalty_weights
+        self.fixed = self.fixed._replace(penalty_weights=(*weights[:i], weight, *weights[i + 1 :]))
 
 
 def _policy_specs(cfg: ActorCriticLearnConfig) -> tuple[Any, list[Any]]:

@@ -19,7 +19,16 @@ from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.aux_memory import AuxMemory, MemoryLocation
 from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
-from zoo.policy.gradient_steps import aux_step, distill_step, policy_step, ppo_step, value_step
+from zoo.policy.gradient_steps import (
+    MSE,
+    AuxNumbers,
+    ValueNumbers,
+    aux_step,
+    distill_step,
+    policy_step,
+    ppo_step,
+    value_step,
+)
 from zoo.policy.metrics import explained_variance
 from zoo.policy.samples import CRITIC_CELLS
 from zoo.policy.sequences import length_of, run_model, sequence_problem
@@ -283,7 +292,10 @@ class PPGPolicy(ActorCriticPolicy):
         fit = {'explained_variance': explained_variance(batch)}
         if self._joint:
             return fit
-        numbers = self.objective.value_numbers(self.rates, self._value_weight)
+        fixed = self.objective.fixed
+        numbers = ValueNumbers(
+            self._clip_ratio, fixed.grad_clip, fixed.value_loss, self._value_weight, fixed.precision, fixed.forward
+        )
         n_pass, size = cfg.critic_epoch_per_collect, cfg.critic_batch_size or cfg.batch_size
         trained = self.passes.run(self.value_step, [self.optimizers['critic']], numbers, n_pass, batch, size)
         return fit | trained.metrics
@@ -338,7 +350,10 @@ class PPGPolicy(ActorCriticPolicy):
         gather = device == self.device and n_cell <= CRITIC_CELLS
         n_row = max(cfg.aux_batch_size // length_of(columns), 1)  # or sequences
         data = Pass(columns, order, n_row, self.device, gather=gather)
-        numbers = self.objective.aux_numbers(cfg.aux_bc_weight, self._value_weight)
+        fixed, value_loss = self.objective.fixed, self.objective.value_loss if self.objective.n_value > 1 else MSE
+        numbers = AuxNumbers(
+            cfg.aux_bc_weight, fixed.grad_clip, value_loss, self._value_weight, fixed.precision, fixed.forward
+        )
         metrics = self.passes.steps(self._phase.step, optimizers, data, numbers)
         for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
             optimizer.count_skipped(cfg.nonfinite_limit)

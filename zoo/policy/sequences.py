@@ -155,6 +155,11 @@ def rows_once(batch: C) -> tuple[C, Tensor | None]:
     return rows, once(rows)
 
 
+def forward_sequences(model: nn.Module, method: str, minibatch: C) -> tuple[dict[str, Tensor], C]:
+    """What a method of a model with a recurrent state computes from a minibatch of sequences, as rows; and the rows."""
+    return run_model(model, method, minibatch), rows_of(minibatch)
+
+
 def run_model(model: nn.Module, method: str, columns: Columns) -> dict[str, Tensor]:
     """What a method of a model computes from a batch, by name ('logit', 'value', ..), as rows in the order of `rows_of`.
 

@@ -195,7 +195,7 @@ _KNOWN_PARTS: dict[str, tuple[str, ...]] = {
     'proximal policy': ('behaviour',),
 }
 _OPTIONS = {'asymmetric_clip': ('high',), 'clip': ('range',), 'error_clip': ('range',), 'huber': ('delta',)}
-_OF_STEPS = ('surrogate', 'value_loss', 'penalties', 'penalty_weights', 'proximal', 'precision', 'rho_max')
+_OF_STEPS = ('surrogate', 'value_loss', 'penalties', 'penalty_weights', 'proximal', 'precision', 'rho_max', 'forward')
 
 
 def unknown_parts(parts: Sequence[Any]) -> str:

@@ -93,10 +93,10 @@ class AdaptedRates:
 
 
 class TargetWeights:
-    """Weights of penalties with a target. Args: objective: see `zoo.policy.loss_terms.Objective`; its weights are moved."""
+    """Weights of penalties with a target. Args: objective: see `zoo.policy.loss_terms.Objective`, whose weights move."""
 
     def __init__(self, objective: Any) -> None:
-        self._weights = objective.weights
+        self._objective = objective
         self._moving = [
             (i, penalty.name, common)
             for i, (penalty, common) in enumerate(zip(objective.penalties, objective.common, strict=True))
@@ -106,22 +106,26 @@ class TargetWeights:
     def adapt(self, last: Mapping[str, Tensor], ranks: Any) -> None:
         """They follow the penalties of the last pass of an update, on all ranks. Waits for the device."""
         for i, name, common in self._moving:
-            found, weight = float(mean_over(last[f'penalty_{name}'], ranks)), self._weights[i]
+            found, weight = float(mean_over(last[f'penalty_{name}'], ranks)), self._weight(i)
             if found > BAND * common.target:
                 weight *= GROWS
             elif found < common.target / BAND:
                 weight *= SHRINKS
-            self._weights[i] = min(max(weight, common.min_weight), common.max_weight)
+            self._objective.set_weight(i, min(max(weight, common.min_weight), common.max_weight))
+
+    def _weight(self, i: int) -> float:
+        weight: float = self._objective.fixed.penalty_weights[i]
+        return weight
 
     def state_dict(self) -> dict[str, float]:
         """The weights by penalty, and where they began."""
         state: dict[str, float] = {}
         for i, name, common in self._moving:
-            state |= {name: self._weights[i], f'{name}_start': schedule_value(common.weight, 0)}
+            state |= {name: self._weight(i), f'{name}_start': schedule_value(common.weight, 0)}
         return state
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
         for i, name, common in self._moving:
             if state.get(f'{name}_start') == schedule_value(common.weight, 0):
-                self._weights[i] = min(max(state[name], common.min_weight), common.max_weight)
+                self._objective.set_weight(i, min(max(state[name], common.min_weight), common.max_weight))
