@@ -205,7 +205,7 @@ POLICY_REGISTRY: Registry[Any] = Registry(
         'ppg_reloaded': 'zoo.policy.variants.published',
         'ppo': 'zoo.policy.ppo',
         'ppo_ewma': 'zoo.policy.variants.published',
-        'ppo_ewma_offpolicy': 'zoo.policy.variants.published',
+        'ppo_ewma_offpolicy': 'zoo.policy.variants.offpolicy',
         'ppo_offpolicy': 'zoo.policy.variants.offpolicy',
         'spo': 'zoo.policy.variants.published',
     },

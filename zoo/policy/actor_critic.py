@@ -15,7 +15,7 @@ from zoo.backend.choose import env_compiler, executor_label
 from zoo.backend.executor import Acting, Step, forward_for_acting
 from zoo.config.components import make_part
 from zoo.config.schedule import Rates
-from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, map_tensors
+from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, split_rows
 from zoo.core.errors import UserError
 from zoo.core.registry import ESTIMATOR_REGISTRY, EXPLORATION_REGISTRY
 from zoo.model.actor_critic import Networks
@@ -34,10 +34,7 @@ from zoo.policy.samples import Samples, in_pieces
 from zoo.policy.sequences import (
     first_rows,
     forward_sequences,
-    length_of,
     n_copy,
-    n_entry,
-    run_model,
     stride_of,
 )
 from zoo.rl_utils.distribution import ActionDist
@@ -293,11 +290,9 @@ class ActorCriticPolicy(NetworkPolicy):
     @torch.no_grad()
     def logit_of(self, batch: Columns) -> Tensor:
         """Logits of the policy as it is now, in the shape of the batch's."""
-        rows = max(self._batch_size // length_of(batch), 1)
-        pieces = [
-            run_model(self._model, 'compute_actor', map_tensors(lambda x: x[i : i + rows], batch))['logit']  # noqa: B023
-            for i in range(0, n_entry(batch), rows)
-        ]
+        n_row = max(self._batch_size // self.samples.entry_len, 1)
+        forward = self.objective.fixed.forward
+        pieces = [forward(self._model, 'compute_actor', part)[0]['logit'] for part in split_rows(dict(batch), n_row)]
         return torch.cat(pieces).view_as(batch['logit'])
 
     def _learner_metrics(self) -> Metrics:

@@ -31,7 +31,7 @@ from zoo.policy.gradient_steps import (
 )
 from zoo.policy.metrics import explained_variance
 from zoo.policy.samples import CRITIC_CELLS
-from zoo.policy.sequences import length_of, run_model, sequence_problem
+from zoo.policy.sequences import sequence_problem
 from zoo.rl_utils.optimizer import FlatOptimizer
 
 
@@ -214,6 +214,7 @@ class PPGPolicy(ActorCriticPolicy):
         cfg = self.cfg.learn
         self._memory = AuxMemory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, is_ring=cfg.aux_window is not None)
         self._phase = make_part(PHASE_REGISTRY, cfg.phase)()
+        self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
         self._warn_if_short()
         super()._init_learn()
 
@@ -348,11 +349,11 @@ class PPGPolicy(ActorCriticPolicy):
         order = self.passes.permutations(cfg.aux_train_epoch, n, device)
         n_cell = sum(x.numel() for _, x in leaves(columns['obs']))
         gather = device == self.device and n_cell <= CRITIC_CELLS
-        n_row = max(cfg.aux_batch_size // length_of(columns), 1)  # or sequences
+        n_row = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # or sequences
         data = Pass(columns, order, n_row, self.device, gather=gather)
-        fixed, value_loss = self.objective.fixed, self.objective.value_loss if self.objective.n_value > 1 else MSE
+        fixed = self.objective.fixed
         numbers = AuxNumbers(
-            cfg.aux_bc_weight, fixed.grad_clip, value_loss, self._value_weight, fixed.precision, fixed.forward
+            cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.precision, fixed.forward
         )
         metrics = self.passes.steps(self._phase.step, optimizers, data, numbers)
         for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
@@ -369,11 +370,11 @@ class PPGPolicy(ActorCriticPolicy):
         """What the auxiliary phase reads, [M] rows where the memory lies; 'logit' is that of the policy as it begins."""
         columns, device = self._memory.columns(), self._memory.device
         if self._phase.target == 'critic':
-            values = [run_model(self._model, 'compute_critic', rows)['value'] for _, rows in self._pieces()]
+            values = [self._forward('compute_critic', rows)['value'] for _, rows in self._pieces()]
             columns['return_'] = torch.cat(values).to(device).view_as(columns['return_'])
         else:
             columns['return_'] = self.samples.units.standardize(columns['return_'].to(self.device)).to(device)
-        logits = [run_model(self._model, 'compute_actor', rows)['logit'] for _, rows in self._pieces()]
+        logits = [self._forward('compute_actor', rows)['logit'] for _, rows in self._pieces()]
         logit = torch.cat(logits).to(device)
         return {**columns, 'logit': logit.view(*columns['return_'].shape, -1)}
 
@@ -382,15 +383,19 @@ class PPGPolicy(ActorCriticPolicy):
         """mean(KL(old || now)) over all rows kept."""
         total = torch.zeros((), device=self.device)
         for at, rows in self._pieces():
-            logit = run_model(self._model, 'compute_actor', rows)['logit']
+            logit = self._forward('compute_actor', rows)['logit']
             kl = self.dist.kl(logit_old[at].to(self.device).view_as(logit), logit)
             total += (kl * rows['weight'].flatten() if 'weight' in rows else kl).sum()
         return total / self._memory.columns()['return_'].numel()
 
+    def _forward(self, method: str, rows: Columns) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = self.objective.fixed.forward(self._model, method, rows)[0]
+        return found
+
     def _pieces(self) -> Iterator[tuple[slice, dict[str, Any]]]:
         """All rows (or sequences) kept, in order, in pieces of about a minibatch."""
         columns = self._memory.columns()
-        n_row = max(self.cfg.learn.aux_batch_size // length_of(columns), 1)
+        n_row = max(self.cfg.learn.aux_batch_size // self.samples.entry_len, 1)
         for start in range(0, self._memory.n_row, n_row):
             at = slice(start, start + n_row)
             yield at, map_tensors(lambda x: x[at].to(self.device), columns)  # noqa: B023

@@ -24,8 +24,8 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('passes', 'EarlyStop', lambda policy: policy.cfg.learn.target_kl is not None),
     ('passes', 'RecomputedAdvantages', lambda policy: policy.cfg.learn.get('recompute_adv', False)),
     ('mechanics', 'OptimizerMechanics', lambda policy: _has_mechanics(policy.cfg.learn)),
-    ('penalties', 'Penalties', lambda policy: bool(policy.objective.penalties)),
-    ('histogram', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
+    ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
+    ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'KLFollower', lambda policy: policy.learns and _follows_kl(policy)),
     ('plasticity', 'Plasticity', lambda policy: policy.learns and policy.cfg.learn.plasticity is not None),
 )

@@ -84,3 +84,10 @@ class PPGOffPolicy(PPGPolicy):
 def _staleness(batch: Any) -> torch.Tensor:
     """Mean age of the samples in rollouts; 0 from a buffer that keeps none."""
     return batch['staleness'].mean() if 'staleness' in batch.keys() else torch.zeros(())
+
+
+PPOOffPolicy.with_updates(
+    'ppo_ewma_offpolicy',
+    {'learn': {'proximal': 'ewma'}},
+    __doc__='ppo_ewma on draws from a replay buffer: samples may be old.',
+)

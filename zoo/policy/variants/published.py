@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from zoo.policy.ppg import PPGPolicy
 from zoo.policy.ppo import PPOPolicy
-from zoo.policy.variants.offpolicy import PPOOffPolicy
 
 # SPO (Xie et al. 2025, arXiv:2401.16025): a quadratic penalty in place of the clip
 PPOPolicy.with_updates(
@@ -13,11 +12,6 @@ PPOPolicy.with_updates(
 # PPO-EWMA (Hilton et al. 2022, arXiv:2110.00641): stays near an average of past policies, so samples may be old
 PPOPolicy.with_updates(
     'ppo_ewma', {'learn': {'proximal': 'ewma'}}, __doc__='PPO that stays near an average of past policies.'
-)
-PPOOffPolicy.with_updates(
-    'ppo_ewma_offpolicy',
-    {'learn': {'proximal': 'ewma'}},
-    __doc__='ppo_ewma on draws from a replay buffer: samples may be old.',
 )
 PPGPolicy.with_updates(
     'ppg_ewma', {'learn': {'proximal': 'ewma'}}, __doc__='PPG that stays near an average of past policies.'

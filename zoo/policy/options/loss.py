@@ -1,4 +1,4 @@
-"""Penalties of the loss: their weights at an env step, and their metrics."""
+"""Options of the loss: penalties, whose weights move with the env steps; a critic that predicts a distribution of returns."""
 
 from __future__ import annotations
 
@@ -25,3 +25,16 @@ class Penalties(UpdateOption):
     def after_update(self, batch: Columns) -> Metrics:
         weights = dict(zip(self.names[1::2], self._objective.fixed.penalty_weights, strict=True))
         return {name: torch.tensor(weight, dtype=torch.float64) for name, weight in weights.items()}
+
+
+class ReturnRange(UpdateOption):
+    """The share of returns outside of the range that the value loss predicts."""
+
+    names = ('return_outside',)
+
+    def attach(self, policy: Owner) -> None:
+        self._policy = policy
+
+    def after_update(self, batch: Columns) -> Metrics:
+        return_ = self._policy.samples.read_by_steps(batch)['return_']
+        return {'return_outside': self._policy.objective.value_loss.is_outside(return_).float().mean()}
