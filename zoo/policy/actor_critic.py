@@ -17,7 +17,7 @@ from zoo.config.components import make_part
 from zoo.config.schedule import Rates
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, split_rows
 from zoo.core.errors import UserError
-from zoo.core.registry import ESTIMATOR_REGISTRY, EXPLORATION_REGISTRY
+from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.model.actor_critic import Networks
 from zoo.model.check import probe, reached, unread_option
 from zoo.policy.acting import NetworkPolicy
@@ -107,7 +107,7 @@ class ActorCriticPolicy(NetworkPolicy):
         super()._build()
         own_rate = () if cfg.learn.critic_learning_rate is None else ('critic_learning_rate',)
         self.rates = Rates(cfg.learn, (*self.scheduled, *own_rate))
-        self.samples = Samples(cfg, make_part(ESTIMATOR_REGISTRY, cfg.collect.estimator), self.run.ranks)
+        self.samples = Samples(cfg, self.run.ranks)
         if self.has_state:
             self.sequence_len, self.sequence_stride = cfg.learn.sequence.len, stride_of(cfg.learn.sequence)
             self.samples.cut_into(cfg.learn.sequence)

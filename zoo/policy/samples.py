@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.config.components import make_part
 from zoo.core.data import (
     Columns,
     Obs,
@@ -23,11 +24,11 @@ from zoo.core.data import (
     split_rows,
 )
 from zoo.core.ranks import ALONE, Ranks, weight_scale
+from zoo.core.registry import ESTIMATOR_REGISTRY, Part
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.options.base import Estimated, UpdateOption
 from zoo.policy.sequences import SequenceConfig, as_sequences, rows_once
-from zoo.rl_utils.estimators import check_estimate
-from zoo.rl_utils.gae import gae_data, normalize_advantage
+from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
 CRITIC_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
 TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
@@ -121,32 +122,45 @@ class ReturnUnits:
 class Samples:
     """Makes samples of rollouts, and what a gradient step reads of samples.
 
-    Args: cfg: the resolved section `policy`; estimator: of ESTIMATOR_REGISTRY; ranks: over whose rows weights are taken.
+    Args: cfg: the resolved section `policy`; ranks: over whose rows weights are taken.
     Attributes, which options replace:
       options: in order, asked for more columns and for their share of the advantages.
       units: of the critic's output; `units.restore` gives returns.
       reference: what advantages compare returns with, [T, B], from the critic's values in return units.
       scaled_reward: (transition, weight [T, B] or None) -> rewards [T, B] as advantages count them.
-      estimator: (gae_data, gamma, lambda (, log_ratio)) -> (advantages, returns), [T, B] each.
+      estimator: (gae_data, gamma, lambda (, log_ratio)) -> (advantages, returns), [T, B] each; by_ratios: it weighs rows
+        by log p_now - log p_behaviour.
       entries: (columns [T, B, ...], rollout) -> rows [N, ...], or sequences.
       entry_len: steps in an entry, 1 for rows.
       rows_once: batch -> its rows, and the weights [N] by which statistics count every row once; None: all alike.
       inputs: functions of columns that a step reads, each called on the last one's result.
     """
 
-    def __init__(self, cfg: ActorCriticPolicyConfig, estimator: Callable[..., Any], ranks: Ranks = ALONE) -> None:
+    def __init__(self, cfg: ActorCriticPolicyConfig, ranks: Ranks = ALONE) -> None:
         self._discount, self._ranks = (cfg.collect.discount_factor, cfg.collect.gae_lambda), ranks
         self.options: Sequence[UpdateOption] = ()
         self.units: Any = ReturnUnits()
         self.reference: Callable[[Tensor], Tensor] = ReturnUnits().restore
         self.scaled_reward: Callable[[Transition, Tensor | None], Tensor] = given_reward
-        self.estimator = estimator
+        self.estimate_by(cfg.collect.estimator)
         self.entries: Callable[[dict[str, Any], Rollout], Sample] = as_rows
         self.entry_len = 1
         self.rows_once: Callable[[Columns], tuple[Columns, Tensor | None]] = as_they_are
         self.inputs: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
         if cfg.learn.adv_norm == 'batch':
             self.inputs.append(self._normalized)
+
+    def estimate_by(self, spec: Any) -> None:
+        """Advantages are those of another estimator from now on. Args: spec: a name, or {type: name, its options}."""
+        part = make_part(ESTIMATOR_REGISTRY, spec)
+        self.by_ratios = part.name == 'vtrace'
+        self.estimator: Callable[..., tuple[Tensor, Tensor]]
+        if isinstance(part, Part) and part.function is gae_estimate:
+            self.estimator = partial(gae_estimate, **dict(part.options))
+        else:
+            from zoo.rl_utils.estimators import CheckedEstimator
+
+            self.estimator = CheckedEstimator(part)
 
     def cut_into(self, sequences: SequenceConfig) -> None:
         """Entries are sequences from now on. Args: sequences: the resolved section `policy.learn.sequence`."""
@@ -181,7 +195,6 @@ class Samples:
         value, next_value = (self.reference(self.units.restore(x)) for x in outputs)
         data = gae_data(value, next_value, reward, done, traj_flag)
         found = self.estimator(data, *self._discount, *log_ratio)
-        check_estimate(found, value)
         return {'value': value, 'adv': found[0], 'return_': found[1]}
 
     @torch.no_grad()

@@ -8,7 +8,8 @@ Below r is the reward, V the value, V' the value of the next state, 0 where done
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -117,6 +118,18 @@ def check_estimate(found: object, value: Tensor) -> None:
     pair = check_pair('the estimator', found, ' tensors, advantages and returns')
     for name, x in zip(('advantages', 'returns'), pair, strict=True):
         check_returned(f'the estimator, as {name},', x, value.shape, 'one number for each step of each env')
+
+
+class CheckedEstimator:
+    """An estimator, which may be somebody's own, whose results are checked by `check_estimate`."""
+
+    def __init__(self, estimator: Callable[..., tuple[Tensor, Tensor]]) -> None:
+        self._estimator = estimator
+
+    def __call__(self, data: gae_data, *args: Any) -> tuple[Tensor, Tensor]:
+        found = self._estimator(data, *args)
+        check_estimate(found, data.value)
+        return found
 
 
 def _one_step(data: gae_data, gamma: float) -> tuple[Tensor, Tensor, Tensor]:

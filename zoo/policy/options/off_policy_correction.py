@@ -12,7 +12,7 @@ from zoo.config.components import make_part, name_of
 from zoo.config.section import Keyed, value_at
 from zoo.core.data import Columns, Rollout
 from zoo.core.errors import UserError
-from zoo.core.registry import CORRECTION_REGISTRY, ESTIMATOR_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
+from zoo.core.registry import CORRECTION_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
 from zoo.policy.options.base import Estimated, Owner, UpdateOption
 from zoo.policy.options.passes import recomputed, transition_columns
 
@@ -219,13 +219,13 @@ class ValueTrace(UpdateOption):
 
     def attach(self, policy: Owner) -> None:
         self._policy = policy
-        policy.samples.estimator = make_part(ESTIMATOR_REGISTRY, estimator_of(policy.cfg))
+        policy.samples.estimate_by(estimator_of(policy.cfg))
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
         return transition_columns(rollout, estimated)
 
     def before_update(self, batch: Columns) -> Columns:
-        return recomputed(self._policy, batch, by_ratios=True)
+        return recomputed(self._policy, batch)
 
 
 def correction_problems(config: dict[str, Any]) -> Iterator[str]:

@@ -94,7 +94,6 @@ class RecomputedAdvantages(UpdateOption):
 
     def attach(self, policy: Owner) -> None:
         self._policy = policy
-        self._by_ratios = policy.samples.estimator.name == 'vtrace'
 
     def attach_learn(self, policy: Owner) -> None:
         policy.passes = InterruptedPasses.like(policy.passes)
@@ -102,7 +101,7 @@ class RecomputedAdvantages(UpdateOption):
 
     def renewed(self, batch: Columns) -> Columns:
         """The batch with values, advantages and returns of the critic as it is now."""
-        return recomputed(self._policy, batch, self._by_ratios)
+        return recomputed(self._policy, batch)
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
         return transition_columns(rollout, estimated)
@@ -115,11 +114,8 @@ def transition_columns(rollout: Rollout, estimated: Estimated) -> dict[str, Any]
 
 
 @torch.no_grad()
-def recomputed(policy: Owner, batch: Columns, by_ratios: bool = False) -> dict[str, Any]:
-    """A batch of a whole rollout with values, advantages and returns of the critic as it is now.
-
-    Args: by_ratios: the estimator weighs rows by log p_now - log p_behaviour.
-    """
+def recomputed(policy: Owner, batch: Columns) -> dict[str, Any]:
+    """A batch of a whole rollout with values, advantages and returns of the critic as it is now."""
     n_step, samples = policy.cfg.collect.n_step, policy.samples
 
     def by_step(x: Tensor) -> Tensor:
@@ -127,7 +123,7 @@ def recomputed(policy: Owner, batch: Columns, by_ratios: bool = False) -> dict[s
 
     outputs = by_step(policy.compute_critic(batch['obs'])), by_step(policy.compute_critic(batch['next_obs']))
     log_ratio = []
-    if by_ratios:
+    if samples.by_ratios:
         now, then = (policy.dist.log_prob(x, batch['action']) for x in (policy.logit_of(batch), batch['logit']))
         log_ratio = [by_step(now - then)]
     ends = (by_step(batch[key]) for key in ('reward', 'done', 'traj_flag'))
