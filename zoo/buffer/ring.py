@@ -1,9 +1,9 @@
-"""The storage of replay buffers: the newest samples in one block that is written round and round, and uniform draws from it."""
+"""The storage of replay buffers: the newest samples in one block that is written round and round, and draws from it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import torch
@@ -15,7 +15,7 @@ from zoo.config.section import Section
 from zoo.core.data import Columns, first_leaf, leaves, map_tensors, send
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks
-from zoo.core.seeding import reseed, restore_generator
+from zoo.core.seeding import reseed, restore_generator, torch_generator
 
 logger = logging.getLogger(__name__)
 
@@ -271,6 +271,72 @@ class Draws:
         if self._newest is not None:
             mask &= self._ring.age(rows) < self._newest
         return mask.nonzero().squeeze(1)
+
+
+class RingBuffer:
+    """One ring of samples, and one or more ways to draw from it, each with its own limits, counts and random stream.
+
+    It keeps as many samples as the largest of the draws asks for.
+    Args: cfg: RingConfig; draws: DrawConfig by name, with a `size` where it is not that of cfg; seed: of the run;
+      kind: the class of the draws.
+    """
+
+    def __init__(self, cfg: RingConfig, draws: Mapping[str, DrawConfig], seed: int, kind: type[Draws] = Draws) -> None:
+        sizes = {name: getattr(draw, 'size', None) or cfg.size for name, draw in draws.items()}
+        self._seed, self._ring = seed, Ring(max(sizes.values()), cfg.device)
+        self._draws = {
+            name: kind(self._ring, draw, torch_generator(seed, f'buffer/{name}'), sizes[name])
+            for name, draw in draws.items()
+        }
+
+    def set_ranks(self, ranks: Ranks) -> None:
+        """Draws beside the buffers of other ranks from now on; before the first push."""
+        for name, draws in self._draws.items():
+            draws.set_ranks(ranks, self._seed, f'buffer/{name}')
+
+    def push(self, samples: Columns) -> None:
+        """Copies the samples [N] of one rollout in, over the oldest ones; the last `size` of them if N is more."""
+        for rows in self._ring.push(samples):
+            for draws in self._draws.values():
+                draws.renew(rows)
+
+    def batches(self) -> Iterator[Any]:
+        """The draws of one round; fewer, or none, when fewer than `n_sample` samples may be drawn."""
+        return self._draws['all'].batches()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever pushed, in this process or before a resume."""
+        return self._ring.n_row == 0
+
+    def set_env_step(self, env_step: int) -> None:
+        """How far the run is, for schedules; before the draws of a round."""
+        for draws in self._draws.values():
+            draws.set_env_step(env_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The samples (views, valid until the next push), what is known of each, and the random streams."""
+        return {
+            'ring': self._ring.state_dict(),
+            'draws': {name: draws.state_dict() for name, draws in self._draws.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies a `state_dict` in, also from another `size` (the newest that fit); that of a rollout buffer is empty.
+
+        Raises: UserError if the state is of a buffer that draws for other parts of an update.
+        """
+        if not state:
+            return
+        names = list(state.get('draws', {}))
+        if names != list(self._draws):
+            raise UserError(
+                f'the state is of a buffer that draws for {names or "nothing"} but this one draws for '
+                f'{list(self._draws)}; resume with the buffer.type that the run was started with'
+            )
+        rows = self._ring.load_state_dict(state['ring'])
+        for name, draws in self._draws.items():
+            draws.load_state_dict(state['draws'][name], rows)
 
 
 def distinct(n_choice: int, n: int, generator: torch.Generator) -> Tensor:

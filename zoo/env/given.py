@@ -13,7 +13,6 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from zoo.config.section import ConfigError
 from zoo.core.errors import show_error
 from zoo.env.adapter import check_limits, creator_of, takes_keyword
 from zoo.env.errors import EnvKwargsError, UnsupportedEnvError
@@ -63,35 +62,6 @@ class GivenVectorEnv:
                 f'env {request.name!r} is one vector env, of which evaluation needs a copy, and it cannot be copied '
                 f'({show_error(error)}); {MAKE_DO}.'
             ) from error
-
-
-def take_env_instances(config: dict[str, Any]) -> None:
-    """Replaces vector envs given as ids in the section `env` and in policy.eval.env by what makes them, in place.
-
-    Their numbers of envs become those of the config where it gives none.
-    Raises: ConfigError for a single env, of which a run needs several.
-    """
-    sections = {'env': config.get('env')}
-    policy = config.get('policy')
-    evaluation = policy.get('eval') if isinstance(policy, dict) else None
-    if isinstance(evaluation, dict):
-        sections['policy.eval.env'] = evaluation.get('env')
-        sets = evaluation.get('sets')
-        sections |= {f'policy.eval.sets.{key}': x for key, x in sets.items()} if isinstance(sets, dict) else {}
-    for path, section in sections.items():
-        env = section.get('id') if isinstance(section, dict) else None
-        if isinstance(env, gymnasium.Env):
-            kind = type(env.unwrapped).__name__
-            raise ConfigError(
-                f'{path}.id is an env of class {kind}, and a run makes several of them; give what makes one, e.g. '
-                f'{path}.id={kind}, or lambda: {kind}(...).'
-            )
-        if isinstance(section, dict) and isinstance(env, VectorEnv):
-            section['id'] = GivenVectorEnv(env)
-            if path == 'env':
-                for key in ('collector_env_num', 'evaluator_env_num'):
-                    section.setdefault(key, env.num_envs)
-                section.setdefault('collector_group_num', 1)
 
 
 def own_vector(source: EnvSpec | Callable[..., Any]) -> OwnVector | None:

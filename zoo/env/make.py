@@ -207,6 +207,37 @@ def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> Sourc
     return own_vector(source) or source
 
 
+def take_env_instances(config: dict[str, Any]) -> None:
+    """Replaces vector envs given as ids in the section `env` and in policy.eval.env by what makes them, in place.
+
+    Their numbers of envs become those of the config where it gives none.
+    Raises: ConfigError for a single env, of which a run needs several.
+    """
+    sections = {'env': config.get('env')}
+    policy = config.get('policy')
+    evaluation = policy.get('eval') if isinstance(policy, dict) else None
+    if isinstance(evaluation, dict):
+        sections['policy.eval.env'] = evaluation.get('env')
+        sets = evaluation.get('sets')
+        sections |= {f'policy.eval.sets.{key}': x for key, x in sets.items()} if isinstance(sets, dict) else {}
+    for path, section in sections.items():
+        env = section.get('id') if isinstance(section, dict) else None
+        if isinstance(env, gymnasium.Env):
+            kind = type(env.unwrapped).__name__
+            raise ConfigError(
+                f'{path}.id is an env of class {kind}, and a run makes several of them; give what makes one, e.g. '
+                f'{path}.id={kind}, or lambda: {kind}(...).'
+            )
+        if isinstance(section, dict) and isinstance(env, gymnasium.vector.VectorEnv):
+            from zoo.env.given import GivenVectorEnv
+
+            section['id'] = GivenVectorEnv(env)
+            if path == 'env':
+                for key in ('collector_env_num', 'evaluator_env_num'):
+                    section.setdefault(key, env.num_envs)
+                section.setdefault('collector_group_num', 1)
+
+
 def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
     """Checks env.id, env.game, env.kwargs and env.wrappers without making an env.
 

@@ -55,11 +55,7 @@ def vector_env(
     """
     raw_space = convert_space(env.single_observation_space, 'observation', name)
     action_space = convert_space(env.single_action_space, 'action', name)
-    obs_space = raw_space
-    if isinstance(raw_space, Dict) or cfg.action_mask == 'obs':
-        from zoo.env.masks import masked_space
-
-        obs_space = masked_space(raw_space, action_space, cfg.action_mask, name)
+    obs_space = seen_space(raw_space, action_space, cfg.action_mask, name)
     place, has_masks = Place(name), mask_space(obs_space) is not None
     if isinstance(obs_space, Box) and obs_dtype(obs_space) == torch.float32:
         reader = ArrayReader(obs_space, env.num_envs, '', place)
@@ -88,6 +84,15 @@ def vector_env(
         info_columns=cfg.info_columns,
         refuses_masks=cfg.action_mask == 'auto' and not has_masks and mask_size(action_space) > 0,
     )
+
+
+def seen_space(obs_space: Space, action_space: Space, action_mask: str, name: str) -> Space:
+    """The observation space with its mask as zoo holds it, see `masked_space`; only a Dict may have one."""
+    if not isinstance(obs_space, Dict) and action_mask != 'obs':
+        return obs_space
+    from zoo.env.masks import masked_space
+
+    return masked_space(obs_space, action_space, action_mask, name)
 
 
 def _row_rules(

@@ -131,10 +131,15 @@ class ChoiceCheck:
 
     def __init__(self, space: Space) -> None:
         groups = list(_groups(space))
+        self._space = space
         self._starts = np.array([start for _, start, _, _ in groups])
         self._names = [what for what, *_, must_choose in groups if must_choose]
         self._must_choose = np.array([must_choose for *_, must_choose in groups])
         self._is_one = len(groups) == 1 and bool(self._must_choose[0])
+
+    def bits(self, mask: object) -> np.ndarray:
+        """`flat_mask` of a mask as an env gives it."""
+        return flat_mask(self._space, mask)
 
     def empty(self, mask: np.ndarray) -> np.ndarray:
         """mask: [B, n_mask] bool. Returns: [B] bool, true where nothing is left for at least one choice."""

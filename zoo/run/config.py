@@ -35,7 +35,7 @@ from zoo.core.registry import (
     UnknownNameError,
 )
 from zoo.env import EnvConfig
-from zoo.env.given import take_env_instances
+from zoo.env.make import take_env_instances
 from zoo.policy.config import PolicyConfig
 from zoo.run.base_config import CheckpointConfig, JobConfig, LoggerConfig
 from zoo.run.checkpoint.consent import leaf_values

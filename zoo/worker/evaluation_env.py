@@ -18,7 +18,6 @@ from zoo.env import AnyVectorEnv, EnvConfig, UnknownEnvError, make_vector_env
 from zoo.env.adapter import OldGymEnv
 from zoo.env.config import env_config
 from zoo.env.errors import EnvSettingError
-from zoo.env.given import takes_one_seed
 from zoo.env.make import check_source
 from zoo.env.make_vector import vector_env
 from zoo.env.settings import AT_END, EnvSettings
@@ -149,6 +148,8 @@ def open_env(env: object, policy: Policy, n_episode: int) -> Iterator[AnyVectorE
     if isinstance(env, AnyVectorEnv):
         yield env
     elif isinstance(env, gymnasium.vector.VectorEnv):
+        from zoo.env.given import takes_one_seed
+
         kind = type(env.unwrapped)
         section = env_config({'id': kind.__qualname__, 'action_mode': policy._action_map.mode})
         yield vector_env(env, section, f'{kind.__module__}:{kind.__qualname__}', one_seed=takes_one_seed(env))

@@ -66,8 +66,7 @@ from zoo.env.inspection.family import (
     step_limit,
 )
 from zoo.env.make import env_name, find_env, make_env
-from zoo.env.make_vector import make_vector_env
-from zoo.env.masks import ChoiceCheck, flat_mask, masked_space
+from zoo.env.make_vector import make_vector_env, seen_space
 
 logger = logging.getLogger(__name__)
 
@@ -263,8 +262,12 @@ class EnvCheck:
         self._env, self._name, self._n_step = env, env_name(cfg), 0
         self._watch, self._report = watch, report
         self._space, self._action_space = env_spaces(env, self._name)
-        seen = masked_space(self._space, self._action_space, cfg.action_mask, self._name)
-        self._choices = ChoiceCheck(self._action_space) if mask_space(seen) is not None else None
+        seen = seen_space(self._space, self._action_space, cfg.action_mask, self._name)
+        self._choices: ChoiceCheck | None = None
+        if mask_space(seen) is not None:
+            from zoo.env.masks import ChoiceCheck  # few envs have masks
+
+            self._choices = ChoiceCheck(self._action_space)
         self._finds_masks = cfg.action_mask == 'auto' and self._choices is None and mask_size(self._action_space) > 0
         self._has_limit, self._n_end = step_limit(env) is not None, 0
         self._statistics = running_statistics(env)
@@ -324,7 +327,7 @@ class EnvCheck:
         """A random action, a legal one where there is a mask."""
         if self._choices is None or mask is None:
             return self._env.action_space.sample()
-        bits = torch.from_numpy(flat_mask(self._action_space, mask)[None])
+        bits = torch.from_numpy(self._choices.bits(mask)[None])
         return action_of(self._to_env(random_actions(self._action_space, 1, self._rng, bits)), 0)
 
     def _rollout(
@@ -437,7 +440,7 @@ class EnvCheck:
 
     def _check_mask(self, obs: dict[str, np.ndarray]) -> None:
         if self._choices is not None and ACTION_MASK in obs:
-            mask = flat_mask(self._action_space, obs[ACTION_MASK])
+            mask = self._choices.bits(obs[ACTION_MASK])
             if self._choices.empty(mask[None])[0]:
                 self._note(BrokenContractError(*self._choices.fault(mask)))
 
