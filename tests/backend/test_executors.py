@@ -933,6 +933,32 @@ def test_proximal_policy_runs_in_the_fallback() -> None:
     assert all(torch.equal(found.parameters[name], p) for name, p in want.parameters.items())
 
 
+@pytest.mark.parametrize('weighted', [False, True])
+@pytest.mark.parametrize('entropy_weight', [0.0, 0.01])
+def test_metrics_of_many_minibatches_at_once_are_those_of_each(
+    weighted: bool, entropy_weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit: rows of one block are summed in the order in which a single row is."""
+    generator, model = torch.Generator().manual_seed(0), VAC(VACConfig(), Box(-np.ones(3), np.ones(3)), Discrete(4))
+    n, found = 96, []
+    random = functools.partial(torch.randn, generator=generator)
+    columns = {'obs': random(n, 3), 'logit': random(n, 4), 'adv': random(n), 'return_': random(n), 'value': random(n)}
+    columns['action'] = torch.randint(4, (n,), generator=generator)
+    if weighted:
+        columns['weight'] = torch.randint(3, (n,), generator=generator).float()
+    data = Pass(columns, torch.randperm(n, generator=generator).view(1, n).repeat(3, 1), 8, CPU)
+    for kept in (8, 40, 1 << 14):  # minibatches: 1, 5 (the last have fewer), all
+        monkeypatch.setattr('zoo.backend.executor.KEPT_ROWS', kept)
+        own = copy.deepcopy(model)
+        optimizers = [FlatAdam(own.named_parameters())]
+        numbers = PolicyNumbers(entropy_weight=entropy_weight, measure_kl=True)
+        found.append(Eager(own, own.dist).run(ppo_step, optimizers, data, numbers))
+    assert {'entropy', 'approx_kl', 'clipfrac', 'kl', 'ratio_max'} <= set(found[0])
+    for other in found[1:]:
+        assert set(other) == set(found[0])
+        assert all(torch.equal(x, other[name]) and x.shape == (36,) for name, x in found[0].items())
+
+
 @pytest.mark.parametrize(('name', 'value'), [('average_decay', 0.9), ('accumulate', 2), ('grad_clip_value', 0.1)])
 def test_optimizer_that_does_more_than_adam_runs_in_the_fallback(name: str, value: Any) -> None:
     problem, called = Problem(Case('PPO', numbers=PolicyNumbers()), n_step=4), []  # type: ignore[var-annotated]

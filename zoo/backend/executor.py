@@ -188,19 +188,22 @@ def begin_pass(optimizers: Sequence[FlatOptimizer], data: Pass) -> None:
 
 def minibatches(data: Pass) -> Iterator[dict[str, Tensor]]:
     """The minibatches of a pass. Rows gathered at once are views of one block, whose moments are taken together."""
+    is_even = data.gather and data.order.shape[1] % data.batch_size == 0
     for order in data.order:
-        yield from _one_pass(data, order)
+        yield from (_at_once if is_even else _one_by_one)(data, order)
 
 
-def _one_pass(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
-    if not data.gather or len(order) % data.batch_size:
-        for index in order.split(data.batch_size):
-            rows = map_tensors(lambda x: send(x[index], data.device), data.columns)  # noqa: B023
-            if data.normalize_adv:  # over all samples of the minibatch, also where its rows are sequences
-                weight = rows['weight'].flatten() if 'weight' in rows else None
-                rows['adv'] = normalize_advantage(rows['adv'].flatten(), weight, data.ranks).view_as(rows['adv'])
-            yield rows
-        return
+def _one_by_one(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
+    """The minibatches of one pass where the last is smaller, or another copy of all rows would be too much."""
+    for index in order.split(data.batch_size):
+        rows = map_tensors(lambda x: send(x[index], data.device), data.columns)  # noqa: B023
+        if data.normalize_adv:  # over all samples of the minibatch, also where its rows are sequences
+            weight = rows['weight'].flatten() if 'weight' in rows else None
+            rows['adv'] = normalize_advantage(rows['adv'].flatten(), weight, data.ranks).view_as(rows['adv'])
+        yield rows
+
+
+def _at_once(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
     shape = -1, data.batch_size
     blocks = map_tensors(lambda x: x.index_select(0, order).unflatten(0, shape), data.columns)
     if data.normalize_adv:

@@ -118,7 +118,7 @@ def checked(dist: ActionDist, columns: Columns) -> Columns:
 def with_log_old(dist: ActionDist, columns: Columns) -> Columns:
     """`checked` columns, and where formulas read it log p_old(action) of each sample."""
     checked(dist, columns)
-    if kernels.reach(columns['logit']):
+    if kernels.ENABLED and kernels.reach(columns['logit']):
         return columns
     return {**columns, 'log_old': dist.log_prob(columns['logit'], columns['action'])}
 
@@ -269,7 +269,7 @@ def _joint_output(
     """What `compute_aux` gives, the minibatch as rows, and the losses that all auxiliary phases have."""
     output, minibatch = _forward(model, 'compute_aux', minibatch, numbers)
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
-    if kernels.reach(output['logit']):
+    if kernels.ENABLED and kernels.reach(output['logit']):
         data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
         return output, minibatch, ppg_joint_error(data, use_value_clip=False, dist=dist)
     losses = joint_loss(dist, output['logit'], minibatch['logit'], output['aux_value'], return_, weight)
@@ -277,7 +277,7 @@ def _joint_output(
 
 
 def _squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Tensor:
-    if kernels.reach(value):
+    if kernels.ENABLED and kernels.reach(value):
         return ppo_value_error(ppo_value_data(value, return_, return_, weight), use_value_clip=False)
     return value_loss_of(value, return_, weight)
 
@@ -305,7 +305,7 @@ def _policy_loss(
     if 'logit_proximal' in minibatch:  # of the policy as the update began
         proximal = minibatch['logit_proximal']  # type: ignore[typeddict-item]
     weight = minibatch.get('weight', None)
-    terms = _by_kernel if kernels.reach(output['logit']) else _by_formula
+    terms = _by_kernel if kernels.ENABLED and kernels.reach(output['logit']) else _by_formula
     loss, metrics = terms(dist, output['logit'], minibatch, numbers, proximal)
     for penalty, factor in zip(numbers.penalties, numbers.penalty_weights, strict=True):
         found = penalty(dist, output, minibatch)

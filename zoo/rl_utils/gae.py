@@ -96,7 +96,7 @@ def gae_estimate(
     adv = gae(lambda_),   return_ = gae(value_lambda) + V
     Source: Schulman et al. 2016, arXiv:1506.02438; two lambdas: Aitchison and Sweetser 2022 (DNA), arXiv:2206.10027.
     """
-    estimate = gae_return if kernels.reach(data.value) else _estimate
+    estimate = gae_return if kernels.ENABLED and kernels.reach(data.value) else _estimate
     adv, return_, *_ = estimate(data, gamma, lambda_)
     if value_lambda is not None:
         return_ = estimate(data, gamma, value_lambda)[1]

@@ -345,8 +345,8 @@ class FlatAdam(FlatOptimizer):
         norm = torch.linalg.vector_norm(self.grad)
         bad = (norm * 0).nan_to_num_(nan=1.0).float()  # 0, or 1 where the norm is infinite or NaN
         scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0).float()
-        step_count = self.step_count.add_(1)
-        moments = [self.exp_avg], [self.exp_avg_sq]
+        step_count = self._kept['step_count'].add_(1)
+        moments = [self._kept['exp_avg']], [self._kept['exp_avg_sq']]
         # what torch.optim.Adam(fused=True) calls, without its search for devices and types: 20 us
         numbers = {**self._fixed, 'lr': self.lr, 'grad_scale': scale, 'found_inf': bad}
         torch._fused_adam_([self.param], [self.grad], *moments, [], [step_count], **numbers)

@@ -70,8 +70,8 @@ def find(
 
 
 def reach(x: Tensor) -> bool:
-    """Whether a kernel may be found for tensors where this one is: else formulas can be called without a look."""
-    return ENABLED and not _disabled and (x.is_cuda or MODE == 'interpret')
+    """Whether kernels may serve tensors that are where this one is, where there are any (`ENABLED`)."""
+    return not _disabled and (x.is_cuda or MODE == 'interpret')
 
 
 @contextmanager
