@@ -18,6 +18,7 @@ NOT_CHOSEN = (
     'workers',
     'inspection.inspect',
     'given',
+    'ids',
     'observations',
     'row_rules',
     'serial',

@@ -1,29 +1,20 @@
-"""Ids of envs: the maker of each, ids as other libraries write them, and the sentence where there is none."""
+"""Sentences about ids of envs that nobody registered; ids as other libraries write them, games and packages."""
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib.util
-import inspect
 import re
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from zoo.config.section import ConfigError
-from zoo.config.user_code import absolute_name, is_in_file, lacks, load_home, member, shown_name, split_name
+from zoo.config.user_code import absolute_name
 from zoo.core.errors import missing_extra
 from zoo.core.registry import ENV_REGISTRY, closest
-from zoo.env.adapter import creator_of
-from zoo.env.errors import UnknownEnvError
-from zoo.env.families.family import EnvFamily
 
-Source = EnvSpec | EnvFamily | Callable[..., Any]
 PACKAGES = {
     'MiniGrid-': 'minigrid',
     'BabyAI-': 'minigrid',
@@ -41,89 +32,9 @@ def known_ids() -> list[str]:
     return [*ENV_REGISTRY.names(), *sorted(gymnasium.registry)]
 
 
-def find_source(env_id: str | Callable[..., Any]) -> Source:
-    """A gymnasium spec, a family, or a callable. Raises: UnknownEnvError, ConfigError."""
-    if not isinstance(env_id, str):
-        return env_id
-    if env_id in ENV_REGISTRY:
-        return ENV_REGISTRY.get(env_id)
-    if is_in_file(env_id):
-        return _find_in_file(env_id)
-    if ':' in env_id:
-        return _find_in_module(env_id)
-    if env_id in gymnasium.registry:
-        return gymnasium.registry[env_id]
-    raise UnknownEnvError(_unknown(env_id))
-
-
-def _find_in_file(env_id: str) -> Source:
-    try:
-        module = load_home(env_id, f'env {shown_name(env_id)!r}')
-    except ConfigError as error:
-        raise UnknownEnvError(str(error)) from (error.__cause__ or error)
-    attribute = split_name(env_id)[1]
-    found = member(module, attribute)
-    if attribute in gymnasium.registry and found is None:  # the file registered it
-        return gymnasium.registry[attribute]
-    if attribute in ENV_REGISTRY and found is None:
-        return ENV_REGISTRY.get(attribute)
-    return _checked(found, env_id, lacks(module, attribute))
-
-
-def _find_in_module(env_id: str) -> Source:
-    module_name, attribute = split_name(env_id)
-    try:
-        module = load_home(env_id, f'env {env_id!r}')
-    except ConfigError as error:
-        hint = _of_family(env_id) if isinstance(error.__cause__, ModuleNotFoundError) else None
-        raise UnknownEnvError(hint or str(error)) from (error.__cause__ or error)
-    if module_name == 'gym':
-        return _of_old_gym(module, attribute, env_id)
-    if attribute in gymnasium.registry:  # the import registered it
-        return gymnasium.registry[attribute]
-    return _checked(
-        member(module, attribute),
-        env_id,
-        f'module {module_name!r} has no function or class {attribute!r}, and registers no gymnasium env of that id; '
-        'check the spelling.',
-    )
-
-
-def _checked(found: object, env_id: str, missing: str) -> Source:
-    if isinstance(found, gymnasium.Env | gymnasium.vector.VectorEnv):
-        raise UnknownEnvError(
-            f'env {shown_name(env_id)!r} is an env of class {type(found).__name__}, and a run makes its envs itself; '
-            'name the function or class that makes one.'
-        )
-    if not callable(found) and not isinstance(found, EnvFamily):
-        raise UnknownEnvError(f'env {shown_name(env_id)!r}: {missing}')
-    return found
-
-
-def _of_old_gym(gym: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
-    """Makes an env of the package gym, the predecessor of gymnasium. Raises: UnknownEnvError if it has no such env."""
-    try:
-        spec = gym.spec(env_id)
-    except gym.error.Error as error:
-        raise UnknownEnvError(
-            f'env {name!r}: gym {getattr(gym, "__version__", "")} has no {env_id!r} ({" ".join(str(error).split())}); '
-            f'check the id, or leave out `gym:` for the env of gymnasium.'
-        ) from error
-    # its checker uses np.bool8, which numpy 2 has no more
-    has_checker = 'disable_env_checker' in inspect.signature(gym.make).parameters
-    without_checker = {'disable_env_checker': True} if has_checker else {}
-
-    def make(**kwargs: Any) -> Any:
-        return gym.make(env_id, **without_checker, **kwargs)
-
-    with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):  # for messages about env.kwargs alone
-        make.__signature__ = inspect.signature(creator_of(spec.entry_point))  # type: ignore[attr-defined]
-    return make
-
-
-def _unknown(env_id: str) -> str:
+def unknown_env(env_id: str) -> str:
     """What to say of an id that nobody registered."""
-    if hint := _of_family(env_id):
+    if hint := game_hint(env_id):
         return hint
     versions = [s.id for s in versions_of(env_id)]
     if versions:
@@ -158,7 +69,7 @@ def _of_whole_file(env_id: str) -> str:
     return f'env {env_id!r} is a file: name the function or class in it that makes the env, e.g. {do}.'
 
 
-def _of_family(env_id: str) -> str | None:
+def game_hint(env_id: str) -> str | None:
     """What to write for a game of Atari or Procgen by its usual id; None if it is of none."""
     game = game_of(env_id)
     return None if game is None else _in_family(env_id, game, _package_of(game))

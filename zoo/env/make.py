@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -16,8 +17,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from zoo.config.section import ConfigError
-from zoo.config.user_code import shown_name
+from zoo.config.user_code import is_in_file, lacks, load_home, member, shown_name, split_name
 from zoo.core.errors import missing_extra
+from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import ACTION_MASK, mask_size
 from zoo.env.adapter import OldGymEnv, check_limits, check_methods, creator_of, env_spaces, limit_of, mask_method
 from zoo.env.config import EnvConfig, MaskSource, env_config, own_copy, wrapper_fields
@@ -31,8 +33,8 @@ from zoo.env.errors import (
     made_at,
 )
 from zoo.env.families.family import EnvFamily, no_games
-from zoo.env.ids import Source, find_source, versions_of
 
+Source = EnvSpec | EnvFamily | Callable[..., Any]
 MakeEnv = Callable[[], gymnasium.Env]
 
 
@@ -187,6 +189,90 @@ def extra_of(env_id: str) -> str | None:
     return next((extra for module, extra in EXTRAS.items() if entry_point.startswith(module)), None)
 
 
+def find_source(env_id: str | Callable[..., Any]) -> Source:
+    """A gymnasium spec, a family, or a callable. Raises: UnknownEnvError, ConfigError."""
+    if not isinstance(env_id, str):
+        return env_id
+    if env_id in ENV_REGISTRY:
+        return ENV_REGISTRY.get(env_id)
+    if is_in_file(env_id):
+        return _find_in_file(env_id)
+    if ':' in env_id:
+        return _find_in_module(env_id)
+    if env_id in gymnasium.registry:
+        return gymnasium.registry[env_id]
+    from zoo.env.ids import unknown_env
+
+    raise UnknownEnvError(unknown_env(env_id))
+
+
+def _find_in_file(env_id: str) -> Source:
+    try:
+        module = load_home(env_id, f'env {shown_name(env_id)!r}')
+    except ConfigError as error:
+        raise UnknownEnvError(str(error)) from (error.__cause__ or error)
+    attribute = split_name(env_id)[1]
+    found = member(module, attribute)
+    if attribute in gymnasium.registry and found is None:  # the file registered it
+        return gymnasium.registry[attribute]
+    if attribute in ENV_REGISTRY and found is None:
+        return ENV_REGISTRY.get(attribute)
+    return _checked(found, env_id, lacks(module, attribute))
+
+
+def _find_in_module(env_id: str) -> Source:
+    module_name, attribute = split_name(env_id)
+    try:
+        module = load_home(env_id, f'env {env_id!r}')
+    except ConfigError as error:
+        from zoo.env.ids import game_hint
+
+        hint = game_hint(env_id) if isinstance(error.__cause__, ModuleNotFoundError) else None
+        raise UnknownEnvError(hint or str(error)) from (error.__cause__ or error)
+    if module_name == 'gym':
+        return _of_old_gym(module, attribute, env_id)
+    if attribute in gymnasium.registry:  # the import registered it
+        return gymnasium.registry[attribute]
+    return _checked(
+        member(module, attribute),
+        env_id,
+        f'module {module_name!r} has no function or class {attribute!r}, and registers no gymnasium env of that id; '
+        'check the spelling.',
+    )
+
+
+def _checked(found: object, env_id: str, missing: str) -> Source:
+    if isinstance(found, gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise UnknownEnvError(
+            f'env {shown_name(env_id)!r} is an env of class {type(found).__name__}, and a run makes its envs itself; '
+            'name the function or class that makes one.'
+        )
+    if not callable(found) and not isinstance(found, EnvFamily):
+        raise UnknownEnvError(f'env {shown_name(env_id)!r}: {missing}')
+    return found
+
+
+def _of_old_gym(gym: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
+    """Makes an env of the package gym, the predecessor of gymnasium. Raises: UnknownEnvError if it has no such env."""
+    try:
+        spec = gym.spec(env_id)
+    except gym.error.Error as error:
+        raise UnknownEnvError(
+            f'env {name!r}: gym {getattr(gym, "__version__", "")} has no {env_id!r} ({" ".join(str(error).split())}); '
+            f'check the id, or leave out `gym:` for the env of gymnasium.'
+        ) from error
+    # its checker uses np.bool8, which numpy 2 has no more
+    has_checker = 'disable_env_checker' in inspect.signature(gym.make).parameters
+    without_checker = {'disable_env_checker': True} if has_checker else {}
+
+    def make(**kwargs: Any) -> Any:
+        return gym.make(env_id, **without_checker, **kwargs)
+
+    with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):  # for messages about env.kwargs alone
+        make.__signature__ = inspect.signature(creator_of(spec.entry_point))  # type: ignore[attr-defined]
+    return make
+
+
 def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> Source:
     """The maker of the env: a gymnasium spec, a family, or a callable (given, registered, or named).
 
@@ -325,6 +411,8 @@ def raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
     extra = extra_of(spec.id)
     if extra and isinstance(error, gymnasium.error.DependencyNotInstalled):
         raise MissingExtraError(missing_extra(f'env {spec.id!r}', extra)) from error
+    from zoo.env.ids import versions_of
+
     versions = versions_of(spec.id)
     if versions and versions[-1].id != spec.id:
         do = f'use {versions[-1].id!r}'

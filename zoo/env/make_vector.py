@@ -151,26 +151,17 @@ def make_vector_env(
     source = find_env(cfg.id, cfg.game)
     how = _vectorization(cfg, source)
     env: MadeEnv
-    kind = VectorEnv
+    kind, one_seed = VectorEnv, how == 'batched'
     if isinstance(source, EnvFamily):
         is_filmed = camera is not None
         request = EnvRequest(name, cfg.game or '', n_env, training, cfg.max_episode_steps, device, is_filmed)
-        with locate(made_at(name)):
-            env = _make_family(cfg, source, request)
-    elif how == 'batched':
-        assert isinstance(source, EnvSpec)
+        env, one_seed = _make_family(cfg, source, request)
+    elif isinstance(source, EnvSpec) and how == 'batched':
         with locate(made_at(name)):
             env = _make_batched(cfg, source, n_env)
     else:
-        env, kind = _make_single_envs(
-            cfg, how, n_env, n_env if first is None else cfg.collector_env_num, training, name, restarts
-        )
-    one_seed = source.one_seed if isinstance(source, EnvFamily) else how == 'batched'
-    if isinstance(source, OwnVector):
-        from zoo.env.given import takes_one_seed
-
-        assert isinstance(env, gymnasium.vector.VectorEnv)
-        one_seed = takes_one_seed(env)
+        n_all = n_env if first is None else cfg.collector_env_num
+        env, kind = _make_single_envs(cfg, how, n_env, n_all, training, name, restarts)
     if camera is not None:
         with ExitStack() as undo:
             undo.callback(getattr(env, 'close', lambda: None))
@@ -186,22 +177,27 @@ def make_vector_env(
     is_copy = isinstance(source, OwnVector) and source.is_given and not training
     with ExitStack() as undo:
         undo.callback(vector.close)
-        if vector.n_env != n_env and not is_copy:
-            raise EnvContractError(
-                f'env {name!r}: {vector.n_env} envs were made, wanted {n_env}; make as many as '
-                'are asked for (EnvRequest.n_env, or num_envs).'
-            )
-        if cfg.autoreset not in ('auto', vector.autoreset):
-            sync = '' if isinstance(source, EnvFamily) else ", or env.vectorization 'sync'"
-            raise UnsupportedEnvError(
-                f"env.autoreset is {cfg.autoreset!r} but the batched {name!r} does {vector.autoreset!r}; use 'auto'{sync}."
-            )
+        _check_made(vector, cfg, vector.n_env if is_copy else n_env, isinstance(source, EnvFamily))
         if cfg.schedule or cfg.reset_options:
             from zoo.env.settings import EnvSettings
 
             EnvSettings(cfg).apply([vector], 0)
         undo.pop_all()
     return vector
+
+
+def _check_made(vector: AnyVectorEnv, cfg: EnvConfig, n_env: int, is_family: bool) -> None:
+    """Raises: EnvContractError for another number of envs than n_env; UnsupportedEnvError for another autoreset mode."""
+    if vector.n_env != n_env:
+        raise EnvContractError(
+            f'env {vector.name!r}: {vector.n_env} envs were made, wanted {n_env}; make as many as '
+            'are asked for (EnvRequest.n_env, or num_envs).'
+        )
+    if cfg.autoreset not in ('auto', vector.autoreset):
+        sync = '' if is_family else ", or env.vectorization 'sync'"
+        raise UnsupportedEnvError(
+            f"env.autoreset is {cfg.autoreset!r} but the batched {vector.name!r} does {vector.autoreset!r}; use 'auto'{sync}."
+        )
 
 
 def _make_single_envs(
@@ -318,18 +314,24 @@ def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
 
 
 def _make_family(
-    cfg: EnvConfig,
-    family: EnvFamily,
-    request: EnvRequest,
-) -> gymnasium.vector.VectorEnv | TensorEnv:
-    options = family.read_options(cfg.kwargs)
-    if options is not None:
-        return family.make(request, options)
-    try:
-        return family.make(request, **own_copy(cfg.kwargs))
-    except TypeError as error:
-        raise_bad_kwargs(family.make, dict.fromkeys(list(inspect.signature(family.make).parameters)[:1]), cfg, error)
-        raise
+    cfg: EnvConfig, family: EnvFamily, request: EnvRequest
+) -> tuple[gymnasium.vector.VectorEnv | TensorEnv, bool]:
+    """What a family makes, and whether its reset takes one seed."""
+    with locate(made_at(request.name)):
+        options = family.read_options(cfg.kwargs)
+        try:
+            env = family.make(request, **own_copy(cfg.kwargs)) if options is None else family.make(request, options)
+        except TypeError as error:
+            if options is None:
+                parameters = list(inspect.signature(family.make).parameters)
+                raise_bad_kwargs(family.make, dict.fromkeys(parameters[:1]), cfg, error)
+            raise
+    if not isinstance(family, OwnVector):
+        return env, family.one_seed
+    from zoo.env.given import takes_one_seed
+
+    assert isinstance(env, gymnasium.vector.VectorEnv)
+    return env, takes_one_seed(env)
 
 
 def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:

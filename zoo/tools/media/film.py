@@ -23,9 +23,8 @@ from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, UnsupportedEnvError, locate
 from zoo.env.families.family import EnvFamily
 from zoo.env.given import GivenVectorEnv
-from zoo.env.ids import find_source
 from zoo.env.interface import AnyVectorEnv
-from zoo.env.make import env_name
+from zoo.env.make import env_name, find_source
 from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.serial import SerialVectorEnv
 from zoo.env.tensor.base import TensorEnv
