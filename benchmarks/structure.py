@@ -176,6 +176,7 @@ LEFT_OUT = {
     'zoo/config/section.py': 'config access',
     'zoo/config/schedule.py': 'config access: values of schedules',
     'zoo/run/resources.py': 'thread settings',
+    'zoo/core/timer.py': 'logging: seconds of each part of a run',
 }
 """Files that the reading path leaves out, with the reason."""
 

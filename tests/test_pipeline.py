@@ -112,7 +112,7 @@ def test_resume_continues_counters_log_and_best(tmp_path: Path) -> None:
 def test_new_episodes_depend_on_the_seed_and_the_env_step(tmp_path: Path) -> None:
     def first_obs(job: SerialJob) -> torch.Tensor:
         job.reset_env()
-        return job._collector.block.obs[-1].clone()
+        return job.collector.block.obs[-1].clone()
 
     with SerialJob(resolve_config(discrete(tmp_path))) as a, SerialJob(resolve_config(discrete(tmp_path, seed=1))) as b:
         start = first_obs(a)

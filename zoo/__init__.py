@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from zoo.run.checkpoint.manager import SaveError
     from zoo.run.job import SerialJob
     from zoo.run.log.sinks import Sink
-    from zoo.run.observers.base import TrainResult
     from zoo.run.observers.callbacks import Callback, CallbackError
     from zoo.run.observers.stop_rules import StopRule
     from zoo.run.policy_file import load_policy
+    from zoo.run.result import TrainResult
     from zoo.tools.imitation.demonstrations import record_demonstrations, save_demonstrations
     from zoo.tools.imitation.pretrain import pretrain
     from zoo.tools.media.recording import record_video
@@ -123,7 +123,7 @@ _HOME = {
     'SerialJob': 'zoo.run.job',
     'Sink': 'zoo.run.log.sinks',
     'StopRule': 'zoo.run.observers.stop_rules',
-    'TrainResult': 'zoo.run.observers.base',
+    'TrainResult': 'zoo.run.result',
 }
 _HOME |= {name: 'zoo.core.registry' for name in __all__ if name.endswith('_REGISTRY')}
 

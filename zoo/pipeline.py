@@ -37,8 +37,8 @@ from zoo.run.config_check import without_derived_values
 from zoo.run.folder import refuse_no_run_folder, refuse_other_config, root_of
 from zoo.run.job import SerialJob
 from zoo.run.launch import Launch, continued, launched, note, starts_learners, train_with_learners
-from zoo.run.observers.base import TrainResult
 from zoo.run.observers.callbacks import CallbackError, callback_problems
+from zoo.run.result import TrainResult
 from zoo.run.signals import EnvWatch, Interrupted, catch_signals
 from zoo.worker.evaluator import OnEvaluation
 
@@ -145,7 +145,7 @@ def _run(
         try:
             with make_job() as job, closing(_iterations(job, profile)) as iterations:
                 job.stop_requested, run_dir = lambda: bool(received), job.run_dir
-                watch.save = job.save if launch.ranks.size == 1 else None  # the other ranks would not come to it
+                watch.save = job.save if job.is_alone else None  # the other ranks would not come to it
                 note(launch, job.run_dir)
                 job.start()
                 while not job.agrees_to_stop(received) and job.train_iter < max_train_iter:

@@ -175,11 +175,11 @@ def test_envs_of_runners_are_read_and_set(tmp_path: Path) -> None:
         job.envs.set_attr('gravity', 5.0, of='training')
         job.iteration()
         assert job.envs.get_attr('gravity', of='training') == [5.0] * n_env
-        engine: InlineEngine = job._collector._engine  # type: ignore[attr-defined]
+        engine: InlineEngine = job.collector._engine  # type: ignore[attr-defined]
         engine.kill(1, 'a test')
         job.iteration()
         assert job.envs.get_attr('gravity', of='training') == [5.0] * n_env  # also in the new runner
-        assert job._collector.metrics()['cluster/restart'] == 1
+        assert job.collector.metrics()['cluster/restart'] == 1
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_envs_are_not_reset_while_runners_are_ahead(tmp_path: Path) -> None:
     with SerialJob(resolve_config('cartpole_ppo', [*overrides, 'env.reset_every=2'])) as job:
         for _ in range(3):
             job.iteration()
-        assert job._collector.episodes.n_reset >= 2 * job.cfg.env.collector_env_num
+        assert job.collector.episodes.n_reset >= 2 * job.cfg.env.collector_env_num
 
 
 def test_tensor_envs_with_runners_are_refused(tmp_path: Path) -> None:

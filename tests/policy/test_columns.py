@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.buffer.samples import replay
 from tests.envs import LimitEnv
+from tests.learning import Learner
 from zoo.buffer import RolloutBuffer
 from zoo.core.data import Metrics
 from zoo.core.seeding import stream
@@ -18,7 +19,6 @@ from zoo.policy import PPOOffPolicy, PPOPolicy
 from zoo.policy.gradient_steps import ppo_step
 from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector
-from zoo.worker.learner import Learner
 
 N_STEP, N_ENV, BATCH = 12, 4, 8
 pytestmark = pytest.mark.usefixtures('native')

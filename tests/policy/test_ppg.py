@@ -361,7 +361,7 @@ def test_cloning_holds_the_policy_that_the_auxiliary_phase_would_move(tmp_path: 
                 job.iteration()
             policy = job.policy
             with phase_held_back(policy):
-                policy.learn_mode.forward(policy.collect_mode.get_train_sample(job._collector.collect()))
+                policy.learn_mode.forward(policy.collect_mode.get_train_sample(job.collector.collect()))
             before[bc_weight] = parameters(policy)
             metrics = policy.learn_mode.learn_aux()
         assert metrics['aux_kl_before'].abs() < 1e-6

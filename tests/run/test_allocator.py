@@ -113,7 +113,7 @@ def test_older_glibc_which_refuses_large_thresholds_is_told_the_largest_it_takes
 @pytest.mark.parametrize('keep', [True, False])
 def test_run_keeps_freed_memory_unless_the_config_says_otherwise(keep, tmp_path, monkeypatch):
     called = []
-    monkeypatch.setattr('zoo.run.job.keep_freed_memory', lambda: called.append(True))
+    monkeypatch.setattr('zoo.run.build.keep_freed_memory', lambda: called.append(True))
     with SerialJob(resolve_config(job_config(tmp_path, keep_freed_memory=keep))):
         pass
     assert called == [True] * keep

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.thread_ranks import on_ranks
-from zoo.core.ranks import ALONE, Ranks
-from zoo.run.data_parallel import Agreement
+from zoo.core.ranks import Ranks
+from zoo.run.data_parallel import Agreement, RankAgreement
 from zoo.run.launch import OfRank
+from zoo.run.observers.base import Progress
 from zoo.worker.evaluator import Evaluation, joined_evaluations
 from zoo.worker.infos import InfoTally
 
@@ -23,25 +24,30 @@ def parts(returns: Any = (), lengths: Any = (), infos: dict[str, Any] | None = N
     tally.values.update(infos or {})
     episodes = SimpleNamespace(n_episode=0, n_reset=0, returns=returns, lengths=lengths, infos=tally)
     collector = SimpleNamespace(env_step=100, episodes=episodes)
-    return SimpleNamespace(collector=collector, learner=SimpleNamespace(n_sample=100))
+    return SimpleNamespace(collector=collector)
 
 
-def counters(own: Any) -> tuple[int, ...]:
+def agreement(ranks: Ranks, own: Any) -> RankAgreement:
+    return RankAgreement(ranks, own, Progress())
+
+
+def counters(own: Any, progress: Progress) -> tuple[int, ...]:
     episodes = own.collector.episodes
-    return own.collector.env_step, episodes.n_episode, episodes.n_reset, own.learner.n_sample
+    return own.collector.env_step, episodes.n_episode, episodes.n_reset, progress.n_sample
 
 
 def test_counters_are_the_sum_of_what_each_rank_added() -> None:
     def work(ranks: Ranks) -> list[tuple[int, ...]]:
-        own, found = parts(), []
-        agreement = Agreement(ranks, own)
+        own, found, progress = parts(), [], Progress()
+        progress.n_sample = 100
+        counted = RankAgreement(ranks, own, progress)
         for n_step in (60 + ranks.rank, 64 - ranks.rank):  # 60 and 61, then 64 and 63
             own.collector.env_step += n_step
             own.collector.episodes.n_episode += 2 + ranks.rank
             own.collector.episodes.n_reset += 1
-            own.learner.n_sample += 32
-            agreement.count()
-            found.append(counters(own))
+            progress.n_sample += 32
+            counted.count()
+            found.append(counters(own, progress))
         return found
 
     # 100 of before, which both ranks have, and 121, then 127 more; 2 + 3 episodes, 1 + 1 resets, 32 + 32 samples each time
@@ -52,9 +58,9 @@ def test_counters_that_a_resume_sets_are_not_counted_twice() -> None:
     def work(ranks: Ranks) -> int:
         own = parts()
         own.collector.env_step = 1000
-        agreement = Agreement(ranks, own)
+        counted = agreement(ranks, own)
         own.collector.env_step += 8
-        agreement.count()
+        counted.count()
         return int(own.collector.env_step)
 
     assert on_ranks(work) == [1016] * 2
@@ -76,20 +82,20 @@ def test_a_signal_or_wish_of_one_rank_stops_all(
     signals = [list(each) for each in received]
 
     def work(ranks: Ranks) -> int | None:
-        return Agreement(ranks, parts()).stops(wanted[ranks.rank], signals[ranks.rank])
+        return agreement(ranks, parts()).stops(wanted[ranks.rank], signals[ranks.rank])
 
     assert on_ranks(work) == [answer] * 2 and signals == list(after)
 
 
 def test_one_process_agrees_with_itself() -> None:
-    alone = Agreement(ALONE, parts())
+    alone = Agreement(parts())
     assert (alone.stops(False, []), alone.stops(True, []), alone.stops(False, [15])) == (None, 0, 15)
     assert alone.first('why') == 'why' and alone.metrics({'loss': 1}) == {'loss': 1}
 
 
 def test_all_ranks_have_the_first_reason() -> None:
     def work(ranks: Ranks) -> str:
-        return Agreement(ranks, parts()).first(['', 'enough', 'more'][ranks.rank])
+        return agreement(ranks, parts()).first(['', 'enough', 'more'][ranks.rank])
 
     assert on_ranks(work, 3) == ['enough'] * 3
 
@@ -100,7 +106,7 @@ def test_metrics_are_means_and_extremes_of_the_ranks_that_have_them() -> None:
         {'loss': 4.0, 'ratio_max': 2.0, 'reward_min': -7.0},
         {'mine': 5},
     ]
-    found = on_ranks(lambda ranks: Agreement(ranks, parts()).metrics(given[ranks.rank]), 3)
+    found = on_ranks(lambda ranks: agreement(ranks, parts()).metrics(given[ranks.rank]), 3)
     want = {'loss': 2.5, 'ratio_max': 3.0, 'reward_min': -7.0, 'mine': 5.0}
     assert [{name: float(x) for name, x in each.items()} for each in found] == [want] * 3
 
@@ -109,7 +115,7 @@ def test_last_episodes_are_those_of_all_ranks() -> None:
     given = [([1.0, 2.0], [3, 4], {'won': [1.0]}), ([5.0], [6], {'won': [0.0], 'lives': [2.0]})]
 
     def work(ranks: Ranks) -> tuple[Any, ...]:
-        returns, lengths, infos = Agreement(ranks, parts(*given[ranks.rank])).episodes()
+        returns, lengths, infos = agreement(ranks, parts(*given[ranks.rank])).episodes()
         return list(returns), list(lengths), {key: list(values) for key, values in infos.values.items()}
 
     assert on_ranks(work) == [([1.0, 2.0, 5.0], [3, 4, 6], {'won': [1.0, 0.0], 'lives': [2.0]})] * 2

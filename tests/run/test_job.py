@@ -80,13 +80,13 @@ def test_round_of_two_rollouts_learns_from_both_as_they_were_collected(tmp_path:
     def on_samples(job: Any, samples: Any) -> None:
         pushed.append({name: x.clone() for name, x in samples.items()})
         if len(pushed) == 1:
-            forward = job._learner._mode.forward
+            forward = job.learn_mode.forward
 
             def noting(batch: Any) -> Any:
                 learned.append({name: x.clone() for name, x in batch.items()})
                 return forward(batch)
 
-            job._learner._mode = job._learner._mode._replace(forward=noting)
+            job.learn_mode = job.learn_mode._replace(forward=noting)
 
     serial_pipeline(job_config(tmp_path, 'CartPole-v1', pipeline='times_test'), callbacks=[on_samples])
     assert len(pushed) == len(learned) == 4
@@ -99,8 +99,8 @@ def test_plan_that_learns_in_every_second_round_gives_schedules_the_step_of_its_
     steps: list[int] = []
 
     def on_start(job: Any) -> None:
-        mode = job._learner._mode
-        job._learner._mode = mode._replace(set_env_step=lambda step: (steps.append(step), mode.set_env_step(step)))
+        mode = job.learn_mode
+        job.learn_mode = mode._replace(set_env_step=lambda step: (steps.append(step), mode.set_env_step(step)))
 
     result = serial_pipeline(job_config(tmp_path, pipeline='every_second_test'), callbacks=[on_start])
     assert numbers_of(result) == (256, 16) and steps == [0, 128]

@@ -520,8 +520,8 @@ def test_workers_killed_at_random_five_times_leave_an_exact_count_and_no_child(t
                 os.kill(process.pid, signal.SIGKILL)
                 while restarts.count == before and not is_over.wait(0.01):
                     pass
-                n_iteration = job._collector.collect_iter  # once it has grown twice, the new worker has taken steps
-                while job._collector.collect_iter < n_iteration + 2 and not is_over.wait(0.01):
+                n_iteration = job.collector.collect_iter  # once it has grown twice, the new worker has taken steps
+                while job.collector.collect_iter < n_iteration + 2 and not is_over.wait(0.01):
                     pass
 
         thread = threading.Thread(target=kill, daemon=True)
@@ -533,5 +533,5 @@ def test_workers_killed_at_random_five_times_leave_an_exact_count_and_no_child(t
         finally:
             is_over.set()
         assert restarts.count == 5
-        assert job.env_step == job._collector.collect_iter * 64 - 5  # rows of 4 envs and 16 steps, 5 of them broke
+        assert job.env_step == job.collector.collect_iter * 64 - 5  # rows of 4 envs and 16 steps, 5 of them broke
     assert multiprocessing.active_children() == []

@@ -47,6 +47,7 @@ MOVED = {
     'zoo.sweep': 'zoo.tools.sweep',
     'zoo.worker.demonstrations': 'zoo.tools.imitation.demonstrations',
     'zoo.worker.evaluation': 'zoo.worker.evaluator',
+    'zoo.worker.learner': 'zoo.run.job',
     'zoo.worker.recording': 'zoo.tools.media.recording',
     'zoo.worker.video': 'zoo.tools.media.video',
     'zoo.worker.window': 'zoo.tools.media.video',

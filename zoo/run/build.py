@@ -4,68 +4,74 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-import gymnasium
+import torch
 from torch import nn
 
 import zoo.env
 from zoo.buffer import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
 from zoo.config.messages import shown
-from zoo.config.section import ConfigError, validate
+from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
 from zoo.core.data import RunInfo
 from zoo.core.errors import UserError
 from zoo.core.processes import may_be_given_up
 from zoo.core.ranks import ALONE, Ranks
-from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
+from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool
 from zoo.core.spaces import Space
 from zoo.env import AnyVectorEnv, EnvConfig, make_env_groups, make_vector_env
 from zoo.env.errors import Restarts
-from zoo.env.settings import EnvSettings, RunEnvs
 from zoo.policy.base import Policy
 from zoo.policy.config import PolicyConfig, device_of
 from zoo.run.base_config import JobConfig, LoggerConfig
-from zoo.run.checkpoint.file import State, check_finite, load_checkpoint
-from zoo.run.checkpoint.manager import refuse_unsavable
+from zoo.run.checkpoint.file import Checkpoint, State, check_finite, load_checkpoint
+from zoo.run.checkpoint.manager import CheckpointManager, refuse_unsavable
 from zoo.run.checkpoint.schema import saved_run
 from zoo.run.config import frozen_config, resolve_config
-from zoo.run.folder import FollowedFolder, RunFolder, refuse_unwritable
+from zoo.run.data_parallel import Agreement, RankAgreement
+from zoo.run.folder import FollowedFolder, RunFolder, best_return_of, refuse_unwritable
+from zoo.run.log import make_sinks
 from zoo.run.log.logger import Logger
+from zoo.run.log.report import ConsoleLine, Report, VideoFiles, VideoWriter
+from zoo.run.observers.base import MAIN, Observer, Parts, Progress, RunView
+from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
+from zoo.run.observers.diagnostics import Advice, facts_of
+from zoo.run.observers.rounds import (
+    EnvResets,
+    EnvSchedules,
+    Evaluations,
+    MetricNames,
+    SampleCount,
+    StopValue,
+    reset_every,
+)
 from zoo.run.resources import (
     AllocationError,
     AllocationLimit,
     Phase,
+    Threads,
+    keep_freed_memory,
     machine_memory,
     memory_problem,
     phase_threads,
+    use_threads,
 )
+from zoo.run.result import ResultFile
+from zoo.run.resume import Checkpoints, Ending, announce, restore, with_saved_start
 from zoo.worker.collector import Collector
 from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_section, refuse_other_spaces
-from zoo.worker.evaluator import Evaluator
+from zoo.worker.evaluator import Evaluator, OnEvaluation
 from zoo.worker.infos import InfoKeys
-from zoo.worker.learner import Learner
 
-MAIN = ''  # name of the main evaluation among those of policy.eval.sets
-
-
-class Parts(NamedTuple):
-    """What a run works with."""
-
-    envs: list[AnyVectorEnv]  # the training envs, in groups; or what stands for those of each runner
-    policy: Policy
-    buffer: Buffer
-    collector: Collector
-    learner: Learner
-    evaluator: Evaluator
-    evaluation_sets: dict[str, Evaluator]  # of policy.eval.sets, by name
-    n_thread: dict[Phase, int]  # torch threads of each phase
-    restarts: Restarts  # of all envs
+if TYPE_CHECKING:
+    from zoo.run.observers.stop_rules import StopRules
 
 
 def make_parts(
@@ -77,7 +83,7 @@ def make_parts(
     gradient_readers: str = '',
     ranks: Ranks = ALONE,
 ) -> Parts:
-    """All parts.
+    """All components.
 
     Args: cfg: of the whole run; policy: to use instead of a new one; undo: gets what closes the envs; n_thread: most torch
       threads to use; model: a network for the new policy, in place of the one that policy.model names; gradient_readers:
@@ -102,9 +108,7 @@ def make_parts(
     groups = make_env_groups(cfg.env, device, restarts, first) if engine is None else []
     envs: list[Any] = [undo.enter_context(closing(env)) for env in groups]
     eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
-    kind = (
-        Kind(envs[0].name, envs[0].obs_space, envs[0].action_space) if envs else _kind_of_runners(cfg, eval_envs[MAIN])
-    )
+    kind = _kind_of(envs[0]) if envs else _kind_of_runners(cfg, eval_envs[MAIN])
     if problem := memory_problem(cfg, kind.obs_space):
         raise ConfigError(problem)
     policy = _make_policy(cfg, policy, kind, model, eager_only, ranks)
@@ -114,29 +118,171 @@ def make_parts(
     keys = cfg.logger.info_keys
     infos = InfoKeys(keys if keys == 'auto' else tuple(keys), tuple(cfg.logger.info_step_keys))
     evaluators = {name: _make_evaluator(cfg, policy, env, name, infos) for name, env in eval_envs.items()}
-    buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(
-        in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride), seed=cfg.seed
-    )
-    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else they may draw unequally often, and wait for ever
-        buffer.set_ranks(ranks)
+    buffer, collect_mode = _make_buffer(cfg, policy, ranks), policy.collect_mode
     if engine is None:
-        collector = Collector(envs, policy.collect_mode, infos, first or 0)
+        collector = Collector(envs, collect_mode, infos, first or 0)
     else:
         from zoo.cluster.remote_collector import start_runners
 
         with may_be_given_up() if ranks.size == 1 else nullcontext():  # other ranks would wait for this one
             collector, envs = start_runners(engine, run_id, cfg, policy, kind, infos, restarts, ranks.rank)
-    return Parts(
-        envs,
-        policy,
-        buffer,
-        collector,
-        Learner(policy.learn_mode, buffer),
-        evaluators.pop(MAIN),
-        evaluators,
-        _choose_threads(cfg, policy, envs[0].n_env, n_thread),
-        restarts,
+    main = evaluators.pop(MAIN)
+    threads = _choose_threads(cfg, policy, envs[0].n_env, n_thread)
+    modes = policy.learn_mode, collect_mode
+    return Parts(envs, policy, buffer, collector, *modes, main, evaluators, threads, restarts, ranks.size)
+
+
+def _make_buffer(cfg: JobConfig, policy: Policy, ranks: Ranks) -> Buffer:
+    section = in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride)
+    buffer: Buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(section, seed=cfg.seed)
+    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else they may draw unequally often, and wait for ever
+        buffer.set_ranks(ranks)
+    return buffer
+
+
+class Extras(NamedTuple):
+    """Observers of a run that its config or its caller asks for; what cannot be one is refused before anything is made."""
+
+    callbacks: Callbacks
+    gradients: GradientEvents | None
+    stop_rules: StopRules | None
+    videos: VideoWriter | None
+    on_evaluation: OnEvaluation | None
+    sinks: list[Any]
+
+
+def make_extras(cfg: JobConfig, callbacks: Sequence[Any], on_evaluation: OnEvaluation | None, ranks: Ranks) -> Extras:
+    """Args: callbacks: besides those of cfg. Raises: ConfigError."""
+    made, stop_rules, leads = Callbacks([*cfg.callbacks, *callbacks]), None, ranks.rank == 0
+    if cfg.stop:
+        from zoo.run.observers.stop_rules import StopRules
+
+        stop_rules = StopRules(cfg.stop, ranks)
+    return Extras(
+        made,
+        GradientEvents(made) if 'on_gradient' in made else None,
+        stop_rules,
+        sinks=make_sinks(cfg.logger.sinks, cfg.logger.tensorboard) if leads else [],
+        videos=tool('Videos')(cfg) if leads and cfg.logger.video_freq else None,
+        on_evaluation=on_evaluation if leads else None,
     )
+
+
+def complete_config(cfg: JobConfig | Mapping[str, Any] | str | Path, checkpoint: Checkpoint | None) -> JobConfig:
+    """The config of a run, resolved and frozen. Args: cfg: resolved or not; checkpoint: to continue from."""
+    found = frozen_config(cfg if isinstance(cfg, Config | JobConfig) else resolve_config(cfg))
+    return found if checkpoint is None else with_saved_start(found, checkpoint)
+
+
+class RunBuilder:
+    """Puts a run together: first its components, then the observers that look at it.
+
+    Args: undo: gets what closes all of it.
+    Attributes: parts, progress, agreement, ending, log, report, manager; observers: in the order in which they are told
+      of an event.
+    """
+
+    def __init__(
+        self, cfg: JobConfig, checkpoint: Checkpoint | None, extras: Extras, ranks: Ranks, undo: ExitStack
+    ) -> None:
+        self.extras = extras
+        self._cfg, self._checkpoint, self._ranks, self._undo = cfg, checkpoint, ranks, undo
+        self._leads = ranks.rank == 0
+
+    def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> None:
+        """Makes the components, with the state of the checkpoint; see `SerialJob`."""
+        cfg, checkpoint, ranks, undo = self._cfg, self._checkpoint, self._ranks, self._undo
+        folder = RunFolder(cfg, checkpoint, run_dir) if self._leads else FollowedFolder(ranks)
+        self._folder: RunFolder | FollowedFolder = undo.enter_context(closing(folder))
+        n_thread = torch.get_num_threads()
+        undo.callback(use_threads, n_thread)
+        use_threads(cfg.policy.n_thread or 1)
+        if cfg.keep_freed_memory:
+            keep_freed_memory()
+        readers = self.extras.callbacks.names('on_gradient')
+        parts = make_parts(cfg, policy, undo, n_thread, model, readers, ranks)
+        if self.extras.gradients is not None:
+            forward = self.extras.gradients.showing(parts.learn_mode.forward)
+            parts = parts._replace(learn_mode=parts.learn_mode._replace(forward=forward))
+        if checkpoint is None:
+            begin_new(parts.policy, cfg, policy is not None, ranks)
+        self.parts, self._schedules, self._n_reset = parts, EnvSchedules(cfg, parts), reset_every(cfg)
+        self.progress = Progress()
+        if checkpoint is not None:
+            self.progress = restore(cfg, parts, checkpoint, self.extras.stop_rules, ranks)
+        several = RankAgreement(ranks, parts, self.progress) if ranks.size > 1 else None
+        self._counters, self.agreement = several, several or Agreement(parts)
+
+    def open_folder(self, is_over: bool) -> Path:
+        """Makes the folder of the run. Args: is_over: nothing is left to train."""
+        self._folder.begin(is_over)
+        if self._leads:
+            self._ranks.share(self._folder.path)
+        return self._folder.path
+
+    def open(self, job: RunView, save_best: Callable[[], Path | None]) -> None:
+        """Makes what looks at a run, whose components are there. Args: save_best: of the run."""
+        cfg, leads = self._cfg, self._leads
+        file = ResultFile(job.run_dir, self.parts.n_thread) if leads else None
+        self.ending = Ending(job, file)
+        if file is not None:
+            self._undo.push(file.see_exit)
+        log = open_log(cfg, self._folder, job.env_step, self.extras.sinks, leads)
+        self.log = self._undo.enter_context(log)
+        if self.extras.stop_rules is not None:
+            log.listeners.append(partial(self.extras.stop_rules.see, job))
+        look = Advice(facts_of(cfg, self.parts.policy)).look if leads else lambda env_step, values: None
+        own = self.parts, self.progress, job.timer, cfg.logger.freq
+        self.report = Report(log, *own, look, self.agreement, self._schedules.metrics)
+        last = None if self._checkpoint is None else (self._checkpoint.path, job.env_step)
+        self.manager = CheckpointManager(job.run_dir, cfg.checkpoint, last, log.keep_files, self._ranks)
+        keeps_best = cfg.checkpoint.keep_best and leads
+        self._checkpoints = Checkpoints(cfg.checkpoint.freq, self.progress, save_best if keeps_best else None)
+        self.observers = self._in_order()
+
+    def resume(self, job: RunView, checkpoint: Checkpoint, is_evaluated: bool) -> None:
+        """Says where the run continues, and whether it does. Args: is_evaluated: its policy, as it is now."""
+        rule = self.extras.stop_rules.reason(job) if self.extras.stop_rules is not None else None
+        announce(job, checkpoint, job.stop_reason is not None, rule)
+        job.stop_reason = rule or job.stop_reason
+        if self.extras.videos is not None:
+            self.extras.videos.continue_at(job)
+        if self._cfg.checkpoint.keep_best:  # of a new folder the resumed policy is the best, if it was evaluated
+            self.progress.best_return = best_return_of(job.run_dir)
+            if self.progress.best_return is None and is_evaluated:
+                self._checkpoints.keep_best()
+
+    def begin(self, job: RunView) -> None:
+        """Begins the first episodes."""
+        self._schedules.before_rollout(job)
+        job.reset_env()
+        if self._counters is not None:
+            self._counters.count()
+
+    def _in_order(self) -> tuple[Observer, ...]:
+        """All observers, in the order in which they are told of an event; what a run leaves off is not among them."""
+        cfg, parts, progress, extras = self._cfg, self.parts, self.progress, self.extras
+        stop_value = cfg.policy.eval.stop_value
+        found: list[Observer | None] = [
+            self.ending,
+            self._counters,  # before anybody reads a counter
+            Threads(parts.n_thread),
+            self._schedules if self._schedules.changes else None,
+            None if self._n_reset is None else EnvResets(self._n_reset, parts.collector),  # with what schedules set
+            MetricNames(parts.learn_mode),
+            SampleCount(progress),
+            extras.gradients,
+            Evaluations(cfg.policy.eval.eval_freq, progress),
+            extras.stop_rules,  # which may ask for the last evaluation
+            self.report,
+            self._checkpoints,  # of a round that may be the last one
+            None if stop_value is None else StopValue(stop_value, progress),
+            ConsoleLine(self.report, progress),  # with the best return
+            extras.callbacks if extras.callbacks else None,
+            None if extras.on_evaluation is None else EvaluationListener(extras.on_evaluation),
+            None if extras.videos is None else VideoFiles(extras.videos, self.log),
+        ]
+        return tuple(observer for observer in found if observer is not None)
 
 
 class Kind(NamedTuple):
@@ -145,6 +291,10 @@ class Kind(NamedTuple):
     name: str
     obs_space: Space
     action_space: Space
+
+
+def _kind_of(env: AnyVectorEnv) -> Kind:
+    return Kind(env.name, env.obs_space, env.action_space)
 
 
 def _kind_of_runners(cfg: JobConfig, eval_env: AnyVectorEnv) -> Kind:
@@ -158,7 +308,7 @@ def _kind_of_runners(cfg: JobConfig, eval_env: AnyVectorEnv) -> Kind:
                 f'cluster.runner_num is {cfg.cluster.runner_num} but env {env.name!r} is a tensor program, which steps on the '
                 'device of the policy; use runner_num=0, or an env of another library'
             )
-        return Kind(env.name, env.obs_space, env.action_space)
+        return _kind_of(env)
 
 
 def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts: Restarts) -> dict[str, AnyVectorEnv]:
@@ -352,53 +502,3 @@ def start_from(
         if left_out:
             names = ', '.join(left_out[:4]) + (f' and {len(left_out) - 4} more' if len(left_out) > 4 else '')
             logger.warning('%s of %s have no place in this policy; is its config another?', names, path)
-
-
-class RunSettings:
-    """What changes in the envs of a run as it lasts. It follows from the env step and the rollouts alone: a resume continues it.
-
-    Attributes: envs: those of the run, see `RunEnvs`.
-    """
-
-    def __init__(self, cfg: JobConfig, parts: Parts) -> None:
-        evaluators = [parts.evaluator, *parts.evaluation_sets.values()]
-        self.envs = RunEnvs(parts.envs, [evaluator.env for evaluator in evaluators])
-        self._cfg, self._groups = cfg, parts.envs
-        self._training = EnvSettings(validate(EnvConfig, cfg.env, 'env'))
-        sections = [(None, evaluation_env(cfg)), *evaluation_sets(cfg).items()]
-        self._evaluation = [
-            (name, EnvSettings(section), evaluator.env)
-            for (name, section), evaluator in zip(sections, evaluators, strict=True)
-        ]
-        is_whole = cfg.policy.collect.get('batch_mode') == 'episode'
-        self._reset_every: int | None = 1 if is_whole else cfg.env.reset_every
-        spec = gymnasium.registry.get(cfg.env.id) if isinstance(cfg.env.id, str) else None
-        limit = cfg.env.max_episode_steps or (None if spec is None else spec.max_episode_steps)
-        if is_whole and limit is not None and limit > cfg.policy.collect.n_step:
-            logger.warning(
-                "policy.collect.batch_mode is 'episode', a rollout has %d steps in each env and episodes may last %d: nothing is "
-                'learned from those that are longer than a rollout; raise policy.collect.n_step, or lower '
-                'env.max_episode_steps',
-                cfg.policy.collect.n_step,
-                limit,
-            )
-
-    def before_rollout(self, env_step: int) -> None:
-        """Sets what the training envs have at an env step."""
-        if self._training.changes:
-            self._training.apply(self._groups, env_step)
-
-    def before_evaluation(self, env_step: int) -> None:
-        """Sets what the evaluation envs have at an env step."""
-        for name, settings, env in self._evaluation:
-            if settings.changes:
-                with naming_section(self._cfg, name):
-                    settings.apply([env], env_step)
-
-    def resets(self, collect_iter: int) -> bool:
-        """Whether the training envs are reset before the next rollout. collect_iter: rollouts so far."""
-        return self._reset_every is not None and collect_iter > 0 and collect_iter % self._reset_every == 0
-
-    def metrics(self) -> dict[str, float]:
-        """The present values of env.schedule, as the log names them."""
-        return {f'env/schedule/{name}': float(value) for name, value in self._training.values.items()}

@@ -19,10 +19,10 @@ from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, RanksLostError
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
+from zoo.run.checkpoint import Checkpoint, load_checkpoint
 from zoo.run.checkpoint.consent import give_imports, given_imports
-from zoo.run.checkpoint.file import Checkpoint, load_checkpoint
 from zoo.run.folder import newest_in, refuse_unwritable
-from zoo.run.observers.base import TrainResult
+from zoo.run.result import TrainResult
 from zoo.run.signals import EnvWatch, Interrupted, catch_signals
 from zoo.worker.evaluator import OnEvaluation
 
@@ -64,9 +64,9 @@ def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterato
                 handler.addFilter(keep)
                 undo.callback(handler.removeFilter, keep)
         elif not torch.cuda.is_available() or cfg.policy.get('device') == 'cpu':
-            n_env, batch_size = cfg.env.collector_env_num // ranks.size, cfg.policy.learn.get('batch_size')
-            share = f'{n_env} envs' + ('' if batch_size is None else f' and minibatches of {batch_size // ranks.size}')
-            logger.info('%d ranks learn together over gloo; each has %s', ranks.size, share)
+            n_env, batch_size = cfg.env.collector_env_num // size, cfg.policy.learn.get('batch_size')
+            share = f'{n_env} envs' + ('' if batch_size is None else f' and minibatches of {batch_size // size}')
+            logger.info('%d ranks learn together over gloo; each has %s', size, share)
         yield Launch(ranks, launch_id, n_restart)
 
 

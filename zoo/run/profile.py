@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from zoo.run.observers.base import Clocks, RunView
+from zoo.core.timer import Clocks
+from zoo.run.observers.base import RunView
 
 WARM_UP, N_TRACED, N_OPERATOR, NAME_LEN = 2, 3, 10, 60
 

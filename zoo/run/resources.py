@@ -18,6 +18,7 @@ from zoo.config.section import Keyed, value_at
 from zoo.core.spaces import Space, empty_obs, leaf_spaces, obs_dtype
 from zoo.policy.base import Policy
 from zoo.policy.sequences import SequenceConfig, n_copy
+from zoo.run.observers.base import Observer, RunView
 
 PER_THREAD = 1 << 23
 """Multiply-adds per thread in one forward pass on the rows of a phase: one minibatch, or one env step of all envs.
@@ -168,6 +169,25 @@ def _n_copy(config: Keyed, n_step: int) -> float:
 def _whole(config: Keyed, key: str, default: int = 1) -> int:
     value = value_at(config, key)
     return value if isinstance(value, int) else default
+
+
+class Threads(Observer):
+    """Sets torch's threads for what comes next."""
+
+    def __init__(self, n_thread: Mapping[Phase, int]) -> None:
+        self._n_thread = n_thread
+
+    def before_rollout(self, job: RunView) -> None:
+        use_threads(self._n_thread['collect'])
+
+    def after_rollout(self, job: RunView) -> None:
+        use_threads(self._n_thread['learn'])
+
+    def before_update(self, job: RunView, env_step: int) -> None:
+        use_threads(self._n_thread['learn'])
+
+    def before_evaluation(self, job: RunView) -> None:
+        use_threads(self._n_thread['evaluate'])
 
 
 class AllocationError(Exception):

@@ -1,22 +1,23 @@
-"""The state of a run: what a checkpoint holds of it, and how a run continues from a checkpoint."""
+"""The state of a run: what a checkpoint holds of it, when it is saved, and how a run continues from a checkpoint."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from zoo.config.section import join_path, plain
 from zoo.config.yaml_io import storable
 from zoo.core.errors import RunError, UserError
 from zoo.core.ranks import ALONE, Ranks
+from zoo.env.errors import EnvError
 from zoo.policy.modes import MODES
+from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
-from zoo.run.build import Parts
 from zoo.run.checkpoint.file import Checkpoint, CheckpointError, check_finite, fit_state, malformed, shown
-from zoo.run.checkpoint.manager import of_rank
+from zoo.run.checkpoint.manager import SaveError, of_rank
 from zoo.run.checkpoint.schema import (
     SavedRun,
     causes_of_misfits,
@@ -27,27 +28,11 @@ from zoo.run.checkpoint.schema import (
 )
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import root_of
-
-if TYPE_CHECKING:
-    from zoo.run.observers.base import RunView
-    from zoo.run.observers.stop_rules import StopRules
+from zoo.run.observers.base import Observer, Parts, Progress, RunView, Savable
+from zoo.run.result import ResultFile
+from zoo.worker.evaluator import Evaluation
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class Progress:
-    """How far a run is, apart from the counters of its parts."""
-
-    eval_step: int = 0  # env step of the last evaluation
-    save_step: int = 0  # env step of the last checkpoint
-    best_return: float | None = None
-    last_return: float | None = None
-    wall_before: float = 0.0  # seconds before the resume
-
-    def reached(self, stop_value: float | None) -> bool:
-        """Whether the last evaluation reached policy.eval.stop_value."""
-        return stop_value is not None and self.last_return is not None and self.last_return >= stop_value
 
 
 def state_of(
@@ -72,7 +57,7 @@ def state_of(
             'collect_iter': parts.collector.collect_iter,
             'episode': parts.collector.episodes.n_episode,
             'reset': parts.collector.episodes.n_reset,
-            'sample': parts.learner.n_sample,
+            'sample': progress.n_sample,
             'eval_step': progress.eval_step,
             'best_return': progress.best_return,
             'last_return': progress.last_return,
@@ -82,18 +67,18 @@ def state_of(
     }
 
 
-def meta_of(cfg: JobConfig, parts: Parts, progress: Progress, n_rank: int = 1) -> dict[str, Any]:
-    """What describes a checkpoint of a run. Args: n_rank: ranks that trained together."""
-    env_step, train_iter = parts.collector.env_step, parts.learner.train_iter
-    more = {'rank_num': n_rank} if n_rank > 1 else {}
+def meta_of(cfg: JobConfig, parts: Parts, progress: Progress) -> dict[str, Any]:
+    """What describes a checkpoint of a run."""
+    env_step, train_iter = parts.collector.env_step, parts.learn_mode.train_iter()
+    more = {'rank_num': parts.n_rank} if parts.n_rank > 1 else {}
     return saved_meta(parts.policy, storable(cfg), env_step, train_iter, progress.best_return, **more)
 
 
 def restore(
-    cfg: JobConfig, parts: Parts, checkpoint: Checkpoint, stop_rules: StopRules | None, ranks: Ranks = ALONE
+    cfg: JobConfig, parts: Parts, checkpoint: Checkpoint, stop_rules: Savable | None, ranks: Ranks = ALONE
 ) -> Progress:
     """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them."""
-    checkpoint = of_rank(checkpoint, ranks)
+    checkpoint = of_rank(checkpoint, ranks, parts.n_rank)
     run = saved_run(checkpoint)
     for name in ('obs_space', 'action_space'):
         was, now = getattr(run, name), getattr(parts.envs[0], name)
@@ -117,8 +102,9 @@ def restore(
     parts.collector.env_step, parts.collector.collect_iter = counter.env_step, counter.collect_iter
     parts.collector.episodes.n_episode = counter.episode
     parts.collector.episodes.n_reset = counter.episode if counter.reset is None else counter.reset
-    parts.learner.n_sample = counter.env_step if counter.sample is None else counter.sample
-    return Progress(counter.eval_step, counter.env_step, counter.best_return, counter.last_return, counter.wall_s)
+    progress = Progress(counter.eval_step, counter.env_step, counter.best_return, counter.last_return, counter.wall_s)
+    progress.n_sample = counter.env_step if counter.sample is None else counter.sample
+    return progress
 
 
 def changes(cfg: JobConfig, run: SavedRun) -> str:
@@ -141,7 +127,7 @@ def _differences(was: object, now: object, path: str = '') -> Iterator[str]:
         yield f'{path} {shown(repr(was), 40)} -> {shown(repr(now), 40)}'
 
 
-def _load(cfg: JobConfig, parts: Parts, run: SavedRun, stop_rules: StopRules | None) -> None:
+def _load(cfg: JobConfig, parts: Parts, run: SavedRun, stop_rules: Savable | None) -> None:
     expected, state = parts.policy.state_dict(), run.state
     fit_state(expected, state.policy, run.path, causes_of_misfits(run, plain(cfg.policy)))
     for name in expected.keys() & {'model', 'normalizer'}:
@@ -161,7 +147,7 @@ def _load(cfg: JobConfig, parts: Parts, run: SavedRun, stop_rules: StopRules | N
             f'has a state that this run cannot continue from ({type(error).__name__}: {shown(str(error))}); '
             'use the config that it was saved with',
         ) from error
-    n = parts.learner.train_iter
+    n = parts.learn_mode.train_iter()
     if type(n) is not int or not 0 <= n < 2**53:
         raise malformed(run.path, f'train_iter is {n!r}: it should be a count')
 
@@ -204,3 +190,110 @@ def with_saved_start(cfg: JobConfig, checkpoint: Checkpoint) -> JobConfig:
         )
     start = {'init_from': before, 'init_from_keys': saved.get('init_from_keys', ['*'])}
     return cfg.model_copy(update=start)
+
+
+class Checkpoints(Observer):
+    """Saves a run every `freq` env steps, and its policy at each best evaluation.
+
+    Args: keeps_best: whether that is written by this process; save_best: writes it, gives its path.
+    """
+
+    def __init__(self, freq: int, progress: Progress, save_best: Callable[[], Path | None] | None) -> None:
+        self._freq, self._progress, self._save_best = freq, progress, save_best
+
+    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
+        """Keeps the policy if it is the best so far."""
+        best, last = self._progress.best_return, self._progress.last_return
+        if last is not None and (best is None or last > best):
+            self.keep_best()
+
+    def keep_best(self) -> None:
+        """The policy as it is now is the best; what cannot be written is a warning."""
+        self._progress.best_return = self._progress.last_return
+        if self._save_best is not None:
+            or_warn(self._save_best)
+
+    def after_round(self, job: RunView) -> None:
+        """Saves where it is due."""
+        if job.env_step - self._progress.save_step >= self._freq:
+            with job.timer.part('log'):
+                or_warn(job.save)
+
+
+class Ending(Observer):
+    """Observer that saves the end of a run, and says in result.json how it ended.
+
+    Args: job: the run; file: None in a process that writes no files.
+    """
+
+    def __init__(self, job: RunView, file: ResultFile | None) -> None:
+        self._job, self._file = job, file
+        self._env_step: int | None = None  # at the end that result.json has
+
+    def finish(self, is_whole: bool) -> None:
+        """Says that the run ended; of several calls the last one counts.
+
+        Args: is_whole: its last policy was evaluated.
+        """
+        if self._file is not None:
+            self._env_step = self._job.env_step
+            has_trained = self._job.result().env_step_per_s > 0  # in this process: else the end that it had stays
+            if has_trained or not self._file.keep():
+                self._file.end('done' if is_whole or self._is_over() else 'stopped', self._numbers())
+
+    def before_round(self, job: RunView) -> None:
+        """The run continues, maybe after `finish`, so that its end is another one."""
+        self._env_step = None
+
+    def leave(self, error: BaseException | None = None, may_save: bool = False) -> None:
+        """Saves after an error, and says how a run ended that is closed.
+
+        Args: may_save: whether the state is one to continue from. Raises: SaveError.
+        """
+        # if an env, a disk or a callback failed, the state is worth saving; during a run signals are handled, so that a
+        # KeyboardInterrupt was raised by an env
+        is_outside = isinstance(error, Exception | KeyboardInterrupt)
+        try:
+            if may_save and is_outside and not isinstance(error, NonFiniteGradientError | SaveError):
+                self.save(error)
+        finally:
+            # says how the run ended, unless that was done and the run did not go on
+            if self._file is not None and self._env_step != self._job.env_step:
+                self._env_step = self._job.env_step
+                is_signalled = isinstance(error, EnvError) and self._job.stop_requested()  # it ended env workers too
+                if error is None and self._is_over():
+                    self._file.end('done', self._numbers())
+                else:
+                    self._file.end_by(None if is_signalled else error, self._numbers())
+
+    def save(self, cause: BaseException | None = None) -> None:
+        """Saves the end of the run. Raises: SaveError; unless the run ended by an error that is not zoo's own."""
+        try:
+            self._job.save()
+        except SaveError as error:
+            if cause is not None and not isinstance(cause, RunError):
+                logger.error('the end of the run is lost: %s', error)  # the cause is raised on, with its traceback
+                return
+            ended = f'; it had failed: {cause}' if cause is not None else ''
+            lost = SaveError(f'the end of the run, env step {self._job.env_step}, is lost: {error}{ended}')
+            lost.result = self._job.result()
+            raise lost from (cause or error)
+
+    def _is_over(self) -> bool:
+        """Whether nothing is left to train: the run is at its length, or was to end here, and not by a signal."""
+        return self._job.done and not self._job.stop_requested()
+
+    def _numbers(self) -> dict[str, Any]:
+        """What result.json says of the end of the run; seconds of each part, and timed_s, all of it, are of this process."""
+        numbers = {name: value for name, value in vars(self._job.result()).items() if name not in ('policy', 'run_dir')}
+        seconds = {name: round(value, 3) for name, value in self._job.clocks().seconds.items()}
+        return numbers | {'seconds': seconds, 'timed_s': round(self._job.timer.run_s, 3)}
+
+
+def or_warn(save: Callable[[], Path | None]) -> Path | None:
+    """The checkpoint that was written; None, with a warning, if it could not be."""
+    try:
+        return save()
+    except SaveError as error:
+        logger.warning('%s; training continues', error)
+        return None

@@ -55,6 +55,7 @@ class Collector:
     ) -> None:
         self._mode, self._n_step, self.n_env = mode, mode.n_step, sum(env.n_env for env in envs)
         self.env_step, self.collect_iter = 0, 0
+        self.reset_iter: int | None = None  # rollouts at the last reset of all envs
         self.time = {'env': 0.0, 'act': 0.0}
         self.episodes = EpisodeTracker(self.n_env)
         self.groups = self._make_groups(envs, infos, first)
@@ -64,6 +65,7 @@ class Collector:
         self._reset_envs(seed)
         self._mode.reset()
         self.episodes.reset()
+        self.reset_iter = self.collect_iter
 
     @torch.no_grad()
     def collect(self) -> Rollout:

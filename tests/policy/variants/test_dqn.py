@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.learning import Learner
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, job_config, make_policy
 from zoo import load_policy
 from zoo.config.section import ConfigError
@@ -26,7 +27,6 @@ from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config, resolve_policy
 from zoo.run.job import SerialJob
 from zoo.worker.evaluator import evaluate
-from zoo.worker.learner import Learner
 
 NUMBER = Box(np.zeros(1), np.full(1, 9.0))
 TABLE = [[1.0, 2.0], [5.0, 3.0], [0.0, 4.0], [6.0, 7.0]]

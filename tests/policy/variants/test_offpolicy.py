@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.buffer.samples import multi, replay
+from tests.learning import Learner
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, samples_of
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, job_config, joined, make_policy, rows
 from zoo.core.errors import UserError
@@ -18,7 +19,6 @@ from zoo.pipeline import serial_pipeline
 from zoo.policy import PPGOffPolicy, PPGPolicy, PPOOffPolicy, PPOPolicy
 from zoo.policy.base import Policy
 from zoo.worker.evaluator import evaluate
-from zoo.worker.learner import Learner
 
 NAMES = ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy']
 spaces = pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
@@ -149,7 +149,7 @@ def test_both_parts_have_their_own_draws_and_reuse() -> None:
     learner = Learner(policy.learn_mode, buffer)
     seen: list[dict[str, Any]] = []
     forward = policy.learn_mode.forward
-    learner._mode = policy.learn_mode._replace(forward=lambda batch: (seen.append(batch), forward(batch))[1])
+    learner.mode = policy.learn_mode._replace(forward=lambda batch: (seen.append(batch), forward(batch))[1])
     for rollout in range(1, 5):
         buffer.push(samples_of(policy, rollout))
         metrics = learner.train(0)
@@ -190,7 +190,7 @@ def test_memory_keeps_the_draws_of_the_policy_and_their_returns_of_collection() 
     buffer = multi(size=2 * N, policy=dict(n_sample=16, update_per_collect=2), value=dict(n_sample=16))
     learner, seen = Learner(policy.learn_mode, buffer), []
     forward = policy.learn_mode.forward
-    learner._mode = policy.learn_mode._replace(
+    learner.mode = policy.learn_mode._replace(
         forward=lambda batch: (seen.append(clone(batch['policy'])), forward(batch))[1]
     )
     buffer.push(samples_of(policy))

@@ -15,7 +15,7 @@ from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.checkpoint.manager import SaveError
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
-from zoo.run.observers.base import TrainResult
+from zoo.run.result import TrainResult
 
 LIMIT = 16_000  # bytes of a file: config.yaml and the log have less, a checkpoint more
 LARGE = dict(model=dict(hidden_sizes=[64, 64]))

@@ -47,7 +47,7 @@ def samples(checkpoint: Checkpoint) -> list[float] | None:
 def test_each_rank_finds_its_own_samples_and_the_policy_of_all(tmp_path: Path) -> None:
     saved(tmp_path, [64])
     main = load_checkpoint(tmp_path)
-    found = on_ranks(lambda ranks: of_rank(main, ranks))
+    found = on_ranks(lambda ranks: of_rank(main, ranks, ranks.size))
     assert [samples(each) for each in found] == [[0, 0, 0], [1, 1, 1]]
     assert all(each.state['policy'] is main.state['policy'] and each.path == main.path for each in found)
 
@@ -85,7 +85,7 @@ def test_another_number_of_ranks_begins_without_samples(
 ) -> None:
     saved(tmp_path, [64])
     main = load_checkpoint(tmp_path)
-    found = [of_rank(main, ALONE)] if size == 1 else on_ranks(lambda ranks: of_rank(main, ranks), size)
+    found = [of_rank(main, ALONE, 1)] if size == 1 else on_ranks(lambda ranks: of_rank(main, ranks, ranks.size), size)
     assert [samples(each) for each in found] == [None] * size and main.state['buffer']
     assert caplog.messages == [
         f'{main.path}: it was written by 2 ranks and this run has {size}, so that its samples (buffer, auxiliary memory) are '
@@ -97,7 +97,7 @@ def test_missing_file_of_a_rank_leaves_the_samples_of_all_out(tmp_path: Path, ca
     saved(tmp_path, [64])
     main = load_checkpoint(tmp_path)
     rank_file(main.path, 1).unlink()
-    assert [samples(each) for each in on_ranks(lambda ranks: of_rank(main, ranks))] == [None, None]
+    assert [samples(each) for each in on_ranks(lambda ranks: of_rank(main, ranks, ranks.size))] == [None, None]
     assert len(caplog.messages) == 1 and 'there is no step_000000064.rank_1.safetensors, so that' in caplog.text
 
 
@@ -106,10 +106,12 @@ def test_checkpoint_of_one_process_or_without_samples_is_taken_as_it_is(
 ) -> None:
     save_checkpoint(tmp_path / 'alone.safetensors', state_of(0), {})
     alone = load_checkpoint(tmp_path / 'alone.safetensors')
-    assert of_rank(alone, ALONE) is alone
+    assert of_rank(alone, ALONE, 1) is alone
     saved(tmp_path, [64], keeps=False)
     main = load_checkpoint(tmp_path)
-    assert all(each is main for each in [of_rank(main, ALONE), *on_ranks(lambda ranks: of_rank(main, ranks), 3)])
+    assert all(
+        each is main for each in [of_rank(main, ALONE, 1), *on_ranks(lambda ranks: of_rank(main, ranks, ranks.size), 3)]
+    )
     assert not caplog.messages
 
 
@@ -120,9 +122,9 @@ def test_damaged_file_of_a_rank_is_named(tmp_path: Path) -> None:
 
     def work(ranks: Ranks) -> str:
         if ranks.rank == 0:
-            return str(of_rank(main, ranks).path)
+            return str(of_rank(main, ranks, ranks.size).path)
         with pytest.raises(CheckpointError) as caught:
-            of_rank(main, ranks)
+            of_rank(main, ranks, ranks.size)
         return str(caught.value)
 
     assert 'step_000000064.rank_1.safetensors' in on_ranks(work)[1]
@@ -132,7 +134,7 @@ def test_only_samples_are_taken_from_the_file_of_a_rank(tmp_path: Path) -> None:
     saved(tmp_path, [64])
     main = load_checkpoint(tmp_path)
     save_checkpoint(rank_file(main.path, 1), {**state_of(5), 'policy': {'w': torch.zeros(2)}}, {})
-    other = on_ranks(lambda ranks: of_rank(main, ranks))[1]
+    other = on_ranks(lambda ranks: of_rank(main, ranks, ranks.size))[1]
     assert samples(other) == [5, 5, 5] and other.state['policy']['w'].tolist() == [1, 1]
 
 

@@ -43,7 +43,7 @@ class Watch:
         kept = ~data['is_reset'] if 'is_reset' in data else data['reward'] == data['reward']
         self.rewards.append(data['reward'][kept].tolist())
         self.n_end += int((data['traj_flag'] & kept).sum())
-        returns = job._collector.episodes.returns
+        returns = job.collector.episodes.returns
         self.rows.append({'n_end': self.n_end, **statistics(list(returns), 'return')})
 
     def on_samples(self, job: Any, samples: Any) -> None:

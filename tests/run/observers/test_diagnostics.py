@@ -139,7 +139,7 @@ def test_facts_are_those_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learn: Any, model: Any, want: Facts
 ) -> None:
     seen = []
-    monkeypatch.setattr('zoo.run.job.facts_of', lambda *args: seen.append(facts_of(*args)) or seen[-1])
+    monkeypatch.setattr('zoo.run.build.facts_of', lambda *args: seen.append(facts_of(*args)) or seen[-1])
     serial_pipeline(config(tmp_path, model=model, clip_ratio=0.2, **learn) | dict(max_env_step=2048))
     assert seen == [want]
 

@@ -15,7 +15,7 @@ import pytest
 from tests.policy_envs import differing, job_config
 from tests.video_files import read_video
 from zoo import ConfigError, serial_pipeline
-from zoo.run.observers.base import TrainResult
+from zoo.run.result import TrainResult
 
 pytest.importorskip('imageio_ffmpeg')
 

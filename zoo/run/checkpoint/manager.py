@@ -32,19 +32,19 @@ def save_own(path: Path, rank: int, state: dict[str, Any], meta: dict[str, Any])
         save_checkpoint(rank_file(path, rank), own, meta)
 
 
-def of_rank(checkpoint: Checkpoint, ranks: Ranks) -> Checkpoint:
+def of_rank(checkpoint: Checkpoint, ranks: Ranks, n_rank: int) -> Checkpoint:
     """A checkpoint with the samples of this rank, or without any where another number of ranks wrote it.
 
     They are left out too where the file of a rank is missing, as it is of best.safetensors: all ranks have as many samples.
-    Raises: CheckpointError if the file of this rank is damaged.
+    Args: n_rank: how many ranks train together. Raises: CheckpointError if the file of this rank is damaged.
     """
     n_before, path = checkpoint.meta.get('rank_num', 1), Path(checkpoint.path)
     has_samples = any(checkpoint.state.get(name) for name in OWN)
-    if n_before == ranks.size == 1 or not has_samples:
+    if n_before == n_rank == 1 or not has_samples:
         return checkpoint
     own = rank_file(path, ranks.rank)
-    if n_before != ranks.size:
-        why = f'it was written by {n_before} ranks and this run has {ranks.size}'
+    if n_before != n_rank:
+        why = f'it was written by {n_before} ranks and this run has {n_rank}'
     elif missing := [name for name in ranks.gather('' if ranks.rank == 0 or own.exists() else own.name) if name]:
         why = f'there is no {", ".join(missing)}'
     elif ranks.rank == 0:

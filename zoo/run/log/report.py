@@ -5,39 +5,42 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from zoo.core.data import Timestep
-from zoo.run.build import Parts
+from zoo.core.timer import Clocks, Timer
 from zoo.run.data_parallel import Agreement
 from zoo.run.log.logger import Logger
-from zoo.run.observers.base import Clocks, Timer
+from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.worker.evaluator import Evaluation
 
 
-class Report:
-    """The log of a run that begins, or continues, now.
+class Report(Observer):
+    """Observer that writes the log of a run which begins, or continues, now.
 
     Args: freq: env steps between lines of training metrics; look: called with the env step and numbers of each of them;
-      agreement: of the ranks, whose numbers are those of all.
+      agreement: of the ranks, whose numbers are those of all; env_values: gives more numbers of the envs.
     """
 
     def __init__(
         self,
         logger: Logger,
         parts: Parts,
+        progress: Progress,
         timer: Timer,
         freq: int,
         look: Callable[[int, dict[str, float]], object],
         agreement: Agreement,
+        env_values: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._agreement, self._look = agreement, look
+        self._agreement, self._look, self._progress = agreement, look, progress
         self._logger, self._parts, self._timer, self._freq = logger, parts, timer, freq
         self._start_step = self._write_step = parts.collector.env_step
-        self.env_values: dict[str, float] = {}  # of env.schedule
+        self._env_values = env_values
         self._last = self.clocks(), parts.collector.collect_iter  # as the last line was written
         self._metrics: dict[str, Any] = {}  # the newest values since the last line of the log
 
@@ -49,11 +52,11 @@ class Report:
     def clocks(self) -> Clocks:
         """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
         collector, timer, envs = self._parts.collector, self._timer, self._parts.envs
-        n_step = collector.collect_iter * self._parts.policy.collect_mode.n_step * len(envs)
-        calls = {**dict.fromkeys(collector.time, n_step), **timer.calls, 'learn': self._parts.learner.train_iter}
+        n_step = collector.collect_iter * self._parts.collect_mode.n_step * len(envs)
+        calls = {**dict.fromkeys(collector.time, n_step), **timer.calls, 'learn': self._parts.learn_mode.train_iter()}
         return Clocks(time.perf_counter(), collector.env_step, {**collector.time, **timer.seconds}, calls)
 
-    def training(self, metrics: Mapping[str, Any]) -> None:
+    def on_metrics(self, job: RunView, metrics: Mapping[str, Any]) -> None:
         """Takes the metrics of one iteration; writes a line if it is due.
 
         Metrics of earlier iterations are kept until then: an auxiliary phase is not in every iteration.
@@ -64,7 +67,7 @@ class Report:
             self._look(env_step, self._logger.write(env_step, self._row()))
             self._write_step, self._metrics = env_step, {}
 
-    def evaluation(self, evaluation: Evaluation) -> None:
+    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
         """Writes a line for an evaluation."""
         row = {f'eval/{name}': value for name, value in evaluation.metrics().items()}
         self._logger.write(self._parts.collector.env_step, row)
@@ -80,13 +83,13 @@ class Report:
         returns, lengths, infos = self._agreement.episodes()
         row = {f'learn/{name}': value for name, value in self._agreement.metrics(self._metrics).items()}
         row |= {
-            'learn/train_iter': self._parts.learner.train_iter,
-            'learn/sample': self._parts.learner.n_sample,
+            'learn/train_iter': self._parts.learn_mode.train_iter(),
+            'learn/sample': self._progress.n_sample,
             'collect/iter': collector.collect_iter,
             'collect/episode': episodes.n_episode,
             'env/reset': episodes.n_reset,
         }
-        row |= self.env_values
+        row |= self._env_values()
         if self._parts.restarts.count:
             row['env/restart'] = self._parts.restarts.count
         if returns:
@@ -103,6 +106,39 @@ class Report:
         (before, n_before), self._last = self._last, (self.clocks(), collector.collect_iter)
         n_round = max(collector.collect_iter - n_before, 1)  # since the last line
         return row | {f'time/{name}_s': x / n_round for name, x in self._last[0].since(before).seconds.items()}
+
+
+class VideoWriter(Protocol):
+    """Writes a video after some evaluations, see `zoo.tools.media.videos.Videos`."""
+
+    def continue_at(self, job: RunView) -> None: ...
+
+    def after_evaluation(self, job: RunView, log: Logger) -> Path | None: ...
+
+
+class VideoFiles(Observer):
+    """Has a video written where one is due."""
+
+    def __init__(self, writer: VideoWriter, log: Logger) -> None:
+        self._writer, self._log = writer, log
+
+    def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
+        """Its time is one of evaluations."""
+        with job.timer.part('evaluate'):
+            self._writer.after_evaluation(job, self._log)
+
+
+class ConsoleLine(Observer):
+    """Keeps the line on the console up to date."""
+
+    def __init__(self, report: Report, progress: Progress) -> None:
+        self._report, self._progress = report, progress
+
+    def on_metrics(self, job: RunView, metrics: Mapping[str, Any]) -> None:
+        self._report.progress(self._progress.last_return, self._progress.best_return)
+
+    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
+        self._report.progress(self._progress.last_return, self._progress.best_return)
 
 
 def reward_metrics(steps: Timestep) -> dict[str, Tensor | float]:

@@ -1,27 +1,104 @@
-"""A run as its observers see it: its view, its clocks, its result."""
+"""A run as its observers see it: components, progress, and the events that they are told of."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from zoo.env.settings import RunEnvs
-from zoo.policy.base import Policy
-from zoo.run.base_config import JobConfig
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from zoo.buffer import Batch, Buffer
+    from zoo.core.data import Metrics, Rollout
+    from zoo.core.timer import Clocks, Timer
+    from zoo.env import AnyVectorEnv
+    from zoo.env.errors import Restarts
+    from zoo.env.settings import RunEnvs
+    from zoo.policy.base import Policy
+    from zoo.policy.modes import CollectMode, LearnMode
+    from zoo.run.base_config import JobConfig
+    from zoo.run.result import TrainResult
+    from zoo.worker.collector import Collector
+    from zoo.worker.evaluator import Evaluation, Evaluator
+
+
+MAIN = ''  # name of the main evaluation among those of policy.eval.sets
+
+
+class Parts(NamedTuple):
+    """Components that a run works with."""
+
+    envs: list[AnyVectorEnv]  # the training envs, in groups; or what stands for those of each runner
+    policy: Policy
+    buffer: Buffer
+    collector: Collector
+    learn_mode: LearnMode
+    collect_mode: CollectMode
+    evaluator: Evaluator
+    evaluation_sets: dict[str, Evaluator]  # of policy.eval.sets, by name
+    n_thread: dict[Literal['collect', 'learn', 'evaluate'], int]  # torch threads of each phase
+    restarts: Restarts  # of all envs
+    n_rank: int = 1  # processes that train together
+
+    @property
+    def evaluators(self) -> list[Evaluator]:
+        """The main one first."""
+        return [self.evaluator, *self.evaluation_sets.values()]
+
+
+@dataclass
+class Progress:
+    """How far a run is, apart from the counters of its components."""
+
+    eval_step: int = 0  # env step of the last evaluation
+    save_step: int = 0  # env step of the last checkpoint
+    best_return: float | None = None
+    last_return: float | None = None
+    wall_before: float = 0.0  # seconds before the resume
+    _n_sample: int = 0
+    _waiting: Tensor | None = None  # samples that are not in _n_sample yet
+
+    @property
+    def n_sample(self) -> int:
+        """Samples of all batches so far that have a weight above 0; passes over a batch do not count again, other draws do.
+
+        To read it waits for the device, where batches have weights.
+        """
+        if self._waiting is not None:
+            self._n_sample, self._waiting = self._n_sample + int(self._waiting), None
+        return self._n_sample
+
+    @n_sample.setter
+    def n_sample(self, n: int) -> None:
+        self._n_sample, self._waiting = n, None
+
+    def add_samples(self, n: int | Tensor) -> None:
+        """Counts samples that were learned from; a tensor is added later: no wait for the device."""
+        if isinstance(n, int):
+            self._n_sample += n
+        else:
+            self._waiting = n if self._waiting is None else self._waiting + n
+
+    def reached(self, stop_value: float | None) -> bool:
+        """Whether the last evaluation reached policy.eval.stop_value."""
+        return stop_value is not None and self.last_return is not None and self.last_return >= stop_value
 
 
 class RunView(Protocol):
-    """A run as its observers see it; `zoo.SerialJob` is one. Attributes: stop_requested: whether a signal asks it to stop."""
+    """A run as its observers see it; `zoo.SerialJob` is one.
+
+    Attributes: stop_requested: whether a signal asks it to stop; stop_reason: why it ends after the present round, maybe
+      without words; None: it does not.
+    """
 
     cfg: JobConfig
     policy: Policy
     run_dir: Path
     timer: Timer
     stop_requested: Callable[[], bool]
+    stop_reason: str | None
 
     @property
     def envs(self) -> RunEnvs:
@@ -54,6 +131,12 @@ class RunView(Protocol):
     def stop(self, reason: str = '') -> None:
         """Ends the run after the present round, and logs why."""
 
+    def reset_env(self) -> None:
+        """New episodes in the training envs."""
+
+    def evaluate(self) -> Evaluation | None:
+        """Evaluates the policy. Returns: None if a signal came before all episodes had ended."""
+
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError."""
 
@@ -64,61 +147,78 @@ class RunView(Protocol):
         """Seconds and calls of each part since the run began."""
 
 
-@dataclass
-class TrainResult:
-    """The outcome of a run: the policy as last trained, the folder of its files, its counters and returns."""
+class Savable(Protocol):
+    """Something of a run with a state that checkpoints keep."""
 
-    policy: Policy
-    run_dir: Path
-    env_step: int
-    train_iter: int
-    best_return: float | None
-    last_return: float | None
-    wall_s: float
-    env_step_per_s: float
-    stop_reason: str = ''  # why the run ended before max_env_step: a stop rule, stop_value, or `SerialJob.stop`
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copies a state in."""
 
 
-class Clocks(NamedTuple):
-    """Readings of a run's clocks and counters, all of which only grow."""
+class Observer:
+    """Sees a run. Override the events that matter: a run tells of each event only those that do."""
 
-    wall_s: float
-    env_step: int
-    seconds: dict[str, float]  # of each part
-    calls: dict[str, int]  # of each part
+    def on_start(self, job: RunView) -> None:
+        """The run begins, or continues; told once."""
 
-    def since(self, start: Clocks) -> Clocks:
-        """The differences from an earlier reading."""
-        return Clocks(
-            self.wall_s - start.wall_s,
-            self.env_step - start.env_step,
-            {name: value - start.seconds[name] for name, value in self.seconds.items()},
-            {name: value - start.calls[name] for name, value in self.calls.items()},
-        )
+    def before_round(self, job: RunView) -> None:
+        """A round of the plan begins."""
+
+    def before_rollout(self, job: RunView) -> None:
+        """A rollout is collected next."""
+
+    def after_rollout(self, job: RunView) -> None:
+        """It was collected."""
+
+    def on_rollout(self, job: RunView, rollout: Rollout) -> None:
+        """It may be looked at and changed in place."""
+
+    def on_samples(self, job: RunView, samples: dict[str, Any]) -> None:
+        """It became samples, which the buffer gets next."""
+
+    def before_update(self, job: RunView, env_step: int) -> None:
+        """A round of updates begins, on rollouts from this env step on."""
+
+    def on_batch(self, job: RunView, batch: Batch, metrics: Metrics) -> None:
+        """A batch was learned from."""
+
+    def after_update(self, job: RunView) -> None:
+        """The round of updates is over."""
+
+    def on_update(self, job: RunView, metrics: dict[str, Any]) -> None:
+        """Its metrics, which may be added to."""
+
+    def on_metrics(self, job: RunView, metrics: Metrics) -> None:
+        """Its metrics, as the log gets them."""
+
+    def before_evaluation(self, job: RunView) -> None:
+        """The policy is evaluated next."""
+
+    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
+        """The policy was evaluated."""
+
+    def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
+        """The evaluation is logged, and the best policy kept."""
+
+    def after_round(self, job: RunView) -> None:
+        """A round of the plan is over."""
+
+    def on_checkpoint(self, job: RunView, path: Path) -> None:
+        """A checkpoint was written."""
+
+    def on_end(self, job: RunView, result: TrainResult) -> None:
+        """The run is over, evaluated and saved; told once."""
+
+    def handler(self, event: str) -> Callable[..., None] | None:
+        """What is called at an event; None: it does not matter to this observer."""
+        own = getattr(self, event)
+        return None if own.__func__ is vars(Observer)[event] else own
 
 
-class Timer:
-    """Seconds and calls of the named parts of a run, and the seconds since it was made.
+EVENTS = [name for name in vars(Observer) if name.startswith(('on_', 'before_', 'after_'))]
 
-    Attributes: label: opens a context that names a part in a trace of torch's profiler.
-    """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self.seconds = dict.fromkeys(names, 0.0)
-        self.calls = dict.fromkeys(self.seconds, 0)
-        self.label: Callable[[str], AbstractContextManager[Any]] = nullcontext
-        self._start = time.perf_counter()
-
-    @property
-    def run_s(self) -> float:
-        """Seconds since the timer was made."""
-        return time.perf_counter() - self._start
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Times what runs in this context."""
-        start = time.perf_counter()
-        with self.label(f'zoo/{name}'):
-            yield
-        self.seconds[name] += time.perf_counter() - start
-        self.calls[name] += 1
+def handlers_of(observers: Iterable[Observer]) -> dict[str, list[Callable[..., None]]]:
+    """{event: what is called, in the order of the observers}."""
+    observers = list(observers)
+    found = {event: [observer.handler(event) for observer in observers] for event in EVENTS}
+    return {event: [handler for handler in handlers if handler is not None] for event, handlers in found.items()}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from zoo.buffer import Batch
 from zoo.config.messages import shown
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code, shown_name
@@ -17,10 +19,15 @@ from zoo.config.yaml_io import function_name
 from zoo.core.data import Metrics, Rollout
 from zoo.core.errors import RunError, UserError, place_of, show_error
 from zoo.core.registry import closest
+from zoo.policy.hooks import listening
+from zoo.run.observers.base import Observer, RunView
 
 if TYPE_CHECKING:
-    from zoo.run.observers.base import RunView, TrainResult
-    from zoo.worker.evaluator import Evaluation
+    from zoo.run.result import TrainResult
+    from zoo.worker.evaluator import Evaluation, OnEvaluation
+
+
+Learn = Callable[[Batch], Metrics]
 
 
 def asks_to_stop(answer: object) -> bool:
@@ -28,6 +35,18 @@ def asks_to_stop(answer: object) -> bool:
     if answer not in (None, 'stop'):
         raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
     return answer == 'stop'
+
+
+class EvaluationListener(Observer):
+    """Calls `on_evaluation` of `serial_pipeline`."""
+
+    def __init__(self, listener: OnEvaluation) -> None:
+        self._listener = listener
+
+    def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
+        """Ends the run if it says so."""
+        if asks_to_stop(self._listener(job.env_step, evaluation)):
+            job.stop('on_evaluation asked for it')
 
 
 def no_gradient_seen(callbacks: Callbacks, n_step: int) -> UserError:
@@ -94,8 +113,8 @@ class CallbackError(RunError):
     """A callback raised an error, which is the cause of this one."""
 
 
-class Callbacks:
-    """The callbacks of one run. Args: specs: names, classes, objects or functions, see `Callback`.
+class Callbacks(Observer):
+    """Observer that calls the callbacks of one run. Args: specs: names, classes, objects or functions, see `Callback`.
 
     Attributes: has_failed: one of them raised an error; from then on none is called.
     Raises: ConfigError for one that cannot be one.
@@ -130,10 +149,20 @@ class Callbacks:
                 what = 'call job.stop() to end the run' if answer is True else 'change its argument in place'
                 self._fail(f'{name} returned {shown(answer)} from {event}, whose answer nothing reads; {what}')
 
+    def handler(self, event: str) -> Callable[..., None] | None:
+        """As `Observer.handler`; an event that no callback has does not matter."""
+        if not self._methods.get(event):
+            return None
+        return self.on_update if event == 'on_update' else partial(self.call, event)
+
+    def on_update(self, job: RunView, metrics: dict[str, Any]) -> None:
+        """Adds the metrics that callbacks return."""
+        found = self.update(job, metrics)
+        metrics.clear()
+        metrics.update(found)
+
     def update(self, job: RunView, metrics: Metrics) -> Metrics:
         """The event on_update: returns the metrics with those that callbacks returned, or wrote into them."""
-        if not self._methods['on_update']:
-            return metrics
         found: dict[str, Any] = dict(metrics)
         for name, answer in self._answers('on_update', job, found):
             if answer is not None and not isinstance(answer, dict):
@@ -164,6 +193,37 @@ class Callbacks:
     def _fail(self, sentence: str) -> None:
         self.has_failed = True
         raise CallbackError(f'callback {sentence}')
+
+
+class GradientEvents(Observer):
+    """Shows callbacks with on_gradient the gradients of a run. Raises: UserError if no step of the first updates shows any."""
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self._callbacks, self._has_seen, self._n_before = callbacks, False, 0
+        self._job: RunView | None = None
+
+    def showing(self, learn: Learn) -> Learn:
+        """What learns from a batch and shows its gradients."""
+
+        def forward(batch: Batch) -> Metrics:
+            with listening(self._show):
+                return learn(batch)
+
+        return forward
+
+    def before_update(self, job: RunView, env_step: int) -> None:
+        """Counts from here."""
+        self._job, self._n_before = job, job.train_iter
+
+    def after_update(self, job: RunView) -> None:
+        """There were gradients, if there were steps."""
+        if not self._has_seen and job.train_iter > self._n_before:
+            raise no_gradient_seen(self._callbacks, job.train_iter - self._n_before)
+
+    def _show(self, optimizers: Sequence[Any], loss: Tensor) -> None:
+        self._has_seen = True
+        with listening(None):  # a run that a callback makes has callbacks of its own
+            self._callbacks.call('on_gradient', self._job, optimizers, loss)
 
 
 def callback_problems(specs: object) -> Iterator[str]:

@@ -7,7 +7,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -16,10 +16,9 @@ from zoo.config.messages import shown
 from zoo.config.section import ConfigError, Section
 from zoo.config.user_code import shown_name
 from zoo.core.errors import RunError, place_of, show_error
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import STOP_REGISTRY, closest
-
-if TYPE_CHECKING:
-    from zoo.run.observers.base import RunView
+from zoo.run.observers.base import Observer, RunView
 
 logger = logging.getLogger(__name__)
 
@@ -251,14 +250,23 @@ class FunctionRule(StopRule):
         return answer if isinstance(answer, str) else f'{self._name} says so'
 
 
-class StopRules:
-    """The stop rules of one run. Args: specs: `stop` of the config. Raises: ConfigError for one that cannot be one."""
+class StopRules(Observer):
+    """Observer that asks the stop rules of one run after each round. Raises: ConfigError for one that cannot be one.
 
-    def __init__(self, specs: Sequence[Any]) -> None:
+    Args: specs: `stop` of the config; ranks: those that train together, which all stop as rank 0 says.
+    """
+
+    def __init__(self, specs: Sequence[Any], ranks: Ranks = ALONE) -> None:
         self._rules = [_make(spec) for spec in specs]
+        self._ranks = ranks
 
     def __bool__(self) -> bool:
         return bool(self._rules)
+
+    def after_round(self, job: RunView) -> None:
+        """Ends the run if a rule says so."""
+        if why := self._ranks.share(self.reason(job)):
+            job.stop(why)
 
     def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
         """Gives all rules a line of the log. Raises: StopRuleError."""

@@ -17,7 +17,7 @@ from zoo.tools.cli.output import print_json
 from zoo.tools.cli.parser import PROFILED
 
 if TYPE_CHECKING:
-    from zoo.run.observers.base import TrainResult
+    from zoo.run.result import TrainResult
     from zoo.tools.sweep.batch import Member, RunOutcome
 
 

@@ -1,4 +1,4 @@
-"""The learner trains on whatever the buffer yields."""
+"""Rounds of updates on whatever a buffer yields: samples counted, names of metrics checked, metrics averaged."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.learning import Learner
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from tests.worker.test_collector import SAME_STEP, make_collector
 from zoo.buffer import ReplayConfig, RolloutBuffer
@@ -16,7 +17,6 @@ from zoo.core.registry import BUFFER_REGISTRY
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy
 from zoo.policy.ppo import PPOPolicy
-from zoo.worker.learner import Learner
 
 OBS = Box(torch.zeros(1).numpy(), torch.full((1,), torch.inf).numpy())
 
@@ -72,14 +72,14 @@ def test_samples_of_weight_0_do_not_count() -> None:
     learner = Learner(policy.learn_mode, buffer)
     buffer.push(samples)
     learner.train(0)
-    assert learner.n_sample == n
+    assert learner.progress.n_sample == n
     weight = torch.ones(n).index_fill(0, torch.tensor([1, 4, 5]), 0.0) * n / (n - 3)
     for _ in range(2):
         buffer.push({**samples, 'weight': weight})
         learner.train(0)
-    assert learner.n_sample == 3 * n - 6 and learner.n_sample == 3 * n - 6
-    learner.n_sample = 7
-    assert learner.n_sample == 7
+    assert learner.progress.n_sample == 3 * n - 6 and learner.progress.n_sample == 3 * n - 6
+    learner.progress.n_sample = 7
+    assert learner.progress.n_sample == 7
 
 
 def test_train_sets_the_schedules_first() -> None:

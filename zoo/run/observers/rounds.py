@@ -1,0 +1,197 @@
+"""Observers of a plain run: samples counted, metrics checked, evaluations, changes and resets of envs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from zoo.buffer import Batch, Buffer
+from zoo.config.section import validate
+from zoo.core.data import Metrics, first_leaf
+from zoo.core.errors import UserError
+from zoo.core.seeding import stream
+from zoo.env import EnvConfig
+from zoo.env.settings import EnvSettings
+from zoo.policy.metrics import summary
+from zoo.policy.modes import LearnMode
+from zoo.run.base_config import JobConfig
+from zoo.run.observers.base import MAIN, Observer, Parts, Progress, RunView
+from zoo.worker.collector import Collector
+from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_section
+from zoo.worker.evaluator import Evaluation
+
+logger = logging.getLogger(__name__)
+
+
+class Evaluations(Observer):
+    """Evaluates the policy every `freq` env steps."""
+
+    def __init__(self, freq: int, progress: Progress) -> None:
+        self._freq, self._progress = freq, progress
+
+    def after_round(self, job: RunView) -> None:
+        """Evaluates where it is due."""
+        if job.env_step // self._freq > self._progress.eval_step // self._freq:
+            job.evaluate()
+
+
+class StopValue(Observer):
+    """Ends the run, without words, when an evaluation reaches policy.eval.stop_value."""
+
+    def __init__(self, stop_value: float, progress: Progress) -> None:
+        self._stop_value, self._progress = stop_value, progress
+
+    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
+        """Looks at the last evaluation."""
+        if self._progress.reached(self._stop_value):
+            job.stop_reason = job.stop_reason or ''
+
+
+class EnvSchedules(Observer):
+    """Sets what changes in the envs of a run as it lasts: env.schedule, env.reset_options.
+
+    It follows from the env step alone: a resume continues it.
+    """
+
+    def __init__(self, cfg: JobConfig, parts: Parts) -> None:
+        self._cfg, self._groups = cfg, parts.envs
+        self._training = EnvSettings(validate(EnvConfig, cfg.env, 'env'))
+        sections = [(None, evaluation_env(cfg)), *evaluation_sets(cfg).items()]
+        self._evaluation = [
+            (name, EnvSettings(section), evaluator.env)
+            for (name, section), evaluator in zip(sections, parts.evaluators, strict=True)
+        ]
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to set."""
+        return self._training.changes or any(settings.changes for _, settings, _ in self._evaluation)
+
+    def before_rollout(self, job: RunView) -> None:
+        """Sets what the training envs have at this env step."""
+        if self._training.changes:
+            self._training.apply(self._groups, job.env_step)
+
+    def before_evaluation(self, job: RunView) -> None:
+        """Sets what the evaluation envs have at this env step."""
+        for name, settings, env in self._evaluation:
+            if settings.changes:
+                with naming_section(self._cfg, name):
+                    settings.apply([env], job.env_step)
+
+    def metrics(self) -> dict[str, float]:
+        """The present values of env.schedule, as the log names them."""
+        return {f'env/schedule/{name}': float(value) for name, value in self._training.values.items()}
+
+
+class EnvResets(Observer):
+    """Resets the training envs before every n-th rollout, unless that was just done: a resume continues it."""
+
+    def __init__(self, n: int, collector: Collector) -> None:
+        self._n, self._collector = n, collector
+
+    def before_rollout(self, job: RunView) -> None:
+        """Looks at the rollouts so far."""
+        n_rollout = self._collector.collect_iter
+        if n_rollout > 0 and n_rollout % self._n == 0 and self._collector.reset_iter != n_rollout:
+            job.reset_env()
+
+
+def reset_every(cfg: JobConfig) -> int | None:
+    """Rollouts from one reset of all training envs to the next; None: they are not reset."""
+    if cfg.policy.collect.get('batch_mode') != 'episode':
+        return cfg.env.reset_every
+    spec = gymnasium.registry.get(cfg.env.id) if isinstance(cfg.env.id, str) else None
+    limit = cfg.env.max_episode_steps or (None if spec is None else spec.max_episode_steps)
+    if limit is not None and limit > cfg.policy.collect.n_step:
+        logger.warning(
+            "policy.collect.batch_mode is 'episode', a rollout has %d steps in each env and episodes may last %d: nothing is "
+            'learned from those that are longer than a rollout; raise policy.collect.n_step, or lower '
+            'env.max_episode_steps',
+            cfg.policy.collect.n_step,
+            limit,
+        )
+    return 1
+
+
+def play_evaluations(
+    parts: Parts, seed: int, env_step: int, stop: Callable[[], bool], key: tuple[int, ...] = ()
+) -> Evaluation | None:
+    """This rank's share of the episodes of all evaluations, from seeds that depend on the run's seed and the env step.
+
+    Args: stop: asked during the episodes; key: what the seeds depend on besides.
+    Returns: None if `stop` said so before all episodes had ended.
+    """
+    found: dict[str, Evaluation] = {}
+    for name, evaluator in {MAIN: parts.evaluator, **parts.evaluation_sets}.items():
+        words = *((name,) if name != MAIN else ()), *key
+        part = evaluator.evaluate(stream(seed, 'evaluate', env_step, *words), stop)
+        if part is None:
+            return None
+        found[name] = part
+    return found.pop(MAIN)._replace(sets=found)
+
+
+class SampleCount(Observer):
+    """Counts the samples that were learned from."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def on_batch(self, job: RunView, batch: Batch, metrics: Metrics) -> None:
+        """Adds its samples."""
+        self._progress.add_samples(_n_sample(batch))
+
+
+class MetricNames(Observer):
+    """Compares the metrics of the first batch for a whole update with those that the policy names. Raises: ValueError."""
+
+    def __init__(self, mode: LearnMode) -> None:
+        self._mode, self._is_checked = mode, False
+
+    def on_batch(self, job: RunView, batch: Batch, metrics: Metrics) -> None:
+        """Looks at the first whole batch; one for a part of the update gives a part of the metrics."""
+        if self._is_checked:
+            return
+        parts = self._mode.get_batch_size()
+        if isinstance(parts, dict) and batch.keys() < parts.keys():
+            return
+        wanted = set(self._mode.monitor_vars())
+        if not (metrics.keys() >= wanted if self._mode.has_aux else metrics.keys() == wanted):
+            raise ValueError(
+                f'_forward_learn returned the metrics {sorted(metrics)} but _monitor_vars_learn names '
+                f'{sorted(wanted)}; make the two agree'
+            )
+        self._is_checked = True
+
+
+def refuse_empty(buffer: Buffer) -> None:
+    """Raises: UserError if the buffer is empty, and says so (an attribute `is_empty`, which it need not have)."""
+    if getattr(buffer, 'is_empty', False):
+        raise UserError(
+            'there is nothing to learn from: the buffer is empty; collect a rollout and push its samples before each '
+            'round of updates'
+        )
+
+
+def mean_metrics(found: Sequence[Metrics]) -> Metrics:
+    """The mean of each metric over the batches that gave it; of maxima the greatest, of minima the least."""
+    values: dict[str, list[Tensor]] = {}
+    for each in found:
+        for name, value in each.items():
+            values.setdefault(name, []).append(value)
+    return {name: v[0] if len(v) == 1 else summary(name, torch.stack(v)) for name, v in values.items()}
+
+
+def _n_sample(batch: Batch) -> int | Tensor:
+    """Rows, or steps of all sequences, less those of weight 0; of draws for parts of an update those of the policy."""
+    if batch.keys() <= {'policy', 'value'}:
+        return _n_sample(batch['policy']) if 'policy' in batch else 0
+    if 'weight' in batch:
+        return torch.count_nonzero(batch['weight'])
+    column = next((batch[name] for name in ('adv', 'return_') if name in batch), None)
+    return len(first_leaf(batch)) if column is None else column.numel()
