@@ -12,7 +12,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import Box
 from zoo.policy.checks import unread_problem
-from zoo.policy.loss_terms import Objective
+from zoo.policy.options.loss import Objective
 from zoo.run.config import resolve_policy
 
 OBS = Box(torch.full((2,), -torch.inf).numpy(), torch.full((2,), torch.inf).numpy())

@@ -9,7 +9,7 @@ import pytest
 from zoo.config.section import Config, ConfigError
 from zoo.core.errors import UserError
 from zoo.policy.gradient_steps import MSE, VALUE_CLIP
-from zoo.policy.loss_terms import Objective
+from zoo.policy.options.loss import Objective
 from zoo.run.config import resolve_policy
 
 

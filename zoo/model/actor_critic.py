@@ -17,9 +17,8 @@ from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Space
 from zoo.model.config import ActorCriticConfig, Arch, PPGModelConfig, VACConfig
 from zoo.model.encoder import Inherited, build_encoder, check_entries, takes_dicts_alone
-from zoo.model.inputs import make_input, update_input
+from zoo.model.inputs import make_input, update_input, views_of
 from zoo.model.layers import Layers, ValueHead, WideValueHead, check_mask
-from zoo.model.views import views_of
 from zoo.rl_utils.distribution import ActionDist, make_dist
 
 __getattr__, __dir__ = lazy_names(

@@ -25,10 +25,10 @@ from zoo.policy.checks import action_problem, exploration_of, memory_problem, pa
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution, wish_for
 from zoo.policy.gradient_steps import clips_values
-from zoo.policy.loss_terms import Objective
 from zoo.policy.metrics import adv_abs_max, total_loss
 from zoo.policy.options import options_of
 from zoo.policy.options.base import UpdateOption
+from zoo.policy.options.loss import Objective
 from zoo.policy.passes import Passes
 from zoo.policy.samples import Samples, in_pieces
 from zoo.policy.sequences import (

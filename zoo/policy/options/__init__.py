@@ -23,7 +23,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('off_policy_correction', 'AveragedPolicy', lambda policy: _proximal(policy) == 'ewma'),
     ('passes', 'EarlyStop', lambda policy: policy.cfg.learn.target_kl is not None),
     ('passes', 'RecomputedAdvantages', lambda policy: policy.cfg.learn.get('recompute_adv', False)),
-    ('mechanics', 'OptimizerMechanics', lambda policy: _has_mechanics(policy.cfg.learn)),
+    ('mechanics', 'OptimizerMechanics', lambda policy: _has_mechanics(policy)),
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'KLFollower', lambda policy: policy.learns and _follows_kl(policy)),
@@ -46,7 +46,8 @@ def options_of(policy: Owner) -> tuple[UpdateOption, ...]:
     return (*found, *(make_part(OPTION_REGISTRY, spec) for spec in policy.cfg.learn.options))
 
 
-def _has_mechanics(learn: Any) -> bool:
+def _has_mechanics(policy: Owner) -> bool:
+    learn = policy.cfg.learn
     return learn.accumulate != 1 or learn.grad_clip_value is not None or learn.precision != 'fp32'
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoo.config.schedule import KLAdaptive, adaptive_rate, schedule_value
 from zoo.core.data import Columns, Metrics
-from zoo.core.ranks import mean_of_rows, mean_over
+from zoo.core.ranks import Ranks, mean_of_rows, mean_over
 from zoo.policy.options.base import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 
@@ -93,7 +93,7 @@ class AdaptedRates:
 
 
 class TargetWeights:
-    """Weights of penalties with a target. Args: objective: see `zoo.policy.loss_terms.Objective`, whose weights move."""
+    """Weights of penalties with a target. Args: objective: see `zoo.policy.options.loss.Objective`, whose weights move."""
 
     def __init__(self, objective: Any) -> None:
         self._objective = objective
@@ -103,7 +103,7 @@ class TargetWeights:
             if common.target is not None
         ]
 
-    def adapt(self, last: Mapping[str, Tensor], ranks: Any) -> None:
+    def adapt(self, last: Mapping[str, Tensor], ranks: Ranks) -> None:
         """They follow the penalties of the last pass of an update, on all ranks. Waits for the device."""
         for i, name, common in self._moving:
             found, weight = float(mean_over(last[f'penalty_{name}'], ranks)), self._weight(i)

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from zoo.config.schedule import Rates
 from zoo.core.data import Columns, Metrics, Obs, Rollout, RunInfo, State, Transition
 from zoo.core.spaces import Space
+from zoo.rl_utils.distribution import ActionDist
 
 
 class Estimated(NamedTuple):
@@ -37,7 +39,7 @@ def kept_output(estimated: Estimated) -> dict[str, Tensor]:
 class Owner(Protocol):
     """What an option may use of its policy.
 
-    samples: `zoo.policy.samples.Samples`; objective: see zoo.policy.loss_terms; rates: see zoo.config.schedule; passes:
+    samples: `zoo.policy.samples.Samples`; objective: see zoo.policy.options.loss; rates: see zoo.config.schedule; passes:
       `zoo.policy.passes.Passes`; optimizers: by name, there once the learn mode is; normalizers: modules with running
       statistics, by name, which go into checkpoints; has_state: the model has a recurrent state; learns, explores: it has
       the learn mode; that or the collect mode.
@@ -48,14 +50,14 @@ class Owner(Protocol):
     device: torch.device
     seed: int
     samples: Any
-    rates: Any
+    rates: Rates
     passes: Any
     optimizers: dict[str, Any]
     options: tuple[UpdateOption, ...]
-    dist: Any
+    dist: ActionDist
     has_state: bool
     has_critic: bool
-    normalizers: Any
+    normalizers: nn.ModuleDict
     learns: bool
     explores: bool
 

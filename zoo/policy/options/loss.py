@@ -1,12 +1,100 @@
-"""Options of the loss: penalties, whose weights move with the env steps; a critic that predicts a distribution of returns."""
+"""The loss that the config names: its parts as numbers of gradient steps, and options for parts that need one."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from zoo.config.components import make_part, name_of
 from zoo.config.schedule import schedule_value
 from zoo.core.data import Columns, Metrics
+from zoo.core.errors import UserError
+from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
+from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
+from zoo.policy.gradient_steps import MSE, PolicyNumbers, n_output_of
 from zoo.policy.options.base import Owner, UpdateOption
+
+KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
+"""Value losses and penalties that do not read the stored value; of one's own it is not known."""
+
+
+class Objective:
+    """The losses of a policy, and their numbers at an env step.
+
+    Args: cfg: the resolved section `policy.learn`.
+    Attributes: fixed: numbers of the steps on the policy that stay during an update; options set some of them; common: the
+      options that all penalties have; surrogate_said: as the config says it.
+    """
+
+    def __init__(self, cfg: ActorCriticLearnConfig) -> None:
+        surrogate, penalties = _policy_specs(cfg)
+        self.surrogate = make_part(SURROGATE_REGISTRY, surrogate)
+        is_kl = cfg.get('policy_loss') == 'kl'
+        self.surrogate_said = "policy_loss 'kl'" if is_kl else f'surrogate {self.surrogate.name!r}'
+        self.value_loss = make_part(VALUE_LOSS_REGISTRY, _value_loss_spec(cfg))
+        self.penalties = tuple(make_part(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
+        self.common = [_common_of(spec) for spec in penalties]
+        if len(names := [penalty.name for penalty in self.penalties]) != len(set(names)):
+            raise UserError(
+                f'policy.learn.penalties has {", ".join(names)} but each may be there once; drop the others'
+            )
+        self.fixed = PolicyNumbers(
+            dual_clip=cfg.dual_clip,
+            grad_clip=cfg.grad_clip,
+            surrogate=self.surrogate,
+            value_loss=self.value_loss,
+            penalties=self.penalties,
+            penalty_weights=tuple(schedule_value(common.weight, 0) for common in self.common),
+        )
+
+    @property
+    def parts(self) -> list[Any]:
+        """All parts of the losses, for the choice of an executor."""
+        return [self.surrogate, self.value_loss, *self.penalties]
+
+    @property
+    def n_value(self) -> int:
+        """Numbers that the critic predicts: 1, or more for a distribution of returns."""
+        return n_output_of(self.value_loss)
+
+    @property
+    def reads_old_value(self) -> bool:
+        """Whether a loss compares the critic's output with what it was before the update."""
+        parts = [self.value_loss, *self.penalties]
+        return any(part.name not in KEEP_NO_OLD_VALUE for part in parts)
+
+    def set_weight(self, i: int, weight: float) -> None:
+        """Gives one of the penalties another weight."""
+        weights = self.fixed.penalty_weights
+        self.fixed = self.fixed._replace(penalty_weights=(*weights[:i], weight, *weights[i + 1 :]))
+
+
+def _policy_specs(cfg: ActorCriticLearnConfig) -> tuple[Any, list[Any]]:
+    """Surrogate and penalties; policy_loss 'kl' of ppg is a name for a pair of these."""
+    if cfg.get('policy_loss') != 'kl':
+        return cfg.surrogate, list(cfg.penalties)
+    if name_of(cfg.surrogate) != 'clip':
+        raise UserError(
+            f"policy.learn.policy_loss is 'kl', which is surrogate 'none' and the penalty kl, but surrogate is "
+            f'{cfg.surrogate!r}; drop one of the two'
+        )
+    return 'none', [{'type': 'kl', 'weight': cfg['kl_weight']}, *cfg.penalties]
+
+
+def _value_loss_spec(cfg: ActorCriticLearnConfig) -> Any:
+    if not cfg.value_clip:
+        return cfg.value_loss
+    if cfg.value_loss not in (MSE.name, 'clip', {'type': MSE.name}):
+        raise UserError(
+            f"policy.learn.value_clip is true, which is value_loss 'clip', but value_loss is {cfg.value_loss!r}; drop one"
+        )
+    return 'clip'
+
+
+def _common_of(spec: Any) -> PenaltyConfig:
+    given = {} if isinstance(spec, str) else spec
+    return PenaltyConfig(**{name: given[name] for name in PenaltyConfig.model_fields if name in given})
 
 
 class Penalties(UpdateOption):

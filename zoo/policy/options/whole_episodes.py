@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.config.components import name_of
-from zoo.core.data import Rollout
+from zoo.core.data import Rollout, Transition
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, weight_scale
 from zoo.policy.options.base import Estimated, Owner, UpdateOption, kept_output
@@ -76,5 +76,5 @@ def refuse_no_episode(weight: Tensor, ranks: Ranks = ALONE) -> None:
 class IgnoreDone(UpdateOption):
     """Terminal states are bootstrapped through, too (`policy.learn.ignore_done`)."""
 
-    def process_transition(self, transition: Any) -> Any:
+    def process_transition(self, transition: Transition) -> Transition:
         return {**transition, 'done': torch.zeros_like(transition['done'])}
