@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from tests.policy.test_ppo import N_STEP, OBS, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy
 from zoo.core.ranks import ALONE
 from zoo.policy.options.adaptive import TargetWeights
+from zoo.policy.options.loss import Penalties
 
 
 def test_the_weight_follows_its_target_as_published() -> None:
@@ -60,8 +63,10 @@ def test_a_resume_with_other_numbers_takes_them() -> None:
 
 def test_a_weight_without_target_follows_its_schedule() -> None:
     found = objective(penalties=[{'type': 'kl', 'weight': {'start': 1.0, 'end': 0.0, 'over': 100}}])
+    penalties = Penalties()
+    penalties.attach(SimpleNamespace(objective=found))
     for env_step, weight in ((0, 1.0), (25, 0.75), (100, 0.0)):
-        found.set_env_step(env_step)
+        penalties.set_env_step(env_step)
         TargetWeights(found).adapt({'penalty_kl': torch.tensor(1.0)}, ALONE)  # moves nothing without a target
         assert found.weights == [weight]
 

@@ -106,22 +106,18 @@ class TargetWeights:
     def adapt(self, last: Mapping[str, Tensor], ranks: Ranks) -> None:
         """They follow the penalties of the last pass of an update, on all ranks. Waits for the device."""
         for i, name, common in self._moving:
-            found, weight = float(mean_over(last[f'penalty_{name}'], ranks)), self._weight(i)
+            found, weight = float(mean_over(last[f'penalty_{name}'], ranks)), self._objective.weights[i]
             if found > BAND * common.target:
                 weight *= GROWS
             elif found < common.target / BAND:
                 weight *= SHRINKS
             self._objective.set_weight(i, min(max(weight, common.min_weight), common.max_weight))
 
-    def _weight(self, i: int) -> float:
-        weight: float = self._objective.fixed.penalty_weights[i]
-        return weight
-
     def state_dict(self) -> dict[str, float]:
         """The weights by penalty, and where they began."""
         state: dict[str, float] = {}
         for i, name, common in self._moving:
-            state |= {name: self._weight(i), f'{name}_start': schedule_value(common.weight, 0)}
+            state |= {name: self._objective.weights[i], f'{name}_start': schedule_value(common.weight, 0)}
         return state
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:

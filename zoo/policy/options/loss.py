@@ -64,10 +64,16 @@ class Objective:
         parts = [self.value_loss, *self.penalties]
         return any(part.name not in KEEP_NO_OLD_VALUE for part in parts)
 
+    @property
+    def weights(self) -> list[Any]:
+        """The weights of the penalties at present."""
+        return list(self.fixed.penalty_weights)
+
     def set_weight(self, i: int, weight: float) -> None:
         """Gives one of the penalties another weight."""
-        weights = self.fixed.penalty_weights
-        self.fixed = self.fixed._replace(penalty_weights=(*weights[:i], weight, *weights[i + 1 :]))
+        weights = self.weights
+        weights[i] = weight
+        self.fixed = self.fixed._replace(penalty_weights=tuple(weights))
 
 
 def _policy_specs(cfg: ActorCriticLearnConfig) -> tuple[Any, list[Any]]:
@@ -102,8 +108,8 @@ class Penalties(UpdateOption):
 
     def attach(self, policy: Owner) -> None:
         self._objective = policy.objective
-        found = [penalty.name for penalty in self._objective.penalties]
-        self.names = tuple(name for each in found for name in (f'penalty_{each}', f'{each}_weight'))
+        self._weight_names = [f'{penalty.name}_weight' for penalty in self._objective.penalties]
+        self.names = (*(f'penalty_{penalty.name}' for penalty in self._objective.penalties), *self._weight_names)
 
     def set_env_step(self, env_step: int) -> None:
         for i, common in enumerate(self._objective.common):
@@ -111,8 +117,8 @@ class Penalties(UpdateOption):
                 self._objective.set_weight(i, schedule_value(common.weight, env_step))
 
     def after_update(self, batch: Columns) -> Metrics:
-        weights = dict(zip(self.names[1::2], self._objective.fixed.penalty_weights, strict=True))
-        return {name: torch.tensor(weight, dtype=torch.float64) for name, weight in weights.items()}
+        weights = torch.tensor(self._objective.weights, dtype=torch.float64).unbind()
+        return dict(zip(self._weight_names, weights, strict=True))
 
 
 class ReturnRange(UpdateOption):
