@@ -31,7 +31,7 @@ def test_a2c_update_is_one_step_of_ppo_without_a_clip(space: Any) -> None:
     optimizer = FlatAdam(by_hand._model.named_parameters(), lr=7e-4)
     numbers = PolicyNumbers(clip_ratio=1e9, entropy_weight=0.01, grad_clip=0.5, value_weight=0.5)
     wanted = ppo_step(
-        by_hand._model, by_hand._dist, [optimizer], samples, numbers
+        by_hand._model, by_hand.dist, [optimizer], samples, numbers
     )  # surrogate 'clip', which never binds
     assert policy.learn_mode.train_iter() == 1  # by default: one pass, and all of the rollout is one minibatch
     for name, x in parameters(by_hand).items():
