@@ -147,7 +147,7 @@ def stratified() -> Iterator[None]:
         n, length = n_entry(columns), length_of(columns)
         n_row = n if batch_size is None else batch_size // length
         order = together(orders_of(passes, n_pass, n), n, n_row // SIZE)
-        passes._draw = lambda columns, n_pass, generator: (order, None)
+        passes._draw = lambda columns, n_pass, generator: (order, columns)
         return own[1](passes, columns, n_pass, batch_size)
 
     def permutations(passes: Passes, n_pass: int, n: int, device: torch.device) -> Tensor:
