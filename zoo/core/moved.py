@@ -18,6 +18,7 @@ MOVED = {
     'zoo.env.inspect': 'zoo.env.inspection.inspect',
     'zoo.env.probes': 'zoo.env.toy',
     'zoo.model.heads': 'zoo.model.layers',
+    'zoo.model.memory': 'zoo.model.recurrent',
     'zoo.model.mlp': 'zoo.model.layers',
     'zoo.model.networks': 'zoo.model.actor_critic',
     'zoo.model.ppg': 'zoo.model.actor_critic',

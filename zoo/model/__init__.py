@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from zoo.model.encoder import make_encoder
     from zoo.model.inputs import make_input
     from zoo.model.layers import ValueHead, make_policy_head
-    from zoo.model.memory import RecurrentPPG, RecurrentVAC
     from zoo.model.multi import MultiEncoder
-    from zoo.model.recurrent import Core
+    from zoo.model.recurrent import Core, RecurrentPPG, RecurrentVAC
     from zoo.model.simba import Simba
 
 __all__ = [
@@ -41,8 +40,7 @@ _HOME = {
     'zoo.model.inputs': 'make_input',
     'zoo.model.layers': 'ValueHead make_policy_head',
     'zoo.model.multi': 'MultiEncoder',
-    'zoo.model.memory': 'RecurrentPPG RecurrentVAC',
-    'zoo.model.recurrent': 'Core',
+    'zoo.model.recurrent': 'Core RecurrentPPG RecurrentVAC',
     'zoo.model.simba': 'Simba',
 }
 __getattr__, __dir__ = lazy_names(

@@ -25,8 +25,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         'PPGConfig': 'zoo.model.config:PPGModelConfig',
-        'RecurrentPPG': 'zoo.model.memory',
-        'RecurrentVAC': 'zoo.model.memory',
+        'RecurrentPPG': 'zoo.model.recurrent',
+        'RecurrentVAC': 'zoo.model.recurrent',
     },
 )
 

@@ -164,7 +164,7 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Timestep) -> Transition:
         transition = super()._process_transition(obs, output, timestep)
-        transition['logit'] = output['logit']  # of the policy that acted, to which the ratio is
+        transition['logit'] = output['logit']  # of the behaviour policy: the denominator of the ratio
         if 'value' in output:
             transition['value'] = output['value']
         if 'state' in output:
@@ -258,7 +258,7 @@ class ActorCriticPolicy(NetworkPolicy):
 
     @property
     def _clip_ratio(self) -> float:
-        """That of the loss, which needs a range, where the schedule may end at 0."""
+        """clip_ratio, at least MIN_CLIP: the loss needs a range above 0, and a schedule may end at 0."""
         return max(self.rates['clip_ratio'], MIN_CLIP)
 
     def _train_policy(
@@ -278,7 +278,7 @@ class ActorCriticPolicy(NetworkPolicy):
         return metrics
 
     def _end_update(self, batch: Columns) -> Metrics:
-        """What follows the gradient steps of an update: statistics of observations, what options do; metrics of the whole."""
+        """Ends an update: updates statistics of observations, calls the options; returns their metrics and those of the whole."""
         if update := getattr(self._model, 'update_normalizer', None):  # a model need not keep any
             rows, weight = self.samples.rows_once(batch)
             update(rows['obs'], weight)
@@ -296,7 +296,7 @@ class ActorCriticPolicy(NetworkPolicy):
         return torch.cat(pieces).view_as(batch['logit'])
 
     def _learner_metrics(self) -> Metrics:
-        """How the update went as a whole, and the values of the schedules. Waits for the device, once a batch."""
+        """Metrics of the whole update: skipped steps, values of the schedules. Waits for the device, once a batch."""
         n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self.optimizers.values())
         numbers = {'skipped_step': n_skipped, **self.rates}
         numbers |= self._coefficients()

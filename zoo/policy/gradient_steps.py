@@ -30,7 +30,7 @@ VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
 
 
 def forward_rows(model: nn.Module, method: str, minibatch: M) -> tuple[dict[str, Tensor], M]:
-    """What a method of the model computes from a minibatch of rows, by name ('logit', 'value', ..), and the rows."""
+    """Runs a method of the model on a minibatch; its output by name ('logit', 'value', ..), and the minibatch."""
     found = getattr(model, method)(minibatch['obs'])
     if isinstance(found, dict):
         return found, minibatch
@@ -109,8 +109,10 @@ class GradientStep(SplitStep):
 def checked(dist: ActionDist, columns: Columns) -> Columns:
     """Columns of one number for each sample, which have one shape: a [N, 1] against [N] would broadcast to [N, N]."""
     lead = columns['logit'].shape[:-1] if 'logit' in columns else columns['return_'].shape
-    for name in ('adv', 'return_', 'value', 'weight'):
-        check_shape(name, columns.get(name), 'logit_new without its last dimension', lead)
+    given = [name for name in ('adv', 'return_', 'value', 'weight') if name in columns]
+    for name in given:
+        if columns[name].shape != lead:
+            check_shape(name, columns[name], 'logit_new without its last dimension', lead)
     return columns
 
 
@@ -310,7 +312,7 @@ def _policy_loss(
     for penalty, factor in zip(numbers.penalties, numbers.penalty_weights, strict=True):
         found = penalty(dist, output, minibatch)
         check_shape(f'what the penalty {penalty.name!r} returned', found, 'adv', minibatch['adv'].shape)
-        mean = mean_of(found, weight)
+        mean = mean_of(valid(found, weight), weight)
         loss = _add(loss, factor, mean)
         metrics[f'penalty_{penalty.name}'] = mean.detach()
     return loss, metrics
@@ -406,7 +408,7 @@ def _distribution_error(logit: Tensor, minibatch: Columns, numbers: StepNumbers)
 
 
 def n_output_of(value_loss: Callable[..., Tensor]) -> int:
-    """How many numbers the critic predicts for this loss: more than 1 for a distribution of returns."""
+    """Width of the critic's output for this loss: more than 1 for a distribution of returns."""
     return getattr(value_loss, 'n_output', 1)
 
 

@@ -73,5 +73,6 @@ def _variance(x: Tensor, valid: Tensor | None) -> Tensor:
     """Of the valid rows; picking them out would make the host wait for the device."""
     if valid is None:
         return x.var(correction=0)
-    mean = x.where(valid, 0.0).sum() / valid.sum()
-    return (x - mean).square().where(valid, 0.0).sum() / valid.sum()
+    n = valid.sum().clamp(min=1)
+    mean = x.where(valid, 0.0).sum() / n
+    return (x - mean).square().where(valid, 0.0).sum() / n

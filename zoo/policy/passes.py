@@ -34,7 +34,7 @@ def shuffle(columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[
 
 
 class Trained(NamedTuple):
-    """What passes over a batch found.
+    """Metrics and counts of passes over a batch.
 
     metrics: means over all steps (of ratio_max the largest); n_pass: passes, the last maybe a part of one.
     steps: each metric of all steps, [n]; n_last: how many of them the last pass had.

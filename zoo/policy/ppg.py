@@ -165,6 +165,79 @@ class PPGPolicy(ActorCriticPolicy):
     joint_step: ClassVar[Any] = staticmethod(ppo_step)
     """The gradient steps, see zoo.policy.gradient_steps; joint: of actor and critic that share all parameters."""
 
+    def _forward_learn(self, batch: Columns) -> Metrics:
+        """A policy phase, a value phase, and when it is due the auxiliary phase (Cobbe et al. 2021, algorithm 1).
+
+        Args: batch: for both phases, or {'policy': batch, 'value': batch}, or one of these.
+        """
+        parts = self._begin_parts(batch)
+        metrics: Metrics = {}
+        if 'policy' in parts:
+            metrics |= self._policy_phase(parts['policy'])
+            self._memory.append(parts['policy'])
+        if 'value' in parts:
+            metrics |= self._value_phase(parts['value'])
+        if not self._joint and metrics.keys() >= {'total_loss', 'value_loss'}:
+            metrics['total_loss'] = metrics['total_loss'] + self._value_weight * metrics['value_loss']
+        metrics |= self._end_update(next(iter(parts.values())))
+        if len(self._memory) >= self.cfg.learn.aux_freq:  # N_pi; more after a resume with a smaller one
+            metrics |= self.learn_aux()
+        return metrics
+
+    def _policy_phase(self, batch: Columns) -> Metrics:
+        """E_pi passes of the policy over a batch; a joint network learns values in them, too."""
+        cfg, optimizers = self.cfg.learn, [self.optimizers['actor']]
+        weight = 0.5 if cfg.value_weight is None else cfg.value_weight
+        return self._train_policy(batch, cfg.actor_epoch_per_collect, self._policy_step, optimizers, weight)
+
+    def _value_phase(self, batch: Columns) -> Metrics:
+        """E_V passes of the critic over a batch."""
+        cfg = self.cfg.learn
+        fit = {'explained_variance': explained_variance(batch)}
+        if self._joint:
+            return fit
+        fixed = self.objective.fixed
+        numbers = ValueNumbers(
+            self._clip_ratio, fixed.grad_clip, fixed.value_loss, self._value_weight, fixed.precision, fixed.forward
+        )
+        n_pass, size = cfg.critic_epoch_per_collect, cfg.critic_batch_size or cfg.batch_size
+        trained = self.passes.run(self.value_step, [self.optimizers['critic']], numbers, n_pass, batch, size)
+        return fit | trained.metrics
+
+    def learn_aux(self) -> Metrics:
+        """The auxiliary phase (E_aux passes over all that was kept), when it is due; else nothing.
+
+        Its minibatches are random rows (as published they are random whole segments). Metrics are means over its
+        steps, and the KL from the policy as the phase began: aux_kl_before before its first step, of the first
+        minibatch (0 but for rounding), aux_kl_after after the last, over all rows.
+        """
+        cfg = self.cfg.learn
+        if len(self._memory) < cfg.aux_freq:
+            return {}
+        names = ('aux_actor', 'aux_critic') if self._phase.moves_critic else ('aux_actor',)
+        optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
+        for optimizer in optimizers:
+            optimizer.lr = self.rates['aux_learning_rate']
+        columns, n, device = self._aux_columns(), self._memory.n_row, self._memory.device
+        order = self.passes.permutations(cfg.aux_train_epoch, n, device)
+        n_cell = sum(x.numel() for _, x in leaves(columns['obs']))
+        gather = device == self.device and n_cell <= CRITIC_CELLS
+        n_row = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # or sequences
+        data = Pass(columns, order, n_row, self.device, gather=gather)
+        fixed = self.objective.fixed
+        numbers = AuxNumbers(
+            cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.precision, fixed.forward
+        )
+        metrics = self.passes.steps(self._phase.step, optimizers, data, numbers)
+        for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
+            optimizer.count_skipped(cfg.nonfinite_limit)
+        kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])
+        self._memory.end_phase()
+        for option in self.options:
+            option.policy_moved()
+        means = {name: x.mean() for name, x in metrics.items()}
+        return {**means, 'aux_kl_before': kl_before, 'aux_kl_after': kl_after}
+
     @classmethod
     def default_model(cls) -> str:
         return 'ppg'
@@ -213,13 +286,14 @@ class PPGPolicy(ActorCriticPolicy):
     def _init_learn(self) -> None:
         cfg = self.cfg.learn
         self._memory = AuxMemory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, is_ring=cfg.aux_window is not None)
+        self._ring = 0, 0  # of a checkpoint: batches kept, and the oldest
         self._phase = make_part(PHASE_REGISTRY, cfg.phase)()
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
         self._warn_if_short()
         super()._init_learn()
 
     def _warn_if_short(self) -> None:
-        """Says so where the run ends before its first auxiliary phase: it is then no phasic policy gradient."""
+        """Warns if the run ends before its first auxiliary phase: it is then no phasic policy gradient."""
         run, n_sample, aux_freq = self.run, self.cfg.collect.n_sample, self.cfg.learn.aux_freq
         if run.max_env_step is None or n_sample is None:
             return
@@ -262,45 +336,6 @@ class PPGPolicy(ActorCriticPolicy):
         n_step = n_policy / self._batch_size + n_critic / (cfg.critic_batch_size or self._batch_size)
         return self._overlap * (n_step + n_aux * (cfg.aux_window or cfg.aux_freq) / cfg.aux_freq / cfg.aux_batch_size)
 
-    def _forward_learn(self, batch: Columns) -> Metrics:
-        """A policy phase, a value phase, and when it is due the auxiliary phase (Cobbe et al. 2021, algorithm 1).
-
-        Args: batch: for both phases, or {'policy': batch, 'value': batch}, or one of these.
-        """
-        parts = self._begin_parts(batch)
-        metrics: Metrics = {}
-        if 'policy' in parts:
-            metrics |= self._policy_phase(parts['policy'])
-            self._memory.append(parts['policy'])
-        if 'value' in parts:
-            metrics |= self._value_phase(parts['value'])
-        if not self._joint and metrics.keys() >= {'total_loss', 'value_loss'}:
-            metrics['total_loss'] = metrics['total_loss'] + self._value_weight * metrics['value_loss']
-        metrics |= self._end_update(next(iter(parts.values())))
-        if len(self._memory) >= self.cfg.learn.aux_freq:  # N_pi; more after a resume with a smaller one
-            metrics |= self.learn_aux()
-        return metrics
-
-    def _policy_phase(self, batch: Columns) -> Metrics:
-        """E_pi passes of the policy over a batch; a joint network learns values in them, too."""
-        cfg, optimizers = self.cfg.learn, [self.optimizers['actor']]
-        weight = 0.5 if cfg.value_weight is None else cfg.value_weight
-        return self._train_policy(batch, cfg.actor_epoch_per_collect, self._policy_step, optimizers, weight)
-
-    def _value_phase(self, batch: Columns) -> Metrics:
-        """E_V passes of the critic over a batch."""
-        cfg = self.cfg.learn
-        fit = {'explained_variance': explained_variance(batch)}
-        if self._joint:
-            return fit
-        fixed = self.objective.fixed
-        numbers = ValueNumbers(
-            self._clip_ratio, fixed.grad_clip, fixed.value_loss, self._value_weight, fixed.precision, fixed.forward
-        )
-        n_pass, size = cfg.critic_epoch_per_collect, cfg.critic_batch_size or cfg.batch_size
-        trained = self.passes.run(self.value_step, [self.optimizers['critic']], numbers, n_pass, batch, size)
-        return fit | trained.metrics
-
     def _begin_parts(self, batch: Columns) -> dict[str, Columns]:
         """The batches of the policy phase and of the value phase."""
         if not are_parts(batch):
@@ -331,43 +366,9 @@ class PPGPolicy(ActorCriticPolicy):
         weight = self.cfg.learn.value_weight
         return 1.0 if weight is None else weight
 
-    def learn_aux(self) -> Metrics:
-        """The auxiliary phase (E_aux passes over all that was kept), when it is due; else nothing.
-
-        Its minibatches are random rows (as published they are random whole segments). Metrics are means over its
-        steps, and the KL from the policy as the phase began: aux_kl_before before its first step, of the first
-        minibatch (0 but for rounding), aux_kl_after after the last, over all rows.
-        """
-        cfg = self.cfg.learn
-        if len(self._memory) < cfg.aux_freq:
-            return {}
-        names = ('aux_actor', 'aux_critic') if self._phase.moves_critic else ('aux_actor',)
-        optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
-        for optimizer in optimizers:
-            optimizer.lr = self.rates['aux_learning_rate']
-        columns, n, device = self._aux_columns(), self._memory.n_row, self._memory.device
-        order = self.passes.permutations(cfg.aux_train_epoch, n, device)
-        n_cell = sum(x.numel() for _, x in leaves(columns['obs']))
-        gather = device == self.device and n_cell <= CRITIC_CELLS
-        n_row = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # or sequences
-        data = Pass(columns, order, n_row, self.device, gather=gather)
-        fixed = self.objective.fixed
-        numbers = AuxNumbers(
-            cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.precision, fixed.forward
-        )
-        metrics = self.passes.steps(self._phase.step, optimizers, data, numbers)
-        for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
-            optimizer.count_skipped(cfg.nonfinite_limit)
-        kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])
-        self._memory.end_phase()
-        for option in self.options:
-            option.policy_moved()
-        means = {name: x.mean() for name, x in metrics.items()}
-        return {**means, 'aux_kl_before': kl_before, 'aux_kl_after': kl_after}
-
     @torch.no_grad()
     def _aux_columns(self) -> dict[str, Any]:
-        """What the auxiliary phase reads, [M] rows where the memory lies; 'logit' is that of the policy as it begins."""
+        """Columns of the auxiliary phase, [M] rows where the memory lies; 'logit' is that of the policy as it begins."""
         columns, device = self._memory.columns(), self._memory.device
         if self._phase.target == 'critic':
             values = [self._forward('compute_critic', rows)['value'] for _, rows in self._pieces()]

@@ -48,6 +48,17 @@ class PPOPolicy(ActorCriticPolicy):
     step: ClassVar[Any] = staticmethod(ppo_step)
     """The gradient step, see zoo.policy.gradient_steps; a subclass may have its own."""
 
+    def _forward_learn(self, batch: Columns) -> Metrics:
+        """Passes over a rollout, each in minibatches (Schulman et al. 2017, algorithm 1: optimise the surrogate).
+
+        The lines before it in the paper, running the old policy and estimating advantages, are `Collector` and `Samples`.
+        """
+        batch = self._begin_update(batch)
+        value_weight, optimizers = self._coefficients()['value_weight'], list(self.optimizers.values())
+        metrics = self._train_policy(batch, self.cfg.learn.epoch_per_collect, self.step, optimizers, value_weight)
+        metrics['explained_variance'] = explained_variance(batch)
+        return metrics | self._end_update(batch)
+
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         named = list(self._model.named_parameters())
         if self.cfg.learn.critic_learning_rate is None:
@@ -61,14 +72,6 @@ class PPOPolicy(ActorCriticPolicy):
     def _steps_per_env_step(self) -> float:
         n_pass = self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect
         return self._overlap * n_pass / self._batch_size
-
-    def _forward_learn(self, batch: Columns) -> Metrics:
-        """Passes over a rollout, each in minibatches (Schulman et al. 2017, algorithm 1)."""
-        batch = self._begin_update(batch)
-        weight, optimizers = self._coefficients()['value_weight'], list(self.optimizers.values())
-        metrics = self._train_policy(batch, self.cfg.learn.epoch_per_collect, self.step, optimizers, weight)
-        metrics['explained_variance'] = explained_variance(batch)
-        return metrics | self._end_update(batch)
 
     def _coefficients(self) -> dict[str, float]:
         cfg = self.cfg.learn

@@ -37,7 +37,7 @@ Critic = Callable[..., Tensor]
 
 
 def ends_of(timestep: Timestep) -> Transition:
-    """What every policy remembers of the steps themselves, [T, B] each: reward, done, traj_flag, and is_reset where it is.
+    """Transition columns of every policy, [T, B] each: reward, done, traj_flag, and is_reset where it is.
 
     `done` where the reached state is terminal, `traj_flag` where the trace stops, also by a time limit.
     """
@@ -56,7 +56,7 @@ def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
 
 
 def rows_by_weight(valid: Tensor) -> Tensor:
-    """What weights [...] are to be multiplied by so that their mean is 1, 0-dim."""
+    """Factor that gives weights [...] a mean of 1, 0-dim."""
     return valid.numel() / valid.sum().clamp(min=1)
 
 
@@ -83,6 +83,8 @@ def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
     n = (n_step + 1) * n_env
     block = value[:n].view(n_step + 1, n_env)
     next_value = block[1:].clone()
+    # a time limit (traj_flag without done) bootstraps here: V of the final observation, not of the next episode's first;
+    # with next_step autoreset the next row shows the final observation itself
     next_value[index[:, 0], index[:, 1]] = value[n:]
     return block[:-1], next_value
 
@@ -133,7 +135,8 @@ class Samples:
       entries: (columns [T, B, ...], rollout) -> rows [N, ...], or sequences.
       entry_len: steps in an entry, 1 for rows.
       rows_once: batch -> its rows, and the weights [N] by which statistics count every row once; None: all alike.
-      inputs: functions of columns that a step reads, each called on the last one's result.
+      inputs: functions of columns that a step reads, each called on the last one's result; adv_norm 'minibatch'
+        normalises advantages after them, in the executor.
     """
 
     def __init__(self, cfg: ActorCriticPolicyConfig, ranks: Ranks = ALONE) -> None:

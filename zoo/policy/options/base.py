@@ -15,7 +15,7 @@ from zoo.rl_utils.distribution import ActionDist
 
 
 class Estimated(NamedTuple):
-    """What the samples of a rollout are made from, [T, B] each.
+    """Estimates that the samples of a rollout are made from, [T, B] each.
 
     reward: as advantages count it; output: of the critic, in its own unit; weight: of the rows; None: all 1.
     """
@@ -37,7 +37,7 @@ def kept_output(estimated: Estimated) -> dict[str, Tensor]:
 
 
 class Owner(Protocol):
-    """What an option may use of its policy.
+    """The policy as its options see it.
 
     samples: `zoo.policy.samples.Samples`; objective: see zoo.policy.options.loss; rates: see zoo.config.schedule; passes:
       `zoo.policy.passes.Passes`; optimizers: by name, there once the learn mode is; normalizers: modules with running
