@@ -27,7 +27,7 @@ def test_files_of_a_room_import_each_other_in_no_circle() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('room', 'most'), [('run', 82), ('policy', 70), ('env', 116)])
+@pytest.mark.parametrize(('room', 'most'), [('run', 82), ('policy', 73), ('env', 116)])
 def test_files_of_a_room_import_few_others(room: str, most: int) -> None:
     assert 10 < structure.n_inner_import(room) <= most
 
@@ -58,7 +58,7 @@ def test_training_loads_what_it_uses() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('part', 'most'),
-    [('library', structure.Size(39_650, 206, 24_250)), ('zoo/tools', structure.Size(10_650, 64, 6_880))],
+    [('library', structure.Size(41_260, 216, 25_180)), ('zoo/tools', structure.Size(10_650, 64, 6_880))],
 )
 def test_zoo_stays_small(part: str, most: structure.Size) -> None:
     size = structure.sizes()[part]
@@ -92,5 +92,17 @@ def test_nested_conditional_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_a_variant_costs_at_most_60_lines_of_code() -> None:
-    assert 10 < structure.lines_per_variant() <= 60
+def test_a_variant_costs_at_most_62_lines_of_code() -> None:
+    assert 10 < structure.lines_per_variant() <= 62
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('run', 'n_file', 'n_line', 'n_executed'),
+    [('ppo', 20, 4_540, 460), ('ppg', 27, 5_890, 690), ('dqn', 20, 4_440, 405), ('lstm', 23, 5_210, 570)],
+)
+def test_the_path_from_env_step_to_new_parameters_is_short(run: str, n_file: int, n_line: int, n_executed: int) -> None:
+    path = structure.traced_path(run)
+    assert 10 < len(path) <= n_file
+    assert 1_000 < sum(map(structure.n_line, path)) <= n_line
+    assert 100 < sum(len(traced.executed) for traced in path.values()) <= n_executed

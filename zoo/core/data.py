@@ -89,7 +89,9 @@ class Sample(TypedDict, total=False):
     value: Tensor  # [N], in return units
     adv: Tensor  # [N]
     return_: Tensor  # [N], in return units
-    weight: Tensor  # [N], mean 1, only where rows differ: losses are mean(x * weight), statistics take rows of weight > 0
+    weight: (
+        Tensor  # [N], mean 1, only where rows differ: losses are mean(x * weight), statistics take rows of weight > 0
+    )
     state: State  # [S, ...], before the first row of each sequence; only for models with a state
     is_first: Tensor  # [S, L] bool, beside `state`
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -121,7 +121,7 @@ class Passes:
         return Pass(columns, send(order, self._device), n_row, self._device, normalize, ranks=self._ranks)
 
 
-def _draw_of(spec: Any) -> Callable[[Columns, int, torch.Generator], tuple[Tensor, Columns]]:
+def _draw_of(spec: str | Mapping[str, Any]) -> Callable[[Columns, int, torch.Generator], tuple[Tensor, Columns]]:
     """(columns, n_pass, generator) -> (order, columns with the weights of the draw)."""
     if name_of(spec) == 'shuffle':
         return _shuffled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -153,7 +153,7 @@ class Samples:
         if cfg.learn.adv_norm == 'batch':
             self.inputs.append(self._normalized)
 
-    def estimate_by(self, spec: Any) -> None:
+    def estimate_by(self, spec: str | Mapping[str, Any]) -> None:
         """Advantages are those of another estimator from now on. Args: spec: a name, or {type: name, its options}."""
         part = make_part(ESTIMATOR_REGISTRY, spec)
         self.by_ratios = part.name == 'vtrace'

@@ -111,20 +111,20 @@ def vtrace(
     return Correction(proximal={'type': 'recent', 'rho_max': rho_max}, estimator=estimator)
 
 
-def correction_of(learn: Any) -> Correction:
+def correction_of(learn: Keyed) -> Correction:
     """What the correction of a resolved section `policy.learn` stands for."""
-    return make_part(CORRECTION_REGISTRY, learn.correction)()
+    return make_part(CORRECTION_REGISTRY, learn['correction'])()
 
 
-def proximal_of(learn: Any) -> Any:
+def proximal_of(learn: Keyed) -> Any:
     """The proximal policy of a resolved section `policy.learn`. Raises: UserError if two are named."""
     meant = correction_of(learn).proximal
     if meant is None:
-        return learn.proximal
-    if learn.proximal not in PLAIN_PROXIMAL:
-        name = name_of(learn.proximal)
+        return learn['proximal']
+    if learn['proximal'] not in PLAIN_PROXIMAL:
+        name = name_of(learn['proximal'])
         raise UserError(
-            f'policy.learn.correction is {name_of(learn.correction)!r}, which is proximal {meant["type"]!r} with a bound, but '
+            f'policy.learn.correction is {name_of(learn["correction"])!r}, which is proximal {meant["type"]!r} with a bound, but '
             f'proximal is {name!r}, which weighs old samples too; drop one of the two (the bound of the other is '
             f'proximal: {{type: {name}, rho_max: {meant["rho_max"]:g}}})'
         )
