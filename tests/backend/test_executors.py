@@ -238,7 +238,7 @@ class Result(NamedTuple):
         found = {name: p.detach() for name, p in self.parameters.items()}
         for i, optimizer in enumerate(self.optimizers):
             found |= {f'{name} {i}': x for name, x in optimizer.state._asdict().items()}
-            found[f'norms {i}'] = torch.cat(optimizer._norms)
+            found[f'norms {i}'] = torch.cat([norm.reshape(-1) for norm in optimizer._norms])
         return {**found, **self.metrics}
 
 

@@ -29,6 +29,7 @@ from zoo.core.registry import EXPLORATION_REGISTRY, OPTIMIZER_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
 from zoo.model.actor_critic import VAC
 from zoo.policy.gradient_steps import CLIP, VALUE_CLIP, AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
+from zoo.policy.sequences import forward_sequences
 from zoo.rl_utils import Categorical, kernels
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
@@ -697,12 +698,13 @@ def test_sequences_of_a_recurrent_model_are_the_eager_ones(cell: str, graphs: li
         **{name: torch.randn(n, length) for name in ('value', 'adv', 'return_')},
         **{'logit': logit, 'action': action},
     }
+    numbers = PolicyNumbers(forward=forward_sequences)
     found = []
     for make in (GraphExecutor, Eager):
         copied = copy.deepcopy(model)
         executor, optimizer = make(copied, copied.dist), FlatAdam(copied.named_parameters(), lr=3e-3)
         for _ in range(3):
-            executor.run(ppo_step, [optimizer], Pass(columns, torch.arange(n)[None], 4, CPU), PolicyNumbers())
+            executor.run(ppo_step, [optimizer], Pass(columns, torch.arange(n)[None], 4, CPU), numbers)
         found.append(optimizer.param)
     assert len(graphs) == 1 and not torch.equal(found[0], torch.cat([p.detach().flatten() for p in model.parameters()]))
     torch.testing.assert_close(*found, **CLOSE)

@@ -150,7 +150,7 @@ def test_no_advantage_crosses_the_break(mode: str, file: str) -> None:
     sample = collector._mode.get_train_sample(rollout)
     valid = [t for t in range(12) if t not in INVALID[mode]]
     assert sample['weight'].tolist() == pytest.approx([12 / len(valid) if t in valid else 0.0 for t in range(12)])
-    critic = collector._mode.get_train_sample.__self__._compute_critic  # type: ignore[attr-defined]
+    critic = collector._mode.get_train_sample.__self__.compute_critic  # type: ignore[attr-defined]
     for stretch in (slice(0, 5), slice(INVALID[mode][-1] + 1, 12)):
         parts = (
             critic(rollout.data['obs'][stretch, 0]),
