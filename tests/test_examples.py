@@ -133,7 +133,7 @@ def test_dqn_solves_cartpole_in_40_000_env_steps(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_dqn_resumed_run_continues_target_network_and_exploration(tmp_path: Path) -> None:
-    first = train('dqn.py', 'max_env_step=1_000', cwd=tmp_path)
+    first = train('dqn.py', 'max_env_step=1_000', 'policy.eval.stop_value=null', cwd=tmp_path)
     own = ['--import', str(EXAMPLES / 'dqn.py')]
     text = run('-m', 'zoo', 'train', '--resume', first['run_dir'], 'max_env_step=2_000', *own, '--json', cwd=tmp_path)
     second = json.loads(text)

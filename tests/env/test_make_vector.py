@@ -11,7 +11,7 @@ from gymnasium.spaces import MultiDiscrete
 
 from zoo.env.config import EnvConfig
 from zoo.env.make_vector import make_vector_env, quicken
-from zoo.env.vector import QuickMultiDiscrete
+from zoo.env.stepping import QuickMultiDiscrete
 
 SPACES = [
     MultiDiscrete([2, 2, 2]),

@@ -17,7 +17,6 @@ import zoo.core.spaces as plain
 from tests.envs import LimitEnv
 from zoo.core.data import leaves, map_tensors
 from zoo.env import EnvConfig, EnvContractError, EnvError, VectorEnv, make_vector_env
-from zoo.env.make_vector import vector_env
 
 SPACE = Dict(
     {
@@ -205,7 +204,7 @@ class NestedVectorEnv(gymnasium.vector.VectorEnv):
 @pytest.mark.parametrize('are_objects', [False, True])
 def test_step_batched_final_obs_of_either_form_are_read(are_objects: bool) -> None:
     inner = NestedVectorEnv(AutoresetMode.SAME_STEP, are_objects)
-    env = vector_env(inner, EnvConfig(id='x'), 'x')
+    env = VectorEnv(inner, EnvConfig(id='x'), 'x')
     env.reset(0)
     for _ in range(2):
         assert env.step(torch.tensor([0, 0])).final_obs is None
@@ -215,7 +214,7 @@ def test_step_batched_final_obs_of_either_form_are_read(are_objects: bool) -> No
 
 def test_step_batched_leaf_of_another_shape_is_named() -> None:
     inner: Any = NestedVectorEnv(AutoresetMode.SAME_STEP, True)
-    env = vector_env(inner, EnvConfig(id='x'), 'x')
+    env = VectorEnv(inner, EnvConfig(id='x'), 'x')
     env.reset(0)
     good = inner.obs()
     inner.obs = lambda: {**good, 'number': np.zeros((2, 5), np.int16)}

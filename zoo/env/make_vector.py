@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -12,16 +12,15 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import AutoresetMode
-from torch import Tensor
 
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Space, mask_size, mask_space, obs_dtype
-from zoo.env.adapter import convert_space, creator_of
+from zoo.env.adapter import creator_of
 from zoo.env.config import EnvConfig, env_config, own_copy, wrapper_fields
-from zoo.env.errors import RAW, EnvContractError, Place, Restarts, UnsupportedEnvError, locate, made_at
+from zoo.env.errors import EnvContractError, Restarts, UnsupportedEnvError, locate, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest, OwnVector
 from zoo.env.interface import AnyVectorEnv, autoreset_name
 from zoo.env.make import EnvMaker, Source, env_name, find_env, raise_bad_kwargs, raise_missing_extra
-from zoo.env.vector import ArrayReader, NextStep, QuickMultiDiscrete, RowRule, VectorEnv, copied_index
+from zoo.env.stepping import QuickMultiDiscrete
+from zoo.env.vector import VectorEnv
 
 if TYPE_CHECKING:
     from zoo.env.tensor.vector import TensorEnv
@@ -34,90 +33,6 @@ def quicken(env: gymnasium.vector.VectorEnv) -> None:
     space = vars(env).get('action_space')  # a property of a user's own class stays as it is
     if type(space) is MultiDiscrete:
         env.action_space = QuickMultiDiscrete(space)
-
-
-def vector_env(
-    env: gymnasium.vector.VectorEnv,
-    cfg: EnvConfig,
-    name: str,
-    one_seed: bool = False,
-    device: str = 'cpu',
-    first: int = 0,
-    kind: type[VectorEnv] = VectorEnv,
-) -> VectorEnv:
-    """A gymnasium vector env as zoo steps it: its rows are read, checked and completed as its spaces and the config need.
-
-    Args:
-      env: any that says its autoreset mode in its metadata. If its class says `steps_async`, `step_async` begins a step
-        that continues asynchronously, and `step_wait` ends it.
-      one_seed: its reset takes one int rather than one for each env.   device: of the policy, which reads the rows.
-      first: index of its first env, where it is one of several groups.   kind: `VectorEnv` or a subclass.
-    """
-    raw_space = convert_space(env.single_observation_space, 'observation', name)
-    action_space = convert_space(env.single_action_space, 'action', name)
-    obs_space = seen_space(raw_space, action_space, cfg.action_mask, name)
-    place, has_masks = Place(name), mask_space(obs_space) is not None
-    if isinstance(obs_space, Box) and obs_dtype(obs_space) == torch.float32:
-        reader = ArrayReader(obs_space, env.num_envs, '', place)
-    else:
-        from zoo.env.observations import obs_reader
-
-        raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
-        raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
-        reader = obs_reader(obs_space, env.num_envs, place, raw_mask_shape)
-    to_env: Callable[[Tensor], Any] = copied_index
-    if not isinstance(action_space, Discrete) or action_space.start:
-        from zoo.core.action_map import ActionMap
-
-        to_env = ActionMap(action_space, cfg.action_mode)
-    return kind(
-        env,
-        place,
-        (obs_space, action_space),
-        reader,
-        to_env,
-        _row_rules(env, cfg, place, action_space, has_masks),
-        one_seed=one_seed,
-        device=torch.device(device) if device.startswith('cuda') else None,
-        first=first,
-        timeout=cfg.step_timeout,
-        info_columns=cfg.info_columns,
-        refuses_masks=cfg.action_mask == 'auto' and not has_masks and mask_size(action_space) > 0,
-    )
-
-
-def seen_space(obs_space: Space, action_space: Space, action_mask: str, name: str) -> Space:
-    """The observation space with its mask as zoo holds it, see `masked_space`; only a Dict may have one."""
-    if not isinstance(obs_space, Dict) and action_mask != 'obs':
-        return obs_space
-    from zoo.env.masks import masked_space
-
-    return masked_space(obs_space, action_space, action_mask, name)
-
-
-def _row_rules(
-    env: gymnasium.vector.VectorEnv, cfg: EnvConfig, place: Place, action_space: Space, has_masks: bool
-) -> list[RowRule]:
-    """In the order in which they see a row: autoreset, raw rewards, masks, episodes that broke off."""
-    mode = autoreset_name(env.metadata.get('autoreset_mode'))
-    is_next, has_raw, restarts = mode == 'next_step', bool(env.metadata.get(RAW)), cfg.on_error == 'restart'
-    if is_next and not (has_raw or has_masks or restarts):
-        return [NextStep()]
-    from zoo.env import row_rules  # few batched envs need them
-
-    resets: dict[str, type[RowRule]] = {
-        'next_step': NextStep,
-        'same_step': row_rules.SameStep,
-        'disabled': row_rules.Disabled,
-    }
-    rules: list[RowRule] = [resets[mode]()]
-    if has_raw:
-        rules.append(row_rules.RawRewards())
-    if has_masks:
-        rules.append(row_rules.Masks(action_space, place, is_next))
-    if restarts:
-        rules.append(row_rules.BrokenEpisodes(is_next))
-    return rules
 
 
 class EnvCamera(Protocol):
@@ -169,7 +84,8 @@ def make_vector_env(
             undo.pop_all()
     vector: AnyVectorEnv
     if isinstance(env, gymnasium.vector.VectorEnv):
-        vector = vector_env(env, cfg, name, one_seed, device, first or 0, kind)
+        reader = torch.device(device) if device.startswith('cuda') else None
+        vector = kind(env, cfg, name, one_seed, reader, first or 0)
     else:
         from zoo.env.tensor.vector import TensorVectorEnv
 

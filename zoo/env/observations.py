@@ -11,7 +11,7 @@ from zoo.core.data import Obs
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
 from zoo.env.errors import BrokenContractError, EnvContractError, Place, of_entry
 from zoo.env.masks import as_bits
-from zoo.env.vector import ArrayReader
+from zoo.env.stepping import ArrayReader
 
 
 class IndexReader(ArrayReader):

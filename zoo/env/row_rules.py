@@ -10,7 +10,7 @@ from zoo.core.data import BlockField, StepBlock
 from zoo.core.spaces import ACTION_MASK, Space
 from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, Place
 from zoo.env.masks import ChoiceCheck
-from zoo.env.vector import RowRule, VectorEnv
+from zoo.env.stepping import RowRule, RowVectorEnv
 
 
 def ended_envs(block: StepBlock, t: int) -> np.ndarray:
@@ -22,7 +22,7 @@ def ended_envs(block: StepBlock, t: int) -> np.ndarray:
 class SameStep(RowRule):
     """Autoreset by the envs in the step that ends an episode; the info has the true last observations."""
 
-    def on_step(self, env: VectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
+    def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         ended = ended_envs(block, t)
         if np.count_nonzero(ended):
             index = ended.nonzero()[0]
@@ -34,7 +34,7 @@ class SameStep(RowRule):
 class Disabled(RowRule):
     """Envs that reset none of themselves: zoo does, after the step that ended an episode."""
 
-    def on_step(self, env: VectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
+    def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         ended, row = ended_envs(block, t), block.rows[t]
         if np.count_nonzero(ended):
             index = ended.nonzero()[0]
@@ -57,7 +57,7 @@ class Masks(RowRule):
     def on_reset(self, obs: Any) -> None:
         self._refuse(obs[ACTION_MASK], self._choices.empty(obs[ACTION_MASK]))
 
-    def on_step(self, env: VectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
+    def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         for at, _, final in block.finals[-1:]:
             if at == t:
                 final[ACTION_MASK][self._choices.empty(final[ACTION_MASK])] = True
@@ -80,7 +80,7 @@ class RawRewards(RowRule):
 
     columns = ('raw_reward', 'raw_end')
 
-    def on_step(self, env: VectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
+    def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         row = block.rows[t]
         row.raw_reward[:], row.raw_end[:] = info[RAW_REWARD], info[RAW_END]
         if row.is_reset is not None:
@@ -97,7 +97,7 @@ class BrokenEpisodes(RowRule):
         self._marks_resets = marks_resets
         self.columns: tuple[BlockField, ...] = ('begins',) if marks_resets else ('is_reset', 'begins')
 
-    def on_step(self, env: VectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
+    def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         row = block.rows[t]
         if self._marks_resets:
             row.begins[:] = row.is_reset

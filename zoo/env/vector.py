@@ -1,295 +1,109 @@
-"""B envs of one gymnasium vector env, stepped on the CPU: what they return is read, checked, and written to a block."""
+"""The public vector env: a gymnasium vector env with the readers and rules that its spaces and its config need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
-from gymnasium.spaces import MultiDiscrete
 from torch import Tensor
 
-from zoo.core.data import BlockField, Obs, StepBlock, StepRow, map_tensors
-from zoo.core.seeding import child_seeds
-from zoo.core.spaces import ACTION_MASK, Leaf, Raw, Space, map_spaces, obs_dtype
-from zoo.env.attributes import EnvCommand, apply
-from zoo.env.errors import (
-    CALLS,
-    Place,
-    UnsupportedEnvError,
-    bad_obs,
-    close_in_time,
-    flag_array,
-    lost_mask_error,
-    n_action,
-    not_finite_error,
-    of_entry,
-    raise_if_contract,
-    wrong_shape_error,
-)
-from zoo.env.interface import AnyVectorEnv, autoreset_name
-
-BOOL = np.dtype(bool)
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Space, mask_size, mask_space, obs_dtype
+from zoo.env.adapter import convert_space
+from zoo.env.config import EnvConfig
+from zoo.env.errors import RAW, Place
+from zoo.env.interface import autoreset_name
+from zoo.env.stepping import ArrayReader, NextStep, RowRule, RowVectorEnv, copied_index
 
 
-class RowRule:
-    """Something that envs or the config add to the rows of a block, such as an autoreset mode; see `zoo.env.row_rules`.
-
-    Attributes: columns: the optional fields of Timestep that it writes.
-    """
-
-    columns: tuple[BlockField, ...] = ()
-
-    def on_reset(self, obs: Any) -> None:
-        """Called with the first observations of all envs."""
-
-    def on_write(self, row: StepRow) -> None:
-        """Called when a row was written, before its values are checked."""
-
-    def on_step(self, env: VectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
-        """Called when row t was written and checked; info: of the vector env."""
-
-
-class NextStep(RowRule):
-    """Autoreset as of most batched envs: an ended episode is reset by the next step, whose row is no transition."""
-
-    columns = ('is_reset',)
-    _ended: np.ndarray | bool = False
-
-    def on_reset(self, obs: Any) -> None:
-        self._ended = False
-
-    def on_write(self, row: StepRow) -> None:
-        row.is_reset[:] = self._ended
-        if np.count_nonzero(self._ended):  # nothing was earned or ended in such a row
-            row.reward[self._ended], row.terminated[self._ended], row.truncated[self._ended] = 0.0, False, False
-
-    def on_step(self, env: VectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
-        self._ended = block.rows[t].terminated | block.rows[t].truncated
-
-
-class ArrayReader:
-    """Reads observations of one leaf as float32; the readers of other kinds, and of Dict spaces, are subclasses."""
-
-    def __init__(self, space: Leaf, n_env: int, path: str, place: Place) -> None:
-        self._shape = n_env, *space.shape
-        self._raw_shape: tuple[int, ...] = space.shape  # of one env, as the env gives it
-        self._path, self._place = path, place
-
-    def read(self, raw: Raw) -> Obs:
-        """What the envs returned, or what some of them did, in zoo's dtype; without a copy where it has it already."""
-        return np.asarray(raw, dtype=np.float32)
-
-    def misfit(self, obs: Obs) -> tuple[str, str] | None:
-        """(got, wanted) if the observations of all envs have a wrong shape."""
-        if obs.shape == self._shape:
-            return None
-        return f'observations{of_entry(self._path)} of shape {obs.shape}', str(self._shape)
-
-    def write(self, row: Obs, obs: Obs) -> None:
-        """Copies the observations of all envs to a row of a block."""
-        row[...] = obs
-
-    def check(self, obs: Obs, sent: Raw = None, index: np.ndarray | None = None) -> None:
-        """Raises: EnvError that names the first env whose values cannot be.
-
-        Args: sent: the actions that led to them; index: which envs they are of, None: all.
-        """
-        if np.count_nonzero(np.isfinite(obs)) != obs.size:
-            raise not_finite_error(self._place, f'observation{of_entry(self._path)}', obs, sent, index)
-
-    def take(self, row: Obs, index: np.ndarray) -> Obs:
-        """A copy of the observations of some envs."""
-        return row[index]
-
-    def final(self, raw: Raw, index: np.ndarray) -> Obs:
-        """The last observations of some envs: raw is one array for all, or an array of objects (gymnasium)."""
-        rows = raw[index]
-        return self.stack(list(rows), index) if rows.dtype == object else self.read(rows)
-
-    def stack(self, rows: Sequence[Raw], index: np.ndarray) -> Obs:
-        """The same of one array for each of some envs, which nothing has looked at yet."""
-        for i, row in zip(index, rows, strict=True):
-            if row is None or np.shape(row) != self._raw_shape:
-                raise self._place.error(int(i), *bad_obs(row, self._raw_shape, self._path))
-        return self.read(np.stack(rows))
-
-
-class VectorEnv(AnyVectorEnv):
-    """B envs of any library on the CPU; every observation and reward is known to be finite.
-
-    Attributes: reader: of the observations. sent: the actions of the last step, as the envs were given them.
-      watches_calls: that a call does not return is for the watch on calls to see.
-    """
-
-    watches_calls: ClassVar[bool] = True
+class VectorEnv(RowVectorEnv):
+    """B envs of any library on the CPU; every observation and reward is known to be finite."""
 
     def __init__(
         self,
         env: gymnasium.vector.VectorEnv,
-        place: Place,
-        spaces: tuple[Space, Space],
-        reader: ArrayReader,
-        to_env: Callable[[Tensor], Any],
-        rules: Sequence[RowRule],
+        cfg: EnvConfig,
+        name: str,
         one_seed: bool = False,
-        device: torch.device | None = None,
+        reader: torch.device | None = None,
         first: int = 0,
-        timeout: float = 60.0,
-        info_columns: Sequence[str] = (),
-        refuses_masks: bool = False,
     ) -> None:
-        """As `make_vector.vector_env` makes it.
-
-        Args:
-          place: its name and step, which the reader shares. spaces: of observations and actions. to_env: makes a copy of
-            the policy's actions, as the envs take them. refuses_masks: that an info has masks is an error.
         """
-        self.name, self._place = place.name, place
-        self.n_env: int = env.num_envs
-        self.obs_space, self.action_space = spaces
-        self.autoreset = autoreset_name(env.metadata.get('autoreset_mode'))
-        self.reader, self._to_env, self._rules = reader, to_env, rules
-        self._env, self._one_seed, self._device, self._first = env, one_seed, device, first
-        self._refuses_masks = refuses_masks
-        self.steps_async: bool = vars(type(env)).get('steps_async', False)  # a subclass may have a step of its own
-        self._called = place.of if self.watches_calls else None
-        self._timeout = timeout
-        self.info_columns = tuple(info_columns)
-        self.watch(self.info_columns)
-
-    def reset(self, seed: np.random.SeedSequence | int) -> Obs:
-        """Start new episodes; returns their first observations.
-
         Args:
-          seed: env i (counted over all groups) is seeded from the i-th child of this sequence, the same whenever it is
-            called; a batched env, which draws for all its envs together, from the child of the first of them.
+          env: any gymnasium vector env that says its autoreset mode in its metadata. If its class says `steps_async`,
+            `step_async` begins a step that continues asynchronously, and `step_wait` ends it.
+          one_seed: its reset takes one int rather than one for each env.   reader: the GPU that reads its rows, if one does.
+          first: index of its first env, where it is one of several groups.
         """
-        seeds = child_seeds(seed, self._first, self.n_env)
-        self._place.step = 0
-        try:
-            obs, info = self.reset_envs('reset', seed=seeds[0] if self._one_seed else seeds)
-            self._check_info(info, 'reset')
-        except (Exception, SystemExit) as error:
-            raise_if_contract(error, self._env, self.name, self._place.step)
-            raise
-        self.reader.check(obs)
-        for rule in self._rules:
-            rule.on_reset(obs)
-        return map_tensors(torch.from_numpy, obs)
-
-    def send(self, action: Tensor) -> None:
-        self._place.step += 1
-        self.sent = self._to_env(action)
-        if self.steps_async:
-            try:
-                self._env.step_async(self.sent)  # type: ignore[attr-defined]
-            except (Exception, SystemExit) as error:
-                self._explain(error)
-                raise
-
-    def receive(self, block: StepBlock, t: int) -> dict[str, Any]:
-        try:
-            return self._receive(block, t)
-        except (Exception, SystemExit) as error:
-            self._explain(error)
-            raise
-
-    def _receive(self, block: StepBlock, t: int) -> dict[str, Any]:
-        returned = self._call(self._env.step_wait) if self.steps_async else self._call(self._env.step, self.sent)  # type: ignore[attr-defined]
-        raw, env_reward, terminated, truncated, info = returned
-        row, obs, reward = block.rows[t], self._read(raw, 'step'), np.asarray(env_reward)
-        if not reward.shape == np.shape(terminated) == np.shape(truncated) == row.reward.shape:
-            given = {'rewards': reward, 'terminated': terminated, 'truncated': truncated}
-            raise wrong_shape_error(self._place, row.reward.shape, given)
-        if getattr(terminated, 'dtype', None) is not BOOL or getattr(truncated, 'dtype', None) is not BOOL:
-            terminated = flag_array(self._place, 'terminated', terminated)
-            truncated = flag_array(self._place, 'truncated', truncated)
-        self.reader.write(row.obs, obs)
-        row.reward[:], row.terminated[:], row.truncated[:] = reward, terminated, truncated
-        for rule in self._rules:
-            rule.on_write(row)
-        self.reader.check(row.obs, self.sent)
-        if np.count_nonzero(np.isfinite(row.reward)) != self.n_env:
-            raise not_finite_error(self._place, 'reward', row.reward, self.sent)
-        for rule in self._rules:
-            rule.on_step(self, block, t, info)
-        self._check_info(info, 'step')
-        return info
-
-    def reset_envs(self, call: str, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """The first observations of new episodes, and the info. call: who wants them, for errors."""
-        raw, info = self._call(self._env.reset, **kwargs)
-        return self._read(raw, call), info
-
-    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls the code of the envs, in sight of the watch on calls."""
-        CALLS.place = self._called
-        try:
-            return method(*args, **kwargs)
-        finally:
-            CALLS.place = CALLS.index = None
-            CALLS.count += 1
-
-    def _read(self, raw: Any, call: str) -> Any:
-        obs = self.reader.read(raw)
-        if fault := self.reader.misfit(obs):
-            got, wanted = fault
-            do = 'make them fit its single_observation_space'
-            raise self._place.error(None, f'{call} returned {got}', wanted, do)
-        return obs
-
-    def _check_info(self, info: dict[str, Any], call: str) -> None:
-        if ACTION_MASK in info and self._refuses_masks:
-            raise lost_mask_error(self.name, call)
-
-    def _explain(self, error: BaseException) -> None:
-        if n_action(self.sent) == self.n_env:  # else the caller is to blame
-            raise_if_contract(error, self._env, self.name, self._place.step)
-
-    def check(self) -> None:
-        """Nothing to do: every step looks at its values."""
-
-    def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
-        def like(leaf: Leaf) -> Tensor:
-            return torch.empty((n_env or self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
-
-        also = [name for rule in self._rules for name in rule.columns]
-        return StepBlock(n_step, map_spaces(like, self.obs_space), also, arrays=True, reader=self._device)
-
-    def watch(self, keys: Sequence[str]) -> None:
-        self.watched = tuple(dict.fromkeys([*self.watched, *keys]))  # batched envs gather all entries anyway
-
-    def command(self, command: EnvCommand) -> list[Any]:
-        return [apply(self._env, command)]
-
-    def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        raise UnsupportedEnvError(
-            f'env.reset_options is set but {self.name!r} steps all its envs at once and resets them itself; use '
-            'env.vectorization=sync where that env can be made alone, or env.kwargs.'
+        raw_space = convert_space(env.single_observation_space, 'observation', name)
+        action_space = convert_space(env.single_action_space, 'action', name)
+        obs_space = seen_space(raw_space, action_space, cfg.action_mask, name)
+        place, has_masks = Place(name), mask_space(obs_space) is not None
+        super().__init__(
+            env,
+            place,
+            (obs_space, action_space),
+            _obs_reader(raw_space, obs_space, env.num_envs, place),
+            _to_env(action_space, cfg),
+            _row_rules(env, cfg, place, action_space, has_masks),
+            one_seed=one_seed,
+            device=reader,
+            first=first,
+            timeout=cfg.step_timeout,
+            info_columns=cfg.info_columns,
+            refuses_masks=cfg.action_mask == 'auto' and not has_masks and mask_size(action_space) > 0,
         )
 
-    def close(self) -> None:
-        close_in_time({f'env {self.name!r}': self._env.close}, self._timeout)
+
+def seen_space(obs_space: Space, action_space: Space, action_mask: str, name: str) -> Space:
+    """The observation space with its mask as zoo holds it, see `masked_space`; only a Dict may have one."""
+    if not isinstance(obs_space, Dict) and action_mask != 'obs':
+        return obs_space
+    from zoo.env.masks import masked_space
+
+    return masked_space(obs_space, action_space, action_mask, name)
 
 
-def copied_index(action: Tensor) -> np.ndarray:
-    """Choices [B] as an env takes them where they count from 0: a copy, since the policy writes the next ones over them."""
-    array = action.detach().cpu().numpy()
-    return array.astype(array.dtype if array.dtype.kind == 'f' else np.int64)  # an env may refuse floats, if it is told
+def _obs_reader(raw_space: Space, obs_space: Space, n_env: int, place: Place) -> ArrayReader:
+    if isinstance(obs_space, Box) and obs_dtype(obs_space) == torch.float32:
+        return ArrayReader(obs_space, n_env, '', place)
+    from zoo.env.observations import obs_reader
+
+    raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
+    raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
+    return obs_reader(obs_space, n_env, place, raw_mask_shape)
 
 
-class QuickMultiDiscrete(MultiDiscrete):
-    """A MultiDiscrete that looks at arrays of its own number type more quickly; all else is the same."""
+def _to_env(action_space: Space, cfg: EnvConfig) -> Callable[[Tensor], Any]:
+    """Makes a copy of the policy's actions, as the envs take them."""
+    if isinstance(action_space, Discrete) and not action_space.start:
+        return copied_index
+    from zoo.core.action_map import ActionMap
 
-    def __init__(self, space: MultiDiscrete) -> None:
-        vars(self).update(vars(space))  # its random stream too
-        self._last = self.start + (self.nvec - 1)
+    return ActionMap(action_space, cfg.action_mode)
 
-    def contains(self, x: object) -> bool:
-        """Whether x is an array [B] of actions that the space has."""
-        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self.shape:
-            return not np.count_nonzero((x < self.start) | (x > self._last))
-        return super().contains(x)
+
+def _row_rules(
+    env: gymnasium.vector.VectorEnv, cfg: EnvConfig, place: Place, action_space: Space, has_masks: bool
+) -> list[RowRule]:
+    """In the order in which they see a row: autoreset, raw rewards, masks, episodes that broke off."""
+    mode = autoreset_name(env.metadata.get('autoreset_mode'))
+    is_next, has_raw, restarts = mode == 'next_step', bool(env.metadata.get(RAW)), cfg.on_error == 'restart'
+    if is_next and not (has_raw or has_masks or restarts):
+        return [NextStep()]
+    from zoo.env import row_rules  # few batched envs need them
+
+    resets: dict[str, type[RowRule]] = {
+        'next_step': NextStep,
+        'same_step': row_rules.SameStep,
+        'disabled': row_rules.Disabled,
+    }
+    rules: list[RowRule] = [resets[mode]()]
+    if has_raw:
+        rules.append(row_rules.RawRewards())
+    if has_masks:
+        rules.append(row_rules.Masks(action_space, place, is_next))
+    if restarts:
+        rules.append(row_rules.BrokenEpisodes(is_next))
+    return rules

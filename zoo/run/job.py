@@ -77,7 +77,7 @@ class SerialJob:
             # a buffer need not have these two
             self._keep_samples: Callable[[], object] = getattr(self.buffer, 'keep', lambda: None)
             self._set_buffer_step: Callable[[int], object] = getattr(self.buffer, 'set_env_step', lambda env_step: None)
-            self.envs = RunEnvs(run.parts.envs, [each.env for each in run.parts.evaluators])
+            self._envs = RunEnvs(run.parts.envs, [each.env for each in run.parts.evaluators])
             if checkpoint is not None and self._is_evaluated and self._progress.reached(cfg.policy.eval.stop_value):
                 self.stop_reason = ''
             self.run_dir = run.open_folder(is_over=checkpoint is not None and self.done)
@@ -231,6 +231,11 @@ class SerialJob:
     def reset_env(self) -> None:
         """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
         self.collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
+
+    @property
+    def envs(self) -> RunEnvs:
+        """The envs of training and evaluation, whose attributes may be read and set between rollouts."""
+        return self._envs
 
     @property
     def env_step(self) -> int:

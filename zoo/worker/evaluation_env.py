@@ -19,8 +19,8 @@ from zoo.env.adapter import OldGymEnv
 from zoo.env.config import env_config
 from zoo.env.errors import EnvSettingError
 from zoo.env.make import check_source
-from zoo.env.make_vector import vector_env
 from zoo.env.settings import AT_END, EnvSettings
+from zoo.env.vector import VectorEnv
 from zoo.policy.base import Policy
 
 OF_TRAINING = ('collector_env_num', 'collector_group_num')
@@ -152,7 +152,7 @@ def open_env(env: object, policy: Policy, n_episode: int) -> Iterator[AnyVectorE
 
         kind = type(env.unwrapped)
         section = env_config({'id': kind.__qualname__, 'action_mode': policy._action_map.mode})
-        yield vector_env(env, section, f'{kind.__module__}:{kind.__qualname__}', one_seed=takes_one_seed(env))
+        yield VectorEnv(env, section, f'{kind.__module__}:{kind.__qualname__}', one_seed=takes_one_seed(env))
     else:
         cfg = config_of(env, policy)
         device = str(policy.device)

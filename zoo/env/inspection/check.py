@@ -66,7 +66,8 @@ from zoo.env.inspection.family import (
     step_limit,
 )
 from zoo.env.make import env_name, find_env, make_env
-from zoo.env.make_vector import make_vector_env, seen_space
+from zoo.env.make_vector import make_vector_env
+from zoo.env.vector import seen_space
 
 logger = logging.getLogger(__name__)
 

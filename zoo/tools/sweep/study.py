@@ -352,6 +352,6 @@ def _differences(kept: Any, wanted: Any, path: str = '') -> Iterator[str]:
         for key in {**kept, **wanted}:
             where = key if not path or path in ('config', 'spaces') else f'{path}.{key}'
             yield from _differences(kept.get(key), wanted.get(key), where)
-    elif kept != wanted:
+    elif kept != wanted and not (kept is None and wanted in ([], {})):  # a key that older sweeps did not have
         there, here = ('nothing' if x is None else x for x in (kept, wanted))
         yield f'it has {path}={there}, and this one {here}'
