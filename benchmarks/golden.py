@@ -157,16 +157,29 @@ def change(name: str, was: str | None, now: str | None) -> str:
     return name if old == new or old.startswith('#') else f'{name} {old} -> {new}'
 
 
+def refused(before: Any, after: Any) -> str | None:
+    """The sentence with which both sides refuse a config, as one that this processor cannot compute; None if they do not."""
+    if not (isinstance(before, str) and isinstance(after, str)):
+        return None
+    was, now = (each.rpartition(' (')[0] for each in (before, after))  # without the line of code
+    return now if was == now and now.startswith('UserError: ') else None
+
+
 def compare(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -> int:
     """Prints what differs, and how many cases are equal; -> the exit code."""
-    n_equal = 0
+    n_equal = n_refused = 0
     for name, found in after.items():
-        if lines := differences(before.get(name, 'it is not in golden.json; record it'), found):
+        was = before.get(name, 'it is not in golden.json; record it')
+        if sentence := refused(was, found):
+            print(f'{name}\n    not run here, both before and after: {sentence}')
+            n_refused += 1
+        elif lines := differences(was, found):
             print(f'{name}\n    ' + '\n    '.join(lines))
         else:
             n_equal += 1
-    print(f'{n_equal} of {len(after)} configs equal ({seconds:.0f} s)')
-    return int(n_equal < len(after))
+    note = f', {n_refused} refused on this machine' if n_refused else ''
+    print(f'{n_equal} of {len(after)} configs equal{note} ({seconds:.0f} s)')
+    return int(n_equal + n_refused < len(after))
 
 
 # -- commands --------------------------------------------------------------------------------------------------------------

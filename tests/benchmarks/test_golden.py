@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from golden import differences
+from golden import compare, differences
 from golden_configs import CASES, Case, merged
 from golden_runs import fingerprint, of_metrics
 
@@ -51,6 +51,17 @@ def test_differences_names_what_is_new_or_gone():
 
 def test_differences_of_a_run_that_failed_are_its_error():
     assert differences({'parameters': {'a': '#1'}}, 'ValueError: no') == ['after: ValueError: no']
+
+
+def test_a_config_that_both_sides_refuse_in_one_sentence_is_counted_and_is_no_difference(capsys):
+    before, after = 'UserError: no bfloat16 here (old/zoo/a.py:1)', 'UserError: no bfloat16 here (new/zoo/b.py:2)'
+    same = {'parameters': {'a': '#1'}}
+    assert compare({'x': same, 'y': before}, {'x': same, 'y': after}, 1.0) == 0
+    assert '1 of 2 configs equal, 1 refused on this machine' in capsys.readouterr().out
+    assert compare({'y': before}, {'y': after.replace('no ', 'not a ')}, 1.0) == 1
+    assert compare({'y': before}, {'y': same}, 1.0) == 1
+    crash = 'TypeError: oh (a.py:1)'
+    assert compare({'y': crash}, {'y': crash}, 1.0) == 1
 
 
 def test_metrics_are_compared_but_for_times():
