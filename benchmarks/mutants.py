@@ -1,0 +1,318 @@
+"""How many small errors in the code do the tests notice? A mutant is the code with one such error.
+
+    python benchmarks/mutants.py map                 # which tests call which function: one traced run of `make test`
+    python benchmarks/mutants.py run [--n 600]       # mutants drawn by seed; results/mutants.json; goes on after a stop
+    python benchmarks/mutants.py report              # share of mutants killed in each room, and the survivors
+    options: [--seed 0] [--jobs 2] [--limit-s 60] [--only policy/samples rl_utils]
+
+A mutant swaps a comparison, an operator, `and` with `or`, a condition with its opposite, changes a number by 1, or leaves a
+statement out. It is killed if one of the tests that call the function (of a mutant outside of functions: that call any of
+the module) fails or hangs, the shortest tests first, at most --limit-s of them; otherwise it survives. Files of the same
+number of lines have the same chance. Docstrings, messages, annotations and code that only types read are not mutated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.abc import SourceLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+MAP, RESULTS = REPO / 'build' / 'mutants_map.json', REPO / 'benchmarks' / 'results' / 'mutants.json'
+SUBJECTS = (
+    'rl_utils',
+    'policy/samples.py',
+    'policy/gradient_steps.py',
+    'worker/collector.py',
+    'buffer',
+    'run/checkpoint',
+    'config',
+)
+LEFT_OUT = ('kernels', '__init__.py')
+
+SWAPS: dict[type, type] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+
+
+def subjects() -> list[Path]:
+    """The files that are mutated."""
+    files = [
+        file
+        for name in SUBJECTS
+        for file in ([REPO / 'zoo' / name] if '.py' in name else (REPO / 'zoo' / name).rglob('*.py'))
+    ]
+    return sorted(file for file in files if not any(part in LEFT_OUT for part in file.parts))
+
+
+# -- mutants ---------------------------------------------------------------------------------------------------------------
+
+
+def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Each node that can be changed, with the name of the change."""
+    skipped = {id(node) for each in ast.walk(tree) for node in _unread(each)}
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        if id(node) in skipped:
+            continue
+        todo += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPS:
+            yield node, 'comparison'
+        elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp) and type(node.op) in SWAPS:
+            yield node, 'operator'
+        elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
+            yield node, 'constant'
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            yield node, 'condition'
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.Raise) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        ):
+            yield node, 'left out'
+
+
+def _unread(node: ast.AST) -> list[ast.AST]:
+    """Parts of a node that no run reads: docstrings, annotations, code for type checkers; and texts."""
+    found: list[Any] = [getattr(node, 'annotation', None), getattr(node, 'returns', None)]
+    if isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING':
+        found.append(node)
+    if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
+        found.append(node)
+    return [each for each in found if each is not None]
+
+
+def mutate(node: Any, kind: str) -> None:
+    """Changes a node of a tree in place."""
+    if kind == 'comparison':
+        node.ops = [SWAPS[type(node.ops[0])]()]
+    elif kind == 'operator':
+        node.op = SWAPS[type(node.op)]()
+    elif kind == 'constant':
+        node.value = (not node.value) if isinstance(node.value, bool) else node.value + 1
+    elif kind == 'condition':
+        node.test = ast.UnaryOp(ast.Not(), node.test)
+    else:
+        where = {key: getattr(node, key) for key in ('lineno', 'col_offset', 'end_lineno', 'end_col_offset')}
+        node.__class__ = ast.Pass
+        vars(node).clear()
+        vars(node).update(where)
+
+
+def draw(n: int, seed: int, only: Sequence[str]) -> list[dict[str, Any]]:
+    """n mutants, in random order: file, number of the place, kind, line, function and what it reads."""
+    found: list[dict[str, Any]] = []
+    for file in subjects():
+        name = str(file.relative_to(REPO / 'zoo'))
+        if only and not any(word in name for word in only):
+            continue
+        tree = ast.parse(file.read_text())
+        spans = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for i, (node, kind) in enumerate(places(tree)):
+            line: int = getattr(node, 'lineno')  # noqa: B009 - ast.AST has none
+            around = [each for each in spans if each.lineno < line <= (each.end_lineno or 0)]
+            function = max(around, key=lambda each: each.lineno).name if around else ''
+            text = ast.unparse(node).splitlines()[0]
+            found.append(
+                {'file': name, 'place': i, 'kind': kind, 'line': line, 'function': function, 'text': text[:90]}
+            )
+    random.Random(seed).shuffle(found)
+    return found[:n]
+
+
+class _Mutated(SourceFileLoader):
+    """Imports one module with a change."""
+
+    def __init__(self, name: str, path: str, place: int) -> None:
+        super().__init__(name, path)
+        self._place = place
+
+    def get_code(self, fullname: str) -> Any:
+        tree = ast.parse(Path(self.path).read_text())
+        mutate(*list(places(tree))[self._place])
+        return compile(ast.fix_missing_locations(tree), self.path, 'exec')
+
+
+class _Finder:
+    """Finds the mutated module, before the usual finders."""
+
+    def __init__(self, module: str, place: int) -> None:
+        self._module, self._place = module, place
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != self._module:
+            return None
+        spec = PathFinder.find_spec(name, path)
+        assert spec is not None and isinstance(spec.loader, SourceLoader) and spec.origin is not None
+        spec.loader = _Mutated(name, spec.origin, self._place)
+        return spec
+
+
+# -- commands --------------------------------------------------------------------------------------------------------------
+
+
+def make_map(n_job: int) -> None:
+    """Runs `make test`'s tests with a trace of calls; writes which test called which function, and how long it took."""
+    MAP.parent.mkdir(exist_ok=True)
+    for old in MAP.parent.glob('mutants_map.*.part'):
+        old.unlink()
+    words = ['-m', 'pytest', '-q', '-p', 'mutants_trace', '-n', str(n_job), '--dist', 'worksteal', '-m', 'not long']
+    subprocess.run([sys.executable, *words], cwd=REPO, env=_env(MUTANTS_MAP=str(MAP)), check=False)
+    calls, seconds = defaultdict(list), {}
+    for part in MAP.parent.glob('mutants_map.*.part'):
+        for test, (took, called) in json.loads(part.read_text()).items():
+            seconds[test] = took
+            for function in called:
+                calls[function].append(test)
+        part.unlink()
+    MAP.write_text(json.dumps({'calls': calls, 'seconds': seconds}))
+    print(f'{len(seconds)} tests, {len(calls)} functions: {MAP}')
+
+
+def _env(**more: str) -> dict[str, str]:
+    path = os.pathsep.join([str(REPO), str(REPO / 'benchmarks')])
+    return {**os.environ, 'OMP_NUM_THREADS': '1', 'PYTHONPATH': path, **more}
+
+
+def tests_of(mutant: dict[str, Any], found: dict[str, Any], limit_s: float) -> list[str]:
+    """The tests that call its function, the shortest first, as many as fit into the time."""
+    prefix = mutant['file'] + ':'
+    if mutant['function']:
+        tests = set(found['calls'].get(prefix + mutant['function'], ()))
+    else:
+        tests = {test for name, each in found['calls'].items() if name.startswith(prefix) for test in each}
+    chosen, total = [], 0.0
+    for test in sorted(tests, key=lambda each: (found['seconds'][each], each)):
+        total += found['seconds'][test]
+        if total > limit_s:
+            break
+        chosen.append(test)
+    return chosen
+
+
+def verdict(mutant: dict[str, Any], tests: Sequence[str], limit_s: float) -> str:
+    """'killed', 'survived', or 'no test'."""
+    if not tests:
+        return 'no test'
+    module = 'zoo.' + mutant['file'].removesuffix('.py').replace('/', '.')
+    words = [sys.executable, __file__, 'one', '--module', module, '--place', str(mutant['place'])]
+    process = subprocess.Popen(
+        words,
+        cwd=REPO,
+        env=_env(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        process.communicate('\n'.join(tests), timeout=3 * limit_s + 60)
+    except subprocess.TimeoutExpired:
+        return 'killed'  # it hangs
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return 'survived' if process.returncode == 0 else 'killed'
+
+
+def test_one(module: str, place: int) -> int:
+    """In a process of its own: the tests named on standard input, with one module mutated."""
+    tests = sys.stdin.read().split('\n')
+    sys.meta_path.insert(0, _Finder(module, place))  # type: ignore[arg-type]
+    import pytest
+
+    return int(pytest.main(['-x', '-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', *tests]))
+
+
+def run(n: int, seed: int, n_job: int, limit_s: float, only: Sequence[str]) -> None:
+    """Tests mutants that are not in the results yet, and writes these after each."""
+    if not MAP.exists():
+        raise SystemExit(f'{MAP} is not there; make it first: python benchmarks/mutants.py map')
+    found, done = json.loads(MAP.read_text()), _results()
+    known = {_key(each) for each in done}
+    todo = [each for each in draw(n, seed, only) if _key(each) not in known]
+
+    def one(mutant: dict[str, Any]) -> None:
+        done.append({**mutant, 'verdict': verdict(mutant, tests_of(mutant, found, limit_s), limit_s)})
+        lines = ',\n '.join(json.dumps(each) for each in sorted(done, key=_key))
+        RESULTS.write_text(f'[\n {lines}\n]\n')
+        print(f'{len(done)} {mutant["file"]}:{mutant["line"]} {done[-1]["verdict"]}', flush=True)
+
+    with ThreadPoolExecutor(n_job) as pool:
+        list(pool.map(one, todo))
+
+
+def _results() -> list[dict[str, Any]]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+
+
+def _key(mutant: dict[str, Any]) -> tuple[str, int, str]:
+    return mutant['file'], mutant['line'], f'{mutant["kind"]} {mutant["place"]}'
+
+
+def report() -> None:
+    """Prints the share of mutants killed in each room, then the survivors."""
+    rooms: dict[str, Counter[str]] = defaultdict(Counter)
+    for each in _results():
+        name = next(name for name in SUBJECTS if each['file'].startswith(name))
+        for key in (name, 'all'):
+            rooms[key][each['verdict']] += 1
+    for name, count in rooms.items():
+        print(f'{name:<26} {count["killed"]:>4} of {count.total():>4} killed, {count["killed"] / count.total():.3f}')
+    for each in _results():
+        if each['verdict'] != 'killed':
+            print(f'{each["verdict"]}: zoo/{each["file"]}:{each["line"]} {each["kind"]}: {each["text"]}')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('command', choices=('map', 'run', 'report', 'one'))
+    parser.add_argument('--n', type=int, default=600, help='mutants')
+    parser.add_argument('--seed', type=int, default=0, help='of their draw')
+    parser.add_argument('--jobs', type=int, default=2, help='processes at once, each of one thread')
+    parser.add_argument('--limit-s', type=float, default=60.0, help='seconds of tests for a mutant')
+    parser.add_argument(
+        '--only', nargs='+', default=[], metavar='WORD', help='files whose names have one of these words'
+    )
+    parser.add_argument('--module', help=argparse.SUPPRESS)
+    parser.add_argument('--place', type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.command == 'one':
+        sys.exit(test_one(args.module, args.place))
+    if args.command == 'map':
+        make_map(args.jobs)
+    elif args.command == 'run':
+        run(args.n, args.seed, args.jobs, args.limit_s, args.only)
+    report() if args.command != 'map' else None
+
+
+if __name__ == '__main__':
+    main()
