@@ -44,6 +44,7 @@ from zoo.env.errors import (
     RESET,
     BrokenContractError,
     EnvError,
+    Place,
     Restarts,
     Seeds,
     WorkerTraceback,
@@ -51,7 +52,6 @@ from zoo.env.errors import (
     as_flag,
     checked_call,
     close_in_time,
-    contract_error,
     locate,
     made_at,
     raised_at,
@@ -173,7 +173,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         except BaseException as error:
             self.close(terminate=True)
             if isinstance(error, BrokenContractError):
-                raise contract_error(name, self.failed_index, 0, *error.args) from error
+                raise Place(name).error(self.failed_index, *error.args) from error
             add_place(error, made_at(name, self.failed_index))
             raise
 

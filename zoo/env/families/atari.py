@@ -14,7 +14,7 @@ from pydantic import Field
 
 from zoo.config.section import Section
 from zoo.core.registry import ENV_REGISTRY
-from zoo.env.errors import RAW, RAW_END, RAW_REWARD, EnvError, location_of
+from zoo.env.errors import RAW, RAW_END, RAW_REWARD, EnvError, Place
 from zoo.env.families.family import ActionCheck, EnvRequest, env_family, import_extra
 
 EXTRA = 'atari'  # ale-py; its licence is GPL-2, so it is installed on request only
@@ -120,9 +120,7 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
         """The same step on the screen in colours. Returns: the screens of games that are over, as the entry of an info."""
         picture, reward_seen, terminated, truncated, info = self._screen.step(actions)
         if not np.array_equal(reward, reward_seen) or not np.array_equal(over, terminated | truncated):
-            raise EnvError(
-                f'{location_of(self._name, None, self._n_step)}: the screen shows another game; report this.'
-            )
+            raise EnvError(f'{Place(self._name, self._n_step).of(None)}: the screen shows another game; report this.')
         self._picture = picture[:, -1]
         return {'final_frame': info['final_obs'][:, -1]} if over.any() else {}
 

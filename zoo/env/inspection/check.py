@@ -40,13 +40,12 @@ from zoo.env.errors import (
     STEP_DO,
     BrokenContractError,
     EnvContractError,
+    Place,
     action_of,
     add_place,
     as_flag,
     close_in_time,
-    contract_error,
     env_call,
-    location_of,
     of_entry,
     show_value,
 )
@@ -284,7 +283,7 @@ class EnvCheck:
         except BrokenContractError as broken:
             raise self._error(broken) from broken
         except (Exception, SystemExit) as error:
-            add_place(error, location_of(self._name, 0, self._n_step))
+            add_place(error, Place(self._name, self._n_step).of(0))
             raise
         found = [Finding(each.sentence(self._name), is_chance=True) for each in self._statistics if each.is_sure]
         if unlike:
@@ -322,7 +321,7 @@ class EnvCheck:
         for each in self._statistics:
             if what.endswith(each.stream):
                 return each.sentence(self._name)
-        return not_repeated(location_of(self._name, 0, step), got, SEED_DO)
+        return not_repeated(Place(self._name, step).of(0), got, SEED_DO)
 
     def _sample(self, mask: object) -> Action:
         """A random action, a legal one where there is a mask."""
@@ -496,4 +495,4 @@ class EnvCheck:
         got, wanted, do = broken.args
         if 'set env.' not in do:
             do = f'{do}, {TAKEN}' if isinstance(broken, ToleratedError) else f'{do} {MOVED}'
-        return contract_error(self._name, 0, self._n_step, got, wanted, do)
+        return Place(self._name, self._n_step).error(0, got, wanted, do)

@@ -16,7 +16,7 @@ from torch import Tensor
 from zoo.core.data import Obs, leaves, map_tensors
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaf_spaces, mask_size, mask_space
 from zoo.env.config import EnvConfig
-from zoo.env.errors import location_of, show_value
+from zoo.env.errors import Place, show_value
 from zoo.env.families.family import OwnVector
 from zoo.env.infos import end_infos, numbers_of
 from zoo.env.interface import AnyVectorEnv
@@ -378,7 +378,7 @@ def _unlike(name: str, step: int, what: str, was: Obs, now: Obs) -> str | None:
             index = int(differ.nonzero()[0])
             pair = f'{show_value(a[index].numpy())} and {show_value(b[index].numpy())}'
             got = f'{what}{f", {path!r}," if path else ""} with seed={SEED} differ: {pair}'
-            return not_repeated(location_of(name, index, step), got, 'seed all random numbers in reset')
+            return not_repeated(Place(name, step).of(index), got, 'seed all random numbers in reset')
     return None
 
 

@@ -39,8 +39,6 @@ from zoo.env.errors import (
     EnvError,
     Place,
     UnsupportedEnvError,
-    contract_error,
-    location_of,
     of_entry,
 )
 from zoo.env.families.family import EnvRequest, env_family
@@ -167,7 +165,7 @@ class TensorVectorEnv(AnyVectorEnv):
         ):
             kind = 'floats' if self._takes_float else 'integers'
             raise EnvError(
-                f'{location_of(self.name, None, self._place.step + 1)}: the actions are {action.dtype} of shape '
+                f'{Place(self.name, self._place.step + 1).of(None)}: the actions are {action.dtype} of shape '
                 f'{tuple(action.shape)} on {action.device}, wanted {kind} of shape {self._action_shape} on '
                 f"{self.device}; pass the policy's output unchanged, and make both for the same device."
             )
@@ -193,10 +191,8 @@ class TensorVectorEnv(AnyVectorEnv):
         others = ', or the observation is outside of its space' if has_index else ''
         if mask_space(self.obs_space) is not None:
             others += ', or the action mask allows nothing'
-        raise contract_error(
-            self.name,
+        raise Place(self.name, int(n_finite_step[index]) + 1).error(
             index,
-            int(n_finite_step[index]) + 1,
             f'the observation or the reward is not finite{others}',
             'finite numbers',
             'fix the env; if its actions are continuous, look at the policy too',
