@@ -7,14 +7,12 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode
 
 from zoo.config.section import ConfigError
 from zoo.config.user_code import is_in_file, lacks, load_home, member, shown_name, split_name
@@ -56,7 +54,9 @@ def has_mask_in_worker(make: MakeEnv, name: str, timeout: float) -> bool:
     from zoo.env.workers import WorkerVectorEnv  # few envs need them
 
     try:
-        with closing(WorkerVectorEnv([lambda: _MaskProbe(make)], AutoresetMode.SAME_STEP, timeout, name)) as env:
+        with contextlib.closing(
+            WorkerVectorEnv([lambda: _MaskProbe(make)], gymnasium.vector.AutoresetMode.SAME_STEP, timeout, name)
+        ) as env:
             obs, _ = env.reset(seed=[0])
             return bool(obs[0])
     except Exception:  # see above

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.spaces import MultiDiscrete
-from gymnasium.vector import AutoresetMode
 
 from zoo.env.adapter import creator_of
 from zoo.env.config import EnvConfig, env_config, own_copy, wrapper_fields
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 def quicken(env: gymnasium.vector.VectorEnv) -> None:
     """Gives a batched env an action space that is quicker to look at, if it has one of that kind."""
     space = vars(env).get('action_space')  # a property of a user's own class stays as it is
-    if type(space) is MultiDiscrete:
+    if type(space) is gymnasium.spaces.MultiDiscrete:
         env.action_space = QuickMultiDiscrete(space)
 
 
@@ -120,7 +118,7 @@ def _make_single_envs(
     cfg: EnvConfig, how: str, n_env: int, n_all: int, training: bool, name: str, restarts: Restarts | None
 ) -> tuple[gymnasium.vector.VectorEnv, type[VectorEnv]]:
     """Envs that are made alone and step in turn or in processes, and their kind. n_all: how many all groups have."""
-    mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
+    mode = gymnasium.vector.AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
     if cfg.on_error == 'raise':
         restarts = None
     elif restarts is None:

@@ -87,13 +87,8 @@ class WorkerPlace(NamedTuple):
     commands: tuple[EnvCommand, ...] = ()
 
 
-class StepInfo(NamedTuple):
-    """What of an env's info is sent with a step: the entries that are watched, and at an episode's end its numbers."""
-
-    watched: dict[str, Any]
-    last: dict[str, Any] | None
-
-
+StepInfo = tuple[dict[str, Any], dict[str, Any] | None]
+"""What of an env's info is sent with a step: the entries that are watched, and at an episode's end its numbers."""
 Step = tuple[Any, bool, bool, Any, StepInfo | None]
 
 
@@ -212,9 +207,10 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         for i, info in enumerate(own_infos):
             if info is not None:
                 self.failed_index = i
-                add_watched(infos, info.watched, i, self.num_envs)
-                if info.last is not None:
-                    infos.setdefault(FINAL_INFO, np.full(self.num_envs, None, dtype=object))[i] = info.last
+                watched, last = info
+                add_watched(infos, watched, i, self.num_envs)
+                if last is not None:
+                    infos.setdefault(FINAL_INFO, np.full(self.num_envs, None, dtype=object))[i] = last
                 self.failed_index = None
         flags = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)
         return self._observations, np.array(rewards, dtype=np.float64), *flags, infos
@@ -222,7 +218,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
     def watch(self, keys: Sequence[str]) -> None:
         """Entries of the infos that every step gives from now on."""
         self._watched = tuple(keys)
-        self._ask_all(('watch', self._watched), 'the choice of info entries')
+        self._ask_all(('want', (self._watched, self._options)), 'the choice of info entries')
 
     def command(self, command: EnvCommand) -> list[Any]:
         """What each env gives for a command; an env that is made anew gets what was set."""
@@ -236,7 +232,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         """The options of all resets from now on. Raises: UnsupportedEnvError."""
         check_takes_options(self._takes_options, options, self._name)
         self._options = options
-        self._ask_all(('options', options), 'the choice of reset options')
+        self._ask_all(('want', (self._watched, self._options)), 'the choice of reset options')
 
     def close_extras(self, timeout: float = GRACE, terminate: bool = False) -> None:
         """Ask every worker to close its env, then kill those that are still running; terminate: kill all at once."""
@@ -455,10 +451,8 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
             return
         if command == 'step':
             result = worker.step(data)
-        elif command == 'watch':
-            result, worker.watched = None, data
-        elif command == 'options':
-            result, worker.options = None, data
+        elif command == 'want':
+            result, (worker.watched, worker.options) = None, data
         elif command == 'apply':
             result = outcome(worker.env, data)
         else:
@@ -518,7 +512,7 @@ class _Worker:
 
     def _wanted(self, info: object, is_over: bool) -> StepInfo | None:
         watched, last = watched_of(self.watched, info), numbers_of(info) if is_over else None
-        return StepInfo(watched, last) if watched or last else None
+        return (watched, last) if watched or last else None
 
     def _write(self, obs: Any) -> None:
         write_to_shared_memory(self._place.spaces[0], self._place.env_index, obs, self._place.memory)

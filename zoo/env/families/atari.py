@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from zoo.config.section import Section
@@ -161,7 +160,7 @@ def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
         num_threads=options.num_threads,
         episodic_life=False,
         reward_clipping=False,
-        autoreset_mode=AutoresetMode.SAME_STEP,
+        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
     )
     env = make(stack_num=options.frame_stack, img_height=size, img_width=size)
     screen = _screen(ale_py, rom, make) if request.render else None

@@ -412,15 +412,13 @@ class EnvCheck:
         return obs, found, reward, *ends
 
     def _flag(self, what: str, flag: object) -> bool:
-        if isinstance(flag, (bool, np.bool_)):
-            return bool(flag)
-        broken = f'{what} is {show_value(flag)}', 'a bool', f'return bool({what})'
         try:
             value = as_flag(what, flag)
-        except BrokenContractError:
-            self._note(BrokenContractError(*broken))
+        except BrokenContractError as broken:
+            self._note(broken)
             return False
-        self._note(ToleratedError(*broken))
+        if not isinstance(flag, (bool, np.bool_)):
+            self._note(ToleratedError(f'{what} is {show_value(flag)}', 'a bool', f'return bool({what})'))
         return value
 
     def _check_info(self, info: object, call: str) -> None:

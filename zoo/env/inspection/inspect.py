@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.config.section import ConfigError
@@ -152,7 +151,9 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
 def worker_seconds(spaces: tuple[gymnasium.Space, gymnasium.Space], n_worker: int, timeout: float) -> float:
     """Seconds that one step of one worker costs where the env itself does nothing, among `n_worker` of them."""
     maker = partial(_StillEnv, *spaces)
-    with closing(WorkerVectorEnv([maker] * n_worker, AutoresetMode.SAME_STEP, timeout, 'still')) as env:
+    with closing(
+        WorkerVectorEnv([maker] * n_worker, gymnasium.vector.AutoresetMode.SAME_STEP, timeout, 'still')
+    ) as env:
         env.reset(seed=0)
         action, times = env.action_space.sample(), []
         for _ in range(N_WARM + N_STEP):
