@@ -164,9 +164,14 @@ def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:
 
 def wrapper_fields(cfg: EnvConfig) -> list[str]:
     """The config fields that need a wrapper around each single env."""
-    fields = {'action_mask': cfg.action_mask in ('info', 'method'), 'window': cfg.window is not None}
-    fields |= {'action_bins': cfg.action_bins is not None}
-    fields |= {'prev_action': cfg.prev_action, 'prev_reward': cfg.prev_reward, 'wrappers': bool(cfg.wrappers)}
+    fields = {
+        'action_mask': cfg.action_mask in ('info', 'method'),
+        'window': cfg.window is not None,
+        'action_bins': cfg.action_bins is not None,
+        'prev_action': cfg.prev_action,
+        'prev_reward': cfg.prev_reward,
+        'wrappers': bool(cfg.wrappers),
+    }
     return [f'env.{name}' for name, is_set in fields.items() if is_set]
 
 

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
@@ -118,18 +119,6 @@ class MissingExtraError(EnvError, UserError):
     """An env whose optional dependency is not installed."""
 
 
-def contract_error(name: str, index: int | None, step: int, got: str, wanted: str, do: str) -> EnvContractError:
-    """The EnvContractError of the env at `index` of a vector, or of the whole vector where that is None."""
-    return EnvContractError(f'{location_of(name, index, step)}: {got}, wanted {wanted}; {do}.')
-
-
-def location_of(name: str, index: int | None, step: int) -> str:
-    """How messages say which env of a vector it was, and when; of a group 'name[4:8]' also its index over all envs."""
-    part = _PART.search(name)
-    of_all = f' ({int(part[1]) + index} of all)' if part and index is not None else ''
-    return f'env {name!r}{"" if index is None else f", index {index}{of_all}"}, step {step}'
-
-
 @contextmanager
 def locate(where: str) -> Iterator[None]:
     """For the construction of envs: what their code raises says where that was, see `add_place`."""
@@ -198,18 +187,22 @@ def show_value(value: object) -> str:
     return f'{text if len(text) <= 80 else text[:77] + "..."} ({type(value).__name__})'
 
 
+@dataclass
 class Place:
     """Where a vector env is, for messages: its name, and the step it takes."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.step = name, 0
+    name: str
+    step: int = 0
 
     def of(self, index: int | None) -> str:
-        return location_of(self.name, index, self.step)
+        """How messages say which env of a vector it was, and when; of a group 'name[4:8]' also its index over all envs."""
+        part = _PART.search(self.name)
+        of_all = f' ({int(part[1]) + index} of all)' if part and index is not None else ''
+        return f'env {self.name!r}{"" if index is None else f", index {index}{of_all}"}, step {self.step}'
 
     def error(self, index: int | None, got: str, wanted: str, do: str) -> EnvContractError:
         """The EnvContractError of the env at `index`, or of the whole vector where that is None."""
-        return contract_error(self.name, index, self.step, got, wanted, do)
+        return EnvContractError(f'{self.of(index)}: {got}, wanted {wanted}; {do}.')
 
 
 def of_entry(path: str) -> str:
@@ -321,8 +314,8 @@ def raise_if_contract(error: BaseException, vector: gymnasium.vector.VectorEnv, 
         if index is None or isinstance(error, BrokenContractError):
             raise_if_broken(error, 'reset' if step == 0 else 'step')
     except BrokenContractError as broken:
-        raise contract_error(name, index, step, *broken.args) from error
-    add_place(error, location_of(name, index, step))
+        raise Place(name, step).error(index, *broken.args) from error
+    add_place(error, Place(name, step).of(index))
 
 
 def raise_if_broken(

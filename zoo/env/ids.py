@@ -47,7 +47,7 @@ def unknown_env(env_id: str) -> str:
     if hint := _of_envpool(env_id) or _of_package(env_id):
         return hint
     if game := game_named(env_id):
-        return _in_family(env_id, game, _package_of(game))
+        return _in_family(env_id, game)
     close = closest(env_id, (*ENV_REGISTRY.names(), *gymnasium.registry))
     hint = f'did you mean {" or ".join(repr(c) for c in close)}?' if close else 'no known id is close.'
     return (
@@ -72,32 +72,22 @@ def _of_whole_file(env_id: str) -> str:
 def game_hint(env_id: str) -> str | None:
     """What to write for a game of Atari or Procgen by its usual id; None if it is of none."""
     game = game_of(env_id)
-    return None if game is None else _in_family(env_id, game, _package_of(game))
+    return None if game is None else _in_family(env_id, game)
 
 
 def _of_envpool(env_id: str) -> str | None:
     """What to write for an id of envpool's, all of which end in a version: importing it takes seconds."""
-    is_like_it = re.fullmatch(r'[\w/]+-v\d+', env_id)
-    is_known = is_like_it and env_id in _games('envpool', 'envpool')
-    return _in_family(env_id, Game('envpool', env_id), 'envpool') if is_known else None
+    if not re.fullmatch(r'[\w/]+-v\d+', env_id) or importlib.util.find_spec('envpool') is None:
+        return None
+    games = ENV_REGISTRY.get('envpool').games
+    return _in_family(env_id, Game('envpool', env_id)) if games is not None and env_id in games() else None
 
 
-def _package_of(game: Game) -> str:
-    return 'ale_py' if game.family == 'atari' else 'envpool'
-
-
-def _in_family(env_id: str, game: Game, module: str) -> str:
-    install = '' if importlib.util.find_spec(module) else f' {missing_extra(f"env {game.family!r}", game.family)}.'
+def _in_family(env_id: str, game: Game) -> str:
+    package = 'ale_py' if game.family == 'atari' else 'envpool'
+    install = '' if importlib.util.find_spec(package) else f' {missing_extra(f"env {game.family!r}", game.family)}.'
     command = '' if game.is_ram else f' On the command line: zoo train --env {game.family} env.game={game.name}.'
     return f'unknown env {env_id!r}: {game.sentence()}{command}{install}'
-
-
-def _games(family: str, module: str) -> list[str]:
-    """The games of a family, none if its package is not installed."""
-    if importlib.util.find_spec(module) is None:
-        return []
-    games = ENV_REGISTRY.get(family).games
-    return list(games()) if games is not None else []
 
 
 def _of_package(env_id: str) -> str | None:
@@ -111,23 +101,9 @@ def _of_package(env_id: str) -> str | None:
     )
 
 
-PROCGEN_GAMES = (
-    'bigfish',
-    'bossfight',
-    'caveflyer',
-    'chaser',
-    'climber',
-    'coinrun',
-    'dodgeball',
-    'fruitbot',
-    'heist',
-    'jumper',
-    'leaper',
-    'maze',
-    'miner',
-    'ninja',
-    'plunder',
-    'starpilot',
+PROCGEN_GAMES = tuple(
+    'bigfish bossfight caveflyer chaser climber coinrun dodgeball fruitbot heist jumper leaper maze miner ninja plunder '
+    'starpilot'.split()
 )
 ATARI_GAMES = frozenset(
     'Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling '

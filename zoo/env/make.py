@@ -6,15 +6,13 @@ import contextlib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode
 
 from zoo.config.section import ConfigError
 from zoo.config.user_code import is_in_file, lacks, load_home, member, shown_name, split_name
@@ -56,7 +54,9 @@ def has_mask_in_worker(make: MakeEnv, name: str, timeout: float) -> bool:
     from zoo.env.workers import WorkerVectorEnv  # few envs need them
 
     try:
-        with closing(WorkerVectorEnv([lambda: _MaskProbe(make)], AutoresetMode.SAME_STEP, timeout, name)) as env:
+        with contextlib.closing(
+            WorkerVectorEnv([lambda: _MaskProbe(make)], gymnasium.vector.AutoresetMode.SAME_STEP, timeout, name)
+        ) as env:
             obs, _ = env.reset(seed=[0])
             return bool(obs[0])
     except Exception:  # see above
@@ -156,15 +156,22 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
     source = find_env(cfg.id, cfg.game)
     if isinstance(source, EnvFamily):
         raise UnsupportedEnvError(f'env {name!r} is available as a vector only; use make_vector_env(cfg, 1).')
-    env = _make_gymnasium(source, cfg) if isinstance(source, EnvSpec) else _call(source, cfg)
+    kwargs, limit = own_copy(cfg.kwargs), cfg.max_episode_steps
+    env: object
+    if isinstance(source, EnvSpec):
+        with explaining(source.entry_point, source.kwargs, cfg, source):
+            env = gymnasium.make(source, max_episode_steps=limit, disable_env_checker=True, **kwargs)
+    else:
+        with explaining(source, {}, cfg):
+            env = source(**kwargs)
     if not isinstance(env, gymnasium.Env):
         from zoo.env.given import check_one_vector
 
         check_one_vector(env, name)
         env = OldGymEnv(env, name)
-    n_step = cfg.max_episode_steps or limit_of(env, 'max_horizon')
+    n_step = limit or limit_of(env, 'max_horizon')
     if n_step is not None:
-        env = _limit(env, n_step, replace=cfg.max_episode_steps is not None)
+        env = _limit(env, n_step, replace=limit is not None)
     if cfg.wrappers:
         from zoo.env.wrappers import apply_wrappers
 
@@ -342,28 +349,26 @@ def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
             raise ConfigError(problems)
 
 
-def _call(creator: Callable[..., Any], cfg: EnvConfig) -> Any:
-    try:
-        return creator(**own_copy(cfg.kwargs))
-    except TypeError as error:
-        raise_bad_kwargs(creator, {}, cfg, error)
-        raise
+@contextlib.contextmanager
+def explaining(
+    creator: object, given: Mapping[str, Any], cfg: EnvConfig, spec: EnvSpec | None = None
+) -> Iterator[None]:
+    """For a call that makes envs: an error about env.kwargs, or for want of a package, is raised as one that says so.
 
-
-def _make_gymnasium(spec: EnvSpec, cfg: EnvConfig) -> gymnasium.Env:
+    Args: creator, given: see `_raise_bad_kwargs`; spec: of an id of gymnasium.
+    """
     try:
-        return gymnasium.make(
-            spec, max_episode_steps=cfg.max_episode_steps, disable_env_checker=True, **own_copy(cfg.kwargs)
-        )
+        yield
     except TypeError as error:
-        raise_bad_kwargs(spec.entry_point, spec.kwargs, cfg, error)
+        _raise_bad_kwargs(creator, given, cfg, error)
         raise
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise_missing_extra(spec, error)
+        if spec is not None:
+            _raise_missing_extra(spec, error)
         raise
 
 
-def raise_bad_kwargs(creator: object, given: Mapping[str, Any], cfg: EnvConfig, error: TypeError) -> None:
+def _raise_bad_kwargs(creator: object, given: Mapping[str, Any], cfg: EnvConfig, error: TypeError) -> None:
     """Raise an EnvKwargsError if, by the signature, `error` is about an argument that env.kwargs has or lacks.
 
     Args:
@@ -406,7 +411,7 @@ def _join(names: list[str]) -> str:
     return ', '.join(map(repr, names))
 
 
-def raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
+def _raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
     """Raise an error that names the extra to install, or the newer version to use, if that is the cause of `error`."""
     extra = extra_of(spec.id)
     if extra and isinstance(error, gymnasium.error.DependencyNotInstalled):

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.spaces import MultiDiscrete
-from gymnasium.vector import AutoresetMode
 
 from zoo.env.adapter import creator_of
 from zoo.env.config import EnvConfig, env_config, own_copy, wrapper_fields
 from zoo.env.errors import EnvContractError, Restarts, UnsupportedEnvError, locate, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest, OwnVector
 from zoo.env.interface import AnyVectorEnv, autoreset_name
-from zoo.env.make import EnvMaker, Source, env_name, find_env, raise_bad_kwargs, raise_missing_extra
+from zoo.env.make import EnvMaker, Source, env_name, explaining, find_env
 from zoo.env.stepping import QuickMultiDiscrete
 from zoo.env.vector import VectorEnv
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 def quicken(env: gymnasium.vector.VectorEnv) -> None:
     """Gives a batched env an action space that is quicker to look at, if it has one of that kind."""
     space = vars(env).get('action_space')  # a property of a user's own class stays as it is
-    if type(space) is MultiDiscrete:
+    if type(space) is gymnasium.spaces.MultiDiscrete:
         env.action_space = QuickMultiDiscrete(space)
 
 
@@ -64,7 +62,7 @@ def make_vector_env(
     cfg = env_config(cfg)
     name = env_name(cfg) if first is None else f'{env_name(cfg)}[{first}:{first + n_env}]'
     source = find_env(cfg.id, cfg.game)
-    how = _vectorization(cfg, source)
+    how = vectorization_of(cfg, source)
     env: MadeEnv
     kind, one_seed = VectorEnv, how == 'batched'
     if isinstance(source, EnvFamily):
@@ -120,7 +118,7 @@ def _make_single_envs(
     cfg: EnvConfig, how: str, n_env: int, n_all: int, training: bool, name: str, restarts: Restarts | None
 ) -> tuple[gymnasium.vector.VectorEnv, type[VectorEnv]]:
     """Envs that are made alone and step in turn or in processes, and their kind. n_all: how many all groups have."""
-    mode = AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
+    mode = gymnasium.vector.AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
     if cfg.on_error == 'raise':
         restarts = None
     elif restarts is None:
@@ -172,12 +170,12 @@ def make_env_groups(
     return groups
 
 
-def vectorization_of(cfg: EnvConfig) -> Literal['sync', 'async', 'batched']:
-    """How the envs of a config step. Raises: UnsupportedEnvError, UnknownEnvError, as `make_vector_env`."""
-    return _vectorization(cfg, find_env(cfg.id, cfg.game))
+def vectorization_of(cfg: EnvConfig, source: Source | None = None) -> Literal['sync', 'async', 'batched']:
+    """How the envs of a config step. source: of them, if it was looked up already.
 
-
-def _vectorization(cfg: EnvConfig, source: Source) -> Literal['sync', 'async', 'batched']:
+    Raises: UnsupportedEnvError, UnknownEnvError, as `make_vector_env`.
+    """
+    source = find_env(cfg.id, cfg.game) if source is None else source
     wrapped = wrapper_fields(cfg)
     if cfg.on_error == 'restart' and (isinstance(source, EnvFamily) or cfg.vectorization == 'batched'):
         raise UnsupportedEnvError(
@@ -235,13 +233,10 @@ def _make_family(
     """What a family makes, and whether its reset takes one seed."""
     with locate(made_at(request.name)):
         options = family.read_options(cfg.kwargs)
-        try:
-            env = family.make(request, **own_copy(cfg.kwargs)) if options is None else family.make(request, options)
-        except TypeError as error:
-            if options is None:
-                parameters = list(inspect.signature(family.make).parameters)
-                raise_bad_kwargs(family.make, dict.fromkeys(parameters[:1]), cfg, error)
-            raise
+        if options is not None:
+            return family.make(request, options), family.one_seed
+        with explaining(family.make, dict.fromkeys(list(inspect.signature(family.make).parameters)[:1]), cfg):
+            env = family.make(request, **own_copy(cfg.kwargs))
     if not isinstance(family, OwnVector):
         return env, family.one_seed
     from zoo.env.given import takes_one_seed
@@ -257,14 +252,8 @@ def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
 
 def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector.VectorEnv:
     kwargs = _batched_kwargs(cfg, spec)
-    try:
+    given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
+    with explaining(spec.vector_entry_point, given, cfg, spec):
         env = gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
-    except TypeError as error:
-        given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
-        raise_bad_kwargs(spec.vector_entry_point, given, cfg, error)
-        raise
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise_missing_extra(spec, error)
-        raise
     quicken(env.unwrapped)
     return env

@@ -35,7 +35,7 @@ BOOL = np.dtype(bool)
 
 
 class RowRule:
-    """Something that envs or the config add to the rows of a block, such as an autoreset mode; see `zoo.env.row_rules`.
+    """Something that envs or the config add to the rows of a block, such as an autoreset mode; see `zoo.env.rows`.
 
     Attributes: columns: the optional fields of Timestep that it writes.
     """

@@ -68,7 +68,7 @@ def seen_space(obs_space: Space, action_space: Space, action_mask: str, name: st
 def _obs_reader(raw_space: Space, obs_space: Space, n_env: int, place: Place) -> ArrayReader:
     if isinstance(obs_space, Box) and obs_dtype(obs_space) == torch.float32:
         return ArrayReader(obs_space, n_env, '', place)
-    from zoo.env.observations import obs_reader
+    from zoo.env.rows import obs_reader
 
     raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
     raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
@@ -92,18 +92,18 @@ def _row_rules(
     is_next, has_raw, restarts = mode == 'next_step', bool(env.metadata.get(RAW)), cfg.on_error == 'restart'
     if is_next and not (has_raw or has_masks or restarts):
         return [NextStep()]
-    from zoo.env import row_rules  # few batched envs need them
+    from zoo.env import rows  # few batched envs need them
 
     resets: dict[str, type[RowRule]] = {
         'next_step': NextStep,
-        'same_step': row_rules.SameStep,
-        'disabled': row_rules.Disabled,
+        'same_step': rows.SameStep,
+        'disabled': rows.Disabled,
     }
     rules: list[RowRule] = [resets[mode]()]
     if has_raw:
-        rules.append(row_rules.RawRewards())
+        rules.append(rows.RawRewards())
     if has_masks:
-        rules.append(row_rules.Masks(action_space, place, is_next))
+        rules.append(rows.Masks(action_space, place, is_next))
     if restarts:
-        rules.append(row_rules.BrokenEpisodes(is_next))
+        rules.append(rows.BrokenEpisodes(is_next))
     return rules

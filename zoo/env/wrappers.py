@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -49,14 +49,6 @@ Wrapper = str | dict[str, Any] | Callable[..., Any]
 """'module:Class', {type: 'module:Class', its arguments}, or the class or function itself."""
 
 
-class WrapperCall(NamedTuple):
-    """A wrapper with its arguments. place: how messages name it."""
-
-    place: str
-    make: Callable[..., Any]
-    kwargs: dict[str, Any]
-
-
 def wrapper_problems(wrappers: Sequence[Wrapper], key: str = 'env.wrappers') -> Iterator[str]:
     """A sentence for every wrapper that is not found, is none, or does not take its arguments; makes none."""
     for i, item in enumerate(wrappers):
@@ -88,8 +80,8 @@ def apply_wrappers(env: gymnasium.Env, wrappers: Sequence[Wrapper], name: str) -
     return env
 
 
-def _load(item: Wrapper, path: str) -> WrapperCall:
-    """Raises: ConfigError."""
+def _load(item: Wrapper, path: str) -> tuple[str, Callable[..., Any], dict[str, Any]]:
+    """How messages name a wrapper, the wrapper, and its arguments. Raises: ConfigError."""
     spec = dict(item) if isinstance(item, dict) else {'type': item}
     if 'type' not in spec:
         raise ConfigError(
@@ -109,7 +101,7 @@ def _load(item: Wrapper, path: str) -> WrapperCall:
         )
     kwargs = {key: _argument(value, f'{path}.{key}') for key, value in spec.items()}
     _check_arguments(make, kwargs, place)
-    return WrapperCall(place, make, kwargs)
+    return place, make, kwargs
 
 
 def _code(name: str, path: str) -> object:

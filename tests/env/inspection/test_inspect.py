@@ -19,6 +19,7 @@ from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, EnvKwargsError, EnvReport, UnknownEnvError, inspect_env
 from zoo.env.inspection.check import EnvCheck
+from zoo.env.inspection.family import Recorder
 from zoo.env.make import make_env
 
 
@@ -298,18 +299,6 @@ def test_inspect_env_family_has_a_report() -> None:
 def test_env_check_shows_its_watch_the_first_steps_alone() -> None:
     """The replay, which looks for differences, would count each episode twice."""
 
-    class Watch:
-        n_reset = n_step = 0
-
-        def began(self, *args: Any) -> None:
-            self.n_reset += 1
-
-        def stepped(self, *args: Any) -> None:
-            self.n_step += 1
-
-        def is_over(self) -> bool:
-            return False
-
-    watch, cfg = Watch(), EnvConfig(id=limit_env)
+    watch, cfg = Recorder(None), EnvConfig(id=limit_env)
     EnvCheck(make_env(cfg), cfg, watch).run(10)
     assert (watch.n_step, watch.n_reset) == (10, 3)

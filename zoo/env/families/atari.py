@@ -9,12 +9,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from pydantic import Field
 
 from zoo.config.section import Section
 from zoo.core.registry import ENV_REGISTRY
-from zoo.env.errors import RAW, RAW_END, RAW_REWARD, EnvError, location_of
+from zoo.env.errors import RAW, RAW_END, RAW_REWARD, EnvError, Place
 from zoo.env.families.family import ActionCheck, EnvRequest, env_family, import_extra
 
 EXTRA = 'atari'  # ale-py; its licence is GPL-2, so it is installed on request only
@@ -120,9 +119,7 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
         """The same step on the screen in colours. Returns: the screens of games that are over, as the entry of an info."""
         picture, reward_seen, terminated, truncated, info = self._screen.step(actions)
         if not np.array_equal(reward, reward_seen) or not np.array_equal(over, terminated | truncated):
-            raise EnvError(
-                f'{location_of(self._name, None, self._n_step)}: the screen shows another game; report this.'
-            )
+            raise EnvError(f'{Place(self._name, self._n_step).of(None)}: the screen shows another game; report this.')
         self._picture = picture[:, -1]
         return {'final_frame': info['final_obs'][:, -1]} if over.any() else {}
 
@@ -163,7 +160,7 @@ def make_atari(request: EnvRequest, options: AtariOptions) -> AtariVectorEnv:
         num_threads=options.num_threads,
         episodic_life=False,
         reward_clipping=False,
-        autoreset_mode=AutoresetMode.SAME_STEP,
+        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
     )
     env = make(stack_num=options.frame_stack, img_height=size, img_width=size)
     screen = _screen(ale_py, rom, make) if request.render else None

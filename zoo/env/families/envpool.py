@@ -19,7 +19,6 @@ from typing import Any, TypeGuard
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from zoo.core.errors import missing_extra
@@ -30,23 +29,10 @@ from zoo.env.make import raise_kwargs_error
 
 EXTRA = 'envpool'
 # options of a pool that other config keys set, or that would change the task or the interface
-NOT_KWARGS = {
-    'num_envs',
-    'batch_size',
-    'max_num_players',
-    'seed',
-    'env_seed',
-    'base_path',
-    'gym_reset_return_info',
-    'max_episode_steps',
-    'task',
-    'env_name',
-    'task_name',
-    'hand_task',
-    'adroit_task',
-    'scenario',
-    'distribution_mode',
-}
+NOT_KWARGS = frozenset(
+    'num_envs batch_size max_num_players seed env_seed base_path gym_reset_return_info max_episode_steps task env_name '
+    'task_name hand_task adroit_task scenario distribution_mode'.split()
+)
 COMMON = ('num_threads', 'thread_affinity_offset')  # options of every task
 # A task with this option is one of MiniGrid's. They take the common options only: the others belong to the id (sizes,
 # rooms, objects), depend on each other, and end the process if they do not fit.
@@ -96,7 +82,7 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         self.metadata = {
             'render_modes': ['rgb_array'],
             'render_fps': _fps(spec.config),
-            'autoreset_mode': AutoresetMode.NEXT_STEP,
+            'autoreset_mode': gymnasium.vector.AutoresetMode.NEXT_STEP,
             RAW: has_raw,
         }
         self.num_envs: int = spec.config.num_envs

@@ -14,7 +14,7 @@ from zoo.config.section import Section, validate
 from zoo.core.errors import missing_extra
 from zoo.core.registry import closest
 from zoo.env.config import EnvConfig
-from zoo.env.errors import EnvError, MissingExtraError, UnknownEnvError, location_of
+from zoo.env.errors import EnvError, MissingExtraError, Place, UnknownEnvError
 
 if TYPE_CHECKING:
     from zoo.env.tensor.base import TensorEnv
@@ -135,21 +135,20 @@ class ActionCheck:
         """actions: [B, *A] integers or floats, as the space says. Raises: EnvError."""
         kinds, wanted = ('f', 'floats') if self._takes_float else ('biu', 'integers')
         if actions.shape != self._shape:
-            self._refuse(
-                step, f'the actions have shape {actions.shape}, wanted {self._shape}', 'pass one action for each env'
+            raise EnvError(
+                f'{Place(self._name, step).of(None)}: the actions have shape {actions.shape}, wanted {self._shape}; '
+                'pass one action for each env.'
             )
         if actions.dtype.kind not in kinds:
-            self._refuse(
-                step, f'the actions are of {actions.dtype}, wanted {wanted}', "pass the policy's output unchanged"
+            raise EnvError(
+                f'{Place(self._name, step).of(None)}: the actions are of {actions.dtype}, wanted {wanted}; '
+                "pass the policy's output unchanged."
             )
         outside = ~((self._low <= actions) & (actions <= self._high))  # true for nan too
         if np.count_nonzero(outside):
             index = int(np.flatnonzero(outside.reshape(len(actions), -1).any(axis=1))[0])
             bounds = f'{self._low} to {self._high}' if self._discrete else 'numbers inside its action_space'
             raise EnvError(
-                f'{location_of(self._name, index, step)}: the action is {actions[index]}, wanted {bounds}; '
+                f'{Place(self._name, step).of(index)}: the action is {actions[index]}, wanted {bounds}; '
                 'look at the policy.'
             )
-
-    def _refuse(self, step: int, got_and_wanted: str, do: str) -> None:
-        raise EnvError(f'{location_of(self._name, None, step)}: {got_and_wanted}; {do}.')

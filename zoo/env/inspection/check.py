@@ -40,13 +40,12 @@ from zoo.env.errors import (
     STEP_DO,
     BrokenContractError,
     EnvContractError,
+    Place,
     action_of,
     add_place,
     as_flag,
     close_in_time,
-    contract_error,
     env_call,
-    location_of,
     of_entry,
     show_value,
 )
@@ -57,7 +56,7 @@ from zoo.env.inspection.family import (
     N_ENV,
     SEED,
     Finding,
-    StepWatch,
+    Recorder,
     check_vector,
     endless,
     not_repeated,
@@ -254,14 +253,14 @@ class EnvCheck:
     """The checks of one env; keeps its name and the number of steps for the messages."""
 
     def __init__(
-        self, env: gymnasium.Env, cfg: EnvConfig, watch: StepWatch | None = None, report: Report | None = None
+        self, env: gymnasium.Env, cfg: EnvConfig, watch: Recorder | None = None, report: Report | None = None
     ) -> None:
         """
         Args: watch: is shown each first step; report: is told of breaks after which the check can continue; None: the
           first one is raised.
         """
         self._env, self._name, self._n_step = env, env_name(cfg), 0
-        self._watch, self._report = watch, report
+        self._watch, self._report = watch or Recorder(None), report
         self._space, self._action_space = env_spaces(env, self._name)
         seen = seen_space(self._space, self._action_space, cfg.action_mask, self._name)
         self._choices: ChoiceCheck | None = None
@@ -270,7 +269,7 @@ class EnvCheck:
 
             self._choices = ChoiceCheck(self._action_space)
         self._finds_masks = cfg.action_mask == 'auto' and self._choices is None and mask_size(self._action_space) > 0
-        self._has_limit, self._n_end = step_limit(env) is not None, 0
+        self._has_limit = step_limit(env) is not None
         self._statistics = running_statistics(env)
         self._explained = {each.stream for each in self._statistics if each.is_sure}
         self._to_env = ActionMap(self._action_space)
@@ -284,12 +283,12 @@ class EnvCheck:
         except BrokenContractError as broken:
             raise self._error(broken) from broken
         except (Exception, SystemExit) as error:
-            add_place(error, location_of(self._name, 0, self._n_step))
+            add_place(error, Place(self._name, self._n_step).of(0))
             raise
         found = [Finding(each.sentence(self._name), is_chance=True) for each in self._statistics if each.is_sure]
         if unlike:
             found.append(Finding(unlike, is_chance=True))
-        if n_step >= LONG and not self._n_end and not self._has_limit:
+        if n_step >= LONG and not self._watch.lengths and not self._has_limit:
             found.append(Finding(endless(self._name, n_step)))
         return found
 
@@ -322,7 +321,7 @@ class EnvCheck:
         for each in self._statistics:
             if what.endswith(each.stream):
                 return each.sentence(self._name)
-        return not_repeated(location_of(self._name, 0, step), got, SEED_DO)
+        return not_repeated(Place(self._name, step).of(0), got, SEED_DO)
 
     def _sample(self, mask: object) -> Action:
         """A random action, a legal one where there is a mask."""
@@ -332,7 +331,7 @@ class EnvCheck:
         return action_of(self._to_env(random_actions(self._action_space, 1, self._rng, bits)), 0)
 
     def _rollout(
-        self, n_step: int, choose: Callable[[dict[str, np.ndarray]], Action], watch: StepWatch | None = None
+        self, n_step: int, choose: Callable[[dict[str, np.ndarray]], Action], watch: Recorder | None = None
     ) -> Iterator[Leaves]:
         """What each action leads to, from the state that `SEED` gives; where an episode ends, another one follows."""
         self._n_step = 0
@@ -342,7 +341,6 @@ class EnvCheck:
             values = {'reward': reward, 'terminated': terminated, 'truncated': truncated}
             seen: Leaves = {'observation': obs, **{what: {'': value} for what, value in values.items()}}
             if terminated or truncated:
-                self._n_end += 1
                 obs = seen['first observation of the next episode'] = self._reset_leaves(raw, watch)
             elif self._n_step == n_step:
                 self._reset_leaves(raw)
@@ -383,7 +381,7 @@ class EnvCheck:
         self._unpacked('step', env.step(self._sample(mask) if is_same else env.action_space.sample()))
         self._n_step = 0
 
-    def _reset(self, seed: int | None, watch: StepWatch | None = None) -> dict[str, np.ndarray]:
+    def _reset(self, seed: int | None, watch: Recorder | None = None) -> dict[str, np.ndarray]:
         """The leaves of a first observation by their paths."""
         start = time.perf_counter()
         result = self._env.reset(seed=seed)
@@ -397,7 +395,7 @@ class EnvCheck:
         return found
 
     def _step(
-        self, action: Action, watch: StepWatch | None = None
+        self, action: Action, watch: Recorder | None = None
     ) -> tuple[object, dict[str, np.ndarray], ArrayLike, bool, bool]:
         start = time.perf_counter()
         result = self._env.step(action)
@@ -414,15 +412,13 @@ class EnvCheck:
         return obs, found, reward, *ends
 
     def _flag(self, what: str, flag: object) -> bool:
-        if isinstance(flag, (bool, np.bool_)):
-            return bool(flag)
-        broken = f'{what} is {show_value(flag)}', 'a bool', f'return bool({what})'
         try:
             value = as_flag(what, flag)
-        except BrokenContractError:
-            self._note(BrokenContractError(*broken))
+        except BrokenContractError as broken:
+            self._note(broken)
             return False
-        self._note(ToleratedError(*broken))
+        if not isinstance(flag, (bool, np.bool_)):
+            self._note(ToleratedError(f'{what} is {show_value(flag)}', 'a bool', f'return bool({what})'))
         return value
 
     def _check_info(self, info: object, call: str) -> None:
@@ -460,7 +456,7 @@ class EnvCheck:
         assert isinstance(result, list)
         return result
 
-    def _reset_leaves(self, obs: object, watch: StepWatch | None = None) -> dict[str, np.ndarray]:
+    def _reset_leaves(self, obs: object, watch: Recorder | None = None) -> dict[str, np.ndarray]:
         """Resets the env, which must not write into the final observation of the episode."""
         before = checked_leaves(obs, self._space, 'step', self._note)
         first = self._reset(None, watch)
@@ -497,4 +493,4 @@ class EnvCheck:
         got, wanted, do = broken.args
         if 'set env.' not in do:
             do = f'{do}, {TAKEN}' if isinstance(broken, ToleratedError) else f'{do} {MOVED}'
-        return contract_error(self._name, 0, self._n_step, got, wanted, do)
+        return Place(self._name, self._n_step).error(0, got, wanted, do)

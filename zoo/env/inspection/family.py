@@ -1,11 +1,12 @@
-"""Checks an env family, which makes vectors only, in a few steps; wrappers with statistics; random legal actions."""
+"""Checks an env family, which makes vectors only, in a few steps; what steps show; wrappers with statistics; random actions."""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +16,9 @@ from torch import Tensor
 from zoo.core.data import Obs, leaves, map_tensors
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaf_spaces, mask_size, mask_space
 from zoo.env.config import EnvConfig
-from zoo.env.errors import location_of, show_value
+from zoo.env.errors import Place, show_value
 from zoo.env.families.family import OwnVector
+from zoo.env.infos import end_infos, numbers_of
 from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import find_env
 
@@ -160,13 +162,63 @@ class Finding(NamedTuple):
 Flags = bool | np.ndarray  # of one env, or [B] of several
 
 
-class StepWatch(Protocol):
-    """Is shown the first episodes of a check, of one env or of B envs [B, ...].
+class Range:
+    """Minimum, maximum, mean and standard deviation of numbers."""
 
-    Args: seconds: of the call; obs: the leaves by their paths; info: as the env, or the vector of envs, returned it.
+    def __init__(self) -> None:
+        self.low, self.high = np.inf, -np.inf
+        self._n, self._sum, self._squares = 0, 0.0, 0.0
+
+    def add(self, values: ArrayLike) -> None:
+        """Takes one or more numbers into account; those that are not finite are left out."""
+        array = np.asarray(values, dtype=np.float64)
+        array = array[np.isfinite(array)]
+        if array.size:
+            self.low, self.high = min(self.low, float(array.min())), max(self.high, float(array.max()))
+            self._n += array.size
+            self._sum += float(array.sum())
+            self._squares += float((array**2).sum())
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute value, 0 of none."""
+        return max(abs(self.low), abs(self.high)) if self._n else 0.0
+
+    def to_json(self) -> dict[str, float | None]:
+        """min, max, mean and std; all None of no numbers."""
+        if not self._n:
+            return dict.fromkeys(('min', 'max', 'mean', 'std'))
+        mean = self._sum / self._n
+        std = float(np.sqrt(max(self._squares / self._n - mean**2, 0.0)))
+        return {'min': self.low, 'max': self.high, 'mean': mean, 'std': std}
+
+
+class Recorder:
+    """Is shown the first episodes of a check, of one env or of B envs [B, ...] that step together, and sums them up.
+
+    Args: autoreset: of the vector of envs, None of one env;   limit_s: seconds after which it has seen enough.
     """
 
-    def began(self, seconds: float, obs: Mapping[str, ArrayLike]) -> None: ...
+    def __init__(self, autoreset: str | None, limit_s: float = math.inf) -> None:
+        self._autoreset = autoreset
+        self._deadline = time.monotonic() + limit_s
+        self.n_env, self.n_step, self.n_reset, self.step_s, self.reset_s = 1, 0, 0, 0.0, 0.0
+        self.reward = Range()
+        self.obs: dict[str, Range] = {}
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+        self.n_terminated = 0
+        self.info_keys: dict[str, bool] = {}  # of the last steps of episodes; whether it is a number
+        self._return, self._length = np.zeros(1), np.zeros(1, dtype=int)
+
+    def is_over(self) -> bool:
+        """Whether it has seen enough."""
+        return time.monotonic() > self._deadline
+
+    def began(self, seconds: float, obs: Mapping[str, ArrayLike]) -> None:
+        self.n_reset += 1
+        self.reset_s += seconds
+        self._add_obs(obs)
 
     def stepped(
         self,
@@ -176,28 +228,80 @@ class StepWatch(Protocol):
         terminated: Flags,
         truncated: Flags,
         info: object,
-    ) -> None: ...
+    ) -> None:
+        """seconds: of the call; obs: the leaves by their paths; info: as the env, or the vector of envs, returned it."""
+        self.n_step += 1
+        self.step_s += seconds
+        self._add_obs(obs)
+        earned = np.atleast_1d(np.asarray(reward)) if np.asarray(reward).dtype.kind in 'biuf' else np.zeros(1)
+        earned = np.nan_to_num(earned.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+        self.reward.add(earned)
+        fails = np.atleast_1d(terminated)
+        ends = fails | np.atleast_1d(truncated)
+        self.n_env = len(ends)
+        self._return, self._length = self._return + earned, self._length + np.ones(self.n_env, dtype=int)
+        index = np.flatnonzero(ends)
+        if len(index):
+            self.returns += self._return[index].tolist()
+            self.lengths += self._length[index].tolist()
+            self.n_terminated += int(fails.sum())
+            self._return, self._length = np.where(ends, 0.0, self._return), np.where(ends, 0, self._length)
+            self._add_info(info, index)
 
-    def is_over(self) -> bool:
-        """Whether it has seen enough."""
+    def facts(self) -> dict[str, Any]:
+        """What was seen, in numbers, lists and text."""
+        n, lengths, returns = len(self.lengths), self.lengths, self.returns
+        each = self.step_s / max(self.n_step, 1)
+        first = self.reset_s / max(self.n_reset, 1)
+        calls = self.step_s + (self.reset_s if self._autoreset is None else 0.0)
+        episodes: dict[str, float] = {'count': n, 'terminated': self.n_terminated, 'truncated': n - self.n_terminated}
+        if n:
+            episodes |= {'length_mean': float(np.mean(lengths)), 'length_max': max(lengths)}
+            episodes |= {'return_mean': float(np.mean(returns)), 'return_min': min(returns), 'return_max': max(returns)}
+        return {
+            'steps': self.n_step,
+            'envs': self.n_env,
+            'step_ms': 1e3 * each / self.n_env,
+            'reset_ms': 1e3 * first,
+            'steps_per_s': self.n_step * self.n_env / calls if calls else None,
+            'episodes': episodes,
+            'reward': self.reward.to_json(),
+            'obs': {f'obs.{path}' if path else 'obs': seen.to_json() for path, seen in self.obs.items()},
+            'info_keys': sorted(self.info_keys),
+            'info_numbers': sorted(key for key, is_number in self.info_keys.items() if is_number),
+        }
+
+    def _add_obs(self, obs: Mapping[str, Any]) -> None:
+        for path, values in obs.items():
+            if path != ACTION_MASK:
+                self.obs.setdefault(path, Range()).add(values)
+
+    def _add_info(self, info: object, index: np.ndarray) -> None:
+        if not isinstance(info, Mapping):
+            return
+        if self._autoreset is not None:
+            for each in end_infos(info, index, self._autoreset):
+                self.info_keys |= dict.fromkeys(each, True)
+        else:
+            numbers = numbers_of(info)
+            self.info_keys |= {str(key): str(key) in numbers for key in info}
 
 
-def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, watch: StepWatch | None = None) -> list[Finding]:
+def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, watch: Recorder | None = None) -> list[Finding]:
     """Random steps of envs that step together, the first of them twice; VectorEnv checks what they return.
 
     Returns: warnings about running statistics, the first value that differs, and episodes without an end.
     Raises: as `check_env`.
     """
+    watch = watch or Recorder(env.autoreset)
     sure = [each for each in running_statistics(env) if each.is_sure]
     found = [Finding(each.sentence(env.name), is_chance=True) for each in sure]
     first, again = (map_tensors(torch.clone, env.reset(SEED)) for _ in range(2))
     once: list[dict[str, Any]] = []
-    n_end = 0
     for seen in _vector_rollout(env, n_step, watch):
-        n_end += int((seen['terminated'] | seen['truncated']).any())
         if len(once) < MAX_REPLAY:
             once.append(seen)
-    if n_step >= LONG and not n_end and not _has_limit(cfg, env):
+    if n_step >= LONG and not watch.lengths and not _has_limit(cfg, env):
         found.append(Finding(endless(env.name, n_step)))
     if unlike := _first_unlike(env, first, again, once, sure):
         found.append(Finding(unlike, is_chance=True))
@@ -212,7 +316,9 @@ def _first_unlike(
     if 'the observations' not in explained:
         if unlike := _unlike(env.name, 0, 'the observations of two resets', first, again):
             return unlike
-    for step, (was, now) in enumerate(zip(once, _vector_rollout(env, len(once)), strict=False), 1):
+    for step, (was, now) in enumerate(
+        zip(once, _vector_rollout(env, len(once), Recorder(env.autoreset)), strict=False), 1
+    ):
         for what, value in was.items():
             if what not in explained:
                 if unlike := _unlike(env.name, step, f'{what} of two runs with the same actions', value, now[what]):
@@ -220,11 +326,10 @@ def _first_unlike(
     return None
 
 
-def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: StepWatch | None = None) -> Iterator[dict[str, Any]]:
+def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: Recorder) -> Iterator[dict[str, Any]]:
     start = time.perf_counter()
     obs = env.reset(SEED)
-    if watch is not None:
-        watch.began(time.perf_counter() - start, _arrays(obs))
+    watch.began(time.perf_counter() - start, _arrays(obs))
     rng = torch.Generator().manual_seed(SEED)
     for _ in range(n_step):
         mask = obs[ACTION_MASK] if mask_space(env.obs_space) is not None else None
@@ -232,16 +337,15 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: StepWatch | None = No
         start = time.perf_counter()
         step = env.step(action)
         obs = step.obs
-        if watch is not None:
-            seconds, flags = time.perf_counter() - start, (step.terminated.numpy(), step.truncated.numpy())
-            watch.stepped(seconds, _arrays(obs), step.reward.numpy(), *flags, step.info)
+        seconds, flags = time.perf_counter() - start, (step.terminated.numpy(), step.truncated.numpy())
+        watch.stepped(seconds, _arrays(obs), step.reward.numpy(), *flags, step.info)
         yield {
             'the observations': map_tensors(torch.clone, obs),
             'the rewards': step.reward.clone(),
             'terminated': step.terminated.clone(),
             'truncated': step.truncated.clone(),
         }
-        if watch is not None and watch.is_over():
+        if watch.is_over():
             break
     env.check()
 
@@ -274,7 +378,7 @@ def _unlike(name: str, step: int, what: str, was: Obs, now: Obs) -> str | None:
             index = int(differ.nonzero()[0])
             pair = f'{show_value(a[index].numpy())} and {show_value(b[index].numpy())}'
             got = f'{what}{f", {path!r}," if path else ""} with seed={SEED} differ: {pair}'
-            return not_repeated(location_of(name, index, step), got, 'seed all random numbers in reset')
+            return not_repeated(Place(name, step).of(index), got, 'seed all random numbers in reset')
     return None
 
 

@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
-from numpy.typing import ArrayLike
 
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError, show_error
@@ -25,9 +23,8 @@ from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary,
 from zoo.env.adapter import env_spaces
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import EnvError, EnvKwargsError, MissingExtraError, UnknownEnvError, close_in_time
-from zoo.env.infos import end_infos, numbers_of
 from zoo.env.inspection.check import EnvCheck, is_vector, refused
-from zoo.env.inspection.family import N_ENV, Finding, Flags, check_vector, layers, step_limit
+from zoo.env.inspection.family import N_ENV, Finding, Recorder, check_vector, layers, step_limit
 from zoo.env.make import EnvMaker, env_name, make_env
 from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.workers import WorkerVectorEnv
@@ -37,129 +34,6 @@ LARGE_OBS, LARGE_REWARD, LARGE_RETURN = 100.0, 100.0, 1000.0
 """Sizes from which on networks, whose inputs and outputs are best near 1, learn visibly slower."""
 WIDE, NARROW = 10.0, 0.1
 """Half the distance of an action's bounds, beyond which a Gaussian of deviation 1 misses most of what is between them."""
-
-
-class Range:
-    """Minimum, maximum, mean and standard deviation of numbers."""
-
-    def __init__(self) -> None:
-        self.low, self.high = np.inf, -np.inf
-        self._n, self._sum, self._squares = 0, 0.0, 0.0
-
-    def add(self, values: ArrayLike) -> None:
-        """Takes one or more numbers into account; those that are not finite are left out."""
-        array = np.asarray(values, dtype=np.float64)
-        array = array[np.isfinite(array)]
-        if array.size:
-            self.low, self.high = min(self.low, float(array.min())), max(self.high, float(array.max()))
-            self._n += array.size
-            self._sum += float(array.sum())
-            self._squares += float((array**2).sum())
-
-    @property
-    def largest(self) -> float:
-        """The largest absolute value, 0 of none."""
-        return max(abs(self.low), abs(self.high)) if self._n else 0.0
-
-    def to_json(self) -> dict[str, float | None]:
-        """min, max, mean and std; all None of no numbers."""
-        if not self._n:
-            return dict.fromkeys(('min', 'max', 'mean', 'std'))
-        mean = self._sum / self._n
-        std = float(np.sqrt(max(self._squares / self._n - mean**2, 0.0)))
-        return {'min': self.low, 'max': self.high, 'mean': mean, 'std': std}
-
-
-class Recorder:
-    """Watches the steps of a check, of one env or of several that step together.
-
-    Args: autoreset: of the vector of envs, None of one env;   limit_s: seconds after which it has seen enough.
-    """
-
-    def __init__(self, autoreset: str | None, limit_s: float) -> None:
-        self._autoreset = autoreset
-        self._deadline = time.monotonic() + limit_s
-        self.n_env, self.n_step, self.n_reset, self.step_s, self.reset_s = 1, 0, 0, 0.0, 0.0
-        self.reward = Range()
-        self.obs: dict[str, Range] = {}
-        self.returns: list[float] = []
-        self.lengths: list[int] = []
-        self.n_terminated = 0
-        self.info_keys: dict[str, bool] = {}  # of the last steps of episodes; whether it is a number
-        self._return, self._length = np.zeros(1), np.zeros(1, dtype=int)
-
-    def is_over(self) -> bool:
-        return time.monotonic() > self._deadline
-
-    def began(self, seconds: float, obs: Mapping[str, ArrayLike]) -> None:
-        self.n_reset += 1
-        self.reset_s += seconds
-        self._add_obs(obs)
-
-    def stepped(
-        self,
-        seconds: float,
-        obs: Mapping[str, ArrayLike],
-        reward: ArrayLike,
-        terminated: Flags,
-        truncated: Flags,
-        info: object,
-    ) -> None:
-        self.n_step += 1
-        self.step_s += seconds
-        self._add_obs(obs)
-        earned = np.atleast_1d(np.asarray(reward)) if np.asarray(reward).dtype.kind in 'biuf' else np.zeros(1)
-        earned = np.nan_to_num(earned.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-        self.reward.add(earned)
-        fails = np.atleast_1d(terminated)
-        ends = fails | np.atleast_1d(truncated)
-        self.n_env = len(ends)
-        self._return, self._length = self._return + earned, self._length + np.ones(self.n_env, dtype=int)
-        index = np.flatnonzero(ends)
-        if len(index):
-            self.returns += self._return[index].tolist()
-            self.lengths += self._length[index].tolist()
-            self.n_terminated += int(fails.sum())
-            self._return, self._length = np.where(ends, 0.0, self._return), np.where(ends, 0, self._length)
-            self._add_info(info, index)
-
-    def facts(self) -> dict[str, Any]:
-        """What was seen, in numbers, lists and text."""
-        n, lengths, returns = len(self.lengths), self.lengths, self.returns
-        each = self.step_s / max(self.n_step, 1)
-        first = self.reset_s / max(self.n_reset, 1)
-        calls = self.step_s + (self.reset_s if self._autoreset is None else 0.0)
-        episodes: dict[str, float] = {'count': n, 'terminated': self.n_terminated, 'truncated': n - self.n_terminated}
-        if n:
-            episodes |= {'length_mean': float(np.mean(lengths)), 'length_max': max(lengths)}
-            episodes |= {'return_mean': float(np.mean(returns)), 'return_min': min(returns), 'return_max': max(returns)}
-        return {
-            'steps': self.n_step,
-            'envs': self.n_env,
-            'step_ms': 1e3 * each / self.n_env,
-            'reset_ms': 1e3 * first,
-            'steps_per_s': self.n_step * self.n_env / calls if calls else None,
-            'episodes': episodes,
-            'reward': self.reward.to_json(),
-            'obs': {f'obs.{path}' if path else 'obs': seen.to_json() for path, seen in self.obs.items()},
-            'info_keys': sorted(self.info_keys),
-            'info_numbers': sorted(key for key, is_number in self.info_keys.items() if is_number),
-        }
-
-    def _add_obs(self, obs: Mapping[str, Any]) -> None:
-        for path, values in obs.items():
-            if path != ACTION_MASK:
-                self.obs.setdefault(path, Range()).add(values)
-
-    def _add_info(self, info: object, index: np.ndarray) -> None:
-        if not isinstance(info, Mapping):
-            return
-        if self._autoreset is not None:
-            for each in end_infos(info, index, self._autoreset):
-                self.info_keys |= dict.fromkeys(each, True)
-        else:
-            numbers = numbers_of(info)
-            self.info_keys |= {str(key): str(key) in numbers for key in info}
 
 
 def scale_warnings(cfg: EnvConfig, name: str, seen: Recorder, obs_space: Space, action_space: Space) -> list[str]:
@@ -277,7 +151,9 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
 def worker_seconds(spaces: tuple[gymnasium.Space, gymnasium.Space], n_worker: int, timeout: float) -> float:
     """Seconds that one step of one worker costs where the env itself does nothing, among `n_worker` of them."""
     maker = partial(_StillEnv, *spaces)
-    with closing(WorkerVectorEnv([maker] * n_worker, AutoresetMode.SAME_STEP, timeout, 'still')) as env:
+    with closing(
+        WorkerVectorEnv([maker] * n_worker, gymnasium.vector.AutoresetMode.SAME_STEP, timeout, 'still')
+    ) as env:
         env.reset(seed=0)
         action, times = env.action_space.sample(), []
         for _ in range(N_WARM + N_STEP):
@@ -313,12 +189,16 @@ MASKS = {
     'info': "found: the entry 'action_mask' of the infos",
     'method': 'found: the method action_masks()',
 }
+SPACES = {'kind': 'kind', 'obs_space': 'observations', 'action_space': 'actions'}
+YES_OR_NO = {
+    'picklable': ('picklable', {True: 'yes', False: 'no'}),
+    'repeats': ('seeds', {True: 'repeat its episodes', False: 'do not repeat its episodes'}),
+}
 
 
 def _facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, label in (('kind', 'kind'), ('obs_space', 'observations'), ('action_space', 'actions')):
-        if key in facts:
-            yield label, facts[key]
+    """(label, words) of each fact that is known, in the order of the report."""
+    yield from [(label, facts[key]) for key, label in SPACES.items() if key in facts]
     if facts.get('wrappers'):
         yield 'wrappers', ', '.join(facts['wrappers'])
     if 'unbounded' in facts:
@@ -330,10 +210,7 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _values(facts)
     if 'vectorization' in facts:
         yield 'vectorization', f'{facts["vectorization"]}: {facts["vectorization_why"]}'
-    if 'picklable' in facts:
-        yield 'picklable', 'yes' if facts['picklable'] else 'no'
-    if facts.get('repeats') is not None:
-        yield 'seeds', 'repeat its episodes' if facts['repeats'] else 'do not repeat its episodes'
+    yield from [(label, words[facts[key]]) for key, (label, words) in YES_OR_NO.items() if facts.get(key) is not None]
 
 
 def _values(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -61,7 +61,7 @@ TENSOR_ENV_REGISTRY: Registry[Callable[..., TensorEnv]] = Registry(
 )
 
 
-def leaves(state: State) -> list[Tensor]:
+def state_leaves(state: State) -> list[Tensor]:
     """The tensors of a state, in order."""
     if isinstance(state, Tensor):
         return [state]
@@ -69,7 +69,7 @@ def leaves(state: State) -> list[Tensor]:
 
 
 def rebuild(like: State, tensors: Sequence[Tensor]) -> State:
-    """A state with the structure of `like`; the inverse of `leaves`."""
+    """A state with the structure of `like`; the inverse of `state_leaves`."""
     if isinstance(like, Tensor):
         return tensors[0]
     if isinstance(like, dict):
@@ -81,4 +81,4 @@ def choose(mask: Tensor, new: State, old: State) -> State:
     """Rows of `new` where mask [B] is true, of `old` elsewhere."""
     if isinstance(old, Tensor):
         return torch.where(mask.view(-1, *[1] * (old.dim() - 1)), new, old)
-    return rebuild(old, [choose(mask, *pair) for pair in zip(leaves(new), leaves(old), strict=True)])
+    return rebuild(old, [choose(mask, *pair) for pair in zip(state_leaves(new), state_leaves(old), strict=True)])

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.action_map import ActionMap
-from zoo.core.data import Obs
-from zoo.core.data import leaves as obs_leaves
+from zoo.core.data import Obs, leaves
 from zoo.core.spaces import (
     ACTION_MASK,
     Dict,
@@ -22,7 +21,7 @@ from zoo.core.spaces import (
 )
 from zoo.env.errors import BrokenContractError, of_entry
 from zoo.env.masks import choice_slices
-from zoo.env.tensor.base import State, TensorEnv, choose, leaves, rebuild
+from zoo.env.tensor.base import State, TensorEnv, choose, rebuild, state_leaves
 
 TensorFunction = Callable[..., Sequence[Tensor]]
 Compile = Callable[[TensorFunction, str], TensorFunction]  # of a function and its name in messages
@@ -83,7 +82,7 @@ class StepProgram:
                 'a tensor, or a tuple or dict of tensors',
                 'return one of these',
             )
-        for leaf in leaves(state):
+        for leaf in state_leaves(state):
             _check_is_tensor('the state of reset', leaf)
             self._check('the state of reset', leaf, (len(noise), *leaf.shape[1:]), leaf.dtype)
         return Fresh(state, self._observe(state, len(noise)))
@@ -131,7 +130,7 @@ class StepProgram:
         """[B], finite where the observation and `seen` are, and indices are in their space."""
         if isinstance(obs, Tensor):
             return self._watch_leaf('', obs, seen)
-        for path, x in obs_leaves(obs):
+        for path, x in leaves(obs):
             seen = self._watch_leaf(path, x, seen)
         return seen
 
@@ -173,7 +172,7 @@ class StepProgram:
             raise BrokenContractError(
                 f'the state of step is {_form(state)}', f'{_form(before)} as of reset', 'return the same form'
             )
-        for old, new in zip(leaves(before), leaves(state), strict=True):
+        for old, new in zip(state_leaves(before), state_leaves(state), strict=True):
             self._check('the state of step', new, old.shape, old.dtype)
         self._check('the reward', reward, (self._n_env,), torch.float32)
         self._check('terminated', terminated, (self._n_env,), torch.bool)
@@ -201,11 +200,11 @@ class CompiledProgram:
     def __init__(self, program: StepProgram, carry: Carry, fresh: Fresh, name: str, compile: Compile) -> None:
         self._program = program
         self._states = carry.state, fresh.state
-        self._n_leaf, self._obs_space = len(leaves(carry.state)), program.env.obs_space
+        self._n_leaf, self._obs_space = len(state_leaves(carry.state)), program.env.obs_space
         self._run = compile(self._flat, f'the step of {name}')
 
     def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, StepOutcome]:
-        n, states = self._n_leaf, (*leaves(carry.state), *leaves(fresh.state))
+        n, states = self._n_leaf, (*state_leaves(carry.state), *state_leaves(fresh.state))
         out = self._run(*states, *_tensors(fresh.obs), *carry[1:], action, noise)
         rest = iter(out[n + 3 :])
         obs, next_obs = (map_spaces(lambda _: next(rest), self._obs_space) for _ in range(2))
@@ -220,11 +219,11 @@ class CompiledProgram:
         carry, out = self._program(
             Carry(state, age, nan_mark, n_finite_step), action, Fresh(fresh_state, fresh_obs), noise
         )
-        return [*leaves(carry.state), *carry[1:], *_tensors(out.obs), *_tensors(out.next_obs), *out[2:]]
+        return [*state_leaves(carry.state), *carry[1:], *_tensors(out.obs), *_tensors(out.next_obs), *out[2:]]
 
 
 def _tensors(obs: Obs) -> list[Tensor]:
-    return [x for _, x in obs_leaves(obs)]
+    return [x for _, x in leaves(obs)]
 
 
 def _check_is_tensor(what: str, value: object) -> None:

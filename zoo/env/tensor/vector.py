@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.action_map import action_width
-from zoo.core.data import Obs, StepBlock, Timestep, map_tensors
-from zoo.core.data import leaves as obs_leaves
+from zoo.core.data import Obs, StepBlock, Timestep, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import (
@@ -39,15 +38,13 @@ from zoo.env.errors import (
     EnvError,
     Place,
     UnsupportedEnvError,
-    contract_error,
-    location_of,
     of_entry,
 )
 from zoo.env.families.family import EnvRequest, env_family
 from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import raise_kwargs_error
 from zoo.env.masks import choice_slices
-from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, leaves, rebuild
+from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, rebuild, state_leaves
 from zoo.env.tensor.program import Carry, Compile, CompiledProgram, Fresh, StepOutcome, StepProgram
 
 BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes that are begun at once, for several steps
@@ -167,7 +164,7 @@ class TensorVectorEnv(AnyVectorEnv):
         ):
             kind = 'floats' if self._takes_float else 'integers'
             raise EnvError(
-                f'{location_of(self.name, None, self._place.step + 1)}: the actions are {action.dtype} of shape '
+                f'{Place(self.name, self._place.step + 1).of(None)}: the actions are {action.dtype} of shape '
                 f'{tuple(action.shape)} on {action.device}, wanted {kind} of shape {self._action_shape} on '
                 f"{self.device}; pass the policy's output unchanged, and make both for the same device."
             )
@@ -193,10 +190,8 @@ class TensorVectorEnv(AnyVectorEnv):
         others = ', or the observation is outside of its space' if has_index else ''
         if mask_space(self.obs_space) is not None:
             others += ', or the action mask allows nothing'
-        raise contract_error(
-            self.name,
+        raise Place(self.name, int(n_finite_step[index]) + 1).error(
             index,
-            int(n_finite_step[index]) + 1,
             f'the observation or the reward is not finite{others}',
             'finite numbers',
             'fix the env; if its actions are continuous, look at the policy too',
@@ -236,10 +231,10 @@ class TensorVectorEnv(AnyVectorEnv):
         """States of B * n rows -> n states of B rows."""
         if isinstance(state, Tensor):
             return list(state.view(self._n_block, self.n_env, *state.shape[1:]).unbind(0))
-        return [rebuild(state, list(row)) for row in zip(*map(self._by_step, leaves(state)), strict=True)]
+        return [rebuild(state, list(row)) for row in zip(*map(self._by_step, state_leaves(state)), strict=True)]
 
     def _check_first(self, obs: Obs) -> None:
-        for (path, leaf), (_, x) in zip(leaf_spaces(self.obs_space), obs_leaves(obs), strict=True):
+        for (path, leaf), (_, x) in zip(leaf_spaces(self.obs_space), leaves(obs), strict=True):
             fine = self._is_fine(leaf, x, is_mask=path == ACTION_MASK)
             if not fine.all():
                 index = int((~fine).nonzero()[0])
