@@ -31,15 +31,20 @@ from zoo.env.errors import Restarts
 from zoo.policy.base import Policy
 from zoo.policy.config import PolicyConfig, device_of
 from zoo.run.base_config import JobConfig, LoggerConfig
-from zoo.run.checkpoint.file import Checkpoint, State, check_finite, load_checkpoint
-from zoo.run.checkpoint.manager import CheckpointManager, refuse_unsavable
-from zoo.run.checkpoint.schema import saved_run
+from zoo.run.checkpoint import (
+    Checkpoint,
+    CheckpointManager,
+    State,
+    check_finite,
+    load_checkpoint,
+    refuse_unsavable,
+    saved_run,
+)
 from zoo.run.config import frozen_config, resolve_config
 from zoo.run.data_parallel import Agreement, RankAgreement
 from zoo.run.folder import FollowedFolder, RunFolder, best_return_of, refuse_unwritable
 from zoo.run.log import make_sinks
-from zoo.run.log.logger import Logger
-from zoo.run.log.report import ConsoleLine, Report, VideoFiles, VideoWriter
+from zoo.run.log.logger import ConsoleLine, Logger, Report, VideoFiles, VideoWriter
 from zoo.run.observers.base import MAIN, Observer, Parts, Progress, RunView
 from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
 from zoo.run.observers.diagnostics import Advice, facts_of

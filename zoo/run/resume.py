@@ -16,15 +16,21 @@ from zoo.env.errors import EnvError
 from zoo.policy.modes import MODES
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
-from zoo.run.checkpoint.file import Checkpoint, CheckpointError, check_finite, fit_state, malformed, shown
-from zoo.run.checkpoint.manager import SaveError, of_rank
-from zoo.run.checkpoint.schema import (
+from zoo.run.checkpoint import (
+    Checkpoint,
+    CheckpointError,
     SavedRun,
+    SaveError,
     causes_of_misfits,
+    check_finite,
     check_given_model,
     check_saved_modes,
+    fit_state,
+    malformed,
+    of_rank,
     saved_meta,
     saved_run,
+    shown,
 )
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import root_of
@@ -220,7 +226,6 @@ class Checkpoints(Observer):
             or_warn(self._save_best)
 
     def after_round(self, job: RunView) -> None:
-        """Saves where it is due."""
         if job.env_step - self._progress.save_step >= self._freq:
             with job.timer.part('log'):
                 or_warn(job.save)
