@@ -28,10 +28,14 @@ from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
+from zoo.run.checkpoint import (
+    SavedRun,
+    SaveError,
+    load_checkpoint,
+    saved_run,
+    steps_of,
+)
 from zoo.run.checkpoint.consent import Trust, check_memory, check_names, check_sizes, consent_words, give_names
-from zoo.run.checkpoint.file import load_checkpoint, steps_of
-from zoo.run.checkpoint.manager import SaveError
-from zoo.run.checkpoint.schema import SavedRun, saved_run
 from zoo.run.config import frozen_config, resolve_config, without_defaults
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import refuse_no_run_folder, refuse_other_config, root_of

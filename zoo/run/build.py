@@ -31,15 +31,20 @@ from zoo.env.errors import Restarts
 from zoo.policy.base import Policy
 from zoo.policy.config import PolicyConfig, device_of
 from zoo.run.base_config import JobConfig, LoggerConfig
-from zoo.run.checkpoint.file import Checkpoint, State, check_finite, load_checkpoint
-from zoo.run.checkpoint.manager import CheckpointManager, refuse_unsavable
-from zoo.run.checkpoint.schema import saved_run
+from zoo.run.checkpoint import (
+    Checkpoint,
+    CheckpointManager,
+    State,
+    check_finite,
+    load_checkpoint,
+    refuse_unsavable,
+    saved_run,
+)
 from zoo.run.config import frozen_config, resolve_config
 from zoo.run.data_parallel import Agreement, RankAgreement
 from zoo.run.folder import FollowedFolder, RunFolder, best_return_of, refuse_unwritable
 from zoo.run.log import make_sinks
-from zoo.run.log.logger import Logger
-from zoo.run.log.report import ConsoleLine, Report, VideoFiles, VideoWriter
+from zoo.run.log.logger import ConsoleLine, Logger, Report, VideoFiles, VideoWriter
 from zoo.run.observers.base import MAIN, Observer, Parts, Progress, RunView
 from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
 from zoo.run.observers.diagnostics import Advice, facts_of
@@ -140,34 +145,6 @@ def _make_buffer(cfg: JobConfig, policy: Policy, ranks: Ranks) -> Buffer:
     return buffer
 
 
-class Extras(NamedTuple):
-    """Observers of a run that its config or its caller asks for; what cannot be one is refused before anything is made."""
-
-    callbacks: Callbacks
-    gradients: GradientEvents | None
-    stop_rules: StopRules | None
-    videos: VideoWriter | None
-    on_evaluation: OnEvaluation | None
-    sinks: list[Any]
-
-
-def make_extras(cfg: JobConfig, callbacks: Sequence[Any], on_evaluation: OnEvaluation | None, ranks: Ranks) -> Extras:
-    """Args: callbacks: besides those of cfg. Raises: ConfigError."""
-    made, stop_rules, leads = Callbacks([*cfg.callbacks, *callbacks]), None, ranks.rank == 0
-    if cfg.stop:
-        from zoo.run.observers.stop_rules import StopRules
-
-        stop_rules = StopRules(cfg.stop, ranks)
-    return Extras(
-        made,
-        GradientEvents(made) if 'on_gradient' in made else None,
-        stop_rules,
-        sinks=make_sinks(cfg.logger.sinks, cfg.logger.tensorboard) if leads else [],
-        videos=tool('Videos')(cfg) if leads and cfg.logger.video_freq else None,
-        on_evaluation=on_evaluation if leads else None,
-    )
-
-
 def complete_config(cfg: JobConfig | Mapping[str, Any] | str | Path, checkpoint: Checkpoint | None) -> JobConfig:
     """The config of a run, resolved and frozen. Args: cfg: resolved or not; checkpoint: to continue from."""
     found = frozen_config(cfg if isinstance(cfg, Config | JobConfig) else resolve_config(cfg))
@@ -177,19 +154,35 @@ def complete_config(cfg: JobConfig | Mapping[str, Any] | str | Path, checkpoint:
 class RunBuilder:
     """Puts a run together: first its components, then the observers that look at it.
 
-    Args: undo: gets what closes all of it.
-    Attributes: parts, progress, agreement, ending, log, report, manager; observers: in the order in which they are told
-      of an event.
+    Args: callbacks: besides those of cfg; undo: gets what closes all of it.
+    Attributes: parts, progress, agreement, ending, log, report, manager, stop_rules; observers: in the order in which they
+      are told of an event.
+    Raises: ConfigError for an observer that cannot be one, before anything is made.
     """
 
     def __init__(
-        self, cfg: JobConfig, checkpoint: Checkpoint | None, extras: Extras, ranks: Ranks, undo: ExitStack
+        self,
+        cfg: JobConfig,
+        checkpoint: Checkpoint | None,
+        callbacks: Sequence[Any],
+        on_evaluation: OnEvaluation | None,
+        ranks: Ranks,
+        undo: ExitStack,
     ) -> None:
-        self.extras = extras
         self._cfg, self._checkpoint, self._ranks, self._undo = cfg, checkpoint, ranks, undo
-        self._leads = ranks.rank == 0
+        self._leads = leads = ranks.rank == 0
+        self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
+        self._gradients = GradientEvents(self._callbacks) if 'on_gradient' in self._callbacks else None
+        self.stop_rules: StopRules | None = None
+        if cfg.stop:
+            from zoo.run.observers.stop_rules import StopRules
 
-    def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> None:
+            self.stop_rules = StopRules(cfg.stop, ranks)
+        self._videos: VideoWriter | None = tool('Videos')(cfg) if leads and cfg.logger.video_freq else None
+        self._sinks = make_sinks(cfg.logger.sinks, cfg.logger.tensorboard) if leads else []
+        self._on_evaluation = on_evaluation if leads else None
+
+    def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> Parts:
         """Makes the components, with the state of the checkpoint; see `SerialJob`."""
         cfg, checkpoint, ranks, undo = self._cfg, self._checkpoint, self._ranks, self._undo
         folder = RunFolder(cfg, checkpoint, run_dir) if self._leads else FollowedFolder(ranks)
@@ -199,88 +192,105 @@ class RunBuilder:
         use_threads(cfg.policy.n_thread or 1)
         if cfg.keep_freed_memory:
             keep_freed_memory()
-        readers = self.extras.callbacks.names('on_gradient')
+        readers = self._callbacks.names('on_gradient')
         parts = make_parts(cfg, policy, undo, n_thread, model, readers, ranks)
-        if self.extras.gradients is not None:
-            forward = self.extras.gradients.showing(parts.learn_mode.forward)
+        if self._gradients is not None:
+            forward = self._gradients.showing(parts.learn_mode.forward)
             parts = parts._replace(learn_mode=parts.learn_mode._replace(forward=forward))
-        if checkpoint is None:
-            begin_new(parts.policy, cfg, policy is not None, ranks)
-        self.parts, self._schedules, self._n_reset = parts, EnvSchedules(cfg, parts), reset_every(cfg)
-        self.progress = Progress()
+        self.parts, self._schedules = parts, EnvSchedules(cfg, parts)
         if checkpoint is not None:
-            self.progress = restore(cfg, parts, checkpoint, self.extras.stop_rules, ranks)
-        several = RankAgreement(ranks, parts, self.progress) if ranks.size > 1 else None
-        self._counters, self.agreement = several, several or Agreement(parts)
-
-    def open_folder(self, is_over: bool) -> Path:
-        """Makes the folder of the run. Args: is_over: nothing is left to train."""
-        self._folder.begin(is_over)
-        if self._leads:
-            self._ranks.share(self._folder.path)
-        return self._folder.path
+            rules = () if self.stop_rules is None else (self.stop_rules.load_state_dict,)
+            self.progress = restore(cfg, parts, checkpoint, ranks, *rules)
+        else:
+            self.progress = Progress()
+            parts.policy.check_fields()
+            refuse_unsavable(parts.policy)
+            if cfg.init_from is not None and policy is None:
+                start_from(parts.policy, cfg.init_from, cfg.init_from_keys, ranks)
+        self._counters = RankAgreement(ranks, parts, self.progress) if ranks.size > 1 else None
+        self.agreement = self._counters or Agreement(parts)
+        return parts
 
     def open(self, job: RunView, save_best: Callable[[], Path | None]) -> None:
-        """Makes what looks at a run, whose components are there. Args: save_best: of the run."""
-        cfg, leads = self._cfg, self._leads
+        """Makes the folder, and what looks at a run whose components are there. Args: save_best: of the run."""
+        cfg, leads, progress, checkpoint = self._cfg, self._leads, self.progress, self._checkpoint
+        stop_value = cfg.policy.eval.stop_value
+        if checkpoint is not None and progress.is_evaluated(job.env_step) and progress.reached(stop_value):
+            job.stop_reason = ''
+        self._folder.begin(is_over=checkpoint is not None and job.done)
+        job.run_dir = self._folder.path
+        if leads:
+            self._ranks.share(job.run_dir)
         file = ResultFile(job.run_dir, self.parts.n_thread) if leads else None
         self.ending = Ending(job, file)
         if file is not None:
             self._undo.push(file.see_exit)
-        log = open_log(cfg, self._folder, job.env_step, self.extras.sinks, leads)
+        section = cfg.logger if leads else LoggerConfig(console='off')  # a process that does not lead writes nothing
+        with refuse_unwritable(job.run_dir):
+            log = Logger(
+                job.run_dir,
+                section,
+                cfg.exp_name,
+                cfg.max_env_step,
+                job.env_step,
+                restore=self._folder.restore,
+                run_cfg=cfg,
+                sinks=self._sinks,
+            )
         self.log = self._undo.enter_context(log)
-        if self.extras.stop_rules is not None:
-            log.listeners.append(partial(self.extras.stop_rules.see, job))
+        if self.stop_rules is not None:
+            log.listeners.append(partial(self.stop_rules.see, job))
         look = Advice(facts_of(cfg, self.parts.policy)).look if leads else lambda env_step, values: None
-        own = self.parts, self.progress, job.timer, cfg.logger.freq
+        own = self.parts, progress, job.timer, cfg.logger.freq
         self.report = Report(log, *own, look, self.agreement, self._schedules.metrics)
-        last = None if self._checkpoint is None else (self._checkpoint.path, job.env_step)
+        last = None if checkpoint is None else (checkpoint.path, job.env_step)
         self.manager = CheckpointManager(job.run_dir, cfg.checkpoint, last, log.keep_files, self._ranks)
         keeps_best = cfg.checkpoint.keep_best and leads
-        self._checkpoints = Checkpoints(cfg.checkpoint.freq, self.progress, save_best if keeps_best else None)
+        self._checkpoints = Checkpoints(cfg.checkpoint.freq, progress, save_best if keeps_best else None)
         self.observers = self._in_order()
 
-    def resume(self, job: RunView, checkpoint: Checkpoint, is_evaluated: bool) -> None:
-        """Says where the run continues, and whether it does. Args: is_evaluated: its policy, as it is now."""
-        rule = self.extras.stop_rules.reason(job) if self.extras.stop_rules is not None else None
-        announce(job, checkpoint, job.stop_reason is not None, rule)
-        job.stop_reason = rule or job.stop_reason
-        if self.extras.videos is not None:
-            self.extras.videos.continue_at(job)
-        if self._cfg.checkpoint.keep_best:  # of a new folder the resumed policy is the best, if it was evaluated
-            self.progress.best_return = best_return_of(job.run_dir)
-            if self.progress.best_return is None and is_evaluated:
-                self._checkpoints.keep_best()
-
     def begin(self, job: RunView) -> None:
-        """Begins the first episodes."""
+        """Says where a run continues, and whether it does; begins the first episodes."""
+        if self._checkpoint is not None:
+            self._resume(job, self._checkpoint)
         self._schedules.before_rollout(job)
         job.reset_env()
         if self._counters is not None:
             self._counters.count()
 
+    def _resume(self, job: RunView, checkpoint: Checkpoint) -> None:
+        rule = self.stop_rules.reason(job) if self.stop_rules is not None else None
+        announce(job, checkpoint, job.stop_reason is not None, rule)
+        job.stop_reason = rule or job.stop_reason
+        if self._videos is not None:
+            self._videos.continue_at(job)
+        if self._cfg.checkpoint.keep_best:  # of a new folder the resumed policy is the best, if it was evaluated
+            self.progress.best_return = best_return_of(job.run_dir)
+            if self.progress.best_return is None and self.progress.is_evaluated(job.env_step):
+                self._checkpoints.keep_best()
+
     def _in_order(self) -> tuple[Observer, ...]:
         """All observers, in the order in which they are told of an event; what a run leaves off is not among them."""
-        cfg, parts, progress, extras = self._cfg, self.parts, self.progress, self.extras
-        stop_value = cfg.policy.eval.stop_value
+        cfg, parts, progress = self._cfg, self.parts, self.progress
+        stop_value, n_reset = cfg.policy.eval.stop_value, reset_every(cfg)
         found: list[Observer | None] = [
             self.ending,
             self._counters,  # before anybody reads a counter
             Threads(parts.n_thread),
             self._schedules if self._schedules.changes else None,
-            None if self._n_reset is None else EnvResets(self._n_reset, parts.collector),  # with what schedules set
+            None if n_reset is None else EnvResets(n_reset, parts.collector),  # with what schedules set
             MetricNames(parts.learn_mode),
             SampleCount(progress),
-            extras.gradients,
+            self._gradients,
             Evaluations(cfg.policy.eval.eval_freq, progress),
-            extras.stop_rules,  # which may ask for the last evaluation
+            self.stop_rules,  # which may ask for the last evaluation
             self.report,
             self._checkpoints,  # of a round that may be the last one
             None if stop_value is None else StopValue(stop_value, progress),
             ConsoleLine(self.report, progress),  # with the best return
-            extras.callbacks if extras.callbacks else None,
-            None if extras.on_evaluation is None else EvaluationListener(extras.on_evaluation),
-            None if extras.videos is None else VideoFiles(extras.videos, self.log),
+            self._callbacks if self._callbacks else None,
+            None if self._on_evaluation is None else EvaluationListener(self._on_evaluation),
+            None if self._videos is None else VideoFiles(self._videos, self.log),
         ]
         return tuple(observer for observer in found if observer is not None)
 
@@ -415,35 +425,6 @@ def _choose_threads(cfg: JobConfig, policy: Policy, n_env: int, limit: int) -> d
     n_row = max(whole if size is None else size for size in sizes)
     n_eval_env = min(cfg.env.evaluator_env_num, cfg.policy.eval.n_episode)
     return phase_threads(policy, {'collect': n_env, 'learn': n_row, 'evaluate': n_eval_env}, limit)
-
-
-def begin_new(policy: Policy, cfg: JobConfig, is_given: bool, ranks: Ranks) -> None:
-    """Checks the policy of a new run, and gives it the parameters of init_from.
-
-    Args: is_given: it began with what its maker chose.
-    """
-    policy.check_fields()
-    refuse_unsavable(policy)
-    if cfg.init_from is not None and not is_given:
-        start_from(policy, cfg.init_from, cfg.init_from_keys, ranks)
-
-
-def open_log(
-    cfg: JobConfig, folder: RunFolder | FollowedFolder, env_step: int, sinks: Sequence[Any], leads: bool
-) -> Logger:
-    """The log of a run; that of a process which does not lead writes nothing. Raises: UserError if it cannot be written."""
-    section = cfg.logger if leads else LoggerConfig(console='off')
-    with refuse_unwritable(folder.path):
-        return Logger(
-            folder.path,
-            section,
-            cfg.exp_name,
-            cfg.max_env_step,
-            env_step,
-            restore=folder.restore,
-            run_cfg=cfg,
-            sinks=sinks,
-        )
 
 
 def make_policy(

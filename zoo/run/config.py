@@ -38,8 +38,7 @@ from zoo.env import EnvConfig
 from zoo.env.make import take_env_instances
 from zoo.policy.config import PolicyConfig
 from zoo.run.base_config import CheckpointConfig, JobConfig, LoggerConfig
-from zoo.run.checkpoint.consent import leaf_values
-from zoo.run.checkpoint.schema import check_config_size
+from zoo.run.checkpoint import check_config_size, leaf_values
 from zoo.run.config_check import N_SAMPLE, N_STEP, cross_check, fill_rollout, fill_schedules
 from zoo.worker.evaluation_env import fill_evaluation
 

@@ -64,11 +64,9 @@ class RankAgreement(Agreement, Observer):
         self._before = self._counters()
 
     def after_rollout(self, job: RunView) -> None:
-        """Counts what was collected."""
         self.count()
 
     def after_update(self, job: RunView) -> None:
-        """Counts what was learned from."""
         self.count()
 
     def count(self) -> None:

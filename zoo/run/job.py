@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,25 +12,23 @@ from torch import nn
 from zoo.config.components import section_of
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import PIPELINE_REGISTRY
-from zoo.core.seeding import stream
 from zoo.core.timer import Clocks, Timer
-from zoo.env.settings import RunEnvs
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
-from zoo.run.build import RunBuilder, complete_config, make_extras
-from zoo.run.checkpoint import Checkpoint
-from zoo.run.observers.base import handlers_of
+from zoo.run.build import RunBuilder, complete_config
+from zoo.run.checkpoint import (
+    Checkpoint,
+)
+from zoo.run.observers.base import RunView, handlers_of
 from zoo.run.observers.callbacks import CallbackError
 from zoo.run.observers.rounds import mean_metrics, play_evaluations, refuse_empty
 from zoo.run.result import TrainResult
 from zoo.run.resume import meta_of, state_of
 from zoo.worker.evaluator import Evaluation, OnEvaluation, joined_evaluations
 
-logger = logging.getLogger(__name__)
-
 
 @PIPELINE_REGISTRY.register('serial')
-class SerialJob:
+class SerialJob(RunView):
     """Collect a rollout, learn from it, and again.
 
     `iteration` is one round of it: `collect_round`, then `learn_round`. Another plan is a class derived from this one that
@@ -67,24 +64,17 @@ class SerialJob:
         self.is_whole = True
         self._learn_step: int | None = None  # env step before the first rollout that is not learned from yet
         self._ranks = ranks
-        extras = make_extras(cfg, callbacks, on_evaluation, ranks)
         with ExitStack() as undo:  # closes what was made if the rest fails
-            run = RunBuilder(cfg, checkpoint, extras, ranks, undo)
-            run.make(policy, model, run_dir)
-            self._run, self._parts, self._progress, self._agreement = run, run.parts, run.progress, run.agreement
-            self.policy, self.buffer, self.collector = run.parts.policy, run.parts.buffer, run.parts.collector
-            self.collect_mode, self.learn_mode = run.parts.collect_mode, run.parts.learn_mode
+            self._run = run = RunBuilder(cfg, checkpoint, callbacks, on_evaluation, ranks, undo)
+            self._parts = parts = run.make(policy, model, run_dir)
+            self._progress, self._agreement = run.progress, run.agreement
+            self.policy, self.buffer, self.collector = parts.policy, parts.buffer, parts.collector
+            self.collect_mode, self.learn_mode = parts.collect_mode, parts.learn_mode
             # a buffer need not have these two
             self._keep_samples: Callable[[], object] = getattr(self.buffer, 'keep', lambda: None)
             self._set_buffer_step: Callable[[int], object] = getattr(self.buffer, 'set_env_step', lambda env_step: None)
-            self._envs = RunEnvs(run.parts.envs, [each.env for each in run.parts.evaluators])
-            if checkpoint is not None and self._is_evaluated and self._progress.reached(cfg.policy.eval.stop_value):
-                self.stop_reason = ''
-            self.run_dir = run.open_folder(is_over=checkpoint is not None and self.done)
             run.open(self, self._save_best)
             self._handlers = handlers_of(run.observers)
-            if checkpoint is not None:
-                run.resume(self, checkpoint, self._is_evaluated)
             run.begin(self)
             self._undo = undo.pop_all()
 
@@ -161,12 +151,6 @@ class SerialJob:
         """
         return self._agreement.stops(False, received) is not None
 
-    def stop(self, reason: str = '') -> None:
-        """Ends the run after the present iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""
-        if self.stop_reason is None:
-            logger.info('the run ends after this round%s', f': {reason}' if reason else '')
-            self.stop_reason = reason or 'stop() was called'
-
     def evaluate(self) -> Evaluation | None:
         """Greedy episodes on the evaluation envs; keeps the best policy so far, marks the run stopped at stop_value.
 
@@ -206,7 +190,7 @@ class SerialJob:
         """
         self.start()
         is_whole = evaluate
-        if evaluate and not self._is_evaluated:
+        if evaluate and not self._progress.is_evaluated(self.env_step):
             is_whole = self.evaluate() is not None  # else a signal came meanwhile
         self._run.ending.save()
         self._tell_once('on_end', self.result())
@@ -228,46 +212,6 @@ class SerialJob:
             self.stop_reason or ('policy.eval.stop_value is reached' if has_reached else ''),
         )
 
-    def reset_env(self) -> None:
-        """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
-        self.collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
-
-    @property
-    def envs(self) -> RunEnvs:
-        """The envs of training and evaluation, whose attributes may be read and set between rollouts."""
-        return self._envs
-
-    @property
-    def env_step(self) -> int:
-        """Transitions received from training envs."""
-        return self.collector.env_step
-
-    @property
-    def train_iter(self) -> int:
-        """Optimiser steps."""
-        return self.learn_mode.train_iter()
-
-    @property
-    def n_iteration(self) -> int:
-        """Rounds of collecting and learning that were done, those before a resume included."""
-        n_step = self.collector.collect_iter * self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
-        return n_step // self.step_per_iteration
-
-    @property
-    def step_per_iteration(self) -> int:
-        """Env steps of an iteration, here of one rollout, counting rows that only reset an env."""
-        return self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
-
-    @property
-    def done(self) -> bool:
-        """Whether the next iteration would pass max_env_step, stop_value was reached, or `stop` called."""
-        return self.stop_reason is not None or self.env_step + self.step_per_iteration > self.cfg.max_env_step
-
-    @property
-    def wall_s(self) -> float:
-        """Seconds of training, those before a resume included."""
-        return self._progress.wall_before + self.timer.run_s
-
     @property
     def leads(self) -> bool:
         """Whether this process writes: of several ranks the first one does."""
@@ -278,18 +222,13 @@ class SerialJob:
         """Whether this process trains by itself; of several ranks none does anything that the others wait for."""
         return self._agreement.is_alone
 
-    @property
-    def steps_async(self) -> bool:
-        """Whether the training envs step asynchronously, in processes or threads."""
-        return self._parts.envs[0].steps_async
-
     def clocks(self) -> Clocks:
         """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
         return self._run.report.clocks()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resume needs; the envs' own state is not part of it."""
-        rules = self._run.extras.stop_rules
+        rules = self._run.stop_rules
         stop = {} if rules is None else rules.state_dict()
         return state_of(self.cfg, self._parts, self._progress, self.wall_s, self.is_whole, stop)
 
@@ -325,8 +264,3 @@ class SerialJob:
         if path is not None:
             self._tell('on_checkpoint', path)
         return path
-
-    @property
-    def _is_evaluated(self) -> bool:
-        """Whether the policy as it is now was evaluated."""
-        return self._progress.eval_step == self.env_step and self._progress.last_return is not None

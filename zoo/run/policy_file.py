@@ -21,27 +21,25 @@ from zoo.env import EnvConfig
 from zoo.policy.base import Policy
 from zoo.policy.config import PolicyConfig
 from zoo.policy.modes import MODES, Mode
-from zoo.run.checkpoint.consent import EVALUATION_ENVS, Trust, check_names, check_sizes
-from zoo.run.checkpoint.file import (
+from zoo.run.checkpoint import (
+    BY_HAND,
     Checkpoint,
     CheckpointError,
+    SavedRun,
     State,
+    causes_of_misfits,
     check_finite,
+    check_given_model,
+    check_saved_modes,
     fit_state,
     load_checkpoint,
     malformed,
     save_checkpoint,
-    shown,
-)
-from zoo.run.checkpoint.schema import (
-    BY_HAND,
-    SavedRun,
-    causes_of_misfits,
-    check_given_model,
-    check_saved_modes,
     saved_meta,
     saved_run,
+    shown,
 )
+from zoo.run.checkpoint.consent import EVALUATION_ENVS, Trust, check_names, check_sizes
 from zoo.run.config import defaults_for, resolve_policy
 from zoo.run.resources import AllocationError, AllocationLimit
 from zoo.worker.evaluation_env import evaluation_env

@@ -6,34 +6,20 @@ import logging
 from collections.abc import Generator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
 from zoo.core.timer import Clocks
-from zoo.run.observers.base import RunView
+from zoo.run.job import SerialJob
 
 WARM_UP, N_TRACED, N_OPERATOR, NAME_LEN = 2, 3, 10, 60
 
 logger = logging.getLogger(__name__)
 
 
-class ProfiledRun(RunView, Protocol):
-    """What a profile needs of a run."""
-
-    @property
-    def leads(self) -> bool: ...
-
-    @property
-    def steps_async(self) -> bool: ...
-
-    def iteration(self) -> None: ...
-
-    def play_evaluation(self) -> object: ...
-
-
-def profiled(job: ProfiledRun, n_iter: int) -> Generator[None]:
+def profiled(job: SerialJob, n_iter: int) -> Generator[None]:
     """Runs one `job.iteration` for each `next`, without end, and profiles the first ones.
 
     After 2 iterations to warm up, n_iter iterations are timed by the run's own clocks. Then torch's profiler traces 3
@@ -65,7 +51,7 @@ def profiled(job: ProfiledRun, n_iter: int) -> Generator[None]:
         yield
 
 
-def _measured(job: ProfiledRun, n_iter: int) -> Generator[None]:
+def _measured(job: SerialJob, n_iter: int) -> Generator[None]:
     """The iterations that are timed, and those that are traced."""
     report = _Report(job.run_dir / 'profile.txt')
     readings = [job.clocks()]
@@ -110,7 +96,7 @@ class _Report:
             logger.warning('%s cannot be written (%s); training continues', self._path, error.strerror or error)
 
 
-def _times(job: ProfiledRun, readings: list[Clocks]) -> str:
+def _times(job: SerialJob, readings: list[Clocks]) -> str:
     """A table of the parts of an iteration, and a line on evaluations, which are not in every iteration."""
     n_iter, total = len(readings) - 1, readings[-1].since(readings[0])
     iteration_s = total.wall_s - total.seconds['evaluate']
@@ -133,7 +119,7 @@ def _times(job: ProfiledRun, readings: list[Clocks]) -> str:
     return '\n'.join(text)
 
 
-def _evaluation(job: ProfiledRun, so_far: Clocks, step_s: float) -> str:
+def _evaluation(job: SerialJob, so_far: Clocks, step_s: float) -> str:
     """The cost of an evaluation, and its share of a run that has one every eval_freq env steps."""
     freq, call_s = job.cfg.policy.eval.eval_freq, so_far.seconds['evaluate'] / so_far.calls['evaluate']
     share = call_s / (call_s + freq * step_s)

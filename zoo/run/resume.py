@@ -16,19 +16,25 @@ from zoo.env.errors import EnvError
 from zoo.policy.modes import MODES
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
-from zoo.run.checkpoint.file import Checkpoint, CheckpointError, check_finite, fit_state, malformed, shown
-from zoo.run.checkpoint.manager import SaveError, of_rank
-from zoo.run.checkpoint.schema import (
+from zoo.run.checkpoint import (
+    Checkpoint,
+    CheckpointError,
     SavedRun,
+    SaveError,
     causes_of_misfits,
+    check_finite,
     check_given_model,
     check_saved_modes,
+    fit_state,
+    malformed,
+    of_rank,
     saved_meta,
     saved_run,
+    shown,
 )
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import root_of
-from zoo.run.observers.base import Observer, Parts, Progress, RunView, Savable
+from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.run.result import ResultFile
 from zoo.worker.evaluator import Evaluation
 
@@ -75,9 +81,16 @@ def meta_of(cfg: JobConfig, parts: Parts, progress: Progress) -> dict[str, Any]:
 
 
 def restore(
-    cfg: JobConfig, parts: Parts, checkpoint: Checkpoint, stop_rules: Savable | None, ranks: Ranks = ALONE
+    cfg: JobConfig,
+    parts: Parts,
+    checkpoint: Checkpoint,
+    ranks: Ranks = ALONE,
+    load_stop: Callable[[dict[str, Any]], object] = lambda state: None,
 ) -> Progress:
-    """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them."""
+    """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them.
+
+    Args: load_stop: takes the state of the stop rules.
+    """
     checkpoint = of_rank(checkpoint, ranks, parts.n_rank)
     run = saved_run(checkpoint)
     for name in ('obs_space', 'action_space'):
@@ -97,7 +110,7 @@ def restore(
     if run.executor not in (None, parts.policy.executor_name):
         words = 'the run was trained by executor %s and continues with %s: equal to rounding, not bit for bit'
         logger.warning(words, run.executor, parts.policy.executor_name)
-    _load(cfg, parts, run, stop_rules)
+    _load(cfg, parts, run, load_stop)
     counter = run.state.counter
     parts.collector.env_step, parts.collector.collect_iter = counter.env_step, counter.collect_iter
     parts.collector.episodes.n_episode = counter.episode
@@ -127,7 +140,7 @@ def _differences(was: object, now: object, path: str = '') -> Iterator[str]:
         yield f'{path} {shown(repr(was), 40)} -> {shown(repr(now), 40)}'
 
 
-def _load(cfg: JobConfig, parts: Parts, run: SavedRun, stop_rules: Savable | None) -> None:
+def _load(cfg: JobConfig, parts: Parts, run: SavedRun, load_stop: Callable[[dict[str, Any]], object]) -> None:
     expected, state = parts.policy.state_dict(), run.state
     fit_state(expected, state.policy, run.path, causes_of_misfits(run, plain(cfg.policy)))
     for name in expected.keys() & {'model', 'normalizer'}:
@@ -136,8 +149,7 @@ def _load(cfg: JobConfig, parts: Parts, run: SavedRun, stop_rules: Savable | Non
         parts.policy.load_state_dict(state.policy)
         parts.policy.load_memory_state_dict(state.memory)
         parts.buffer.load_state_dict(state.buffer)
-        if stop_rules is not None:
-            stop_rules.load_state_dict(state.stop)
+        load_stop(state.stop)
     except (UserError, RunError):
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -214,7 +226,6 @@ class Checkpoints(Observer):
             or_warn(self._save_best)
 
     def after_round(self, job: RunView) -> None:
-        """Saves where it is due."""
         if job.env_step - self._progress.save_step >= self._freq:
             with job.timer.part('log'):
                 or_warn(job.save)

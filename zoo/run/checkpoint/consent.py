@@ -13,14 +13,14 @@ from typing import Any
 
 import gymnasium
 
-from zoo.config.section import ConfigError, Keyed, join_path, value_at
+from zoo.config.section import ConfigError, Keyed, value_at
 from zoo.config.source import split_override
 from zoo.config.user_code import is_in_file, load_home, members, split_name
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.core.registry import ENV_REGISTRY
 from zoo.run.checkpoint.file import CheckpointError, malformed, shown
-from zoo.run.checkpoint.schema import SavedRun
+from zoo.run.checkpoint.schema import SavedRun, leaf_values
 from zoo.run.resources import SAMPLE_KEYS, machine_memory, sample_bytes
 from zoo.worker.evaluation_env import SET_NAME
 
@@ -201,23 +201,6 @@ def overridden(overrides: Sequence[str]) -> set[str]:
     return {split_override(text)[0] for text in overrides}
 
 
-def leaf_values(value: object, path: str = '') -> Iterator[tuple[str, Any]]:
-    """Path and value of all that is neither dict nor list; the items of a list have its path."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaf_values(item, join_path(path, key))
-    elif isinstance(value, list):
-        for item in value:
-            yield from leaf_values(item, path)
-    else:
-        yield path, value
-
-
-def is_env_id(path: str) -> bool:
-    """Whether the path in a config is that of an env's id: of the training envs, or of an evaluation's."""
-    return ENV_ID.fullmatch(path) is not None
-
-
 def _needs_consent(path: str, name: str, module: str) -> str:
     """What the file names, and what to type."""
     one, python = f'--import {shlex.quote(module)}', f'trust=[{module!r}]'
@@ -234,7 +217,7 @@ def _names(config: object) -> Iterator[tuple[str, str]]:
     for path, value in leaf_values(config):
         if not isinstance(value, str):
             continue
-        if is_env_id(path):
+        if ENV_ID.fullmatch(path):
             is_code = ':' in value and value not in ENV_REGISTRY or value in OLD_GYM
         elif (found := WRAPPER_PATH.fullmatch(path)) and found[1] in (None, '.type'):
             is_code = ':' in value and not WRAPPERS.fullmatch(value)

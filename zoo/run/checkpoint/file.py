@@ -79,41 +79,6 @@ class FileContent(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def write_file(path: Path, content: FileContent) -> None:
-    """Writes a file that `path` holds whole or not at all.
-
-    Raises: TypeError if what is not a tensor takes more than MAX_HEADER; OSError, e.g. on a full disk.
-    """
-    tensors = dict(sorted(content.tensors.items(), key=lambda item: -item[1].element_size()))  # keeps each aligned
-    header = _header(content, tensors)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
-        digest = hashlib.sha256(header)
-        file.write(header)
-        for tensor in tensors.values():
-            data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-            digest.update(data)
-            file.write(data)
-        file.seek(header.index(_DIGEST_KEY) + len(_DIGEST_KEY))
-        file.write(digest.hexdigest().encode())
-
-
-def read_file(path: Path, newest_format: int) -> FileContent:
-    """The content of a file that zoo wrote. Memory: that of the tensors, which the file really holds.
-
-    Raises: CheckpointError if it is no such file, is of a newer format, or was changed.
-    """
-    try:
-        with _open(path) as file:
-            return _read(path, file, newest_format)
-    except FileNotFoundError:
-        raise CheckpointError(path, 'does not exist; pass a run folder or a .safetensors file of it') from None
-    except OSError as error:
-        raise CheckpointError(path, f'cannot be read: {error.strerror or error}') from error
-    except (MemoryError, RuntimeError) as error:  # the second is what torch raises
-        raise CheckpointError(path, 'cannot be read: there is not enough memory for its tensors') from error
-
-
 def malformed(path: Path, problem: str) -> CheckpointError:
     """The error for a file that has a correct checksum but was not written by zoo."""
     return CheckpointError(
@@ -154,7 +119,7 @@ def _open(path: Path) -> BufferedReader:
     return open(path, 'rb')
 
 
-def _read(path: Path, file: BufferedReader, newest_format: int) -> FileContent:
+def _read(path: Path, file: BufferedReader) -> FileContent:
     n_byte = os.fstat(file.fileno()).st_size
     head = file.read(9)
     n_header = int.from_bytes(head[:8], 'little')
@@ -176,7 +141,7 @@ def _read(path: Path, file: BufferedReader, newest_format: int) -> FileContent:
     except (ValueError, RecursionError):
         raise CheckpointError(path, _DAMAGED) from None
     metadata = header.pop('__metadata__', None)
-    number = _format_number(path, metadata, newest_format)
+    number = _format_number(path, metadata)
     if not _has_digest(file, head):
         raise CheckpointError(path, _DAMAGED)
     try:
@@ -230,18 +195,18 @@ class _Entry(Strict):
 _ENTRIES = TypeAdapter(dict[str, _Entry])
 
 
-def _format_number(path: Path, metadata: object, newest: int) -> int:
+def _format_number(path: Path, metadata: object) -> int:
     text = metadata.get('zoo_format') if isinstance(metadata, dict) else None
     if text is None:
         raise CheckpointError(path, 'is a safetensors file of another program; zoo reads only the checkpoints it wrote')
     if not isinstance(text, str) or not re.fullmatch('[1-9][0-9]{0,8}', text):
         raise CheckpointError(
-            path, f'has format {shown(str(text))} but the formats are 1 to {newest}; use another checkpoint'
+            path, f'has format {shown(str(text))} but the formats are 1 to {FORMAT}; use another checkpoint'
         )
-    if int(text) > newest:
+    if int(text) > FORMAT:
         raise CheckpointError(
             path,
-            f'has format {text} and this zoo reads formats up to {newest}: '
+            f'has format {text} and this zoo reads formats up to {FORMAT}: '
             'upgrade with pip install --upgrade policy-zoo',
         )
     return int(text)
@@ -296,14 +261,14 @@ def _tensor(file: BufferedReader, name: str, entry: _Entry) -> Tensor:
     return tensor
 
 
-def _header(content: FileContent, tensors: dict[str, Tensor]) -> bytes:
+def _header(meta: dict[str, Any], values: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
     """Length and JSON of a safetensors header. The digest in it is blank, and is computed over the file in this form."""
     header: dict[str, Any] = {
         '__metadata__': {
-            'zoo_format': str(content.format),
+            'zoo_format': str(FORMAT),
             'sha256': _BLANK.decode(),
-            'meta': json.dumps(content.meta),
-            'state': json.dumps(content.values),
+            'meta': json.dumps(meta),
+            'state': json.dumps(values),
         }
     }
     end = 0
@@ -456,11 +421,23 @@ def save_checkpoint(path: str | os.PathLike[str], state: State, meta: dict[str, 
     Args:
       state: see State; tensors may be on any device and may be views or tied: each is stored in full.
       meta: JSON values, e.g. the config, counters and versions.
-    Raises: TypeError if something is neither a tensor nor a JSON value (names it); OSError, e.g. on a full disk.
+    Raises: TypeError if something is neither a tensor nor a JSON value (names it), or if what is not a tensor takes more
+      than MAX_HEADER; OSError, e.g. on a full disk.
     """
     tensors, values = split(to_tree(state))
     check_json(meta, 'meta')
-    write_file(Path(path), FileContent(FORMAT, meta, values, tensors))
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # keeps each aligned
+    header = _header(meta, values, tensors)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(Path(path)) as file:
+        digest = hashlib.sha256(header)
+        file.write(header)
+        for tensor in tensors.values():
+            data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            digest.update(data)
+            file.write(data)
+        file.seek(header.index(_DIGEST_KEY) + len(_DIGEST_KEY))
+        file.write(digest.hexdigest().encode())
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
@@ -543,7 +520,16 @@ def _turned(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _load_file(path: Path) -> Checkpoint:
-    content = read_file(path, FORMAT)
+    """Reads a file that zoo wrote. Memory: that of the tensors, which the file really holds. Raises: CheckpointError."""
+    try:
+        with _open(path) as file:
+            content = _read(path, file)
+    except FileNotFoundError:
+        raise CheckpointError(path, 'does not exist; pass a run folder or a .safetensors file of it') from None
+    except OSError as error:
+        raise CheckpointError(path, f'cannot be read: {error.strerror or error}') from error
+    except (MemoryError, RuntimeError) as error:  # the second is what torch raises
+        raise CheckpointError(path, 'cannot be read: there is not enough memory for its tensors') from error
     state, meta = content.values, content.meta
     try:
         for name, tensor in content.tensors.items():

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from zoo.config.section import plain
+from zoo.config.section import join_path, plain
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.core.version import VERSION
 from zoo.policy.base import Policy
@@ -332,6 +332,18 @@ def check_config_size(config: dict[str, Any]) -> None:
         power = 128 if key == 'seed' else 63  # a seed may be that of a numpy SeedSequence
         if isinstance(value, int) and abs(value) >= 2**power:
             raise ValueError(f'should have no integer of 2**{power} or more, as {shown(str(key))} is')
+
+
+def leaf_values(value: object, path: str = '') -> Iterator[tuple[str, Any]]:
+    """Path and value of all that is neither dict nor list; the items of a list have its path."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaf_values(item, join_path(path, key))
+    elif isinstance(value, list):
+        for item in value:
+            yield from leaf_values(item, path)
+    else:
+        yield path, value
 
 
 def _entries(value: dict[str, Any] | list[Any], data: object, is_data: bool = False) -> Iterator[tuple[Any, Any, bool]]:

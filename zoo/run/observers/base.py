@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from zoo.core.seeding import stream
+from zoo.env.settings import RunEnvs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,7 +19,6 @@ if TYPE_CHECKING:
     from zoo.core.timer import Clocks, Timer
     from zoo.env import AnyVectorEnv
     from zoo.env.errors import Restarts
-    from zoo.env.settings import RunEnvs
     from zoo.policy.base import Policy
     from zoo.policy.modes import CollectMode, LearnMode
     from zoo.run.base_config import JobConfig
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from zoo.worker.collector import Collector
     from zoo.worker.evaluator import Evaluation, Evaluator
 
-
+logger = logging.getLogger(__name__)
 MAIN = ''  # name of the main evaluation among those of policy.eval.sets
 
 
@@ -81,13 +84,17 @@ class Progress:
         else:
             self._waiting = n if self._waiting is None else self._waiting + n
 
+    def is_evaluated(self, env_step: int) -> bool:
+        """Whether the policy as it is at this env step was evaluated."""
+        return self.eval_step == env_step and self.last_return is not None
+
     def reached(self, stop_value: float | None) -> bool:
         """Whether the last evaluation reached policy.eval.stop_value."""
         return stop_value is not None and self.last_return is not None and self.last_return >= stop_value
 
 
-class RunView(Protocol):
-    """A run as its observers see it; `zoo.SerialJob` is one.
+class RunView:
+    """A run as its observers see it: components, counters, and what may be asked of it; `zoo.SerialJob` is one.
 
     Attributes: stop_requested: whether a signal asks it to stop; stop_reason: why it ends after the present round, maybe
       without words; None: it does not.
@@ -99,59 +106,73 @@ class RunView(Protocol):
     timer: Timer
     stop_requested: Callable[[], bool]
     stop_reason: str | None
+    collector: Collector
+    learn_mode: LearnMode
+    _parts: Parts
+    _progress: Progress
 
     @property
     def envs(self) -> RunEnvs:
         """The envs of training and evaluation, whose attributes may be read and set between rollouts."""
+        return RunEnvs(self._parts.envs, [each.env for each in self._parts.evaluators])
 
     @property
     def env_step(self) -> int:
         """Transitions received from training envs."""
+        return self.collector.env_step
 
     @property
     def train_iter(self) -> int:
         """Optimiser steps."""
+        return self.learn_mode.train_iter()
 
     @property
     def n_iteration(self) -> int:
         """Rounds of collecting and learning that were done, those before a resume included."""
+        n_step = self.collector.collect_iter * self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
+        return n_step // self.step_per_iteration
 
     @property
     def step_per_iteration(self) -> int:
-        """Env steps of a round."""
+        """Env steps of an iteration, here of one rollout, counting rows that only reset an env."""
+        return self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
+
+    @property
+    def done(self) -> bool:
+        """Whether the next iteration would pass max_env_step, stop_value was reached, or `stop` called."""
+        return self.stop_reason is not None or self.env_step + self.step_per_iteration > self.cfg.max_env_step
 
     @property
     def wall_s(self) -> float:
         """Seconds of training, those before a resume included."""
+        return self._progress.wall_before + self.timer.run_s
 
     @property
-    def done(self) -> bool:
-        """Whether the next round would pass max_env_step, or the run was stopped."""
+    def steps_async(self) -> bool:
+        """Whether the training envs step asynchronously, in processes or threads."""
+        return self._parts.envs[0].steps_async
 
     def stop(self, reason: str = '') -> None:
-        """Ends the run after the present round, and logs why."""
+        """Ends the run after the present iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""
+        if self.stop_reason is None:
+            logger.info('the run ends after this round%s', f': {reason}' if reason else '')
+            self.stop_reason = reason or 'stop() was called'
 
     def reset_env(self) -> None:
-        """New episodes in the training envs."""
+        """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
+        self.collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
 
     def evaluate(self) -> Evaluation | None:
-        """Evaluates the policy. Returns: None if a signal came before all episodes had ended."""
+        raise NotImplementedError
 
     def save(self) -> Path:
-        """Writes a checkpoint of everything and returns its path. Raises: SaveError."""
+        raise NotImplementedError
 
     def result(self) -> TrainResult:
-        """The run so far."""
+        raise NotImplementedError
 
     def clocks(self) -> Clocks:
-        """Seconds and calls of each part since the run began."""
-
-
-class Savable(Protocol):
-    """Something of a run with a state that checkpoints keep."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies a state in."""
+        raise NotImplementedError
 
 
 class Observer:

@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 Learn = Callable[[Batch], Metrics]
 
 
-def asks_to_stop(answer: object) -> bool:
-    """Whether on_evaluation returned 'stop'. Raises: UserError if it returned anything else but None."""
-    if answer not in (None, 'stop'):
-        raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
-    return answer == 'stop'
-
-
 class EvaluationListener(Observer):
     """Calls `on_evaluation` of `serial_pipeline`."""
 
@@ -44,18 +37,12 @@ class EvaluationListener(Observer):
         self._listener = listener
 
     def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
-        """Ends the run if it says so."""
-        if asks_to_stop(self._listener(job.env_step, evaluation)):
+        """Ends the run if it returns 'stop'. Raises: UserError if it returns anything else but None."""
+        answer = self._listener(job.env_step, evaluation)
+        if answer not in (None, 'stop'):
+            raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
+        if answer == 'stop':
             job.stop('on_evaluation asked for it')
-
-
-def no_gradient_seen(callbacks: Callbacks, n_step: int) -> UserError:
-    """The error for callbacks with on_gradient that no gradient step called."""
-    return UserError(
-        f'callback {callbacks.names("on_gradient")} has on_gradient, which none of the first {n_step} gradient steps called: '
-        'the policy has steps of its own; call zoo.policy.hooks.gradient_ready(optimizers, loss) in them after each '
-        'backward pass, or leave on_gradient out'
-    )
 
 
 class Callback:
@@ -156,14 +143,8 @@ class Callbacks(Observer):
         return self.on_update if event == 'on_update' else partial(self.call, event)
 
     def on_update(self, job: RunView, metrics: dict[str, Any]) -> None:
-        """Adds the metrics that callbacks return."""
-        found = self.update(job, metrics)
-        metrics.clear()
-        metrics.update(found)
-
-    def update(self, job: RunView, metrics: Metrics) -> Metrics:
-        """The event on_update: returns the metrics with those that callbacks returned, or wrote into them."""
-        found: dict[str, Any] = dict(metrics)
+        """Adds the metrics that callbacks return, or write into them."""
+        found = dict(metrics)
         for name, answer in self._answers('on_update', job, found):
             if answer is not None and not isinstance(answer, dict):
                 self._fail(f'{name} returned {shown(answer)} from on_update; return a dict of metrics, or None')
@@ -175,7 +156,9 @@ class Callbacks(Observer):
                         f'{name} gave the metric {shown(key)} = {shown(value)} in on_update; give a number, or a tensor '
                         'without dimensions, under a text'
                     )
-        return {key: x.detach() if isinstance(x, Tensor) else torch.tensor(float(x)) for key, x in found.items()}
+        metrics.clear()
+        for key, x in found.items():
+            metrics[key] = x.detach() if isinstance(x, Tensor) else torch.tensor(float(x))
 
     def _answers(self, event: str, *args: object) -> Iterator[tuple[str, Any]]:
         for name, method in self._methods[event]:
@@ -212,13 +195,16 @@ class GradientEvents(Observer):
         return forward
 
     def before_update(self, job: RunView, env_step: int) -> None:
-        """Counts from here."""
         self._job, self._n_before = job, job.train_iter
 
     def after_update(self, job: RunView) -> None:
         """There were gradients, if there were steps."""
         if not self._has_seen and job.train_iter > self._n_before:
-            raise no_gradient_seen(self._callbacks, job.train_iter - self._n_before)
+            raise UserError(
+                f'callback {self._callbacks.names("on_gradient")} has on_gradient, which none of the first '
+                f'{job.train_iter - self._n_before} gradient steps called: the policy has steps of its own; call '
+                'zoo.policy.hooks.gradient_ready(optimizers, loss) in them after each backward pass, or leave on_gradient out'
+            )
 
     def _show(self, optimizers: Sequence[Any], loss: Tensor) -> None:
         self._has_seen = True

@@ -34,7 +34,6 @@ class Evaluations(Observer):
         self._freq, self._progress = freq, progress
 
     def after_round(self, job: RunView) -> None:
-        """Evaluates where it is due."""
         if job.env_step // self._freq > self._progress.eval_step // self._freq:
             job.evaluate()
 
@@ -46,7 +45,6 @@ class StopValue(Observer):
         self._stop_value, self._progress = stop_value, progress
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        """Looks at the last evaluation."""
         if self._progress.reached(self._stop_value):
             job.stop_reason = job.stop_reason or ''
 
@@ -72,12 +70,10 @@ class EnvSchedules(Observer):
         return self._training.changes or any(settings.changes for _, settings, _ in self._evaluation)
 
     def before_rollout(self, job: RunView) -> None:
-        """Sets what the training envs have at this env step."""
         if self._training.changes:
             self._training.apply(self._groups, job.env_step)
 
     def before_evaluation(self, job: RunView) -> None:
-        """Sets what the evaluation envs have at this env step."""
         for name, settings, env in self._evaluation:
             if settings.changes:
                 with naming_section(self._cfg, name):
@@ -95,7 +91,6 @@ class EnvResets(Observer):
         self._n, self._collector = n, collector
 
     def before_rollout(self, job: RunView) -> None:
-        """Looks at the rollouts so far."""
         n_rollout = self._collector.collect_iter
         if n_rollout > 0 and n_rollout % self._n == 0 and self._collector.reset_iter != n_rollout:
             job.reset_env()
@@ -143,7 +138,6 @@ class SampleCount(Observer):
         self._progress = progress
 
     def on_batch(self, job: RunView, batch: Batch, metrics: Metrics) -> None:
-        """Adds its samples."""
         self._progress.add_samples(_n_sample(batch))
 
 

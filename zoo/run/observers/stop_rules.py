@@ -264,7 +264,6 @@ class StopRules(Observer):
         return bool(self._rules)
 
     def after_round(self, job: RunView) -> None:
-        """Ends the run if a rule says so."""
         if why := self._ranks.share(self.reason(job)):
             job.stop(why)
 
