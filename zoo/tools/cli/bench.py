@@ -13,7 +13,7 @@ from typing import Any
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import columns
+from zoo.tools.cli.output import argument, columns
 
 KINDS = {
     'learning': 'the returns that the bundled configs reach, beside their targets, over several seeds',
@@ -30,29 +30,28 @@ TAKEN = {
 """The options of each, besides --only, --quick and -o, which all have."""
 
 
-def add_bench(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo bench`."""
-    kind: Any = parser.add_argument('kind', nargs='?', metavar='BENCHMARK', help=', '.join(KINDS))
-    kind.completer = lambda **_: KINDS  # of argcomplete
-    parser.add_argument('--list', action='store_true', help='list the parts of the benchmark, and measure nothing')
-    parser.add_argument('--only', nargs='+', metavar='NAME', help='parts of the benchmark (all)')
-    parser.add_argument(
-        '--quick', action='store_true', help='a look: seconds to minutes, with numbers that mean little'
-    )
-    parser.add_argument(
-        '-o',
-        '--output',
-        type=Path,
-        metavar='FOLDER',
-        help='where results go (./zoo_bench; in a checkout benchmarks/results; with --quick a temporary folder)',
-    )
-    parser.add_argument('--repeats', type=int, metavar='N', help='runs of each; of learning: seeds')
-    parser.add_argument('--scale', type=float, metavar='X', help='factor of the env steps (1)')
-    parser.add_argument('--jobs', type=int, metavar='N', help='learning: runs at a time (2)')
-    parser.add_argument('--force', action='store_true', help='learning: run again what has results')
-    parser.add_argument(
-        '--venvs', type=Path, metavar='FOLDER', help='speed, cluster: of virtual environments with other libraries'
-    )
+ARGUMENTS = {
+    'bench': (
+        argument('kind', nargs='?', metavar='BENCHMARK', help=', '.join(KINDS)),
+        argument('--list', action='store_true', help='list the parts of the benchmark, and measure nothing'),
+        argument('--only', nargs='+', metavar='NAME', help='parts of the benchmark (all)'),
+        argument('--quick', action='store_true', help='a look: seconds to minutes, with numbers that mean little'),
+        argument(
+            '-o',
+            '--output',
+            type=Path,
+            metavar='FOLDER',
+            help='where results go (./zoo_bench; in a checkout benchmarks/results; with --quick a temporary folder)',
+        ),
+        argument('--repeats', type=int, metavar='N', help='runs of each; of learning: seeds'),
+        argument('--scale', type=float, metavar='X', help='factor of the env steps (1)'),
+        argument('--jobs', type=int, metavar='N', help='learning: runs at a time (2)'),
+        argument('--force', action='store_true', help='learning: run again what has results'),
+        argument(
+            '--venvs', type=Path, metavar='FOLDER', help='speed, cluster: of virtual environments with other libraries'
+        ),
+    ),
+}
 
 
 def run_bench(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import columns, print_json, watch_calls_of
+from zoo.tools.cli.output import Argument, argument, columns, print_json, watch_calls_of
 
 if TYPE_CHECKING:
     from zoo.env.config import EnvConfig
@@ -26,32 +26,53 @@ DEMOS = '.npz'
 BEST = Path('checkpoints') / 'best.safetensors'
 
 
-def add_eval(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo eval`."""
-    parser.add_argument('checkpoint', metavar='CHECKPOINT', help='a checkpoint file, or a run folder (its newest)')
-    parser.add_argument(
-        'overrides',
-        nargs='*',
-        default=[],
-        metavar='KEY=VALUE',
-        help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0',
+_OVERRIDES = argument(
+    'overrides',
+    nargs='*',
+    default=[],
+    metavar='KEY=VALUE',
+    help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0',
+)
+
+
+def _episodes(n_episode: int) -> tuple[Argument, ...]:
+    """The arguments that say which episodes are shown."""
+    return (
+        argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file'),
+        _OVERRIDES,
+        argument('--episodes', type=int, default=n_episode, metavar='N', help=f'episodes (default {n_episode})'),
+        argument('--seed', type=int, default=0, metavar='N', help='seed of the env (default 0)'),
+        argument('--fps', type=float, metavar='X', help='pictures per second (default: as the env says, else 30)'),
+        argument('--best', action='store_true', help='the best checkpoint of the run, not the newest'),
+        argument('--stochastic', action='store_true', help='sample actions as in training'),
+        argument('--set', dest='set_name', metavar='NAME', help='on the env of policy.eval.sets that has this name'),
+        argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps'),
     )
-    parser.add_argument('--episodes', type=int, default=20, metavar='N', help='episodes to run (default 20)')
-    parser.add_argument('--seed', type=int, default=0, metavar='N', help='seed of the envs (default 0)')
-    parser.add_argument('--best', action='store_true', help='of a run folder the best checkpoint, not the newest')
-    parser.add_argument(
-        '--stochastic', action='store_true', help='sample actions as in training, not the most likely ones'
-    )
-    parser.add_argument(
-        '--set', dest='set_name', metavar='NAME', help='on the envs of policy.eval.sets that have this name'
-    )
-    parser.add_argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps')
-    parser.add_argument(
-        '--output',
-        '-o',
-        metavar='FILE',
-        help='write a row for each episode to a .csv, .json or .jsonl file; or each step, as demonstrations, to a .npz file',
-    )
+
+
+ARGUMENTS = {
+    'eval': (
+        argument('checkpoint', metavar='CHECKPOINT', help='a checkpoint file, or a run folder (its newest)'),
+        _OVERRIDES,
+        argument('--episodes', type=int, default=20, metavar='N', help='episodes to run (default 20)'),
+        argument('--seed', type=int, default=0, metavar='N', help='seed of the envs (default 0)'),
+        argument('--best', action='store_true', help='of a run folder the best checkpoint, not the newest'),
+        argument('--stochastic', action='store_true', help='sample actions as in training, not the most likely ones'),
+        argument('--set', dest='set_name', metavar='NAME', help='on the envs of policy.eval.sets that have this name'),
+        argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps'),
+        argument(
+            '--output',
+            '-o',
+            metavar='FILE',
+            help='write a row for each episode to a .csv, .json or .jsonl file; or each step, as demonstrations, to a .npz file',
+        ),
+    ),
+    'play': _episodes(3),
+    'video': (
+        *_episodes(1),
+        argument('--output', '-o', required=True, metavar='FILE', help='the video, a file .mp4 or .gif'),
+    ),
+}
 
 
 def run_eval(args: argparse.Namespace) -> int:
@@ -192,11 +213,6 @@ def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         raise UserError(f'{path} cannot be written ({error.strerror}); name another file') from error
 
 
-def add_play(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo play`."""
-    _add_episodes(parser, 3)
-
-
 def run_play(args: argparse.Namespace) -> int:
     """Plays the episodes in a window, each with a line about its return."""
     _check_episodes(args)
@@ -227,35 +243,6 @@ def run_play(args: argparse.Namespace) -> int:
     if recording is not None and args.json:
         print_json(_numbers(recording.evaluation, player.env_step))
     return 0
-
-
-def add_video(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo video`."""
-    _add_episodes(parser, 1)
-    parser.add_argument('--output', '-o', required=True, metavar='FILE', help='the video, a file .mp4 or .gif')
-
-
-def _add_episodes(parser: argparse.ArgumentParser, n_episode: int) -> None:
-    """The arguments that say which episodes are shown, also of `zoo play`."""
-    parser.add_argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file')
-    parser.add_argument(
-        'overrides',
-        nargs='*',
-        default=[],
-        metavar='KEY=VALUE',
-        help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0',
-    )
-    parser.add_argument('--episodes', type=int, default=n_episode, metavar='N', help=f'episodes (default {n_episode})')
-    parser.add_argument('--seed', type=int, default=0, metavar='N', help='seed of the env (default 0)')
-    parser.add_argument(
-        '--fps', type=float, metavar='X', help='pictures per second (default: as the env says, else 30)'
-    )
-    parser.add_argument('--best', action='store_true', help='the best checkpoint of the run, not the newest')
-    parser.add_argument('--stochastic', action='store_true', help='sample actions as in training')
-    parser.add_argument(
-        '--set', dest='set_name', metavar='NAME', help='on the env of policy.eval.sets that has this name'
-    )
-    parser.add_argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps')
 
 
 def run_video(args: argparse.Namespace) -> int:

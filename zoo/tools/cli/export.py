@@ -9,35 +9,33 @@ from typing import TYPE_CHECKING, Any
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
 from zoo.tools.cli.episodes import checkpoint_path
-from zoo.tools.cli.output import print_json
+from zoo.tools.cli.output import argument, print_json
 
 if TYPE_CHECKING:
     from zoo.tools.export import Exported, Port
 
-NOTES = """The file is compared with the policy on 1,000 random observations before it takes its place; a model card is written
+
+ARGUMENTS = {
+    'export': (
+        argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file'),
+        argument('--format', metavar='NAME', help='onnx or torch-export (default: by the ending of FILE, else onnx)'),
+        argument('--output', '-o', metavar='FILE', help='the file, .onnx or .pt2 (default policy.onnx, policy.pt2)'),
+        argument('--value', action='store_true', help="give the critic's value too, in the unit of returns"),
+        argument('--best', action='store_true', help='the best checkpoint of the run, not the newest'),
+        argument(
+            '--licence',
+            metavar='NAME',
+            help='licence of the weights, for the model card, e.g. Apache-2.0 (default: none stated)',
+        ),
+    ),
+}
+NOTES = {
+    'export': """The file is compared with the policy on 1,000 random observations before it takes its place; a model card is written
 beside it, as FILE.md.
 
   zoo export runs/cartpole_ppo/RUN -o policy.onnx
   zoo export runs/cartpole_ppo/RUN --format torch-export --value --best"""
-
-
-def add_export(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo export`."""
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, NOTES
-    parser.add_argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file')
-    parser.add_argument(
-        '--format', metavar='NAME', help='onnx or torch-export (default: by the ending of FILE, else onnx)'
-    )
-    parser.add_argument(
-        '--output', '-o', metavar='FILE', help='the file, .onnx or .pt2 (default policy.onnx, policy.pt2)'
-    )
-    parser.add_argument('--value', action='store_true', help="give the critic's value too, in the unit of returns")
-    parser.add_argument('--best', action='store_true', help='the best checkpoint of the run, not the newest')
-    parser.add_argument(
-        '--licence',
-        metavar='NAME',
-        help='licence of the weights, for the model card, e.g. Apache-2.0 (default: none stated)',
-    )
+}
 
 
 def run_export(args: argparse.Namespace) -> int:

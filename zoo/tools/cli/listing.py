@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
 from zoo.core.streams import write_line
-from zoo.tools.cli.choice import add_options, chosen
-from zoo.tools.cli.output import columns, print_json, watch_calls_of
+from zoo.tools.cli.choice import CHOICE, chosen
+from zoo.tools.cli.output import argument, columns, print_json, watch_calls_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -27,10 +27,24 @@ KINDS = {
 }
 
 
-def add_list(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo list`."""
-    kind: Any = parser.add_argument('kind', nargs='?', metavar='KIND', help=', '.join(KINDS))
-    kind.completer = lambda **_: KINDS  # of argcomplete
+ARGUMENTS = {
+    'list': (argument('kind', nargs='?', metavar='KIND', help=', '.join(KINDS)),),
+    'config': (*CHOICE,),
+    'check-env': (
+        argument('id', metavar='ENV', help="gymnasium id, registered name, 'module:function' or FILE.py:NAME"),
+        argument(
+            'overrides', nargs='*', default=[], metavar='KEY=VALUE', help='keys of the section env, e.g. env.window=4'
+        ),
+        argument('--steps', type=int, default=1000, help='steps to take (default 1000)'),
+        argument(
+            '--kwargs',
+            action='append',
+            default=[],
+            metavar='NAME=VALUE',
+            help='short for env.kwargs.NAME=VALUE; may be repeated',
+        ),
+    ),
+}
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -137,11 +151,6 @@ def _summary(named: object) -> str:
     return (getattr(named, '__doc__', None) or '').strip().partition('\n')[0]
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo config`."""
-    add_options(parser)
-
-
 def run_config(args: argparse.Namespace) -> int:
     """Prints each key with its value, origin, meaning and range."""
     config = chosen(args)
@@ -167,22 +176,6 @@ def run_config(args: argparse.Namespace) -> int:
     ]
     write_line('\n'.join(lines))
     return 0
-
-
-def add_check_env(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo check-env`."""
-    parser.add_argument('id', metavar='ENV', help="gymnasium id, registered name, 'module:function' or FILE.py:NAME")
-    parser.add_argument(
-        'overrides', nargs='*', default=[], metavar='KEY=VALUE', help='keys of the section env, e.g. env.window=4'
-    )
-    parser.add_argument('--steps', type=int, default=1000, help='steps to take (default 1000)')
-    parser.add_argument(
-        '--kwargs',
-        action='append',
-        default=[],
-        metavar='NAME=VALUE',
-        help='short for env.kwargs.NAME=VALUE; may be repeated',
-    )
 
 
 def run_check_env(args: argparse.Namespace) -> int:

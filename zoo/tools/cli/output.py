@@ -1,4 +1,4 @@
-"""Output that several commands share."""
+"""Output that several commands share, and the rows of their tables of arguments."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from zoo.core.streams import write_line
+
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+"""The words and options of one `ArgumentParser.add_argument`."""
+
+
+def argument(*words: str, **options: Any) -> Argument:
+    """A row of a table of arguments."""
+    return words, options
 
 
 def print_json(value: dict[str, Any]) -> None:

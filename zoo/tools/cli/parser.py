@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
 from zoo.core.version import VERSION
+from zoo.tools.cli.output import Argument, argument
 
 PROFILED = 10  # default of `zoo train --profile`, in iterations
 
@@ -19,7 +20,8 @@ PROFILED = 10  # default of `zoo train --profile`, in iterations
 class Command(NamedTuple):
     """A command: its help line, the shared options that it takes, and its module of this folder, loaded when it is chosen.
 
-    The module has `add_COMMAND(parser)`, for the options of its own, and `run_COMMAND(args)`, which returns the exit code.
+    The module has the table `ARGUMENTS[COMMAND]`, maybe `NOTES[COMMAND]`, which --help shows below them, and
+    `run_COMMAND(args)`, which returns the exit code.
     """
 
     summary: str
@@ -55,6 +57,33 @@ COMMANDS = {
     'completion': Command('print the code that makes a shell complete the words of zoo', TEXT, 'completion'),
 }
 
+SHARED = {
+    'common': (
+        argument(
+            '--import',
+            dest='imports',
+            action='append',
+            default=[],
+            metavar='MODULE',
+            help='Python module or .py file to import first, e.g. --import my_policy.py: code that registers a policy, env or part '
+            'of your own; a checkpoint may then name what is in it; may be repeated',
+        ),
+        argument('--quiet', '-q', action='store_true', help='no progress, and only warnings and errors of the log'),
+        argument(
+            '--log-level', choices=['debug', 'info', 'warning', 'error'], help='least level of the log on stderr (info)'
+        ),
+        argument('--debug', action='store_true', help='show the traceback of an error'),
+    ),
+    'trust': (
+        argument(
+            '--trust',
+            action='store_true',
+            help='let the checkpoint load all code that its config names; --import MODULE allows that of one module',
+        ),
+    ),
+    'json': (argument('--json', action='store_true', help='print one JSON object on stdout'),),
+}
+"""Arguments that several commands take, by group."""
 OTHER_NAMES = {'tune': 'sweep', 'optimize': 'sweep', 'hpo': 'sweep'}
 """What other libraries call a command."""
 
@@ -89,9 +118,11 @@ def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPar
         said = f'{summary[0].upper()}{summary[1:]}.'
         command = commands.add_parser(name, parents=[shared[group] for group in groups], help=summary, description=said)
         if name in chosen:
-            home, function = importlib.import_module(f'zoo.tools.cli.{module}'), name.replace('-', '_')
-            getattr(home, f'add_{function}')(command)
-            command.set_defaults(run=getattr(home, f'run_{function}'))
+            home = importlib.import_module(f'zoo.tools.cli.{module}')
+            if note := getattr(home, 'NOTES', {}).get(name):
+                command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, note
+            _add(command, home.ARGUMENTS[name])
+            command.set_defaults(run=getattr(home, f'run_{name.replace("-", "_")}'))
     return parser
 
 
@@ -122,31 +153,15 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _shared_options() -> dict[str, _Parser]:
-    groups = {name: _Parser(add_help=False) for name in ('common', 'trust', 'json')}
-    common = groups['common']
-    common.add_argument(
-        '--import',
-        dest='imports',
-        action='append',
-        default=[],
-        metavar='MODULE',
-        help='Python module or .py file to import first, e.g. --import my_policy.py: code that registers a policy, env or part '
-        'of your own; a checkpoint may then name what is in it; may be repeated',
-    )
-    common.add_argument(
-        '--quiet', '-q', action='store_true', help='no progress, and only warnings and errors of the log'
-    )
-    common.add_argument(
-        '--log-level', choices=['debug', 'info', 'warning', 'error'], help='least level of the log on stderr (info)'
-    )
-    common.add_argument('--debug', action='store_true', help='show the traceback of an error')
-    groups['trust'].add_argument(
-        '--trust',
-        action='store_true',
-        help='let the checkpoint load all code that its config names; --import MODULE allows that of one module',
-    )
-    groups['json'].add_argument('--json', action='store_true', help='print one JSON object on stdout')
+    groups = {name: _Parser(add_help=False) for name in SHARED}
+    for name, group in groups.items():
+        _add(group, SHARED[name])
     return groups
+
+
+def _add(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None:
+    for words, options in arguments:
+        parser.add_argument(*words, **options)
 
 
 def _command_first(words: Sequence[str]) -> Sequence[str]:

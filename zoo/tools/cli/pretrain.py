@@ -8,27 +8,28 @@ from shlex import join, quote
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
-from zoo.tools.cli.choice import add_options, chosen
-from zoo.tools.cli.output import print_json
+from zoo.tools.cli.choice import CHOICE, chosen
+from zoo.tools.cli.output import argument, print_json
 
-
-def add_pretrain(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo pretrain`."""
-    add_options(parser)
-    parser.add_argument(
-        '--demos', metavar='FILE', help='demonstrations: a file .npz (zoo eval RUN -o demos.npz), or an id of Minari'
-    )
-    parser.add_argument('--epochs', type=int, default=100, metavar='N', help='passes over them, at most (default 100)')
-    parser.add_argument('--batch-size', type=int, default=64, metavar='N', help='steps per gradient step (default 64)')
-    parser.add_argument(
-        '--learning-rate', type=float, default=1e-3, metavar='X', help="Adam's step size (default 1e-3)"
-    )
-    parser.add_argument(
-        '--keep-std',
-        action='store_true',
-        help='keep the imitated deviation of continuous actions; a run then explores little',
-    )
-    parser.add_argument('--run-dir', metavar='DIR', help='folder of the result; without it one as for a run')
+ARGUMENTS = {
+    'pretrain': (
+        *CHOICE,
+        argument(
+            '--demos',
+            metavar='FILE',
+            help='demonstrations: a file .npz (zoo eval RUN -o demos.npz), or an id of Minari',
+        ),
+        argument('--epochs', type=int, default=100, metavar='N', help='passes over them, at most (default 100)'),
+        argument('--batch-size', type=int, default=64, metavar='N', help='steps per gradient step (default 64)'),
+        argument('--learning-rate', type=float, default=1e-3, metavar='X', help="Adam's step size (default 1e-3)"),
+        argument(
+            '--keep-std',
+            action='store_true',
+            help='keep the imitated deviation of continuous actions; a run then explores little',
+        ),
+        argument('--run-dir', metavar='DIR', help='folder of the result; without it one as for a run'),
+    ),
+}
 
 
 def run_pretrain(args: argparse.Namespace) -> int:

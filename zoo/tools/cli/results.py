@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import columns, print_json
+from zoo.tools.cli.output import argument, columns, print_json
 
 if TYPE_CHECKING:
     from zoo.tools.results.compare import Chance, Comparison, Side, Spread
@@ -25,14 +25,83 @@ ROOT = 'runs'
 logger = logging.getLogger('zoo')
 
 
-def add_runs(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo runs`."""
-    parser.add_argument(
-        'folders', nargs='*', metavar='FOLDER', help=f'runs, or folders that hold some at any depth (default {ROOT})'
-    )
-    parser.add_argument(
-        '--sort', default='time', metavar='ORDER', help='time (oldest first), return, steps or name (default time)'
-    )
+_RUNS = (
+    argument(
+        'runs',
+        nargs='+',
+        metavar='RUN',
+        help='run folders, folders that hold some, or a name in runs/, e.g. cartpole_ppo',
+    ),
+    argument(
+        '--metric',
+        metavar='NAME',
+        help='a metric of the log, e.g. --metric learn/entropy (eval/return_mean, or collect/return_mean where no run was '
+        'evaluated)',
+    ),
+)
+_COMPARED = (
+    *_RUNS,
+    argument(
+        '--stat', default='iqm', choices=('iqm', 'mean', 'median'), help='average over runs (iqm: interquartile mean)'
+    ),
+    argument(
+        '--allow-different-envs', action='store_true', help='take runs of different envs, whose returns do not compare'
+    ),
+)
+ARGUMENTS = {
+    'runs': (
+        argument(
+            'folders',
+            nargs='*',
+            metavar='FOLDER',
+            help=f'runs, or folders that hold some at any depth (default {ROOT})',
+        ),
+        argument(
+            '--sort', default='time', metavar='ORDER', help='time (oldest first), return, steps or name (default time)'
+        ),
+    ),
+    'plot': (
+        *_COMPARED,
+        argument('--output', '-o', metavar='FILE', help='the picture: .svg, .png or .pdf'),
+        argument(
+            '--x', default='env_step', choices=('env_step', 'wall_s'), help='along the horizontal axis (env_step)'
+        ),
+    ),
+    'compare': _COMPARED,
+    'report': (
+        argument('--output', '-o', default='report.html', metavar='FILE', help='the page (report.html)'),
+        *_RUNS,
+        argument('--x', choices=('env_step', 'wall_s'), default='env_step', help='along the curves (env_step)'),
+        argument('--stat', choices=('iqm', 'mean', 'median'), default='iqm', help='the average of runs (iqm)'),
+        argument('--title', metavar='TEXT', help='the heading of the page'),
+        argument(
+            '--video',
+            metavar='FILE',
+            help='an .mp4, .webm or .gif to show (the newest one in the videos of each config)',
+        ),
+    ),
+}
+NOTES = {
+    'plot': """Runs that differ only in their seed are one line: at each step the interquartile mean of the runs (without the highest
+and the lowest quarter), and a 95% bootstrap interval. A run is never continued beyond its end: from there on the line is
+dotted, and the legend says of how many runs it is.
+
+  zoo plot runs/cartpole_ppo -o curve.svg
+  zoo plot runs/cartpole_ppo runs/cartpole_ppg -o curve.png --x wall_s
+  zoo plot runs/cartpole_ppo -o entropy.svg --metric learn/entropy""",
+    'compare': """  zoo compare runs/cartpole_ppo runs/cartpole_ppg
+
+Runs that differ only in their seed are a side, and each side is compared with the first one. Of two words the runs are
+never put together, even if they are of one config. The chance to beat A is the share of pairs, one run of each side, in
+which the other is higher: .5 is a tie. A difference is called one if chance alone gives such a one in 5% of cases at most,
+and .5 is outside of the interval; 3 runs against 3 are too few for that, 4 against 4 are enough.""",
+    'report': """Runs that differ only in their seed are averaged; several configs are compared. The page is one file, which needs no
+network and has no script: send it as it is. It names no folder of this machine but what was typed to start the runs.
+
+  zoo report runs/cartpole_ppo
+  zoo report cartpole_ppo cartpole_ppg -o ppo_and_ppg.html --title 'PPO and PPG on CartPole'""",
+}
+"""Shown below the arguments by --help."""
 
 
 def run_runs(args: argparse.Namespace) -> int:
@@ -75,52 +144,6 @@ def _readable(folders: Sequence[str]) -> list[Run]:
     for problem in problems:
         logger.warning('%s', problem)
     return runs
-
-
-PLOT_NOTES = """Runs that differ only in their seed are one line: at each step the interquartile mean of the runs (without the highest
-and the lowest quarter), and a 95% bootstrap interval. A run is never continued beyond its end: from there on the line is
-dotted, and the legend says of how many runs it is.
-
-  zoo plot runs/cartpole_ppo -o curve.svg
-  zoo plot runs/cartpole_ppo runs/cartpole_ppg -o curve.png --x wall_s
-  zoo plot runs/cartpole_ppo -o entropy.svg --metric learn/entropy"""
-
-
-def add_plot(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo plot`."""
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, PLOT_NOTES
-    _add_choice(parser)
-    parser.add_argument('--output', '-o', metavar='FILE', help='the picture: .svg, .png or .pdf')
-    parser.add_argument(
-        '--x', default='env_step', choices=('env_step', 'wall_s'), help='along the horizontal axis (env_step)'
-    )
-
-
-def _add_choice(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say which runs, and what of them."""
-    _add_runs(parser)
-    parser.add_argument(
-        '--stat', default='iqm', choices=('iqm', 'mean', 'median'), help='average over runs (iqm: interquartile mean)'
-    )
-    parser.add_argument(
-        '--allow-different-envs', action='store_true', help='take runs of different envs, whose returns do not compare'
-    )
-
-
-def _add_runs(parser: argparse.ArgumentParser) -> None:
-    """The arguments that name runs, and the number of them that is shown."""
-    parser.add_argument(
-        'runs',
-        nargs='+',
-        metavar='RUN',
-        help='run folders, folders that hold some, or a name in runs/, e.g. cartpole_ppo',
-    )
-    parser.add_argument(
-        '--metric',
-        metavar='NAME',
-        help='a metric of the log, e.g. --metric learn/entropy (eval/return_mean, or collect/return_mean where no run was '
-        'evaluated)',
-    )
 
 
 def run_plot(args: argparse.Namespace) -> int:
@@ -174,18 +197,6 @@ def _count(n: int, word: str) -> str:
 
 
 N_SHOWN = 4  # runs that a line names
-COMPARE_NOTES = """  zoo compare runs/cartpole_ppo runs/cartpole_ppg
-
-Runs that differ only in their seed are a side, and each side is compared with the first one. Of two words the runs are
-never put together, even if they are of one config. The chance to beat A is the share of pairs, one run of each side, in
-which the other is higher: .5 is a tie. A difference is called one if chance alone gives such a one in 5% of cases at most,
-and .5 is outside of the interval; 3 runs against 3 are too few for that, 4 against 4 are enough."""
-
-
-def add_compare(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo compare`."""
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, COMPARE_NOTES
-    _add_choice(parser)
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -326,26 +337,6 @@ def _percent(share: float) -> str:
     if share < 0.001:
         return 'less than 0.1%'
     return f'{share:.0%}' if share >= 0.1 else f'{share:.1%}'
-
-
-REPORT_NOTES = """Runs that differ only in their seed are averaged; several configs are compared. The page is one file, which needs no
-network and has no script: send it as it is. It names no folder of this machine but what was typed to start the runs.
-
-  zoo report runs/cartpole_ppo
-  zoo report cartpole_ppo cartpole_ppg -o ppo_and_ppg.html --title 'PPO and PPG on CartPole'"""
-
-
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo report`."""
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, REPORT_NOTES
-    parser.add_argument('--output', '-o', default='report.html', metavar='FILE', help='the page (report.html)')
-    _add_runs(parser)
-    parser.add_argument('--x', choices=('env_step', 'wall_s'), default='env_step', help='along the curves (env_step)')
-    parser.add_argument('--stat', choices=('iqm', 'mean', 'median'), default='iqm', help='the average of runs (iqm)')
-    parser.add_argument('--title', metavar='TEXT', help='the heading of the page')
-    parser.add_argument(
-        '--video', metavar='FILE', help='an .mp4, .webm or .gif to show (the newest one in the videos of each config)'
-    )
 
 
 def run_report(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zoo.core.errors import UserError
 from zoo.core.streams import say, write_line
-from zoo.tools.cli.output import print_json
+from zoo.tools.cli.output import argument, print_json
 
 NEXT = {
     'env': 'check it: zoo check-env {file}:MyEnv\ntrain on it: zoo train {file}:MyEnv',
@@ -19,12 +19,21 @@ NEXT = {
 """What to do next with each kind of file."""
 
 
-def add_init(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo init`."""
-    parser.add_argument(
-        'file', metavar='FILE', help='e.g. my_env.py, my_policy.py or my_config.yaml; made anew, never overwritten'
-    )
-    parser.add_argument('--kind', choices=list(NEXT), help='what to write; without it the name of the file says it')
+SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
+ARGUMENTS = {
+    'init': (
+        argument(
+            'file', metavar='FILE', help='e.g. my_env.py, my_policy.py or my_config.yaml; made anew, never overwritten'
+        ),
+        argument('--kind', choices=list(NEXT), help='what to write; without it the name of the file says it'),
+    ),
+    'convert': (
+        argument('file', metavar='FILE', help='a .py or .yaml file of the other library'),
+        argument('--from', dest='source', choices=SOURCES, help='the library; without it the file is looked at'),
+        argument('--name', metavar='NAME', help='which config of the file, e.g. the env id in a file of rl-zoo3'),
+        argument('-o', '--output', metavar='FILE.yaml', help='write the config there instead of on stdout'),
+    ),
+}
 
 
 def run_init(args: argparse.Namespace) -> int:
@@ -71,17 +80,6 @@ def _shown(path: Path) -> str:
     """The path as it was typed, quoted for a shell where it must be."""
     text = os.fspath(path)
     return f"'{text}'" if ' ' in text else text
-
-
-SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
-
-
-def add_convert(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo convert`."""
-    parser.add_argument('file', metavar='FILE', help='a .py or .yaml file of the other library')
-    parser.add_argument('--from', dest='source', choices=SOURCES, help='the library; without it the file is looked at')
-    parser.add_argument('--name', metavar='NAME', help='which config of the file, e.g. the env id in a file of rl-zoo3')
-    parser.add_argument('-o', '--output', metavar='FILE.yaml', help='write the config there instead of on stdout')
 
 
 def run_convert(args: argparse.Namespace) -> int:

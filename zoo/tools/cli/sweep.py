@@ -6,10 +6,36 @@ import argparse
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
-from zoo.tools.cli.choice import add_options, chosen
-from zoo.tools.cli.output import columns, print_json
+from zoo.tools.cli.choice import CHOICE, chosen
+from zoo.tools.cli.output import argument, columns, print_json
 
-SPACES = """KEY=SPACE words, in quotes for the shell:
+ARGUMENTS = {
+    'sweep': (
+        *CHOICE,
+        argument('--n', metavar='N', help='trials in all, those before it was continued included (20; grid: all)'),
+        argument(
+            '--seeds', default='1', metavar='N', help='runs of each trial, with seeds from that of the config (1)'
+        ),
+        argument('--jobs', default='1', metavar='N', help='processes, each with one torch thread (1)'),
+        argument(
+            '--metric',
+            metavar='NAME',
+            help='what a run is measured by: steps, best, last or auc, see below; e.g. --metric last',
+        ),
+        argument('--sampler', default='tpe', metavar='NAME', help='tpe, random or grid (tpe)'),
+        argument('--pruner', default='median', metavar='NAME', help='median or halving (median)'),
+        argument(
+            '--prune',
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help='end trials early that are worse than others',
+        ),
+        argument('--storage', metavar='FILE', help='journal of the trials (<logger.root>/<name>/journal.log)'),
+        argument('--name', metavar='NAME', help='folder of the sweep in logger.root (<exp_name>_sweep)'),
+    ),
+}
+NOTES = {
+    'sweep': """KEY=SPACE words, in quotes for the shell:
   'policy.learn.learning_rate=log(1e-4,1e-2)'      even in the logarithm
   'policy.learn.clip_ratio=uniform(.1,.4)'         even
   'policy.learn.epoch_per_collect=int(1,10)'       integers
@@ -25,34 +51,7 @@ the mean return over the env steps. By default steps if policy.eval.stop_value i
 
 The same command continues a sweep that was stopped or killed. Run it on several machines at once, with --storage on a disk
 that they share: together they do --n trials."""
-
-
-def add_sweep(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo sweep`."""
-    add_options(parser)
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, SPACES
-    parser.add_argument(
-        '--n', metavar='N', help='trials in all, those before it was continued included (20; grid: all)'
-    )
-    parser.add_argument(
-        '--seeds', default='1', metavar='N', help='runs of each trial, with seeds from that of the config (1)'
-    )
-    parser.add_argument('--jobs', default='1', metavar='N', help='processes, each with one torch thread (1)')
-    parser.add_argument(
-        '--metric',
-        metavar='NAME',
-        help='what a run is measured by: steps, best, last or auc, see below; e.g. --metric last',
-    )
-    parser.add_argument('--sampler', default='tpe', metavar='NAME', help='tpe, random or grid (tpe)')
-    parser.add_argument('--pruner', default='median', metavar='NAME', help='median or halving (median)')
-    parser.add_argument(
-        '--prune',
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help='end trials early that are worse than others',
-    )
-    parser.add_argument('--storage', metavar='FILE', help='journal of the trials (<logger.root>/<name>/journal.log)')
-    parser.add_argument('--name', metavar='NAME', help='folder of the sweep in logger.root (<exp_name>_sweep)')
+}
 
 
 def run_sweep(args: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
-from zoo.tools.cli.choice import add_options, chosen
-from zoo.tools.cli.output import print_json
+from zoo.tools.cli.choice import CHOICE, chosen
+from zoo.tools.cli.output import argument, print_json
 from zoo.tools.cli.parser import PROFILED
 
 if TYPE_CHECKING:
@@ -24,33 +24,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger('zoo')
 
 
-def add_train(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo train`."""
-    add_options(parser)
-    parser.add_argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue')
-    parser.add_argument(
-        '--run',
-        '--run-dir',
-        dest='run_dir',
-        metavar='DIR',
-        help='the folder of the run; if it has a checkpoint the run continues from its newest one, so that the same command '
-        'can be started again and again; torchrun takes --run for its own --run-path: write --run-dir there',
-    )
-    parser.add_argument(
-        '--seeds',
-        type=int,
-        metavar='N',
-        help='N runs, with the seeds from that of the config on; several values of a key make several runs too: seed=0..4 '
-        'policy.learn.learning_rate=1e-3,3e-4',
-    )
-    parser.add_argument('--jobs', type=int, metavar='N', help='of several runs, those that train at a time (default 1)')
-    parser.add_argument(
-        '--profile',
-        type=int,
-        metavar='N',
-        help=f'time the parts of N iterations (default {PROFILED}) after 2 to warm up, and trace the next 3; '
-        'the run then continues',
-    )
+ARGUMENTS = {
+    'train': (
+        *CHOICE,
+        argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue'),
+        argument(
+            '--run',
+            '--run-dir',
+            dest='run_dir',
+            metavar='DIR',
+            help='the folder of the run; if it has a checkpoint the run continues from its newest one, so that the same command '
+            'can be started again and again; torchrun takes --run for its own --run-path: write --run-dir there',
+        ),
+        argument(
+            '--seeds',
+            type=int,
+            metavar='N',
+            help='N runs, with the seeds from that of the config on; several values of a key make several runs too: seed=0..4 '
+            'policy.learn.learning_rate=1e-3,3e-4',
+        ),
+        argument('--jobs', type=int, metavar='N', help='of several runs, those that train at a time (default 1)'),
+        argument(
+            '--profile',
+            type=int,
+            metavar='N',
+            help=f'time the parts of N iterations (default {PROFILED}) after 2 to warm up, and trace the next 3; '
+            'the run then continues',
+        ),
+    ),
+}
 
 
 def run_train(args: argparse.Namespace) -> int:
