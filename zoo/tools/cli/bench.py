@@ -57,7 +57,12 @@ ARGUMENTS = {
 def run_bench(args: argparse.Namespace) -> int:
     """Runs a benchmark; without one, lists them; with --list, lists its parts."""
     if args.kind is None:
-        _list_kinds(args)
+        for option in ('list', 'only', 'quick', 'output', 'repeats', 'scale', 'jobs', 'force', 'venvs'):
+            if getattr(args, option):
+                named = f'zoo bench {" or zoo bench ".join(KINDS)}'
+                raise UserError(f'--{option} is given but no benchmark; name one: {named}')
+        write_line(columns(KINDS.items()))
+        write_line('zoo bench BENCHMARK --list shows its parts, --only NAME measures one, --quick takes a short look')
         return 0
     if args.kind not in KINDS:
         near = closest(args.kind, KINDS)
@@ -73,14 +78,6 @@ def run_bench(args: argparse.Namespace) -> int:
     code: int = benchmark.main(words, program=f'zoo bench {args.kind}')
     write_line(f'results: {folder}')
     return code
-
-
-def _list_kinds(args: argparse.Namespace) -> None:
-    for option in ('list', 'only', 'quick', 'output', 'repeats', 'scale', 'jobs', 'force', 'venvs'):
-        if getattr(args, option):
-            raise UserError(f'--{option} is given but no benchmark; name one: zoo bench {" or zoo bench ".join(KINDS)}')
-    write_line(columns(KINDS.items()))
-    write_line('zoo bench BENCHMARK --list shows its parts, --only NAME measures one, --quick takes a short look')
 
 
 def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:

@@ -45,10 +45,15 @@ def chosen(args: argparse.Namespace) -> Any:
     return args.config
 
 
+def take_override(args: argparse.Namespace) -> None:
+    """Puts the word in the place of the config among the overrides, where no config was given."""
+    if args.config is not None and '=' in args.config:
+        args.config, args.overrides = None, [args.config, *args.overrides]
+
+
 def _sort(args: argparse.Namespace) -> None:
     """Puts each word where it belongs: an override in the place of the config, an env, the short forms of keys."""
-    if args.config is not None and '=' in args.config:  # no config was given, only overrides
-        args.config, args.overrides = None, [args.config, *args.overrides]
+    take_override(args)
     if args.config is not None and args.env is None and ':' in args.config and not Path(args.config).is_file():
         args.config, args.env = None, args.config
     named = dict(text.partition('=')[::2] for text in args.overrides)

@@ -20,12 +20,11 @@ ARGUMENTS = {
 }
 
 
-def run_completion(args: argparse.Namespace) -> int:
+def run_completion(args: argparse.Namespace) -> None:
     """Prints the code for the shell; argcomplete writes it."""
     import argcomplete
 
     write_line(argcomplete.shellcode(['zoo'], shell=args.shell).strip())
-    return 0
 
 
 def complete(parser: argparse.ArgumentParser) -> None:

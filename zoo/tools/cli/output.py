@@ -24,6 +24,11 @@ def print_json(value: dict[str, Any]) -> None:
     write_line(json.dumps(value, default=str))
 
 
+def show(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:
+    """The answer of a command on stdout: as people read it, or with --json as one JSON object."""
+    print_json(data) if args.json else write_line(text)
+
+
 def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:
     """Rows as lines with aligned columns; the last column may be of any length."""
     rows = list(rows)

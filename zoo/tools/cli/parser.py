@@ -36,7 +36,7 @@ COMMANDS = {
     'play': Command('show a checkpoint that plays its env, in a window', RUN, 'episodes'),
     'video': Command('write a video of a checkpoint that plays its env, without a display', RUN, 'episodes'),
     'sweep': Command('tune a config: try many values of some keys, and find the best ones', DATA, 'sweep'),
-    'pretrain': Command('imitate demonstrations, before a run begins', DATA, 'pretrain'),
+    'pretrain': Command('imitate demonstrations, before a run begins', DATA, 'start'),
     'runs': Command('list runs with their seeds, returns, speed and state', DATA, 'results'),
     'plot': Command(
         'draw curves of runs: the average over seeds with an interval, a line for each config', DATA, 'results'
@@ -105,7 +105,9 @@ class _Parser(argparse.ArgumentParser):
 
 def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """The parser of the whole command line. Args: chosen: commands that get their options, others only their help line."""
-    shared = _shared_options()
+    shared = {name: _Parser(add_help=False) for name in SHARED}
+    for group, parent in shared.items():
+        _add(parent, SHARED[group])
     parser = _Parser(
         'zoo',
         description='Train and evaluate PPO and PPG policies.',
@@ -152,13 +154,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _shared_options() -> dict[str, _Parser]:
-    groups = {name: _Parser(add_help=False) for name in SHARED}
-    for name, group in groups.items():
-        _add(group, SHARED[name])
-    return groups
-
-
 def _add(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None:
     for words, options in arguments:
         parser.add_argument(*words, **options)
@@ -166,16 +161,15 @@ def _add(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None
 
 def _command_first(words: Sequence[str]) -> Sequence[str]:
     """'zoo --quiet train CONFIG' as 'zoo train --quiet CONFIG': options that commands share may stand before the command."""
-    options = {
-        option: action
-        for group in _shared_options().values()
-        for action in group._actions
-        for option in action.option_strings
+    flags = {
+        word: options.get('action') == 'store_true'
+        for group in SHARED.values()
+        for names, options in group
+        for word in names
     }
     at = 0
-    while at < len(words) and words[at].partition('=')[0] in options:
-        takes_word = options[words[at].partition('=')[0]].nargs != 0 and '=' not in words[at]
-        at += 2 if takes_word else 1
+    while at < len(words) and words[at].partition('=')[0] in flags:
+        at += 1 if flags[words[at].partition('=')[0]] or '=' in words[at] else 2
     return [*words[at : at + 1], *words[:at], *words[at + 1 :]]
 
 
@@ -207,7 +201,8 @@ def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, un
     word = next((word for word in unknown if word.startswith('-')), unknown[0])
     name, _, value = word.partition('=')
     said = f'zoo {args.command} does not take {word!r}'
-    options = _options_of(parser, args.command)
+    actions: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    options = [option for action in actions.choices[args.command]._actions for option in action.option_strings]
     if not word.startswith('-'):
         if 'overrides' in args:
             return f'{said}; settings are written KEY=VALUE, e.g. policy.learn.learning_rate=1e-3'
@@ -219,11 +214,6 @@ def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, un
     if near:
         return f'{said}; did you mean {" or ".join(near)}?'
     return f'{said}; its options are {", ".join(option for option in options if option.startswith("--"))}'
-
-
-def _options_of(parser: argparse.ArgumentParser, command: str) -> list[str]:
-    actions: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return [option for action in actions.choices[command]._actions for option in action.option_strings]
 
 
 def _meaning_of(option: str, value: str) -> str:

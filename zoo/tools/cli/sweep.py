@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 from zoo.core.errors import UserError
-from zoo.core.streams import write_line
-from zoo.tools.cli.choice import CHOICE, chosen
-from zoo.tools.cli.output import argument, columns, print_json
+from zoo.tools.cli.choice import CHOICE, chosen, take_override
+from zoo.tools.cli.output import argument, columns, show
 
 ARGUMENTS = {
     'sweep': (
@@ -54,10 +53,9 @@ that they share: together they do --n trials."""
 }
 
 
-def run_sweep(args: argparse.Namespace) -> int:
+def run_sweep(args: argparse.Namespace) -> None:
     """Sweeps, and prints the trials and how to train the best config."""
-    if args.config is not None and '=' in args.config:
-        args.config, args.overrides = None, [args.config, *args.overrides]
+    take_override(args)
     from zoo.tools.sweep.spaces import split_spaces
 
     spaces, args.overrides = split_spaces(args.overrides)
@@ -68,8 +66,7 @@ def run_sweep(args: argparse.Namespace) -> int:
             'zoo sweep --env CartPole-v1'
         )
     from zoo.run.signals import EnvWatch
-    from zoo.tools.sweep import sweep
-    from zoo.tools.sweep.table import as_data, table, train_command
+    from zoo.tools.sweep.sweep import as_data, sweep, table, train_command
 
     EnvWatch.owns_process = args.owns_process
     result = sweep(
@@ -85,24 +82,18 @@ def run_sweep(args: argparse.Namespace) -> int:
         name=args.name,
         imports=args.imports,
     )
-    if args.json:
-        print_json(as_data(result))
-        return 0
-    write_line(columns(table(result)))
+    lines, n_trial = [columns(table(result))], result.plan.n_trial
     n_running = sum(row.state == 'running' for row in result.rows)
     if n_running:  # this process has none any more
-        write_line(
-            f'another process still works on {n_running} of {result.plan.n_trial} trials; the same command shows the table when '
-            f'{"it is" if n_running == 1 else "they are"} done'
-        )
-    if result.n_left > n_running:
-        write_line(
-            f'{result.n_left - n_running} of {result.plan.n_trial} trials are not done; the same command continues the sweep'
-        )
-    write_line(f'folder: {result.plan.folder}')
+        done = f'{"it is" if n_running == 1 else "they are"} done'
+        said = f'another process still works on {n_running} of {n_trial} trials'
+        lines.append(f'{said}; the same command shows the table when {done}')
+    if (n := result.n_left - n_running) > 0:
+        lines.append(f'{n} of {n_trial} trials are not done; the same command continues the sweep')
+    lines.append(f'folder: {result.plan.folder}')
     if (command := train_command(result)) is not None:
-        write_line(f'train the best: {command}')
-    return 0
+        lines.append(f'train the best: {command}')
+    show(args, as_data(result), '\n'.join(lines))
 
 
 def _integer(name: str, text: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,11 +27,12 @@ from zoo.model.cnn import computes_in_bf16
 from zoo.model.inputs import DictInput, NormedVector
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.tools.export.acting import ActingModule, env_dtype, for_export, nested_obs
-from zoo.tools.export.formats import Run
 
 if TYPE_CHECKING:
     from zoo.policy.base import Policy
 
+Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+"""An exported file: arrays for its inputs -> arrays of its outputs."""
 LARGE = 1e6
 """A bound beyond this counts as none: envs write the largest float where they know no bound."""
 

@@ -11,12 +11,13 @@ from zoo.tools.importers.conversion import (
     Conversion,
     Draft,
     defaults,
+    is_image_env,
     linear,
     nearest_divisor,
+    put_env,
     rows_of,
     translate,
 )
-from zoo.tools.importers.envs import is_image_env, put_env
 from zoo.tools.importers.files import (
     arguments_of_parser,
     fields_of_class,

@@ -18,10 +18,10 @@ from zoo.tools.importers.conversion import (
     defaults,
     mapping,
     nearest_divisor,
+    put_env,
     rows_of,
     translate,
 )
-from zoo.tools.importers.envs import put_env
 from zoo.tools.importers.files import Name, keywords_of_calls, literal, words_of
 
 WHO = 'RLlib'

@@ -12,15 +12,17 @@ from zoo.tools.importers.conversion import (
     Draft,
     as_number,
     defaults,
+    is_image_env,
     linear,
     mapping,
     nearest_divisor,
     one_of,
+    put_env,
+    put_frame_stack,
     rows_of,
     sizes,
     translate,
 )
-from zoo.tools.importers.envs import is_image_env, put_env, put_frame_stack
 from zoo.tools.importers.files import literal_text
 
 WHO = 'stable-baselines3'

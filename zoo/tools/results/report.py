@@ -42,8 +42,7 @@ from zoo.tools.results.report_numbers import (
     steps,
     time_shares,
 )
-from zoo.tools.results.report_repeat import commands, needs_of, started_by
-from zoo.tools.results.settings import changed_settings, env_name, has_defaults
+from zoo.tools.results.settings import changed_settings, commands, env_name, has_defaults, needs_of, started_by
 from zoo.tools.results.statistics import LEVEL, WORDS, Stat
 
 logger = logging.getLogger(__name__)
