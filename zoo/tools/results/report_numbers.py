@@ -56,7 +56,8 @@ def numbers_of(groups: Mapping[str, Sequence[Run]], metric: str | None, stat: St
     """The numbers of all groups. Args: metric: None where no run logged a return."""
     found = []
     for label, runs in groups.items():
-        rows = [_of_run(run, metric) for run in runs]
+        curves = [(run, curve_points(run, metric)[1] if metric else np.empty(0)) for run in runs]
+        rows = [RunNumbers(run, *((float(y[-1]), float(y.max())) if len(y) else (None, None))) for run, y in curves]
         last = [row.last for row in rows if row.last is not None]
         highest = [row.highest for row in rows if row.highest is not None]
         values = (
@@ -131,18 +132,14 @@ def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
     return ' to '.join(words)
 
 
-def _of_run(run: Run, metric: str | None) -> RunNumbers:
-    values = curve_points(run, metric)[1] if metric else np.empty(0)
-    last, highest = (float(values[-1]), float(values.max())) if len(values) else (None, None)
-    return RunNumbers(run, last, highest)
-
-
 def _shares(run: Run) -> np.ndarray | None:
     """The share of each of PARTS; None if it is not known."""
     seconds = _seconds(run)
     if seconds is None or _goes_on(run):
-        last = np.array([_last(run, f'time/share_{name}') for name in PARTS], dtype=np.float64)  # NaN: not logged
-        if np.isfinite(last).all():
+        logged = (run.columns.get(f'time/share_{name}', np.empty(0)) for name in PARTS)
+        known = [values[np.isfinite(values)] for values in logged]
+        if all(map(len, known)):
+            last = np.array([values[-1] for values in known])
             rest = 1.0 if seconds is None else max(run.wall_s - run.result['timed_s'], 0.0)
             seconds = last * rest + (0.0 if seconds is None else seconds)
     return None if seconds is None or not seconds.sum() > 0 else seconds / seconds.sum()
@@ -159,9 +156,3 @@ def _seconds(run: Run) -> np.ndarray | None:
 def _goes_on(run: Run) -> bool:
     """Whether its last process has not ended, or was killed."""
     return run.result.get('state') == 'running'
-
-
-def _last(run: Run, metric: str) -> float | None:
-    values = run.columns.get(metric, np.empty(0))
-    values = values[np.isfinite(values)]
-    return float(values[-1]) if len(values) else None

@@ -55,15 +55,19 @@ def changed_settings(configs: Sequence[Mapping[str, Any]]) -> list[Setting]:
     files = short_names(dict.fromkeys(file for config in configs for file in _files(config)))
     plain = [portable_config(config, files) for config in configs]
     defaults = [_defaults(config) for config in plain]
-    keys = [
-        key
+    changed = {
+        key: any(
+            key in known and has_key(config, key) and value_at(config, key) != known[key][0]
+            for config, known in zip(plain, defaults, strict=True)
+        )
         for key in dict.fromkeys(key for known in defaults for key in known)
-        if any(_differs(config, known, key) for config, known in zip(plain, defaults, strict=True))
-    ]
+    }
+    keys = [key for key, differs in changed.items() if differs]
     if not all(defaults):
         keys += [key for key in differing_keys(plain) if key not in keys]
     names = [key for key in NAMES if len({str(value_at(config, key)) for config in plain}) > 1]
-    return [_setting(key, plain, defaults) for key in (*names, *(key for key in keys if not _is_elsewhere(key)))]
+    keys = [key for key in keys if key not in ELSEWHERE and not key.startswith(NO_EFFECT)]
+    return [_setting(key, plain, defaults) for key in (*names, *keys)]
 
 
 def has_defaults(config: Mapping[str, Any]) -> bool:
@@ -129,14 +133,6 @@ def _defaults(config: Mapping[str, Any]) -> Defaults:
     except (ConfigError, UserError):
         return {}
     return {row.key: (row.value, row.description) for row in rows}
-
-
-def _differs(config: Mapping[str, Any], known: Defaults, key: str) -> bool:
-    return key in known and has_key(config, key) and value_at(config, key) != known[key][0]
-
-
-def _is_elsewhere(key: str) -> bool:
-    return key in ELSEWHERE or key.startswith(NO_EFFECT)
 
 
 def _files(config: Mapping[str, Any]) -> list[str]:

@@ -72,7 +72,8 @@ def interval(
     columns, shape = _columns(values)
     low, high = np.full((2, columns.shape[1]), np.nan)
     for where, present in _alike(columns):
-        drawn = _draws(len(present), n_draw, np.random.default_rng(seed))
+        shape_drawn = (n_draw, len(present))
+        drawn = np.random.default_rng(seed).integers(len(present), size=shape_drawn)  # which runs each draw takes
         n_column = max(1, N_AT_ONCE // drawn.size)
         for at in range(0, len(where), n_column):
             part = where[at : at + n_column]
@@ -95,7 +96,7 @@ def improvement_interval(
     """Percentile bootstrap of `probability_of_improvement`: runs of both sides are drawn anew. Args, Raises: as `interval`."""
     _check_draws(n_draw, level)
     wins, rng = _wins(a, b), np.random.default_rng(seed)
-    rows, cols = (_draws(n, n_draw, rng) for n in wins.shape)
+    rows, cols = (rng.integers(n, size=(n_draw, n)) for n in wins.shape)
     shares = [wins[np.ix_(row, col)].mean() for row, col in zip(rows, cols, strict=True)]
     low, high = np.quantile(shares, _ends(level))
     return float(low), float(high)
@@ -160,11 +161,6 @@ def _alike(columns: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         if has_value[:, i].any():
             where = np.flatnonzero(kind.ravel() == i)
             yield where, columns[np.ix_(has_value[:, i], where)]
-
-
-def _draws(n_run: int, n_draw: int, rng: np.random.Generator) -> np.ndarray:
-    """Which runs each draw takes, [n_draw, n_run]."""
-    return rng.integers(n_run, size=(n_draw, n_run))
 
 
 def _ends(level: float) -> list[float]:
