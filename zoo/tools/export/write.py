@@ -64,8 +64,7 @@ class Format(ABC):
 class Onnx(Format):
     """ONNX, for onnxruntime and other engines, in any language."""
 
-    name: ClassVar[str] = 'onnx'
-    suffix: ClassVar[str] = '.onnx'
+    name, suffix = 'onnx', '.onnx'
 
     def check(self, n_byte: int) -> None:
         for module in ('onnx', 'onnxscript', 'onnxruntime'):
@@ -115,8 +114,7 @@ class Onnx(Format):
 class TorchExport(Format):
     """The archive of torch.export, for PyTorch without zoo."""
 
-    name: ClassVar[str] = 'torch-export'
-    suffix: ClassVar[str] = '.pt2'
+    name, suffix = 'torch-export', '.pt2'
 
     def write(
         self,
@@ -167,16 +165,15 @@ def format_of(name: str | None, path: Path | None = None) -> Format:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silences what the exporters of torch log, print and warn of; what matters of it is in their errors."""
-    loggers = [logging.getLogger(name) for name in CHATTY]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in map(logging.getLogger, CHATTY)}
     try:
-        for logger in loggers:
+        for logger in levels:
             logger.setLevel(logging.CRITICAL)
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter('ignore')
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 
@@ -309,6 +306,5 @@ def _metadata(policy: Policy, acting: ActingModule) -> dict[str, str]:
         'state': acting.state_names,
         'initial_state': {name: x[0].tolist() for name, x in acting.initial.items() if bool(x.any())},
     }
-    if env.get('game'):
-        data['env_game'] = env['game']
+    data |= {'env_game': env['game']} if env.get('game') else {}
     return {name: each if isinstance(each, str) else json.dumps(each) for name, each in data.items()}

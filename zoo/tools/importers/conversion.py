@@ -113,8 +113,7 @@ class KeyRow(NamedTuple):
     def shown(self) -> str:
         """The cell of a table about this row."""
         if self.kind in ('to', 'part'):
-            notes = '; '.join(filter(None, (self.note, self.page)))
-            return f'`{self.here}`' + (f': {notes}' if notes else '')
+            return ': '.join(filter(None, (f'`{self.here}`', '; '.join(filter(None, (self.note, self.page))))))
         if self.kind == 'only':
             return f'only {" or ".join(map(repr, self.accepted))}: {self.note}'
         return self.note
@@ -151,7 +150,9 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
         elif row is not None or (path and f'{path}.*' in rows):
             (row or rows[f'{path}.*']).apply(draft, where, value)
         else:
-            draft.refuse(_unknown(where, value, who))
+            found = look_up(where, inside=False)
+            unknown = f'which is no key of {who} that this translation knows; take it out of the config.'
+            draft.refuse(f'{where} is {shown(value)}' + (f': {found.sentence()}' if found else f', {unknown}'))
 
 
 def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
@@ -171,13 +172,9 @@ def nearest_divisor(n: int, wanted: int) -> int:
     """The divisor of n whose ratio to `wanted` is closest to 1, the larger of two; `wanted` for an n that no rollout has."""
     if n > 10**12:
         return wanted
-    divisors = [d for d in range(1, n + 1) if n % d == 0] if n <= 100_000 else _divisors(n)
-    return min(reversed(divisors), key=lambda d: max(d / wanted, wanted / d))
-
-
-def _divisors(n: int) -> list[int]:
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})
+    divisors = sorted({*small, *(n // d for d in small)}, reverse=True)
+    return min(divisors, key=lambda d: max(d / wanted, wanted / d))
 
 
 def linear(value: Any, end: float = 0.0) -> dict[str, float]:
@@ -258,14 +255,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 def _short(value: object) -> str:
     name = getattr(value, '__name__', None) or (type(value).__name__ if callable(value) else None)
-    return name if name else shown(value, 100)
-
-
-def _unknown(path: str, value: Any, who: str) -> str:
-    found = look_up(path, inside=False)
-    if found is not None:
-        return f'{path} is {shown(value)}: {found.sentence()}'
-    return f'{path} is {shown(value)}, which is no key of {who} that this translation knows; take it out of the config.'
+    return name or shown(value, 100)
 
 
 EXAMPLES = {'atari': 'Pong', 'procgen': 'coinrun'}
@@ -277,14 +267,11 @@ def put_env(draft: Draft, name: str, old: str) -> None:
 
     An id of a version that gymnasium no longer has becomes its newest version. Args: old: text about its origin.
     """
-    game = None if _is_own(name) else game_of(name)
+    is_own = name in gymnasium.registry and 'ale_py' not in str(gymnasium.registry[name].entry_point)
+    game = None if is_own else game_of(name)
     if name in EXAMPLES:
-        draft.put(
-            'env.id',
-            name,
-            old,
-            f'it has many games: name one with env.game, e.g. zoo train .. env.game={EXAMPLES[name]}',
-        )
+        do = f'name one with env.game, e.g. zoo train .. env.game={EXAMPLES[name]}'
+        draft.put('env.id', name, old, f'it has many games: {do}')
     elif game is None:
         now, note = _registered(name)
         draft.put('env.id', now, old, note)
@@ -299,11 +286,6 @@ def put_env(draft: Draft, name: str, old: str) -> None:
 def is_image_env(draft: Draft) -> bool:
     """Whether the env is of a family whose observations are images."""
     return draft.at('env.id') in ('atari', 'procgen')
-
-
-def _is_own(name: str) -> bool:
-    """Whether the id is registered, and not by the package of the Atari games."""
-    return name in gymnasium.registry and 'ale_py' not in str(gymnasium.registry[name].entry_point)
 
 
 def _registered(name: str) -> tuple[str, str]:

@@ -7,10 +7,12 @@ import logging
 import os
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from zoo.config.section import ConfigError, plain
+from zoo.config.source import config_module
 from zoo.core.registry import unknown_name
 from zoo.tools.importers.cleanrl import from_cleanrl, is_script
 from zoo.tools.importers.conversion import Conversion
@@ -37,9 +39,7 @@ def is_sb3(block: Any) -> bool:
 
 def is_zoo(data: Any) -> bool:
     """Whether a mapping is a config of zoo: it has a section env with the key id, or a section policy."""
-    if not isinstance(data, Mapping):
-        return False
-    env, policy = data.get('env'), data.get('policy')
+    env, policy = (data.get(name) if isinstance(data, Mapping) else None for name in ('env', 'policy'))
     return (isinstance(env, Mapping) and 'id' in env) or (isinstance(policy, Mapping) and env is None)
 
 
@@ -54,10 +54,9 @@ def how_to_convert(path: Path, shown: str) -> str:
 
     Args: shown: the path as the user wrote it.
     """
-    try:
+    what = name = ''
+    with suppress(ConfigError):
         what, name = _library(path)
-    except ConfigError:
-        return ''
     if not what:
         return ''
     option = f' --name {name}' if name else ''
@@ -70,10 +69,9 @@ def how_to_convert(path: Path, shown: str) -> str:
 def _library(path: Path) -> tuple[str, str]:
     """What the file is, '' if it is not known; and the name of one of its configs, '' if it holds one."""
     if path.suffix == '.py':
+        code = {'a script of CleanRL': is_script, 'code for RLlib': is_chain}
         tree = read_code(path)
-        if is_script(tree):
-            return 'a script of CleanRL', ''
-        return 'code for RLlib' if is_chain(tree) else '', ''
+        return next((what for what, is_of in code.items() if is_of(tree)), ''), ''
     data = read_yaml(path)
     if is_zoo(data):
         return '', ''
@@ -98,7 +96,10 @@ def translated(main: Any, create: Any = None) -> dict[str, Any]:
     Raises: ConfigError with a sentence for each problem.
     """
     conversion = from_pair(main, create)
-    _tell(conversion)
+    text = conversion.text()
+    for line in text.splitlines() if text not in _told else ():
+        logger.info('%s', line)
+    _told.add(text)
     return plain(conversion.config)
 
 
@@ -139,15 +140,6 @@ def _imports(node: ast.stmt) -> bool:
     return any(name.partition('.')[0] in PACKAGES for name in names)
 
 
-def _tell(conversion: Conversion) -> None:
-    text = conversion.text()
-    if text in _told:
-        return
-    _told.add(text)
-    for line in text.splitlines():
-        logger.info('%s', line)
-
-
 def check_pair(source: Any) -> tuple[Any, Any]:
     """The two configs of a tuple or list. Raises: ConfigError if it is another thing than a pair of dicts."""
     if len(source) == 2 and all(isinstance(item, dict) for item in source):
@@ -175,8 +167,7 @@ def convert(path_or_object: Any, source: str | None = None, name: str | None = N
     """
     if source is not None and source not in SOURCES:
         raise ConfigError(unknown_name('library', source, SOURCES, listed='known'))
-    is_file = isinstance(path_or_object, (str, os.PathLike))
-    if is_file:
+    if isinstance(path_or_object, (str, os.PathLike)):
         conversion, how = _of_file(Path(path_or_object), source, name)
     else:
         conversion, how = _of_object(path_or_object, source, name)
@@ -203,7 +194,10 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
     if source == 'rllib' or (source is None and is_chain(tree)):
         return from_rllib(settings_of(tree)), 'its PPOConfig'
     if source == 'di-engine' or defines(tree, 'main_config'):
-        return _of_di_engine(path), 'its variable main_config'
+        pair = pair_of(vars(config_module(path.resolve())))
+        if pair is None:
+            raise ConfigError(f'{path} has no dicts main_config and create_config; define both.')
+        return from_pair(*pair), 'its variable main_config'
     raise ConfigError(
         f'{path} is not recognised: it has no main_config (DI-engine), no PPOConfig (RLlib) and no arguments of a script of '
         'CleanRL; say what it is with --from, one of ' + ', '.join(SOURCES) + '.'
@@ -255,13 +249,3 @@ def _of_object(data: Any, source: str | None, name: str | None) -> tuple[Convers
     if source == 'sb3' or (source is None and is_sb3(data)):
         return from_sb3(data, name), 'keys such as n_steps'
     raise ConfigError(f'the dict is not recognised; pass source, one of {", ".join(SOURCES)}.')
-
-
-def _of_di_engine(path: Path) -> Conversion:
-    from zoo.config.source import config_module
-    from zoo.tools.importers.convert import pair_of
-
-    pair = pair_of(vars(config_module(path.resolve())))
-    if pair is None:
-        raise ConfigError(f'{path} has no dicts main_config and create_config; define both.')
-    return from_pair(*pair)

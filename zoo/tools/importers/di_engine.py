@@ -160,9 +160,8 @@ def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | 
         n = draft.given['env.frame_stack']
         put_frame_stack(draft, n, f'env.frame_stack={n}')
     _put_vectorization(draft)
-    if draft.given.get('env.manager.step_timeout') is not None:
-        n = draft.given['env.manager.step_timeout']
-        draft.put('env.step_timeout', float(n), f'env.manager.step_timeout={n}')
+    if (limit := draft.given.get('env.manager.step_timeout')) is not None:
+        draft.put('env.step_timeout', float(limit), f'env.manager.step_timeout={limit}')
     n_try = draft.given.get('env.manager.max_retry') or 1
     if n_try > 1:
         draft.put('env.on_error', 'restart', f'env.manager.max_retry={n_try}')
@@ -225,7 +224,6 @@ def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
     given = draft.given
     n_update = given['policy.learn.update_per_collect']
     said = given.get('policy.other.replay_buffer') or {}
-    draw = {'n_sample': batch, 'update_per_collect': n_update}
     if kind == 'ppo_offpolicy':
         draft.put('buffer.type', 'replay')
         for key, value in _draw(draft, said, n_sample, batch, n_update, '', 10_000).items():
@@ -234,17 +232,14 @@ def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
         draft.put('buffer.type', 'multi')
         draft.put('policy.learn.aux_batch_size', batch)
         for name in ('policy', 'value'):
-            part = _draw(draft, said.get(name), n_sample, batch, n_update, f'{name}.', 1000)
-            for key, value in part.items():
+            for key, value in _draw(draft, said.get(name), n_sample, batch, n_update, f'{name}.', 1000).items():
                 draft.put(f'buffer.{name}.{key}', value)
-        sizes = [draft.at(f'buffer.{name}.size') for name in ('policy', 'value')]
-        draft.put('buffer.size', max(sizes))
+        draft.put('buffer.size', max(draft.at('buffer.policy.size'), draft.at('buffer.value.size')))
     for key in said:
-        if key not in data_file('zoo.tools.importers', 'di_engine.yaml')['replay_buffer']:
+        if key not in TABLES['replay_buffer']:
             draft.drop(f'policy.other.replay_buffer.{key}', 'threads, logs and checks of the buffer')
-    for key, value in draw.items():
-        old = 'batch_size' if key == 'n_sample' else key
-        where = 'buffer' if kind == 'ppo_offpolicy' else 'buffer.policy and buffer.value'
+    where = 'buffer' if kind == 'ppo_offpolicy' else 'buffer.policy and buffer.value'
+    for old, key, value in (('batch_size', 'n_sample', batch), ('update_per_collect', 'update_per_collect', n_update)):
         draft.became.append((f'policy.learn.{old}={value}', f'{where}: {key}={value}'))
     return n_update
 
@@ -356,9 +351,8 @@ def put_update(draft: Draft, kind: str) -> None:
     if n_epoch is not None and kind == 'ppo':
         draft.put('policy.learn.epoch_per_collect', n_epoch, f'policy.learn.epoch_per_collect={n_epoch}')
     elif n_epoch is not None and kind == 'ppg':
-        for name in ('actor', 'critic'):
-            if draft.at(f'policy.learn.{name}_epoch_per_collect') is None:
-                path = f'policy.learn.{name}_epoch_per_collect'
+        for path in (f'policy.learn.{name}_epoch_per_collect' for name in ('actor', 'critic')):
+            if draft.at(path) is None:
                 draft.put(path, n_epoch, f'policy.learn.epoch_per_collect={n_epoch}')
     elif n_epoch is not None:
         draft.drop(f'policy.learn.epoch_per_collect={n_epoch}', f'{kind} counts update_per_collect')

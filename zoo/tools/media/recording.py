@@ -13,7 +13,7 @@ import numpy as np
 
 from zoo.config.section import ConfigError
 from zoo.core.data import Obs, Timestep
-from zoo.core.errors import UserError, show_error
+from zoo.core.errors import UserError, need, show_error
 from zoo.core.seeding import stream
 from zoo.env import AnyVectorEnv, EnvKwargsError, UnsupportedEnvError
 from zoo.env.make import env_name
@@ -22,7 +22,7 @@ from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.tools.media.film import DO, Camera, make_filmed_env
 from zoo.tools.media.video import VideoFile
-from zoo.worker.evaluation_env import config_of, refuse_other_spaces
+from zoo.worker.evaluation_env import config_of, evaluation_env, refuse_other_spaces
 from zoo.worker.evaluator import EpisodeCallback, Evaluation, Evaluator, check_arguments
 
 if TYPE_CHECKING:
@@ -191,9 +191,6 @@ class Videos:
     """
 
     def __init__(self, cfg: JobConfig) -> None:
-        from zoo.core.errors import need
-        from zoo.worker.evaluation_env import evaluation_env
-
         self._freq, self._seed, self._n = cfg.logger.video_freq, cfg.seed, 0
         self._env = evaluation_env(cfg)
         try:

@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -61,8 +61,9 @@ class VideoFile:
         if self._process is None:
             self._begin(image.shape, fps)
         elif image.shape != self._shape:
+            (new_height, new_width, *_), (height, width, *_) = image.shape, self._shape or (0, 0)
             raise UserError(
-                f'a picture of {_size(image.shape)} pixels came after one of {_size(self._shape)}, but all of a video have '
+                f'a picture of {new_width}x{new_height} pixels came after one of {width}x{height}, but all of a video have '
                 'one size; make render() of the env return one size'
             )
         assert self._process is not None and self._process.stdin is not None
@@ -93,19 +94,7 @@ class VideoFile:
             self.fps = min(fps, _most_fps(self.path))
         height, width, _ = _fitted(np.zeros(shape, np.uint8)).shape
         self.size = width, height
-        words = [
-            '-f',
-            'rawvideo',
-            '-pix_fmt',
-            'rgb24',
-            '-s',
-            f'{width}x{height}',
-            '-r',
-            f'{self.fps:.9g}',
-            '-i',
-            'pipe:0',
-            '-an',
-        ]
+        words = f'-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self.fps:.9g} -i pipe:0 -an'.split()
         suffix = self.path.suffix.lower()
         words += [*CODECS[suffix], '-threads', '2', '-fflags', '+bitexact', '-f', suffix[1:], str(self._partial)]
         self._said = tempfile.TemporaryFile()
@@ -208,10 +197,6 @@ def _fitted(image: np.ndarray) -> np.ndarray:
     if height % 2 or width % 2:
         image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode='edge')
     return image
-
-
-def _size(shape: Sequence[int] | None) -> str:
-    return f'{shape[1]}x{shape[0]}' if shape else ''
 
 
 def _most_fps(path: Path) -> int:

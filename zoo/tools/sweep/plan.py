@@ -36,10 +36,8 @@ class Curve(NamedTuple):
 
     def solved_at(self, stop_value: float | None) -> int | None:
         """Env steps of the first evaluation that reached stop_value; None if none did."""
-        reached = (
-            s for s, r in zip(self.steps, self.returns, strict=True) if stop_value is not None and r >= stop_value
-        )
-        return next(reached, None)
+        points = zip(self.steps, self.returns, strict=True)
+        return next((step for step, return_ in points if stop_value is not None and return_ >= stop_value), None)
 
 
 class Score(NamedTuple):
@@ -90,9 +88,8 @@ class Score(NamedTuple):
         steps, returns = [0, *curve.steps], [curve.returns[0], *curve.returns]
         if steps[-1] < self.max_step:
             steps, returns = [*steps, self.max_step], [*returns, returns[-1]]
-        points = list(zip(steps, returns, strict=True))
-        area = sum((b - a) * (x + y) / 2 for (a, x), (b, y) in pairwise(points))
-        return area / steps[-1]
+        points = zip(steps, returns, strict=True)
+        return sum((b - a) * (x + y) / 2 for (a, x), (b, y) in pairwise(points)) / steps[-1]
 
 
 Sampler = Literal['tpe', 'random', 'grid']
@@ -174,12 +171,8 @@ def make_plan(
         for key, value in storable(without_derived_values(cfg.to_dict())).items()
         if key not in ('logger', 'exp_name', 'checkpoint')
     }
-    identity = {
-        'config': config,
-        'spaces': {key: str(space) for key, space in spaces.items()},
-        'metric': chosen,
-        'seeds': seeds,
-    }
+    texts_of = {key: str(space) for key, space in spaces.items()}
+    identity = {'config': config, 'spaces': texts_of, 'metric': chosen, 'seeds': seeds}
     score = Score(chosen, stop_value, cfg.max_env_step)
     file = Path(storage).absolute() if storage else folder / 'journal.log'
     rules = sampler, pruner, cfg.policy.eval.eval_freq, identity
@@ -246,12 +239,9 @@ def _refused_values(source: Any, fixed: list[str], spaces: dict[str, Space]) -> 
     for key, space in spaces.items():
         for value in space.probes():
             if found := _refusal(source, fixed, spaces, key, value):
-                whole = (
-                    ' (a space of integers is int(LOW,HIGH))'
-                    if 'integer' in found[0] and space.kind != 'choice'
-                    else ''
-                )
-                problems.append(f'{key}={space}: {found[0]}{whole}')
+                is_whole = 'integer' in found[0] and space.kind != 'choice'
+                hint = ' (a space of integers is int(LOW,HIGH))' if is_whole else ''
+                problems.append(f'{key}={space}: {found[0]}{hint}')
                 break
     return problems
 

@@ -19,6 +19,7 @@ FORMS = 'log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH), choice(A,B,...) or {A,
 DIGITS = 4  # significant ones of a sampled float: more say nothing, and a table with them is hard to read
 MAX_GRID = 1000  # values of one key
 _CALL = re.compile(r'([A-Za-z_]\w*)\s*\((.*)\)')
+_EXAMPLES = {'log': 'log(1e-4,1e-2)', 'uniform': 'uniform(.1,.4)', 'int': 'int(1,10)'}
 _OTHER_NAMES = {'loguniform': 'log', 'log_uniform': 'log', 'randint': 'int', 'range': 'int', 'float': 'uniform'}
 
 
@@ -130,10 +131,9 @@ def _choice(key: str, raw: str, inner: str) -> Space:
 def _numbers(key: str, raw: str, kind: Kind, inner: str) -> Space:
     texts = [part.strip() for part in parts_of_text(inner)]
     numbers = [_number(text) for text in texts]
-    n_most = 2 if kind == 'int' else 3
-    if not 2 <= len(numbers) <= n_most or None in numbers:
+    if not 2 <= len(numbers) <= (2 if kind == 'int' else 3) or None in numbers:
         third = '' if kind == 'int' else ', or three where the last is the number of points of a grid'
-        raise ConfigError(f'{key}={raw} must have two numbers{third}; e.g. {_example(kind)}')
+        raise ConfigError(f'{key}={raw} must have two numbers{third}; e.g. {_EXAMPLES[kind]}')
     low, high, *rest = (float(number) for number in numbers if number is not None)
     if low >= high:
         swapped = f'; write {kind}({texts[1]},{texts[0]})' if low > high else f'; for one value write {key}={texts[0]}'
@@ -153,10 +153,6 @@ def _numbers(key: str, raw: str, kind: Kind, inner: str) -> Space:
 
 def _short(number: float) -> str:
     return f'{number:g}' if float(f'{number:g}') == number else repr(number)
-
-
-def _example(kind: Kind) -> str:
-    return {'log': 'log(1e-4,1e-2)', 'uniform': 'uniform(.1,.4)', 'int': 'int(1,10)'}[kind]
 
 
 def _number(text: str) -> float | None:
@@ -231,24 +227,14 @@ _WITHOUT_LAMBDA = ('returns', 'n_step')  # estimators that read no gae_lambda
 
 def default_spaces(cfg: JobConfig) -> dict[str, str]:
     """The spaces for the policy of a config, as texts by key, without keys that have no effect with its other values."""
-    spaces = DEFAULT_SPACES[_bundled(cfg.policy.type)]
-    return {key: text for key, text in spaces.items() if _has_effect(cfg, key)}
-
-
-def _bundled(name: str) -> str:
-    """The name of the nearest bundled policy that a policy is, or is derived from; 'ppo' if there is none."""
     names = {POLICY_REGISTRY.get(one): one for one in DEFAULT_SPACES}
-    return next((names[one] for one in POLICY_REGISTRY.get(name).__mro__ if one in names), 'ppo')
-
-
-def _has_effect(cfg: JobConfig, key: str) -> bool:
-    if key == CLIP:
-        return (
-            _type_of(cfg, 'policy.learn.surrogate') not in _WITHOUT_CLIP and cfg.policy.learn.get('policy_loss') != 'kl'
-        )
-    if key == LAMBDA:
-        return _type_of(cfg, 'policy.collect.estimator') not in _WITHOUT_LAMBDA
-    return True
+    bundled = next((names[one] for one in POLICY_REGISTRY.get(cfg.policy.type).__mro__ if one in names), 'ppo')
+    idle = set()
+    if _type_of(cfg, 'policy.learn.surrogate') in _WITHOUT_CLIP or cfg.policy.learn.get('policy_loss') == 'kl':
+        idle.add(CLIP)
+    if _type_of(cfg, 'policy.collect.estimator') in _WITHOUT_LAMBDA:
+        idle.add(LAMBDA)
+    return {key: text for key, text in DEFAULT_SPACES[bundled].items() if key not in idle}
 
 
 def _type_of(cfg: JobConfig, key: str) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from zoo.run.config import explain_config
 from zoo.run.config_check import without_derived_values
 from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.sweep.plan import Curve, Metric, Plan, Pruner, Sampler, make_plan
-from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
+from zoo.tools.sweep.processes import Team, say_if_too_many
 from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, TrialRow, beating
 from zoo.worker.evaluator import Evaluation
 
@@ -80,21 +79,12 @@ def sweep(
             say_if_too_many(min(jobs, study.n_left()))
             run_workers(plan, study, min(jobs, study.n_left()), received, imports)
     study.mark_lost()
+    result = result_of(plan, study)
     if received:
-        _tell_how_to_continue(plan, study)
+        said = 'the sweep was stopped with %d of %d trials done; the same command continues it (storage: %s)'
+        logger.warning(said, plan.n_trial - result.n_left, plan.n_trial, plan.storage)
         raise Interrupted(128 + received[0])
-    return result_of(plan, study)
-
-
-def _tell_how_to_continue(plan: Plan, study: Study) -> None:
-    n_done = plan.n_trial - study.n_left()
-    result_of(plan, study)
-    logger.warning(
-        'the sweep was stopped with %d of %d trials done; the same command continues it (storage: %s)',
-        n_done,
-        plan.n_trial,
-        plan.storage,
-    )
+    return result
 
 
 MAX_FAILED = 3  # trials that fail before any other one is done: then all would
@@ -120,19 +110,22 @@ def work(plan: Plan, study: Study, received: list[int]) -> None:
                 raise
             study.end(trial, outcome)
             _tell(plan, study, trial.number)
-            _refuse_failures(study)
 
 
 def run_workers(plan: Plan, study: Study, jobs: int, received: list[int], imports: Sequence[str]) -> None:
     """Runs trials in as many processes; one that is killed is replaced. Raises: UserError or RunError of a process."""
     team = Team(_run_worker, imports)
-    n_restart, failure = 0, None
+    n_restart = 0
+    failure: Exception | None = None
     with team.follow_signals():
         for _ in range(jobs):
             team.start(plan)
         while team.members:
             for ended in team.ended():
-                failure = failure or _failure(ended)
+                failure = failure or ended.error
+                if failure is None and ended.exitcode > 0:
+                    said = f'a process of the sweep ended with exit code {ended.exitcode}'
+                    failure = RunError(f'{said}; its error is shown above')
                 if failure is not None:
                     team.stop()
                 elif ended.exitcode < 0 and not received and n_restart < MAX_RESTART and study.n_left():
@@ -143,26 +136,17 @@ def run_workers(plan: Plan, study: Study, jobs: int, received: list[int], import
         raise failure
 
 
-def _failure(ended: Ended) -> Exception | None:
-    if ended.error is None and ended.exitcode > 0:
-        return RunError(f'a process of the sweep ended with exit code {ended.exitcode}; its error is shown above')
-    return ended.error
-
-
 def _run_worker(plan: Plan, received: list[int]) -> None:
     work(plan, Study(plan), received)
 
 
 def _tell(plan: Plan, study: Study, number: int) -> None:
+    """Logs what came of a trial. Raises: RunError if the first trials all failed."""
     rows = study.rows()
-    row, n_done = rows[number], sum(row.state in COUNTED for row in rows)
+    row, done = rows[number], [row for row in rows if row.state in COUNTED]
     values = ' '.join(f'{key.rpartition(".")[2]}={text}' for key, text in row.values.items())
     found = plan.score.words(row.value) if row.value is not None else row.reason
-    logger.info('%d of %d: trial %d %s (%s); %s', n_done, plan.n_trial, number, row.state, found, values)
-
-
-def _refuse_failures(study: Study) -> None:
-    done = [row for row in study.rows() if row.state in COUNTED]
+    logger.info('%d of %d: trial %d %s (%s); %s', len(done), plan.n_trial, number, row.state, found, values)
     if len(done) >= MAX_FAILED and all(row.state in ('failed', 'refused') for row in done):
         raise RunError(
             f'the first {len(done)} trials all failed, the last one so: {done[-1].reason}; mend that, and begin again with '
@@ -291,9 +275,8 @@ def table(result: SweepResult) -> list[tuple[str, ...]]:
         words += [f'{row.value:.5g}' if row.value is not None else '-'] if shows_value else []
         words += [_mean([run['best_return'] for run in row.runs], '.1f')]
         words += [_solved(row)] if score.stop_value is not None else []
-        lines.append(
-            (*words, _mean([sum(run['wall_s'] for run in row.runs)] if row.runs else [], '.1f'), row.reason[:100])
-        )
+        seconds = [sum(run['wall_s'] for run in row.runs)] if row.runs else []
+        lines.append((*words, _mean(seconds, '.1f'), row.reason[:100]))
     return lines
 
 
@@ -313,7 +296,10 @@ def as_data(result: SweepResult) -> dict[str, Any]:
 
 def train_command(result: SweepResult) -> str | None:
     """The command that trains the best config; None if no trial is complete."""
-    return None if result.best_file is None else f'zoo train {_relative(result.best_file)}'
+    path, here = result.best_file, Path.cwd()
+    if path is None:
+        return None
+    return f'zoo train {path.relative_to(here) if path.is_relative_to(here) else path}'
 
 
 def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
@@ -352,22 +338,15 @@ def _ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
 
 def _short(keys: list[str]) -> list[str]:
     """The last words of keys, or the whole key where two end alike."""
-    n_use = Counter(key.rpartition('.')[2] for key in keys)
-    return [key.rpartition('.')[2] if n_use[key.rpartition('.')[2]] == 1 else key for key in keys]
+    lasts = [key.rpartition('.')[2] for key in keys]
+    return [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]
 
 
 def _solved(row: TrialRow) -> str:
     steps = [run['solved_at'] for run in row.runs if run['solved_at'] is not None]
-    if not steps:
-        return '-'
-    return f'{np.mean(steps):,.0f}' + (
-        '' if len(steps) == len(row.runs) else f' ({len(steps)} of {len(row.runs)} seeds)'
-    )
+    share = '' if len(steps) in (0, len(row.runs)) else f' ({len(steps)} of {len(row.runs)} seeds)'
+    return f'{_mean(steps, ",.0f")}{share}'
 
 
 def _mean(values: list[float], form: str) -> str:
     return f'{np.mean(values):{form}}' if values else '-'
-
-
-def _relative(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
