@@ -112,8 +112,7 @@ def _record(args: argparse.Namespace, player: Player) -> None:
         )
     save_demonstrations(args.output, demos)
     kept = f'{args.output}: {demos.n_step:,} steps of {len(demos.episode_ends)} episodes'
-    text = f'{kept}\n{_text(evaluation, player.env_step)}'
-    show(args, {**_summary(evaluation), 'steps': demos.n_step}, text)
+    show(args, {**_summary(evaluation), 'steps': demos.n_step}, f'{kept}\n{_text(evaluation, player.env_step)}')
 
 
 def _check_episodes(args: argparse.Namespace) -> None:

@@ -159,8 +159,7 @@ def run_check_env(args: argparse.Namespace) -> int:
     from zoo.env.inspection.inspect import inspect_env
     from zoo.worker.evaluation_env import evaluation_env
 
-    words = [*args.overrides, *(f'env.kwargs.{word}' for word in args.kwargs)]
-    cfg = evaluation_env({'env': {'id': args.id}}, words)
+    cfg = evaluation_env({'env': {'id': args.id}}, [*args.overrides, *(f'env.kwargs.{word}' for word in args.kwargs)])
     with watch_calls_of(args, cfg.step_timeout):
         report = inspect_env(cfg, n_step=args.steps)
     show(args, report.to_json(), report.text())

@@ -124,14 +124,14 @@ class ActingModule(nn.Module):
         self._carried: list[tuple[str, ...]] = []
         self._carried = [] if self._start is None else self._find_carried()
         self.initial: dict[str, Tensor] = {}
-        for names, row in self._state_rows():
+        for names, row in tree_leaves(self._start) if self._carried else ():
             if names in self._carried:
                 port = self._add_input(port_of_tensor('.'.join(('state', *names)), row))
                 self.initial[port.name] = row
         self.outputs: list[Port] = []
         self._name_outputs(n=3)
-        following = [port.name for port in self.outputs[len(self.outputs) - len(self.initial) :]]
-        self.state_names = dict(zip(self.initial, following, strict=True))
+        n_other = len(self.outputs) - len(self.initial)
+        self.state_names = {name: port.name for name, port in zip(self.initial, self.outputs[n_other:], strict=True)}
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """[B, ...] each."""
@@ -169,14 +169,12 @@ class ActingModule(nn.Module):
         self.inputs.append(port)
         return port
 
-    def _state_rows(self) -> list[tuple[tuple[str, ...], Tensor]]:
-        return [] if self._start is None else list(tree_leaves(self._start))
-
     def _state_of(self, n: int, given: Iterator[Tensor]) -> Tree:
         """The state before a step: what is given, and what never changes as it is at the start of an episode."""
         if self._start is None:
             return None
-        rows = (next(given) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in self._state_rows())
+        leaves = tree_leaves(self._start)
+        rows = (next(given) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in leaves)
         return rebuilt(self._start, rows)
 
     @torch.no_grad()

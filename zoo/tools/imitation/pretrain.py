@@ -162,6 +162,7 @@ class _Student:
         device = policy.device
         self._obs = map_tensors(lambda x: x.to(device), demos.obs)
         self._action = demos.policy_action(policy).to(device)
+        self.is_continuous = self._action.is_floating_point()
         self.dist.check_action(self._action, self._action.shape[:1])
         self.episodes = list(demos.episodes())
         self.has_memory = keeps_state(policy.model)
@@ -219,10 +220,9 @@ class _Student:
 
     def judge(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
         """-log p [n] of the expert's actions, the weighted squared error of values or 0, whether the greedy action agrees."""
-        columns, rows = self._columns(batch)
+        columns, (index, is_there) = self._columns(batch)
         method = 'compute_actor' if self._return is None else 'compute_actor_critic'
         output = run_model(self.policy.model, method, columns)
-        index, is_there = rows
         logit, action = output['logit'][is_there], self._action[index]
         loss = -self.dist.log_prob(logit, action)
         error = torch.zeros_like(loss)
@@ -262,12 +262,7 @@ class _Student:
     @property
     def return_var(self) -> float:
         """Of the returns; 1 where there are none, or all are alike."""
-        var = 0.0 if self._return is None else float(self._return.var(correction=0))
-        return var or 1.0
-
-    @property
-    def is_continuous(self) -> bool:
-        return self._action.is_floating_point()
+        return 1.0 if self._return is None else float(self._return.var(correction=0)) or 1.0
 
 
 def _train(student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]) -> _Trained:

@@ -173,8 +173,7 @@ def nearest_divisor(n: int, wanted: int) -> int:
     if n > 10**12:
         return wanted
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    divisors = sorted({*small, *(n // d for d in small)}, reverse=True)
-    return min(divisors, key=lambda d: max(d / wanted, wanted / d))
+    return min([*small, *(n // d for d in small)], key=lambda d: (max(d / wanted, wanted / d), -d))
 
 
 def linear(value: Any, end: float = 0.0) -> dict[str, float]:

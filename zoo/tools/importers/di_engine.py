@@ -282,8 +282,7 @@ def put_network(draft: Draft, kind: str) -> None:
     if given.get('impala_cnn_encoder'):
         draft.put('policy.model.encoder', 'impala', 'policy.model.impala_cnn_encoder=True', 'of 16, 32 and 32 channels')
     elif of_images and len(sizes) >= 3:
-        encoder = {'type': 'cnn', 'channels': sizes[:3], 'hidden_size': sizes[-1]}
-        draft.put('policy.model.encoder', encoder, old)
+        draft.put('policy.model.encoder', {'type': 'cnn', 'channels': sizes[:3], 'hidden_size': sizes[-1]}, old)
     else:
         draft.put('policy.model.hidden_sizes', sizes, old)
     for name in ('actor', 'critic'):

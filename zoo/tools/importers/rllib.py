@@ -69,8 +69,8 @@ def from_rllib(settings: Any) -> Conversion:
     draft.put('policy.type', 'ppo', 'PPO')
     translate(draft, ROWS, data, WHO)
     draft.given.setdefault('vf_clip_param', 10.0)
-    lambda_ = {'lambda': data['lambda_']} if 'lambda_' in data else {}
-    defaults(draft, ROWS, _TABLES['defaults'], {**data, **lambda_}, WHO)
+    given = {'lambda': data['lambda_'], **data} if 'lambda_' in data else data
+    defaults(draft, ROWS, _TABLES['defaults'], given, WHO)
     name = draft.given.get('env')
     if isinstance(name, str):
         put_env(draft, name, f'env={name}')

@@ -163,10 +163,9 @@ def draw_without_display() -> None:
         return
     os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
     logging.getLogger('OpenGL').setLevel(logging.WARNING)  # it tells of what it would be faster with
-    libraries = {'egl': 'EGL', 'osmesa': 'OSMesa'}
-    found = next((name for name, library in libraries.items() if ctypes.util.find_library(library)), None)
+    found = next((library for library in ('EGL', 'OSMesa') if ctypes.util.find_library(library)), None)
     if found is not None:
-        os.environ.setdefault('MUJOCO_GL', found)
+        os.environ.setdefault('MUJOCO_GL', found.lower())
 
 
 def has_display() -> bool:

@@ -96,8 +96,7 @@ def _front_matter(saved: SavedRun, licence: str | None) -> str:
     """What model hubs read: the licence and tags."""
     tags = ['reinforcement-learning', str(saved.config['policy']['type']), env_name(saved.config)]
     data = {'license': licence, 'tags': tags} if licence else {'tags': tags}
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=10**6)
-    return f'---\n{text}---'
+    return f'---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=10**6)}---'
 
 
 def _summary(saved: SavedRun, score: _Score | None) -> str:
@@ -235,8 +234,7 @@ def _training(saved: SavedRun) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ['---'] * len(head), *rows]
-    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    return '\n'.join(f'| {" | ".join(line)} |' for line in (head, ['---'] * len(head), *rows))
 
 
 def _block(code: str) -> str:
@@ -245,8 +243,7 @@ def _block(code: str) -> str:
 
 def _plain(text: object) -> str:
     """Text that Markdown shows as it is, in one line: no tags, links, tables or emphasis."""
-    line = ' '.join(str(text).split())
-    return re.sub(r'([\\`*_\[\]<>&|#~])', r'\\\1', line)
+    return re.sub(r'([\\`*_\[\]<>&|#~])', r'\\\1', ' '.join(str(text).split()))
 
 
 def _code(text: object) -> str:

@@ -144,8 +144,8 @@ def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm')
         )
         for label, runs in sides.items()
     ]
-    configs = differences({label: runs[0].config for label, runs in kept.items()})
-    return Comparison(metric, stat, found, step, configs, list(short.values()))
+    differing = differences({label: runs[0].config for label, runs in kept.items()})
+    return Comparison(metric, stat, found, step, differing, list(short.values()))
 
 
 def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

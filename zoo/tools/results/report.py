@@ -87,9 +87,7 @@ def report(
     configs = [group[0].config for group in grouped.values()]
     settings, differing = changed_settings(configs), differing_keys(configs)
     between = [s for s in settings if any(key == s.key or key.startswith(f'{s.key}.') for key in differing)]
-    source = importlib.resources.files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8')
-    template = _environment().from_string(source)
-    return template.render(
+    return _template().render(
         title=_title(grouped) if title is None else title,
         palette=Markup(palette()),
         date=f'{date.today():%d %B %Y}'.lstrip('0'),
@@ -129,8 +127,8 @@ def check_page_path(path: Path) -> None:
     check_output(path, 'report', ('.html', '.htm'), '.html', 'report.html')
 
 
-def _environment() -> jinja2.Environment:
-    """Templates that escape every text, refuse a name that is not given, and write numbers as the page has them."""
+def _template() -> jinja2.Template:
+    """The page: it escapes every text, refuses a name that is not given, and writes numbers in its own way."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -138,7 +136,8 @@ def _environment() -> jinja2.Environment:
     environment.globals |= dict(
         duration=duration, steps=steps, n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION
     )
-    return environment
+    source = importlib.resources.files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8')
+    return environment.from_string(source)
 
 
 def _title(grouped: Groups) -> str:

@@ -114,8 +114,7 @@ def permutation_p(a: Sequence[float], b: Sequence[float], *, n_draw: int = 20_00
     pooled = np.concatenate([np.asarray(x, dtype=np.float64) for x in (a, b)])
     ranks = _wins(pooled, pooled).sum(axis=1)  # one side's sum is its wins over the other, and n^2 / 2 among themselves
     if math.comb(n_all, n) <= N_SPLIT:
-        splits = np.array(list(combinations(range(n_all), n)))
-        sums, n_more = ranks[splits].sum(axis=1), 0
+        sums, n_more = ranks[np.array(list(combinations(range(n_all), n)))].sum(axis=1), 0
     else:
         rng = np.random.default_rng(seed)
         sums, n_more = np.array([ranks[rng.permutation(n_all)[:n]].sum() for _ in range(n_draw)]), 1  # and this split

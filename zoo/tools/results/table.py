@@ -92,8 +92,8 @@ def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
 
 def as_data(row: RunRow) -> dict[str, Any]:
     """A row for programs."""
-    when = datetime.fromtimestamp(row.time).isoformat(timespec='seconds')
-    return {**row._asdict(), 'path': str(row.path), 'time': when}
+    time = datetime.fromtimestamp(row.time).isoformat(timespec='seconds')
+    return {**row._asdict(), 'path': str(row.path), 'time': time}
 
 
 def _cut(label: str, n: int) -> str:

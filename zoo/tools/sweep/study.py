@@ -90,8 +90,8 @@ def _start_of(pid: int) -> str:
         except OSError:
             return ''
         return '' if state in 'ZX' else f'{boot}/{rest[18]}'  # field 22 of proc(5), in ticks since boot
-    words = ['ps', '-o', 'lstart=', '-p', str(pid)]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    shown = subprocess.run(['ps', '-o', 'lstart=', '-p', str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()
 
 
 STUDY = 'zoo'
@@ -181,8 +181,8 @@ class Study:
             if given is None:
                 return None
             self._study.sampler, self._study.pruner = self._sampler(given, len(trials)), self._pruner()
-            distributions = self._optuna.distributions
-            trial = self._study.ask({k: space.distribution(distributions) for k, space in self._plan.spaces.items()})
+            kinds = self._optuna.distributions
+            trial = self._study.ask({key: space.distribution(kinds) for key, space in self._plan.spaces.items()})
             trial.set_user_attr('owner', self._me)
             if again is not None:
                 trial.set_user_attr('again', again.number)
