@@ -165,7 +165,7 @@ def run_plot(args: argparse.Namespace) -> None:
 
 def _curve_numbers(found: Mapping[str, Sequence[Any]], metric: str, args: argparse.Namespace) -> dict[str, Any]:
     """What the picture shows, for programs."""
-    from zoo.tools.results.curves import band
+    from zoo.tools.results.statistics import band
 
     curves = {}
     for label, runs in found.items():

@@ -12,9 +12,8 @@ import numpy as np
 
 from zoo.core.errors import UserError, need
 from zoo.core.files import whole_file
-from zoo.tools.results.curves import Axis, Band, band
 from zoo.tools.results.read import Run
-from zoo.tools.results.statistics import LEVEL, WORDS, Stat
+from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,10 +12,9 @@ import numpy as np
 from markupsafe import Markup
 
 from zoo.core.errors import UserError
-from zoo.tools.results.curves import Axis
 from zoo.tools.results.plot import COLORS, MARKERS, PAPER, Theme, figure, svg_text
 from zoo.tools.results.read import Run
-from zoo.tools.results.statistics import Stat
+from zoo.tools.results.statistics import Axis, Stat
 
 WIDE, NARROW, SMALL = (10.4, 4.4), (3.7, 3.9), (3.5, 2.3)
 """Sizes in inches. The text of a figure is as large as that of the page where it is shown in its own width."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from zoo.config.messages import shown
+from zoo.config.names import data_file
 from zoo.config.section import ConfigError, value_at
 from zoo.config.source import split_override
 from zoo.core.registry import POLICY_REGISTRY, closest
@@ -179,47 +180,8 @@ def parts_of_text(text: str) -> list[str]:
     return parts
 
 
-RATE, ENTROPY = 'policy.learn.learning_rate', 'policy.learn.entropy_weight'
 CLIP, LAMBDA = 'policy.learn.clip_ratio', 'policy.collect.gae_lambda'
-_STEP = {RATE: 'log(1e-5,1e-2)', ENTROPY: 'log(1e-5,.1)'}
-_PPO = {RATE: _STEP[RATE], CLIP: 'uniform(.1,.4)', ENTROPY: _STEP[ENTROPY], LAMBDA: 'uniform(.8,1)'}
-_PPG = {**_PPO, 'policy.learn.aux_train_epoch': 'int(1,9)', 'policy.learn.aux_bc_weight': 'log(.1,10)'}
-_EWMA = {'policy.learn.proximal.decay': 'uniform(.7,.99)'}
-_REUSE = {'buffer.update_per_collect': 'int(1,16)'}
-_GAMMA = {'policy.collect.discount_factor': 'uniform(.95,.999)'}
-_A2C = {**_STEP, LAMBDA: 'uniform(.8,1)', **_GAMMA}
-DEFAULT_SPACES: dict[str, dict[str, str]] = {
-    'ppo': _PPO,
-    'ppo_offpolicy': {**_PPO, **_REUSE},
-    'ppo_ewma': {**_PPO, **_EWMA},
-    'ppo_ewma_offpolicy': {**_PPO, **_EWMA, **_REUSE},
-    'spo': {**_PPO, 'policy.learn.epoch_per_collect': 'int(1,10)'},
-    'ppg': _PPG,
-    'ppg_offpolicy': {
-        **_PPG,
-        'policy.learn.aux_train_epoch': 'int(1,3)',
-        'buffer.policy.update_per_collect': 'int(1,16)',
-        'buffer.value.update_per_collect': 'int(1,16)',
-    },
-    'ppg_ewma': {**_PPG, **_EWMA},
-    'ppg_reloaded': {**_PPG, 'policy.learn.aux_train_epoch': 'int(1,3)', 'policy.learn.aux_freq': 'choice(1,2,4,8)'},
-    'dna': {
-        **_STEP,
-        LAMBDA: 'uniform(.6,1)',
-        'policy.learn.actor_epoch_per_collect': 'int(1,4)',
-        'policy.learn.critic_epoch_per_collect': 'int(1,4)',
-        'policy.learn.aux_train_epoch': 'int(1,4)',
-    },
-    'a2c': _A2C,
-    'impala': _A2C,
-    'pg': {**_STEP, **_GAMMA},
-    'dqn': {
-        RATE: _STEP[RATE],
-        **_GAMMA,
-        'policy.learn.target_freq': 'choice(50,100,200,500,1000)',
-        'policy.collect.n_return': 'choice(1,3)',
-    },
-}
+DEFAULT_SPACES: dict[str, dict[str, str]] = data_file('zoo.tools.sweep', 'spaces.yaml')['policies']
 """By policy.type. A policy of the user's has those of the nearest bundled class that it is derived from, else those of ppo."""
 _WITHOUT_CLIP = ('a2c', 'none', 'awr', 'dpo')  # surrogates that read no clip_ratio
 _WITHOUT_LAMBDA = ('returns', 'n_step')  # estimators that read no gae_lambda
