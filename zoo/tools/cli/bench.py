@@ -50,7 +50,7 @@ ARGUMENTS = {
         argument(
             '--venvs', type=Path, metavar='FOLDER', help='speed, cluster: of virtual environments with other libraries'
         ),
-    ),
+    )
 }
 
 

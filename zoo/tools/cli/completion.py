@@ -15,9 +15,7 @@ SHELLS = {
 }
 
 
-ARGUMENTS = {
-    'completion': (argument('shell', choices=list(SHELLS), help='; '.join(SHELLS.values())),),
-}
+ARGUMENTS = {'completion': (argument('shell', choices=list(SHELLS), help='; '.join(SHELLS.values())),)}
 
 
 def run_completion(args: argparse.Namespace) -> None:

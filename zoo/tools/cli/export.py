@@ -26,7 +26,7 @@ ARGUMENTS = {
             metavar='NAME',
             help='licence of the weights, for the model card, e.g. Apache-2.0 (default: none stated)',
         ),
-    ),
+    )
 }
 NOTES = {
     'export': """The file is compared with the policy on 1,000 random observations before it takes its place; a model card is written

@@ -31,7 +31,7 @@ ARGUMENTS = {
         ),
         argument('--storage', metavar='FILE', help='journal of the trials (<logger.root>/<name>/journal.log)'),
         argument('--name', metavar='NAME', help='folder of the sweep in logger.root (<exp_name>_sweep)'),
-    ),
+    )
 }
 NOTES = {
     'sweep': """KEY=SPACE words, in quotes for the shell:

@@ -50,7 +50,7 @@ ARGUMENTS = {
             help=f'time the parts of N iterations (default {PROFILED}) after 2 to warm up, and trace the next 3; '
             'the run then continues',
         ),
-    ),
+    )
 }
 
 

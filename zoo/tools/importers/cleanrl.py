@@ -18,12 +18,7 @@ from zoo.tools.importers.conversion import (
     rows_of,
     translate,
 )
-from zoo.tools.importers.files import (
-    arguments_of_parser,
-    fields_of_class,
-    literals,
-    words_of,
-)
+from zoo.tools.importers.files import arguments_of_parser, fields_of_class, literals, words_of
 
 WHO = 'CleanRL'
 _TABLES = data_file('zoo.tools.importers', 'cleanrl.yaml')

@@ -42,9 +42,7 @@ def _stop_value(value: Any) -> float | None:
 
 TABLES = data_file('zoo.tools.importers', 'di_engine.yaml')
 MAIN_ROWS = rows_of(
-    TABLES['main_config'],
-    stop_value=_stop_value,
-    folder_name=lambda name: str(name).strip('/').replace('/', '_'),
+    TABLES['main_config'], stop_value=_stop_value, folder_name=lambda name: str(name).strip('/').replace('/', '_')
 )
 CREATE_ROWS = {key: row for key, row in MAIN_ROWS.items() if key.startswith('env')} | rows_of(TABLES['create_config'])
 ENV_IDS = TABLES['env_types']

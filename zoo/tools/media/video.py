@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class VideoFile:
         self.fps = fps
         self.size = (0, 0)
         self._partial = self.path.with_name(f'.{self.path.name}.{os.getpid()}.tmp')
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Any = None  # ffmpeg, once there is a picture
         self._shape: tuple[int, ...] | None = None
         self._is_discarded = False
 
@@ -66,7 +67,6 @@ class VideoFile:
                 f'a picture of {new_width}x{new_height} pixels came after one of {width}x{height}, but all of a video have '
                 'one size; make render() of the env return one size'
             )
-        assert self._process is not None and self._process.stdin is not None
         try:
             self._process.stdin.write(_fitted(image).tobytes())
         except OSError as error:
@@ -110,7 +110,6 @@ class VideoFile:
         """Ends the video and gives it its name. Raises: VideoError."""
         if self._process is None:
             raise VideoError(f'{self.path} has no picture; nothing is written')
-        assert self._process.stdin is not None
         try:
             self._process.stdin.close()
         except OSError as error:
@@ -124,7 +123,6 @@ class VideoFile:
 
     def _fail(self, cause: OSError | None) -> None:
         """Raises: VideoError with the last words of ffmpeg."""
-        assert self._process is not None
         self._process.wait()
         self._said.seek(0)
         lines = self._said.read().decode(errors='replace').split('\n')
@@ -137,7 +135,6 @@ class VideoFile:
             return
         if self._process.poll() is None:
             self._process.kill()
-        assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
         self._process.wait()

@@ -284,10 +284,9 @@ def _number(value: object) -> float:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
+    found = None
+    with suppress(OSError, ValueError):
         found = json.loads(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError):
-        return {}
     return found if isinstance(found, dict) else {}
 
 

@@ -21,7 +21,7 @@ from zoo.core.errors import UserError
 from zoo.core.files import whole_file
 from zoo.core.version import VERSION
 from zoo.run.result import is_time
-from zoo.tools.results.plot import check_output
+from zoo.tools.results.plot import check_output, short
 from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
     N_COLOR,
@@ -133,8 +133,8 @@ def _template() -> jinja2.Template:
 
 
 def _title(grouped: Groups) -> str:
-    names, envs = list(dict.fromkeys(run.exp_name for runs in grouped.values() for run in runs)), _envs(grouped)
-    return f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(envs)}'
+    names = list(dict.fromkeys(run.exp_name for runs in grouped.values() for run in runs))
+    return f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
 
 
 def _lead(grouped: Groups) -> str:
@@ -346,10 +346,7 @@ def number(value: float | None, missing: str = '–') -> str:
 def steps(value: float) -> str:
     """Env steps in few characters: 950, 40.7k, 1.5M."""
     value = float(f'{value:.3g}')  # first, so that 999,999 is 1M
-    for size, letter in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
-        if value >= size:
-            return f'{value / size:.3g}{letter}'
-    return f'{value:.0f}'
+    return short(value, 3) if value >= 1e3 else f'{value:.0f}'
 
 
 def duration(seconds: float) -> str:

@@ -90,8 +90,7 @@ class Team:
 
         def handler(number: int, frame: FrameType | None) -> None:
             self.stop()
-            before = handlers[number]
-            if callable(before):
+            if callable(before := handlers[number]):
                 before(number, frame)
 
         for number in handlers if is_main else ():
@@ -113,13 +112,7 @@ class Team:
 
 
 def _run(
-    work: Work,
-    task: Any,
-    imports: Sequence[str],
-    level: int,
-    pipe: Connection,
-    parent_pid: int,
-    is_main_thread: bool,
+    work: Work, task: Any, imports: Sequence[str], level: int, pipe: Connection, parent_pid: int, is_main_thread: bool
 ) -> None:
     """The whole life of a process."""
     if hasattr(os, 'setpgrp'):
